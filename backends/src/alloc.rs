@@ -27,10 +27,7 @@ pub static PROFILE: Profile = Profile {
     encrypts: false,
     needs_links: false,
     shares_address: false,
-    keys: Keys {
-        port: None,
-        has_mtu: false,
-    },
+    keys: Keys { port: None, has_mtu: false },
 };
 
 /// The backend, which has no configuration and no state.
@@ -41,9 +38,7 @@ pub struct Alloc {
 impl Alloc {
     /// Creates the backend.
     pub fn new(setup: &Setup) -> Self {
-        Self {
-            setup: setup.clone(),
-        }
+        Self { setup: setup.clone() }
     }
 }
 
@@ -69,13 +64,8 @@ impl Backend for Alloc {
     ) -> Result<Box<dyn Network>, Error> {
         let kernel = NetlinkKernel::open()?;
         // The software that carries the packets may use a device that looks like one of flannel's.
-        let setup = Setup {
-            left_behind: Vec::new(),
-            ..self.setup.clone()
-        };
-        let plan = AllocPlan {
-            scope: setup.scope(own.subnets, Vec::new()),
-        };
+        let setup = Setup { left_behind: Vec::new(), ..self.setup.clone() };
+        let plan = AllocPlan { scope: setup.scope(own.subnets, Vec::new()) };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
     }
 }

@@ -68,12 +68,8 @@ impl Setup {
 
     /// Returns the criteria that identify the kernel objects of a backend with these subnets and links.
     pub(crate) fn scope(&self, own: Subnets, mut links: Vec<LinkName>) -> Scope {
-        let left: Vec<LinkName> = self
-            .left_behind
-            .iter()
-            .filter(|name| !links.contains(name))
-            .copied()
-            .collect();
+        let left: Vec<LinkName> =
+            self.left_behind.iter().filter(|name| !links.contains(name)).copied().collect();
         for name in &left {
             tracing::info!(
                 device = %name,
@@ -125,8 +121,7 @@ pub struct Overlay {
 impl Overlay {
     /// Returns the subnets of the families that the overlay carries. Nodes probe each other only in families that the overlay carries.
     pub fn carried(&self, own: Subnets) -> Subnets {
-        own.only(|family| self.family.is_none_or(|only| only == family))
-            .unwrap_or(own)
+        own.only(|family| self.family.is_none_or(|only| only == family)).unwrap_or(own)
     }
 
     /// Returns an error if the underlay leaves too little room for the IPv6 packets of pods. Linux has no IPv6 on such a device,
@@ -139,11 +134,7 @@ impl Overlay {
         if left >= LEAST_MTU_V6 {
             return Ok(());
         }
-        Err(UnderlayError::MtuForIpv6 {
-            interface: underlay.name.clone(),
-            mtu: underlay.mtu,
-            left,
-        })
+        Err(UnderlayError::MtuForIpv6 { interface: underlay.name.clone(), mtu: underlay.mtu, left })
     }
 }
 
@@ -186,11 +177,7 @@ pub trait Backend: Send {
     /// Returns the encapsulation if other senders can forge its packets, so that traffic rules can filter these packets. A backend that encrypts returns
     /// `Encapsulation::None`.
     fn guarded(&self) -> Encapsulation {
-        if self.profile().encrypts {
-            Encapsulation::None
-        } else {
-            self.encapsulation()
-        }
+        if self.profile().encrypts { Encapsulation::None } else { self.encapsulation() }
     }
 
     /// Returns the parameters with which nodes probe each other over this network. Backends that carry no packets return `None`.

@@ -183,12 +183,9 @@ impl fmt::Display for Fault {
         match self {
             Fault::NotAnObject(fault) => fault.fmt(f),
             Fault::Member(error) => error.fmt(f),
-            Fault::Range {
-                key,
-                value,
-                least,
-                most,
-            } => write!(f, "{key} is {value}: it must be between {least} and {most}"),
+            Fault::Range { key, value, least, most } => {
+                write!(f, "{key} is {value}: it must be between {least} and {most}")
+            }
             Fault::Mtu { mtu, least } => {
                 write!(
                     f,

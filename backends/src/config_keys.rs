@@ -23,15 +23,8 @@ where
         return Ok(None);
     };
     let (least, most) = range.into_inner();
-    let number = N::try_from(value)
-        .ok()
-        .filter(|number| (least..=most).contains(number));
-    number.map(Some).ok_or(Fault::Range {
-        key,
-        value,
-        least: least.into(),
-        most: most.into(),
-    })
+    let number = N::try_from(value).ok().filter(|number| (least..=most).contains(number));
+    number.map(Some).ok_or(Fault::Range { key, value, least: least.into(), most: most.into() })
 }
 
 /// Parses `MTU`, the MTU of the underlay in bytes. Returns `None` if the key is absent or 0.
@@ -44,11 +37,7 @@ pub(crate) fn mtu(
     overhead: (u32, u32),
 ) -> Result<Option<u32>, Fault> {
     let mtu = number(object, "MTU", 0..=65535_u32)?.filter(|mtu| *mtu != 0);
-    let least = if networks.v6().is_some() {
-        LEAST_MTU_V6 + overhead.1
-    } else {
-        68 + overhead.0
-    };
+    let least = if networks.v6().is_some() { LEAST_MTU_V6 + overhead.1 } else { 68 + overhead.0 };
     match mtu.filter(|mtu| *mtu < least) {
         Some(mtu) => Err(Fault::Mtu { mtu, least }),
         None => Ok(mtu),

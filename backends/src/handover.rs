@@ -29,10 +29,7 @@ impl Files {
 
     /// Returns the files that a previous process stored under the name.
     pub fn take(&self, name: &str) -> Vec<OwnedFd> {
-        self.0
-            .as_ref()
-            .map(|store| store.take(name))
-            .unwrap_or_default()
+        self.0.as_ref().map(|store| store.take(name)).unwrap_or_default()
     }
 
     /// Replaces all files stored under the name with the given files.
@@ -45,10 +42,6 @@ impl Files {
 
 impl fmt::Debug for Files {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() {
-            "Files"
-        } else {
-            "no Files"
-        })
+        f.write_str(if self.0.is_some() { "Files" } else { "no Files" })
     }
 }

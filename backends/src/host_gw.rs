@@ -31,10 +31,7 @@ pub static PROFILE: Profile = Profile {
     encrypts: false,
     needs_links: true,
     shares_address: false,
-    keys: Keys {
-        port: None,
-        has_mtu: false,
-    },
+    keys: Keys { port: None, has_mtu: false },
 };
 
 /// The backend before the node has a lease. This backend has no configuration keys.
@@ -45,9 +42,7 @@ pub struct HostGw {
 impl HostGw {
     /// Creates the backend.
     pub fn new(setup: &Setup) -> Self {
-        Self {
-            setup: setup.clone(),
-        }
+        Self { setup: setup.clone() }
     }
 }
 
@@ -71,9 +66,7 @@ impl Backend for HostGw {
                 .v6()
                 .is_some_and(|ip| underlay.tunnel_source(Family::V6) != Some((*ip).into()));
         if v4 || v6 {
-            let Underlay {
-                public, addresses, ..
-            } = *underlay;
+            let Underlay { public, addresses, .. } = *underlay;
             return Err(UnderlayError::Translated {
                 public,
                 interface: underlay.name.clone(),
@@ -103,9 +96,7 @@ impl Backend for HostGw {
         leases: &LeaseTable,
     ) -> Result<Box<dyn Network>, Error> {
         let kernel = NetlinkKernel::open()?;
-        let plan = HostGwPlan {
-            scope: self.setup.scope(own.subnets, Vec::new()),
-        };
+        let plan = HostGwPlan { scope: self.setup.scope(own.subnets, Vec::new()) };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
     }
 }
@@ -132,10 +123,7 @@ impl Plan for HostGwPlan {
             return Vec::new();
         };
         let route = RouteSpec::forwarding(Some(peer.public_ip), dev, self.scope.protocol);
-        vec![(
-            Key::Route(peer.subnet, metric(&peer.subnet)),
-            Value::Route(route),
-        )]
+        vec![(Key::Route(peer.subnet, metric(&peer.subnet)), Value::Route(route))]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

@@ -49,10 +49,7 @@ pub static PROFILE: Profile = Profile {
     encrypts: false,
     needs_links: false,
     shares_address: false,
-    keys: Keys {
-        port: None,
-        has_mtu: false,
-    },
+    keys: Keys { port: None, has_mtu: false },
 };
 
 /// The backend before the node has a lease.
@@ -68,10 +65,7 @@ impl Ipip {
     /// # Errors
     /// Returns an error if a key is invalid, or if the network has no IPv4.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
-        let bad = |fault| ConfigError::Key {
-            backend: "IPIP",
-            fault,
-        };
+        let bad = |fault| ConfigError::Key { backend: "IPIP", fault };
         let object = Object::parse(setup.config.backend_config.as_str())
             .map_err(|error| bad(Fault::not_an_object(&error)))?;
         let direct_routing = object
@@ -89,11 +83,7 @@ impl Ipip {
             );
         }
         let device = LinkName::parse(DEVICE).ok_or(Error::DeviceName { name: DEVICE })?;
-        Ok(Self {
-            setup: setup.clone(),
-            direct_routing,
-            device,
-        })
+        Ok(Self { setup: setup.clone(), direct_routing, device })
     }
 }
 
@@ -104,10 +94,7 @@ impl Backend for Ipip {
     }
 
     fn takes(&self, _kernel_vxlan: bool) -> Takes {
-        Takes {
-            devices: vec![DEVICE.to_owned()],
-            ..Takes::default()
-        }
+        Takes { devices: vec![DEVICE.to_owned()], ..Takes::default() }
     }
 
     fn overlay(&self) -> Option<Overlay> {
@@ -176,10 +163,9 @@ struct Rules;
 impl PeerRules for Rules {
     fn accepts(&self, lease: &Lease) -> Result<(), Problem> {
         match (lease.attrs.backend == KIND, lease.attrs.public_ip) {
-            (true, None) => Err(Problem::from(Refusal::NoAddress {
-                family: Family::V4,
-                backend: KIND,
-            })),
+            (true, None) => {
+                Err(Problem::from(Refusal::NoAddress { family: Family::V4, backend: KIND }))
+            }
             _ => Ok(()),
         }
     }
@@ -220,12 +206,7 @@ impl Plan for IpipPlan {
         // Packets leave with the interface's address, not with the public one.
         let local = facts.underlay.addresses.v4().copied();
         let link = LinkSpec {
-            kind: LinkKind::Ipip(IpipSpec {
-                local,
-                remote: None,
-                ttl: 0,
-                pmtudisc: false,
-            }),
+            kind: LinkKind::Ipip(IpipSpec { local, remote: None, ttl: 0, pmtudisc: false }),
             mac: None,
             mtu: device_mtu(facts.underlay.mtu),
             up: true,
@@ -233,10 +214,8 @@ impl Plan for IpipPlan {
             checksum_offload: None,
         };
         state.set(Key::Link(self.device), Value::Link(Box::new(link)));
-        state.set(
-            Key::Address(self.device, IpNet::from(IpAddr::V4(own.network()))),
-            Value::Address,
-        );
+        state
+            .set(Key::Address(self.device, IpNet::from(IpAddr::V4(own.network()))), Value::Address);
         state
     }
 
@@ -245,20 +224,13 @@ impl Plan for IpipPlan {
             return Vec::new();
         };
         let direct = self.direct_routing && facts.on_link.contains(&peer.public_ip);
-        let dev = if direct {
-            LinkName::parse(&facts.underlay.name)
-        } else {
-            Some(self.device)
-        };
+        let dev = if direct { LinkName::parse(&facts.underlay.name) } else { Some(self.device) };
         let Some(dev) = dev else { return Vec::new() };
         let route = RouteSpec {
             onlink: true,
             ..RouteSpec::forwarding(Some(peer.public_ip), dev, self.scope.protocol)
         };
-        vec![(
-            Key::Route(peer.subnet, metric(&peer.subnet)),
-            Value::Route(route),
-        )]
+        vec![(Key::Route(peer.subnet, metric(&peer.subnet)), Value::Route(route))]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

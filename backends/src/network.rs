@@ -74,17 +74,10 @@ pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>
     background: Option<BeginBackground>,
 ) -> Result<Box<dyn Network>, Error> {
     let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
-    let observer = Arc::new(Handle {
-        plan: reconciler.plan(),
-        progress: reconciler.progress(),
-        engines,
-    });
+    let observer =
+        Arc::new(Handle { plan: reconciler.plan(), progress: reconciler.progress(), engines });
     let background = background.map(|begin| begin(reconciler.replanned()));
-    Ok(Box::new(Running {
-        reconciler,
-        background,
-        observer,
-    }))
+    Ok(Box::new(Running { reconciler, background, observer }))
 }
 
 /// Access to a network, independent of the task that runs the network's reconciler.

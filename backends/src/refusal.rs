@@ -65,10 +65,9 @@ impl Coded for Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::NoAddress { family, backend } => write!(
-                f,
-                "the lease has no public {family} address, which {backend} needs"
-            ),
+            Refusal::NoAddress { family, backend } => {
+                write!(f, "the lease has no public {family} address, which {backend} needs")
+            }
             Refusal::NoCarrier { family } => write!(
                 f,
                 "the lease has no public {family} address, over which this network's Mode sends all packets"

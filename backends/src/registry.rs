@@ -189,11 +189,7 @@ mod tests {
         ] {
             assert_eq!(
                 takes(network, backend, true),
-                Takes {
-                    devices: devices(names),
-                    ports: ports.to_vec(),
-                    ..Takes::default()
-                },
+                Takes { devices: devices(names), ports: ports.to_vec(), ..Takes::default() },
                 "{backend}"
             );
         }
@@ -201,10 +197,7 @@ mod tests {
 
     #[test]
     fn ipip_carries_no_ipv6_probes() {
-        let (v4, v6) = (
-            "10.5.1.0/24".parse().unwrap(),
-            "fd00:5::/64".parse().unwrap(),
-        );
+        let (v4, v6) = ("10.5.1.0/24".parse().unwrap(), "fd00:5::/64".parse().unwrap());
         let both = Dual::Both(v4, v6);
         for (backend, carried) in [("ipip", Dual::V4(v4)), ("vxlan", both)] {
             let made = made(IPV4, &format!(r#"{{"Type":"{backend}"}}"#));
@@ -214,18 +207,12 @@ mod tests {
 
     fn refusal(backend: &str) -> String {
         let setup = setup(&format!(r#"{{{IPV4},"Backend":{backend}}}"#));
-        create(&setup)
-            .err()
-            .map(|error| error.to_string())
-            .unwrap_or_default()
+        create(&setup).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
     fn guarded_encapsulation_follows_the_backend() {
-        let udp = |port, outer| Encapsulation::Udp {
-            ports: Dual::V4(port),
-            outer,
-        };
+        let udp = |port, outer| Encapsulation::Udp { ports: Dual::V4(port), outer };
         for (backend, guarded) in [
             (r#"{"Type":"vxlan"}"#, udp(8472, None)),
             (r#"{"Type":"VXLAN","port":4789}"#, udp(4789, None)),
@@ -247,24 +234,14 @@ mod tests {
             let (name, takes) = (profile.name, made.takes(true));
             assert_eq!(made.profile(), profile);
             assert!(
-                takes
-                    .devices
-                    .iter()
-                    .all(|device| profile.device(device).is_some()),
+                takes.devices.iter().all(|device| profile.device(device).is_some()),
                 "{name}: {:?}",
                 takes.devices
             );
-            assert_eq!(
-                takes.devices.is_empty(),
-                profile.devices.is_empty(),
-                "{name}"
-            );
+            assert_eq!(takes.devices.is_empty(), profile.devices.is_empty(), "{name}");
             assert_eq!(
                 (made.encapsulation().protocol(), made.encapsulation().port()),
-                (
-                    profile.encapsulation.protocol(),
-                    takes.ports.first().copied()
-                )
+                (profile.encapsulation.protocol(), takes.ports.first().copied())
             );
             assert_eq!(
                 profile.encapsulation.port_of(Family::V4),
@@ -290,10 +267,7 @@ mod tests {
         for device in profiles().iter().flat_map(|profile| profile.devices) {
             let name = device.named(Some(1)).unwrap();
             for kind in device.kinds {
-                assert!(
-                    netstate::cleanup::is_flannels(&name, kind),
-                    "{name} of kind {kind}"
-                );
+                assert!(netstate::cleanup::is_flannels(&name, kind), "{name} of kind {kind}");
             }
         }
     }
@@ -304,15 +278,9 @@ mod tests {
             assert_eq!(refusal(&format!(r#"{{"Type":"{name}"}}"#)), "");
         }
         let list = built().join(", ");
-        assert!(
-            list.contains("alloc, host-gw") && list.ends_with("vxlan, wireguard"),
-            "{list}"
-        );
+        assert!(list.contains("alloc, host-gw") && list.ends_with("vxlan, wireguard"), "{list}");
         let unknown = refusal(r#"{"Type":"aws-vpc"}"#);
-        assert!(
-            unknown.contains("aws-vpc") && unknown.contains(&list),
-            "{unknown}"
-        );
+        assert!(unknown.contains("aws-vpc") && unknown.contains(&list), "{unknown}");
         assert!(refusal(r#"{"Type":"ipsec"}"#).contains("ipsec"));
         assert!(refusal(r#"{"Type":"vxlan","VNI":"x"}"#).contains("VNI"));
     }
@@ -320,16 +288,8 @@ mod tests {
     #[test]
     fn identities_have_one_spelling() {
         for (backend, data, want) in [
-            (
-                "vxlan",
-                r#"{"VNI":1,"VtepMAC":"0a:00:00:00:00:65"}"#,
-                Some("0a:00:00:00:00:65"),
-            ),
-            (
-                "vxlan",
-                r#"{"VtepMAC": "0A-00-00-00-00-6F"}"#,
-                Some("0a:00:00:00:00:6f"),
-            ),
+            ("vxlan", r#"{"VNI":1,"VtepMAC":"0a:00:00:00:00:65"}"#, Some("0a:00:00:00:00:65")),
+            ("vxlan", r#"{"VtepMAC": "0A-00-00-00-00-6F"}"#, Some("0a:00:00:00:00:6f")),
             ("vxlan", "7", None),
             (
                 "wireguard",
@@ -345,10 +305,7 @@ mod tests {
                 ..LeaseAttrs::default()
             };
             assert_eq!(
-                (
-                    identity_of(&attrs, Family::V6).as_deref(),
-                    identity_of(&attrs, Family::V4)
-                ),
+                (identity_of(&attrs, Family::V6).as_deref(), identity_of(&attrs, Family::V4)),
                 (want, None),
                 "{data}"
             );

@@ -135,11 +135,9 @@ impl fmt::Display for SecretError {
                 "cannot read or write the WireGuard private key {}: {why}; make the file's folder writable, or name another file in {KEY_VARIABLE}",
                 path.display()
             ),
-            SecretError::Preshared { path, why } => write!(
-                f,
-                "cannot read the preshared key of {}: {why}",
-                path.display()
-            ),
+            SecretError::Preshared { path, why } => {
+                write!(f, "cannot read the preshared key of {}: {why}", path.display())
+            }
             SecretError::PresharedMissing { path } => write!(
                 f,
                 "cannot use the preshared key of {}: the file does not exist; create it, or correct PSKFile in the Backend or {PRESHARED_VARIABLE}",

@@ -81,10 +81,7 @@ impl Status {
     pub(crate) fn of(kernel: &Progress, engines: &[(String, Arc<Counters>)]) -> Self {
         Self {
             kernel: kernel.snapshot(),
-            engines: engines
-                .iter()
-                .map(|(device, counters)| engine(device, counters))
-                .collect(),
+            engines: engines.iter().map(|(device, counters)| engine(device, counters)).collect(),
         }
     }
 }
@@ -104,9 +101,7 @@ fn engine(device: &str, counters: &Counters) -> EngineStatus {
 
 fn traffic(direction: &Direction) -> Traffic {
     let load = |counter: &AtomicU64| counter.load(Relaxed);
-    let dropped = Reason::ALL
-        .into_iter()
-        .map(|reason| (reason.as_str(), direction.drops(reason)));
+    let dropped = Reason::ALL.into_iter().map(|reason| (reason.as_str(), direction.drops(reason)));
     Traffic {
         packets: load(&direction.packets),
         bytes: load(&direction.bytes),
@@ -128,14 +123,8 @@ mod tests {
         counters.received.dropped_many(Reason::Spoofed, 3);
         *counters.mode.lock() = "plain".to_owned();
         let status = Status::of(&Progress::default(), &[("flannel0".to_owned(), counters)]);
-        let received = Traffic {
-            dropped: vec![("spoofed", 3)],
-            ..Traffic::default()
-        };
-        let sent = Traffic {
-            packets: 7,
-            ..Traffic::default()
-        };
+        let received = Traffic { dropped: vec![("spoofed", 3)], ..Traffic::default() };
+        let sent = Traffic { packets: 7, ..Traffic::default() };
         let expected = EngineStatus {
             device: "flannel0".to_owned(),
             mode: "plain".to_owned(),

@@ -44,20 +44,14 @@ const OVERHEAD_V6: u32 = 48;
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[Device::shared(DEVICE, &["tun"])],
-    overhead: Overhead {
-        v4: OVERHEAD_V4,
-        v6: OVERHEAD_V6,
-    },
+    overhead: Overhead { v4: OVERHEAD_V4, v6: OVERHEAD_V6 },
     encapsulation: Encapsulation::udp(config::PORT),
     seen_as: Some(Encapsulation::udp(config::PORT)),
     carries: true,
     encrypts: false,
     needs_links: false,
     shares_address: false,
-    keys: Keys {
-        port: Some("Port"),
-        has_mtu: false,
-    },
+    keys: Keys { port: Some("Port"), has_mtu: false },
 };
 
 /// The backend before the node has a lease.
@@ -73,19 +67,12 @@ impl Udp {
     /// Returns an error if a key is invalid.
     pub fn new(setup: &Setup) -> Result<Self, Error> {
         let config = Config::parse(setup.config.backend_config.as_str())?;
-        Ok(Self {
-            setup: setup.clone(),
-            config,
-        })
+        Ok(Self { setup: setup.clone(), config })
     }
 
     /// Returns the family of the datagrams: IPv4 if the network has IPv4, otherwise IPv6.
     fn outer(&self) -> Family {
-        if self.setup.config.networks.has(Family::V4) {
-            Family::V4
-        } else {
-            Family::V6
-        }
+        if self.setup.config.networks.has(Family::V4) { Family::V4 } else { Family::V6 }
     }
 }
 
@@ -132,13 +119,9 @@ impl Backend for Udp {
         let family = self.outer();
         if !underlay.public.has(family) || underlay.tunnel_source(family).is_none() {
             let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
-            return Err(UnderlayError::NoAddress {
-                backend: KIND,
-                family,
-                interface,
-                addresses,
-            }
-            .into());
+            return Err(
+                UnderlayError::NoAddress { backend: KIND, family, interface, addresses }.into()
+            );
         }
         Ok(announced(underlay.mtu, family))
     }
@@ -190,10 +173,7 @@ impl PeerRules for Rules {
         let Self(family) = *self;
         match lease.attrs.public_for(family) {
             Some(_) => Ok(()),
-            None => Err(Problem::from(Refusal::NoAddress {
-                family,
-                backend: KIND,
-            })),
+            None => Err(Problem::from(Refusal::NoAddress { family, backend: KIND })),
         }
     }
 }
@@ -204,9 +184,7 @@ fn announced(underlay_mtu: u32, outer: Family) -> Announced {
 
 fn device_mtu(underlay: u32, outer: Family) -> u32 {
     // The longest packet that fits into a datagram.
-    underlay
-        .min(65_535)
-        .saturating_sub(outer.pick(OVERHEAD_V4, OVERHEAD_V6))
+    underlay.min(65_535).saturating_sub(outer.pick(OVERHEAD_V4, OVERHEAD_V6))
 }
 
 /// The plan of the udp backend: the kernel objects, and the forwarding of the packet engine.
@@ -252,10 +230,7 @@ impl Plan for UdpPlan {
         };
         state.set(Key::Link(self.device), Value::Link(Box::new(link)));
         for own in self.scope.own.nets() {
-            state.set(
-                Key::Address(self.device, IpNet::from(own.network())),
-                Value::Address,
-            );
+            state.set(Key::Address(self.device, IpNet::from(own.network())), Value::Address);
         }
         for network in self.scope.networks.nets() {
             let route = RouteSpec::forwarding(None, self.device, self.scope.protocol);
@@ -284,11 +259,7 @@ impl Plan for UdpPlan {
             Some((peer.subnet, next_hop))
         });
         let mtu = device_mtu(facts.underlay.mtu, self.outer);
-        vec![Forwarding {
-            device: self.device,
-            mtu,
-            peers: peers.collect(),
-        }]
+        vec![Forwarding { device: self.device, mtu, peers: peers.collect() }]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

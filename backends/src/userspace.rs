@@ -94,11 +94,7 @@ pub(crate) struct UserspaceKernel<K> {
 impl<K: Kernel> UserspaceKernel<K> {
     /// Creates a [`UserspaceKernel`] without packet engines.
     pub(crate) fn new(kernel: K, files: Files) -> Self {
-        Self {
-            kernel,
-            devices: Vec::new(),
-            files,
-        }
+        Self { kernel, devices: Vec::new(), files }
     }
 
     /// Adds an engine. The engine starts when the reconciler adds the link of the engine.
@@ -198,26 +194,13 @@ impl<K: Kernel> UserspaceKernel<K> {
 
 /// Converts a next hop of the plan to a peer of the engine's forwarding table.
 pub(crate) fn peer(hop: &NextHop) -> Peer {
-    let NextHop {
-        address,
-        mac,
-        carries_v6,
-        outer_ecn,
-    } = *hop;
-    Peer {
-        address,
-        mac: mac.map(|mac| mac.0).unwrap_or_default(),
-        carries_v6,
-        outer_ecn,
-    }
+    let NextHop { address, mac, carries_v6, outer_ecn } = *hop;
+    Peer { address, mac: mac.map(|mac| mac.0).unwrap_or_default(), carries_v6, outer_ecn }
 }
 
 /// Converts subnets to the [`Networks`] of the engine's forwarding table.
 pub(crate) fn networks(nets: &Subnets) -> Networks {
-    Networks {
-        v4: nets.v4().copied(),
-        v6: nets.v6().copied(),
-    }
+    Networks { v4: nets.v4().copied(), v6: nets.v6().copied() }
 }
 
 fn queue_name(name: LinkName) -> String {
@@ -231,12 +214,8 @@ fn socket_name(name: LinkName) -> String {
 /// Stores the queues and sockets of the engine for the next process.
 fn store(files: &Files, device: &mut Device) {
     let (queues, sockets) = device.engine.files();
-    device
-        .queues
-        .update(files, &queue_name(device.name), &queues);
-    device
-        .sockets
-        .update(files, &socket_name(device.name), &sockets);
+    device.queues.update(files, &queue_name(device.name), &queues);
+    device.sockets.update(files, &socket_name(device.name), &sockets);
 }
 
 #[async_trait]
@@ -297,9 +276,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
                 peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop))),
             ));
             // Reading starts only after the peers are set. Otherwise packets that wait in the device and the sockets would find no peer.
-            let Some(address) = device
-                .address
-                .filter(|_| std::mem::take(&mut device.awaits_table))
+            let Some(address) = device.address.filter(|_| std::mem::take(&mut device.awaits_table))
             else {
                 continue;
             };

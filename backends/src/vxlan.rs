@@ -58,20 +58,14 @@ pub static PROFILE: Profile = Profile {
             family: Some(Family::V6),
         },
     ],
-    overhead: Overhead {
-        v4: config::OVERHEAD_V4,
-        v6: config::OVERHEAD_V6,
-    },
+    overhead: Overhead { v4: config::OVERHEAD_V4, v6: config::OVERHEAD_V6 },
     encapsulation: Encapsulation::udp(PORT),
     seen_as: None,
     carries: true,
     encrypts: false,
     needs_links: false,
     shares_address: false,
-    keys: Keys {
-        port: Some("Port"),
-        has_mtu: true,
-    },
+    keys: Keys { port: Some("Port"), has_mtu: true },
 };
 
 /// The backend before the node has a lease.
@@ -102,12 +96,7 @@ impl Vxlan {
                 "GBP and Learning in the Backend have no effect with \"Mode\": \"userspace\": only the kernel supports them"
             );
         }
-        Ok(Self {
-            setup: setup.clone(),
-            config,
-            macs: None,
-            userspace,
-        })
+        Ok(Self { setup: setup.clone(), config, macs: None, userspace })
     }
 
     /// Returns the UDP port of the tunnel.
@@ -136,26 +125,18 @@ impl Vxlan {
         let mac = macs.of(family)?;
         Some(EngineConfig {
             device: self.config.link(family).to_string(),
-            framing: Framing::Vxlan {
-                vni: self.config.vni,
-                mac: mac.0,
-            },
+            framing: Framing::Vxlan { vni: self.config.vni, mac: mac.0 },
             port: self.port(),
             spread: true,
             features: self.setup.features,
-            sources: own
-                .only(|of| of == family)
-                .map(|own| own.network_addresses()),
+            sources: own.only(|of| of == family).map(|own| own.network_addresses()),
         })
     }
 
     /// Returns the plan of kernel objects for this node's lease.
     fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, Error> {
         if !own.same_families(&self.setup.config.networks) {
-            return Err(Error::Families {
-                lease: own,
-                networks: self.setup.config.networks,
-            });
+            return Err(Error::Families { lease: own, networks: self.setup.config.networks });
         }
         // The device of a family that the network no longer has is also ours. It is not desired, so it is removed.
         let (networks, former) = (&self.setup.config.networks, &self.setup.former);
@@ -236,12 +217,7 @@ impl Backend for Vxlan {
             .any(|family| !underlay.public.has(family) || underlay.tunnel_source(family).is_none())
         {
             let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
-            return Err(UnderlayError::NoAddresses {
-                networks,
-                interface,
-                addresses,
-            }
-            .into());
+            return Err(UnderlayError::NoAddresses { networks, interface, addresses }.into());
         }
         let mut kernel = NetlinkKernel::open()?;
         if self.config.mode == Mode::Auto && !self.userspace && !kernel.supports_vxlan().await? {
@@ -279,18 +255,11 @@ impl Backend for Vxlan {
     }
 
     fn rules(&self) -> Arc<dyn PeerRules> {
-        Arc::new(Rules {
-            networks: self.setup.config.networks,
-            vni: self.config.vni,
-        })
+        Arc::new(Rules { networks: self.setup.config.networks, vni: self.config.vni })
     }
 
     async fn in_kernel(&mut self, own: Subnets) -> BTreeMap<IpNet, String> {
-        match self
-            .macs
-            .filter(|_| !self.userspace)
-            .map(|macs| self.plan(own, macs))
-        {
+        match self.macs.filter(|_| !self.userspace).map(|macs| self.plan(own, macs)) {
             Some(Ok(plan)) => network::in_kernel(&plan.scope).await,
             _ => BTreeMap::new(),
         }
@@ -335,27 +304,11 @@ struct Data {
 
 fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Announced {
     let data = |mac: Option<&Mac>| {
-        mac.map(|mac| {
-            RawJson::of(&Data {
-                vni: config.vni,
-                vtep_mac: mac.to_string(),
-            })
-        })
+        mac.map(|mac| RawJson::of(&Data { vni: config.vni, vtep_mac: mac.to_string() }))
     };
-    let mtu = config.device_mtu(
-        underlay_mtu,
-        if macs.has(Family::V4) {
-            Family::V4
-        } else {
-            Family::V6
-        },
-    );
-    Announced {
-        backend: KIND.to_owned(),
-        data: data(macs.v4()),
-        v6_data: data(macs.v6()),
-        mtu,
-    }
+    let mtu =
+        config.device_mtu(underlay_mtu, if macs.has(Family::V4) { Family::V4 } else { Family::V6 });
+    Announced { backend: KIND.to_owned(), data: data(macs.v4()), v6_data: data(macs.v6()), mtu }
 }
 
 /// The JSON key of the MAC in the backend data of a lease.
@@ -370,11 +323,7 @@ fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
         .map_err(|_| Refusal::NotAString { key: VTEP_MAC })?
         .ok_or(Refusal::Absent { key: VTEP_MAC })?;
     let mac = Mac::parse(&text).ok_or(Refusal::NotAMac)?;
-    if mac.is_station() {
-        Ok(mac)
-    } else {
-        Err(Refusal::NotAStation(mac))
-    }
+    if mac.is_station() { Ok(mac) } else { Err(Refusal::NotAStation(mac)) }
 }
 
 /// Returns the MAC in a lease's backend data, in canonical form. No two leases may have the same MAC.
@@ -413,28 +362,14 @@ impl PeerRules for Rules {
             return Ok(());
         }
         let networks = self.networks;
-        let v4 = networks
-            .v4()
-            .and(lease.subnets.v4())
-            .and(lease.attrs.data.as_ref());
-        let v6 = networks
-            .v6()
-            .and(lease.subnets.v6())
-            .and(lease.attrs.v6_data.as_ref());
+        let v4 = networks.v4().and(lease.subnets.v4()).and(lease.attrs.data.as_ref());
+        let v6 = networks.v6().and(lease.subnets.v6()).and(lease.attrs.v6_data.as_ref());
         let mut usable = false;
-        for data in [v4, v6]
-            .into_iter()
-            .flatten()
-            .filter(|data| data.as_str() != "null")
-        {
+        for data in [v4, v6].into_iter().flatten().filter(|data| data.as_str() != "null") {
             mac_in(data)?;
             usable = true;
         }
-        if usable {
-            Ok(())
-        } else {
-            Err(Problem::from(Refusal::Absent { key: VTEP_MAC }))
-        }
+        if usable { Ok(()) } else { Err(Problem::from(Refusal::Absent { key: VTEP_MAC })) }
     }
 
     fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {
@@ -449,12 +384,7 @@ impl PeerRules for Rules {
 /// Derives a MAC from the node's id. The MAC is locally administered and not multicast.
 fn derived_mac(node: &str, vni: u32, family: Family) -> Mac {
     let mut hash = Sha256::new();
-    for part in [
-        "flannel vxlan mac",
-        node,
-        &vni.to_string(),
-        family.pick("v4", "v6"),
-    ] {
+    for part in ["flannel vxlan mac", node, &vni.to_string(), family.pick("v4", "v6")] {
         hash.update(part.as_bytes());
         hash.update([0]);
     }
@@ -490,13 +420,9 @@ impl VxlanPlan {
 
     /// Returns this node's MAC of a family: the announced MAC, unless another program keeps changing the MAC of the device.
     fn mac(&self, family: Family, facts: &Facts) -> Option<Mac> {
-        self.macs.of(family).map(|own| {
-            facts
-                .accepted_macs
-                .get(&self.config.link(family))
-                .copied()
-                .unwrap_or(*own)
-        })
+        self.macs
+            .of(family)
+            .map(|own| facts.accepted_macs.get(&self.config.link(family)).copied().unwrap_or(*own))
     }
 
     fn device(&self, own: IpNet, facts: &Facts, state: &mut KernelState) {
@@ -523,10 +449,7 @@ impl VxlanPlan {
             checksum_offload: self.config.checksum_offload.filter(|_| !self.userspace),
         };
         state.set(Key::Link(name), Value::Link(Box::new(link)));
-        state.set(
-            Key::Address(name, IpNet::from(own.network())),
-            Value::Address,
-        );
+        state.set(Key::Address(name, IpNet::from(own.network())), Value::Address);
     }
 }
 
@@ -593,28 +516,17 @@ impl Plan for VxlanPlan {
         let all: Vec<Peer<'_>> = peers(self, leases, &facts.underlay).collect();
         let family = |own: IpNet| {
             let family = Family::from(own);
-            let reached = all
-                .iter()
-                .filter(|peer| Family::from(peer.subnet) == family)
-                .filter_map(|peer| {
+            let reached =
+                all.iter().filter(|peer| Family::from(peer.subnet) == family).filter_map(|peer| {
                     let mac = peer.data.and_then(|data| mac_in(data).ok())?;
                     let address = SocketAddr::new(peer.public_ip, self.port);
                     Some((
                         peer.subnet,
-                        NextHop {
-                            address,
-                            mac: Some(mac),
-                            carries_v6: true,
-                            outer_ecn: true,
-                        },
+                        NextHop { address, mac: Some(mac), carries_v6: true, outer_ecn: true },
                     ))
                 });
             let mtu = self.config.device_mtu(facts.underlay.mtu, family);
-            Forwarding {
-                device: self.config.link(family),
-                mtu,
-                peers: reached.collect(),
-            }
+            Forwarding { device: self.config.link(family), mtu, peers: reached.collect() }
         };
         self.scope.own.nets().map(family).collect()
     }

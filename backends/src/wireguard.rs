@@ -64,10 +64,7 @@ pub static PROFILE: Profile = Profile {
     encrypts: true,
     needs_links: false,
     shares_address: true,
-    keys: Keys {
-        port: Some("ListenPort (ListenPortV6)"),
-        has_mtu: true,
-    },
+    keys: Keys { port: Some("ListenPort (ListenPortV6)"), has_mtu: true },
 };
 
 /// The backend before the node has a lease.
@@ -117,9 +114,7 @@ impl Wireguard {
     fn check(&self, underlay: &Underlay) -> Result<(), Error> {
         let networks = self.setup.config.networks;
         let lacks = match self.config.outer_family() {
-            None => networks
-                .families()
-                .any(|family| !underlay.public.has(family)),
+            None => networks.families().any(|family| !underlay.public.has(family)),
             Some(family) => self.config.mode != Mode::Auto && !underlay.public.has(family),
         };
         if lacks {
@@ -165,14 +160,12 @@ impl Backend for Wireguard {
     }
 
     fn encapsulation(&self) -> Encapsulation {
-        let ports = self.setup.config.networks.map(
-            |_| self.config.port(Family::V4),
-            |_| self.config.port(Family::V6),
-        );
-        Encapsulation::Udp {
-            ports,
-            outer: self.config.outer_family(),
-        }
+        let ports = self
+            .setup
+            .config
+            .networks
+            .map(|_| self.config.port(Family::V4), |_| self.config.port(Family::V6));
+        Encapsulation::Udp { ports, outer: self.config.outer_family() }
     }
 
     fn identity(&self) -> Option<String> {
@@ -207,12 +200,7 @@ impl Backend for Wireguard {
             None => Arc::new(self.files.load(self.config.preshared.clone())?),
         };
         self.secrets = Some(secrets.clone());
-        Ok(announced(
-            &self.config,
-            &self.setup.config.networks,
-            secrets.now().public,
-            underlay.mtu,
-        ))
+        Ok(announced(&self.config, &self.setup.config.networks, secrets.now().public, underlay.mtu))
     }
 
     fn hands_over(&self) -> bool {
@@ -220,10 +208,7 @@ impl Backend for Wireguard {
     }
 
     fn rules(&self) -> Arc<dyn PeerRules> {
-        Arc::new(Rules {
-            config: self.config.clone(),
-            networks: self.setup.config.networks,
-        })
+        Arc::new(Rules { config: self.config.clone(), networks: self.setup.config.networks })
     }
 
     async fn in_kernel(&mut self, own: Subnets) -> BTreeMap<IpNet, String> {
@@ -245,17 +230,10 @@ impl Backend for Wireguard {
                 networks: self.setup.config.networks,
             });
         }
-        let secrets = self
-            .secrets
-            .clone()
-            .ok_or(Error::NotAnnounced { backend: KIND })?;
+        let secrets = self.secrets.clone().ok_or(Error::NotAnnounced { backend: KIND })?;
         let scope = self.setup.scope(own.subnets, self.config.devices());
         let kernel = NetlinkKernel::open()?;
-        let plan = WireguardPlan {
-            scope,
-            config: self.config,
-            secrets: secrets.clone(),
-        };
+        let plan = WireguardPlan { scope, config: self.config, secrets: secrets.clone() };
         let background = background(secrets, self.files, self.renewal);
         if self.userspace {
             let kernel =
@@ -301,12 +279,8 @@ struct Data {
 
 /// Returns the announcement. Unlike in Go flannel, the announced port of each family is the port of the device that carries the family.
 fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: u32) -> Announced {
-    let data = |family| {
-        RawJson::of(&Data {
-            public_key: key.to_string(),
-            port: config.port(family),
-        })
-    };
+    let data =
+        |family| RawJson::of(&Data { public_key: key.to_string(), port: config.port(family) });
     Announced {
         backend: KIND.to_owned(),
         data: networks.v4().map(|_| data(Family::V4)),
@@ -336,26 +310,17 @@ impl PeerData {
         if !key.is_usable() {
             return Err(Refusal::WeakKey(key));
         }
-        let port = object
-            .read::<i64>("Port")
-            .map_err(|_| Refusal::NotANumber)?
-            .unwrap_or(0);
+        let port = object.read::<i64>("Port").map_err(|_| Refusal::NotANumber)?.unwrap_or(0);
         let port = u16::try_from(port).map_err(|_| Refusal::NotAPort(port))?;
-        Ok(PeerData {
-            key,
-            port: Some(port).filter(|port| *port != 0),
-        })
+        Ok(PeerData { key, port: Some(port).filter(|port| *port != 0) })
     }
 
     /// Returns the public key and port to which this node sends a family's packets. If one device serves both
     /// families, the IPv4 data of the lease takes precedence over the IPv6 data. In Go flannel's leases, the IPv6
     /// data contains a port on which no program listens.
     fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, Refusal> {
-        let written = |data: &Option<RawJson>| {
-            data.as_ref()
-                .filter(|data| data.as_str() != "null")
-                .cloned()
-        };
+        let written =
+            |data: &Option<RawJson>| data.as_ref().filter(|data| data.as_str() != "null").cloned();
         let (v4, v6) = (written(&attrs.data), written(&attrs.v6_data));
         let data = match (config.mode, family) {
             (Mode::Separate, Family::V4) => v4,
@@ -369,9 +334,7 @@ impl PeerData {
 /// Returns the public key in a lease's backend data, even if the key is unusable. No two leases may have the same key. A node has one public key for both families.
 pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
-    let text = Object::parse(data.as_str())
-        .ok()?
-        .read::<String>(PUBLIC_KEY);
+    let text = Object::parse(data.as_str()).ok()?.read::<String>(PUBLIC_KEY);
     PublicKey::parse(&text.ok().flatten()?).map(|key| key.to_string())
 }
 
@@ -398,11 +361,7 @@ fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Re
         return Ok(());
     }
     let mut usable = Err(Refusal::OtherFamilies);
-    for family in lease
-        .subnets
-        .families()
-        .filter(|family| networks.has(*family))
-    {
+    for family in lease.subnets.families().filter(|family| networks.has(*family)) {
         match (PeerData::of(config, &lease.attrs, family), config.mode) {
             (Ok(_), _) => usable = Ok(()),
             // The other family may be usable by itself. Data that cannot be read is an error, unlike absent data.
@@ -454,23 +413,15 @@ impl Plan for WireguardPlan {
                 checksum_offload: None,
             };
             state.set(Key::Link(device), Value::Link(Box::new(link)));
-            state.set(
-                Key::Address(device, IpNet::from(own.network())),
-                Value::Address,
-            );
+            state.set(Key::Address(device, IpNet::from(own.network())), Value::Address);
         }
         for network in self.scope.networks.nets() {
             let family = Family::from(network);
             let scope = family.pick(LINK, 0);
             let dev = self.config.device(family);
-            let route = RouteSpec {
-                scope,
-                ..RouteSpec::forwarding(None, dev, self.scope.protocol)
-            };
-            state.set(
-                Key::Route(network.trunc(), metric(&network)),
-                Value::Route(route),
-            );
+            let route =
+                RouteSpec { scope, ..RouteSpec::forwarding(None, dev, self.scope.protocol) };
+            state.set(Key::Route(network.trunc(), metric(&network)), Value::Route(route));
             // Even if the device is gone, no packet leaves in the clear.
             let (key, value) = blackhole::of_network(&network, self.scope.protocol);
             state.set(key, value);
@@ -505,23 +456,12 @@ impl Plan for WireguardPlan {
             keepalive: self.config.keepalive,
         };
         vec![
-            (
-                Key::WireguardPeer(device, data.key),
-                Value::WireguardPeer(Box::new(value)),
-            ),
-            (
-                Key::AllowedIp(device, peer.subnet.trunc()),
-                Value::AllowedIp(data.key),
-            ),
+            (Key::WireguardPeer(device, data.key), Value::WireguardPeer(Box::new(value))),
+            (Key::AllowedIp(device, peer.subnet.trunc()), Value::AllowedIp(data.key)),
         ]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {
-        announced(
-            &self.config,
-            &self.scope.networks,
-            self.secrets.now().public,
-            facts.underlay.mtu,
-        )
+        announced(&self.config, &self.scope.networks, self.secrets.now().public, facts.underlay.mtu)
     }
 }

@@ -79,10 +79,7 @@ pub fn name(attachment: &Attachment) -> String {
     if attachment.interface == FIRST {
         attachment.container.clone()
     } else {
-        format!(
-            "{}{SEPARATOR}{}",
-            attachment.container, attachment.interface
-        )
+        format!("{}{SEPARATOR}{}", attachment.container, attachment.interface)
     }
 }
 
@@ -116,10 +113,7 @@ impl AttachmentStore {
     pub fn open(path: &Path) -> io::Result<Option<Self>> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
         match nix::fcntl::open(path, flags, Mode::empty()) {
-            Ok(folder) => Ok(Some(Self {
-                folder,
-                path: path.to_owned(),
-            })),
+            Ok(folder) => Ok(Some(Self { folder, path: path.to_owned() })),
             Err(nix::Error::ENOENT) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
@@ -154,11 +148,7 @@ impl AttachmentStore {
         file.take(LIMIT).read_to_end(&mut text)?;
         Ok(Some(Saved {
             text,
-            progress: if self.is_marked(name)? {
-                Progress::Begun
-            } else {
-                Progress::Done
-            },
+            progress: if self.is_marked(name)? { Progress::Begun } else { Progress::Done },
         }))
     }
 
@@ -219,11 +209,8 @@ impl AttachmentStore {
         let mut found = BTreeMap::new();
         for file in folder.iter() {
             let file = file?;
-            let Some((name, entry)) = file
-                .file_name()
-                .to_str()
-                .ok()
-                .and_then(|name| Some((name, parse(name)?)))
+            let Some((name, entry)) =
+                file.file_name().to_str().ok().and_then(|name| Some((name, parse(name)?)))
             else {
                 continue;
             };
@@ -260,14 +247,9 @@ impl AttachmentStore {
         // A killed plugin may have left a file there, or the name may be a symbolic link that must not be followed.
         self.unlink(&temporary)?;
         let mut file = File::from(self.create_new(&temporary)?);
-        let written = file.write_all(text.as_bytes()).and_then(|()| {
-            Ok(renameat(
-                &self.folder,
-                temporary.as_str(),
-                &self.folder,
-                name,
-            )?)
-        });
+        let written = file
+            .write_all(text.as_bytes())
+            .and_then(|()| Ok(renameat(&self.folder, temporary.as_str(), &self.folder, name)?));
         if written.is_err() {
             // Report the first error, not one of this cleanup.
             let _ = self.unlink(&temporary);
@@ -295,9 +277,7 @@ fn parse(name: &str) -> Option<Entry> {
     let name = name.strip_prefix([TEMPORARY, MARK]).unwrap_or(name);
     let (container, interface) = name
         .split_once(SEPARATOR)
-        .map_or((name, None), |(container, interface)| {
-            (container, Some(interface))
-        });
+        .map_or((name, None), |(container, interface)| (container, Some(interface)));
     let attachment = Attachment {
         container: container.to_owned(),
         interface: interface.unwrap_or(FIRST).to_owned(),
@@ -321,10 +301,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn attachment(container: &str, interface: &str) -> Attachment {
-        Attachment {
-            container: container.to_owned(),
-            interface: interface.to_owned(),
-        }
+        Attachment { container: container.to_owned(), interface: interface.to_owned() }
     }
 
     fn mode(path: &Path) -> u32 {
@@ -340,12 +317,7 @@ mod tests {
         let attachment_store = AttachmentStore::create(&folder).unwrap();
         assert_eq!(mode(&folder), 0o700);
         let path = |name: &str| folder.join(name);
-        let progress = || {
-            attachment_store
-                .read("c0ffee")
-                .unwrap()
-                .map(|saved| saved.progress)
-        };
+        let progress = || attachment_store.read("c0ffee").unwrap().map(|saved| saved.progress);
         // States after a kill: after the mark, while the file is written, and after it. A mark without a file is not an attachment.
         fs::write(path("+c0ffee"), "").unwrap();
         assert_eq!(progress(), None);
@@ -355,16 +327,12 @@ mod tests {
         assert_eq!(progress(), Some(Progress::Begun));
         attachment_store.finish("c0ffee").unwrap();
         assert_eq!(progress(), Some(Progress::Done));
-        attachment_store
-            .write("c0ffee", "{}", Progress::Begun)
-            .unwrap();
+        attachment_store.write("c0ffee", "{}", Progress::Begun).unwrap();
         assert_eq!(
             (progress(), mode(&path("c0ffee")), mode(&path("+c0ffee"))),
             (Some(Progress::Begun), 0o600, 0o600)
         );
-        attachment_store
-            .write("c0ffee", "{}", Progress::Done)
-            .unwrap();
+        attachment_store.write("c0ffee", "{}", Progress::Done).unwrap();
         assert_eq!(progress(), Some(Progress::Done));
         assert!(!path("+c0ffee").exists());
         // Go flannel's plugin writes no mark.
@@ -376,11 +344,7 @@ mod tests {
         // A name that is too long for any file system leaves nothing.
         let long = "a".repeat(4096);
         assert_eq!(attachment_store.read(&long).unwrap(), None);
-        assert!(
-            attachment_store
-                .write(&long, "{}", Progress::Begun)
-                .is_err()
-        );
+        assert!(attachment_store.write(&long, "{}", Progress::Begun).is_err());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     }
 
@@ -396,32 +360,15 @@ mod tests {
         symlink(&secret, folder.join("+cafe")).unwrap();
         nix::unistd::mkfifo(&folder.join("pipe"), Mode::S_IRUSR).unwrap();
         fs::create_dir(folder.join("folder")).unwrap();
-        for (name, why) in [
-            ("c0ffee", "symbolic link"),
-            ("pipe", "regular"),
-            ("folder", "regular"),
-        ] {
-            assert!(
-                attachment_store
-                    .read(name)
-                    .unwrap_err()
-                    .to_string()
-                    .contains(why),
-                "{name}"
-            );
+        for (name, why) in [("c0ffee", "symbolic link"), ("pipe", "regular"), ("folder", "regular")]
+        {
+            assert!(attachment_store.read(name).unwrap_err().to_string().contains(why), "{name}");
         }
         assert!(attachment_store.entries().unwrap().is_empty());
-        attachment_store
-            .write("cafe", "{}", Progress::Begun)
-            .unwrap();
+        attachment_store.write("cafe", "{}", Progress::Begun).unwrap();
         attachment_store.finish("cafe").unwrap();
-        assert_eq!(
-            attachment_store.read("cafe").unwrap().unwrap().progress,
-            Progress::Done
-        );
-        attachment_store
-            .write("c0ffee", "{}", Progress::Done)
-            .unwrap();
+        assert_eq!(attachment_store.read("cafe").unwrap().unwrap().progress, Progress::Done);
+        attachment_store.write("c0ffee", "{}", Progress::Done).unwrap();
         assert_eq!(
             (
                 fs::read_to_string(&secret).unwrap(),
@@ -429,19 +376,12 @@ mod tests {
             ),
             ("mine".to_owned(), b"{}".to_vec())
         );
-        assert!(
-            attachment_store
-                .write("folder", "{}", Progress::Done)
-                .is_err()
-        );
+        assert!(attachment_store.write("folder", "{}", Progress::Done).is_err());
         let left: Vec<_> = fs::read_dir(&folder)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
-        assert!(
-            !left.iter().any(|name| name.starts_with(['.', '+'])),
-            "{left:?}"
-        );
+        assert!(!left.iter().any(|name| name.starts_with(['.', '+'])), "{left:?}");
     }
 
     #[test]
@@ -464,12 +404,8 @@ mod tests {
         ] {
             fs::write(root.path().join(name), "{}").unwrap();
         }
-        let names: Vec<_> = attachment_store
-            .entries()
-            .unwrap()
-            .into_iter()
-            .map(|entry| entry.name)
-            .collect();
+        let names: Vec<_> =
+            attachment_store.entries().unwrap().into_iter().map(|entry| entry.name).collect();
         assert_eq!(names, ["beef:net1", "c0ffee", "c0ffee:net1", "cafe"]);
     }
 

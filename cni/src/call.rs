@@ -91,47 +91,30 @@ impl Call {
         stdin: impl FnOnce() -> Result<Vec<u8>, CniError>,
     ) -> Result<Self, CniError> {
         let verb = Verb::parse(command).ok_or_else(|| {
-            CniError::new(
-                INVALID_ENVIRONMENT,
-                format!("unknown CNI_COMMAND: {command}"),
-            )
+            CniError::new(INVALID_ENVIRONMENT, format!("unknown CNI_COMMAND: {command}"))
         })?;
         let text = |name: &str| {
             variable(name).map_or_else(String::new, |value| value.to_string_lossy().into_owned())
         };
-        let missing: Vec<&str> = verb
-            .required()
-            .iter()
-            .copied()
-            .filter(|name| text(name).is_empty())
-            .collect();
+        let missing: Vec<&str> =
+            verb.required().iter().copied().filter(|name| text(name).is_empty()).collect();
         if !missing.is_empty() {
             return Err(CniError::new(
                 INVALID_ENVIRONMENT,
                 format!("required env variables [{}] missing", missing.join(",")),
             ));
         }
-        let attachment = Attachment {
-            container: text("CNI_CONTAINERID"),
-            interface: text("CNI_IFNAME"),
-        };
+        let attachment =
+            Attachment { container: text("CNI_CONTAINERID"), interface: text("CNI_IFNAME") };
         if verb.has_attachment() {
             valid_container(&attachment.container)?;
             valid_interface(&attachment.interface)?;
         }
         let conf = Conf::parse(&stdin()?)?;
         valid_network(&conf.name)?;
-        let netns_override = matches!(
-            text("CNI_NETNS_OVERRIDE").to_ascii_uppercase().as_str(),
-            "1" | "TRUE"
-        );
-        Ok(Self {
-            verb,
-            attachment,
-            netns: text("CNI_NETNS"),
-            netns_override,
-            conf,
-        })
+        let netns_override =
+            matches!(text("CNI_NETNS_OVERRIDE").to_ascii_uppercase().as_str(), "1" | "TRUE");
+        Ok(Self { verb, attachment, netns: text("CNI_NETNS"), netns_override, conf })
     }
 }
 
@@ -139,10 +122,8 @@ fn valid_network(name: &str) -> Result<(), CniError> {
     match name {
         "" => Err(CniError::new(INVALID_CONFIG, "missing network name")),
         name if is_word(name) => Ok(()),
-        name => Err(
-            CniError::new(INVALID_CONFIG, "invalid characters found in network name")
-                .details(format!("{name:?}")),
-        ),
+        name => Err(CniError::new(INVALID_CONFIG, "invalid characters found in network name")
+            .details(format!("{name:?}"))),
     }
 }
 
@@ -170,13 +151,7 @@ mod tests {
             ("CNI_IFNAME", "eth0"),
             ("CNI_PATH", "/opt/cni/bin"),
         ];
-        for (verb, needed) in [
-            ("ADD", 4),
-            ("CHECK", 4),
-            ("DEL", 3),
-            ("GC", 1),
-            ("STATUS", 1),
-        ] {
+        for (verb, needed) in [("ADD", 4), ("CHECK", 4), ("DEL", 3), ("GC", 1), ("STATUS", 1)] {
             assert_eq!(read(verb, &all, CONF).unwrap().verb.as_str(), verb);
             let error = read(verb, &[], CONF).unwrap_err();
             assert_eq!(
@@ -187,15 +162,9 @@ mod tests {
             );
         }
         let error = read("MOVE", &all, CONF).unwrap_err();
-        assert_eq!(
-            (error.code, error.msg.as_str()),
-            (4, "unknown CNI_COMMAND: MOVE")
-        );
+        assert_eq!((error.code, error.msg.as_str()), (4, "unknown CNI_COMMAND: MOVE"));
         assert_eq!(read("ADD", &all, "{}").unwrap_err().code, INVALID_CONFIG);
-        assert_eq!(
-            read("ADD", &all, r#"{"name":"../x"}"#).unwrap_err().code,
-            INVALID_CONFIG
-        );
+        assert_eq!(read("ADD", &all, r#"{"name":"../x"}"#).unwrap_err().code, INVALID_CONFIG);
         assert_eq!(read("ADD", &all, "[]").unwrap_err().code, 6);
     }
 }

@@ -148,11 +148,8 @@ impl Conf {
         let list = list.as_array().ok_or_else(|| wrong("is not a list"))?;
         let one = |value: &Value| {
             let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-            Some(Attachment {
-                container: text("containerID")?,
-                interface: text("ifname")?,
-            })
-            .filter(is_valid)
+            Some(Attachment { container: text("containerID")?, interface: text("ifname")? })
+                .filter(is_valid)
         };
         list.iter()
             .map(|value| {
@@ -165,11 +162,7 @@ impl Conf {
 }
 
 fn path(text: String, default: &str) -> PathBuf {
-    if text.is_empty() {
-        default.into()
-    } else {
-        text.into()
-    }
+    if text.is_empty() { default.into() } else { text.into() }
 }
 
 fn object(name: &str, value: Option<&Value>) -> Result<Option<Map<String, Value>>, CniError> {
@@ -219,14 +212,8 @@ mod tests {
     #[test]
     fn keys_match_in_any_case_and_the_last_applies() {
         let conf = Conf::parse(br#"{"NAME":"a","name":"b","CniVersion":"1.0.0","SubnetFile":"","dataDir":"/d","delegate":null}"#).unwrap();
-        assert_eq!(
-            (conf.name.as_str(), conf.cni_version.as_str()),
-            ("b", "1.0.0")
-        );
-        assert_eq!(
-            (conf.subnet_file, conf.data_dir),
-            (SUBNET_FILE.into(), "/d".into())
-        );
+        assert_eq!((conf.name.as_str(), conf.cni_version.as_str()), ("b", "1.0.0"));
+        assert_eq!((conf.subnet_file, conf.data_dir), (SUBNET_FILE.into(), "/d".into()));
         assert_eq!(conf.delegate, None);
     }
 
@@ -239,10 +226,7 @@ mod tests {
             (r#"{"dataDir":[]}"#, "\"dataDir\" must"),
         ] {
             let error = Conf::parse(text.as_bytes()).unwrap_err();
-            assert!(
-                error.code == 6 && error.msg.contains(words),
-                "{text}: {error:?}"
-            );
+            assert!(error.code == 6 && error.msg.contains(words), "{text}: {error:?}");
         }
         let deep = format!("{{\"delegate\":{}", "[".repeat(100_000));
         assert_eq!(Conf::parse(deep.as_bytes()).unwrap_err().code, 6);
@@ -252,47 +236,27 @@ mod tests {
             (r#"{"delegate":{"name":"x"}}"#, "must not have 'name'"),
             (r#"{"delegate":{"ipam":{}}}"#, "must not have 'ipam'"),
         ] {
-            let error = Conf::parse(text.as_bytes())
-                .unwrap()
-                .delegate()
-                .unwrap_err();
-            assert!(
-                error.code == 999 && error.msg.contains(words),
-                "{text}: {error:?}"
-            );
+            let error = Conf::parse(text.as_bytes()).unwrap().delegate().unwrap_err();
+            assert!(error.code == 999 && error.msg.contains(words), "{text}: {error:?}");
         }
     }
 
     #[test]
     fn list_of_attachments_of_gc_is_complete_or_absent() {
         let list = |text: &str| Conf::parse(text.as_bytes()).unwrap().valid_attachments();
-        assert_eq!(
-            list(r#"{"cni.dev/valid-attachments":[]}"#).unwrap(),
-            Some(vec![])
-        );
+        assert_eq!(list(r#"{"cni.dev/valid-attachments":[]}"#).unwrap(), Some(vec![]));
         let one =
             list(r#"{"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}"#).unwrap();
         assert_eq!(
             one,
-            Some(vec![Attachment {
-                container: "a".to_owned(),
-                interface: "eth0".to_owned()
-            }])
+            Some(vec![Attachment { container: "a".to_owned(), interface: "eth0".to_owned() }])
         );
-        assert_eq!(
-            list(r#"{"cni.dev/valid-attachments":null}"#).unwrap(),
-            Some(vec![])
-        );
-        for wrong in [
-            "{}",
-            r#"[{"containerID":"a"}]"#,
-            r#"[{"containerID":"../a","ifname":"eth0"}]"#,
-            "[7]",
-        ] {
+        assert_eq!(list(r#"{"cni.dev/valid-attachments":null}"#).unwrap(), Some(vec![]));
+        for wrong in
+            ["{}", r#"[{"containerID":"a"}]"#, r#"[{"containerID":"../a","ifname":"eth0"}]"#, "[7]"]
+        {
             assert_eq!(
-                list(&format!(r#"{{"cni.dev/valid-attachments":{wrong}}}"#))
-                    .unwrap_err()
-                    .code,
+                list(&format!(r#"{{"cni.dev/valid-attachments":{wrong}}}"#)).unwrap_err().code,
                 INVALID_CONFIG,
                 "{wrong}"
             );

@@ -71,25 +71,14 @@ pub struct Programs(Vec<PathBuf>);
 impl Programs {
     /// Splits the value of `CNI_PATH` into folders. Ignores empty names.
     pub fn new(path: &std::ffi::OsStr) -> Self {
-        Self(
-            std::env::split_paths(path)
-                .filter(|folder| !folder.as_os_str().is_empty())
-                .collect(),
-        )
+        Self(std::env::split_paths(path).filter(|folder| !folder.as_os_str().is_empty()).collect())
     }
 
     fn find(&self, name: &str) -> Result<PathBuf, CniError> {
         if name.is_empty() || name.contains('/') || name == "." || name == ".." {
-            return Err(CniError::new(
-                INTERNAL,
-                format!("invalid plugin name {name:?}"),
-            ));
+            return Err(CniError::new(INTERNAL, format!("invalid plugin name {name:?}")));
         }
-        let found = self
-            .0
-            .iter()
-            .map(|folder| folder.join(name))
-            .find(|path| path.is_file());
+        let found = self.0.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
         found.ok_or_else(|| {
             let why = "install the reference plugins (bridge, host-local, loopback, portmap) in the same folder as flannel";
             CniError::new(INTERNAL, format!("failed to find plugin {name:?} in path {:?}", self.0)).details(why)
@@ -109,10 +98,7 @@ impl Delegate for Programs {
             .map_err(|error| Failure::NotStarted(broken("creating the files for", &error)))?;
         let mut command = Command::new(&program);
         command.env("CNI_COMMAND", order.verb.as_str());
-        let Attachment {
-            container,
-            interface,
-        } = order.attachment;
+        let Attachment { container, interface } = order.attachment;
         for (name, value) in [
             ("CNI_CONTAINERID", container.as_str()),
             ("CNI_IFNAME", interface),
@@ -133,9 +119,8 @@ impl Delegate for Programs {
                 start(&mut command)
             });
         let mut child = started.map_err(|error| Failure::NotStarted(broken("starting", &error)))?;
-        let status = child
-            .wait()
-            .map_err(|error| Failure::Failed(broken("waiting for", &error)))?;
+        let status =
+            child.wait().map_err(|error| Failure::Failed(broken("waiting for", &error)))?;
         let mut printed = Vec::new();
         output
             .rewind()
@@ -194,10 +179,7 @@ fn start(command: &mut Command) -> io::Result<Child> {
 fn failure(program: &str, status: ExitStatus, printed: &[u8]) -> CniError {
     CniError::read(printed).unwrap_or_else(|| {
         let text: String = String::from_utf8_lossy(printed).chars().take(500).collect();
-        CniError::new(
-            INTERNAL,
-            format!("plugin {program} failed without a CNI error: {status}"),
-        )
-        .details(text.trim())
+        CniError::new(INTERNAL, format!("plugin {program} failed without a CNI error: {status}"))
+            .details(text.trim())
     })
 }

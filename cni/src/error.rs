@@ -35,11 +35,7 @@ pub struct CniError {
 impl CniError {
     /// Creates an error with empty details.
     pub fn new(code: u64, msg: impl Into<String>) -> Self {
-        Self {
-            code,
-            msg: msg.into(),
-            details: String::new(),
-        }
+        Self { code, msg: msg.into(), details: String::new() }
     }
 
     /// Sets the details.
@@ -69,18 +65,10 @@ impl CniError {
     pub fn read(output: &[u8]) -> Option<Self> {
         let error: serde_json::Value = serde_json::from_slice(output).ok()?;
         let text = |name: &str| {
-            error
-                .get(name)
-                .and_then(serde_json::Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
+            error.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
         };
         let code = error.get("code")?.as_u64()?;
-        Some(Self {
-            code,
-            msg: text("msg"),
-            details: text("details"),
-        })
+        Some(Self { code, msg: text("msg"), details: text("details") })
     }
 }
 
@@ -90,9 +78,8 @@ mod tests {
 
     #[test]
     fn error_survives_the_pass_through_a_delegate() {
-        let error = CniError::new(TRY_AGAIN_LATER, "no \"file\"")
-            .details("because")
-            .during("adding");
+        let error =
+            CniError::new(TRY_AGAIN_LATER, "no \"file\"").details("because").during("adding");
         assert_eq!(
             error.json("1.0.0"),
             r#"{"cniVersion":"1.0.0","code":11,"details":"because","msg":"adding: no \"file\""}"#

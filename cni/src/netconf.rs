@@ -51,11 +51,7 @@ fn ipam(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
         })
         .collect();
     let mut routes = route::read(ipam.get("routes"))?;
-    routes.extend(
-        env.networks
-            .iter()
-            .map(|network| json!({ "dst": network.to_string() })),
-    );
+    routes.extend(env.networks.iter().map(|network| json!({ "dst": network.to_string() })));
     ipam.insert("ranges".to_owned(), ranges.into());
     ipam.insert("routes".to_owned(), routes.into());
     Ok(ipam)
@@ -68,10 +64,7 @@ pub(crate) fn encode(netconf: &Map<String, Value>) -> String {
 }
 
 fn object_with_integers(object: &Map<String, Value>) -> Map<String, Value> {
-    object
-        .iter()
-        .map(|(key, value)| (key.clone(), with_integers(value)))
-        .collect()
+    object.iter().map(|(key, value)| (key.clone(), with_integers(value))).collect()
 }
 
 fn with_integers(value: &Value) -> Value {
@@ -128,14 +121,8 @@ mod tests {
     #[test]
     fn last_address_of_pods_is_passed_on() {
         let env = SubnetEnv {
-            networks: vec![
-                "10.244.0.0/16".parse().unwrap(),
-                "fd00::/48".parse().unwrap(),
-            ],
-            subnets: vec![
-                "10.244.7.0/24".parse().unwrap(),
-                "fd00:0:0:7::/64".parse().unwrap(),
-            ],
+            networks: vec!["10.244.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()],
+            subnets: vec!["10.244.7.0/24".parse().unwrap(), "fd00:0:0:7::/64".parse().unwrap()],
             mtu: 1450,
             ip_masq: true,
             range_ends: vec!["10.244.7.253".parse().unwrap()],

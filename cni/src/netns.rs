@@ -8,11 +8,7 @@ use std::os::unix::fs::MetadataExt;
 /// # Errors
 /// Returns an error if the path is the plugin's own network namespace.
 pub fn foreign(path: &str) -> Result<(), CniError> {
-    let identity = |path: &str| {
-        std::fs::metadata(path)
-            .map(|file| (file.dev(), file.ino()))
-            .ok()
-    };
+    let identity = |path: &str| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
     match (identity(path), identity("/proc/self/ns/net")) {
         (Some(theirs), Some(own)) if theirs == own => Err(CniError::new(
             INVALID_NETNS,
@@ -29,10 +25,7 @@ mod tests {
 
     #[test]
     fn the_own_namespace_is_refused() {
-        assert_eq!(
-            foreign("/proc/self/ns/net").map_err(|error| error.code),
-            Err(8)
-        );
+        assert_eq!(foreign("/proc/self/ns/net").map_err(|error| error.code), Err(8));
         for fine in ["", "/nowhere", "/proc/self/ns/ipc"] {
             assert_eq!(foreign(fine), Ok(()), "{fine}");
         }

@@ -16,10 +16,8 @@ const LIMIT: u64 = 16 * 1024 * 1024;
 
 /// Executes the call in this process's environment and standard input. Returns the process's exit code.
 pub fn program() -> ExitCode {
-    let command = std::env::var_os("CNI_COMMAND")
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let command =
+        std::env::var_os("CNI_COMMAND").unwrap_or_default().to_string_lossy().into_owned();
     match command.as_str() {
         "" => about(),
         "VERSION" => print(version::answer().as_bytes(), ExitCode::SUCCESS),
@@ -40,13 +38,7 @@ fn run(command: &str, cni_version: &mut String) -> Result<Vec<u8>, CniError> {
         version::of(&call.conf.cni_version).clone_into(cni_version);
     }
     let programs = Programs::new(&std::env::var_os("CNI_PATH").unwrap_or_default());
-    verbs::run(
-        &call,
-        Context {
-            delegate: &programs,
-            patience: SUBNET_ENV_TIMEOUT,
-        },
-    )
+    verbs::run(&call, Context { delegate: &programs, patience: SUBNET_ENV_TIMEOUT })
 }
 
 fn stdin() -> Result<Vec<u8>, CniError> {
@@ -60,11 +52,8 @@ fn stdin() -> Result<Vec<u8>, CniError> {
 
 /// Prints the plugin's version and the supported CNI versions on standard error, for a call without `CNI_COMMAND`.
 fn about() -> ExitCode {
-    let (version, os, arch) = (
-        env!("CARGO_PKG_VERSION"),
-        std::env::consts::OS,
-        std::env::consts::ARCH,
-    );
+    let (version, os, arch) =
+        (env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
     let supported = version::SUPPORTED.join(", ");
     // There is no other output to report a failure to.
     let _ = writeln!(

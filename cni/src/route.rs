@@ -22,9 +22,7 @@ pub(crate) fn read(routes: Option<&Value>) -> Result<Vec<Value>, CniError> {
             .iter()
             .map(|route| {
                 one(route).ok_or_else(|| {
-                    wrong(&format!(
-                        "{route} is not a route such as {{\"dst\":\"10.9.0.0/16\"}}"
-                    ))
+                    wrong(&format!("{route} is not a route such as {{\"dst\":\"10.9.0.0/16\"}}"))
                 })
             })
             .collect(),
@@ -41,25 +39,13 @@ fn one(route: &Value) -> Option<Value> {
             .map(|(_, value)| value)
     };
     let mut out = Map::new();
-    out.insert(
-        "dst".to_owned(),
-        field("dst")?
-            .as_str()?
-            .parse::<IpNet>()
-            .ok()?
-            .to_string()
-            .into(),
-    );
+    out.insert("dst".to_owned(), field("dst")?.as_str()?.parse::<IpNet>().ok()?.to_string().into());
     if let Some(gateway) = field("gw") {
         let text = gateway.as_str()?;
         if !text.is_empty() {
             out.insert(
                 "gw".to_owned(),
-                text.parse::<IpAddr>()
-                    .ok()?
-                    .to_canonical()
-                    .to_string()
-                    .into(),
+                text.parse::<IpAddr>().ok()?.to_canonical().to_string().into(),
             );
         }
     }

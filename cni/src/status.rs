@@ -72,15 +72,9 @@ fn obstacle_in(
     if !known.is_empty() {
         return Some(format!("new pods would not work: {known}"));
     }
-    let devices = pods
-        .get("devices")
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    let gone = devices
-        .iter()
-        .filter_map(Value::as_str)
-        .find(|device| !exists(device))?;
+    let devices =
+        pods.get("devices").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let gone = devices.iter().filter_map(Value::as_str).find(|device| !exists(device))?;
     Some(match alive {
         true => format!("new pods would not work: the device {gone} does not exist"),
         false => format!(
@@ -127,9 +121,7 @@ fn read(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
             return Ok(Some((text, false)));
         }
     }
-    Err(io::Error::other(
-        "flanneld replaced the file during every attempt to read it",
-    ))
+    Err(io::Error::other("flanneld replaced the file during every attempt to read it"))
 }
 
 fn is_locked(file: File) -> io::Result<bool> {
@@ -162,17 +154,10 @@ fn judge(path: &Path, text: &[u8], alive: bool) -> Daemon {
 
 fn reasons(status: &Value) -> String {
     let text = |reason: &Value, name: &str| {
-        reason
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or("?")
-            .to_owned()
+        reason.get(name).and_then(Value::as_str).unwrap_or("?").to_owned()
     };
-    let list = status
-        .get("reasons")
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default();
+    let list =
+        status.get("reasons").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     list.iter()
         .map(|reason| format!("{}: {}", text(reason, "condition"), text(reason, "reason")))
         .collect::<Vec<_>>()
@@ -191,13 +176,8 @@ mod tests {
         assert!(why_no_file(&env).contains("check that the flannel pod runs"));
         let file = path(&env);
         std::fs::write(&file, r#"{"ready":true,"pid":77}"#).unwrap();
-        let Daemon::NotReady(why) = of(&env) else {
-            panic!("ready without a writer")
-        };
-        assert!(
-            why.contains("not running") && why.contains("pid 77"),
-            "{why}"
-        );
+        let Daemon::NotReady(why) = of(&env) else { panic!("ready without a writer") };
+        assert!(why.contains("not running") && why.contains("pid 77"), "{why}");
 
         let lock =
             Flock::lock(File::open(&file).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();

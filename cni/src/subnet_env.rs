@@ -38,10 +38,7 @@ pub struct SubnetEnv {
 impl SubnetEnv {
     /// Returns a placeholder with a subnet for documentation (RFC 5737), which no node uses.
     pub fn any() -> Self {
-        let v4 = IpNet::V4(ipnet::Ipv4Net::new_assert(
-            std::net::Ipv4Addr::new(192, 0, 2, 0),
-            24,
-        ));
+        let v4 = IpNet::V4(ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::new(192, 0, 2, 0), 24));
         Self {
             networks: vec![v4],
             subnets: vec![v4],
@@ -150,49 +147,29 @@ pub fn load(path: &Path, patience: Duration) -> Result<SubnetEnv, CniError> {
             Ok(env) => return Ok(env),
             Err(Fault::Absent) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
             Err(fault) => {
-                return Err(EnvError {
-                    path: path.to_owned(),
-                    fault,
-                }
-                .into());
+                return Err(EnvError { path: path.to_owned(), fault }.into());
             }
         }
     }
 }
 
 fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Reads subnet.env. Follows a symbolic link, because an operator may have created the link. Does not block if the path is a pipe.
 fn read(path: &Path) -> Result<Vec<u8>, Fault> {
     let failed = |error: io::Error| {
-        if is_absent(&error) {
-            Fault::Absent
-        } else {
-            Fault::Unreadable(error)
-        }
+        if is_absent(&error) { Fault::Absent } else { Fault::Unreadable(error) }
     };
-    let file: File = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .map_err(failed)?;
+    let file: File =
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(Fault::Irregular);
     }
     let mut text = Vec::new();
-    file.take(LIMIT + 1)
-        .read_to_end(&mut text)
-        .map_err(failed)?;
-    if text.len() as u64 > LIMIT {
-        Err(Fault::TooLong)
-    } else {
-        Ok(text)
-    }
+    file.take(LIMIT + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > LIMIT { Err(Fault::TooLong) } else { Ok(text) }
 }
 
 fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
@@ -223,8 +200,7 @@ fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
             "FLANNEL_MTU" => mtu = Some(value.parse().map_err(|_| Fault::Mtu(value.to_owned()))?),
             "FLANNEL_RANGE_END" | "FLANNEL_IPV6_RANGE_END" => {
                 let end = value.parse();
-                env.range_ends
-                    .push(end.map_err(|_| Fault::Network(value.to_owned()))?);
+                env.range_ends.push(end.map_err(|_| Fault::Network(value.to_owned()))?);
             }
             "FLANNEL_IPMASQ" => ip_masq = Some(value == "true"),
             _ => {}
@@ -254,9 +230,7 @@ fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
 }
 
 fn net(text: &str) -> Result<IpNet, Fault> {
-    text.parse::<IpNet>()
-        .map(|net| net.trunc())
-        .map_err(|_| Fault::Network(text.to_owned()))
+    text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| Fault::Network(text.to_owned()))
 }
 
 /// Parses a comma-separated list of networks. Drops duplicates.

@@ -4,9 +4,7 @@ use crate::error::{CniError, INCOMPATIBLE_VERSION};
 use serde_json::json;
 
 /// The CNI versions that a configuration may have, oldest first.
-pub const SUPPORTED: [&str; 7] = [
-    "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0",
-];
+pub const SUPPORTED: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 /// The newest CNI version that the plugin supports.
 pub const NEWEST: &str = "1.1.0";
 /// The CNI version of a configuration without `cniVersion`.
@@ -14,11 +12,7 @@ const OLDEST: &str = "0.1.0";
 
 /// Returns the CNI version of a configuration, or the oldest CNI version if `cni_version` is empty.
 pub fn of(cni_version: &str) -> &str {
-    if cni_version.is_empty() {
-        OLDEST
-    } else {
-        cni_version
-    }
+    if cni_version.is_empty() { OLDEST } else { cni_version }
 }
 
 /// Checks that the plugin supports a configuration's CNI version.
@@ -62,12 +56,7 @@ mod tests {
     #[test]
     fn verbs_need_a_configuration_of_their_version() {
         let code = |result: Result<(), CniError>| result.map_err(|error| error.msg);
-        assert!(
-            SUPPORTED
-                .iter()
-                .chain([&""])
-                .all(|version| supported(version).is_ok())
-        );
+        assert!(SUPPORTED.iter().chain([&""]).all(|version| supported(version).is_ok()));
         assert_eq!(
             code(allows("0.3.1", "CHECK", "0.4.0")),
             Err("config version does not allow CHECK".to_owned())

@@ -70,17 +70,10 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
     let go = go_flanneld()?;
     Lab::run("swap wireguard", |lab| {
         let bed = Bed::build(lab, go, &WIREGUARD)?;
-        let mut daemons = bed
-            .hosts
-            .iter()
-            .map(|host| bed.go(host))
-            .collect::<Result<Vec<_>>>()?;
+        let mut daemons = bed.hosts.iter().map(|host| bed.go(host)).collect::<Result<Vec<_>>>()?;
         let pods = pods_of(&bed, &daemons.iter().collect::<Vec<_>>())?;
         let host = &bed.hosts[0];
-        let key = || {
-            host.netns()
-                .exec("wg", &["show", "flannel-wg", "public-key"])
-        };
+        let key = || host.netns().exec("wg", &["show", "flannel-wg", "public-key"]);
         let (env, lease, before) = (daemons[0].subnet_env()?, bed.lease(host)?, key()?);
         ensure!(
             lease.1["BackendData"]["PublicKey"] == before.trim(),
@@ -88,11 +81,7 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
         );
         for round in ["ours", "Go again", "ours again"] {
             daemons[0].terminate()?;
-            daemons[0] = if round == "Go again" {
-                bed.go(host)?
-            } else {
-                bed.ours(host)?
-            };
+            daemons[0] = if round == "Go again" { bed.go(host)? } else { bed.ours(host)? };
             ensure!(
                 daemons[0].subnet_env()? == env,
                 "{round}: {:?} instead of {env:?}",
@@ -117,24 +106,16 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
 type Backend = (&'static str, &'static str);
 const VXLAN: Backend = ("vxlan", r#"{"Type":"vxlan"}"#);
 const VXLAN_DIRECT: Backend = ("vxlan direct", r#"{"Type":"vxlan","DirectRouting":true}"#);
-const WIREGUARD: Backend = (
-    "wireguard",
-    r#"{"Type":"wireguard","PersistentKeepaliveInterval":25}"#,
-);
+const WIREGUARD: Backend =
+    ("wireguard", r#"{"Type":"wireguard","PersistentKeepaliveInterval":25}"#);
 const IPIP: Backend = ("ipip", r#"{"Type":"ipip"}"#);
 const HOST_GW: Backend = ("host-gw", r#"{"Type":"host-gw"}"#);
 
 /// Returns the path of the Go flanneld under test. Returns an error if `GO_FLANNELD` names no file.
 fn go_flanneld() -> Result<PathBuf> {
-    let path = std::env::var_os(GO_FLANNELD)
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from);
+    let path = std::env::var_os(GO_FLANNELD).filter(|path| !path.is_empty()).map(PathBuf::from);
     let path = path.with_context(|| format!("{GO_FLANNELD} does not name a Go flanneld (make test-interop {GO_FLANNELD}=/path/to/flanneld)"))?;
-    ensure!(
-        path.is_file(),
-        "{GO_FLANNELD}={} is no file",
-        path.display()
-    );
+    ensure!(path.is_file(), "{GO_FLANNELD}={} is no file", path.display());
     Ok(path)
 }
 
@@ -160,13 +141,7 @@ impl Bed {
             backend.1
         );
         etcd.store()?.configure(&conf)?;
-        Ok(Bed {
-            etcd,
-            hosts: lab.hosts(&lan, 3)?,
-            go,
-            keys: lab.folder("keys")?,
-            ipv6,
-        })
+        Ok(Bed { etcd, hosts: lab.hosts(&lan, 3)?, go, keys: lab.folder("keys")?, ipv6 })
     }
 
     fn options(&self, host: &Host) -> Result<FlanneldOptions> {
@@ -209,16 +184,11 @@ fn objects(host: &Host) -> Result<Vec<String>> {
     let netns = host.netns();
     let routes =
         netns.exec("ip", &["-4", "-d", "route"])? + &netns.exec("ip", &["-6", "-d", "route"])?;
-    let mut objects: Vec<String> = routes
-        .lines()
-        .map(|line| line.trim().replace("proto 241", "proto boot"))
-        .collect();
+    let mut objects: Vec<String> =
+        routes.lines().map(|line| line.trim().replace("proto 241", "proto boot")).collect();
     let mut add = |text: String, of: &str| {
         objects.extend(
-            text.lines()
-                .map(str::trim)
-                .filter(|line| line.contains(of))
-                .map(str::to_owned),
+            text.lines().map(str::trim).filter(|line| line.contains(of)).map(str::to_owned),
         );
     };
     add(netns.exec("ip", &["-o", "link"])?, "");
@@ -247,9 +217,7 @@ fn mixed(go: PathBuf, backend: &Backend) -> Result<()> {
     Lab::run(&format!("mixed {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend)?;
         let tunnel = [WIREGUARD.0, IPIP.0].contains(&backend.0);
-        let [first, second, third] = &bed.hosts[..] else {
-            anyhow::bail!("three hosts")
-        };
+        let [first, second, third] = &bed.hosts[..] else { anyhow::bail!("three hosts") };
         // Our daemon starts second: one Go node is there before it, and one joins later.
         let (mut leaving, ours, staying) = (bed.go(first)?, bed.ours(second)?, bed.go(third)?);
         let pods = pods_of(&bed, &[&leaving, &ours, &staying])?;
@@ -263,12 +231,7 @@ fn mixed(go: PathBuf, backend: &Backend) -> Result<()> {
         if !tunnel {
             ping_only::answer_by_ping_alone(&ours, &[first, third])?;
         }
-        let subnet = leaving
-            .subnet_env()?
-            .subnet
-            .context("a v4 subnet")?
-            .trunc()
-            .to_string();
+        let subnet = leaving.subnet_env()?.subnet.context("a v4 subnet")?.trunc().to_string();
         let (key, _) = bed.lease(first)?;
         leaving.terminate()?;
         bed.etcd.client()?.del(&key)?;
@@ -290,11 +253,7 @@ fn mixed(go: PathBuf, backend: &Backend) -> Result<()> {
 fn swap(go: PathBuf, backend: &Backend) -> Result<()> {
     Lab::run(&format!("swap {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend)?;
-        let mut daemons = bed
-            .hosts
-            .iter()
-            .map(|host| bed.go(host))
-            .collect::<Result<Vec<_>>>()?;
+        let mut daemons = bed.hosts.iter().map(|host| bed.go(host)).collect::<Result<Vec<_>>>()?;
         let pods = pods_of(&bed, &daemons.iter().collect::<Vec<_>>())?;
         let host = &bed.hosts[0];
         let (env, lease, before) = (daemons[0].subnet_env()?, bed.lease(host)?, objects(host)?);
@@ -302,16 +261,10 @@ fn swap(go: PathBuf, backend: &Backend) -> Result<()> {
             Mesh::start(&pods, &ProbeOptions::default())?,
             Mesh::start(&pods, &ProbeOptions::default().v6())?,
         ];
-        meshes
-            .iter()
-            .try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
+        meshes.iter().try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
         for round in ["ours", "Go again", "ours again"] {
             daemons[0].terminate()?;
-            daemons[0] = if round == "Go again" {
-                bed.go(host)?
-            } else {
-                bed.ours(host)?
-            };
+            daemons[0] = if round == "Go again" { bed.go(host)? } else { bed.ours(host)? };
             ensure!(
                 daemons[0].subnet_env()? == env,
                 "{round}: {:?} instead of {env:?}",
@@ -325,15 +278,10 @@ fn swap(go: PathBuf, backend: &Backend) -> Result<()> {
             );
             until_ok("the kernel holds what it held", || {
                 let found = objects(host)?;
-                ensure!(
-                    found == before,
-                    "{round}: {found:#?}\ninstead of {before:#?}"
-                );
+                ensure!(found == before, "{round}: {found:#?}\ninstead of {before:#?}");
                 Ok(())
             })?;
-            meshes
-                .iter()
-                .try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
+            meshes.iter().try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
             if round != "Go again" {
                 let ours = || {
                     let routes = host

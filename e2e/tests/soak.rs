@@ -28,24 +28,16 @@ const TRANSIENT: usize = 16;
 /// Returns a daemon's resident memory in KiB, and its number of open files.
 fn takes(daemon: &Flanneld) -> Result<(u64, usize)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
-    let resident = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .context("no VmRSS")?;
+    let resident =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
     let resident = resident.trim().trim_end_matches(" kB").parse()?;
-    Ok((
-        resident,
-        std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count(),
-    ))
+    Ok((resident, std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count()))
 }
 
 /// Returns the processor time that the hypervisor gave to other machines (steal), in ticks of 10 ms.
 fn stolen() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    stat.lines()
-        .next()
-        .and_then(|line| line.split_whitespace().nth(8)?.parse().ok())
-        .unwrap_or(0)
+    stat.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse().ok()).unwrap_or(0)
 }
 
 /// Result of a stream.
@@ -104,11 +96,7 @@ fn stream(
         let _ = counting.join();
         // A loss during steal time may be counted in the next second.
         let quiet = |at: usize| {
-            !seconds
-                .iter()
-                .skip(at.saturating_sub(1))
-                .take(3)
-                .any(|(_, disturbed)| *disturbed)
+            !seconds.iter().skip(at.saturating_sub(1)).take(3).any(|(_, disturbed)| *disturbed)
         };
         let (undisturbed, disturbed): (Vec<_>, Vec<_>) =
             (0..seconds.len()).partition(|at| quiet(*at));
@@ -129,54 +117,37 @@ fn soak(backend: &Value) -> Result<()> {
         let store = Store::dir(&lab.folder("leases")?);
         store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": backend }).to_string())?;
         let options = FlanneldOptions::new(&store).iface("enp0s8");
-        let mut daemons = hosts
-            .iter()
-            .map(|host| host.start_flanneld(&options))
-            .collect::<Result<Vec<_>>>()?;
-        daemons
-            .iter_mut()
-            .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
+        let mut daemons =
+            hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<Vec<_>>>()?;
+        daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready().map(drop))?;
         let pods = hosts
             .iter()
             .zip(&daemons)
             .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
             .collect::<Result<Vec<_>>>()?;
-        let (time, rate) = (
-            env_number("FLANNEL_TEST_SOAK", 6),
-            env_number("FLANNEL_TEST_RATE", 5000),
-        );
+        let (time, rate) =
+            (env_number("FLANNEL_TEST_SOAK", 6), env_number("FLANNEL_TEST_RATE", 5000));
         let mut first = Vec::new();
-        let passed = stream(
-            &pods[0],
-            &pods[1],
-            rate,
-            Duration::from_secs(time),
-            |second| {
-                let now = daemons.iter().map(takes).collect::<Result<Vec<_>>>()?;
-                match second {
-                    1 => first = now,
-                    _ => {
-                        for ((resident, files), (then, files_then)) in now.iter().zip(&first) {
-                            ensure!(
-                                *resident <= then + GROWTH,
-                                "after {second} s {resident} KiB instead of {then}"
-                            );
-                            ensure!(
-                                *files <= files_then + TRANSIENT,
-                                "after {second} s {files} files instead of {files_then}"
-                            );
-                        }
+        let passed = stream(&pods[0], &pods[1], rate, Duration::from_secs(time), |second| {
+            let now = daemons.iter().map(takes).collect::<Result<Vec<_>>>()?;
+            match second {
+                1 => first = now,
+                _ => {
+                    for ((resident, files), (then, files_then)) in now.iter().zip(&first) {
+                        ensure!(
+                            *resident <= then + GROWTH,
+                            "after {second} s {resident} KiB instead of {then}"
+                        );
+                        ensure!(
+                            *files <= files_then + TRANSIENT,
+                            "after {second} s {files} files instead of {files_then}"
+                        );
                     }
                 }
-                Ok(())
-            },
-        )?;
-        let Passed {
-            sent,
-            came,
-            lost_undisturbed,
-            disturbed,
-        } = passed;
+            }
+            Ok(())
+        })?;
+        let Passed { sent, came, lost_undisturbed, disturbed } = passed;
         println!(
             "{backend}: {came} of {sent} packets in {time} s; {lost_undisturbed} lost outside of {disturbed} s in which the host took processor time away; {first:?} after a second, {:?} at the end",
             daemons.iter().map(takes).collect::<Result<Vec<_>>>()?
@@ -187,10 +158,7 @@ fn soak(backend: &Value) -> Result<()> {
         } else {
             ((sent - came) as i64, sent / 100)
         };
-        ensure!(
-            lost <= most as i64,
-            "{lost} of {sent} packets were lost, {most} at most"
-        );
+        ensure!(lost <= most as i64, "{lost} of {sent} packets were lost, {most} at most");
         ensure!(
             time < 60 || disturbed * 2 < time,
             "the machine was disturbed in {disturbed} of {time} s: this shows nothing"

@@ -162,11 +162,7 @@ impl fmt::Display for BadAnswer {
 /// Returns an error if the daemon does not respond or sends an unexpected response.
 pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
     let path = api_socket::path(subnet_file);
-    let target = if rows {
-        node_api::NODE_AND_ROWS
-    } else {
-        node_api::NODE
-    };
+    let target = if rows { node_api::NODE_AND_ROWS } else { node_api::NODE };
     let answer = get(subnet_file, &path, target, TIMEOUT)?;
     document(&answer, node_api::SCHEMA).map_err(|what| AskError::BadAnswer { path, what })
 }
@@ -200,12 +196,7 @@ pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
     let path = api_socket::path(subnet_file);
     // This detects a hanging daemon without the long timeout of a probe.
     get(subnet_file, &path, ALIVE, TIMEOUT)?;
-    let answer = get(
-        subnet_file,
-        &path,
-        &node_api::probe::request(peer),
-        PROBE_TIMEOUT,
-    )?;
+    let answer = get(subnet_file, &path, &node_api::probe::request(peer), PROBE_TIMEOUT)?;
     refused(&answer)?;
     document(&answer, node_api::PROBE).map_err(|what| AskError::BadAnswer { path, what })
 }
@@ -268,10 +259,7 @@ fn get(
 }
 
 fn attempt(path: &Path, target: &str, end: Instant) -> io::Result<Vec<u8>> {
-    let left = || {
-        end.saturating_duration_since(Instant::now())
-            .max(Duration::from_millis(1))
-    };
+    let left = || end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let mut stream = api_socket::connect_to(path)?;
     stream.set_write_timeout(Some(left()))?;
     stream.write_all(format!("GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
@@ -291,19 +279,12 @@ fn attempt(path: &Path, target: &str, end: Instant) -> io::Result<Vec<u8>> {
             return Err(ErrorKind::TimedOut.into());
         }
     }
-    if answer.is_empty() {
-        Err(ErrorKind::UnexpectedEof.into())
-    } else {
-        Ok(answer)
-    }
+    if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
 }
 
 /// Returns the reason why no process listens on the socket.
 fn absent(subnet_file: &Path, path: &Path) -> AskError {
-    if path
-        .symlink_metadata()
-        .is_ok_and(|file| !file.file_type().is_socket())
-    {
+    if path.symlink_metadata().is_ok_and(|file| !file.file_type().is_socket()) {
         return AskError::NoSocket(path.to_owned());
     }
     if status_file::lives(subnet_file) {
@@ -312,19 +293,13 @@ fn absent(subnet_file: &Path, path: &Path) -> AskError {
     // Only root can distinguish this host's daemon from those of containers.
     match instance::running::running(subnet_file) {
         who if who.is_empty() || !rights::is_root() => AskError::Stopped(path.to_owned()),
-        who => AskError::Foreign {
-            path: path.to_owned(),
-            who,
-        },
+        who => AskError::Foreign { path: path.to_owned(), who },
     }
 }
 
 /// Splits an HTTP response into head and body.
 fn split(answer: &[u8]) -> Result<(String, &[u8]), BadAnswer> {
-    let end = answer
-        .windows(4)
-        .position(|bytes| bytes == b"\r\n\r\n")
-        .ok_or(BadAnswer::NoHttp)?;
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or(BadAnswer::NoHttp)?;
     let (head, body) = answer.split_at_checked(end + 4).ok_or(BadAnswer::NoHttp)?;
     Ok((String::from_utf8_lossy(head).into_owned(), body))
 }
@@ -332,9 +307,9 @@ fn split(answer: &[u8]) -> Result<(String, &[u8]), BadAnswer> {
 /// Returns the daemon's reason as an error if the daemon refused the request.
 fn refused(answer: &[u8]) -> Result<(), AskError> {
     match split(answer) {
-        Ok((head, body)) if matches!(code(&head), "422" | "503") => Err(AskError::Refused(
-            String::from_utf8_lossy(body).trim_end().to_owned(),
-        )),
+        Ok((head, body)) if matches!(code(&head), "422" | "503") => {
+            Err(AskError::Refused(String::from_utf8_lossy(body).trim_end().to_owned()))
+        }
         _ => Ok(()),
     }
 }
@@ -353,23 +328,13 @@ fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> Result<T, BadAn
     let (head, body) = split(answer)?;
     let code = code(&head);
     if code != "200" {
-        let line = String::from_utf8_lossy(body)
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned();
-        return Err(BadAnswer::Code {
-            code: code.to_owned(),
-            line,
-        });
+        let line = String::from_utf8_lossy(body).lines().next().unwrap_or_default().to_owned();
+        return Err(BadAnswer::Code { code: code.to_owned(), line });
     }
     // The schema is checked first, because a document with another schema may lack expected fields.
     let Named { schema: theirs } = serde_json::from_slice(body).map_err(BadAnswer::NoDocument)?;
     if theirs != schema {
-        return Err(BadAnswer::Schema {
-            theirs,
-            ours: schema.to_owned(),
-        });
+        return Err(BadAnswer::Schema { theirs, ours: schema.to_owned() });
     }
     serde_json::from_slice(body).map_err(BadAnswer::NoDocument)
 }
@@ -394,9 +359,7 @@ mod tests {
     #[test]
     fn answer_is_a_document_or_an_error() {
         assert_eq!(
-            read(format!("HTTP/1.0 200 OK\r\nx: y\r\n\r\n{}", good()).as_bytes())
-                .unwrap()
-                .node,
+            read(format!("HTTP/1.0 200 OK\r\nx: y\r\n\r\n{}", good()).as_bytes()).unwrap().node,
             "n"
         );
         for (wrong, why) in [
@@ -406,10 +369,7 @@ mod tests {
             ("HTTP/1.0 200 OK\r\n\r\n{".to_owned(), "EOF"),
             ("HTTP/1.0 200 OK\r\n\r\n{}".to_owned(), "missing field"),
             (
-                format!(
-                    "HTTP/1.0 200 OK\r\n\r\n{}",
-                    good().replace("node/1", "node/2")
-                ),
+                format!("HTTP/1.0 200 OK\r\n\r\n{}", good().replace("node/1", "node/2")),
                 "flannel.node/2",
             ),
         ] {

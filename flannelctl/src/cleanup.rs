@@ -50,10 +50,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     rights::network("find and remove flannel's leftovers")?;
     traffic_rules::programs::search_sbin();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
     runtime.block_on(clean(args))
 }
 
@@ -73,20 +71,10 @@ async fn clean(args: &Args) -> Result<()> {
             "no subnet.env names flannel's network, so cleanup does not search for routes of Go flannel's host-gw; name the network with --network",
         );
     }
-    let others = cleanup::OtherDaemons {
-        networks: instances.networks.clone(),
-        devices: instances.devices,
-    };
-    let evidence = Evidence {
-        networks,
-        protocol: args.route_protocol,
-        bridge: args.cni,
-        others,
-    };
-    let mut report = Report {
-        dry_run: args.dry_run,
-        ..Report::default()
-    };
+    let others =
+        cleanup::OtherDaemons { networks: instances.networks.clone(), devices: instances.devices };
+    let evidence = Evidence { networks, protocol: args.route_protocol, bridge: args.cni, others };
+    let mut report = Report { dry_run: args.dry_run, ..Report::default() };
     kernel(&evidence, &mut report).await;
     let others = traffic_rules::ownership::OtherDaemons {
         own: targets,
@@ -96,10 +84,7 @@ async fn clean(args: &Args) -> Result<()> {
     };
     let rules = traffic_rules::clear_except(&others, args.dry_run).await;
     rules.removed.iter().for_each(|what| report.removed(what));
-    rules
-        .errors
-        .into_iter()
-        .for_each(|why| report.complaint(why));
+    rules.errors.into_iter().for_each(|why| report.complaint(why));
     for file in &subnet_files {
         files::subnet_env(file, &mut report);
     }
@@ -115,10 +100,8 @@ fn require_no_daemon(
     subnet_files: &[PathBuf],
     instances: &OtherInstances,
 ) -> Result<()> {
-    let mut running: Vec<String> = subnet_files
-        .iter()
-        .flat_map(|file| instance::running::running(file))
-        .collect();
+    let mut running: Vec<String> =
+        subnet_files.iter().flat_map(|file| instance::running::running(file)).collect();
     running.sort();
     running.dedup();
     running.retain(|who| !instances.who.contains(who));
@@ -172,15 +155,11 @@ fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>
             .v6_network
             .zip(previous.v6_subnet)
             .map(|(network, own)| (IpNet::V6(network), IpNet::V6(own)));
-        known.extend(
-            v4.into_iter()
-                .chain(v6)
-                .map(|(network, own)| FlannelNetwork {
-                    network,
-                    own: Some(own),
-                    length: own.prefix_len(),
-                }),
-        );
+        known.extend(v4.into_iter().chain(v6).map(|(network, own)| FlannelNetwork {
+            network,
+            own: Some(own),
+            length: own.prefix_len(),
+        }));
     }
     for named in &args.network {
         let network = named.trunc();
@@ -190,11 +169,7 @@ fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>
             "--network={named} contains every address; give a network such as 10.244.0.0/16"
         );
         if !known.iter().any(|known| known.network == network) {
-            known.push(FlannelNetwork {
-                network,
-                own: None,
-                length: usual_length(&network)?,
-            });
+            known.push(FlannelNetwork { network, own: None, length: usual_length(&network)? });
         }
     }
     Ok(known)
@@ -209,13 +184,8 @@ fn usual_length(network: &IpNet) -> Result<u8> {
         }
     };
     let config = NetworkConfig::parse(&text).with_context(|| format!("--network={network}"))?;
-    let pool = if network.addr().is_ipv4() {
-        config.pools.v4()
-    } else {
-        config.pools.v6()
-    };
-    pool.context("the network has no pool of subnets")
-        .map(|pool| pool.len)
+    let pool = if network.addr().is_ipv4() { config.pools.v4() } else { config.pools.v6() };
+    pool.context("the network has no pool of subnets").map(|pool| pool.len)
 }
 
 /// Removes flannel's routes and devices from the kernel.
@@ -229,21 +199,14 @@ async fn kernel(evidence: &Evidence, report: &mut Report) {
         Err(error) => return report.complaint(format!("cannot list devices and routes: {error}")),
     };
     for (op, what) in decisions.remove {
-        let failed = if report.dry_run {
-            Vec::new()
-        } else {
-            kernel.apply(&[op]).await
-        };
+        let failed = if report.dry_run { Vec::new() } else { kernel.apply(&[op]).await };
         match failed.into_iter().next() {
             None => report.removed(&what),
             Some(error) => report.complaint(format!("cannot remove {what}: {}", error.why)),
         }
     }
     for kept in decisions.keep {
-        report.kept(&format!(
-            "{}: {}; manually: {}",
-            kept.what, kept.why, kept.command
-        ));
+        report.kept(&format!("{}: {}; manually: {}", kept.what, kept.why, kept.command));
     }
 }
 
@@ -253,16 +216,10 @@ mod tests {
 
     #[test]
     fn usual_prefix_length_is_the_daemons_default() {
-        for (network, length) in [
-            ("10.244.0.0/16", 24),
-            ("10.244.0.0/23", 25),
-            ("fd10:244::/48", 64),
-        ] {
-            assert_eq!(
-                usual_length(&network.parse().unwrap()).unwrap(),
-                length,
-                "{network}"
-            );
+        for (network, length) in
+            [("10.244.0.0/16", 24), ("10.244.0.0/23", 25), ("fd10:244::/48", 64)]
+        {
+            assert_eq!(usual_length(&network.parse().unwrap()).unwrap(), length, "{network}");
         }
     }
 
@@ -287,13 +244,7 @@ mod tests {
         let found = networks(&args(&["10.5.3.4/16", "fd10:244::/48"]), &[file]).unwrap();
         let found: Vec<_> = found
             .iter()
-            .map(|net| {
-                (
-                    net.network.to_string(),
-                    net.own.map(|own| own.to_string()),
-                    net.length,
-                )
-            })
+            .map(|net| (net.network.to_string(), net.own.map(|own| own.to_string()), net.length))
             .collect();
         assert_eq!(
             found,

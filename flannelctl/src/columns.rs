@@ -34,10 +34,8 @@ pub(crate) fn fitted(
         .map(|(column, name)| longest(&rows, column).max(length(name)))
         .collect();
     let shown = fitting(headings, &widths, spare, screen.width());
-    let heading: Vec<Cell> = headings
-        .iter()
-        .map(|name| ((*name).to_owned(), Some(Style::Strong)))
-        .collect();
+    let heading: Vec<Cell> =
+        headings.iter().map(|name| ((*name).to_owned(), Some(Style::Strong))).collect();
     std::iter::once(&heading)
         .chain(&rows)
         .map(|row| line(row, &shown, &widths, screen))
@@ -63,11 +61,7 @@ fn length(text: &str) -> usize {
 
 /// Returns the length of the longest text in a column, in characters.
 fn longest(rows: &[Vec<Cell>], column: usize) -> usize {
-    rows.iter()
-        .filter_map(|row| row.get(column))
-        .map(|(text, _)| length(text))
-        .max()
-        .unwrap_or(0)
+    rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| length(text)).max().unwrap_or(0)
 }
 
 /// Returns the indexes of the columns that fit into a terminal of width `width`, from left to right.
@@ -94,17 +88,14 @@ fn fitting(
 /// Renders a row as one line, or as several lines if its note does not fit.
 fn line(cells: &[Cell], shown: &[usize], widths: &[usize], screen: Screen) -> String {
     let (mut out, mut used) = (String::new(), 0);
-    let filled: Vec<(usize, &Cell)> = shown
-        .iter()
-        .filter_map(|column| Some((*column, cells.get(*column)?)))
-        .collect();
+    let filled: Vec<(usize, &Cell)> =
+        shown.iter().filter_map(|column| Some((*column, cells.get(*column)?))).collect();
     let note = cells.get(widths.len()).filter(|(text, _)| !text.is_empty());
     let last = match note {
         Some(_) => filled.len(),
-        None => filled
-            .iter()
-            .rposition(|(_, (text, _))| !text.is_empty())
-            .map_or(0, |last| last + 1),
+        None => {
+            filled.iter().rposition(|(_, (text, _))| !text.is_empty()).map_or(0, |last| last + 1)
+        }
     };
     for (place, (column, (text, style))) in filled.iter().take(last).enumerate() {
         if place > 0 {
@@ -173,27 +164,14 @@ mod tests {
         ];
         let shown = |width| {
             let screen = Screen::of_width(width);
-            fitted(
-                &["NODE", "SUBNET", "STATE"],
-                &["SUBNET", "STATE"],
-                &rows,
-                screen,
-            )
+            fitted(&["NODE", "SUBNET", "STATE"], &["SUBNET", "STATE"], &rows, screen)
         };
         assert_eq!(
             shown(30),
             "NODE    SUBNET         STATE\nnode-1  10.244.1.0/24  well\nnode-2  10.244.2.0/24  cut-off\n  for three minutes"
         );
-        assert_eq!(
-            shown(29),
-            "NODE    STATE\nnode-1  well\nnode-2  cut-off\n  for three minutes"
-        );
-        assert_eq!(
-            shown(34).lines().last(),
-            Some("  for three minutes"),
-            "{}",
-            shown(34)
-        );
+        assert_eq!(shown(29), "NODE    STATE\nnode-1  well\nnode-2  cut-off\n  for three minutes");
+        assert_eq!(shown(34).lines().last(), Some("  for three minutes"), "{}", shown(34));
         assert_eq!(
             shown(60).lines().last(),
             Some("node-2  10.244.2.0/24  cut-off  for three minutes")

@@ -45,9 +45,9 @@ impl Program {
     fn script(self, shell: Shell, own: &clap::Command) -> Vec<u8> {
         let mut command = match self {
             Program::Flanneld => options::completion(),
-            Program::Flannelctl => own
-                .clone()
-                .mut_subcommands(|command| command.mut_args(options::hinted)),
+            Program::Flannelctl => {
+                own.clone().mut_subcommands(|command| command.mut_args(options::hinted))
+            }
         };
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command, self.name(), &mut script);
@@ -86,10 +86,7 @@ pub(crate) fn manual(args: &ManArgs, own: &clap::Command) -> Result<()> {
 }
 
 fn pages(command: &clap::Command, dir: &std::path::Path) -> std::io::Result<()> {
-    for subcommand in command
-        .get_subcommands()
-        .filter(|subcommand| !subcommand.is_hide_set())
-    {
+    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
         pages(subcommand, dir)?;
     }
     manual::write(command, dir)
@@ -107,9 +104,7 @@ mod tests {
             .get_arguments()
             .filter(|arg| !arg.is_hide_set())
             .filter_map(|arg| arg.get_long().map(str::to_owned));
-        let subcommands = command
-            .get_subcommands()
-            .filter(|subcommand| !subcommand.is_hide_set());
+        let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
         own.chain(subcommands.flat_map(flags)).collect()
     }
 
@@ -148,9 +143,7 @@ mod tests {
     #[test]
     fn every_flag_is_in_a_manual_page() {
         let dir = tempfile::tempdir().unwrap();
-        let args = ManArgs {
-            dir: dir.path().to_owned(),
-        };
+        let args = ManArgs { dir: dir.path().to_owned() };
         // Another user of the directory must not choose the file that root writes.
         let victim = tempfile::NamedTempFile::new().unwrap();
         for name in ["flanneld.8", "flannelctl-status.8"] {
@@ -162,13 +155,7 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         assert_eq!(victim.path().metadata().unwrap().len(), 0);
-        assert!(
-            dir.path()
-                .join("flanneld.8")
-                .symlink_metadata()
-                .unwrap()
-                .is_file()
-        );
+        assert!(dir.path().join("flanneld.8").symlink_metadata().unwrap().is_file());
         names.sort();
         let subcommands = [
             "cleanup",
@@ -189,11 +176,7 @@ mod tests {
         .map(|name| format!("flannelctl-{name}.8"));
         assert_eq!(
             names,
-            [
-                &subcommands[..],
-                &["flannelctl.8".to_owned(), "flanneld.8".to_owned()]
-            ]
-            .concat()
+            [&subcommands[..], &["flannelctl.8".to_owned(), "flanneld.8".to_owned()]].concat()
         );
         for program in Program::value_variants() {
             let of_program = names.iter().filter(|name| name.starts_with(program.name()));
@@ -235,18 +218,9 @@ mod tests {
     #[test]
     fn bash_completes() {
         for (words, want) in [
+            (&["flanneld", "--etcd-p"][..], &["--etcd-prefix", "--etcd-password"][..]),
             (
-                &["flanneld", "--etcd-p"][..],
-                &["--etcd-prefix", "--etcd-password"][..],
-            ),
-            (
-                &[
-                    "flanneld",
-                    "-iface",
-                    "eth0",
-                    "-public-ip=10.0.0.1",
-                    "--encap-pe",
-                ],
+                &["flanneld", "-iface", "eth0", "-public-ip=10.0.0.1", "--encap-pe"],
                 &["--encap-peers"],
             ),
             (&["flanneld", "--encap-peers", "d"], &["drop"]),

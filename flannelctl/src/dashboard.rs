@@ -40,10 +40,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let found = match ask::node(&args.place.subnet_file, false) {
         Ok(node) => Page::of(&node)?,
         // The page needs no rights. Only the socket, which names its address, does.
-        Err(AskError::Denied(_)) if is_served(DEFAULT_URL) => Page {
-            url: DEFAULT_URL.to_owned(),
-            node: hostname(),
-        },
+        Err(AskError::Denied(_)) if is_served(DEFAULT_URL) => {
+            Page { url: DEFAULT_URL.to_owned(), node: hostname() }
+        }
         Err(why) => bail!(why),
     };
     if !args.print && can_open() && open(&found.url) {
@@ -69,10 +68,7 @@ impl Page {
                 node.node
             )
         })?;
-        Ok(Self {
-            url,
-            node: node.node.clone(),
-        })
+        Ok(Self { url, node: node.node.clone() })
     }
 
     fn port(&self) -> &str {
@@ -100,8 +96,7 @@ fn namespace() -> String {
 
 fn hostname() -> String {
     let name = nix::unistd::gethostname().ok();
-    name.and_then(|name| name.into_string().ok())
-        .unwrap_or_default()
+    name.and_then(|name| name.into_string().ok()).unwrap_or_default()
 }
 
 /// Returns whether a program on this host listens at the URL.
@@ -120,11 +115,7 @@ fn can_open() -> bool {
 
 fn open(url: &str) -> bool {
     let mut opener = Command::new("xdg-open");
-    opener
-        .arg(url)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    opener.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     opener.status().is_ok_and(|status| status.success())
 }
 

@@ -67,11 +67,7 @@ fn report(args: &Args) -> Result<Report> {
         Err(why) => return Err(why.into()),
     };
     if report.unknown.len() == report.checks {
-        let why = report
-            .unknown
-            .first()
-            .map(|unknown| unknown.why.as_str())
-            .unwrap_or_default();
+        let why = report.unknown.first().map(|unknown| unknown.why.as_str()).unwrap_or_default();
         bail!("no check could run: {why}; run flannelctl doctor as root");
     }
     Ok(report)
@@ -88,10 +84,7 @@ fn run_cluster(args: &Args) -> Result<ExitCode> {
         || cluster::look(&args.cluster, &args.place),
         |cluster, wide, screen| cluster::text(cluster, args.all || wide, screen),
     )?;
-    Ok(code(
-        args,
-        cluster.findings.iter().map(|shared| &shared.finding),
-    ))
+    Ok(code(args, cluster.findings.iter().map(|shared| &shared.finding)))
 }
 
 fn code<'a>(args: &Args, mut causes: impl Iterator<Item = &'a Finding>) -> ExitCode {

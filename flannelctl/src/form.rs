@@ -94,9 +94,7 @@ pub(crate) fn watched<D: Serialize>(
         if watch && form.is_text() && screen.is_terminal() {
             out::clear();
         }
-        form.print(&document, screen, |document, wide| {
-            text(document, wide, screen)
-        })?;
+        form.print(&document, screen, |document, wide| text(document, wide, screen))?;
         if !watch || out::is_closed() {
             return Ok(document);
         }

@@ -97,10 +97,7 @@ const PLUGIN: &str = "kubectl-flannel";
 /// Returns whether kubectl runs this program as its plugin.
 pub(crate) fn is_kubectls_plugin() -> bool {
     let name = std::env::args_os().next();
-    name.as_deref()
-        .map(Path::new)
-        .and_then(Path::file_stem)
-        .is_some_and(|name| name == PLUGIN)
+    name.as_deref().map(Path::new).and_then(Path::file_stem).is_some_and(|name| name == PLUGIN)
 }
 
 /// Returns whether a kubeconfig exists at a path that kubectl searches.
@@ -128,14 +125,10 @@ async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Cl
         None => Kubeconfig::read()
             .map_err(|_| anyhow!("cannot use the kubeconfig; check the file with kubectl config view"))?,
     };
-    let options = KubeConfigOptions {
-        context: context.map(str::to_owned),
-        ..KubeConfigOptions::default()
-    };
-    let named = context.map_or_else(
-        || "its current context".to_owned(),
-        |name| format!("its context {name}"),
-    );
+    let options =
+        KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let named = context
+        .map_or_else(|| "its current context".to_owned(), |name| format!("its context {name}"));
     let config = Config::from_custom_kubeconfig(config, &options)
         .await
         .map_err(|_| {
@@ -226,10 +219,7 @@ pub(crate) fn require_running(pod: &Pod) -> Result<(), PodError> {
 pub(crate) fn on_node<'a>(pods: &'a BTreeMap<String, Pod>, node: &str) -> Result<&'a Pod> {
     pods.get(node).with_context(|| {
         let names: Vec<&str> = pods.keys().map(String::as_str).collect();
-        format!(
-            "no flannel pod runs on the node {node}; flannel pods run on {}",
-            names.join(", ")
-        )
+        format!("no flannel pod runs on the node {node}; flannel pods run on {}", names.join(", "))
     })
 }
 
@@ -268,9 +258,7 @@ pub(crate) async fn exec(
 ) -> Result<Printed, PodError> {
     let namespace = pod.namespace().unwrap_or_default();
     let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-    let parameters = AttachParams::default()
-        .stdin(false)
-        .container(container(pod));
+    let parameters = AttachParams::default().stdin(false).container(container(pod));
     let mut process = api
         .exec(&pod.name_any(), command.iter().copied(), &parameters)
         .await
@@ -371,11 +359,9 @@ impl fmt::Display for PodError {
                 f,
                 "the node's doctor uses the schema {theirs}: the node has another version of flannelctl"
             ),
-            Self::Timeout(time) => write!(
-                f,
-                "the node's pod did not respond within {} s",
-                time.as_secs()
-            ),
+            Self::Timeout(time) => {
+                write!(f, "the node's pod did not respond within {} s", time.as_secs())
+            }
         }
     }
 }
@@ -402,14 +388,9 @@ impl PodError {
 /// Returns the name of the daemon's container.
 pub(crate) fn container(pod: &Pod) -> String {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let names: Vec<&str> = containers
-        .map(|container| container.name.as_str())
-        .collect();
+    let names: Vec<&str> = containers.map(|container| container.name.as_str()).collect();
     let found = names.iter().find(|name| **name == CONTAINER);
-    found
-        .or(names.first())
-        .map_or(CONTAINER, |name| *name)
-        .to_owned()
+    found.or(names.first()).map_or(CONTAINER, |name| *name).to_owned()
 }
 
 async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {

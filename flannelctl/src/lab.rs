@@ -19,11 +19,7 @@ pub(crate) fn run() -> Result<()> {
     let options: Vec<OsString> = std::env::args_os().skip(2).collect();
     let own = std::env::current_exe().context("cannot find flannelctl's folder")?;
     let sibling = own.with_file_name(PROGRAM);
-    let program = if sibling.is_file() {
-        sibling
-    } else {
-        PathBuf::from(PROGRAM)
-    };
+    let program = if sibling.is_file() { sibling } else { PathBuf::from(PROGRAM) };
     let error = Command::new(&program).args(options).exec();
     if error.kind() == ErrorKind::NotFound {
         bail!(

@@ -61,9 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         };
         let notes = notes(&keys.items, config.as_ref());
         if args.json {
-            out::document(&serde_json::to_string_pretty(&document(
-                &keys, &signs, &notes,
-            ))?);
+            out::document(&serde_json::to_string_pretty(&document(&keys, &signs, &notes))?);
             return Ok(());
         }
         let screen = Screen::open();
@@ -99,10 +97,8 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn of(listing: Listing) -> Keys {
-        let (known, malformed): (Vec<Entry>, Vec<Entry>) = listing
-            .entries
-            .into_iter()
-            .partition(|entry| entry.subnets().is_some());
+        let (known, malformed): (Vec<Entry>, Vec<Entry>) =
+            listing.entries.into_iter().partition(|entry| entry.subnets().is_some());
         let mut items: Vec<Item> = known.into_iter().filter_map(Item::of).collect();
         items.sort_by_key(|item| item.subnets.nets().next().map(|net| net.addr()));
         Keys { items, malformed }
@@ -115,17 +111,13 @@ type Notes<'a> = BTreeMap<&'a str, Vec<String>>;
 /// Returns the notes on all leases: [`observed`] problems and, if the network configuration is known, the reasons why admission refuses a lease.
 fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     let mut notes = Notes::new();
-    let refused = config
-        .map(|config| refused(items, config))
-        .unwrap_or_default();
+    let refused = config.map(|config| refused(items, config)).unwrap_or_default();
     let mut by_age: Vec<&Item> = items.iter().collect();
     by_age.sort_by_key(|item| (item.entry.created, item.subnets));
     for (number, item) in by_age.iter().enumerate() {
         let older = by_age.get(..number).unwrap_or_default();
-        let refused: Vec<&Refused> = refused
-            .iter()
-            .filter(|refused| refused.subnets == item.subnets)
-            .collect();
+        let refused: Vec<&Refused> =
+            refused.iter().filter(|refused| refused.subnets == item.subnets).collect();
         let found = observed(item, older, &refused, config);
         if !found.is_empty() {
             notes.insert(&item.entry.key, found);
@@ -152,15 +144,11 @@ fn observed(
         notes.push(format!("not a subnet of {}", config.networks));
     }
     notes.extend(refused.iter().map(|refused| format!("not used: {refused}")));
-    if let Some(other) = older
-        .iter()
-        .find(|other| other.subnets.overlaps(&item.subnets))
-    {
+    if let Some(other) = older.iter().find(|other| other.subnets.overlaps(&item.subnets)) {
         notes.push(format!("overlaps the older {}", other.subnets));
     }
-    let is_refused_by_identity = refused
-        .iter()
-        .any(|refused| refused.reason() == Reason::SameIdentity);
+    let is_refused_by_identity =
+        refused.iter().any(|refused| refused.reason() == Reason::SameIdentity);
     if let Some(other) = older.iter().find(|other| share_address(other, item)) {
         notes.push(format!("same address as {}", other.subnets));
     } else if !is_refused_by_identity
@@ -175,19 +163,13 @@ fn observed(
 }
 
 fn share_address(one: &Item, other: &Item) -> bool {
-    let address = |item: &Item| {
-        item.attrs
-            .as_ref()
-            .and_then(|attrs| attrs.addresses().next())
-    };
+    let address = |item: &Item| item.attrs.as_ref().and_then(|attrs| attrs.addresses().next());
     address(one).is_some() && address(one) == address(other)
 }
 
 fn share_identity(one: &Item, other: &Item) -> bool {
     let own = identities(one);
-    identities(other)
-        .iter()
-        .any(|identity| own.contains(identity))
+    identities(other).iter().any(|identity| own.contains(identity))
 }
 
 /// Returns the leases that admission refuses on every node, except leases for which [`observed`] adds a separate note.
@@ -216,23 +198,15 @@ pub(crate) fn unreadable(item: &Item) -> Option<String> {
             .unwrap_or_default()
     };
     // The value may contain newlines.
-    item.attrs
-        .is_none()
-        .then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
+    item.attrs.is_none().then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// Returns the VTEP MACs or WireGuard public keys in the spelling of the lease, IPv4 first.
 fn macs(item: &Item) -> Vec<String> {
-    let data = item
-        .attrs
-        .iter()
-        .flat_map(|attrs| [&attrs.data, &attrs.v6_data])
-        .flatten();
+    let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
     data.filter_map(|data| {
         let object = Object::parse(data.as_str()).ok()?;
-        ["VtepMAC", "PublicKey"]
-            .iter()
-            .find_map(|name| object.read::<String>(name).ok().flatten())
+        ["VtepMAC", "PublicKey"].iter().find_map(|name| object.read::<String>(name).ok().flatten())
     })
     .collect()
 }
@@ -259,9 +233,7 @@ fn state(item: &Item, sign: Option<&Liveness>) -> String {
     match sign {
         None if item.reserved() => parts.push("reserved".to_owned()),
         None => parts.push("leased".to_owned()),
-        Some(Liveness {
-            left: Some(left), ..
-        }) => parts.push(format!("ends in {}", span(*left))),
+        Some(Liveness { left: Some(left), .. }) => parts.push(format!("ends in {}", span(*left))),
         Some(_) if by_hand => parts.push("reserved".to_owned()),
         Some(_) => {}
     }
@@ -285,9 +257,7 @@ fn rows(
         let attrs = item.attrs.as_ref();
         let cells = [
             item.subnets.to_string(),
-            attrs
-                .map(subnet_lease::LeaseAttrs::public_text)
-                .unwrap_or_default(),
+            attrs.map(subnet_lease::LeaseAttrs::public_text).unwrap_or_default(),
             attrs.map(|attrs| attrs.backend.clone()).unwrap_or_default(),
             macs(item).join(" "),
             holder(item),
@@ -295,10 +265,7 @@ fn rows(
         ];
         (
             cells,
-            notes
-                .get(item.entry.key.as_str())
-                .map(|notes| notes.join("; "))
-                .unwrap_or_default(),
+            notes.get(item.entry.key.as_str()).map(|notes| notes.join("; ")).unwrap_or_default(),
         )
     };
     let malformed = keys.malformed.iter().map(|entry| {
@@ -315,17 +282,12 @@ fn table(rows: &[([String; 6], String)], spare: &[&str], screen: Screen) -> Stri
     let (columns, headings): (Vec<usize>, Vec<&str>) = (0_usize..)
         .zip(HEADINGS)
         .filter(|(column, _)| {
-            rows.iter()
-                .filter_map(|(cells, _)| cells.get(*column))
-                .any(|cell| !cell.is_empty())
+            rows.iter().filter_map(|(cells, _)| cells.get(*column)).any(|cell| !cell.is_empty())
         })
         .unzip();
     let row = |(cells, note): &([String; 6], String)| -> Vec<Cell> {
         let cells = columns.iter().filter_map(|column| cells.get(*column));
-        cells
-            .map(plain)
-            .chain([(note.clone(), Some(Style::Bad))])
-            .collect()
+        cells.map(plain).chain([(note.clone(), Some(Style::Bad))]).collect()
     };
     let rows: Vec<Vec<Cell>> = rows.iter().map(row).collect();
     columns::fitted(&headings, spare, &rows, screen)
@@ -354,10 +316,8 @@ fn document(keys: &Keys, signs: &BTreeMap<String, Liveness>, notes: &Notes<'_>) 
             "notes": notes.get(item.entry.key.as_str()).cloned().unwrap_or_default(),
         })
     };
-    let malformed = keys
-        .malformed
-        .iter()
-        .map(|entry| json!({ "key": entry.key, "unreadable": NO_SUBNET }));
+    let malformed =
+        keys.malformed.iter().map(|entry| json!({ "key": entry.key, "unreadable": NO_SUBNET }));
     Value::Array(keys.items.iter().map(lease).chain(malformed).collect())
 }
 
@@ -394,19 +354,9 @@ mod tests {
                     2,
                     0,
                 ),
-                entry(
-                    "10.5.10.128-25",
-                    r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#,
-                    3,
-                    5,
-                ),
+                entry("10.5.10.128-25", r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#, 3, 5),
                 entry("10.5.3.0-24", "{", 4, 6),
-                entry(
-                    "10.6.0.0-24",
-                    r#"{"PublicIP":"192.168.56.109","PublicIPv6":null}"#,
-                    5,
-                    6,
-                ),
+                entry("10.6.0.0-24", r#"{"PublicIP":"192.168.56.109","PublicIPv6":null}"#, 5, 6),
                 entry("10.5.1.0-24.bak", "{}", 6, 0),
             ],
         })
@@ -430,9 +380,7 @@ mod tests {
         let lines = text(&BTreeMap::new());
         let other = "not used: 10.5.2.0/24 of the node at 192.168.56.102 uses backend host-gw, but this network uses vxlan; restart flanneld on that node";
         assert!(
-            lines[0].starts_with(&format!(
-                "10.5.2.0/24|192.168.56.102|host-gw|||reserved|{other}"
-            )),
+            lines[0].starts_with(&format!("10.5.2.0/24|192.168.56.102|host-gw|||reserved|{other}")),
             "{}",
             lines[0]
         );
@@ -442,18 +390,12 @@ mod tests {
             "{}",
             lines[1]
         );
-        assert_eq!(
-            lines[2],
-            "10.5.10.0/24|192.168.56.101|vxlan|02:00:00:00:00:01|n1|leased|"
-        );
+        assert_eq!(lines[2], "10.5.10.0/24|192.168.56.101|vxlan|02:00:00:00:00:01|n1|leased|");
         assert_eq!(
             lines[3],
             "10.5.10.128/25|192.168.56.101||||leased|overlaps the older 10.5.10.0/24; same address as 10.5.10.0/24"
         );
-        assert_eq!(
-            lines[4],
-            "10.6.0.0/24|192.168.56.109||||leased|not a subnet of 10.5.0.0/16"
-        );
+        assert_eq!(lines[4], "10.6.0.0/24|192.168.56.109||||leased|not a subnet of 10.5.0.0/16");
         assert!(
             lines[5].starts_with("10.5.1.0-24.bak|") && lines[5].ends_with(NO_SUBNET),
             "{}",
@@ -482,10 +424,7 @@ mod tests {
             entry("10.5.1.0-24", &value("a", key), 1, 7),
             entry("10.5.2.0-24", &value("b", again), 2, 8),
         ];
-        let keys = Keys::of(Listing {
-            revision: 9,
-            entries,
-        });
+        let keys = Keys::of(Listing { revision: 9, entries });
         let config =
             NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}"#)
                 .unwrap();
@@ -505,28 +444,14 @@ mod tests {
     fn liveness_is_shown() {
         let seconds = |number| Some(Duration::from_secs(number));
         let signs = BTreeMap::from([
-            (
-                "10.5.10.0-24".to_owned(),
-                Liveness {
-                    heard: seconds(12),
-                    left: seconds(86_388),
-                },
-            ),
+            ("10.5.10.0-24".to_owned(), Liveness { heard: seconds(12), left: seconds(86_388) }),
             ("10.5.2.0-24".to_owned(), Liveness::default()),
             ("10.5.10.128-25".to_owned(), Liveness::default()),
         ]);
         let lines = text(&signs);
         assert!(lines[0].contains("|reserved|"), "{}", lines[0]);
-        assert!(
-            lines[2].contains("|ends in 23 h 59 min, last seen 12 s ago|"),
-            "{}",
-            lines[2]
-        );
-        assert!(
-            lines[3].contains("|the etcd lease is gone|"),
-            "{}",
-            lines[3]
-        );
+        assert!(lines[2].contains("|ends in 23 h 59 min, last seen 12 s ago|"), "{}", lines[2]);
+        assert!(lines[3].contains("|the etcd lease is gone|"), "{}", lines[3]);
     }
 
     #[test]
@@ -534,24 +459,15 @@ mod tests {
         let keys = keys();
         let signs = BTreeMap::from([(
             "10.5.10.0-24".to_owned(),
-            Liveness {
-                heard: Some(Duration::from_secs(12)),
-                left: None,
-            },
+            Liveness { heard: Some(Duration::from_secs(12)), left: None },
         )]);
         let document = document(&keys, &signs, &notes(&keys.items, None));
         assert_eq!(document[2]["subnets"], json!(["10.5.10.0/24"]));
         assert_eq!(
-            (
-                &document[2]["heard_seconds_ago"],
-                &document[2]["node"]["name"]
-            ),
+            (&document[2]["heard_seconds_ago"], &document[2]["node"]["name"]),
             (&json!(12), &json!("n1"))
         );
-        assert_eq!(
-            (&document[0]["reserved"], &document[0]["node"]),
-            (&json!(true), &Value::Null)
-        );
+        assert_eq!((&document[0]["reserved"], &document[0]["node"]), (&json!(true), &Value::Null));
         assert!(document[1]["unreadable"].is_string() && document[5]["unreadable"].is_string());
     }
 
@@ -561,23 +477,17 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema/leases.json");
         let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         assert_eq!(schema["title"], SCHEMA);
-        let described: BTreeSet<&String> = schema["$defs"]["lease"]["properties"]
-            .as_object()
-            .unwrap()
-            .keys()
-            .collect();
+        let described: BTreeSet<&String> =
+            schema["$defs"]["lease"]["properties"].as_object().unwrap().keys().collect();
         let keys = keys();
         let document = document(&keys, &BTreeMap::new(), &notes(&keys.items, None));
         let all = document.as_array().unwrap();
-        let printed: BTreeSet<&String> = all
-            .iter()
-            .flat_map(|lease| lease.as_object().unwrap().keys())
-            .collect();
+        let printed: BTreeSet<&String> =
+            all.iter().flat_map(|lease| lease.as_object().unwrap().keys()).collect();
         assert_eq!(printed, described);
         for required in schema["$defs"]["lease"]["required"].as_array().unwrap() {
             assert!(
-                all.iter()
-                    .all(|lease| lease.get(required.as_str().unwrap()).is_some()),
+                all.iter().all(|lease| lease.get(required.as_str().unwrap()).is_some()),
                 "{required}"
             );
         }

@@ -76,9 +76,7 @@ enum Command {
 const WIDTH: usize = 80;
 
 fn command() -> clap::Command {
-    Cli::command()
-        .max_term_width(WIDTH)
-        .mut_subcommands(options::adapt_flags)
+    Cli::command().max_term_width(WIDTH).mut_subcommands(options::adapt_flags)
 }
 
 fn main() -> ExitCode {
@@ -149,16 +147,10 @@ mod tests {
         all.extend(command.get_subcommands().cloned());
         assert!(all.len() > 5, "with the subcommands, help among them");
         for mut command in all {
-            for text in [
-                command.render_help().to_string(),
-                command.render_long_help().to_string(),
-            ] {
+            for text in [command.render_help().to_string(), command.render_long_help().to_string()]
+            {
                 for line in text.lines() {
-                    assert!(
-                        line.chars().count() <= 80,
-                        "{} --help: {line}",
-                        command.get_name()
-                    );
+                    assert!(line.chars().count() <= 80, "{} --help: {line}", command.get_name());
                 }
             }
         }

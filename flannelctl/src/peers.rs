@@ -66,11 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         },
         |peers, wide, screen| text::text(peers, args.all, wide, screen),
     )?;
-    Ok(if is_broken(&peers) {
-        ExitCode::from(BROKEN)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if is_broken(&peers) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
 }
 
 /// Reads the daemon's document together with the reports of other nodes about themselves and their peers.
@@ -109,14 +105,8 @@ fn document(node: Node, all: bool) -> Peers {
             .cloned()
             .collect()
     };
-    let peers = node
-        .peers
-        .into_iter()
-        .map(|peer| Probed {
-            verdicts: verdicts(&peer),
-            peer,
-        })
-        .collect();
+    let peers =
+        node.peers.into_iter().map(|peer| Probed { verdicts: verdicts(&peer), peer }).collect();
     let mut peers = Peers {
         schema: PEERS.to_owned(),
         node: node.node,

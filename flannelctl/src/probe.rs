@@ -50,20 +50,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
         };
         let probe = port::probe(&port, file, early)?;
-        args.output
-            .print(&probe, screen, |probe, _| text::end(probe, screen))?;
+        args.output.print(&probe, screen, |probe, _| text::end(probe, screen))?;
         probe
     } else {
         let probe = asked(args, screen)?;
-        args.output
-            .print(&probe, screen, |probe, _| text::text(probe, screen))?;
+        args.output.print(&probe, screen, |probe, _| text::text(probe, screen))?;
         probe
     };
-    Ok(if probe.ends_at.is_some() {
-        ExitCode::from(BROKEN)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if probe.ends_at.is_some() { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
 }
 
 /// Makes the daemon probe the target, and shows the target on a terminal until the daemon responds.

@@ -60,10 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 .is_some_and(|item| other.subnets == item.subnets && holder(item) != args.lease)
         };
         if keys.items.iter().filter(same).count() > 1 {
-            bail!(
-                "{} is the subnet of several Nodes: name the Node instead",
-                args.lease
-            );
+            bail!("{} is the subnet of several Nodes: name the Node instead", args.lease);
         }
         if store.is_of_nodes() && !args.force {
             bail!(
@@ -79,9 +76,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 entry.key
             );
         }
-        let lives = item
-            .as_ref()
-            .is_some_and(|item| item.node().is_some() && alive(item, &sign).is_some());
+        let lives =
+            item.as_ref().is_some_and(|item| item.node().is_some() && alive(item, &sign).is_some());
         let after = if store.is_of_nodes() {
             "peers drop their routes to the subnet within a minute, unless flanneld runs on the holder and restores the lease"
         } else if lives {
@@ -97,15 +93,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Finds an entry by its key, by one of its subnets, or by its node's name. Also accepts a key in the escaped form
 /// that `flannelctl leases` prints, if only one key matches.
 pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
-    let wanted = wanted
-        .rsplit_once("subnets/")
-        .map_or(wanted, |(_, key)| key);
+    let wanted = wanted.rsplit_once("subnets/").map_or(wanted, |(_, key)| key);
     let net: Option<IpNet> = wanted.parse().ok();
-    let entries = keys
-        .items
-        .iter()
-        .map(|item| &item.entry)
-        .chain(&keys.malformed);
+    let entries = keys.items.iter().map(|item| &item.entry).chain(&keys.malformed);
     let by_text = entries.clone().find(|entry| entry.key == wanted);
     let by_node = || {
         keys.items
@@ -120,16 +110,10 @@ pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
             .map(|item| &item.entry)
     };
     let by_shown_key = || {
-        let mut alike = entries
-            .clone()
-            .filter(|entry| printable::value(&entry.key) == wanted);
+        let mut alike = entries.clone().filter(|entry| printable::value(&entry.key) == wanted);
         alike.next().filter(|_| alike.next().is_none())
     };
-    by_text
-        .or_else(by_net)
-        .or_else(by_shown_key)
-        .or_else(by_node)
-        .cloned()
+    by_text.or_else(by_net).or_else(by_shown_key).or_else(by_node).cloned()
 }
 
 /// Describes the lease that the command would delete.
@@ -151,19 +135,11 @@ fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
         (None, true) => "by a node of Go flannel, or written manually".to_owned(),
         (None, false) => "by an unreadable value".to_owned(),
     };
-    let address = item
-        .attrs
-        .as_ref()
-        .map(|attrs| format!(" at {}", attrs.public_text()))
-        .unwrap_or_default();
-    let heard = sign
-        .heard
-        .map(|heard| format!(", last seen {} ago", span(heard)))
-        .unwrap_or_default();
-    let left = sign
-        .left
-        .map(|left| format!(", expires in {}", span(left)))
-        .unwrap_or_default();
+    let address =
+        item.attrs.as_ref().map(|attrs| format!(" at {}", attrs.public_text())).unwrap_or_default();
+    let heard =
+        sign.heard.map(|heard| format!(", last seen {} ago", span(heard))).unwrap_or_default();
+    let left = sign.left.map(|left| format!(", expires in {}", span(left))).unwrap_or_default();
     format!("{}: {kind} {node}{address}{heard}{left}", item.subnets)
 }
 
@@ -189,10 +165,7 @@ fn agreed() -> Result<bool> {
     out::begin("Delete it? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(
-        answer.trim().to_ascii_lowercase().as_str(),
-        "y" | "yes"
-    ))
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 #[cfg(test)]
@@ -215,10 +188,7 @@ mod tests {
     }
 
     fn heard(seconds: u64) -> Liveness {
-        Liveness {
-            heard: Some(Duration::from_secs(seconds)),
-            left: None,
-        }
+        Liveness { heard: Some(Duration::from_secs(seconds)), left: None }
     }
 
     fn item(value: &str, lease: i64) -> Item {
@@ -232,10 +202,7 @@ mod tests {
             entry("10.5.2.0-24", "{", 1),
             entry("10.5.3.0-24.bak", "", 0),
         ];
-        let keys = Keys::of(Listing {
-            revision: 1,
-            entries,
-        });
+        let keys = Keys::of(Listing { revision: 1, entries });
         for wanted in [
             "10.5.1.0-24&fd00:5:1::-64",
             "10.5.1.0/24",
@@ -243,16 +210,9 @@ mod tests {
             "fd00:5:1::/64",
             "/coreos.com/network/subnets/10.5.1.0-24&fd00:5:1::-64",
         ] {
-            assert_eq!(
-                find(&keys, wanted).unwrap().key,
-                "10.5.1.0-24&fd00:5:1::-64",
-                "{wanted}"
-            );
+            assert_eq!(find(&keys, wanted).unwrap().key, "10.5.1.0-24&fd00:5:1::-64", "{wanted}");
         }
-        assert_eq!(
-            find(&keys, "10.5.3.0-24.bak").unwrap().key,
-            "10.5.3.0-24.bak"
-        );
+        assert_eq!(find(&keys, "10.5.3.0-24.bak").unwrap().key, "10.5.3.0-24.bak");
         for wanted in ["10.5.1.0/25", "10.5.9.0/24", "nonsense"] {
             assert!(find(&keys, wanted).is_none(), "{wanted}");
         }
@@ -265,30 +225,19 @@ mod tests {
         assert!(alive(&item(OURS, 7), &Liveness::default()).is_none());
         assert!(alive(&item(GO, 7), &heard(40_000)).is_some());
         assert!(alive(&item(GO, 7), &Liveness::default()).is_none());
-        assert!(
-            alive(&item(GO, 0), &Liveness::default())
-                .unwrap()
-                .contains("reservation")
-        );
+        assert!(alive(&item(GO, 0), &Liveness::default()).unwrap().contains("reservation"));
         assert!(alive(&item("{", 7), &heard(12)).is_some());
     }
 
     #[test]
     fn description_names_the_lease_and_its_holder() {
-        let text = description(
-            &entry("10.5.1.0-24", OURS, 7),
-            Some(&item(OURS, 7)),
-            &heard(12),
-        );
+        let text = description(&entry("10.5.1.0-24", OURS, 7), Some(&item(OURS, 7)), &heard(12));
         assert_eq!(
             text,
             "10.5.1.0/24: held by node n1 (id abc) at 192.168.56.101, last seen 12 s ago"
         );
-        let text = description(
-            &entry("10.5.1.0-24", GO, 0),
-            Some(&item(GO, 0)),
-            &Liveness::default(),
-        );
+        let text =
+            description(&entry("10.5.1.0-24", GO, 0), Some(&item(GO, 0)), &Liveness::default());
         assert_eq!(
             text,
             "10.5.1.0/24: reserved by a node of Go flannel, or written manually at 192.168.56.102"

@@ -64,9 +64,8 @@ pub(crate) fn run(node: Option<&str>, flags: &ClusterFlags) -> Result<Option<Exi
     if words.iter().any(|word| word == "--watch") {
         bail!("--watch works only on this node; run `watch flannelctl … --node {node}`");
     }
-    let command: Vec<&str> = std::iter::once("flannelctl")
-        .chain(words.iter().map(String::as_str))
-        .collect();
+    let command: Vec<&str> =
+        std::iter::once("flannelctl").chain(words.iter().map(String::as_str)).collect();
     store::run(async {
         let cluster: Cluster = flags.connect().await?;
         let pods = cluster.pods().await?;
@@ -78,14 +77,7 @@ pub(crate) fn run(node: Option<&str>, flags: &ClusterFlags) -> Result<Option<Exi
             .with_context(|| node.to_owned())?;
         if printed.out.is_empty() {
             let said = printed.error.lines().next().unwrap_or_default();
-            bail!(
-                "{node}: {}",
-                if said.is_empty() {
-                    printed.message.as_str()
-                } else {
-                    said
-                }
-            );
+            bail!("{node}: {}", if said.is_empty() { printed.message.as_str() } else { said });
         }
         let text = String::from_utf8_lossy(&printed.out);
         out::print(text.trim_end());

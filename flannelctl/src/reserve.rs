@@ -42,16 +42,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             new(&keys, &store.config().await?, args)?
         };
         let Some((subnets, value, present)) = plan else {
-            out::print(format!(
-                "{} is already a reservation",
-                printable::value(&args.lease)
-            ));
+            out::print(format!("{} is already a reservation", printable::value(&args.lease)));
             return Ok(());
         };
-        if !store
-            .reserve(&subnets, value, present.map(|item| &item.entry))
-            .await?
-        {
+        if !store.reserve(&subnets, value, present.map(|item| &item.entry)).await? {
             bail!(
                 "another program has just changed the keys of {subnets}, so flannelctl wrote nothing; check again with `flannelctl leases`"
             );
@@ -113,21 +107,18 @@ fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'
             "--address names two addresses of one family; give at most one for each family"
         );
     }
-    if let Some(item) = keys
-        .items
-        .iter()
-        .find(|item| item.subnets.overlaps(&subnets))
-    {
+    if let Some(item) = keys.items.iter().find(|item| item.subnets.overlaps(&subnets)) {
         bail!(
             "{subnets} overlaps {}, {}; release the other lease first, or choose another subnet",
             item.subnets,
             holder_clause(item)
         );
     }
-    if let Some(item) = keys.items.iter().find(|item| {
-        item.addresses()
-            .any(|address| args.address.contains(&address))
-    }) {
+    if let Some(item) = keys
+        .items
+        .iter()
+        .find(|item| item.addresses().any(|address| args.address.contains(&address)))
+    {
         bail!(
             "the node with this address has {} already, {}; keep that lease with `flannelctl reserve {}`",
             item.subnets,
@@ -139,11 +130,7 @@ fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'
 }
 
 fn holder_clause(item: &Item) -> String {
-    let address = item
-        .attrs
-        .as_ref()
-        .map(LeaseAttrs::public_text)
-        .unwrap_or_default();
+    let address = item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default();
     match holder(item) {
         name if name.is_empty() => format!("which the node at {} has", printable::value(&address)),
         name => format!("which {} has", printable::value(&name)),
@@ -174,9 +161,7 @@ mod tests {
 
     fn args(words: &[&str]) -> Args {
         let words = ["reserve"].iter().chain(words);
-        let matches = <Cli as clap::CommandFactory>::command()
-            .try_get_matches_from(words)
-            .unwrap();
+        let matches = <Cli as clap::CommandFactory>::command().try_get_matches_from(words).unwrap();
         Cli::from_arg_matches(&matches).unwrap().args
     }
 
@@ -212,23 +197,16 @@ mod tests {
         for name in ["n1", "10.5.10.0/24", "10.5.10.0-24"] {
             let (subnets, value, present) = keep(&keys, name).unwrap().unwrap();
             assert_eq!(
-                (
-                    subnets.to_string().as_str(),
-                    present.unwrap().entry.modified
-                ),
+                (subnets.to_string().as_str(), present.unwrap().entry.modified),
                 ("10.5.10.0/24", 7),
                 "{name}"
             );
             assert_eq!(value.as_bytes(), &*keys.items[0].entry.value);
         }
-        assert!(
-            keep(&keys, "10.5.11.0/24").unwrap().is_none(),
-            "it is one already"
-        );
-        for (wrong, why) in [
-            ("n9", "cannot find the lease n9"),
-            ("10.5.12.0-24", "cannot read 10.5.12.0-24"),
-        ] {
+        assert!(keep(&keys, "10.5.11.0/24").unwrap().is_none(), "it is one already");
+        for (wrong, why) in
+            [("n9", "cannot find the lease n9"), ("10.5.12.0-24", "cannot read 10.5.12.0-24")]
+        {
             let error = keep(&keys, wrong).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
@@ -237,34 +215,21 @@ mod tests {
     #[test]
     fn free_subnet_is_reserved_for_an_address() {
         let keys = keys();
-        let plan = new(
-            &keys,
-            &config(),
-            &args(&["10.5.34.0/24", "--address", "192.168.56.107"]),
-        )
-        .unwrap()
-        .unwrap();
-        assert_eq!(
-            (plan.0.to_string().as_str(), plan.2.is_none()),
-            ("10.5.34.0/24", true)
-        );
+        let plan = new(&keys, &config(), &args(&["10.5.34.0/24", "--address", "192.168.56.107"]))
+            .unwrap()
+            .unwrap();
+        assert_eq!((plan.0.to_string().as_str(), plan.2.is_none()), ("10.5.34.0/24", true));
         assert_eq!(
             wire::parse_value(plan.1.as_bytes()).unwrap().public_ip,
             "192.168.56.107".parse().ok()
         );
         for (words, why) in [
-            (
-                &["10.5.10.0/24", "--address=1.2.3.4"][..],
-                "overlaps 10.5.10.0/24, which n1 has",
-            ),
+            (&["10.5.10.0/24", "--address=1.2.3.4"][..], "overlaps 10.5.10.0/24, which n1 has"),
             (
                 &["10.5.34.0/24", "--address=192.168.56.101"],
                 "has 10.5.10.0/24 already, which n1 has",
             ),
-            (
-                &["10.5.34.0/24", "--address=192.168.56.102"],
-                "which the node at 192.168.56.102 has",
-            ),
+            (&["10.5.34.0/24", "--address=192.168.56.102"], "which the node at 192.168.56.102 has"),
             (
                 &["10.6.34.0/24", "--address=1.2.3.4"],
                 "is not a subnet that a node of 10.5.0.0/16 can have",
@@ -273,10 +238,7 @@ mod tests {
                 &["10.5.34.0/25", "--address=1.2.3.4"],
                 "is not a subnet that a node of 10.5.0.0/16 can have",
             ),
-            (
-                &["10.5.34.1/24", "--address=1.2.3.4"],
-                "is not a subnet: write it as",
-            ),
+            (&["10.5.34.1/24", "--address=1.2.3.4"], "is not a subnet: write it as"),
             (&["fd10::/64", "--address=1.2.3.4"], "is not a subnet that"),
             (&["n1", "--address=1.2.3.4"], "is not a subnet: write it as"),
             (

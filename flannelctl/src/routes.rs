@@ -46,9 +46,5 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         || Ok(ask::routes(&args.place.subnet_file)?),
         |routes, wide, screen| text::text(routes, args.all || wide, screen),
     )?;
-    Ok(if routes.is_broken() {
-        ExitCode::from(BROKEN)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if routes.is_broken() { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
 }

@@ -47,11 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         || find_out(args),
         |status, _, screen| text::text(status, Timestamp::now(), screen),
     )?;
-    Ok(if text::is_broken(&status) {
-        ExitCode::from(BROKEN)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if text::is_broken(&status) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
 }
 
 fn find_out(args: &Args) -> Result<Status> {

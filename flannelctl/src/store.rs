@@ -22,9 +22,8 @@ const MAX_REQUESTS: usize = 16;
 /// # Errors
 /// Returns an error that lists every mistake in the flags, as flanneld does.
 pub(crate) fn open(flags: &StoreFlags) -> Result<Store> {
-    let (store, warnings) = flags
-        .read()
-        .map_err(|mistakes| anyhow!(lines(&mistakes, "\nflannelctl: ")))?;
+    let (store, warnings) =
+        flags.read().map_err(|mistakes| anyhow!(lines(&mistakes, "\nflannelctl: ")))?;
     for warning in warnings {
         out::complain(warning);
     }
@@ -33,11 +32,7 @@ pub(crate) fn open(flags: &StoreFlags) -> Result<Store> {
 }
 
 fn lines(mistakes: &[Mistake], between: &str) -> String {
-    mistakes
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(between)
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
 }
 
 pub(crate) struct Store(Box<dyn LeaseStore>);
@@ -77,10 +72,7 @@ impl Store {
     /// # Errors
     /// Returns an error if the store does not respond.
     pub(crate) async fn list(&self) -> Result<Listing> {
-        self.0
-            .list()
-            .await
-            .with_context(|| format!("cannot list {}", self.place()))
+        self.0.list().await.with_context(|| format!("cannot list {}", self.place()))
     }
 
     /// Reads the network configuration.
@@ -97,14 +89,10 @@ impl Store {
     /// Returns an error if the store does not respond.
     pub(crate) async fn sign(&self, item: &Item) -> Result<Liveness> {
         let failed = || match self.asks_a_server() {
-            true => format!(
-                "cannot read the remaining time of the lease of {}",
-                item.subnets
-            ),
-            false => format!(
-                "cannot read the time when the holder of {} was last seen",
-                item.subnets
-            ),
+            true => format!("cannot read the remaining time of the lease of {}", item.subnets),
+            false => {
+                format!("cannot read the time when the holder of {} was last seen", item.subnets)
+            }
         };
         self.0.liveness(&item.entry).await.with_context(failed)
     }
@@ -117,17 +105,10 @@ impl Store {
         use futures_util::stream::{StreamExt, TryStreamExt};
         let one = |item: &Item| {
             let item = item.clone();
-            async move {
-                self.sign(&item)
-                    .await
-                    .map(|sign| (item.entry.key.clone(), sign))
-            }
+            async move { self.sign(&item).await.map(|sign| (item.entry.key.clone(), sign)) }
         };
         let questions: Vec<_> = items.iter().map(one).collect();
-        futures_util::stream::iter(questions)
-            .buffer_unordered(MAX_REQUESTS)
-            .try_collect()
-            .await
+        futures_util::stream::iter(questions).buffer_unordered(MAX_REQUESTS).try_collect().await
     }
 
     /// Deletes a key unless the key has changed since flannelctl listed it. Returns whether the function deleted the key.
@@ -153,11 +134,7 @@ impl Store {
     ) -> Result<bool> {
         let done = self.0.reserve(subnets, value, present).await;
         done.with_context(|| {
-            format!(
-                "cannot write {} below {}",
-                wire::render_key(subnets),
-                self.place()
-            )
+            format!("cannot write {} below {}", wire::render_key(subnets), self.place())
         })
     }
 }
@@ -169,10 +146,8 @@ impl Store {
 pub(crate) fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     // The daemon uses the same provider. A second call has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
     runtime.block_on(work)
 }
 
@@ -196,10 +171,7 @@ mod tests {
     }
 
     fn read(args: &[&str], environment: &Environment) -> Result<(Where, Vec<Warning>)> {
-        parse(args, environment)?
-            .store
-            .read()
-            .map_err(|mistakes| anyhow!(lines(&mistakes, "\n")))
+        parse(args, environment)?.store.read().map_err(|mistakes| anyhow!(lines(&mistakes, "\n")))
     }
 
     /// flannelctl and flanneld select the same store with the same flags.

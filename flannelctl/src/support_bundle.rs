@@ -58,15 +58,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .and_then(|name| name.into_string().ok())
             .unwrap_or_default(),
     };
-    let name = format!(
-        "flannel-{}-{}",
-        plain(&host),
-        jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ")
-    );
-    let file = args
-        .file
-        .clone()
-        .unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
+    let name =
+        format!("flannel-{}-{}", plain(&host), jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ"));
+    let file = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
     let is_stdout = file.as_os_str() == "-";
     if is_stdout && std::io::stdout().is_terminal() {
         bail!(
@@ -74,11 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
     }
     let open = || {
-        if is_stdout {
-            Ok(Archive::on_stdout(&name))
-        } else {
-            Archive::create(&file, &name)
-        }
+        if is_stdout { Ok(Archive::on_stdout(&name)) } else { Archive::create(&file, &name) }
     };
     let (archive, total, missing) = match &args.node {
         Some(node) => {
@@ -102,11 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     };
     let bytes = archive.finish()?;
-    let place = if is_stdout {
-        format!("{name}.tar.gz")
-    } else {
-        file.display().to_string()
-    };
+    let place = if is_stdout { format!("{name}.tar.gz") } else { file.display().to_string() };
     let told = format!(
         "{place}: {} of {total} items, {} kB; check the archive before you send it",
         total - missing,
@@ -126,11 +112,7 @@ const MISSING: &str = ".missing";
 /// Returns a host's name for a file name: replaces each character except ASCII letters, digits and `-` with `_`.
 fn plain(host: &str) -> String {
     let plain = |c: char| {
-        if c.is_ascii_alphanumeric() || c == '-' {
-            c
-        } else {
-            '_'
-        }
+        if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }
     };
     host.chars().map(plain).collect()
 }
@@ -158,16 +140,10 @@ fn list(args: &Args) -> Result<()> {
     let shown = |item: &wanted::Item| item.source.shown(&args.place.subnet_file);
     let width = WANTED.iter().map(|item| item.name.len()).max().unwrap_or(0);
     let lines = || {
-        let lines = WANTED
-            .iter()
-            .map(|item| format!("{:width$}  {}", item.name, shown(item)));
+        let lines = WANTED.iter().map(|item| format!("{:width$}  {}", item.name, shown(item)));
         lines.collect::<Vec<_>>().join("\n")
     };
-    args.output.print(
-        &document(&args.place.subnet_file),
-        Screen::open(),
-        |_, _| lines(),
-    )
+    args.output.print(&document(&args.place.subnet_file), Screen::open(), |_, _| lines())
 }
 
 fn document(subnet_file: &Path) -> Value {
@@ -184,16 +160,10 @@ mod tests {
 
     #[test]
     fn the_schema_describes_the_list() {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../docs/schema/support-bundle.json"
-        );
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema/support-bundle.json");
         let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         let document = document(Path::new("/run/flannel/subnet.env"));
-        assert_eq!(
-            (&schema["title"], &document["schema"]),
-            (&json!(SCHEMA), &json!(SCHEMA))
-        );
+        assert_eq!((&schema["title"], &document["schema"]), (&json!(SCHEMA), &json!(SCHEMA)));
         let names = |of: &Value| of.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&document), names(&schema["properties"]));
         assert!(

@@ -36,9 +36,7 @@ fn require_visible(output: &Output) -> String {
     let hidden = Regex::new(r"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}--\n]").unwrap();
     for bytes in [&output.stdout, &output.stderr] {
         let text = std::str::from_utf8(bytes).unwrap();
-        let found = hidden
-            .find(text)
-            .map(|found| (found.as_str(), found.start()));
+        let found = hidden.find(text).map(|found| (found.as_str(), found.start()));
         assert_eq!(found, None, "in {text:?}");
     }
     format!(
@@ -63,11 +61,8 @@ fn store(text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let subnets = folder.path().join("subnets");
     fs::create_dir(&subnets).unwrap();
-    fs::write(
-        folder.path().join("config"),
-        format!(r#"{{"Network":{}}}"#, Value::from(text)),
-    )
-    .unwrap();
+    fs::write(folder.path().join("config"), format!(r#"{{"Network":{}}}"#, Value::from(text)))
+        .unwrap();
     fs::write(subnets.join("10.5.1.0-24"), value(text).to_string()).unwrap();
     fs::write(subnets.join("10.5.2.0-24"), format!("{text}{{")).unwrap();
     fs::write(subnets.join("10.5.4.0-24"), value(text).to_string()).unwrap();
@@ -99,35 +94,22 @@ fn require_visible_outputs(text: &str) {
     let document = flannelctl(folder, &["leases", "--json"]);
     require_visible(&document);
     let found: Value = serde_json::from_slice(&document.stdout).unwrap();
-    let lease = found
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|lease| lease["key"] == "10.5.1.0-24")
-        .unwrap();
+    let lease =
+        found.as_array().unwrap().iter().find(|lease| lease["key"] == "10.5.1.0-24").unwrap();
     // JSON contains the unchanged text, in escaped form.
-    assert_eq!(
-        (&lease["node"]["name"], &lease["backend"]),
-        (&json!(text), &json!(text))
-    );
+    assert_eq!((&lease["node"]["name"], &lease["backend"]), (&json!(text), &json!(text)));
 
     let refused = flannelctl(folder, &["release", "10.5.1.0/24"]);
     assert_eq!(refused.status.code(), Some(1));
     require_visible(&refused);
     assert!(
-        require_visible(&flannelctl(
-            folder,
-            &["release", "10.5.1.0/24", "--force", "--yes"]
-        ))
-        .contains("released")
+        require_visible(&flannelctl(folder, &["release", "10.5.1.0/24", "--force", "--yes"]))
+            .contains("released")
     );
 
     let clean: String = text.replace('\0', "");
     require_visible(&flannelctl(folder, &["release", "--", &clean]));
-    require_visible(&flannelctl(
-        folder,
-        &["cleanup", "--dry-run", "--network", &clean],
-    ));
+    require_visible(&flannelctl(folder, &["cleanup", "--dry-run", "--network", &clean]));
     require_visible(&flannelctl(folder, &[&format!("x{clean}")]));
     let nowhere = folder.join(name(text));
     require_visible(&flannelctl(&nowhere, &["leases"]));
@@ -136,16 +118,8 @@ fn require_visible_outputs(text: &str) {
     if name(text).chars().count() < 60 {
         let shown = printable::value(&name(text)).into_owned();
         let released = flannelctl(folder, &["release", "--yes", "--force", "--", &shown]);
-        assert!(
-            require_visible(&released).contains("released"),
-            "{shown}: {released:?}"
-        );
-        assert!(
-            !folder
-                .join("subnets")
-                .join(OsStr::from_bytes(name(text).as_bytes()))
-                .exists()
-        );
+        assert!(require_visible(&released).contains("released"), "{shown}: {released:?}");
+        assert!(!folder.join("subnets").join(OsStr::from_bytes(name(text).as_bytes())).exists());
     }
 }
 
@@ -159,19 +133,13 @@ fn long_name_is_cut() {
     let store = store(&"n".repeat(10_000));
     let listed = flannelctl(store.path(), &["leases"]);
     require_visible(&listed);
-    let (table, complaint) = (
-        String::from_utf8_lossy(&listed.stdout),
-        String::from_utf8_lossy(&listed.stderr),
-    );
+    let (table, complaint) =
+        (String::from_utf8_lossy(&listed.stdout), String::from_utf8_lossy(&listed.stderr));
     assert!(
         table.lines().all(|line| line.chars().count() < 2000) && table.contains("10000 bytes"),
         "{table}"
     );
-    assert!(
-        complaint.chars().count() <= printable::LINE + 20,
-        "{}",
-        complaint.len()
-    );
+    assert!(complaint.chars().count() <= printable::LINE + 20, "{}", complaint.len());
 }
 
 /// Generates random text that often contains control characters and invisible characters.
@@ -217,10 +185,7 @@ fn password_in_a_variable_is_not_in_help_completions_or_manual_pages() {
             .output()
             .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(
-            output.status.success() && !text.contains("s3cret"),
-            "{line}: {text}"
-        );
+        assert!(output.status.success() && !text.contains("s3cret"), "{line}: {text}");
     }
     for page in fs::read_dir(pages.path()).unwrap() {
         let text = fs::read_to_string(page.unwrap().path()).unwrap();

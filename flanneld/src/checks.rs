@@ -213,15 +213,9 @@ impl Checks {
         let began = std::time::Instant::now();
         let known = self.known.borrow_and_update().clone();
         self.running.clone_from(&self.networks.borrow_and_update());
-        self.verdicts = self
-            .running
-            .as_ref()
-            .and_then(|running| running.prober.as_ref())
-            .map(Prober::verdicts);
-        self.pod_paths = self
-            .running
-            .as_ref()
-            .and_then(|running| running.pod_paths.clone());
+        self.verdicts =
+            self.running.as_ref().and_then(|running| running.prober.as_ref()).map(Prober::verdicts);
+        self.pod_paths = self.running.as_ref().and_then(|running| running.pod_paths.clone());
         if let Some(pod_paths) = &mut self.pod_paths {
             pod_paths.mark_unchanged();
         }
@@ -231,11 +225,8 @@ impl Checks {
             if !running.network.nftables {
                 self.module.load().await;
             }
-            let every = if self.look.programs.has_silent() {
-                LEGACY_RULES_INTERVAL
-            } else {
-                FIREWALLS
-            };
+            let every =
+                if self.look.programs.has_silent() { LEGACY_RULES_INTERVAL } else { FIREWALLS };
             if self
                 .firewalls
                 .1
@@ -254,8 +245,7 @@ impl Checks {
                 self.cost = cost.so_far();
             }
             if running.set_sysctls {
-                self.sysctl_writer
-                    .apply(&running.network, &running.underlay.borrow().name.clone());
+                self.sysctl_writer.apply(&running.network, &running.underlay.borrow().name.clone());
             }
         }
         self.list_pods(&known).await;

@@ -76,11 +76,9 @@ impl fmt::Display for ConfError {
                     file.display()
                 )
             }
-            Self::Destination { file, cause } => write!(
-                f,
-                "cannot read the CNI configuration {}: {cause}",
-                file.display()
-            ),
+            Self::Destination { file, cause } => {
+                write!(f, "cannot read the CNI configuration {}: {cause}", file.display())
+            }
             Self::NotJson { file, cause } => {
                 write!(
                     f,
@@ -125,13 +123,7 @@ pub struct CniConfKeeper {
 impl CniConfKeeper {
     /// Creates a keeper that has installed nothing yet.
     pub fn new(conf: CniConf, health: Health) -> Self {
-        Self {
-            conf,
-            health,
-            installed: None,
-            trouble: String::new(),
-            change_logged: false,
-        }
+        Self { conf, health, installed: None, trouble: String::new(), change_logged: false }
     }
 
     /// Compares the source with the installed configuration periodically until `stop`, and installs the configuration again if necessary.
@@ -163,15 +155,8 @@ impl CniConfKeeper {
     /// [`Condition::CniConf`]. flanneld logs a failure when the error's text changes.
     pub fn pass(&mut self) {
         let outcome = self.sync();
-        self.health.condition(
-            Condition::CniConf,
-            outcome.as_ref().err().map(types::Problem::of),
-        );
-        let trouble = outcome
-            .as_ref()
-            .err()
-            .map(ToString::to_string)
-            .unwrap_or_default();
+        self.health.condition(Condition::CniConf, outcome.as_ref().err().map(types::Problem::of));
+        let trouble = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
         if let Err(error) = outcome
             && trouble != self.trouble
         {
@@ -184,10 +169,7 @@ impl CniConfKeeper {
     /// operator or another program wrote after the last installation, for example to test a change or to chain a
     /// plugin.
     fn sync(&mut self) -> Result<(), ConfError> {
-        let CniConf {
-            source,
-            destination,
-        } = &self.conf;
+        let CniConf { source, destination } = &self.conf;
         let wanted = valid(source)?;
         let present = match file::read(destination, MAX_CONF, Links::Followed) {
             Ok(present) => Some(present),
@@ -195,10 +177,7 @@ impl CniConfKeeper {
             // A pipe or a device would stop the container runtime, and no operator edits it.
             Err(error) if is_irregular(&error) => None,
             Err(cause) => {
-                return Err(ConfError::Destination {
-                    file: destination.clone(),
-                    cause,
-                });
+                return Err(ConfError::Destination { file: destination.clone(), cause });
             }
         };
         let new = self.installed.as_ref() != Some(&wanted);
@@ -235,11 +214,8 @@ fn is_irregular(error: &io::Error) -> bool {
 /// Reads the source, and checks that the source is a JSON object. A runtime that finds an invalid file also rejects the other files in the directory.
 fn valid(source: &Path) -> Result<Vec<u8>, ConfError> {
     let file = source.to_owned();
-    let content =
-        file::read(source, MAX_CONF, Links::Followed).map_err(|cause| ConfError::Source {
-            file: file.clone(),
-            cause,
-        })?;
+    let content = file::read(source, MAX_CONF, Links::Followed)
+        .map_err(|cause| ConfError::Source { file: file.clone(), cause })?;
     match serde_json::from_slice::<serde_json::Value>(&content) {
         Ok(serde_json::Value::Object(_)) => Ok(content),
         Ok(_) => Err(ConfError::NotAnObject { file }),

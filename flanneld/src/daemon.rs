@@ -115,9 +115,8 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
             (end.code(), Some(end.problem().clone()))
         }
     };
-    let text = problem
-        .as_ref()
-        .map_or_else(|| "stopped on request".to_owned(), ToString::to_string);
+    let text =
+        problem.as_ref().map_or_else(|| "stopped on request".to_owned(), ToString::to_string);
     let choice = known.borrow().choice.clone();
     leave_exit_report(
         &subnet_file,
@@ -137,10 +136,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
 /// Waits until a UDP port is free, or for a minute: who holds the port of another address may look like the one in the way.
 async fn wait_until_free(port: u16) {
     const LOOK: Duration = Duration::from_millis(500);
-    let any = [
-        IpAddr::from(Ipv4Addr::UNSPECIFIED),
-        Ipv6Addr::UNSPECIFIED.into(),
-    ];
+    let any = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
     for _ in 0..120 {
         tokio::time::sleep(LOOK).await;
         let held = |ip: &IpAddr| {
@@ -215,10 +211,7 @@ impl Daemon {
         }
         // The store may not respond for a long time; stopping the daemon ends the wait.
         let stop = self.stop.clone();
-        let Some(manager) = stop
-            .run_until_cancelled(self.open_store(hangup))
-            .await
-            .transpose()?
+        let Some(manager) = stop.run_until_cancelled(self.open_store(hangup)).await.transpose()?
         else {
             return Ok(());
         };
@@ -241,10 +234,7 @@ impl Daemon {
     /// Serves the network from the first request to the store until the lease ends.
     async fn serve_network(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<(), End> {
         let stop = self.stop.clone();
-        let Some(host) = stop
-            .run_until_cancelled(self.claim_host(manager))
-            .await
-            .transpose()?
+        let Some(host) = stop.run_until_cancelled(self.claim_host(manager)).await.transpose()?
         else {
             return Ok(());
         };
@@ -263,9 +253,7 @@ impl Daemon {
             self.settings.rules.options.masquerade,
             self.settings.listen.probe_pods,
         );
-        let Some(leases) = stop
-            .run_until_cancelled(self.follow_leases(&node.leased, &ends))
-            .await
+        let Some(leases) = stop.run_until_cancelled(self.follow_leases(&node.leased, &ends)).await
         else {
             return Ok(());
         };
@@ -282,15 +270,9 @@ impl Daemon {
         }
         warn!(code = %why.code, error = %why, "restarting this node's network");
         // The daemon is not ready from this point. The other state is cleared once no task writes it.
-        self.health.fail(
-            Condition::Start,
-            DaemonProblem::Restarting {
-                why: Box::new(why.clone()),
-            },
-        );
-        std::mem::replace(&mut self.run, Run::until(&self.stop))
-            .end()
-            .await;
+        self.health
+            .fail(Condition::Start, DaemonProblem::Restarting { why: Box::new(why.clone()) });
+        std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
         self.known.send_modify(|known| known.choice = None);
         self.health.start_over(&why);
         self.rights = Rights::default();
@@ -356,11 +338,8 @@ impl Daemon {
             node.store = Some(store.clone());
             node.node.clone_from(&name);
         });
-        let (status_source, health, stop) = (
-            self.status_source.clone(),
-            self.health.clone(),
-            self.stop.clone(),
-        );
+        let (status_source, health, stop) =
+            (self.status_source.clone(), self.health.clone(), self.stop.clone());
         let subnet_file = self.settings.node.subnet_file.clone();
         self.spawn(
             async move { listeners::socket(&subnet_file, status_source, health, stop).await },
@@ -376,18 +355,12 @@ impl Daemon {
     }
 
     async fn open_store(&mut self, hangup: Signal) -> Result<Arc<dyn SubnetManager>, End> {
-        let manager = retry::until_available(&self.health, Condition::Store, || {
-            self.settings.store.open()
-        })
-        .await?;
-        self.spawn(reconnect_on_hangup(
-            hangup,
-            manager.clone(),
-            self.stop.clone(),
-        ));
+        let manager =
+            retry::until_available(&self.health, Condition::Store, || self.settings.store.open())
+                .await?;
+        self.spawn(reconnect_on_hangup(hangup, manager.clone(), self.stop.clone()));
         self.health.stores(manager.counters());
-        self.known
-            .send_modify(|known| known.manager = Some(manager.clone()));
+        self.known.send_modify(|known| known.manager = Some(manager.clone()));
         Ok(manager)
     }
 

@@ -24,9 +24,9 @@ impl Inherited {
         use std::os::fd::FromRawFd;
         let files = match sd_notify::listen_fds_with_names() {
             // SAFETY: systemd passed exactly these descriptors to this process, and no other code owns them.
-            Ok(list) => list
-                .map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) }))
-                .collect(),
+            Ok(list) => {
+                list.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect()
+            }
             Err(_) => Vec::new(),
         };
         Arc::new(Self(Mutex::new(files)))
@@ -72,10 +72,7 @@ fn barrier() {
 impl Store for Inherited {
     fn take(&self, name: &str) -> Vec<OwnedFd> {
         let mut files = self.0.lock();
-        files
-            .extract_if(.., |(kept, _)| kept == name)
-            .map(|(_, file)| file)
-            .collect()
+        files.extract_if(.., |(kept, _)| kept == name).map(|(_, file)| file).collect()
     }
 
     fn keep(&self, name: &str, file: BorrowedFd<'_>) {

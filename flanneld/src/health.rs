@@ -240,23 +240,13 @@ impl Health {
         if inner.conditions.contains_key(&Condition::Start) {
             return None;
         }
-        let lost = inner
-            .run
-            .lost
-            .iter()
-            .map(|why| (Condition::Lease, why.clone()));
-        let others = inner
-            .conditions
-            .iter()
-            .filter(|(condition, _)| condition.stops_new_pods());
+        let lost = inner.run.lost.iter().map(|why| (Condition::Lease, why.clone()));
+        let others = inner.conditions.iter().filter(|(condition, _)| condition.stops_new_pods());
         let reasons = lost.chain(others.map(|(condition, why)| (*condition, why.clone())));
         let reasons = reasons
             .map(|(condition, why)| status_file::Reason::new(condition.as_str(), why))
             .collect();
-        Some(Pods {
-            reasons,
-            devices: inner.run.devices.clone(),
-        })
+        Some(Pods { reasons, devices: inner.run.devices.clone() })
     }
 
     /// Discards the data about the network when the network restarts. After this call, the node is not ready.
@@ -265,10 +255,7 @@ impl Health {
         inner.conditions.clear();
         inner.conditions.insert(
             Condition::Start,
-            DaemonProblem::Restarting {
-                why: Box::new(why.clone()),
-            }
-            .into(),
+            DaemonProblem::Restarting { why: Box::new(why.clone()) }.into(),
         );
         inner.run = Run::default();
         inner.network.send_replace(None);
@@ -292,17 +279,10 @@ impl Health {
             .run
             .heartbeats
             .iter()
-            .map(|(task, last)| SilentTask {
-                task: task.clone(),
-                since: last.elapsed(),
-            })
+            .map(|(task, last)| SilentTask { task: task.clone(), since: last.elapsed() })
             .filter(|task| task.since > SILENCE);
         let silent: Vec<SilentTask> = silent.collect();
-        if silent.is_empty() {
-            Ok(())
-        } else {
-            Err(Silent(silent))
-        }
+        if silent.is_empty() { Ok(()) } else { Err(Silent(silent)) }
     }
 
     /// Returns the reasons why the daemon is not ready; empty if the daemon is ready.
@@ -339,11 +319,7 @@ impl Health {
 
     /// Returns the doctor's last report; `None` before the first report.
     pub fn report(&self) -> Option<Arc<Report>> {
-        self.inner()
-            .report
-            .borrow()
-            .as_ref()
-            .map(|(_, report)| report.clone())
+        self.inner().report.borrow().as_ref().map(|(_, report)| report.clone())
     }
 
     /// Requests a new report of the doctor and returns the report. Returns the previous report if the doctor takes
@@ -455,11 +431,8 @@ impl Health {
                 wireguard,
             }
         });
-        let trouble = inner
-            .conditions
-            .get(&Condition::Rules)
-            .map(ToString::to_string)
-            .unwrap_or_default();
+        let trouble =
+            inner.conditions.get(&Condition::Rules).map(ToString::to_string).unwrap_or_default();
         let put_back = inner.run.figures.rule_repairs;
         let rules = inner.node.rules.clone().map(|rules| Rules {
             in_place: trouble.is_empty(),
@@ -479,10 +452,7 @@ impl Health {
                 notices: inner
                     .notices
                     .iter()
-                    .map(|(name, text)| Notice {
-                        name: (*name).to_owned(),
-                        text: text.to_string(),
-                    })
+                    .map(|(name, text)| Notice { name: (*name).to_owned(), text: text.to_string() })
                     .collect(),
             },
             kernel,
@@ -536,12 +506,7 @@ impl Health {
             .iter()
             .map(|reason| (reason.condition.as_str(), reason.text.as_str()))
             .collect();
-        let subnets: Vec<String> = node
-            .network
-            .subnets
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let subnets: Vec<String> = node.network.subnets.iter().map(ToString::to_string).collect();
         let mut status = serde_json::json!({
             "ready": node.readiness.ready,
             "alive": node.readiness.silent.is_none(),
@@ -562,16 +527,9 @@ impl Health {
             ("node_id", node.node_id.map(Into::into)),
             (
                 "subnet",
-                Some(subnets.join(" and "))
-                    .filter(|subnet| !subnet.is_empty())
-                    .map(Into::into),
+                Some(subnets.join(" and ")).filter(|subnet| !subnet.is_empty()).map(Into::into),
             ),
-            (
-                "interface",
-                node.network
-                    .underlay
-                    .map(|underlay| underlay.interface.into()),
-            ),
+            ("interface", node.network.underlay.map(|underlay| underlay.interface.into())),
             ("findings", findings.map(Into::into)),
         ];
         if let Some(status) = status.as_object_mut() {

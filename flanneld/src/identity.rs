@@ -61,15 +61,9 @@ fn machine(read: impl Fn(&str) -> Option<String>) -> Option<String> {
     const UNINITIALIZED: &str = "uninitialized";
     let ids = ["/etc/machine-id", "/sys/class/dmi/id/product_uuid"].map(|path| {
         let id = read(path).unwrap_or_default().trim().to_ascii_lowercase();
-        if id == UNINITIALIZED {
-            String::new()
-        } else {
-            id
-        }
+        if id == UNINITIALIZED { String::new() } else { id }
     });
-    ids.iter()
-        .any(|id| !id.is_empty())
-        .then(|| ids.join("\0") + "\0")
+    ids.iter().any(|id| !id.is_empty()).then(|| ids.join("\0") + "\0")
 }
 
 /// Hashes what tells machines apart, and the hostname. If `namespace` is set, also hashes this inode number of the
@@ -82,13 +76,10 @@ fn derived(hostname: &str, machine: Option<&str>, namespace: Option<u64>) -> Str
         hash.update([0]);
         hash.update(inode.to_be_bytes());
     }
-    hash.finalize()
-        .iter()
-        .take(16)
-        .fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    hash.finalize().iter().take(16).fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// Returns the inode of this process's network namespace, unless process 1 is in the same namespace. The inode
@@ -128,10 +119,7 @@ mod tests {
     fn node_id_depends_on_machine_and_namespace() {
         let read = |path: &str| (path == "/etc/machine-id").then(|| "ABC\n".to_owned());
         let abc = machine(read);
-        assert_eq!(
-            abc,
-            machine(|path| read(path).map(|id| id.to_ascii_lowercase()))
-        );
+        assert_eq!(abc, machine(|path| read(path).map(|id| id.to_ascii_lowercase())));
         for nothing in [None, Some("\n"), Some("uninitialized\n")] {
             assert_eq!(machine(|_| nothing.map(str::to_owned)), None);
         }

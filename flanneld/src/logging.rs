@@ -16,17 +16,11 @@ use visible::Visible;
 
 /// Starts logging. A valid environment variable RUST_LOG takes precedence over the verbosity flag.
 pub fn init(logging: Logging) {
-    let (filter, complaint) = match std::env::var("RUST_LOG")
-        .ok()
-        .filter(|text| !text.is_empty())
-    {
+    let (filter, complaint) = match std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty()) {
         None => (EnvFilter::new(directives(logging.verbosity)), None),
         Some(text) => match EnvFilter::try_new(&text) {
             Ok(filter) => (filter, None),
-            Err(error) => (
-                EnvFilter::new(directives(logging.verbosity)),
-                Some((text, error)),
-            ),
+            Err(error) => (EnvFilter::new(directives(logging.verbosity)), Some((text, error))),
         },
     };
     let builder = tracing_subscriber::fmt()

@@ -57,14 +57,7 @@ impl Mesh {
             settings,
             &surroundings(&underlay.borrow(), &own, &overlay, tunnel_on(port)),
         );
-        Self {
-            prober,
-            port,
-            overlay,
-            own,
-            underlay,
-            health,
-        }
+        Self { prober, port, overlay, own, underlay, health }
     }
 
     /// Sends probes, and replies to other nodes' probes, until `stop`.
@@ -148,12 +141,8 @@ fn own_report(health: &Health) -> Own {
     let report = health.report();
     let count = |severity: Severity| {
         let causes = report.iter().flat_map(|report| report.causes());
-        u16::try_from(
-            causes
-                .filter(|finding| finding.severity == severity)
-                .count(),
-        )
-        .unwrap_or(u16::MAX)
+        u16::try_from(causes.filter(|finding| finding.severity == severity).count())
+            .unwrap_or(u16::MAX)
     };
     Own {
         ready: health.ready(),

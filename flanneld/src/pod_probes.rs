@@ -141,14 +141,7 @@ impl PodProbing {
     /// Creates pod probes from addresses in `own`. The returned receiver gets the results of the probes.
     pub fn new(prober: Prober, own: Subnets) -> (Self, watch::Receiver<PodPaths>) {
         let (paths, follow) = watch::channel(PodPaths::new());
-        let this = Self {
-            prober,
-            own,
-            paths,
-            families: BTreeMap::new(),
-            plug: None,
-            others: None,
-        };
+        let this = Self { prober, own, paths, families: BTreeMap::new(), plug: None, others: None };
         (this, follow)
     }
 
@@ -213,11 +206,7 @@ impl PodProbing {
     /// Discards the earlier results of an address family in which this node cannot probe any peer.
     fn idle(&mut self, family: Family, subnet: &IpNet, obstacle: Obstacle) -> PodPath {
         self.families.entry(family).or_default().reset();
-        PodPath {
-            address: address(subnet),
-            obstacle: Some(obstacle),
-            ..PodPath::default()
-        }
+        PodPath { address: address(subnet), obstacle: Some(obstacle), ..PodPath::default() }
     }
 
     /// Logs why this node cannot probe any peer, whenever the reason changes.
@@ -283,18 +272,13 @@ impl PodProbing {
         };
         ports.lead(bridge.index, from).await?;
         let probes = self.families.entry(family).or_default();
-        let peers = self
-            .prober
-            .answering(family, &probes.doubted(), probes.after(), ASKED);
+        let peers = self.prober.answering(family, &probes.doubted(), probes.after(), ASKED);
         // A peer that no longer replies to the host has another fault.
         probes.retain(|subnet| peers.iter().any(|(peer, _)| peer == subnet));
         if peers.is_empty() {
             return Ok(Err(Obstacle::NobodyAnswers));
         }
-        let ends = Ends {
-            macs: (MAC, mac),
-            from,
-        };
+        let ends = Ends { macs: (MAC, mac), from };
         let mut questions = probes.begin(&peers, || rand::rng().random());
         plug.forget_waiting()?;
         // Any network loses single packets, so probes without a result are repeated once.
@@ -326,11 +310,7 @@ impl PodProbing {
             probes.confirm(subnet, lost, answers_host);
         }
         let path = probes.path(from);
-        Ok(if path.asked > 0 {
-            Ok(path)
-        } else {
-            Err(Obstacle::Filtered)
-        })
+        Ok(if path.asked > 0 { Ok(path) } else { Err(Obstacle::Filtered) })
     }
 
     /// Creates the port of pod probes on the bridge, unless the port exists.
@@ -360,11 +340,7 @@ impl PodProbing {
         }
         let inner = ports.make(bridge.index).await?;
         let socket = PacketSocket::open(inner, EVERY_PROTOCOL)?;
-        self.plug = Some(Plug {
-            bridge: bridge.index,
-            inner,
-            socket: socket.register()?,
-        });
+        self.plug = Some(Plug { bridge: bridge.index, inner, socket: socket.register()? });
         Ok(())
     }
 
@@ -445,20 +421,13 @@ async fn listen(plug: &Plug, ends: &Ends, probes: &mut PodProbes) -> io::Result<
         }
         io::Result::Ok(())
     };
-    tokio::time::timeout(ANSWERS, reading)
-        .await
-        .unwrap_or(Ok(()))?;
+    tokio::time::timeout(ANSWERS, reading).await.unwrap_or(Ok(()))?;
     Ok(count)
 }
 
 /// Evaluates a received frame.
 fn take(bytes: &[u8], ends: &Ends, probes: &mut PodProbes) {
-    let Some(Frame {
-        from,
-        to_port,
-        payload,
-    }) = ends.read(bytes)
-    else {
+    let Some(Frame { from, to_port, payload }) = ends.read(bytes) else {
         return;
     };
     let Some(Message::Echo(header, body)) = parse(payload) else {

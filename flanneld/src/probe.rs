@@ -56,11 +56,7 @@ impl Tracer {
     /// no packets.
     pub fn of(health: &Health) -> Option<Self> {
         let running = health.network()?;
-        Some(Self {
-            overlay: running.overlay.clone()?,
-            running,
-            health: health.clone(),
-        })
+        Some(Self { overlay: running.overlay.clone()?, running, health: health.clone() })
     }
 
     /// Traces the path to a peer or a pod. If the client disconnects, the trace still runs to its end before the next
@@ -79,17 +75,13 @@ impl Tracer {
                 Err(_) => Err(Refusal::Overtime(WORK)),
             }
         };
-        tokio::spawn(task)
-            .await
-            .unwrap_or_else(|error| Err(Refusal::Ended(error)))
+        tokio::spawn(task).await.unwrap_or_else(|error| Err(Refusal::Ended(error)))
     }
 
     fn target(&self, asked: &str) -> Result<ProbeTarget, Refusal> {
         let nets = self.running.underlay.borrow().local.clone();
         let local: Vec<IpAddr> = nets.iter().map(IpNet::addr).collect();
-        let hostname = nix::unistd::gethostname()
-            .ok()
-            .and_then(|name| name.into_string().ok());
+        let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let unused: Vec<(String, String)> = self
             .health
             .unused()
@@ -106,10 +98,7 @@ impl Tracer {
                 self.overlay.outer,
             ),
             own: &self.running.network.own,
-            names: &hostname
-                .into_iter()
-                .chain([self.health.name()])
-                .collect::<Vec<_>>(),
+            names: &hostname.into_iter().chain([self.health.name()]).collect::<Vec<_>>(),
             local: &local,
             unused: &unused,
         };
@@ -123,12 +112,7 @@ impl Tracer {
                 let judged = seen.replies.judged();
                 let steps = steps::steps(&seen, &judged);
                 let end = end::end(&seen, &judged, &steps);
-                let Target {
-                    name,
-                    subnet,
-                    address,
-                    ..
-                } = seen.target;
+                let Target { name, subnet, address, .. } = seen.target;
                 (
                     Shown {
                         node: name.as_deref().map(str::to_owned),
@@ -189,11 +173,7 @@ impl Tracer {
         let replies = replies?;
         // The probes may have started a handshake.
         let tunnelled = behind(&kernel.wanted).await;
-        let overlay = self
-            .running
-            .prober
-            .as_ref()
-            .and_then(|prober| prober.source(family));
+        let overlay = self.running.prober.as_ref().and_then(|prober| prober.source(family));
         let pinged = match pod {
             Some(pod) if replies.through() || !replies.asked_through() => {
                 Some(echo(overlay, pod, PINGS).await.map_err(Unasked::NoPing))
@@ -241,16 +221,8 @@ impl Tracer {
         let mut kernel = Lookup::open()?;
         let direct_fate = kernel.fate(target.address).await;
         let direct = matches!(&direct_fate, Ok(Fate::Sent(hop)) if hop.via.is_none() && hop.index == underlay.index);
-        let on_link = if direct {
-            BTreeSet::from([target.address])
-        } else {
-            BTreeSet::new()
-        };
-        let facts = Facts {
-            underlay: underlay.clone(),
-            on_link,
-            accepted_macs: BTreeMap::new(),
-        };
+        let on_link = if direct { BTreeSet::from([target.address]) } else { BTreeSet::new() };
+        let facts = Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() };
         let wanted = {
             let leases = self.running.leases.borrow();
             let peer = leases
@@ -277,13 +249,7 @@ impl Tracer {
             None => None,
         };
         let fate = kernel.fate(to).await;
-        Ok(InKernel {
-            wanted,
-            fate,
-            neighbour,
-            fdb,
-            underlay: direct_fate,
-        })
+        Ok(InKernel { wanted, fate, neighbour, fdb, underlay: direct_fate })
     }
 
     /// Sends probes and pings to the peer, or only pings if this node sends no probes. `device` is the address of the peer's overlay device.
@@ -300,9 +266,7 @@ impl Tracer {
             let (underlay_ping, ping) = tokio::join!(underlay, ping);
             let (underlay_ping, no_ping) = split(underlay_ping);
             let (ping, no_ping_through) = split(ping);
-            let silenced = no_ping
-                .or(no_ping_through)
-                .map_or(Unasked::Off, Unasked::NoPing);
+            let silenced = no_ping.or(no_ping_through).map_or(Unasked::Off, Unasked::NoPing);
             return Ok(ProbeReplies {
                 overlay: self.overlay.device,
                 silenced: Some(silenced),
@@ -352,13 +316,7 @@ struct InKernel {
 async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, Refusal> {
     let mut kernel = Lookup::open().map_err(Refusal::Kernel)?;
     let fate = kernel.fate(pod).await;
-    let mut local = Local {
-        pod,
-        subnet,
-        fate,
-        pinged: None,
-        neighbour: Ok(Neighbour::Absent),
-    };
+    let mut local = Local { pod, subnet, fate, pinged: None, neighbour: Ok(Neighbour::Absent) };
     let Some(dev) = here::bridged(&local).map(|hop| hop.dev) else {
         return Ok(local);
     };

@@ -121,12 +121,8 @@ impl HttpServer {
         };
         match (error.kind(), self) {
             (io::ErrorKind::AddrInUse, _) => {
-                let find = || {
-                    format!(
-                        "find the process with `ss -ltnp sport = :{}`",
-                        address.port()
-                    )
-                };
+                let find =
+                    || format!("find the process with `ss -ltnp sport = :{}`", address.port());
                 let holder = holder.map_or_else(find, |holder| format!("stop {holder}"));
                 format!("{holder}, or choose another port with {port} {none}")
             }
@@ -171,25 +167,18 @@ impl Coded for DaemonProblem {
 
     fn detail(&self) -> Detail {
         match self {
-            Self::Listen {
-                server,
-                address,
-                error,
-                ..
-            } if error.kind() == io::ErrorKind::AddrInUse => {
+            Self::Listen { server, address, error, .. }
+                if error.kind() == io::ErrorKind::AddrInUse =>
+            {
                 let purpose = match server {
                     HttpServer::Health => PortPurpose::Health,
                     HttpServer::Api => PortPurpose::Api,
                 };
-                Detail::PortTaken {
-                    number: address.port(),
-                    udp: false,
-                    purpose,
-                }
+                Detail::PortTaken { number: address.port(), udp: false, purpose }
             }
-            Self::BackendNotTaken { place, .. } => Detail::ConfigInvalid {
-                place: Some(place.clone()),
-            },
+            Self::BackendNotTaken { place, .. } => {
+                Detail::ConfigInvalid { place: Some(place.clone()) }
+            }
             _ => Detail::None,
         }
     }
@@ -225,30 +214,14 @@ impl fmt::Display for DaemonProblem {
                 )
             }
             Self::LeaseEnds { left, trouble } => {
-                let trouble = trouble
-                    .as_ref()
-                    .map(ToString::to_string)
-                    .unwrap_or_default();
-                write!(
-                    f,
-                    "cannot renew the lease, which ends in {} s: {trouble}",
-                    left.as_secs()
-                )
+                let trouble = trouble.as_ref().map(ToString::to_string).unwrap_or_default();
+                write!(f, "cannot renew the lease, which ends in {} s: {trouble}", left.as_secs())
             }
-            Self::Unpublished {
-                what,
-                trouble: Some(trouble),
-            } => write!(f, "{what}: {trouble}"),
-            Self::Unpublished {
-                what,
-                trouble: None,
-            } => write!(f, "{what}"),
-            Self::BackendNotTaken {
-                found,
-                required,
-                at,
-                ..
-            } => write_backend_not_taken(f, found, required, at),
+            Self::Unpublished { what, trouble: Some(trouble) } => write!(f, "{what}: {trouble}"),
+            Self::Unpublished { what, trouble: None } => write!(f, "{what}"),
+            Self::BackendNotTaken { found, required, at, .. } => {
+                write_backend_not_taken(f, found, required, at)
+            }
             Self::SubnetChanged { now, before } => {
                 write!(
                     f,
@@ -262,12 +235,9 @@ impl fmt::Display for DaemonProblem {
             Self::MtuChanged { interface, mtu } => write!(f, "the MTU of {interface} is now {mtu}"),
             Self::BetterInterface(why) => why.fmt(f),
             Self::TaskFailed { error } => write!(f, "a task of the daemon failed: {error}"),
-            Self::Listen {
-                server,
-                address,
-                error,
-                holder,
-            } => write_listen(f, *server, *address, error, holder.as_ref()),
+            Self::Listen { server, address, error, holder } => {
+                write_listen(f, *server, *address, error, holder.as_ref())
+            }
             Self::WatchInterrupted => f.write_str("the watch of the leases is interrupted"),
         }
     }
@@ -279,11 +249,7 @@ fn write_backend_not_taken(
     required: &[String],
     at: &str,
 ) -> fmt::Result {
-    let found = if found.is_empty() {
-        "(none)".into()
-    } else {
-        printable::value(found)
-    };
+    let found = if found.is_empty() { "(none)".into() } else { printable::value(found) };
     write!(
         f,
         "this node does not accept backend type {found} (--require-backend={}); set Backend.Type in the network configuration to {}, in {at}. To use {found}, change --require-backend on this node",
@@ -318,10 +284,7 @@ impl std::error::Error for DaemonProblem {
 
 /// Returns whether the problem is a missing or invalid network configuration.
 pub fn is_about_config(problem: &Problem) -> bool {
-    problem.details().any(|detail| {
-        matches!(
-            detail,
-            Detail::ConfigMissing { .. } | Detail::ConfigInvalid { .. }
-        )
-    })
+    problem
+        .details()
+        .any(|detail| matches!(detail, Detail::ConfigMissing { .. } | Detail::ConfigInvalid { .. }))
 }

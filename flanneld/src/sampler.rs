@@ -73,9 +73,6 @@ fn totals(
         })
         .map(|dropped| dropped + by_engines),
         repaired: Some(status.kernel.repairs + rule_repairs),
-        rtt_us: network
-            .prober
-            .as_ref()
-            .and_then(|prober| prober.figures().rtt_us),
+        rtt_us: network.prober.as_ref().and_then(|prober| prober.figures().rtt_us),
     }
 }

@@ -26,11 +26,7 @@ pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken)
         if let Some(now) = health.pods() {
             pods = now;
         }
-        match writer.put(&Status {
-            reasons,
-            version: options::version(),
-            pods: pods.clone(),
-        }) {
+        match writer.put(&Status { reasons, version: options::version(), pods: pods.clone() }) {
             Ok(()) => trouble.clear(),
             // The claim on subnet.env ends one of the daemons.
             Err(error @ StatusError::Held(_)) => {
@@ -77,9 +73,7 @@ mod tests {
             }
         };
         let within = async |words: &str| {
-            tokio::time::timeout(Duration::from_secs(60), contains(words))
-                .await
-                .unwrap();
+            tokio::time::timeout(Duration::from_secs(60), contains(words)).await.unwrap();
         };
         within(r#""reason":"starting""#).await;
         health.clear(Condition::Start);
@@ -134,15 +128,10 @@ mod tests {
             health.carried_by(vec!["flannel.1".to_owned()]);
             health.clear(Condition::Start);
         };
-        let well = Pods {
-            reasons: Vec::new(),
-            devices: vec!["flannel.1".to_owned()],
-        };
+        let well = Pods { reasons: Vec::new(), devices: vec!["flannel.1".to_owned()] };
         assert_eq!(left(&env, serving).await, well);
         assert_eq!(
-            left(&env, |health| health
-                .fail(Condition::Store, Problem::in_words("silent")))
-            .await,
+            left(&env, |health| health.fail(Condition::Store, Problem::in_words("silent"))).await,
             well,
             "a daemon that starts"
         );
@@ -160,11 +149,7 @@ mod tests {
             health.lost(Problem::in_words("taken"));
         };
         assert_eq!(left(&env, taken).await, lost);
-        assert_eq!(
-            left(&env, |_| ()).await,
-            lost,
-            "the next daemon has no subnet yet"
-        );
+        assert_eq!(left(&env, |_| ()).await, lost, "the next daemon has no subnet yet");
         assert_eq!(left(&env, serving).await, well);
     }
 }

@@ -48,11 +48,7 @@ pub async fn keep(
                 info!(path = %path.display(), "subnet.env was deleted, writing it again");
             }
             let stale = written.as_ref() != Some(&wanted) && !matches(&path, &wanted);
-            match if missing || stale {
-                write(&path, &wanted)
-            } else {
-                Ok(())
-            } {
+            match if missing || stale { write(&path, &wanted) } else { Ok(()) } {
                 Ok(()) => {
                     health.clear(Condition::SubnetEnv);
                     trouble.clear();
@@ -120,10 +116,8 @@ impl Folder {
             Some(events) => events,
             None => Inotify::init()?.into_event_stream(vec![0; BUFFER])?,
         };
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
+        let folder =
+            path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mask = WatchMask::DELETE
             | WatchMask::MOVED_FROM
             | WatchMask::DELETE_SELF

@@ -191,12 +191,7 @@ impl Keeper {
             wanted.follows_peers().then_some(wanted.guard_slot),
         );
         // vxlan networks on one host share their port.
-        let port = wanted
-            .encapsulation
-            .ports()
-            .first()
-            .copied()
-            .filter(|_| wanted.follows_peers());
+        let port = wanted.encapsulation.ports().first().copied().filter(|_| wanted.follows_peers());
         let kernel = port.and_then(|port| {
             Some((
                 port,
@@ -207,12 +202,8 @@ impl Keeper {
                     .ok()?,
             ))
         });
-        let sharers = kernel.map(|(port, kernel)| Sharers {
-            port,
-            devices,
-            kernel,
-            known: BTreeSet::new(),
-        });
+        let sharers =
+            kernel.map(|(port, kernel)| Sharers { port, devices, kernel, known: BTreeSet::new() });
         Self {
             wanted,
             nodes,
@@ -220,11 +211,7 @@ impl Keeper {
             sharers,
             health,
             appliers,
-            listing: Listing {
-                changes: None,
-                news: News::None,
-                last: None,
-            },
+            listing: Listing { changes: None, news: News::None, last: None },
             repairs: Repairs::default(),
             trouble: None,
             failures: 0,
@@ -257,16 +244,10 @@ impl Keeper {
             }
         });
         let run = Box::pin(async {
-            let mut notices = if self.wanted.nftables {
-                Notices::open(is_of_nftables)
-            } else {
-                None
-            };
-            self.listing.changes = if self.wanted.nftables {
-                None
-            } else {
-                Notices::open(is_of_iptables)
-            };
+            let mut notices =
+                if self.wanted.nftables { Notices::open(is_of_nftables) } else { None };
+            self.listing.changes =
+                if self.wanted.nftables { None } else { Notices::open(is_of_iptables) };
             self.follow().await;
             self.pass(false).await;
             let _ = applied.send(());
@@ -292,18 +273,13 @@ impl Keeper {
                 let before = self.writes;
                 let was_well = self.trouble.is_none();
                 let wrote = self.pass(periodic).await;
-                idle_passes = if noticed && self.writes == before {
-                    idle_passes + 1
-                } else {
-                    0
-                };
+                idle_passes = if noticed && self.writes == before { idle_passes + 1 } else { 0 };
                 self.count_repair(repairing && was_well && wrote);
                 kept_out.send_replace(self.kept());
                 next = Instant::now() + self.pause(notices.is_some());
             }
         });
-        stop.run_until_cancelled(async { tokio::join!(run, others) })
-            .await;
+        stop.run_until_cancelled(async { tokio::join!(run, others) }).await;
     }
 
     /// Returns the time until the next pass if no event occurs.
@@ -351,11 +327,7 @@ impl Keeper {
     async fn pass(&mut self, periodic: bool) -> bool {
         let others = self.neighbours.refresh();
         let same = (&others.own, &others.served, &others.guards)
-            == (
-                &self.wanted.others.own,
-                &self.wanted.others.served,
-                &self.wanted.others.guards,
-            );
+            == (&self.wanted.others.own, &self.wanted.others.served, &self.wanted.others.guards);
         self.wanted.others = others;
         if periodic
             && same
@@ -384,12 +356,7 @@ impl Keeper {
 
     /// Returns whether a periodic pass must list the rules.
     fn is_due(&mut self) -> bool {
-        let news = self
-            .listing
-            .changes
-            .as_mut()
-            .map(Notices::drain)
-            .unwrap_or_default();
+        let news = self.listing.changes.as_mut().map(Notices::drain).unwrap_or_default();
         self.listing.news = self.listing.news.max(news);
         // No notice tells that iptables can be used again.
         let is_bridged = !self.wanted.nftables && self.appliers.iter().any(Applier::uses_nftables);
@@ -398,17 +365,10 @@ impl Keeper {
             return true;
         };
         // Only a listing contains counters, and the legacy variant has no notices.
-        let has_notices = |applier: &Applier| {
-            applier
-                .variant()
-                .is_none_or(|variant| variant == Variant::Nft)
-        };
+        let has_notices =
+            |applier: &Applier| applier.variant().is_none_or(|variant| variant == Variant::Nft);
         let is_known = self.listing.changes.is_some() && self.appliers.iter().all(has_notices);
-        let counts = self
-            .wanted
-            .rulesets()
-            .iter()
-            .any(Ruleset::counts_unknown_senders);
+        let counts = self.wanted.rulesets().iter().any(Ruleset::counts_unknown_senders);
         listed.elapsed() >= pace::comparison(self.listing.news, is_known && !counts, cost)
     }
 
@@ -420,18 +380,11 @@ impl Keeper {
         let mut unknown_senders: Option<u64> = None;
         let mut logged: Vec<Note> = Vec::new();
         let families = self.wanted.rulesets();
-        let work = self
-            .appliers
-            .iter_mut()
-            .zip(Family::ALL)
-            .filter_map(|(applier, family)| {
-                let rules = families.iter().find(|rules| rules.family == family)?;
-                Some(async move { (applier.apply(rules).await, applier.notes()) })
-            });
-        self.listing
-            .changes
-            .iter_mut()
-            .for_each(|changes| _ = changes.drain());
+        let work = self.appliers.iter_mut().zip(Family::ALL).filter_map(|(applier, family)| {
+            let rules = families.iter().find(|rules| rules.family == family)?;
+            Some(async move { (applier.apply(rules).await, applier.notes()) })
+        });
+        self.listing.changes.iter_mut().for_each(|changes| _ = changes.drain());
         self.listing.news = News::None;
         let cost = pace::Cost::begin();
         let results = futures_util::future::join_all(work).await;
@@ -461,8 +414,7 @@ impl Keeper {
             }
         }
         let writes = self.writes;
-        self.written
-            .send_if_modified(|last| std::mem::replace(last, writes) != writes);
+        self.written.send_if_modified(|last| std::mem::replace(last, writes) != writes);
         let failed = u64::try_from(complaints.len()).unwrap_or(u64::MAX);
         self.health.figures(|figures| {
             figures.rule_failures += failed;
@@ -480,8 +432,7 @@ impl Keeper {
             self.trouble = trouble;
         }
         self.describe();
-        self.health
-            .condition(Condition::Rules, self.trouble.clone());
+        self.health.condition(Condition::Rules, self.trouble.clone());
         unserved
     }
 
@@ -499,17 +450,10 @@ impl Keeper {
             ("forward", options.forward),
             ("guard", options.guard.is_some()),
         ];
-        let what = what
-            .into_iter()
-            .filter(|(_, on)| *on)
-            .map(|(name, _)| name.to_owned())
-            .collect();
+        let what =
+            what.into_iter().filter(|(_, on)| *on).map(|(name, _)| name.to_owned()).collect();
         self.health.node(|node| {
-            node.rules = Some(node_api::Rules {
-                with,
-                what,
-                ..node_api::Rules::default()
-            });
+            node.rules = Some(node_api::Rules { with, what, ..node_api::Rules::default() });
         });
     }
 
@@ -528,9 +472,7 @@ impl Keeper {
         let [Some(v4), Some(v6)] = Family::ALL.map(kept) else {
             return None;
         };
-        self.trouble
-            .is_none()
-            .then(|| ([v4, v6], self.wanted.others.clone()))
+        self.trouble.is_none().then(|| ([v4, v6], self.wanted.others.clone()))
     }
 }
 
@@ -555,11 +497,7 @@ async fn remove_other_kind(mut kept: watch::Receiver<Option<InUse>>) {
     let mut complaints: Vec<String> = Vec::new();
     let mut failures = 0;
     loop {
-        let Ok(in_use) = kept
-            .wait_for(Option::is_some)
-            .await
-            .map(|kept| kept.clone())
-        else {
+        let Ok(in_use) = kept.wait_for(Option::is_some).await.map(|kept| kept.clone()) else {
             return;
         };
         let Some((in_use, others)) = in_use else {
@@ -569,11 +507,7 @@ async fn remove_other_kind(mut kept: watch::Receiver<Option<InUse>>) {
         for removed in cleared.removed {
             info!(rule = %removed, "removed unused rules");
         }
-        for complaint in cleared
-            .errors
-            .iter()
-            .filter(|complaint| !complaints.contains(complaint))
-        {
+        for complaint in cleared.errors.iter().filter(|complaint| !complaints.contains(complaint)) {
             warn!(error = %complaint, "cannot remove unused rules, retrying");
         }
         if cleared.errors.is_empty() {

@@ -19,11 +19,7 @@ fn shipped_network_configurations_are_valid() {
         let config = NetworkConfig::parse(&std::fs::read_to_string(&path).unwrap())
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-        assert!(
-            name.starts_with(&config.backend),
-            "{name} configures {}",
-            config.backend
-        );
+        assert!(name.starts_with(&config.backend), "{name} configures {}", config.backend);
         assert_eq!(
             name.ends_with("-dual"),
             config.pools.v4().is_some() && config.pools.v6().is_some(),
@@ -49,14 +45,8 @@ fn example_environment_names_existing_variables() {
     };
     let commented = text.replace("#FLANNELD_", "FLANNELD_");
     for variables in [assignments(&text), assignments(&commented)] {
-        for name in variables
-            .keys()
-            .filter(|name| name.starts_with("FLANNELD_"))
-        {
-            let flag = name
-                .trim_start_matches("FLANNELD_")
-                .to_lowercase()
-                .replace('_', "-");
+        for name in variables.keys().filter(|name| name.starts_with("FLANNELD_")) {
+            let flag = name.trim_start_matches("FLANNELD_").to_lowercase().replace('_', "-");
             assert!(help.contains(&format!("--{flag}")), "{name}");
         }
         let value = |name: &str| variables.get(name).map(Into::into);
@@ -68,11 +58,7 @@ fn example_environment_names_existing_variables() {
 #[test]
 fn systemd_unit_preserves_run_flannel() {
     let unit = std::fs::read_to_string(conf().join("flanneld.service")).unwrap();
-    assert!(
-        !unit
-            .lines()
-            .any(|line| line.starts_with("RuntimeDirectory"))
-    );
+    assert!(!unit.lines().any(|line| line.starts_with("RuntimeDirectory")));
     for line in [
         "Type=notify",
         "Restart=always",

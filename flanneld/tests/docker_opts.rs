@@ -40,11 +40,7 @@ impl Bed {
 
     fn text(&self, args: &[&str], variables: &[(&str, &str)]) -> String {
         let (output, text) = self.run(args, variables);
-        assert!(
-            output.status.success(),
-            "{args:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         text
     }
 }
@@ -58,14 +54,8 @@ fn docker_options_match_those_of_go_flannel() {
     assert_eq!(bed.text(&[], &[]), format!("{EACH}DOCKER_OPTS={ALL}"));
     assert_eq!(bed.text(&["-i"], &[]), EACH);
     assert_eq!(bed.text(&["-c"], &[]), format!("DOCKER_OPTS={ALL}"));
-    assert_eq!(
-        bed.text(&["-i", "-c"], &[]),
-        format!("{EACH}DOCKER_OPTS={ALL}")
-    );
-    assert_eq!(
-        bed.text(&["-k", "CUSTOM_KEY"], &[]),
-        format!("{EACH}CUSTOM_KEY={ALL}")
-    );
+    assert_eq!(bed.text(&["-i", "-c"], &[]), format!("{EACH}DOCKER_OPTS={ALL}"));
+    assert_eq!(bed.text(&["-k", "CUSTOM_KEY"], &[]), format!("{EACH}CUSTOM_KEY={ALL}"));
     assert_eq!(
         bed.text(&["-m"], &[]),
         "DOCKER_OPT_BIP=\"--bip=10.1.74.1/24\"\nDOCKER_OPT_MTU=\"--mtu=1472\"\nDOCKER_OPTS=\" --bip=10.1.74.1/24 --mtu=1472\"\n"
@@ -74,11 +64,7 @@ fn docker_options_match_those_of_go_flannel() {
 
 #[test]
 fn docker_masquerades_only_when_flannel_does_not() {
-    assert!(
-        Bed::new("FLANNEL_IPMASQ=true\n")
-            .text(&["-i"], &[])
-            .contains("--ip-masq=false")
-    );
+    assert!(Bed::new("FLANNEL_IPMASQ=true\n").text(&["-i"], &[]).contains("--ip-masq=false"));
     let (output, _) = Bed::new("FLANNEL_IPMASQ=maybe\n").run(&[], &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("maybe"));
@@ -91,10 +77,7 @@ fn existing_docker_options_are_kept() {
         bed.text(&["-c"], &[("DOCKER_OPTS", "--foo")]),
         "DOCKER_OPTS=\"--foo  --bip=10.1.74.1/24 --ip-masq=true --mtu=1472\"\n"
     );
-    assert!(
-        bed.text(&["-i"], &[("DOCKER_OPT_X", "--x")])
-            .ends_with("DOCKER_OPT_X=\"--x\"\n")
-    );
+    assert!(bed.text(&["-i"], &[("DOCKER_OPT_X", "--x")]).ends_with("DOCKER_OPT_X=\"--x\"\n"));
 }
 
 #[test]
@@ -111,33 +94,20 @@ fn missing_values_give_empty_docker_options() {
 #[test]
 fn output_is_not_written_through_links_or_pipes() {
     let bed = Bed::new(SAMPLE);
-    let (out, secret) = (
-        bed.folder.path().join("docker.env"),
-        bed.folder.path().join("secret"),
-    );
+    let (out, secret) = (bed.folder.path().join("docker.env"), bed.folder.path().join("secret"));
     std::fs::write(&secret, "mine").unwrap();
     std::os::unix::fs::symlink(&secret, &out).unwrap();
     let (output, _) = bed.run(&[], &[]);
     assert_eq!(
-        (
-            output.status.code(),
-            std::fs::read_to_string(&secret).unwrap().as_str()
-        ),
+        (output.status.code(), std::fs::read_to_string(&secret).unwrap().as_str()),
         (Some(1), "mine")
     );
     assert!(String::from_utf8_lossy(&output.stderr).contains("symbolic link"));
     std::fs::remove_file(&out).unwrap();
     Command::new("mkfifo").arg(&out).status().unwrap();
-    let done = Command::new("sh")
-        .arg(script())
-        .args(["-f", "/none", "-d"])
-        .arg(&out)
-        .output()
-        .unwrap();
-    assert!(
-        String::from_utf8_lossy(&done.stderr).contains("regular file"),
-        "{done:?}"
-    );
+    let done =
+        Command::new("sh").arg(script()).args(["-f", "/none", "-d"]).arg(&out).output().unwrap();
+    assert!(String::from_utf8_lossy(&done.stderr).contains("regular file"), "{done:?}");
     let done = Command::new("sh")
         .arg(script())
         .args(["-f", "/none", "-d", "/dev/stdout", "-c"])
@@ -149,13 +119,7 @@ fn output_is_not_written_through_links_or_pipes() {
 #[test]
 fn wrong_arguments_print_the_usage() {
     let bed = Bed::new(SAMPLE);
-    for args in [
-        &["-h"][..],
-        &["-?"],
-        &["-z"],
-        &["-k", "a-b"],
-        &["-k", "x;id"],
-    ] {
+    for args in [&["-h"][..], &["-?"], &["-z"], &["-k", "a-b"], &["-k", "x;id"]] {
         let (output, _) = bed.run(args, &[]);
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(!output.stderr.is_empty(), "{args:?}");
@@ -169,11 +133,7 @@ fn subnet_routed_to_a_gateway_is_an_error() {
     std::fs::create_dir(&bin).unwrap();
     let fake = bin.join("ip");
     std::fs::write(&fake, "#!/bin/sh\n[ \"$*\" = '-4 route show exact 10.1.74.0/24' ] && echo '10.1.74.0/24 via 10.0.0.1 dev eth0'\n").unwrap();
-    Command::new("chmod")
-        .arg("755")
-        .arg(&fake)
-        .status()
-        .unwrap();
+    Command::new("chmod").arg("755").arg(&fake).status().unwrap();
     let path = format!("{}:/usr/bin:/bin", bin.display());
     let (output, text) = bed.run(&["-c"], &[("PATH", &path)]);
     assert_eq!(output.status.code(), Some(1));

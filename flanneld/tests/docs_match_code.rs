@@ -105,10 +105,7 @@ fn pages() -> Vec<(String, String)> {
         }
     }
     assert!(paths.len() > 20, "{paths:?}");
-    paths
-        .into_iter()
-        .map(|path| (path.clone(), read(&path)))
-        .collect()
+    paths.into_iter().map(|path| (path.clone(), read(&path))).collect()
 }
 
 /// Returns the documentation pages. Omits the list in `docs/doctor-commands.md`, which another test generates.
@@ -147,20 +144,12 @@ fn sources(folder: &str) -> Vec<String> {
 
 /// Returns the text of a Rust source file before its test module.
 fn without_tests(source: &str) -> String {
-    source
-        .split("#[cfg(test)]\nmod tests {")
-        .next()
-        .unwrap()
-        .to_owned()
+    source.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned()
 }
 
 /// Returns all texts that the first group of the pattern matches in `text`.
 fn words(text: &str, pattern: &str) -> Names {
-    Regex::new(pattern)
-        .unwrap()
-        .captures_iter(text)
-        .map(|found| found[1].to_owned())
-        .collect()
+    Regex::new(pattern).unwrap().captures_iter(text).map(|found| found[1].to_owned()).collect()
 }
 
 /// Returns the command-line flags in a text: words that begin with two dashes.
@@ -175,10 +164,9 @@ fn declared_flags(source: &str) -> Names {
     let declared = Regex::new(field).unwrap();
     let of = |found: regex::Captures<'_>| match named.captures(&found[1]) {
         Some(name) => Some(name[1].to_owned()),
-        None => Regex::new(r"\blong\b")
-            .unwrap()
-            .is_match(&found[1])
-            .then(|| found[2].replace('_', "-")),
+        None => {
+            Regex::new(r"\blong\b").unwrap().is_match(&found[1]).then(|| found[2].replace('_', "-"))
+        }
     };
     declared.captures_iter(source).filter_map(of).collect()
 }
@@ -202,14 +190,8 @@ fn first_cells(page: &str, heading: &str) -> Names {
 fn same(what: &str, documented: &Names, code: &Names) {
     let missing: Vec<_> = code.difference(documented).collect();
     let invented: Vec<_> = documented.difference(code).collect();
-    assert!(
-        missing.is_empty(),
-        "{what} that no page explains: {missing:?}"
-    );
-    assert!(
-        invented.is_empty(),
-        "{what} that do not exist: {invented:?}"
-    );
+    assert!(missing.is_empty(), "{what} that no page explains: {missing:?}");
+    assert!(invented.is_empty(), "{what} that do not exist: {invented:?}");
 }
 
 #[test]
@@ -227,10 +209,7 @@ fn options_page_lists_exactly_the_flags() {
     let invented: Vec<_> = listed.difference(&all).collect();
     assert!(known.len() >= 48, "{known:?}");
     assert!(missing.is_empty(), "docs/options.md lacks {missing:?}");
-    assert!(
-        invented.is_empty(),
-        "docs/options.md names flags that are not there: {invented:?}"
-    );
+    assert!(invented.is_empty(), "docs/options.md names flags that are not there: {invented:?}");
 }
 
 #[test]
@@ -251,17 +230,11 @@ fn flags_on_every_page_exist() {
     let mut shown = Names::new();
     for (path, text) in pages_by_hand() {
         let invented: Vec<_> = flags(&text).difference(&known).cloned().collect();
-        assert!(
-            invented.is_empty(),
-            "{path} names flags that do not exist: {invented:?}"
-        );
+        assert!(invented.is_empty(), "{path} names flags that do not exist: {invented:?}");
         shown.extend(flags(&text));
     }
     let missing: Vec<_> = own.difference(&shown).collect();
-    assert!(
-        missing.is_empty(),
-        "no page explains these flags of flannelctl: {missing:?}"
-    );
+    assert!(missing.is_empty(), "no page explains these flags of flannelctl: {missing:?}");
 }
 
 #[test]
@@ -295,29 +268,17 @@ fn variables_on_every_page_exist() {
     // Tests read it.
     known.insert("FLANNEL_WRITE_DOCS".to_owned());
     for (path, text) in pages() {
-        let invented: Vec<_> = words(&text, r"\b(FLANNELD?_[A-Z_]*[A-Z])\b")
-            .difference(&known)
-            .cloned()
-            .collect();
-        assert!(
-            invented.is_empty(),
-            "{path} names variables that do not exist: {invented:?}"
-        );
+        let invented: Vec<_> =
+            words(&text, r"\b(FLANNELD?_[A-Z_]*[A-Z])\b").difference(&known).cloned().collect();
+        assert!(invented.is_empty(), "{path} names variables that do not exist: {invented:?}");
     }
     // Variables of the system, which the programs read.
-    let plain = ["PATH", "TERM", "HOME", "XDG_CACHE_HOME"]
-        .map(str::to_owned)
-        .into();
+    let plain = ["PATH", "TERM", "HOME", "XDG_CACHE_HOME"].map(str::to_owned).into();
     let all: String = pages().into_iter().map(|(_, text)| text).collect();
-    let missing: Vec<_> = asked
-        .difference(&plain)
-        .filter(|name| !all.contains(name.as_str()))
-        .collect();
+    let missing: Vec<_> =
+        asked.difference(&plain).filter(|name| !all.contains(name.as_str())).collect();
     assert!(asked.contains("RUST_LOG"), "{asked:?}");
-    assert!(
-        missing.is_empty(),
-        "no page explains these variables: {missing:?}"
-    );
+    assert!(missing.is_empty(), "no page explains these variables: {missing:?}");
 }
 
 #[test]
@@ -346,10 +307,7 @@ fn documented_metrics_match_the_code() {
         ("flanneld/src/health/process.rs", "process_", ""),
     ] {
         // The code registers a metric as a name followed by its help text.
-        let names = words(
-            &without_tests(&read(file)),
-            r#""([a-z][a-z_]*)",\s*"[A-Z0-9]\S* "#,
-        );
+        let names = words(&without_tests(&read(file)), r#""([a-z][a-z_]*)",\s*"[A-Z0-9]\S* "#);
         code.extend(
             names
                 .iter()
@@ -361,38 +319,21 @@ fn documented_metrics_match_the_code() {
     let plain = |names: &Names| -> Names {
         names
             .iter()
-            .map(|name| {
-                name.trim_end_matches("_total")
-                    .trim_end_matches("_info")
-                    .to_owned()
-            })
+            .map(|name| name.trim_end_matches("_total").trim_end_matches("_info").to_owned())
             .collect()
     };
     let code = plain(&code);
     for (path, text) in pages() {
-        let shown = plain(&words(
-            &text,
-            r"\b((?:flannel|process)_[a-z][a-z_]*[a-z])\b",
-        ));
+        let shown = plain(&words(&text, r"\b((?:flannel|process)_[a-z][a-z_]*[a-z])\b"));
         // `flannel_cni` is a value of the Helm chart.
-        let invented: Vec<_> = shown
-            .difference(&code)
-            .filter(|name| *name != "flannel_cni")
-            .collect();
-        assert!(
-            invented.is_empty(),
-            "{path} names metrics that do not exist: {invented:?}"
-        );
+        let invented: Vec<_> =
+            shown.difference(&code).filter(|name| *name != "flannel_cni").collect();
+        assert!(invented.is_empty(), "{path} names metrics that do not exist: {invented:?}");
     }
     let table = first_cells(&read("docs/monitoring.md"), "| metric |");
     same(
         "metrics",
-        &plain(
-            &table
-                .iter()
-                .map(|cell| cell.split('{').next().unwrap().to_owned())
-                .collect(),
-        ),
+        &plain(&table.iter().map(|cell| cell.split('{').next().unwrap().to_owned()).collect()),
         &code,
     );
 }
@@ -410,18 +351,12 @@ fn documented_conditions_and_reasons_match_the_code() {
     same(
         "reasons",
         &first_cells(&page, "| reason |"),
-        &labels(
-            "subnet-lease/src/admission/terms.rs",
-            r#"\w+::\w+ => "([a-z-]+)","#,
-        ),
+        &labels("subnet-lease/src/admission/terms.rs", r#"\w+::\w+ => "([a-z-]+)","#),
     );
     same(
         "reasons",
         &first_cells(&read("docs/monitoring.md"), "| `reason` of dropped packets"),
-        &labels(
-            "backends/packet-engine/src/reason.rs",
-            r#"\w+ = "([a-z0-9_]+)","#,
-        ),
+        &labels("backends/packet-engine/src/reason.rs", r#"\w+ = "([a-z0-9_]+)","#),
     );
 }
 

@@ -30,31 +30,16 @@ const SEARCHES: &[&str] = &[
 /// The source files that classify messages of other programs, each with the reason why no error code can replace these
 /// messages.
 const FOREIGN: &[(&str, &str)] = &[
-    (
-        "cni/src/verbs/check.rs",
-        "the bridge plugin tells a missing route by code 999 and a text",
-    ),
-    (
-        "cni/src/verbs/gc.rs",
-        "plugins of before CNI 1.1 refuse GC by code 4 or 999 and a text",
-    ),
-    (
-        "e2e/lab/src/daemon/flanneld.rs",
-        "the log of a panic is the standard library's",
-    ),
+    ("cni/src/verbs/check.rs", "the bridge plugin tells a missing route by code 999 and a text"),
+    ("cni/src/verbs/gc.rs", "plugins of before CNI 1.1 refuse GC by code 4 or 999 and a text"),
+    ("e2e/lab/src/daemon/flanneld.rs", "the log of a panic is the standard library's"),
     ("e2e/lab/src/host/monitor.rs", "the output of nft monitor"),
     (
         "subnet-lease/src/etcd/errors.rs",
         "etcd tells many failures by gRPC's Unknown or Unavailable and a text",
     ),
-    (
-        "subnet-lease/src/foreign.rs",
-        "the resolver's errors have nothing but words",
-    ),
-    (
-        "subnet-lease/src/kube/status.rs",
-        "a Status names who may not do what in its message only",
-    ),
+    ("subnet-lease/src/foreign.rs", "the resolver's errors have nothing but words"),
+    ("subnet-lease/src/kube/status.rs", "a Status names who may not do what in its message only"),
     (
         "backends/traffic-rules/src/words.rs",
         "iptables and nft have exit codes 1 to 4 for all that fails",
@@ -62,10 +47,7 @@ const FOREIGN: &[(&str, &str)] = &[
 ];
 
 fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .canonicalize()
-        .unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
 /// Returns the source files of all crates except the end-to-end tests, by path in the workspace. Omits test modules.
@@ -76,12 +58,7 @@ fn sources() -> BTreeMap<String, syn::File> {
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
-            let name = path
-                .strip_prefix(&root)
-                .unwrap()
-                .to_str()
-                .unwrap()
-                .to_owned();
+            let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
             let inside = name.split('/').any(|part| part == "src");
             if path.is_dir() {
                 let skipped = name.starts_with('.')
@@ -99,14 +76,11 @@ fn sources() -> BTreeMap<String, syn::File> {
             }
         }
     }
-    let tests: Vec<String> = found
-        .iter()
-        .flat_map(|(name, file)| test_modules(name, file))
-        .collect();
+    let tests: Vec<String> =
+        found.iter().flat_map(|(name, file)| test_modules(name, file)).collect();
     found.retain(|name, _| {
         !tests.iter().any(|module| {
-            name.strip_prefix(module)
-                .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+            name.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
         })
     });
     found
@@ -163,12 +137,8 @@ impl<'ast> Visit<'ast> for Phrases<'_> {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         if let Some(last) = path.segments.last() {
-            self.found.extend(
-                self.constants
-                    .get(&last.ident.to_string())
-                    .cloned()
-                    .unwrap_or_default(),
-            );
+            self.found
+                .extend(self.constants.get(&last.ident.to_string()).cloned().unwrap_or_default());
         }
     }
 
@@ -183,10 +153,7 @@ struct Searched(bool);
 impl<'ast> Visit<'ast> for Searched {
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
         self.0 |= SEARCHES.contains(&call.method.to_string().as_str())
-            && !matches!(
-                call.args.first(),
-                Some(syn::Expr::Closure(_) | syn::Expr::Lit(_))
-            );
+            && !matches!(call.args.first(), Some(syn::Expr::Closure(_) | syn::Expr::Lit(_)));
         visit::visit_expr_method_call(self, call);
     }
 }
@@ -199,10 +166,7 @@ struct Searches<'a> {
 
 impl Searches<'_> {
     fn phrases(&mut self, of: &syn::Expr) {
-        let mut phrases = Phrases {
-            constants: self.constants,
-            found: Vec::new(),
-        };
+        let mut phrases = Phrases { constants: self.constants, found: Vec::new() };
         phrases.visit_expr(of);
         self.found.extend(phrases.found);
     }
@@ -311,10 +275,7 @@ struct Constants(BTreeMap<String, Vec<String>>);
 impl<'ast> Visit<'ast> for Constants {
     fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
         let none = BTreeMap::new();
-        let mut phrases = Phrases {
-            constants: &none,
-            found: Vec::new(),
-        };
+        let mut phrases = Phrases { constants: &none, found: Vec::new() };
         phrases.visit_expr(&item.expr);
         if !phrases.found.is_empty() {
             self.0.insert(item.ident.to_string(), phrases.found);
@@ -326,10 +287,7 @@ impl<'ast> Visit<'ast> for Constants {
 fn searched(file: &syn::File) -> BTreeSet<String> {
     let mut constants = Constants::default();
     constants.visit_file(file);
-    let mut searches = Searches {
-        constants: &constants.0,
-        found: BTreeSet::new(),
-    };
+    let mut searches = Searches { constants: &constants.0, found: BTreeSet::new() };
     searches.visit_file(file);
     searches.found
 }
@@ -344,11 +302,7 @@ impl<'ast> Visit<'ast> for Texts {
             && let syn::PathArguments::AngleBracketed(arguments) = &segment.arguments
             && let Some(syn::GenericArgument::Type(syn::Type::Path(error))) =
                 arguments.args.iter().nth(1)
-            && error
-                .path
-                .segments
-                .last()
-                .is_some_and(|last| last.ident == "String")
+            && error.path.segments.last().is_some_and(|last| last.ident == "String")
         {
             self.0 += 1;
         }
@@ -372,9 +326,8 @@ fn texts(file: &syn::File) -> usize {
 fn own_texts_are_never_matched_by_their_words() {
     let sources = sources();
     for (file, reason) in FOREIGN {
-        let source = sources
-            .get(*file)
-            .unwrap_or_else(|| panic!("{file} is gone: take it off the list"));
+        let source =
+            sources.get(*file).unwrap_or_else(|| panic!("{file} is gone: take it off the list"));
         assert!(
             !searched(source).is_empty(),
             "{file} searches for no phrase any more: take it off the list"
@@ -385,11 +338,7 @@ fn own_texts_are_never_matched_by_their_words() {
     let found: BTreeSet<(&str, String)> = sources
         .iter()
         .filter(|(name, _)| !foreign.contains(name.as_str()))
-        .flat_map(|(name, file)| {
-            searched(file)
-                .into_iter()
-                .map(|phrase| (name.as_str(), phrase))
-        })
+        .flat_map(|(name, file)| searched(file).into_iter().map(|phrase| (name.as_str(), phrase)))
         .collect();
     assert!(
         found.is_empty(),

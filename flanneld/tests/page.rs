@@ -31,11 +31,7 @@ fn check(job: &Value) {
         PathBuf::from,
     );
     let modules = cache.join("flannel-rs/browser");
-    assert!(
-        modules.exists(),
-        "{} is missing: run e2e/setup.sh page",
-        modules.display()
-    );
+    assert!(modules.exists(), "{} is missing: run e2e/setup.sh page", modules.display());
     let mut child = Command::new("node")
         .arg(repository().join("e2e/browser/check.mjs"))
         .arg("-")
@@ -46,12 +42,7 @@ fn check(job: &Value) {
         .spawn()
         .unwrap();
     let input = format!("{job}\n");
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{printed}");

@@ -18,19 +18,13 @@ const LAW: &[(&str, &[&str])] = &[
     ("packet-engine", &["noise", "types"]),
     ("netstate", &["subnet-lease", "types"]),
     ("traffic-rules", &["types"]),
-    (
-        "backends",
-        &["netstate", "packet-engine", "subnet-lease", "types"],
-    ),
+    ("backends", &["netstate", "packet-engine", "subnet-lease", "types"]),
     ("run-dir", &["types"]),
     ("doctor", &["netstate", "run-dir", "traffic-rules", "types"]),
     ("install-file", &[]),
     ("probing", &["subnet-lease", "types"]),
     ("node-api", &["doctor", "probing", "run-dir", "types"]),
-    (
-        "options",
-        &["packet-engine", "subnet-lease", "traffic-rules", "types"],
-    ),
+    ("options", &["packet-engine", "subnet-lease", "traffic-rules", "types"]),
     (
         "flanneld",
         &[
@@ -73,30 +67,14 @@ const LAW: &[(&str, &[&str])] = &[
 /// Crates on which a crate must not depend, either directly or indirectly.
 const WITHOUT: &[(&str, &[&str])] = &[
     // This program starts for every pod, and is also built for other architectures.
-    (
-        "flannel-cni",
-        &[
-            "rand",
-            "ring",
-            "run-dir",
-            "subnet-lease",
-            "tokio",
-            "tracing",
-        ],
-    ),
+    ("flannel-cni", &["rand", "ring", "run-dir", "subnet-lease", "tokio", "tracing"]),
     ("run-dir", &["axum", "etcd-client", "tokio"]),
     ("probing", &["axum", "etcd-client", "socket2", "tokio"]),
     ("doctor", &["axum", "etcd-client", "prometheus-client"]),
-    (
-        "packet-engine",
-        &["etcd-client", "netlink-sys", "subnet-lease", "tokio"],
-    ),
+    ("packet-engine", &["etcd-client", "netlink-sys", "subnet-lease", "tokio"]),
     ("noise", &["nix", "socket2", "tokio", "tracing"]),
     ("netstate", &["axum", "etcd-client", "packet-engine"]),
-    (
-        "flannelctl",
-        &["e2e", "flanneld", "lab", "prometheus-client"],
-    ),
+    ("flannelctl", &["e2e", "flanneld", "lab", "prometheus-client"]),
     ("lab", &["flanneld", "backends", "subnet-lease"]),
 ];
 
@@ -145,14 +123,10 @@ fn toolchain_matches_the_rust_version_of_the_workspace() {
             .unwrap_or_else(|| panic!("{file} has no {key}"));
         line.trim_matches([' ', '=', '"']).to_owned()
     };
-    let (channel, version) = (
-        value("rust-toolchain.toml", "channel"),
-        value("Cargo.toml", "rust-version"),
-    );
+    let (channel, version) =
+        (value("rust-toolchain.toml", "channel"), value("Cargo.toml", "rust-version"));
     assert!(
-        channel
-            .strip_prefix(&version)
-            .is_some_and(|patch| patch.starts_with('.')),
+        channel.strip_prefix(&version).is_some_and(|patch| patch.starts_with('.')),
         "{channel} is no release of {version}"
     );
 }
@@ -166,10 +140,7 @@ fn crates_keep_the_dependency_law() {
     law.sort_unstable();
     let mut names: Vec<String> = members.iter().map(|package| name(package)).collect();
     names.sort_unstable();
-    assert_eq!(
-        names, law,
-        "each crate of the workspace has its line in the law"
-    );
+    assert_eq!(names, law, "each crate of the workspace has its line in the law");
     for package in members {
         let (_, allowed) = LAW.iter().find(|(of, _)| package["name"] == *of).unwrap();
         for used in list(&package["dependencies"]).filter(|used| used["kind"] != "dev") {
@@ -194,9 +165,7 @@ fn crates_keep_the_dependency_law() {
 fn below(name: &str) -> BTreeSet<String> {
     let edges = ["--edges=normal,build", "--prefix=none", "--format={p}"];
     let tree = cargo(&[&["tree", "--package", name][..], &edges].concat());
-    let names = tree
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let names = tree.lines().filter_map(|line| line.split_whitespace().next());
     names.map(str::to_owned).collect()
 }
 
@@ -216,11 +185,7 @@ fn modules(src: &Path) -> BTreeMap<Module, syn::File> {
             } else if file.extension().is_some_and(|extension| extension == "rs") && name != "tests"
             {
                 let root = path.is_empty() && (name == "lib" || name == "main");
-                let module = if root {
-                    Module::new()
-                } else {
-                    [path.clone(), vec![name]].concat()
-                };
+                let module = if root { Module::new() } else { [path.clone(), vec![name]].concat() };
                 let text = std::fs::read_to_string(&file).unwrap();
                 let parsed = syn::parse_file(&text)
                     .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -252,20 +217,14 @@ impl Imports<'_> {
             "crate" => rest.to_vec(),
             "self" => [self.here.clone(), rest.to_vec()].concat(),
             "super" => {
-                let ups = segments
-                    .iter()
-                    .take_while(|segment| *segment == "super")
-                    .count();
+                let ups = segments.iter().take_while(|segment| *segment == "super").count();
                 [
                     self.here[..self.here.len().saturating_sub(ups)].to_vec(),
                     segments[ups..].to_vec(),
                 ]
                 .concat()
             }
-            _ if self
-                .modules
-                .contains(&[self.here.clone(), vec![first.clone()]].concat()) =>
-            {
+            _ if self.modules.contains(&[self.here.clone(), vec![first.clone()]].concat()) => {
                 [self.here.clone(), segments.to_vec()].concat()
             }
             _ => return,
@@ -320,11 +279,8 @@ impl<'ast> Visit<'ast> for Imports<'_> {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         if path.segments.len() > 1 {
-            let segments: Vec<String> = path
-                .segments
-                .iter()
-                .map(|segment| segment.ident.to_string())
-                .collect();
+            let segments: Vec<String> =
+                path.segments.iter().map(|segment| segment.ident.to_string()).collect();
             self.path(&segments);
         }
         visit::visit_path(self, path);
@@ -359,27 +315,19 @@ fn circle(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Option<Vec<Module>> {
             return None;
         }
         way.push(at.clone());
-        let found = graph[at]
-            .iter()
-            .find_map(|next| walk(next, graph, done, way));
+        let found = graph[at].iter().find_map(|next| walk(next, graph, done, way));
         way.pop();
         done.insert(at.clone());
         found
     }
     let mut done = BTreeSet::new();
-    graph
-        .keys()
-        .find_map(|module| walk(module, graph, &mut done, &mut Vec::new()))
+    graph.keys().find_map(|module| walk(module, graph, &mut done, &mut Vec::new()))
 }
 
 fn imports(sources: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, BTreeSet<Module>> {
     let modules: BTreeSet<Module> = sources.keys().cloned().collect();
     let of = |(here, file): (&Module, &syn::File)| {
-        let mut imports = Imports {
-            here,
-            modules: &modules,
-            found: BTreeSet::new(),
-        };
+        let mut imports = Imports { here, modules: &modules, found: BTreeSet::new() };
         imports.visit_file(file);
         (here.clone(), imports.found)
     };
@@ -390,15 +338,9 @@ fn imports(sources: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, BTreeSet<M
 fn file_imports_have_no_cycle() {
     let metadata = metadata();
     for package in members(&metadata) {
-        let src = Path::new(package["manifest_path"].as_str().unwrap())
-            .parent()
-            .unwrap()
-            .join("src");
+        let src =
+            Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap().join("src");
         let found = circle(&imports(&modules(&src)));
-        assert_eq!(
-            found, None,
-            "{}: files import each other in a circle",
-            package["name"]
-        );
+        assert_eq!(found, None, "{}: files import each other in a circle", package["name"]);
     }
 }

@@ -19,14 +19,9 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
             eprintln!("skipped: no network namespace can be made: {error}");
             return;
         }
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            tokio::time::timeout(Duration::from_secs(60), test())
-                .await
-                .unwrap();
+            tokio::time::timeout(Duration::from_secs(60), test()).await.unwrap();
         });
     });
     if let Err(panic) = thread.join() {
@@ -37,15 +32,8 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
 /// Runs the program `ip` once per line, with the arguments on the line.
 fn ip(lines: &str) {
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let output = Command::new("ip")
-            .args(line.split_whitespace())
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "ip {line}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let output = Command::new("ip").args(line.split_whitespace()).output().unwrap();
+        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
@@ -81,21 +69,9 @@ fn interface_is_chosen_on_a_real_kernel() {
         ip(VAGRANT);
         for (selectors, store, want) in [
             (vec![], None, "nat 10.0.2.15 1500"),
-            (
-                vec![Selector::Auto],
-                Some("192.168.56.10"),
-                "lan 192.168.56.11 1400",
-            ),
-            (
-                vec![Selector::Auto],
-                Some("localhost"),
-                "nat 10.0.2.15 1500",
-            ),
-            (
-                vec![Selector::Auto],
-                Some("192.168.56.11"),
-                "lan 192.168.56.11 1400",
-            ),
+            (vec![Selector::Auto], Some("192.168.56.10"), "lan 192.168.56.11 1400"),
+            (vec![Selector::Auto], Some("localhost"), "nat 10.0.2.15 1500"),
+            (vec![Selector::Auto], Some("192.168.56.11"), "lan 192.168.56.11 1400"),
             (
                 vec![Selector::CanReach("192.168.56.77".parse().unwrap())],
                 None,
@@ -111,15 +87,9 @@ fn interface_is_chosen_on_a_real_kernel() {
                 None,
                 "lan 192.168.56.11 1400",
             ),
-            (
-                vec![Selector::Name("lan".to_owned())],
-                None,
-                "lan 192.168.56.11 1400",
-            ),
+            (vec![Selector::Name("lan".to_owned())], None, "lan 192.168.56.11 1400"),
         ] {
-            let found = read::wait_for(&wish(selectors.clone(), store), |_| {})
-                .await
-                .unwrap();
+            let found = read::wait_for(&wish(selectors.clone(), store), |_| {}).await.unwrap();
             let underlay = &found.chosen.underlay;
             assert_eq!(
                 format!("{} {} {}", underlay.name, underlay.addresses, underlay.mtu),
@@ -127,9 +97,7 @@ fn interface_is_chosen_on_a_real_kernel() {
                 "{selectors:?} {store:?}"
             );
         }
-        let found = read::wait_for(&wish(vec![], Some("192.168.56.10")), |_| {})
-            .await
-            .unwrap();
+        let found = read::wait_for(&wish(vec![], Some("192.168.56.10")), |_| {}).await.unwrap();
         let hint = found.trap_hint().unwrap();
         assert!(hint.contains("--iface=lan"), "{hint}");
         assert!(found.advice().contains("--iface=lan") && !found.store_via_underlay());
@@ -147,10 +115,7 @@ fn interface_is_chosen_on_a_real_kernel() {
             ..wish(vec![Selector::Name("lan".to_owned())], None)
         };
         let found = read::wait_for(&both, |_| {}).await.unwrap();
-        assert_eq!(
-            found.chosen.underlay.addresses.to_string(),
-            "192.168.56.11 and fd00:56::11"
-        );
+        assert_eq!(found.chosen.underlay.addresses.to_string(), "192.168.56.11 and fd00:56::11");
     });
 }
 
@@ -161,33 +126,19 @@ fn absent_interface_is_waited_for() {
         let lines = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let heard = lines.clone();
         let wish = wish(vec![Selector::Name("lan".to_owned())], None);
-        let bounded = Wish {
-            wait: Some(Duration::from_millis(200)),
-            ..wish.clone()
-        };
+        let bounded = Wish { wait: Some(Duration::from_millis(200)), ..wish.clone() };
         let error = read::wait_for(&bounded, |_| {}).await.unwrap_err();
         assert!(error.to_string().contains("--iface-wait"), "{error}");
         let task = tokio::spawn(async move {
             read::wait_for(&wish, |why| heard.lock().unwrap().push(why.to_string())).await
         });
         let steps = [
-            (
-                "no such interface",
-                "link add lan type veth peer lan-end\nlink set lan-end up",
-            ),
+            ("no such interface", "link add lan type veth peer lan-end\nlink set lan-end up"),
             ("is down", "link set lan up"),
-            (
-                "failed to find IPv4 address",
-                "addr add 192.168.56.11/24 dev lan",
-            ),
+            ("failed to find IPv4 address", "addr add 192.168.56.11/24 dev lan"),
         ];
         for (why, step) in steps {
-            while !lines
-                .lock()
-                .unwrap()
-                .last()
-                .is_some_and(|last| last.contains(why))
-            {
+            while !lines.lock().unwrap().last().is_some_and(|last| last.contains(why)) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             ip(step);
@@ -216,10 +167,7 @@ fn chosen_interface_is_followed() {
         // The task must listen before the first event: its first read sees everything that happened until then.
         for (step, want) in [
             ("link set lan mtu 1300", "lan 192.168.56.11 1300"),
-            (
-                "addr add 192.168.56.99/24 dev lan",
-                "lan 192.168.56.11 1300",
-            ),
+            ("addr add 192.168.56.99/24 dev lan", "lan 192.168.56.11 1300"),
             ("link set lan name uplink", "uplink 192.168.56.11 1300"),
             (
                 "addr del 192.168.56.11/24 dev uplink\naddr add 192.168.56.99/24 dev uplink",
@@ -235,10 +183,7 @@ fn chosen_interface_is_followed() {
         ] {
             for line in step.lines() {
                 // The kernel may have removed the secondary address together with the primary one, so this may fail.
-                let _ = Command::new("ip")
-                    .args(line.split_whitespace())
-                    .output()
-                    .unwrap();
+                let _ = Command::new("ip").args(line.split_whitespace()).output().unwrap();
             }
             let is = |underlay: &Underlay| {
                 format!("{} {} {}", underlay.name, underlay.addresses, underlay.mtu) == want
@@ -259,10 +204,7 @@ fn chosen_interface_is_followed() {
                 .unwrap();
         }
         assert!(
-            !receiver
-                .borrow()
-                .links
-                .contains(&"10.98.0.0/24".parse().unwrap()),
+            !receiver.borrow().links.contains(&"10.98.0.0/24".parse().unwrap()),
             "{:?}",
             receiver.borrow().links
         );

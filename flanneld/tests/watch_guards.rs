@@ -143,9 +143,7 @@ fn no_statement_reads_a_watched_value_twice() {
         .iter()
         .flat_map(|file| {
             let text = std::fs::read_to_string(file).unwrap();
-            found(&text)
-                .into_iter()
-                .map(move |value| format!("{}: {value}", file.display()))
+            found(&text).into_iter().map(move |value| format!("{}: {value}", file.display()))
         })
         .collect();
     assert!(
@@ -158,32 +156,14 @@ fn no_statement_reads_a_watched_value_twice() {
 #[test]
 fn second_read_is_found() {
     for (body, is_found) in [
-        (
-            "Counts { age: held.borrow().age, end: held.borrow().end }",
-            true,
-        ),
+        ("Counts { age: held.borrow().age, end: held.borrow().end }", true),
         ("let both = (held.borrow().age, held.borrow().end);", true),
-        (
-            "match held.borrow().own { _ => { let end = held.borrow().end; } }",
-            true,
-        ),
-        (
-            "for peer in table.borrow().iter() { let all = table.borrow().len(); }",
-            true,
-        ),
-        (
-            "if let Some(own) = &held.borrow().own { held.borrow().end; }",
-            true,
-        ),
-        (
-            "if is_known && let Some(own) = &held.borrow().own { held.borrow().end; }",
-            true,
-        ),
+        ("match held.borrow().own { _ => { let end = held.borrow().end; } }", true),
+        ("for peer in table.borrow().iter() { let all = table.borrow().len(); }", true),
+        ("if let Some(own) = &held.borrow().own { held.borrow().end; }", true),
+        ("if is_known && let Some(own) = &held.borrow().own { held.borrow().end; }", true),
         ("if held.borrow().is_over { held.borrow().end; }", false),
-        (
-            "let age = held.borrow().age; let end = held.borrow().end;",
-            false,
-        ),
+        ("let age = held.borrow().age; let end = held.borrow().end;", false),
         ("loop { held.borrow().age; held.borrow().end; }", false),
         ("let both = (held.borrow().age, env.borrow().mtu);", false),
     ] {

@@ -51,11 +51,7 @@ pub(crate) fn free_v6(
     keep: &Subnets,
 ) -> Option<Subnets> {
     let (v4, v6) = (keep.v4()?, config.pools.v6()?);
-    let index = config
-        .pools
-        .v4()
-        .and_then(|pool| pool.index(&IpNet::V4(*v4)))
-        .unwrap_or(0);
+    let index = config.pools.v4().and_then(|pool| pool.index(&IpNet::V4(*v4))).unwrap_or(0);
     match free_near(v6, &TakenNets::of(taken, v6.network), index)? {
         IpNet::V6(net) => Some(Dual::Both(*v4, net)),
         IpNet::V4(_) => None,
@@ -65,8 +61,7 @@ pub(crate) fn free_v6(
 fn free_near(pool: &Pool, taken: &TakenNets, index: u128) -> Option<IpNet> {
     let size = pool.size();
     (0..size.min(LOOKED_AT)).find_map(|step| {
-        pool.subnet(walk(index % size, 1, step, size))
-            .filter(|net| taken.is_free(net))
+        pool.subnet(walk(index % size, 1, step, size)).filter(|net| taken.is_free(net))
     })
 }
 
@@ -117,14 +112,9 @@ impl TakenNets {
     }
 
     fn is_free(&self, net: &IpNet) -> bool {
-        let at = self
-            .0
-            .partition_point(|taken| taken.network() <= net.network());
+        let at = self.0.partition_point(|taken| taken.network() <= net.network());
         let before = at.checked_sub(1).and_then(|at| self.0.get(at));
-        !before
-            .into_iter()
-            .chain(self.0.get(at))
-            .any(|taken| nets_overlap(taken, net))
+        !before.into_iter().chain(self.0.get(at)).any(|taken| nets_overlap(taken, net))
     }
 }
 
@@ -144,14 +134,11 @@ mod tests {
             .iter()
             .map(|net| Dual::V4(net.parse().unwrap()))
             .collect();
-        let mut seen: Vec<_> = candidates(&config, &taken, "n")
-            .map(|subnets| subnets.to_string())
-            .collect();
+        let mut seen: Vec<_> =
+            candidates(&config, &taken, "n").map(|subnets| subnets.to_string()).collect();
         seen.sort();
-        let mut want: Vec<_> = [1, 2, 4, 5, 6, 7, 12, 13, 14, 15]
-            .iter()
-            .map(|i| format!("10.5.{i}.0/24"))
-            .collect();
+        let mut want: Vec<_> =
+            [1, 2, 4, 5, 6, 7, 12, 13, 14, 15].iter().map(|i| format!("10.5.{i}.0/24")).collect();
         want.sort();
         assert_eq!(seen, want);
     }

@@ -63,11 +63,7 @@ impl Pool {
             return None;
         }
         let offset = index.checked_shl(u32::from(self.width() - self.len))?;
-        IpNet::new(
-            address(bits(self.min).checked_add(offset)?, self.network),
-            self.len,
-        )
-        .ok()
+        IpNet::new(address(bits(self.min).checked_add(offset)?, self.network), self.len).ok()
     }
 
     /// Returns the index of a subnet, or `None` if the pool does not contain exactly this subnet.
@@ -141,19 +137,10 @@ impl NetworkConfig {
         .chain(V6.differences(ours.v6(), theirs.v6()));
         let others = [
             ("EnableNFTables", self.nftables != other.nftables),
-            (
-                "NonMasqueradeCIDRs",
-                self.non_masquerade != other.non_masquerade,
-            ),
-            (
-                "Backend",
-                self.backend != other.backend || backend(self) != backend(other),
-            ),
+            ("NonMasqueradeCIDRs", self.non_masquerade != other.non_masquerade),
+            ("Backend", self.backend != other.backend || backend(self) != backend(other)),
         ];
-        pools
-            .chain(others)
-            .filter_map(|(name, differs)| differs.then_some(name))
-            .collect()
+        pools.chain(others).filter_map(|(name, differs)| differs.then_some(name)).collect()
     }
 
     /// Returns the configuration as JSON that [`NetworkConfig::parse`] reads as the same configuration. The
@@ -165,10 +152,7 @@ impl NetworkConfig {
         }
         let backend: Value = serde_json::from_str(self.backend_config.as_str()).ok()?;
         let mut json = serde_json::Map::new();
-        let families = [
-            ("EnableIPv4", V4, self.pools.v4()),
-            ("EnableIPv6", V6, self.pools.v6()),
-        ];
+        let families = [("EnableIPv4", V4, self.pools.v4()), ("EnableIPv6", V6, self.pools.v6())];
         for (enabled, family, pool) in families {
             json.insert(enabled.to_owned(), pool.is_some().into());
             let Some(pool) = pool else { continue };
@@ -229,45 +213,17 @@ impl NetworkConfig {
         let ipv4 = value(object.read::<bool>("EnableIPv4"))?.unwrap_or(true);
         let ipv6 = value(object.read::<bool>("EnableIPv6"))?.unwrap_or(false);
         let nftables = value(object.read::<bool>("EnableNFTables"))?.unwrap_or(false);
-        let v4 = if ipv4 {
-            Some(pool(&object, &V4)?)
-        } else {
-            None
-        };
-        let v6 = if ipv6 {
-            Some(pool(&object, &V6)?)
-        } else {
-            None
-        };
+        let v4 = if ipv4 { Some(pool(&object, &V4)?) } else { None };
+        let v6 = if ipv6 { Some(pool(&object, &V6)?) } else { None };
         let pools = Dual::from_options(v4, v6).ok_or(ConfigError::NoFamily)?;
         let networks = Dual::from_options(
-            v4.and_then(|pool| {
-                if let IpNet::V4(net) = pool.network {
-                    Some(net)
-                } else {
-                    None
-                }
-            }),
-            v6.and_then(|pool| {
-                if let IpNet::V6(net) = pool.network {
-                    Some(net)
-                } else {
-                    None
-                }
-            }),
+            v4.and_then(|pool| if let IpNet::V4(net) = pool.network { Some(net) } else { None }),
+            v6.and_then(|pool| if let IpNet::V6(net) = pool.network { Some(net) } else { None }),
         )
         .ok_or(ConfigError::NoNetwork)?;
         let (backend, backend_config) = backend(&object)?;
         let non_masquerade = networks_in(&object, "NonMasqueradeCIDRs")?;
-        Ok(Self {
-            pools,
-            networks,
-            nftables,
-            non_masquerade,
-            backend,
-            backend_config,
-            assigned,
-        })
+        Ok(Self { pools, networks, nftables, non_masquerade, backend, backend_config, assigned })
     }
 
     /// Returns whether each subnet lies inside the configured network of its family and is smaller than this network.
@@ -308,10 +264,7 @@ impl NetworkConfig {
 fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, ConfigError> {
     let texts: Vec<String> = object.read(name)?.unwrap_or_default();
     let network = |text: &String| {
-        let bad = || ValueFault::NoNetwork {
-            member: name.to_owned(),
-            value: excerpt(text),
-        };
+        let bad = || ValueFault::NoNetwork { member: name.to_owned(), value: excerpt(text) };
         Ok(IpNet::from_str(text).map_err(|_| bad())?.trunc())
     };
     texts.iter().map(network).collect()
@@ -329,9 +282,7 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     let inner = Object::parse(raw.get())
         .map_err(|error| ValueFault::Backend(JsonFault::unquoted(&error)))?;
     // The error does not quote the value: it may be a key.
-    let kind = inner
-        .read::<String>("Type")
-        .map_err(|_| ValueFault::BackendType)?;
+    let kind = inner.read::<String>("Type").map_err(|_| ValueFault::BackendType)?;
     let raw = RawJson::parse(raw.get())
         .map_err(|error| ValueFault::Backend(JsonFault::unquoted(&error)))?;
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
@@ -359,14 +310,8 @@ impl Family {
         [
             (self.network, network),
             (self.len, !network && differs(|a, b| a.len != b.len)),
-            (
-                self.min,
-                !network && differs(|a, b| a.len == b.len && a.min != b.min),
-            ),
-            (
-                self.max,
-                !network && differs(|a, b| a.len == b.len && a.max != b.max),
-            ),
+            (self.min, !network && differs(|a, b| a.len == b.len && a.min != b.min)),
+            (self.max, !network && differs(|a, b| a.len == b.len && a.max != b.max)),
         ]
     }
 }
@@ -417,11 +362,7 @@ fn pool(object: &Object<'_>, family: &Family) -> Result<Pool, ConfigError> {
                 longest: family.width - 4,
             });
         }
-        if prefix <= family.usual_len - 2 {
-            family.usual_len
-        } else {
-            prefix + 2
-        }
+        if prefix <= family.usual_len - 2 { family.usual_len } else { prefix + 2 }
     };
     let step = 1u128 << u32::from(family.width - len);
     let first = bits(network.network());
@@ -463,12 +404,7 @@ fn pool(object: &Object<'_>, family: &Family) -> Result<Pool, ConfigError> {
             max: (family.max, address(max, network)),
         });
     }
-    Ok(Pool {
-        network,
-        len,
-        min: address(min, network),
-        max: address(max, network),
-    })
+    Ok(Pool { network, len, min: address(min, network), max: address(max, network) })
 }
 
 fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
@@ -479,15 +415,9 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
         return Err(missing());
     }
     let bad = |why| {
-        ConfigError::from(ValueFault::Network {
-            member: family.network,
-            value: text.clone(),
-            why,
-        })
+        ConfigError::from(ValueFault::Network { member: family.network, value: text.clone(), why })
     };
-    let net = IpNet::from_str(&text)
-        .map_err(|_| bad(NetworkFault::Form))?
-        .trunc();
+    let net = IpNet::from_str(&text).map_err(|_| bad(NetworkFault::Form))?.trunc();
     match net {
         IpNet::V4(_) if family.width == 32 => Ok(net),
         IpNet::V6(v6) if family.width == 128 && v6.addr().to_ipv4_mapped().is_none() => Ok(net),
@@ -600,10 +530,7 @@ mod tests {
             (pool.min.to_string(), pool.max.to_string(), pool.len),
             ("10.10.0.0".into(), "10.99.0.0".into(), 20)
         );
-        assert_eq!(
-            v4(r#"{"Network":"10.3.7.9/16"}"#).network.to_string(),
-            "10.3.0.0/16"
-        );
+        assert_eq!(v4(r#"{"Network":"10.3.7.9/16"}"#).network.to_string(), "10.3.0.0/16");
         assert_eq!(v4(r#"{"Network":"10.3.0.0/23"}"#).len, 25);
         assert_eq!(v4(r#"{"Network":"255.255.0.0/16"}"#).size(), 255);
     }
@@ -612,31 +539,16 @@ mod tests {
     fn each_rule_names_its_member() {
         for (text, part) in [
             (r#"{}"#, "please define a correct Network parameter"),
-            (
-                r#"{"Network":""}"#,
-                "please define a correct Network parameter",
-            ),
+            (r#"{"Network":""}"#, "please define a correct Network parameter"),
             (r#"{"Network":null}"#, "invalid CIDR address: null"),
             (r#"{"Network":"fd00::/48"}"#, "invalid IPv4 CIDR format"),
-            (
-                r#"{"Network":"::ffff:10.0.0.0/112"}"#,
-                "invalid IPv4 CIDR format",
-            ),
-            (
-                r#"{"Network":"10.0.0.0/16","SubnetLen":31}"#,
-                "SubnetLen must be less than /31",
-            ),
-            (
-                r#"{"Network":"10.0.0.0/16","SubnetLen":17}"#,
-                "at least four subnets",
-            ),
+            (r#"{"Network":"::ffff:10.0.0.0/112"}"#, "invalid IPv4 CIDR format"),
+            (r#"{"Network":"10.0.0.0/16","SubnetLen":31}"#, "SubnetLen must be less than /31"),
+            (r#"{"Network":"10.0.0.0/16","SubnetLen":17}"#, "at least four subnets"),
             (r#"{"Network":"10.0.0.0/16","SubnetLen":24.0}"#, "SubnetLen"),
             (r#"{"Network":"10.0.0.0/16","SubnetLen":"24"}"#, "SubnetLen"),
             (r#"{"Network":"10.0.0.0/16","SubnetLen":-1}"#, "SubnetLen"),
-            (
-                r#"{"Network":"10.0.0.0/29"}"#,
-                "Minimum useful network prefix is /28",
-            ),
+            (r#"{"Network":"10.0.0.0/29"}"#, "Minimum useful network prefix is /28"),
             (
                 r#"{"Network":"10.0.0.0/16","SubnetMin":"10.1.0.0"}"#,
                 "SubnetMin is not in the range of the Network",
@@ -662,10 +574,7 @@ mod tests {
                 r#"{"EnableIPv6":true,"Network":"10.0.0.0/16","IPv6Network":"10.0.0.0/16"}"#,
                 "invalid IPv6 CIDR format",
             ),
-            (
-                r#"{"EnableIPv6":true,"Network":"10.0.0.0/16","IPv6Network":"fd00::/125"}"#,
-                "/124",
-            ),
+            (r#"{"EnableIPv6":true,"Network":"10.0.0.0/16","IPv6Network":"fd00::/125"}"#, "/124"),
             (
                 r#"{"Network":"10.0.0.0/16","Backend":7}"#,
                 "error decoding Backend property of config",
@@ -683,10 +592,7 @@ mod tests {
             (r#"{"Network":"10.0.0.0/16"}"#, "udp"),
             (r#"{"Network":"10.0.0.0/16","Backend":null}"#, ""),
             (r#"{"Network":"10.0.0.0/16","Backend":{}}"#, ""),
-            (
-                r#"{"network":"10.0.0.0/16","BACKEND":{"type":"VXLAN","VNI":7}}"#,
-                "vxlan",
-            ),
+            (r#"{"network":"10.0.0.0/16","BACKEND":{"type":"VXLAN","VNI":7}}"#, "vxlan"),
         ] {
             assert_eq!(NetworkConfig::parse(text).unwrap().backend, kind, "{text}");
         }

@@ -47,12 +47,7 @@ impl DirManager {
     /// Creates the manager. The function does not access the directory, which may still be missing.
     pub fn new(root: PathBuf) -> Self {
         let files = Arc::new(Files::new(root.clone()));
-        Self::on(Directory {
-            root,
-            files,
-            worker: Worker::new(TIMEOUT),
-            counters: Arc::default(),
-        })
+        Self::on(Directory { root, files, worker: Worker::new(TIMEOUT), counters: Arc::default() })
     }
 }
 
@@ -109,11 +104,7 @@ impl Registry for Directory {
         self.ask(move |files| match request {
             Request::List => files.list(None).map(|whole| Answer::Listing(whole.listing)),
             Request::LastSeen { key, .. } => files.last_seen(&key).map(Answer::LastSeen),
-            Request::Txn {
-                compare,
-                write,
-                key,
-            } => files.txn(&compare, &write, &key),
+            Request::Txn { compare, write, key } => files.txn(&compare, &write, &key),
             Request::KeepAlive { key, .. } => files.touch(&key).map(Answer::Alive),
             Request::Grant => Ok(Answer::Granted(0)),
             Request::Inherit { .. } => Ok(Answer::Alive(false)),
@@ -126,10 +117,8 @@ impl Registry for Directory {
 #[async_trait]
 impl KeyStore for Directory {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
-        let text = self
-            .ask(Files::config)
-            .await
-            .map_err(|Unanswered(why)| Error::Unavailable(why))?;
+        let text =
+            self.ask(Files::config).await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
         NetworkConfig::parse(&String::from_utf8_lossy(&text))
             .map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
     }
@@ -163,9 +152,7 @@ impl KeyStore for Directory {
                 let _ = notices.send(Notice::Reconnected);
             }
             known = present;
-            changes
-                .within(if watched { POLL_INTERVAL } else { RETRY })
-                .await;
+            changes.within(if watched { POLL_INTERVAL } else { RETRY }).await;
         }
     }
 
@@ -179,10 +166,7 @@ impl KeyStore for Directory {
 
     async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered> {
         let key = item.entry.key.clone();
-        Ok(Liveness {
-            heard: self.ask(move |files| files.last_seen(&key)).await?,
-            left: None,
-        })
+        Ok(Liveness { heard: self.ask(move |files| files.last_seen(&key)).await?, left: None })
     }
 }
 
@@ -219,9 +203,7 @@ impl<'a> Peers<'a> {
                 tokio::time::sleep(RETRY).await;
                 true
             } else if self.known.is_some() {
-                self.changes
-                    .within(if self.watched { PROBE } else { RETRY })
-                    .await
+                self.changes.within(if self.watched { PROBE } else { RETRY }).await
             } else {
                 true
             };
@@ -241,11 +223,7 @@ impl<'a> Peers<'a> {
     }
 
     fn compare(&mut self, whole: Whole) {
-        let Whole {
-            listing,
-            flawed,
-            watched,
-        } = whole;
+        let Whole { listing, flawed, watched } = whole;
         // Only a complete read shows that the directory is available. Reading a single file does not.
         self.directory.counters.set_available();
         self.watched = watched;
@@ -253,31 +231,20 @@ impl<'a> Peers<'a> {
         self.following.resumed();
         let directory = self.directory;
         let counters = &directory.counters;
-        let present: BTreeMap<String, Entry> = listing
-            .entries
-            .into_iter()
-            .map(|entry| (entry.key.clone(), entry))
-            .collect();
-        let readable = || {
-            present
-                .values()
-                .filter(|entry| !flawed.contains_key(&entry.key))
-        };
+        let present: BTreeMap<String, Entry> =
+            listing.entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
+        let readable = || present.values().filter(|entry| !flawed.contains_key(&entry.key));
         match &self.known {
             None => {
-                let listing = Listing {
-                    revision: listing.revision,
-                    entries: readable().cloned().collect(),
-                };
-                self.following
-                    .listed(listing, unreadable(counters, &flawed, |_, _| true));
+                let listing =
+                    Listing { revision: listing.revision, entries: readable().cloned().collect() };
+                self.following.listed(listing, unreadable(counters, &flawed, |_, _| true));
             }
             Some(known) => {
                 // A key whose file cannot be read still exists, so its last content stays in force.
-                let unreadable: Vec<Subnets> = unreadable(counters, &flawed, |key, why| {
-                    self.flawed.get(key) != Some(why)
-                })
-                .collect();
+                let unreadable: Vec<Subnets> =
+                    unreadable(counters, &flawed, |key, why| self.flawed.get(key) != Some(why))
+                        .collect();
                 for key in known.keys().filter(|key| !present.contains_key(*key)) {
                     self.following.deleted(key);
                 }
@@ -290,9 +257,7 @@ impl<'a> Peers<'a> {
                 for entry in readable().filter(|entry| !same(entry)) {
                     self.following.written(entry.clone());
                 }
-                unreadable
-                    .into_iter()
-                    .for_each(|subnets| self.following.unreadable(subnets));
+                unreadable.into_iter().for_each(|subnets| self.following.unreadable(subnets));
             }
         }
         self.known = Some(present);

@@ -59,11 +59,7 @@ impl KeyStore for EtcdRegistry {
         let prefix = &self.connections.options().prefix;
         let is_final = |why: &EtcdTrouble| why.has(|kind| kind == FailureKind::Credentials);
         let value = self.get("config").await.map_err(|why| {
-            if is_final(&why) {
-                Error::refused(why)
-            } else {
-                Error::unavailable(why)
-            }
+            if is_final(&why) { Error::refused(why) } else { Error::unavailable(why) }
         })?;
         let value =
             value.ok_or_else(|| Error::unavailable(EtcdTrouble::NoConfig(prefix.clone())))?;
@@ -73,25 +69,13 @@ impl KeyStore for EtcdRegistry {
 
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
         let following = Following::new(self.counters.clone());
-        let peers = Peers {
-            registry: self,
-            recent,
-            anchor: None,
-            watch: None,
-            following,
-            attempt: 0,
-        };
-        stream::unfold(peers, |mut peers| async move {
-            Some((peers.next().await, peers))
-        })
-        .boxed()
+        let peers =
+            Peers { registry: self, recent, anchor: None, watch: None, following, attempt: 0 };
+        stream::unfold(peers, |mut peers| async move { Some((peers.next().await, peers)) }).boxed()
     }
 
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
-        let mut anchor = Anchor::Listed {
-            revision: modified,
-            newest: None,
-        };
+        let mut anchor = Anchor::Listed { revision: modified, newest: None };
         let mut attempt = 0;
         let mut gap: Option<Notice> = None;
         loop {
@@ -132,12 +116,7 @@ impl KeyStore for EtcdRegistry {
                     tracing::info!(reason = %why, "reading this node's lease again");
                     gap = Some(Notice::Discontinuity);
                     match self.revision().await {
-                        Ok(revision) => {
-                            anchor = Anchor::Listed {
-                                revision,
-                                newest: None,
-                            }
-                        }
+                        Ok(revision) => anchor = Anchor::Listed { revision, newest: None },
                         Err(_) => {
                             attempt = self.pause(attempt).await;
                         }
@@ -162,18 +141,11 @@ impl KeyStore for EtcdRegistry {
 
     fn place(&self) -> String {
         let options = self.connections.options();
-        format!(
-            "{}/subnets/ of etcd at {}",
-            options.prefix,
-            options.endpoints.join(",")
-        )
+        format!("{}/subnets/ of etcd at {}", options.prefix, options.endpoints.join(","))
     }
 
     fn nature(&self) -> Nature {
-        Nature {
-            asks_a_server: true,
-            ..Nature::default()
-        }
+        Nature { asks_a_server: true, ..Nature::default() }
     }
 
     async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered> {
@@ -274,10 +246,7 @@ impl Peers<'_> {
                 .filter(|entry| entry.subnets().is_some())
                 .max_by_key(|entry| entry.modified)
                 .cloned();
-            self.anchor = Some(Anchor::Listed {
-                revision: listing.revision,
-                newest,
-            });
+            self.anchor = Some(Anchor::Listed { revision: listing.revision, newest });
             self.following.listed(listing, []);
             return Ok(());
         };

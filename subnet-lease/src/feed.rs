@@ -156,8 +156,7 @@ impl<'a> Feed<'a> {
 
     fn publish(&mut self, discontinuity: bool) -> (Arc<LeaseTable>, Option<Duration>) {
         let terms = self.terms.borrow_and_update().clone();
-        self.standing
-            .update(&self.raw, self.changed.as_ref(), &terms);
+        self.standing.update(&self.raw, self.changed.as_ref(), &terms);
         self.changed = Some(BTreeSet::new());
         self.tell();
         self.reading.cut_off = self.cut_off(&terms);
@@ -171,11 +170,7 @@ impl<'a> Feed<'a> {
             discontinuity,
             self.reading.interrupted.is_some(),
         );
-        self.reading.seen = self
-            .raw
-            .iter()
-            .filter(|lease| !terms.is_own(&lease.subnets))
-            .count();
+        self.reading.seen = self.raw.iter().filter(|lease| !terms.is_own(&lease.subnets)).count();
         self.reading.waiting = self.hold_down.waiting();
         published
     }
@@ -214,19 +209,13 @@ impl<'a> Feed<'a> {
         let mut now: BTreeMap<Subnets, Vec<Refused>> = BTreeMap::new();
         for refusal in refused {
             // A lease may have several refusals, one per family.
-            if !self
-                .logged
-                .get(&refusal.subnets)
-                .is_some_and(|logged| logged.contains(refusal))
-            {
+            if !self.logged.get(&refusal.subnets).is_some_and(|logged| logged.contains(refusal)) {
                 lines += 1;
                 if lines <= LINES {
                     tracing::warn!(reason = refusal.reason().label(), subnet = %refusal.subnets, error = %refusal, "flanneld does not use a lease");
                 }
             }
-            now.entry(refusal.subnets)
-                .or_default()
-                .push(refusal.clone());
+            now.entry(refusal.subnets).or_default().push(refusal.clone());
         }
         if lines > LINES {
             tracing::warn!(
@@ -247,10 +236,7 @@ mod tests {
     use types::Dual;
 
     fn lease(third: u8, public: [u8; 4], node: bool) -> Lease {
-        let node = node.then(|| NodeId {
-            id: format!("n{third}").into(),
-            ..NodeId::default()
-        });
+        let node = node.then(|| NodeId { id: format!("n{third}").into(), ..NodeId::default() });
         let attrs = LeaseAttrs {
             public_ip: Some(public.into()),
             backend: "host-gw".to_owned(),
@@ -258,12 +244,7 @@ mod tests {
             ..LeaseAttrs::default()
         };
         let subnets = Dual::V4(ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap());
-        Lease {
-            subnets,
-            attrs,
-            term: Term::Reserved,
-            since: i64::from(third),
-        }
+        Lease { subnets, attrs, term: Term::Reserved, since: i64::from(third) }
     }
 
     /// Returns the number of the given leases that admission refuses, and the value of `cut_off`.
@@ -281,11 +262,9 @@ mod tests {
             history: Arc::default(),
         };
         let (_keep, terms) = watch::channel(Arc::new(terms));
-        let events = futures_util::stream::iter([LeaseEvent::Reset {
-            leases,
-            unreadable: BTreeSet::new(),
-        }])
-        .boxed();
+        let events =
+            futures_util::stream::iter([LeaseEvent::Reset { leases, unreadable: BTreeSet::new() }])
+                .boxed();
         let (feed, _) = Feed::begin(events, terms).await;
         (feed.reading.refused.len(), feed.reading.cut_off)
     }
@@ -301,31 +280,18 @@ mod tests {
         // The backend can reach none of these nodes.
         let far = |third| lease(third, [10, 99, 0, third], true);
         assert_eq!(read(vec![far(3), far(4)]).await, (2, Some(2)));
-        assert_eq!(
-            read(vec![far(3), far(4), lease(2, [192, 168, 56, 2], true)]).await,
-            (2, None)
-        );
+        assert_eq!(read(vec![far(3), far(4), lease(2, [192, 168, 56, 2], true)]).await, (2, None));
         // These nodes still run with the previous configuration.
         let before = |third| {
             let lease = lease(third, [192, 168, 56, third], true);
-            Lease {
-                attrs: LeaseAttrs {
-                    backend: "vxlan".into(),
-                    ..lease.attrs
-                },
-                ..lease
-            }
+            Lease { attrs: LeaseAttrs { backend: "vxlan".into(), ..lease.attrs }, ..lease }
         };
         assert_eq!(read(vec![before(3), before(4), before(5)]).await.1, None);
         assert_eq!(read(vec![before(3), bad(4), bad(5)]).await, (3, Some(2)));
         // A reservation by an operator is not a node.
         assert_eq!(
-            read(vec![
-                bad(3),
-                lease(4, [127, 0, 0, 1], false),
-                lease(5, [127, 0, 0, 1], false)
-            ])
-            .await,
+            read(vec![bad(3), lease(4, [127, 0, 0, 1], false), lease(5, [127, 0, 0, 1], false)])
+                .await,
             (3, None)
         );
     }

@@ -83,14 +83,12 @@ impl ConnectFailure {
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut next = Some(error);
         while let Some(error) = next {
-            let failure = match (
-                error.downcast_ref::<io::Error>(),
-                error.downcast_ref::<rustls::Error>(),
-            ) {
-                (Some(error), _) => system(error),
-                (_, Some(error)) => tls(error),
-                _ => None,
-            };
+            let failure =
+                match (error.downcast_ref::<io::Error>(), error.downcast_ref::<rustls::Error>()) {
+                    (Some(error), _) => system(error),
+                    (_, Some(error)) => tls(error),
+                    _ => None,
+                };
             if let Some(failure) = failure {
                 return failure;
             }
@@ -127,9 +125,7 @@ fn system(error: &io::Error) -> Option<ConnectFailure> {
         ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Some(ConnectFailure::NoRoute),
         ErrorKind::TimedOut => Some(ConnectFailure::Silent),
         _ if error.raw_os_error().is_none()
-            && error
-                .to_string()
-                .starts_with("failed to lookup address information") =>
+            && error.to_string().starts_with("failed to lookup address information") =>
         {
             Some(ConnectFailure::Name)
         }
@@ -165,21 +161,15 @@ mod tests {
             (system(nix::libc::ECONNRESET), StoreCause::Other),
             (tls(expired), StoreCause::CertificateExpired),
             (
-                tls(rustls::Error::InvalidCertificate(
-                    CertificateError::UnknownIssuer,
-                )),
+                tls(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)),
                 StoreCause::CertificateAuthority,
             ),
             (
-                tls(rustls::Error::AlertReceived(
-                    AlertDescription::CertificateExpired,
-                )),
+                tls(rustls::Error::AlertReceived(AlertDescription::CertificateExpired)),
                 StoreCause::CertificateExpired,
             ),
             (
-                tls(rustls::Error::InvalidMessage(
-                    InvalidMessage::InvalidContentType,
-                )),
+                tls(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)),
                 StoreCause::Tls,
             ),
             (tls(rustls::Error::DecryptError), StoreCause::Tls),
@@ -190,13 +180,8 @@ mod tests {
 
     #[test]
     fn name_that_cannot_be_resolved_is_recognised() {
-        let error = std::net::ToSocketAddrs::to_socket_addrs("no.such.name.invalid:1")
-            .err()
-            .unwrap();
-        assert_eq!(
-            ConnectFailure::of(&error),
-            ConnectFailure::Name,
-            "{error:?}"
-        );
+        let error =
+            std::net::ToSocketAddrs::to_socket_addrs("no.such.name.invalid:1").err().unwrap();
+        assert_eq!(ConnectFailure::of(&error), ConnectFailure::Name, "{error:?}");
     }
 }

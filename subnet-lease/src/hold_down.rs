@@ -57,9 +57,7 @@ struct Held {
 impl Held {
     /// Excludes the time since `from` from the hold-down, and extends the remaining time to at least 5 s.
     fn resume(&mut self, from: Duration, now: Duration) {
-        let counted = from
-            .saturating_sub(self.since)
-            .min(self.wait.saturating_sub(HOLD_DOWN));
+        let counted = from.saturating_sub(self.since).min(self.wait.saturating_sub(HOLD_DOWN));
         self.since = now.saturating_sub(counted);
     }
 }
@@ -104,9 +102,7 @@ impl HoldDown {
 
     /// Excludes from the hold-downs the time in which the watch was interrupted or the process was stopped.
     fn count_time(&mut self, now: Duration, discontinuity: bool, interrupted: bool) {
-        let stalled = self
-            .last_step
-            .is_some_and(|last| now.saturating_sub(last) > MAX_STALL)
+        let stalled = self.last_step.is_some_and(|last| now.saturating_sub(last) > MAX_STALL)
             && !self.held.is_empty();
         let ended = self.interruption.filter(|_| !interrupted);
         let brief = ended.filter(|ended| {
@@ -120,14 +116,8 @@ impl HoldDown {
             }
         }
         self.interruption = interrupted.then(|| {
-            let known = self.interruption.unwrap_or(Interruption {
-                since: now,
-                relisted: false,
-            });
-            Interruption {
-                relisted: known.relisted || discontinuity,
-                ..known
-            }
+            let known = self.interruption.unwrap_or(Interruption { since: now, relisted: false });
+            Interruption { relisted: known.relisted || discontinuity, ..known }
         });
         self.last_step = Some(now);
     }
@@ -139,30 +129,18 @@ impl HoldDown {
             .changes(admitted)
             .filter_map(|(was, is)| was.filter(|_| is.is_none()).cloned())
             .collect();
-        self.removals
-            .retain(|at| now.saturating_sub(*at) <= BURST_WINDOW);
+        self.removals.retain(|at| now.saturating_sub(*at) <= BURST_WINDOW);
         self.removals.extend(vanished.iter().map(|_| now));
         let total = admitted.len() + self.removals.len();
         let burst = self.removals.len() > 3 && self.removals.len() * 5 > total;
-        let wait = if burst || now < self.wary_until {
-            LONG_HOLD_DOWN
-        } else {
-            HOLD_DOWN
-        };
+        let wait = if burst || now < self.wary_until { LONG_HOLD_DOWN } else { HOLD_DOWN };
         if burst {
             for held in self.held.values_mut() {
                 held.wait = LONG_HOLD_DOWN;
             }
         }
         for lease in vanished {
-            self.held.insert(
-                lease.subnets,
-                Held {
-                    lease,
-                    wait,
-                    since: now,
-                },
-            );
+            self.held.insert(lease.subnets, Held { lease, wait, since: now });
         }
     }
 
@@ -174,8 +152,7 @@ impl HoldDown {
         let due = |held: &Held| !interrupted && now.saturating_sub(held.since) >= held.wait;
         let mut used = UsedSubnets::default();
         admitted.iter().for_each(|lease| used.take(&lease.subnets));
-        self.held
-            .retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
+        self.held.retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
     }
 
     /// Returns the number of leases whose removal the hold-down delays.
@@ -213,10 +190,7 @@ mod tests {
     fn run(hold_down: &mut HoldDown, table: &LeaseTable, from: u64, to: u64) -> usize {
         let mut count = 0;
         for at in (from..=to).step_by(10) {
-            count = hold_down
-                .published(table, seconds(at), false, false)
-                .0
-                .len();
+            count = hold_down.published(table, seconds(at), false, false).0.len();
         }
         count
     }
@@ -260,11 +234,7 @@ mod tests {
             let interrupted = *at >= 350 && at % 350 < cut;
             let relisted = relists && was && !interrupted;
             was = interrupted;
-            hold_down
-                .published(&table(2..20), seconds(*at), relisted, interrupted)
-                .0
-                .len()
-                == 18
+            hold_down.published(&table(2..20), seconds(*at), relisted, interrupted).0.len() == 18
         })
     }
 
@@ -273,11 +243,7 @@ mod tests {
         // The lease vanishes at 1 s and waits 60 s. The interruption at 35 s does not count.
         assert_eq!(removed_under_cuts(60, 20, false), Some(10 + 600 + 20));
         assert_eq!(removed_under_cuts(60, 40, false), Some(10 + 600 + 40));
-        assert_eq!(
-            removed_under_cuts(60, 50, false),
-            None,
-            "an interruption as long as a gap"
-        );
+        assert_eq!(removed_under_cuts(60, 50, false), None, "an interruption as long as a gap");
         assert_eq!(
             removed_under_cuts(60, 20, true),
             None,
@@ -291,13 +257,7 @@ mod tests {
         hold_down.published(&table(1..20), seconds(0), false, false);
         assert_eq!(run(&mut hold_down, &table(2..20), 10, 50), 19);
         // Without the interruption, the removal would be due at 6 s.
-        assert_eq!(
-            hold_down
-                .published(&table(2..20), seconds(58), false, true)
-                .0
-                .len(),
-            19
-        );
+        assert_eq!(hold_down.published(&table(2..20), seconds(58), false, true).0.len(), 19);
         assert_eq!(run(&mut hold_down, &table(2..20), 68, 112), 19);
         assert_eq!(run(&mut hold_down, &table(2..20), 118, 118), 18);
     }
@@ -308,13 +268,7 @@ mod tests {
         hold_down.published(&table(1..20), seconds(0), false, false);
         hold_down.published(&table(2..20), seconds(10), false, false);
         for at in (20..1000).step_by(10) {
-            assert_eq!(
-                hold_down
-                    .published(&table(2..20), seconds(at), false, true)
-                    .0
-                    .len(),
-                19
-            );
+            assert_eq!(hold_down.published(&table(2..20), seconds(at), false, true).0.len(), 19);
         }
         assert_eq!(run(&mut hold_down, &table(2..20), 1000, 1040), 19);
         // The process was stopped for ten minutes, so the wait starts over.

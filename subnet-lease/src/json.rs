@@ -43,11 +43,7 @@ impl<'a> Object<'a> {
 
     /// Returns the value of the last member with the given name, ignoring case.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
-        self.0
-            .iter()
-            .rev()
-            .find(|(key, _)| same_name(key, name))
-            .map(|(_, value)| *value)
+        self.0.iter().rev().find(|(key, _)| same_name(key, name)).map(|(_, value)| *value)
     }
 
     /// Parses the value of the last member with the given name. The function returns `None` if the member is absent or `null`.
@@ -58,13 +54,11 @@ impl<'a> Object<'a> {
         match self.get(name) {
             None => Ok(None),
             Some(raw) if raw.get() == "null" => Ok(None),
-            Some(raw) => serde_json::from_str(raw.get())
-                .map(Some)
-                .map_err(|error| MemberError {
-                    member: name.to_owned(),
-                    value: Some(excerpt(raw.get())),
-                    fault: JsonFault::quoted(&error),
-                }),
+            Some(raw) => serde_json::from_str(raw.get()).map(Some).map_err(|error| MemberError {
+                member: name.to_owned(),
+                value: Some(excerpt(raw.get())),
+                fault: JsonFault::quoted(&error),
+            }),
         }
     }
 
@@ -148,10 +142,9 @@ impl JsonFault {
     pub fn unquoted(error: &serde_json::Error) -> Self {
         match error.classify() {
             // For this category, the parser quotes the value that it found.
-            serde_json::error::Category::Data => Self::OtherType {
-                line: error.line(),
-                column: error.column(),
-            },
+            serde_json::error::Category::Data => {
+                Self::OtherType { line: error.line(), column: error.column() }
+            }
             _ => Self::quoted(error),
         }
     }
@@ -175,11 +168,8 @@ pub fn excerpt(text: &str) -> String {
 
 /// Returns the first `limit` characters of a text on one line.
 pub(crate) fn excerpt_within(text: &str, limit: usize) -> String {
-    let mut line: String = text
-        .chars()
-        .take(limit)
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let mut line: String =
+        text.chars().take(limit).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(limit).is_some() {
         line.push_str("...");
     }
@@ -197,13 +187,7 @@ mod tests {
         assert_eq!(object.read::<u32>("A").unwrap(), Some(3));
         assert_eq!(object.read::<u32>("backend").unwrap(), Some(2));
         assert_eq!(object.read::<u32>("N").unwrap(), None);
-        assert!(
-            object
-                .read::<u32>("huge")
-                .unwrap_err()
-                .member
-                .contains("huge")
-        );
+        assert!(object.read::<u32>("huge").unwrap_err().member.contains("huge"));
         assert!(Object::parse("{} x").is_err());
         assert!(Object::parse("null").is_err());
     }

@@ -148,25 +148,13 @@ impl KubeManager {
         let (own_out, own) = watch::channel(OwnState::default());
         let infos = watch::Sender::new(0);
         let all = Arc::new(All::new(&name));
-        let merging = Task(tokio::spawn(merge(
-            own.clone(),
-            all.changes(),
-            infos.clone(),
-        )));
+        let merging = Task(tokio::spawn(merge(own.clone(), all.changes(), infos.clone())));
         let following = {
-            let (api, all, sink) = (
-                api.clone(),
-                all.clone(),
-                OwnSink {
-                    out: own_out.clone(),
-                    name: name.clone(),
-                },
-            );
+            let (api, all, sink) =
+                (api.clone(), all.clone(), OwnSink { out: own_out.clone(), name: name.clone() });
             let name = name.clone();
             Task(tokio::spawn(async move {
-                Follower::new(&api, Some(&name), &all.stagger, sink)
-                    .run()
-                    .await;
+                Follower::new(&api, Some(&name), &all.stagger, sink).run().await;
             }))
         };
         Ok(Self {
@@ -200,12 +188,8 @@ impl KubeManager {
 
     /// Starts the task that follows all Nodes.
     fn follow_everybody(&self, networks: Subnets) -> Task {
-        let (api, all, sink, mut own) = (
-            self.api.clone(),
-            self.all.clone(),
-            AllSink(self.all.clone()),
-            self.own.clone(),
-        );
+        let (api, all, sink, mut own) =
+            (self.api.clone(), self.all.clone(), AllSink(self.all.clone()), self.own.clone());
         Task(tokio::spawn(async move {
             // The first response about this node's Node shows whether the server streams lists or needs pages, and which place this node has among the
             // others.
@@ -253,9 +237,7 @@ impl KubeManager {
     /// Returns the error for a missing Node, with the name of an existing Node that has a similar name.
     fn no_node(&self) -> KubeTrouble {
         let name = &self.name;
-        let similar = self
-            .all
-            .with(|nodes| nodes.similar(name).map(str::to_owned));
+        let similar = self.all.with(|nodes| nodes.similar(name).map(str::to_owned));
         KubeTrouble::NoNode(name.clone(), similar)
     }
 
@@ -288,9 +270,8 @@ impl KubeManager {
     async fn assigned(&self, config: &NetworkConfig) -> Result<(Arc<Node>, Assigned), Reason> {
         let node = self.own_node().await?;
         self.everybody_known().await?;
-        let assigned = self
-            .all
-            .with(|nodes| Assigned::of(&node, config, nodes, &self.api.options().net_conf));
+        let assigned =
+            self.all.with(|nodes| Assigned::of(&node, config, nodes, &self.api.options().net_conf));
         match assigned {
             Ok(assigned) => Ok((node, assigned)),
             Err(why) => {
@@ -306,12 +287,8 @@ impl KubeManager {
         if !self.reported.events.lock().take(&event, Instant::now()) {
             return;
         }
-        let (api, extras, events, node) = (
-            self.api.clone(),
-            self.extras.clone(),
-            self.reported.events.clone(),
-            node.clone(),
-        );
+        let (api, extras, events, node) =
+            (self.api.clone(), self.extras.clone(), self.reported.events.clone(), node.clone());
         tokio::spawn(async move {
             if !extras.event(&api, &node, &event).await {
                 events.lock().retract(&event);
@@ -329,12 +306,7 @@ impl KubeManager {
         for typo in annotations::typos(&node.annotations) {
             let key = self.api.options().prefix.key(typo.name);
             let value = crate::json::excerpt(&typo.value);
-            let trouble = KubeTrouble::Typo {
-                node: name.clone(),
-                key,
-                value,
-                family: typo.family,
-            };
+            let trouble = KubeTrouble::Typo { node: name.clone(), key, value, family: typo.family };
             self.tell_once(node, NodeEvent::Typo(trouble.clone()));
             if typo.names_interface {
                 // The caller that waits for this node logs the reason.
@@ -387,9 +359,7 @@ impl LeaseStore for KubeManager {
         value: String,
         present: Option<&Entry>,
     ) -> Result<bool, Reason> {
-        NodeClient::over(&self.api)
-            .reserve(subnets, value, present)
-            .await
+        NodeClient::over(&self.api).reserve(subnets, value, present).await
     }
 }
 
@@ -415,12 +385,8 @@ impl SubnetManager for KubeManager {
         let (node, assigned) = self.assigned(config).await.map_err(Error::Unavailable)?;
         self.refuse_typos(&node).map_err(Error::Unavailable)?;
         let public = Dual::from_options(
-            annotations::v4(&node.annotations, annotations::NODE_PUBLIC_IP)
-                .ok()
-                .flatten(),
-            annotations::v6(&node.annotations, annotations::NODE_PUBLIC_IPV6)
-                .ok()
-                .flatten(),
+            annotations::v4(&node.annotations, annotations::NODE_PUBLIC_IP).ok().flatten(),
+            annotations::v6(&node.annotations, annotations::NODE_PUBLIC_IPV6).ok().flatten(),
         );
         Ok(Some(NodeInfo {
             id: self.name.clone(),
@@ -434,11 +400,7 @@ impl SubnetManager for KubeManager {
     }
 
     async fn daemon_pods(&self, namespace: &str) -> Option<Result<Vec<DaemonPod>, Reason>> {
-        Some(
-            daemon_pods::list(&self.api, namespace, &self.name)
-                .await
-                .map_err(Reason::from),
-        )
+        Some(daemon_pods::list(&self.api, namespace, &self.name).await.map_err(Reason::from))
     }
 
     fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
@@ -448,19 +410,14 @@ impl SubnetManager for KubeManager {
     /// Returns the time since a node's last heartbeat, from the Nodes already read, without a request.
     async fn last_heard(&self, lease: &Subnets) -> Option<LastHeard> {
         let report = self.all.with(|nodes| nodes.report(lease))?;
-        let since = jiff::Timestamp::now()
-            .as_second()
-            .saturating_sub(report.since);
+        let since = jiff::Timestamp::now().as_second().saturating_sub(report.since);
         let ago = match report.ready {
             true => Duration::ZERO,
             false => Duration::from_secs(u64::try_from(since).unwrap_or_default()),
         };
         Some(LastHeard {
             ago,
-            node: Some(NodeHealth {
-                ready: report.ready,
-                cordoned: report.cordoned,
-            }),
+            node: Some(NodeHealth { ready: report.ready, cordoned: report.cordoned }),
         })
     }
 
@@ -510,19 +467,15 @@ impl SubnetManager for KubeManager {
                             term: Term::Reserved,
                             since: node.created,
                         };
-                        state.send_replace(Held {
-                            lease: Some(lease.clone()),
-                            ..Held::default()
-                        });
+                        state.send_replace(Held { lease: Some(lease.clone()), ..Held::default() });
                         self.tell_of_another_subnet(&node, claim, &lease);
                         return Ok(lease);
                     }
                     // Applies whatever changes meanwhile: the server's Retry-After is always respected.
                     Err(failure) => {
                         failures += 1;
-                        let pause = publish::RETRY
-                            .after(failures - 1)
-                            .mul_f64(1.0 + rand::random::<f64>());
+                        let pause =
+                            publish::RETRY.after(failures - 1).mul_f64(1.0 + rand::random::<f64>());
                         (
                             failure.trouble.into(),
                             Some(pause.max(failure.retry_after.unwrap_or_default())),
@@ -545,16 +498,14 @@ impl SubnetManager for KubeManager {
     fn watch(&self) -> BoxStream<'_, LeaseEvent> {
         if !self.following.lists.load(Relaxed) {
             // This backend needs no other nodes.
-            let nobody = LeaseEvent::Reset {
-                leases: Vec::new(),
-                unreadable: BTreeSet::new(),
-            };
+            let nobody = LeaseEvent::Reset { leases: Vec::new(), unreadable: BTreeSet::new() };
             return stream::iter([nobody]).chain(stream::pending()).boxed();
         }
         let watching = Watching::of(&self.all, &self.api.counters);
-        stream::unfold(watching, |mut watching| async move {
-            Some((watching.next().await, watching))
-        })
+        stream::unfold(
+            watching,
+            |mut watching| async move { Some((watching.next().await, watching)) },
+        )
         .boxed()
     }
 
@@ -605,21 +556,15 @@ impl KubeManager {
             return;
         };
         let (node_name, released) = (self.name.to_string(), claim.host.released.clone());
-        let event = NodeEvent::PodCidrChanged {
-            node: node_name,
-            now: lease.subnets,
-            before,
-            released,
-        };
+        let event =
+            NodeEvent::PodCidrChanged { node: node_name, now: lease.subnets, before, released };
         tracing::warn!(node = self.name, reason = %event, "this node's subnet has changed");
         self.tell_once(node, event);
     }
 }
 
 fn has_family(subnets: &Subnets, net: &ipnet::IpNet) -> bool {
-    subnets
-        .nets()
-        .any(|other| other.max_prefix_len() == net.max_prefix_len())
+    subnets.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())
 }
 
 /// Merges the changes of this node's Node and of all Nodes, because a change of any Node may change the information about this node.

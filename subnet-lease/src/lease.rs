@@ -50,18 +50,12 @@ pub struct LeaseAttrs {
 impl LeaseAttrs {
     /// Returns the addresses at which peers reach the node, IPv4 first.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
-        Family::ALL
-            .map(|family| self.public_for(family))
-            .into_iter()
-            .flatten()
+        Family::ALL.map(|family| self.public_for(family)).into_iter().flatten()
     }
 
     /// Returns the node's public address of an address family.
     pub fn public_for(&self, family: Family) -> Option<IpAddr> {
-        family.pick(
-            self.public_ip.map(IpAddr::V4),
-            self.public_ipv6.map(IpAddr::V6),
-        )
+        family.pick(self.public_ip.map(IpAddr::V4), self.public_ipv6.map(IpAddr::V6))
     }
 
     /// Returns the public addresses; `None` if the lease has no public address.
@@ -86,10 +80,7 @@ impl LeaseAttrs {
 
     /// Returns the node's public addresses as text for messages.
     pub fn public_text(&self) -> String {
-        self.public().map_or_else(
-            || "no public address".to_owned(),
-            |public| public.to_string(),
-        )
+        self.public().map_or_else(|| "no public address".to_owned(), |public| public.to_string())
     }
 }
 
@@ -164,9 +155,7 @@ impl RawJson {
 
     /// Serializes a value to JSON text.
     pub fn of(value: &impl serde::Serialize) -> Self {
-        Self(Arc::from(
-            serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned()),
-        ))
+        Self(Arc::from(serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())))
     }
 
     /// Returns the JSON text.

@@ -411,11 +411,7 @@ impl Counters {
 
     /// Returns the number of calls to the store since the start, by kind.
     pub fn calls(&self) -> Vec<(&'static str, u64)> {
-        self.calls
-            .lock()
-            .iter()
-            .map(|(kind, count)| (*kind, *count))
-            .collect()
+        self.calls.lock().iter().map(|(kind, count)| (*kind, *count)).collect()
     }
 
     /// Awaits a request to the store. The function records the duration of the request, and whether the request failed.
@@ -446,10 +442,8 @@ impl Counters {
 
     /// Records that the store has responded or sent data.
     pub fn heard(&self) {
-        self.heard.store(
-            u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX),
-            Ordering::Relaxed,
-        );
+        self.heard
+            .store(u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Returns the time at which the store last responded (boot-time clock).
@@ -511,11 +505,7 @@ impl Counters {
 
     /// Returns the unreadable keys, with the reasons.
     pub fn unreadable_keys(&self) -> Vec<(String, Problem)> {
-        self.unreadable
-            .lock()
-            .iter()
-            .map(|(key, why)| (key.clone(), why.clone()))
-            .collect()
+        self.unreadable.lock().iter().map(|(key, why)| (key.clone(), why.clone())).collect()
     }
 }
 

@@ -25,10 +25,7 @@ pub struct Reason {
 
 impl<E: Lasting> From<E> for Reason {
     fn from(problem: E) -> Self {
-        Self {
-            problem: Problem::of(&problem),
-            topic: problem.topic(),
-        }
+        Self { problem: Problem::of(&problem), topic: problem.topic() }
     }
 }
 
@@ -137,10 +134,7 @@ mod tests {
         assert!(log.news(Some(&expired(1))));
         assert!(!log.news(Some(&expired(2))));
         assert!(log.news(Some(&mistake("it expired 2 s ago"))));
-        assert!(
-            !log.news(Some(&expired(3))),
-            "a repeated problem after another problem"
-        );
+        assert!(!log.news(Some(&expired(3))), "a repeated problem after another problem");
         assert!(log.news(None) && !log.news(None));
         assert!(log.news(Some(&expired(4))), "a problem after a success");
         assert!(log.news(None));

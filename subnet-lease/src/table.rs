@@ -77,19 +77,15 @@ impl LeaseTable {
     pub fn apply(&mut self, event: LeaseEvent) -> bool {
         match event {
             LeaseEvent::Reset { leases, unreadable } => {
-                let mut next: BTreeMap<Subnets, Arc<Lease>> = leases
-                    .into_iter()
-                    .map(|lease| (lease.subnets, self.shared(lease)))
-                    .collect();
+                let mut next: BTreeMap<Subnets, Arc<Lease>> =
+                    leases.into_iter().map(|lease| (lease.subnets, self.shared(lease))).collect();
                 for subnets in &unreadable {
                     if let Some(last_good) = self.leases.get(subnets) {
                         next.entry(*subnets).or_insert_with(|| last_good.clone());
                     }
                 }
-                let blank = unreadable
-                    .into_iter()
-                    .filter(|subnets| !next.contains_key(subnets))
-                    .collect();
+                let blank =
+                    unreadable.into_iter().filter(|subnets| !next.contains_key(subnets)).collect();
                 let changed = next != self.leases || blank != self.unreadable;
                 self.leases = next;
                 self.unreadable = blank;
@@ -127,20 +123,11 @@ impl LeaseTable {
         leases: impl IntoIterator<Item = L>,
         unreadable: BTreeSet<Subnets>,
     ) -> Self {
-        let leases: BTreeMap<Subnets, Arc<Lease>> = leases
-            .into_iter()
-            .map(Into::into)
-            .map(|lease| (lease.subnets, lease))
-            .collect();
-        let unreadable = unreadable
-            .into_iter()
-            .filter(|subnets| !leases.contains_key(subnets))
-            .collect();
-        Self {
-            leases,
-            unreadable,
-            barred: BTreeSet::new(),
-        }
+        let leases: BTreeMap<Subnets, Arc<Lease>> =
+            leases.into_iter().map(Into::into).map(|lease| (lease.subnets, lease)).collect();
+        let unreadable =
+            unreadable.into_iter().filter(|subnets| !leases.contains_key(subnets)).collect();
+        Self { leases, unreadable, barred: BTreeSet::new() }
     }
 
     /// Sets the subnets to which this node must send no packets, because another node has the MAC or key of their leases.
@@ -155,10 +142,7 @@ impl LeaseTable {
         &'a self,
         later: &'a Self,
     ) -> impl Iterator<Item = (Option<&'a Arc<Lease>>, Option<&'a Arc<Lease>>)> {
-        let (mut old, mut new) = (
-            self.leases.iter().peekable(),
-            later.leases.iter().peekable(),
-        );
+        let (mut old, mut new) = (self.leases.iter().peekable(), later.leases.iter().peekable());
         std::iter::from_fn(move || {
             loop {
                 let order = match (old.peek(), new.peek()) {
@@ -171,10 +155,7 @@ impl LeaseTable {
                 let is = if order.is_ge() { new.next() } else { None };
                 let (was, is) = (was.map(|(_, lease)| lease), is.map(|(_, lease)| lease));
                 // Successive tables share most of their leases.
-                if !was
-                    .zip(is)
-                    .is_some_and(|(was, is)| Arc::ptr_eq(was, is) || was == is)
-                {
+                if !was.zip(is).is_some_and(|(was, is)| Arc::ptr_eq(was, is) || was == is) {
                     return Some((was, is));
                 }
             }
@@ -234,8 +215,7 @@ impl LeaseTable {
     /// Returns the leases of the other nodes that the selection `kinds` includes.
     pub fn others(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = &Lease> {
         let own = *own;
-        self.iter()
-            .filter(move |lease| lease.subnets != own && kinds.include(lease))
+        self.iter().filter(move |lease| lease.subnets != own && kinds.include(lease))
     }
 
     /// Returns the other nodes' leases, one entry per family. A family without a public address yields no entry.
@@ -247,39 +227,25 @@ impl LeaseTable {
 impl<'a> Peer<'a> {
     /// Returns one peer for each family of a lease that has a public address of that family.
     pub fn of(lease: &'a Lease) -> impl Iterator<Item = Peer<'a>> {
-        let v4 = lease
-            .subnets
-            .v4()
-            .zip(lease.attrs.public_ip)
-            .map(|(subnet, public)| Peer {
-                subnet: IpNet::V4(*subnet),
-                public_ip: IpAddr::V4(public),
-                data: lease.attrs.data.as_ref(),
-                lease,
-            });
-        let v6 = lease
-            .subnets
-            .v6()
-            .zip(lease.attrs.public_ipv6)
-            .map(|(subnet, public)| Peer {
-                subnet: IpNet::V6(*subnet),
-                public_ip: IpAddr::V6(public),
-                data: lease.attrs.v6_data.as_ref(),
-                lease,
-            });
+        let v4 = lease.subnets.v4().zip(lease.attrs.public_ip).map(|(subnet, public)| Peer {
+            subnet: IpNet::V4(*subnet),
+            public_ip: IpAddr::V4(public),
+            data: lease.attrs.data.as_ref(),
+            lease,
+        });
+        let v6 = lease.subnets.v6().zip(lease.attrs.public_ipv6).map(|(subnet, public)| Peer {
+            subnet: IpNet::V6(*subnet),
+            public_ip: IpAddr::V6(public),
+            data: lease.attrs.v6_data.as_ref(),
+            lease,
+        });
         v4.into_iter().chain(v6)
     }
 }
 
 /// Returns whether the subnets lie in the given networks. The function ignores a subnet whose address family the networks lack.
 pub fn inside(subnets: &Subnets, networks: &Subnets) -> bool {
-    let v4 = subnets
-        .v4()
-        .zip(networks.v4())
-        .map(|(subnet, network)| network.contains(subnet));
-    let v6 = subnets
-        .v6()
-        .zip(networks.v6())
-        .map(|(subnet, network)| network.contains(subnet));
+    let v4 = subnets.v4().zip(networks.v4()).map(|(subnet, network)| network.contains(subnet));
+    let v6 = subnets.v6().zip(networks.v6()).map(|(subnet, network)| network.contains(subnet));
     v4.or(v6).is_some() && v4.unwrap_or(true) && v6.unwrap_or(true)
 }

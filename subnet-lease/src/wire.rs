@@ -79,10 +79,7 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
         out.push_str(",\"BackendType\":");
         push_string(&mut out, &attrs.backend);
     }
-    for (name, data) in [
-        ("BackendData", &attrs.data),
-        ("BackendV6Data", &attrs.v6_data),
-    ] {
+    for (name, data) in [("BackendData", &attrs.data), ("BackendV6Data", &attrs.v6_data)] {
         if let Some(data) = data {
             let _ = write!(out, ",\"{name}\":");
             push_compact(&mut out, data.as_str());
@@ -171,17 +168,9 @@ pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
         .unwrap_or_default();
     let data = raw_member(&object, "BackendData");
     let v6_data = raw_member(&object, "BackendV6Data");
-    let node = object
-        .get("NodeID")
-        .and_then(|raw| serde_json::from_str(raw.get()).ok());
-    const KNOWN: [&str; 6] = [
-        "PublicIP",
-        "PublicIPv6",
-        "BackendType",
-        "BackendData",
-        "BackendV6Data",
-        "NodeID",
-    ];
+    let node = object.get("NodeID").and_then(|raw| serde_json::from_str(raw.get()).ok());
+    const KNOWN: [&str; 6] =
+        ["PublicIP", "PublicIPv6", "BackendType", "BackendData", "BackendV6Data", "NodeID"];
     let unknown = object
         .0
         .iter()
@@ -200,11 +189,9 @@ pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
 }
 
 fn push_node(out: &mut String, node: &NodeId) {
-    for (open, text) in [
-        ("{\"id\":", &*node.id),
-        (",\"name\":", &*node.name),
-        (",\"instance\":", &*node.instance),
-    ] {
+    for (open, text) in
+        [("{\"id\":", &*node.id), (",\"name\":", &*node.name), (",\"instance\":", &*node.instance)]
+    {
         out.push_str(open);
         push_string(out, text);
     }
@@ -286,11 +273,7 @@ mod tests {
     fn key_vectors() {
         for (key, v4, v6) in [
             ("10.12.13.0-24", Some("10.12.13.0/24"), None),
-            (
-                "10.12.13.0-24&fd00:12:13::-56",
-                Some("10.12.13.0/24"),
-                Some("fd00:12:13::/56"),
-            ),
+            ("10.12.13.0-24&fd00:12:13::-56", Some("10.12.13.0/24"), Some("fd00:12:13::/56")),
             ("0.0.0.0-0&fd00:1::-64", None, Some("fd00:1::/64")),
         ] {
             let subnets = parse_key(key).unwrap();
@@ -353,10 +336,7 @@ mod tests {
             assert!(parse_value(bad.as_bytes()).is_err(), "{bad}");
         }
         assert!(
-            parse_value(&vec![b' '; VALUE_LIMIT + 1])
-                .unwrap_err()
-                .to_string()
-                .contains("bytes")
+            parse_value(&vec![b' '; VALUE_LIMIT + 1]).unwrap_err().to_string().contains("bytes")
         );
     }
 }

@@ -63,11 +63,8 @@ impl Bed {
     fn new(urls: &[String]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let net_conf = folder.path().join("net-conf.json");
-        std::fs::write(
-            &net_conf,
-            r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#,
-        )
-        .unwrap();
+        std::fs::write(&net_conf, r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#)
+            .unwrap();
         let options = KubeOptions {
             urls: urls.iter().map(|url| server_url(url).unwrap()).collect(),
             kubeconfig: None,
@@ -132,10 +129,7 @@ impl Log {
     fn keep(&self) -> tracing::subscriber::DefaultGuard {
         let log = self.clone();
         tracing::subscriber::set_default(
-            tracing_subscriber::fmt()
-                .with_writer(move || log.clone())
-                .with_ansi(false)
-                .finish(),
+            tracing_subscriber::fmt().with_writer(move || log.clone()).with_ansi(false).finish(),
         )
     }
 
@@ -182,13 +176,9 @@ async fn token_is_accepted_with_white_space_and_from_its_file_first() {
 
 #[tokio::test]
 async fn token_that_cannot_be_sent_is_named_with_its_file_and_without_its_text() {
-    for bad in [
-        &b"  \n"[..],
-        b"s3cret\nmore",
-        b"s3\xffcret",
-        b"s3cret\x01",
-        "s3cr\u{e9}t".as_bytes(),
-    ] {
+    for bad in
+        [&b"  \n"[..], b"s3cret\nmore", b"s3\xffcret", b"s3cret\x01", "s3cr\u{e9}t".as_bytes()]
+    {
         let server = server(pass);
         let bed = Bed::with_user(&server, r#"{"tokenFile":"token"}"#, "");
         std::fs::write(bed.path("token"), bad).unwrap();
@@ -236,9 +226,7 @@ async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gon
             None => std::fs::remove_file(bed.path("token")).unwrap(),
         }
         later(Duration::from_secs(61)).await;
-        manager
-            .tell_operator(&Problem::in_words(format!("{want} {}", text.is_some())))
-            .await;
+        manager.tell_operator(&Problem::in_words(format!("{want} {}", text.is_some()))).await;
         until(|| server.calls().into_iter().filter(is_event).count() > known).await;
         assert_eq!(last(), want);
     }
@@ -248,25 +236,15 @@ async fn token_file_is_read_each_minute_and_the_last_token_stays_while_it_is_gon
 async fn busy_server_keeps_its_connection_when_there_is_no_other() {
     let of_servers = |call: &Call| call.path.contains("endpointslices");
     for code in [429, 500, 503] {
-        let server = server(move |call| {
-            if of_servers(call) {
-                refuse(code)
-            } else {
-                pass(call)
-            }
-        });
+        let server = server(move |call| if of_servers(call) { refuse(code) } else { pass(call) });
         let bed = Bed::new(&[server.url()]);
         let manager = bed.open().await.unwrap();
         known(&manager).await;
         for _ in 0..4 {
             assert!(manager.servers().await.is_empty());
         }
-        let used: Vec<SocketAddr> = server
-            .calls()
-            .iter()
-            .filter(|call| of_servers(call))
-            .map(|call| call.from)
-            .collect();
+        let used: Vec<SocketAddr> =
+            server.calls().iter().filter(|call| of_servers(call)).map(|call| call.from).collect();
         assert_eq!(used.len(), 4, "{code}");
         assert!(
             used.iter().all(|connection| *connection == used[0]),
@@ -301,9 +279,7 @@ fn streamed(node: &Value) -> String {
     let end = json!({ "metadata": {
         "resourceVersion": node["metadata"]["resourceVersion"], "annotations": { "k8s.io/initial-events-end": "true" } } });
     let lines = [("ADDED", node), ("BOOKMARK", &end)];
-    lines
-        .map(|(kind, object)| format!("{}\n", json!({ "type": kind, "object": object })))
-        .concat()
+    lines.map(|(kind, object)| format!("{}\n", json!({ "type": kind, "object": object }))).concat()
 }
 
 /// A watch with these lines, followed by an error that ends the watch.
@@ -374,24 +350,12 @@ async fn first_expired_watch_after_a_good_one_is_listed_again_at_once() {
     });
     server.forget();
     later(Duration::from_secs(101)).await;
-    until(|| {
-        server
-            .calls()
-            .iter()
-            .any(|call| is_of_all(call) && is_stream(call))
-    })
-    .await;
+    until(|| server.calls().iter().any(|call| is_of_all(call) && is_stream(call))).await;
 }
 
 #[tokio::test]
 async fn right_to_post_events_that_is_granted_later_is_noticed() {
-    let server = server(|call| {
-        if is_event(call) {
-            refuse(403)
-        } else {
-            pass(call)
-        }
-    });
+    let server = server(|call| if is_event(call) { refuse(403) } else { pass(call) });
     let log = Log::default();
     let _guard = log.keep();
     let bed = Bed::new(&[server.url()]);
@@ -417,9 +381,7 @@ async fn right_to_post_events_that_is_granted_later_is_noticed() {
     posted(&problem, 3).await;
     posted(&Problem::in_words("another"), 4).await;
     let lines = log.lines();
-    let refusals = lines
-        .iter()
-        .filter(|line| line.contains("cannot post Events"));
+    let refusals = lines.iter().filter(|line| line.contains("cannot post Events"));
     assert_eq!(refusals.count(), 1, "{lines:#?}");
 }
 
@@ -433,10 +395,7 @@ async fn node_waits_for_its_turn_after_a_boot_and_after_a_break() {
     let node = |number: usize| {
         let (name, cidr) = (format!("n{number}"), format!("10.244.{number}.0/24"));
         let metadata = json!({ "name": name, "uid": name, "resourceVersion": "1", "creationTimestamp": "2020-01-01T00:00:00Z" });
-        (
-            ("nodes", "", name),
-            json!({ "metadata": metadata, "spec": { "podCIDR": cidr } }),
-        )
+        (("nodes", "", name), json!({ "metadata": metadata, "spec": { "podCIDR": cidr } }))
     };
     let nodes: Vec<_> = (0..=100).map(node).collect();
     let folder = tempfile::tempdir().unwrap();
@@ -454,11 +413,7 @@ async fn node_waits_for_its_turn_after_a_boot_and_after_a_break() {
     let is_of_all = |call: &Call| call.is_of_nodes() && !call.path.contains("fieldSelector");
     let is_list = |call: &Call| is_of_all(call) && !call.is_watch();
     let at = |is: &dyn Fn(&Call) -> bool| {
-        server
-            .calls()
-            .iter()
-            .find(|call| is(call))
-            .map(|call| call.at)
+        server.calls().iter().find(|call| is(call)).map(|call| call.at)
     };
     until(|| at(&|call| is_of_all(call) && call.is_watch()).is_some()).await;
     let waited = at(&is_list).unwrap() - began;
@@ -482,21 +437,17 @@ async fn tool_finds_the_configuration_in_whichever_namespace_it_is() {
             api.admin().create(&path, &map).unwrap();
         }
         let server = api.on_loopback().unwrap();
-        server.on(
-            move |call| match call.path.starts_with("/api/v1/configmaps?") {
-                true if !lists => refuse(403),
-                _ => pass(call),
-            },
-        );
+        server.on(move |call| match call.path.starts_with("/api/v1/configmaps?") {
+            true if !lists => refuse(403),
+            _ => pass(call),
+        });
         let bed = Bed::new(&[server.url()]);
         std::fs::remove_file(&bed.options.net_conf).unwrap();
         if let Some(text) = file {
             std::fs::write(&bed.options.net_conf, text).unwrap();
         }
         let config = NodeClient::new(bed.options.clone()).config().await;
-        config
-            .map(|config| config.networks.to_string())
-            .map_err(|why| why.to_string())
+        config.map(|config| config.networks.to_string()).map_err(|why| why.to_string())
     };
     let (a, b) = (("a", "10.2.0.0/16"), ("b", "10.3.0.0/16"));
     let other = r#"{"Network":"10.3.0.0/16"}"#;
@@ -504,11 +455,7 @@ async fn tool_finds_the_configuration_in_whichever_namespace_it_is() {
     assert_eq!(config(&[a, ("b", a.1)], true, None).await.unwrap(), a.1);
     let own = ("kube-flannel", "10.1.0.0/16");
     let found = config(&[a, own], false, None).await;
-    assert_eq!(
-        found.unwrap(),
-        own.1,
-        "without the right to look everywhere"
-    );
+    assert_eq!(found.unwrap(), own.1, "without the right to look everywhere");
     let found = config(&[], true, Some(other)).await;
     assert_eq!(found.unwrap(), b.1, "in a daemon's pod");
     let several = config(&[a, b], true, None).await.unwrap_err();
@@ -525,12 +472,7 @@ async fn proxy_of_the_kubeconfig_ends_the_start_with_the_remedy() {
     let server = server(pass);
     let proxy = r#","proxy-url":"http://user:s3cret@192.0.2.9:3128""#;
     let bed = Bed::with_user(&server, "{}", proxy);
-    let Some(Error::Refused(trouble)) = bed.open().await.err() else {
-        panic!("it is refused")
-    };
+    let Some(Error::Refused(trouble)) = bed.open().await.err() else { panic!("it is refused") };
     let trouble = trouble.to_string();
-    assert!(
-        trouble.contains("--kube-api-url") && !trouble.contains("s3cret"),
-        "{trouble}"
-    );
+    assert!(trouble.contains("--kube-api-url") && !trouble.contains("s3cret"), "{trouble}");
 }

@@ -61,40 +61,30 @@ fn attrs() -> impl Strategy<Value = LeaseAttrs> {
     (
         proptest::option::of(1u32..),
         proptest::option::of(1u128 << 64..),
-        prop_oneof![
-            Just(String::new()),
-            Just("vxlan".to_owned()),
-            any::<String>()
-        ],
+        prop_oneof![Just(String::new()), Just("vxlan".to_owned()), any::<String>()],
         proptest::option::of(json_text()),
         proptest::option::of(json_text()),
         proptest::collection::vec(("x[a-zA-Z&<]{0,6}", json_text()), 0..4),
         proptest::option::of(node_id()),
     )
-        .prop_map(
-            |(v4, v6, backend, data, v6_data, unknown, node)| LeaseAttrs {
-                public_ip: v4.map(Ipv4Addr::from_bits),
-                public_ipv6: v6.map(Ipv6Addr::from_bits),
-                backend,
-                data,
-                v6_data,
-                unknown,
-                node,
-            },
-        )
+        .prop_map(|(v4, v6, backend, data, v6_data, unknown, node)| LeaseAttrs {
+            public_ip: v4.map(Ipv4Addr::from_bits),
+            public_ipv6: v6.map(Ipv6Addr::from_bits),
+            backend,
+            data,
+            v6_data,
+            unknown,
+            node,
+        })
 }
 
 /// Subnets inside and around 10.5.0.0/16, close enough to overlap each other.
 fn subnets() -> impl Strategy<Value = Subnets> {
     let v4 = (0u8..8, prop_oneof![4 => Just(24u8), 1 => 14u8..31]).prop_map(|(third, len)| {
-        ipnet::Ipv4Net::new([10, 5, third, 0].into(), len)
-            .unwrap()
-            .trunc()
+        ipnet::Ipv4Net::new([10, 5, third, 0].into(), len).unwrap().trunc()
     });
     let v6 = (0u16..8, prop_oneof![4 => Just(64u8), 1 => 46u8..100]).prop_map(|(fourth, len)| {
-        ipnet::Ipv6Net::new(Ipv6Addr::new(0xfd00, 5, 0, fourth, 0, 0, 0, 0), len)
-            .unwrap()
-            .trunc()
+        ipnet::Ipv6Net::new(Ipv6Addr::new(0xfd00, 5, 0, fourth, 0, 0, 0, 0), len).unwrap().trunc()
     });
     prop_oneof![6 => v4.clone().prop_map(Dual::V4), 1 => v6.clone().prop_map(Dual::V6), 2 => (v4, v6).prop_map(|(a, b)| Dual::Both(a, b))]
 }
@@ -117,11 +107,7 @@ fn lease() -> impl Strategy<Value = Lease> {
                 ),
                 ..LeaseAttrs::default()
             },
-            term: if reserved {
-                Term::Reserved
-            } else {
-                Term::Leased
-            },
+            term: if reserved { Term::Reserved } else { Term::Leased },
             since,
         },
     )
@@ -140,10 +126,7 @@ fn event() -> impl Strategy<Value = LeaseEvent> {
 
 fn terms() -> Terms {
     let own = Lease {
-        subnets: Dual::Both(
-            "10.5.7.0/24".parse().unwrap(),
-            "fd00:5:0:7::/64".parse().unwrap(),
-        ),
+        subnets: Dual::Both("10.5.7.0/24".parse().unwrap(), "fd00:5:0:7::/64".parse().unwrap()),
         attrs: LeaseAttrs {
             public_ip: Some([192, 168, 56, 1].into()),
             backend: "vxlan".into(),
@@ -171,12 +154,7 @@ struct VtepMacs;
 
 impl PeerRules for VtepMacs {
     fn accepts(&self, lease: &Lease) -> Result<(), types::Problem> {
-        if lease
-            .attrs
-            .data
-            .as_ref()
-            .is_some_and(|data| data.as_str().contains(":05\""))
-        {
+        if lease.attrs.data.as_ref().is_some_and(|data| data.as_str().contains(":05\"")) {
             Err(types::Problem::in_words("bad MAC"))
         } else {
             Ok(())
@@ -185,11 +163,7 @@ impl PeerRules for VtepMacs {
 
     fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {
         let data = family.pick(&attrs.data, &attrs.v6_data);
-        Object::parse(data.as_ref()?.as_str())
-            .ok()?
-            .read("VtepMAC")
-            .ok()
-            .flatten()
+        Object::parse(data.as_ref()?.as_str()).ok()?.read("VtepMAC").ok().flatten()
     }
 
     fn derived(&self, node: &NodeId, _: Family) -> Option<String> {
@@ -461,10 +435,7 @@ fn judge<const N: usize>(leases: [Lease; N], terms: &Terms) -> (String, Vec<Reas
     let leases = LeaseTable::of(leases, BTreeSet::new());
     let (table, refused) = admitted(&leases, &LeaseTable::default(), terms);
     assert!(table.unreadable().is_empty());
-    let kept: Vec<String> = table
-        .iter()
-        .map(|lease| lease.subnets.to_string())
-        .collect();
+    let kept: Vec<String> = table.iter().map(|lease| lease.subnets.to_string()).collect();
     let reasons = refused.iter().map(|refused| refused.reason()).collect();
     (kept.join(" "), reasons)
 }
@@ -487,11 +458,7 @@ fn public_addresses_are_those_of_other_hosts() {
         ([192, 168, 57, 3], true),
     ] {
         let (kept, refused) = judge([plain("10.5.1.0/24", address, 1)], &terms());
-        assert_eq!(
-            (!kept.is_empty(), refused.is_empty()),
-            (good, good),
-            "{address:?}"
-        );
+        assert_eq!((!kept.is_empty(), refused.is_empty()), (good, good), "{address:?}");
     }
 }
 
@@ -518,15 +485,7 @@ fn each_backend_has_its_own_leases() {
         (lease.attrs.backend, lease.attrs.node, lease.term) = (written.to_owned(), node, term);
         let config = NetworkConfig::parse(&VXLAN.replace("vxlan", backend)).unwrap();
         let rules = Arc::new(());
-        let found = judge(
-            [lease],
-            &Terms {
-                config,
-                rules,
-                ..terms()
-            },
-        )
-        .1;
+        let found = judge([lease], &Terms { config, rules, ..terms() }).1;
         assert_eq!(found, refused, "{backend} {written} {term:?}");
     }
 }
@@ -546,10 +505,7 @@ fn family_without_an_address_is_reported() {
         lease.attrs.public_ipv6.take_if(|_| !v6);
         let leases = LeaseTable::of([lease], BTreeSet::new());
         let (table, refused) = admitted(&leases, &LeaseTable::default(), &terms());
-        assert_eq!(
-            (table.len() == 1, refused.len()),
-            (used, usize::from(half.is_some()))
-        );
+        assert_eq!((table.len() == 1, refused.len()), (used, usize::from(half.is_some())));
         for (refused, half) in refused.iter().zip(half) {
             assert!(refused.to_string().starts_with(half), "{refused}");
         }
@@ -560,38 +516,17 @@ fn family_without_an_address_is_reported() {
 #[test]
 fn node_inside_a_leased_subnet_is_refused() {
     let [one, two, nine] = ["10.5.1.0/24", "10.5.2.0/24", "10.5.9.0/24"];
-    let (holds, inside) = (
-        plain(one, [192, 168, 56, 8], 1),
-        plain(two, [10, 5, 1, 9], 2),
-    );
-    let younger = Lease {
-        since: 3,
-        ..holds.clone()
-    };
+    let (holds, inside) = (plain(one, [192, 168, 56, 8], 1), plain(two, [10, 5, 1, 9], 2));
+    let younger = Lease { since: 3, ..holds.clone() };
     // This host's own network is not inside the pod network.
-    let apart = Terms {
-        underlay: Vec::new(),
-        ..terms()
-    };
+    let apart = Terms { underlay: Vec::new(), ..terms() };
     let mutual = [plain(two, [10, 5, 1, 9], 1), plain(one, [10, 5, 2, 9], 2)];
     // A subnet that is not in force takes nothing away: one outside the network, or one as wide as the network.
     let hostile = |subnet| plain(subnet, [192, 168, 56, 9], 9);
     let (outside, wide) = (hostile("203.0.113.0/24"), hostile("10.5.0.0/16"));
     for (case, leases, terms, kept, reason) in [
-        (
-            "the older holds",
-            [holds, inside.clone()],
-            terms(),
-            one,
-            Reason::InsideSubnet,
-        ),
-        (
-            "the younger holds",
-            [inside.clone(), younger.clone()],
-            apart,
-            one,
-            Reason::InsideSubnet,
-        ),
+        ("the older holds", [holds, inside.clone()], terms(), one, Reason::InsideSubnet),
+        ("the younger holds", [inside.clone(), younger.clone()], apart, one, Reason::InsideSubnet),
         (
             "the younger holds, among nodes inside the network",
             [inside.clone(), younger.clone()],
@@ -599,41 +534,13 @@ fn node_inside_a_leased_subnet_is_refused() {
             two,
             Reason::HoldsNode,
         ),
-        (
-            "each holds the other",
-            mutual,
-            terms(),
-            two,
-            Reason::InsideSubnet,
-        ),
+        ("each holds the other", mutual, terms(), two, Reason::InsideSubnet),
         // Where the store assigns the subnets, the address that a node publishes takes no subnet away from another node, however old the lease is.
-        (
-            "assigned",
-            [inside, younger],
-            assigned(),
-            one,
-            Reason::InsideSubnet,
-        ),
-        (
-            "outside",
-            [outside, plain(nine, [203, 0, 113, 8], 3)],
-            assigned(),
-            nine,
-            Reason::Outside,
-        ),
-        (
-            "wide",
-            [wide, plain(nine, [10, 5, 77, 1], 3)],
-            assigned(),
-            nine,
-            Reason::OverlapsOurs,
-        ),
+        ("assigned", [inside, younger], assigned(), one, Reason::InsideSubnet),
+        ("outside", [outside, plain(nine, [203, 0, 113, 8], 3)], assigned(), nine, Reason::Outside),
+        ("wide", [wide, plain(nine, [10, 5, 77, 1], 3)], assigned(), nine, Reason::OverlapsOurs),
     ] {
-        assert_eq!(
-            judge(leases, &terms),
-            (kept.to_owned(), vec![reason]),
-            "{case}"
-        );
+        assert_eq!(judge(leases, &terms), (kept.to_owned(), vec![reason]), "{case}");
     }
 }
 
@@ -651,10 +558,7 @@ fn host_gw_lease(third: u8, v4: [u8; 4], v6: &str) -> Lease {
 }
 
 fn node(id: &str) -> NodeId {
-    NodeId {
-        id: id.into(),
-        ..NodeId::default()
-    }
+    NodeId { id: id.into(), ..NodeId::default() }
 }
 
 /// Admission refuses only peers that the backend cannot reach, and only the unreachable family of a dual-stack lease.
@@ -664,20 +568,11 @@ fn off_link_lease_is_refused_per_family() {
     let config = NetworkConfig::parse(
         r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"host-gw"}}"#,
     );
-    let host_gw = Terms {
-        config: config.unwrap(),
-        rules: Arc::new(()),
-        ..terms()
-    };
+    let host_gw = Terms { config: config.unwrap(), rules: Arc::new(()), ..terms() };
     for (links, v4, v6, refusals) in [
         // A backend that needs no link.
         (None, &ALL[..], &ALL[..], 0),
-        (
-            Some(&["192.168.56.0/24", "fd00:56::/64", "fe80::/64"][..]),
-            &["1", "3"],
-            &["1", "4"],
-            3,
-        ),
+        (Some(&["192.168.56.0/24", "fd00:56::/64", "fe80::/64"][..]), &["1", "3"], &["1", "4"], 3),
         // If the links of a family are unknown, no address is refused: the underlay's address may be missing for a moment.
         (Some(&[]), &ALL, &ALL, 0),
         (Some(&["fd00:56::/64"]), &ALL, &["1", "4"], 2),
@@ -697,10 +592,7 @@ fn off_link_lease_is_refused_per_family() {
         ];
         let (kept, refused) = judge(leases, &terms);
         for third in ALL {
-            let (in_v4, in_v6) = (
-                format!("10.5.{third}.0/24"),
-                format!("fd00:5:0:{third}::/64"),
-            );
+            let (in_v4, in_v6) = (format!("10.5.{third}.0/24"), format!("fd00:5:0:{third}::/64"));
             assert_eq!(
                 (kept.contains(&in_v4), kept.contains(&in_v6)),
                 (v4.contains(&third), v6.contains(&third)),
@@ -715,10 +607,7 @@ fn off_link_lease_is_refused_per_family() {
 /// treats the first Node by name as the oldest.
 #[test]
 fn nodes_of_one_second_are_ordered_by_name() {
-    for (first, kept) in [
-        ("10.5.1.0/24", "10.5.1.0/24"),
-        ("10.5.0.0/23", "10.5.0.0/23"),
-    ] {
+    for (first, kept) in [("10.5.1.0/24", "10.5.1.0/24"), ("10.5.0.0/23", "10.5.0.0/23")] {
         let leases = [("10.5.1.0/24", 8), ("10.5.0.0/23", 9)].map(|(subnet, host)| {
             let mut lease = plain(subnet, [192, 168, 56, host], 1);
             lease.attrs.node = Some(node(if subnet == first { "n1" } else { "n2" }));
@@ -731,32 +620,17 @@ fn nodes_of_one_second_are_ordered_by_name() {
 }
 
 fn with_mac(third: u8, mac: u8, since: i64) -> Lease {
-    let mut lease = plain(
-        &format!("10.5.{third}.0/24"),
-        [192, 168, 56, 10 + third],
-        since,
-    );
+    let mut lease = plain(&format!("10.5.{third}.0/24"), [192, 168, 56, 10 + third], since);
     let data = format!(r#"{{"VNI":1,"VtepMAC":"0a:00:00:00:00:{mac:02x}"}}"#);
     lease.attrs.data = RawJson::parse(&data).ok();
     lease
 }
 
 fn used(table: &LeaseTable) -> Vec<(String, bool)> {
-    let mac = |lease: &Lease| {
-        VtepMacs
-            .identity(&lease.attrs, Family::V4)
-            .unwrap_or_default()
-    };
+    let mac = |lease: &Lease| VtepMacs.identity(&lease.attrs, Family::V4).unwrap_or_default();
     let line = |lease: &Lease| format!("{} {}", lease.subnets, &mac(lease)[15..]);
-    let barred = table
-        .barred()
-        .iter()
-        .map(|subnets| (subnets.to_string(), false));
-    table
-        .iter()
-        .map(|lease| (line(lease), true))
-        .chain(barred)
-        .collect()
+    let barred = table.barred().iter().map(|subnets| (subnets.to_string(), false));
+    table.iter().map(|lease| (line(lease), true)).chain(barred).collect()
 }
 
 /// Of two leases that claim one MAC, the node uses the lease whose node derives it, then the one that had it before, then the
@@ -771,58 +645,29 @@ fn mac_belongs_to_its_first_holder() {
     let nothing = LeaseTable::default();
     let has =
         |lease: &str, barred: &str| vec![(lease.to_owned(), true), (barred.to_owned(), false)];
-    let (first, second) = (
-        has("10.5.1.0/24 21", "10.5.2.0/24"),
-        has("10.5.2.0/24 21", "10.5.1.0/24"),
-    );
+    let (first, second) =
+        (has("10.5.1.0/24 21", "10.5.2.0/24"), has("10.5.2.0/24 21", "10.5.1.0/24"));
     assert_eq!(judge([&old, &young], &nothing, &terms()), first, "age");
-    let kernel = [(
-        "10.5.2.0/24".parse().unwrap(),
-        "0a:00:00:00:00:21".to_owned(),
-    )];
-    let history = Arc::new(History {
-        kernel: kernel.into(),
-        ..History::default()
-    });
+    let kernel = [("10.5.2.0/24".parse().unwrap(), "0a:00:00:00:00:21".to_owned())];
+    let history = Arc::new(History { kernel: kernel.into(), ..History::default() });
     let at_start = Terms { history, ..terms() };
-    assert_eq!(
-        judge([&old, &young], &nothing, &at_start),
-        second,
-        "the kernel"
-    );
+    assert_eq!(judge([&old, &young], &nothing, &at_start), second, "the kernel");
     let before = LeaseTable::of([old.clone()], BTreeSet::new());
-    assert_eq!(
-        judge([&old, &young], &before, &at_start),
-        first,
-        "in force before"
-    );
+    assert_eq!(judge([&old, &young], &before, &at_start), first, "in force before");
     let mut derives = young.clone();
     derives.attrs.node = Some(node("21"));
-    assert_eq!(
-        judge([&old, &derives], &before, &terms()),
-        second,
-        "derived"
-    );
+    assert_eq!(judge([&old, &derives], &before, &terms()), second, "derived");
     // The younger lease overlaps a network of this host, such as a container runtime's.
-    let local = Terms {
-        local: vec!["10.5.2.1/25".parse().unwrap()],
-        ..terms()
-    };
+    let local = Terms { local: vec!["10.5.2.1/25".parse().unwrap()], ..terms() };
     assert_eq!(judge([&old, &young], &nothing, &local), first[..1]);
     // A thief whose earlier value is known stays in force with it.
     let before = LeaseTable::of([with_mac(1, 0x11, 1), young.clone()], BTreeSet::new());
-    let both = vec![
-        ("10.5.1.0/24 11".to_owned(), true),
-        ("10.5.2.0/24 21".to_owned(), true),
-    ];
+    let both = vec![("10.5.1.0/24 11".to_owned(), true), ("10.5.2.0/24 21".to_owned(), true)];
     assert_eq!(judge([&old, &young], &before, &terms()), both);
     // Values that the store no longer has block nobody: two nodes swap their MACs.
     let swapped = [with_mac(1, 0x21, 1), with_mac(2, 0x11, 2)];
     let table = admitted(&LeaseTable::of(swapped, BTreeSet::new()), &before, &terms()).0;
-    let now = [
-        ("10.5.1.0/24 21".to_owned(), true),
-        ("10.5.2.0/24 11".to_owned(), true),
-    ];
+    let now = [("10.5.1.0/24 21".to_owned(), true), ("10.5.2.0/24 11".to_owned(), true)];
     assert_eq!(used(&table), now);
 }
 
@@ -837,11 +682,7 @@ fn mac_of_half_a_lease_or_of_a_refused_one_belongs_to_another() {
         lease
     };
     let config = NetworkConfig::parse(VXLAN).unwrap();
-    let v4 = Terms {
-        config,
-        own: None,
-        ..terms()
-    };
+    let v4 = Terms { config, own: None, ..terms() };
     let halves = [both(old.clone(), 1), both(young.clone(), 2)];
     let before = admitted(
         &LeaseTable::of([halves[1].clone()], BTreeSet::new()),
@@ -852,10 +693,7 @@ fn mac_of_half_a_lease_or_of_a_refused_one_belongs_to_another() {
     let table = admitted(&LeaseTable::of(halves, BTreeSet::new()), &before, &v4).0;
     assert_eq!(used(&table)[0], ("10.5.2.0/24 21".to_owned(), true));
     // A lease that claims this node's MAC is refused whole, and takes no other MAC with it.
-    let own = Terms {
-        own: Some(with_mac(3, 0x31, 3)),
-        ..terms()
-    };
+    let own = Terms { own: Some(with_mac(3, 0x31, 3)), ..terms() };
     let mut greedy = both(with_mac(1, 0x31, 1), 1);
     greedy.attrs.public_ipv6 = "fd00:56::11".parse().ok();
     greedy.attrs.v6_data = young.attrs.data.clone();
@@ -875,17 +713,11 @@ fn chain_of_claims_is_decided_at_once() {
         let [high, low] = number.to_be_bytes();
         let mac = |number: u16| {
             let [high, low] = number.to_be_bytes();
-            RawJson::parse(&format!(
-                r#"{{"VNI":1,"VtepMAC":"0a:00:00:01:{high:02x}:{low:02x}"}}"#
-            ))
-            .ok()
+            RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"0a:00:00:01:{high:02x}:{low:02x}"}}"#))
+                .ok()
         };
         let mut lease = plain("10.5.9.0/24", [172, 16, high, low], number.into());
-        lease.subnets = Dual::V6(
-            format!("fd00:5:0:{:x}::/64", 0x100 + number)
-                .parse()
-                .unwrap(),
-        );
+        lease.subnets = Dual::V6(format!("fd00:5:0:{:x}::/64", 0x100 + number).parse().unwrap());
         lease.attrs.public_ipv6 = format!("fd00:56::{:x}", 0x100 + number).parse().ok();
         (lease.attrs.data, lease.attrs.v6_data) = (mac(number), mac(number + 1));
         lease
@@ -904,35 +736,19 @@ fn own_key_is_renewed_for_its_first_holder_alone() {
     let own = with_mac(3, 0x31, 3);
     let older = with_mac(1, 0x31, 1);
     let reasons = |history: History, steps: &[&[&Lease]]| {
-        let terms = Arc::new(Terms {
-            own: Some(own.clone()),
-            history: Arc::new(history),
-            ..terms()
-        });
+        let terms =
+            Arc::new(Terms { own: Some(own.clone()), history: Arc::new(history), ..terms() });
         let mut standing = LeasesInForce::default();
         for leases in steps {
             let leases = leases.iter().copied().cloned();
             standing.update(&LeaseTable::of(leases, BTreeSet::new()), None, &terms);
         }
-        standing
-            .refused()
-            .iter()
-            .map(Refused::reason)
-            .collect::<Vec<_>>()
+        standing.refused().iter().map(Refused::reason).collect::<Vec<_>>()
     };
-    let published = History {
-        own: ["0a:00:00:00:00:31".to_owned()].into(),
-        ..History::default()
-    };
-    assert_eq!(
-        reasons(History::default(), &[&[&older]]),
-        [Reason::OurIdentity]
-    );
+    let published = History { own: ["0a:00:00:00:00:31".to_owned()].into(), ..History::default() };
+    assert_eq!(reasons(History::default(), &[&[&older]]), [Reason::OurIdentity]);
     assert_eq!(reasons(published, &[&[&older]]), [Reason::SameIdentity]);
-    assert_eq!(
-        reasons(History::default(), &[&[], &[&older]]),
-        [Reason::SameIdentity]
-    );
+    assert_eq!(reasons(History::default(), &[&[], &[&older]]), [Reason::SameIdentity]);
 }
 
 /// Keys and values of Go flannel 0.28.9 keep the same bytes after parsing and rendering.

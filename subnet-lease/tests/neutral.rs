@@ -37,12 +37,7 @@ fn lease(third: u8) -> Lease {
         backend: "host-gw".into(),
         ..LeaseAttrs::default()
     };
-    Lease {
-        subnets: subnets(third),
-        attrs,
-        term: Term::Reserved,
-        since: i64::from(third),
-    }
+    Lease { subnets: subnets(third), attrs, term: Term::Reserved, since: i64::from(third) }
 }
 
 #[async_trait]
@@ -56,10 +51,7 @@ impl LeaseStore for Assigned {
     }
 
     async fn list(&self) -> Result<Listing, Reason> {
-        Ok(Listing {
-            revision: 0,
-            entries: Vec::new(),
-        })
+        Ok(Listing { revision: 0, entries: Vec::new() })
     }
 
     async fn liveness(&self, _: &Entry) -> Result<Liveness, Reason> {
@@ -78,10 +70,8 @@ impl LeaseStore for Assigned {
 #[async_trait]
 impl SubnetManager for Assigned {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
-        Ok(
-            NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#)
-                .unwrap(),
-        )
+        Ok(NetworkConfig::parse(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#)
+            .unwrap())
     }
 
     async fn stored(&self, _: &Claim, _: &NetworkConfig) -> Result<Option<LeaseAttrs>, Error> {
@@ -95,19 +85,13 @@ impl SubnetManager for Assigned {
         attrs: &LeaseAttrs,
         _: &watch::Sender<Held>,
     ) -> Result<Lease, Error> {
-        Ok(Lease {
-            attrs: attrs.clone(),
-            ..lease(1)
-        })
+        Ok(Lease { attrs: attrs.clone(), ..lease(1) })
     }
 
     fn watch(&self) -> BoxStream<'_, LeaseEvent> {
         let leases = (1..5).map(lease).collect();
         stream::iter([
-            LeaseEvent::Reset {
-                leases,
-                unreadable: BTreeSet::new(),
-            },
+            LeaseEvent::Reset { leases, unreadable: BTreeSet::new() },
             LeaseEvent::Put(lease(9)),
         ])
         .chain(stream::pending())
@@ -139,10 +123,7 @@ async fn a_manager_that_knows_no_keys_feeds_the_table() {
     };
     let config = manager.network_config().await.unwrap();
     let (state, _held) = watch::channel(Held::default());
-    let own = manager
-        .acquire(&claim, &config, &lease(1).attrs, &state)
-        .await
-        .unwrap();
+    let own = manager.acquire(&claim, &config, &lease(1).attrs, &state).await.unwrap();
     let terms = Terms {
         config,
         own: Some(own),
@@ -157,13 +138,8 @@ async fn a_manager_that_knows_no_keys_feeds_the_table() {
     assert_eq!(table.len(), 3);
     let (out, mut published) = watch::channel(Arc::new(LeaseTable::default()));
     let (readings, _readings) = watch::channel(Reading::default());
-    let seen = async {
-        published
-            .wait_for(|table| table.get(&subnets(9)).is_some())
-            .await
-            .unwrap()
-            .len()
-    };
+    let seen =
+        async { published.wait_for(|table| table.get(&subnets(9)).is_some()).await.unwrap().len() };
     tokio::select! {
         () = feed.run(out, readings) => panic!("the feed ended"),
         seen = seen => assert_eq!(seen, 4),

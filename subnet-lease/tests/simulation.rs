@@ -34,17 +34,12 @@ fn run(seed: u64, talk: bool) -> Result<(), String> {
 
 #[test]
 fn leases_survive_faults() {
-    if let Some(seed) = std::env::var("SIMULATION_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-    {
+    if let Some(seed) = std::env::var("SIMULATION_SEED").ok().and_then(|seed| seed.parse().ok()) {
         run(seed, true).unwrap();
         return;
     }
-    let seeds: u64 = std::env::var("SIMULATION_SEEDS")
-        .ok()
-        .and_then(|count| count.parse().ok())
-        .unwrap_or(150);
+    let seeds: u64 =
+        std::env::var("SIMULATION_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(150);
     let failures: Vec<String> = std::thread::scope(|scope| {
         let halves: Vec<_> = (0..2)
             .map(|half| {
@@ -56,10 +51,7 @@ fn leases_survive_faults() {
                 })
             })
             .collect();
-        halves
-            .into_iter()
-            .flat_map(|half| half.join().unwrap())
-            .collect()
+        halves.into_iter().flat_map(|half| half.join().unwrap()).collect()
     });
     for failure in &failures {
         println!("{failure}");

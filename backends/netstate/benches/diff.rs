@@ -33,10 +33,7 @@ fn state(peers: u16) -> KernelState {
         [
             (Key::Route(subnet, 0), Value::Route(route)),
             (Key::Neighbor(device, via), Value::Neighbor(mac)),
-            (
-                Key::Fdb(device, mac),
-                Value::Fdb(IpAddr::V4(Ipv4Addr::new(192, 168, high, low))),
-            ),
+            (Key::Fdb(device, mac), Value::Fdb(IpAddr::V4(Ipv4Addr::new(192, 168, high, low)))),
         ]
     });
     let mut state = KernelState::default();

@@ -95,10 +95,7 @@ fn request(from: Mac, address: Ipv4Addr) -> [u8; FRAME] {
         &address.octets(),
     ];
     let bytes = parts.into_iter().flatten();
-    frame
-        .iter_mut()
-        .zip(bytes)
-        .for_each(|(to, from)| *to = *from);
+    frame.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     frame
 }
 
@@ -116,16 +113,8 @@ fn answer(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
 fn solicitation(from: Mac, target: Ipv6Addr) -> Vec<u8> {
     let [.., a, b, c] = target.octets();
     // The solicited-node multicast address (RFC 4291, section 2.7.1).
-    let to = Ipv6Addr::new(
-        0xff02,
-        0,
-        0,
-        0,
-        0,
-        1,
-        0xff00 | u16::from(a),
-        u16::from_be_bytes([b, c]),
-    );
+    let to =
+        Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
     let icmp = |sum: u16| {
         let head = [SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
         let mut icmp = [&head[..], &target.octets()].concat();
@@ -134,17 +123,9 @@ fn solicitation(from: Mac, target: Ipv6Addr) -> Vec<u8> {
     };
     let length = [0, 24];
     // RFC 8200, section 8.1: the sum is over the addresses, the length, the next header and the message.
-    let pseudo = [
-        &to.octets()[..],
-        &[0, 0],
-        &length,
-        &[0, 0, 0, ICMPV6[0]],
-        &icmp(0),
-    ]
-    .concat();
-    let words = pseudo
-        .chunks(2)
-        .map(|word| word.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte)));
+    let pseudo = [&to.octets()[..], &[0, 0], &length, &[0, 0, 0, ICMPV6[0]], &icmp(0)].concat();
+    let words =
+        pseudo.chunks(2).map(|word| word.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte)));
     let sum: u32 = words.sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     let sum = !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap_or(0);
@@ -202,10 +183,7 @@ mod tests {
     fn only_replies_for_the_address_count() {
         let other = Mac([2, 0, 0, 0, 0, 9]);
         assert_eq!(answer(&reply(other, ADDRESS), ADDRESS), Some(other));
-        assert_eq!(
-            answer(&reply(other, Ipv4Addr::new(192, 0, 2, 2)), ADDRESS),
-            None
-        );
+        assert_eq!(answer(&reply(other, Ipv4Addr::new(192, 0, 2, 2)), ADDRESS), None);
         let whole = reply(other, ADDRESS);
         for length in 0..32 {
             assert_eq!(answer(&whole[..length], ADDRESS), None, "{length}");
@@ -232,11 +210,7 @@ mod tests {
         );
         let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, want);
-        assert_eq!(
-            advertiser(&frame, target),
-            None,
-            "a solicitation is not a reply"
-        );
+        assert_eq!(advertiser(&frame, target), None, "a solicitation is not a reply");
         let mut reply = frame;
         reply[54] = ADVERTISEMENT;
         assert_eq!(advertiser(&reply, target), Some(OWN));

@@ -61,8 +61,5 @@ pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
 pub(crate) fn is_replaced(net: &IpNet, route: &RouteSpec, want: &KernelState) -> bool {
     route.kind == RouteKind::Blackhole
         && net.prefix_len() < net.max_prefix_len()
-        && want
-            .0
-            .keys()
-            .any(|key| matches!(key, Key::Route(own, METRIC) if own.contains(net)))
+        && want.0.keys().any(|key| matches!(key, Key::Route(own, METRIC) if own.contains(net)))
 }

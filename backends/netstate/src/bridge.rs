@@ -36,28 +36,21 @@ pub fn stale_gateways(
     present: &Subnets,
 ) -> Vec<StaleGateway> {
     let replaced = |was: &&IpNet| {
-        let mut same_family = present
-            .nets()
-            .filter(|net| net.max_prefix_len() == was.max_prefix_len());
+        let mut same_family =
+            present.nets().filter(|net| net.max_prefix_len() == was.max_prefix_len());
         same_family.next().is_some_and(|net| net != was.trunc())
     };
     let gateways = previous.iter().filter(replaced).filter_map(gateway);
     let gone = gateways.filter(|gateway| !present.nets().any(|net| net.contains(&gateway.addr())));
     gone.flat_map(|address| {
-        let with_it = bridges
-            .iter()
-            .filter(move |bridge| bridge.addresses.contains(&address));
+        let with_it = bridges.iter().filter(move |bridge| bridge.addresses.contains(&address));
         with_it.map(move |bridge| {
             let other = bridge
                 .addresses
                 .iter()
                 .find(|other| **other != address && address.contains(&other.addr()))
                 .copied();
-            StaleGateway {
-                bridge: bridge.name,
-                address,
-                other,
-            }
+            StaleGateway { bridge: bridge.name, address, other }
         })
     })
     .collect()
@@ -69,9 +62,7 @@ fn gateway(subnet: &IpNet) -> Option<IpNet> {
         IpAddr::V4(v4) => IpAddr::V4(v4.to_bits().checked_add(1)?.into()),
         IpAddr::V6(v6) => IpAddr::V6(v6.to_bits().checked_add(1)?.into()),
     };
-    IpNet::new(first, subnet.prefix_len())
-        .ok()
-        .filter(|_| subnet.contains(&first))
+    IpNet::new(first, subnet.prefix_len()).ok().filter(|_| subnet.contains(&first))
 }
 
 #[cfg(test)]
@@ -81,10 +72,8 @@ mod tests {
     /// Returns the stale gateways of a bridge with `addresses`, each as `bridge address` or `bridge address beside other`.
     fn stale(addresses: &[&str], previous: &[&str], present: &str) -> Vec<String> {
         let net = |text: &&str| text.parse::<IpNet>().unwrap();
-        let bridge = |name: &str, addresses| Bridge {
-            name: LinkName::parse(name).unwrap(),
-            addresses,
-        };
+        let bridge =
+            |name: &str, addresses| Bridge { name: LinkName::parse(name).unwrap(), addresses };
         let bridges = [
             bridge("br0", vec![net(&"192.168.1.1/24")]),
             bridge("cni0", addresses.iter().map(net).collect()),
@@ -92,34 +81,18 @@ mod tests {
         let present = present.split(' ').map(|text| net(&text));
         let (v4, v6): (Vec<IpNet>, Vec<IpNet>) = present.partition(|net| net.addr().is_ipv4());
         let present = Subnets::from_options(
-            v4.first().and_then(|net| {
-                if let IpNet::V4(net) = net {
-                    Some(*net)
-                } else {
-                    None
-                }
-            }),
-            v6.first().and_then(|net| {
-                if let IpNet::V6(net) = net {
-                    Some(*net)
-                } else {
-                    None
-                }
-            }),
+            v4.first().and_then(|net| if let IpNet::V4(net) = net { Some(*net) } else { None }),
+            v6.first().and_then(|net| if let IpNet::V6(net) = net { Some(*net) } else { None }),
         )
         .unwrap();
         let text = |stale: StaleGateway| match stale.other {
             None => format!("{} {}", stale.bridge, stale.address),
             Some(other) => format!("{} {} beside {other}", stale.bridge, stale.address),
         };
-        stale_gateways(
-            &bridges,
-            &previous.iter().map(net).collect::<Vec<_>>(),
-            &present,
-        )
-        .into_iter()
-        .map(text)
-        .collect()
+        stale_gateways(&bridges, &previous.iter().map(net).collect::<Vec<_>>(), &present)
+            .into_iter()
+            .map(text)
+            .collect()
     }
 
     #[test]
@@ -154,39 +127,14 @@ mod tests {
             ),
             // No subnet is previous: the node has no other subnet, or only one of the other family.
             (&["10.244.3.1/24"], &["10.244.3.0/24"], "10.244.3.0/24", &[]),
-            (
-                &["10.244.3.1/24"],
-                &["10.244.3.0/24"],
-                "fd10:244:0:3::/64",
-                &[],
-            ),
+            (&["10.244.3.1/24"], &["10.244.3.0/24"], "fd10:244:0:3::/64", &[]),
             (&["10.244.3.1/24"], &[], "10.244.33.0/24", &[]),
             // No evidence: another address, another prefix length, inside the present subnet, no room for a gateway.
-            (
-                &["10.244.3.2/24"],
-                &["10.244.3.0/24"],
-                "10.244.33.0/24",
-                &[],
-            ),
-            (
-                &["10.244.3.1/16"],
-                &["10.244.3.0/24"],
-                "10.244.33.0/24",
-                &[],
-            ),
+            (&["10.244.3.2/24"], &["10.244.3.0/24"], "10.244.33.0/24", &[]),
+            (&["10.244.3.1/16"], &["10.244.3.0/24"], "10.244.33.0/24", &[]),
             (&["10.244.3.1/24"], &["10.244.3.0/24"], "10.244.0.0/20", &[]),
-            (
-                &["10.244.3.1/32"],
-                &["10.244.3.1/32"],
-                "10.244.33.0/24",
-                &[],
-            ),
-            (
-                &["255.255.255.255/32"],
-                &["255.255.255.255/32"],
-                "10.244.33.0/24",
-                &[],
-            ),
+            (&["10.244.3.1/32"], &["10.244.3.1/32"], "10.244.33.0/24", &[]),
+            (&["255.255.255.255/32"], &["255.255.255.255/32"], "10.244.33.0/24", &[]),
             // The bridge has a second address in the same subnet.
             (
                 &["10.244.3.1/24", "10.244.3.9/24"],

@@ -106,11 +106,7 @@ fn link_owner(name: &str, kind: &str) -> LinkOwner {
     } else {
         return LinkOwner::Others;
     };
-    if kinds.contains(&kind) {
-        LinkOwner::Flannel
-    } else {
-        LinkOwner::Unclear
-    }
+    if kinds.contains(&kind) { LinkOwner::Flannel } else { LinkOwner::Unclear }
 }
 
 /// Returns whether flannel-rs or Go flannel creates devices of this name and kind.
@@ -151,10 +147,9 @@ pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
         let words = words(net, *metric, route);
         let what = format!("route {words}");
         match route_fate(net, route, evidence) {
-            Fate::Remove => decisions.remove.push((
-                Op::Delete(Key::Route(*net, *metric), Value::Route(*route)),
-                what,
-            )),
+            Fate::Remove => decisions
+                .remove
+                .push((Op::Delete(Key::Route(*net, *metric), Value::Route(*route)), what)),
             Fate::Keep(why) => {
                 let family = if net.addr().is_ipv6() { "-6 " } else { "" };
                 decisions.keep.push(KeptObject {
@@ -166,14 +161,9 @@ pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
             Fate::Ignore => {}
         }
     }
-    decisions
-        .remove
-        .extend(links.into_iter().map(|(name, spec, what)| {
-            (
-                Op::Delete(Key::Link(name), Value::Link(Box::new(spec.clone()))),
-                what,
-            )
-        }));
+    decisions.remove.extend(links.into_iter().map(|(name, spec, what)| {
+        (Op::Delete(Key::Link(name), Value::Link(Box::new(spec.clone()))), what)
+    }));
     decisions
 }
 
@@ -197,12 +187,7 @@ fn link_fate(name: LinkName, spec: &LinkSpec, evidence: &Evidence) -> Fate {
 }
 
 fn route_fate(net: &IpNet, route: &RouteSpec, evidence: &Evidence) -> Fate {
-    if evidence
-        .others
-        .networks
-        .iter()
-        .any(|other| other.contains(net))
-    {
+    if evidence.others.networks.iter().any(|other| other.contains(net)) {
         return Fate::Ignore;
     }
     if route.protocol == evidence.protocol {
@@ -250,17 +235,9 @@ fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> 
 /// because the protocols' names differ between hosts.
 fn words(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
     let protocol = |number: u8| {
-        if number == BOOT {
-            "boot".to_owned()
-        } else {
-            number.to_string()
-        }
+        if number == BOOT { "boot".to_owned() } else { number.to_string() }
     };
-    Words {
-        protocol: &protocol,
-        interface: &|_| None,
-    }
-    .route(net, metric, route)
+    Words { protocol: &protocol, interface: &|_| None }.route(net, metric, route)
 }
 
 #[cfg(test)]

@@ -34,28 +34,20 @@ impl Desired {
         let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
         all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
         match undisputed(plan, &all, facts) {
-            Some(state) => Self {
-                state,
-                shared: BTreeSet::new(),
-            },
+            Some(state) => Self { state, shared: BTreeSet::new() },
             None => Self::by_age(plan, &all, facts),
         }
     }
 
     /// Computes the desired kernel state peer by peer. `all` begins with the peers of the oldest lease.
     fn by_age<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Self {
-        let mut desired = Self {
-            state: plan.base(facts),
-            shared: BTreeSet::new(),
-        };
+        let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
         // Both families of a lease may need the same object. They are adjacent in `all`.
         let mut last: (Option<&Peer<'_>>, Vec<Key>) = (None, Vec::new());
         for peer in all {
             let objects = plan.of_peer(peer, facts);
             let keys: Vec<Key> = objects.iter().map(|(key, _)| *key).collect();
-            let halves = last
-                .0
-                .is_some_and(|last| std::ptr::eq(last.lease, peer.lease));
+            let halves = last.0.is_some_and(|last| std::ptr::eq(last.lease, peer.lease));
             desired.add(objects, if halves { &last.1 } else { &[] });
             last = (Some(peer), keys);
         }
@@ -146,21 +138,14 @@ fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Op
     // Both families of a lease may need the same object. They are adjacent in `all`.
     let mut last: (Option<&Peer<'_>>, usize) = (None, 0);
     for peer in all {
-        let other_half = if last
-            .0
-            .is_some_and(|last| std::ptr::eq(last.lease, peer.lease))
-        {
+        let other_half = if last.0.is_some_and(|last| std::ptr::eq(last.lease, peer.lease)) {
             last.1
         } else {
             objects.len()
         };
         last = (Some(peer), objects.len());
         for object in plan.of_peer(peer, facts) {
-            if !objects
-                .iter()
-                .skip(other_half)
-                .any(|present| *present == object)
-            {
+            if !objects.iter().skip(other_half).any(|present| *present == object) {
                 objects.push(object);
             }
         }
@@ -176,10 +161,8 @@ pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<I
     if !plan.needs_on_link() {
         return Vec::new();
     }
-    let queries: BTreeSet<IpAddr> = leases
-        .peers(&plan.scope().own, plan.kinds())
-        .map(|peer| peer.public_ip)
-        .collect();
+    let queries: BTreeSet<IpAddr> =
+        leases.peers(&plan.scope().own, plan.kinds()).map(|peer| peer.public_ip).collect();
     queries.into_iter().collect()
 }
 
@@ -192,13 +175,9 @@ pub fn new_on_link_queries<P: Plan + ?Sized>(
     if !plan.needs_on_link() {
         return Vec::new();
     }
-    let new = before
-        .changes(after)
-        .filter_map(|(_, is)| is)
-        .filter(|lease| plan.kinds().include(lease));
-    let queries: BTreeSet<IpAddr> = new
-        .flat_map(|lease| Peer::of(lease))
-        .map(|peer| peer.public_ip)
-        .collect();
+    let new =
+        before.changes(after).filter_map(|(_, is)| is).filter(|lease| plan.kinds().include(lease));
+    let queries: BTreeSet<IpAddr> =
+        new.flat_map(|lease| Peer::of(lease)).map(|peer| peer.public_ip).collect();
     queries.into_iter().collect()
 }

@@ -20,17 +20,9 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
             || goes_with_its_peer(key, value, want, have)
     };
     // Both sequences are sorted, so they are merged without lookups.
-    let mut theirs = have
-        .0
-        .iter()
-        .filter(|(key, _)| !matches!(key, Key::Link(_)))
-        .peekable();
+    let mut theirs = have.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))).peekable();
     let mut deletes = Vec::new();
-    for (key, value) in want
-        .0
-        .iter()
-        .filter(|(key, _)| !matches!(key, Key::Link(_)))
-    {
+    for (key, value) in want.0.iter().filter(|(key, _)| !matches!(key, Key::Link(_))) {
         while let Some((extra, old)) = theirs.next_if(|(other, _)| *other < key) {
             if !undone(extra, old) {
                 deletes.push(Op::Delete(*extra, old.clone()));
@@ -120,11 +112,7 @@ impl Links {
 
 /// Returns the link to which an object belongs. The link of a route is the route's device.
 fn holder(key: &Key, value: &Value) -> Option<LinkName> {
-    if let Value::Route(route) = value {
-        Some(route.dev)
-    } else {
-        key.link()
-    }
+    if let Value::Route(route) = value { Some(route.dev) } else { key.link() }
 }
 
 fn link_ops(want: &KernelState, have: &KernelState, links: &mut Links) -> Vec<Op> {
@@ -186,10 +174,8 @@ pub(crate) fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTr
             continue;
         };
         let peer = Key::WireguardPeer(*name, *peer);
-        if let Some(found) = have
-            .0
-            .get(&peer)
-            .filter(|_| kept.contains(net) && !want.0.contains_key(key))
+        if let Some(found) =
+            have.0.get(&peer).filter(|_| kept.contains(net) && !want.0.contains_key(key))
         {
             keep(want, &peer, found);
             keep(want, key, value);
@@ -199,9 +185,8 @@ pub(crate) fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTr
     for net in kept {
         let bypasses = |value: &Value| matches!(value, Value::Route(route) if encrypted.is_bypassed_by(&net, route));
         let place = |key: &Key| routes_to(want, &net).next().is_none() || want.0.contains_key(key);
-        let routes: Vec<_> = routes_to(have, &net)
-            .filter(|(key, value)| place(key) && !bypasses(value))
-            .collect();
+        let routes: Vec<_> =
+            routes_to(have, &net).filter(|(key, value)| place(key) && !bypasses(value)).collect();
         for (key, value) in routes {
             keep(want, key, value);
             let Value::Route(route) = value else { continue };
@@ -227,9 +212,7 @@ fn routes_to<'a>(
     state: &'a KernelState,
     net: &IpNet,
 ) -> impl Iterator<Item = (&'a Key, &'a Value)> {
-    state
-        .0
-        .range(Key::Route(*net, 0)..=Key::Route(*net, u32::MAX))
+    state.0.range(Key::Route(*net, 0)..=Key::Route(*net, u32::MAX))
 }
 
 #[cfg(test)]

@@ -19,15 +19,10 @@ impl Encrypted {
             (Key::Link(name), Value::Link(spec)) => Some((*name, spec.kind.encrypts())),
             _ => None,
         });
-        let devices: Vec<LinkName> = links
-            .filter(|(_, encrypts)| *encrypts)
-            .map(|(name, _)| name)
-            .collect();
+        let devices: Vec<LinkName> =
+            links.filter(|(_, encrypts)| *encrypts).map(|(name, _)| name).collect();
         if devices.is_empty() {
-            return Self {
-                devices,
-                nets: Vec::new(),
-            };
+            return Self { devices, nets: Vec::new() };
         }
         let into =
             |route: &RouteSpec| route.kind == RouteKind::Unicast && devices.contains(&route.dev);
@@ -35,10 +30,7 @@ impl Encrypted {
             (Key::Route(net, _), Value::Route(route)) if into(route) => Some(*net),
             _ => None,
         });
-        Self {
-            nets: nets.collect(),
-            devices,
-        }
+        Self { nets: nets.collect(), devices }
     }
 
     /// Returns whether a route diverts packets from an encrypting device to another device.

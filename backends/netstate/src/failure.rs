@@ -193,11 +193,7 @@ pub enum Cause {
 impl Failure {
     /// Returns a refusal by the kernel with an unknown cause.
     pub(crate) fn refused(errno: impl Into<Errno>) -> Self {
-        Failure::Refused {
-            errno: errno.into(),
-            words: String::new(),
-            cause: Cause::Unknown,
-        }
+        Failure::Refused { errno: errno.into(), words: String::new(), cause: Cause::Unknown }
     }
 
     /// Wraps a problem of the device's packet engine.
@@ -229,23 +225,13 @@ impl Coded for Failure {
 
     fn detail(&self) -> Detail {
         match self {
-            Failure::Refused {
-                cause: Cause::ModuleMissing { module, .. },
-                ..
-            } => Detail::ModuleMissing {
-                name: module.clone(),
-            },
-            Failure::Refused {
-                cause: Cause::PortTaken { port, .. },
-                ..
-            } => Detail::PortTaken {
-                number: *port,
-                udp: true,
-                purpose: PortPurpose::Tunnel,
-            },
-            Failure::NotLoaded { module } => Detail::ModuleMissing {
-                name: (*module).to_owned(),
-            },
+            Failure::Refused { cause: Cause::ModuleMissing { module, .. }, .. } => {
+                Detail::ModuleMissing { name: module.clone() }
+            }
+            Failure::Refused { cause: Cause::PortTaken { port, .. }, .. } => {
+                Detail::PortTaken { number: *port, udp: true, purpose: PortPurpose::Tunnel }
+            }
+            Failure::NotLoaded { module } => Detail::ModuleMissing { name: (*module).to_owned() },
             Failure::Userspace(problem) => problem.detail.clone(),
             _ => Detail::None,
         }
@@ -300,19 +286,11 @@ impl Cause {
                 f,
                 "; an interface {name}, or another IPIP interface with the same addresses, exists; find the interface with `ip -d link show type ipip`, and delete it"
             ),
-            Cause::PortTaken {
-                link,
-                port,
-                wireguard: true,
-            } => write!(
+            Cause::PortTaken { link, port, wireguard: true } => write!(
                 f,
                 "; another WireGuard interface or program uses UDP port {port}, which {link} needs. Find the user of the port with `wg show all listen-port` and `ss -ulpn`, or set another ListenPort in the Backend, on all nodes"
             ),
-            Cause::PortTaken {
-                link,
-                port,
-                wireguard: false,
-            } => write!(
+            Cause::PortTaken { link, port, wireguard: false } => write!(
                 f,
                 "; another program uses UDP port {port}, which {link} needs. Find the program with `ss -ulpn sport = :{port}`, or set another Port in the Backend, on all nodes"
             ),
@@ -327,11 +305,7 @@ impl Cause {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Refused {
-                errno,
-                words,
-                cause,
-            } => {
+            Failure::Refused { errno, words, cause } => {
                 write!(f, "{errno}")?;
                 if !words.is_empty() {
                     write!(f, ": {words}")?;
@@ -343,16 +317,12 @@ impl fmt::Display for Failure {
                 f.write_str("the kernel did not respond; the next pass checks the result")
             }
             Failure::Interrupted(times) => {
-                write!(
-                    f,
-                    "changes of the kernel's objects interrupted {times} consecutive reads"
-                )
+                write!(f, "changes of the kernel's objects interrupted {times} consecutive reads")
             }
             Failure::NoRoute => f.write_str("the kernel returned no route"),
-            Failure::NotLoaded { module } => write!(
-                f,
-                "the kernel module {module} is not loaded; run modprobe {module}"
-            ),
+            Failure::NotLoaded { module } => {
+                write!(f, "the kernel module {module} is not loaded; run modprobe {module}")
+            }
             Failure::NoInterface(name) => write!(f, "interface {name} does not exist"),
             Failure::InterfaceGone => f.write_str("the interface no longer exists"),
             Failure::NameTaken { link, kind } => {
@@ -362,10 +332,7 @@ impl fmt::Display for Failure {
                 )
             }
             Failure::OpenedByProgram { kind } => {
-                write!(
-                    f,
-                    "only the program that opens a {kind} device can create the device"
-                )
+                write!(f, "only the program that opens a {kind} device can create the device")
             }
             Failure::Unread => f.write_str("flanneld has not read the kernel state yet"),
             Failure::Stopping => f.write_str("flanneld is stopping the network"),
@@ -446,10 +413,7 @@ impl std::error::Error for OpError {}
 impl From<OpError> for KernelError {
     fn from(error: OpError) -> Self {
         KernelError {
-            what: Request::Operation {
-                verb: error.verb,
-                key: Box::new(error.key),
-            },
+            what: Request::Operation { verb: error.verb, key: Box::new(error.key) },
             why: error.why,
         }
     }

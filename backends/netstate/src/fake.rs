@@ -129,11 +129,7 @@ impl World {
     /// Deletes the objects on a link.
     fn forget(&mut self, name: LinkName, which: impl Fn(&Key) -> bool) {
         self.state.0.retain(|key, value| {
-            let on = if let Value::Route(route) = value {
-                Some(route.dev)
-            } else {
-                key.link()
-            };
+            let on = if let Value::Route(route) = value { Some(route.dev) } else { key.link() };
             on != Some(name) || !which(key) || matches!(key, Key::Link(_))
         });
     }
@@ -149,18 +145,10 @@ impl FakeKernel {
         let mut world = self.world();
         let before = world.state.clone();
         change(&mut world);
-        let keys: BTreeSet<Key> = before
-            .0
-            .keys()
-            .chain(world.state.0.keys())
-            .copied()
-            .collect();
-        let changed = keys
-            .into_iter()
-            .filter(|key| before.0.get(key) != world.state.0.get(key));
-        let mut notices: Vec<Notice> = changed
-            .map(|key| Notice::Object(key, world.state.0.get(&key).cloned()))
-            .collect();
+        let keys: BTreeSet<Key> = before.0.keys().chain(world.state.0.keys()).copied().collect();
+        let changed = keys.into_iter().filter(|key| before.0.get(key) != world.state.0.get(key));
+        let mut notices: Vec<Notice> =
+            changed.map(|key| Notice::Object(key, world.state.0.get(&key).cloned())).collect();
         if notices.is_empty() {
             notices.push(Notice::Other);
         }
@@ -170,14 +158,7 @@ impl FakeKernel {
 
     fn answer(&self, what: Request) -> Result<MutexGuard<'_, World>, KernelError> {
         let mut world = self.world();
-        if world.fault() {
-            Err(KernelError {
-                what,
-                why: refused(libc::EIO),
-            })
-        } else {
-            Ok(world)
-        }
+        if world.fault() { Err(KernelError { what, why: refused(libc::EIO) }) } else { Ok(world) }
     }
 }
 
@@ -188,11 +169,7 @@ impl Kernel for FakeKernel {
         world.reads += 1;
         Ok(ExistingState {
             ours: world.state.clone(),
-            leftovers: world
-                .leftovers
-                .iter()
-                .map(|(key, route)| (*key, *route))
-                .collect(),
+            leftovers: world.leftovers.iter().map(|(key, route)| (*key, *route)).collect(),
             sessions: world.sessions.clone(),
             mixed: BTreeSet::new(),
         })
@@ -223,10 +200,7 @@ impl Kernel for FakeKernel {
             value: value.clone(),
             origin: Origin::Set,
         };
-        Ok(Survey {
-            links: Vec::new(),
-            objects: world.state.0.iter().map(seen).collect(),
-        })
+        Ok(Survey { links: Vec::new(), objects: world.state.0.iter().map(seen).collect() })
     }
 
     async fn facts(
@@ -235,27 +209,15 @@ impl Kernel for FakeKernel {
         queries: &[IpAddr],
     ) -> Result<Facts, KernelError> {
         let world = self.answer(Request::List(Listed::Addresses))?;
-        let on_link = queries
-            .iter()
-            .filter(|ip| world.on_link.contains(ip))
-            .copied()
-            .collect();
-        Ok(Facts {
-            underlay: underlay.clone(),
-            on_link,
-            accepted_macs: BTreeMap::new(),
-        })
+        let on_link = queries.iter().filter(|ip| world.on_link.contains(ip)).copied().collect();
+        Ok(Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() })
     }
 
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError> {
         let mut world = self.world();
         let mut errors = Vec::new();
         for op in ops {
-            let result = if world.fault() {
-                Err(refused(libc::EIO))
-            } else {
-                world.apply(op)
-            };
+            let result = if world.fault() { Err(refused(libc::EIO)) } else { world.apply(op) };
             match result {
                 // The kernel also reports our own changes.
                 Ok(()) => {
@@ -270,17 +232,8 @@ impl Kernel for FakeKernel {
                 Err(why) => {
                     let in_the_way =
                         world.foreign.contains(op.key()) && !matches!(op.key(), Key::Link(_));
-                    let kind = if in_the_way {
-                        FailureKind::Conflict
-                    } else {
-                        FailureKind::Other
-                    };
-                    errors.push(OpError {
-                        verb: op.verb(),
-                        key: *op.key(),
-                        kind,
-                        why,
-                    });
+                    let kind = if in_the_way { FailureKind::Conflict } else { FailureKind::Other };
+                    errors.push(OpError { verb: op.verb(), key: *op.key(), kind, why });
                 }
             }
         }
@@ -289,11 +242,7 @@ impl Kernel for FakeKernel {
 
     async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr> {
         let world = self.world();
-        queries
-            .iter()
-            .filter(|ip| world.on_link.contains(ip))
-            .copied()
-            .collect()
+        queries.iter().filter(|ip| world.on_link.contains(ip)).copied().collect()
     }
 
     async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {

@@ -73,11 +73,7 @@ impl Interface {
             .filter(|address| Family::from(address.net) == family && address.usable())
             .collect();
         addresses.sort_by_key(|address| {
-            (
-                !is_global(address.ip()),
-                self.is_virtual(address.ip()),
-                address.rank(),
-            )
+            (!is_global(address.ip()), self.is_virtual(address.ip()), address.rank())
         });
         addresses.into_iter().map(Address::ip).collect()
     }
@@ -117,11 +113,7 @@ impl Interface {
             .filter(|address| address.usable())
             .map(|address| address.ip().to_string())
             .collect();
-        if usable.is_empty() {
-            "no usable address".to_owned()
-        } else {
-            usable.join(", ")
-        }
+        if usable.is_empty() { "no usable address".to_owned() } else { usable.join(", ") }
     }
 }
 
@@ -132,8 +124,7 @@ pub fn is_single(net: &IpNet) -> bool {
 
 /// Returns whether a network card is a port of a bridge.
 pub fn has_card(bridge: &Interface, all: &[Interface]) -> bool {
-    all.iter()
-        .any(|port| port.master == Some(bridge.index) && port.class() == LinkClass::Link)
+    all.iter().any(|port| port.master == Some(bridge.index) && port.class() == LinkClass::Link)
 }
 
 /// Returns whether an interface belongs to flannel or its pods: a device of flannel, a bridge without a network card that
@@ -150,9 +141,7 @@ pub fn serves_pods(
             && device.nets().any(&is_leased)
     };
     let is_end = |net: IpNet| is_single(&net) && is_leased(net);
-    let mut bridges = all
-        .iter()
-        .filter(|bridge| interface.master == Some(bridge.index));
+    let mut bridges = all.iter().filter(|bridge| interface.master == Some(bridge.index));
     crate::cleanup::is_flannels(&interface.name, &interface.kind)
         || is_bridge(interface)
         || interface.class() == LinkClass::Veth && interface.nets().any(is_end)
@@ -245,22 +234,10 @@ fn is_global(ip: IpAddr) -> bool {
 /// adapter. The next three entries are for VirtualBox's other adapters, and the last entry is for lima's network.
 const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
     (Ipv4Addr::new(10, 0, 2, 2), None),
-    (
-        Ipv4Addr::new(10, 0, 3, 2),
-        Some(Ipv4Addr::new(10, 0, 3, 15)),
-    ),
-    (
-        Ipv4Addr::new(10, 0, 4, 2),
-        Some(Ipv4Addr::new(10, 0, 4, 15)),
-    ),
-    (
-        Ipv4Addr::new(10, 0, 5, 2),
-        Some(Ipv4Addr::new(10, 0, 5, 15)),
-    ),
-    (
-        Ipv4Addr::new(192, 168, 5, 2),
-        Some(Ipv4Addr::new(192, 168, 5, 15)),
-    ),
+    (Ipv4Addr::new(10, 0, 3, 2), Some(Ipv4Addr::new(10, 0, 3, 15))),
+    (Ipv4Addr::new(10, 0, 4, 2), Some(Ipv4Addr::new(10, 0, 4, 15))),
+    (Ipv4Addr::new(10, 0, 5, 2), Some(Ipv4Addr::new(10, 0, 5, 15))),
+    (Ipv4Addr::new(192, 168, 5, 2), Some(Ipv4Addr::new(192, 168, 5, 15))),
 ];
 
 /// Returns the address of the NAT router if a machine with the address `net` is behind a NAT that serves only this
@@ -339,8 +316,7 @@ impl Route {
 
     /// Returns the index of the interface if the destination is on-link.
     pub fn link(&self) -> Option<u32> {
-        self.index
-            .filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
+        self.index.filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
     }
 
     /// Splits a multipath route into one route for each path.
@@ -350,12 +326,7 @@ impl Route {
             false => self
                 .paths
                 .iter()
-                .map(|path| Route {
-                    via: path.via,
-                    index: path.index,
-                    paths: Vec::new(),
-                    ..self
-                })
+                .map(|path| Route { via: path.via, index: path.index, paths: Vec::new(), ..self })
                 .collect(),
         }
     }
@@ -533,12 +504,9 @@ impl fmt::Display for NoRoute {
             NoRoute::Refused { errno, words } if words.trim().is_empty() => {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
             }
-            NoRoute::Refused { errno, words } => write!(
-                f,
-                "{}: {}",
-                std::io::Error::from_raw_os_error(*errno),
-                words.trim()
-            ),
+            NoRoute::Refused { errno, words } => {
+                write!(f, "{}: {}", std::io::Error::from_raw_os_error(*errno), words.trim())
+            }
             NoRoute::Unanswered => f.write_str("the kernel does not respond"),
             NoRoute::WithoutInterface => f.write_str("the route has no outgoing interface"),
         }

@@ -29,55 +29,26 @@ pub struct Inspection {
 
 /// Compares the desired kernel state with the actual kernel state, and finds objects of other programs.
 pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
-    let names: BTreeMap<u32, LinkName> = sighting
-        .survey
-        .links
-        .iter()
-        .map(|(index, name, _)| (*index, *name))
-        .collect();
+    let names: BTreeMap<u32, LinkName> =
+        sighting.survey.links.iter().map(|(index, name, _)| (*index, *name)).collect();
     let protocol = |number| protocols.name(number);
     let interface = |index| names.get(&index).map(LinkName::to_string);
-    let words = Words {
-        protocol: &protocol,
-        interface: &interface,
-    };
+    let words = Words { protocol: &protocol, interface: &interface };
     // Of several objects with the same key, the kernel uses the first.
     let mut first: BTreeMap<Key, &Seen> = BTreeMap::new();
     for seen in &sighting.survey.objects {
         first.entry(seen.key).or_insert(seen);
     }
-    let errors: BTreeMap<Key, &OpError> = sighting
-        .errors
-        .iter()
-        .rev()
-        .map(|error| (error.key, error))
-        .collect();
-    let judge = Judge {
-        sighting,
-        words: &words,
-        first: &first,
-        errors: &errors,
-    };
-    let objects = sighting
-        .want
-        .0
-        .iter()
-        .map(|(key, wanted)| judge.object(key, wanted))
-        .collect();
-    let mut foreign: Vec<Foreign> = sighting
-        .have
-        .0
-        .iter()
-        .filter_map(|(key, value)| judge.left_over(key, value))
-        .collect();
+    let errors: BTreeMap<Key, &OpError> =
+        sighting.errors.iter().rev().map(|error| (error.key, error)).collect();
+    let judge = Judge { sighting, words: &words, first: &first, errors: &errors };
+    let objects = sighting.want.0.iter().map(|(key, wanted)| judge.object(key, wanted)).collect();
+    let mut foreign: Vec<Foreign> =
+        sighting.have.0.iter().filter_map(|(key, value)| judge.left_over(key, value)).collect();
     foreign.extend(judge.devices());
     let shadows = Shadows::of(sighting, |key, wanted| judge.is_there(key, wanted));
     foreign.extend(
-        sighting
-            .survey
-            .objects
-            .iter()
-            .filter_map(|seen| judge.foreign(seen, protocols, &shadows)),
+        sighting.survey.objects.iter().filter_map(|seen| judge.foreign(seen, protocols, &shadows)),
     );
     Inspection { objects, foreign }
 }
@@ -93,25 +64,17 @@ struct Judge<'a> {
 impl Judge<'_> {
     /// Returns the existing object with the given key, and the object's origin. Flannel's own objects take precedence.
     fn found(&self, key: &Key) -> Option<(&Value, Origin)> {
-        let ours = self
-            .sighting
-            .have
-            .0
-            .get(key)
-            .map(|value| (value, Origin::Set));
+        let ours = self.sighting.have.0.get(key).map(|value| (value, Origin::Set));
         ours.or_else(|| self.first.get(key).map(|seen| (&seen.value, seen.origin)))
     }
 
     fn is_there(&self, key: &Key, wanted: &Value) -> bool {
-        self.found(key)
-            .is_some_and(|(found, _)| fits(wanted, found))
+        self.found(key).is_some_and(|(found, _)| fits(wanted, found))
     }
 
     /// Returns whether a link of the given name belongs to the desired state or to flannel's existing objects.
     fn is_named_ours(&self, name: LinkName) -> bool {
-        [&self.sighting.want, &self.sighting.have]
-            .iter()
-            .any(|state| state.link(name).is_some())
+        [&self.sighting.want, &self.sighting.have].iter().any(|state| state.link(name).is_some())
     }
 
     fn object(&self, key: &Key, wanted: &Value) -> Object {
@@ -185,12 +148,8 @@ impl Judge<'_> {
         let (wanted, missing) =
             tunnels(&self.sighting.want, |key, value| self.is_there(key, value));
         let ports: BTreeSet<u16> = wanted.iter().map(|(_, vxlan)| vxlan.port).collect();
-        let others = self
-            .sighting
-            .survey
-            .links
-            .iter()
-            .filter_map(|(_, name, spec)| match &spec.kind {
+        let others =
+            self.sighting.survey.links.iter().filter_map(|(_, name, spec)| match &spec.kind {
                 LinkKind::Vxlan(vxlan)
                     if ports.contains(&vxlan.port) && !self.is_named_ours(*name) =>
                 {
@@ -219,11 +178,7 @@ impl Judge<'_> {
         match (&seen.key, &seen.value) {
             (Key::Route(net, _), Value::Route(route)) => {
                 route.protocol == protocols::KERNEL
-                    && self
-                        .sighting
-                        .want
-                        .0
-                        .contains_key(&Key::Address(route.dev, *net))
+                    && self.sighting.want.0.contains_key(&Key::Address(route.dev, *net))
             }
             _ => false,
         }
@@ -238,12 +193,8 @@ impl Judge<'_> {
         shadows: &Shadows<'_>,
     ) -> Option<Foreign> {
         let is_ours = self.sighting.have.0.get(&seen.key) == Some(&seen.value);
-        let is_wanted = self
-            .sighting
-            .want
-            .0
-            .get(&seen.key)
-            .is_some_and(|wanted| fits(wanted, &seen.value));
+        let is_wanted =
+            self.sighting.want.0.get(&seen.key).is_some_and(|wanted| fits(wanted, &seen.value));
         if is_ours || is_wanted || self.follows_from_ours(seen) {
             return None;
         }
@@ -302,15 +253,9 @@ fn tunnels(
         _ => None,
     });
     let all: Vec<_> = all.collect();
-    let missing = all
-        .iter()
-        .filter(|(.., there)| !there)
-        .map(|(name, vxlan, _)| (*name, *vxlan))
-        .collect();
-    (
-        all.iter().map(|(name, vxlan, _)| (*name, *vxlan)).collect(),
-        missing,
-    )
+    let missing =
+        all.iter().filter(|(.., there)| !there).map(|(name, vxlan, _)| (*name, *vxlan)).collect();
+    (all.iter().map(|(name, vxlan, _)| (*name, *vxlan)).collect(), missing)
 }
 
 /// Returns the state of a neighbour or FDB entry as `ip` and `bridge` print the state. Empty if `ip` and `bridge` print no state.

@@ -97,10 +97,6 @@ impl LinkSpec {
             || (self.mac.is_some() && self.mac != found.mac)
             || differs(self.accept_ra, found.accept_ra)
             || differs(self.checksum_offload, found.checksum_offload);
-        if kind == Fit::Same && change {
-            Fit::Change
-        } else {
-            kind
-        }
+        if kind == Fit::Same && change { Fit::Change } else { kind }
     }
 }

@@ -14,14 +14,10 @@ impl LinkName {
     pub fn parse(text: &str) -> Option<Self> {
         let fits = !text.is_empty()
             && text.len() <= Self::LONGEST
-            && !text
-                .bytes()
-                .any(|b| b == b'/' || b == 0 || b.is_ascii_whitespace());
+            && !text.bytes().any(|b| b == b'/' || b == 0 || b.is_ascii_whitespace());
         fits.then(|| {
             let mut name = [0; Self::LONGEST];
-            name.iter_mut()
-                .zip(text.bytes())
-                .for_each(|(to, from)| *to = from);
+            name.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from);
             Self(name)
         })
     }

@@ -105,10 +105,9 @@ impl NetlinkKernel {
         match self.requests.batch(vec![message], 1, |_, _| ()).await.pop() {
             Some(socket::Answer::Refused(code, _)) => Ok(code != libc::EOPNOTSUPP),
             Some(socket::Answer::Done) => Ok(true),
-            Some(socket::Answer::Lost) | None => Err(KernelError {
-                what: Request::FindVxlan,
-                why: Failure::Silent,
-            }),
+            Some(socket::Answer::Lost) | None => {
+                Err(KernelError { what: Request::FindVxlan, why: Failure::Silent })
+            }
         }
     }
 
@@ -136,17 +135,15 @@ impl NetlinkKernel {
     pub async fn devices_in(&mut self, networks: &[IpNet]) -> Result<Vec<LinkName>, KernelError> {
         let links = self.all_links().await?;
         let mut found = Vec::new();
-        for link in links
-            .iter()
-            .filter(|link| is_flannels(link.name.as_str(), link.spec.kind.name()))
+        for link in
+            links.iter().filter(|link| is_flannels(link.name.as_str(), link.spec.kind.name()))
         {
             let mut inside = false;
             for family in [AF_INET, AF_INET6] {
                 let addresses = self.addresses_of(link.index, family).await?;
                 // An address with a shorter prefix length is an operator's.
-                let single = addresses
-                    .iter()
-                    .filter(|(net, _)| net.prefix_len() == net.max_prefix_len());
+                let single =
+                    addresses.iter().filter(|(net, _)| net.prefix_len() == net.max_prefix_len());
                 inside |= single
                     .map(|(net, _)| net.addr())
                     .any(|ip| networks.iter().any(|network| network.contains(&ip)));
@@ -163,10 +160,7 @@ impl NetlinkKernel {
     pub async fn bridges(&mut self) -> Result<Vec<Bridge>, KernelError> {
         let links = self.all_links().await?;
         let mut bridges = Vec::new();
-        for link in links
-            .iter()
-            .filter(|link| link.spec.kind.name() == "bridge")
-        {
+        for link in links.iter().filter(|link| link.spec.kind.name() == "bridge") {
             let mut addresses = self.addresses_of(link.index, AF_INET).await?;
             addresses.extend(self.addresses_of(link.index, AF_INET6).await?);
             bridges.push(Bridge {
@@ -182,11 +176,7 @@ impl NetlinkKernel {
     /// # Errors
     /// Returns an error if the kernel does not answer.
     pub async fn mac_of(&mut self, name: LinkName) -> Result<Option<Mac>, KernelError> {
-        Ok(self
-            .links_by_name(&[name])
-            .await?
-            .remove(&name)
-            .and_then(|link| link.spec.mac))
+        Ok(self.links_by_name(&[name]).await?.remove(&name).and_then(|link| link.spec.mac))
     }
 }
 
@@ -229,42 +219,16 @@ impl Kernel for NetlinkKernel {
     }
 
     async fn wait_for_change(&mut self, scope: &Scope, known: Option<&KernelState>) {
-        let Self {
-            notices,
-            links,
-            underlay,
-            asking,
-            on_link,
-            ..
-        } = self;
-        let seen = watched::Watched {
-            links,
-            underlay: *underlay,
-            asking: *asking,
-            on_link,
-            scope,
-            known,
-        };
+        let Self { notices, links, underlay, asking, on_link, .. } = self;
+        let seen =
+            watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
         notices.until(|message| seen.concerns(message)).await;
     }
 
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
-        let Self {
-            notices,
-            links,
-            underlay,
-            asking,
-            on_link,
-            ..
-        } = self;
-        let seen = watched::Watched {
-            links,
-            underlay: *underlay,
-            asking: *asking,
-            on_link,
-            scope,
-            known,
-        };
+        let Self { notices, links, underlay, asking, on_link, .. } = self;
+        let seen =
+            watched::Watched { links, underlay: *underlay, asking: *asking, on_link, scope, known };
         notices.queued(|message| seen.concerns(message))
     }
 }

@@ -193,12 +193,7 @@ mod tests {
 
     #[test]
     fn key_and_value_take_at_most_88_bytes() {
-        assert!(
-            size_of::<(Key, Value)>() <= 88,
-            "{} + {}",
-            size_of::<Key>(),
-            size_of::<Value>()
-        );
+        assert!(size_of::<(Key, Value)>() <= 88, "{} + {}", size_of::<Key>(), size_of::<Value>());
     }
 
     #[test]

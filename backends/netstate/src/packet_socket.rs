@@ -60,11 +60,7 @@ impl PacketSocket {
     /// # Errors
     /// Returns an error if the kernel does not accept the frame because the link is down or no longer exists.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        nix::sys::socket::send(
-            self.fd.as_raw_fd(),
-            frame,
-            nix::sys::socket::MsgFlags::empty(),
-        )?;
+        nix::sys::socket::send(self.fd.as_raw_fd(), frame, nix::sys::socket::MsgFlags::empty())?;
         Ok(())
     }
 

@@ -17,40 +17,29 @@ pub(crate) struct Eligible<'a> {
 impl<'a> Eligible<'a> {
     /// Creates the filter for the node to which a plan belongs.
     pub(crate) fn new<P: Plan + ?Sized>(plan: &'a P, underlay: &'a Underlay) -> Self {
-        Self {
-            scope: plan.scope(),
-            underlay,
-            shares_address: plan.shares_address(),
-        }
+        Self { scope: plan.scope(), underlay, shares_address: plan.shares_address() }
     }
 
     /// Returns whether a peer gets kernel objects. The peer's subnet must be inside the network and must not
     /// overlap this node's subnets. The peer's public address must not belong to this node.
     pub(crate) fn admits(&self, peer: &Peer<'_>) -> bool {
         self.scope.covers(&peer.subnet)
-            && !self
-                .scope
-                .own
-                .nets()
-                .any(|net| nets_overlap(&net, &peer.subnet))
+            && !self.scope.own.nets().any(|net| nets_overlap(&net, &peer.subnet))
             && !self.is_ours(&peer.public_ip)
     }
 
     /// Returns whether an address belongs to this node. A lease whose public address belongs to this node is not a
     /// peer, unless nodes behind NAT may share an address.
     fn is_ours(&self, ip: &IpAddr) -> bool {
-        let public = if self.shares_address {
-            &self.underlay.addresses
-        } else {
-            &self.underlay.public
-        };
+        let public =
+            if self.shares_address { &self.underlay.addresses } else { &self.underlay.public };
         match ip {
-            IpAddr::V4(ip) => [public, &self.underlay.addresses]
-                .iter()
-                .any(|known| known.v4() == Some(ip)),
-            IpAddr::V6(ip) => [public, &self.underlay.addresses]
-                .iter()
-                .any(|known| known.v6() == Some(ip)),
+            IpAddr::V4(ip) => {
+                [public, &self.underlay.addresses].iter().any(|known| known.v4() == Some(ip))
+            }
+            IpAddr::V6(ip) => {
+                [public, &self.underlay.addresses].iter().any(|known| known.v6() == Some(ip))
+            }
         }
     }
 }
@@ -62,7 +51,5 @@ pub fn peers<'a, P: Plan + ?Sized>(
     underlay: &'a Underlay,
 ) -> impl Iterator<Item = Peer<'a>> {
     let eligible = Eligible::new(plan, underlay);
-    leases
-        .peers(&plan.scope().own, plan.kinds())
-        .filter(move |peer| eligible.admits(peer))
+    leases.peers(&plan.scope().own, plan.kinds()).filter(move |peer| eligible.admits(peer))
 }

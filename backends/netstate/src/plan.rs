@@ -22,12 +22,7 @@ pub struct Announced {
 impl Announced {
     /// Creates the announcement of a backend whose leases carry no data.
     pub fn without_data(backend: &str, mtu: u32) -> Self {
-        Self {
-            backend: backend.to_owned(),
-            data: None,
-            v6_data: None,
-            mtu,
-        }
+        Self { backend: backend.to_owned(), data: None, v6_data: None, mtu }
     }
 }
 

@@ -12,14 +12,9 @@ pub(crate) fn names(bridge: u32) -> (String, String) {
 
 /// Parses the index of the bridge from the name of a veth end of the probe port.
 pub(crate) fn bridge_of(name: &str) -> Option<u32> {
-    let index = [OUTER, INNER]
-        .iter()
-        .find_map(|prefix| name.strip_prefix(prefix))?;
+    let index = [OUTER, INNER].iter().find_map(|prefix| name.strip_prefix(prefix))?;
     // `parse` would also accept a sign.
-    index
-        .bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then(|| index.parse().ok())?
+    index.bytes().all(|byte| byte.is_ascii_digit()).then(|| index.parse().ok())?
 }
 
 /// Returns whether a veth device with the given name is an end of a probe port.
@@ -36,19 +31,9 @@ mod tests {
         for bridge in [7, 99_999_999] {
             let (outer, inner) = names(bridge);
             assert!(outer.len() < 16, "{outer}");
-            assert_eq!(
-                [&outer, &inner].map(|name| bridge_of(name)),
-                [Some(bridge); 2]
-            );
+            assert_eq!([&outer, &inner].map(|name| bridge_of(name)), [Some(bridge); 2]);
         }
-        for name in [
-            "flprobe",
-            "flpod7a",
-            "flpod+7",
-            "veth7",
-            "flannel.1",
-            "xflpod1",
-        ] {
+        for name in ["flprobe", "flpod7a", "flpod+7", "veth7", "flannel.1", "xflpod1"] {
             assert!(!is_port(name), "{name}");
         }
     }

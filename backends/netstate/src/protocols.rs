@@ -41,10 +41,7 @@ const WELL_KNOWN: &[(u8, &str)] = &[
 /// Files that define names of route protocols. The administrator's file comes last and takes precedence.
 const FILES: [&str; 2] = ["/usr/share/iproute2/rt_protos", "/etc/iproute2/rt_protos"];
 /// Folders in which packages define names of route protocols.
-const FOLDERS: [&str; 2] = [
-    "/usr/share/iproute2/rt_protos.d",
-    "/etc/iproute2/rt_protos.d",
-];
+const FOLDERS: [&str; 2] = ["/usr/share/iproute2/rt_protos.d", "/etc/iproute2/rt_protos.d"];
 /// Maximum size in bytes of a file with protocol names. The files of iproute2 are smaller.
 const LIMIT: u64 = 64 * 1024;
 
@@ -54,31 +51,19 @@ pub struct Protocols(BTreeMap<u8, String>);
 
 impl Default for Protocols {
     fn default() -> Self {
-        Self(
-            WELL_KNOWN
-                .iter()
-                .map(|(number, name)| (*number, (*name).to_owned()))
-                .collect(),
-        )
+        Self(WELL_KNOWN.iter().map(|(number, name)| (*number, (*name).to_owned())).collect())
     }
 }
 
 impl Protocols {
     /// Returns the protocol names that this host's files define, and the protocol names that are the same on every host.
     pub fn of_this_host() -> Self {
-        let mut files: Vec<_> = FILES
-            .iter()
-            .map(|file| Path::new(file).to_owned())
-            .collect();
+        let mut files: Vec<_> = FILES.iter().map(|file| Path::new(file).to_owned()).collect();
         for folder in FOLDERS {
-            let entries = std::fs::read_dir(folder)
-                .into_iter()
-                .flatten()
-                .flatten()
-                .map(|entry| entry.path());
-            let mut added: Vec<_> = entries
-                .filter(|path| path.extension().is_some_and(|end| end == "conf"))
-                .collect();
+            let entries =
+                std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+            let mut added: Vec<_> =
+                entries.filter(|path| path.extension().is_some_and(|end| end == "conf")).collect();
             added.sort();
             files.extend(added);
         }
@@ -94,11 +79,7 @@ impl Protocols {
     /// Adds the names in a text that has a protocol number and a name on each line.
     pub fn read(&mut self, text: &str) {
         for line in text.lines() {
-            let mut words = line
-                .split('#')
-                .next()
-                .unwrap_or_default()
-                .split_whitespace();
+            let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
             let number = words.next().and_then(|word| match word.strip_prefix("0x") {
                 Some(digits) => u8::from_str_radix(digits, 16).ok(),
                 None => word.parse().ok(),
@@ -111,10 +92,7 @@ impl Protocols {
 
     /// Returns the name of a protocol number as `ip route` prints the name.
     pub fn name(&self, number: u8) -> String {
-        self.0
-            .get(&number)
-            .cloned()
-            .unwrap_or_else(|| number.to_string())
+        self.0.get(&number).cloned().unwrap_or_else(|| number.to_string())
     }
 
     /// Describes the program that creates routes with the protocol number `number`. `dev` is the device of such a route.
@@ -142,12 +120,7 @@ mod tests {
         let mut names = Protocols::default();
         names.read("#\n# Reserved protocols.\n#\n12\tbird\n 0x50  felix # calico\n241 mine\n300 large\n7\nx y\n\n12 bird2\n");
         assert_eq!(
-            (
-                names.name(4),
-                names.name(12),
-                names.name(0x50),
-                names.name(7)
-            ),
+            (names.name(4), names.name(12), names.name(0x50), names.name(7)),
             ("static".into(), "bird2".into(), "felix".into(), "7".into())
         );
         assert_eq!(names.maker(241, LinkName::default()), "mine");

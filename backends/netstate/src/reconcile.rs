@@ -158,10 +158,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let mut tries = 0;
         loop {
             let fatal = match reconciler.pass(leases, true).await {
-                Ok(pass) => pass
-                    .errors
-                    .into_iter()
-                    .find(|error| reconciler.goal.needs(&error.key)),
+                Ok(pass) => pass.errors.into_iter().find(|error| reconciler.goal.needs(&error.key)),
                 Err(error) => {
                     reconciler.report.unreadable(&error);
                     tries += 1;
@@ -194,29 +191,19 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let began = Instant::now();
         self.observed.known = None;
         self.report.pass();
-        let Comparison {
-            facts,
-            announced,
-            desired,
-            ops,
-            held,
-        } = self.compare(leases).await?;
+        let Comparison { facts, announced, desired, ops, held } = self.compare(leases).await?;
         let repair =
             self.observed.settled && !fresh && self.observed.facts.as_ref() == Some(&facts);
         // Forwarding comes before the routes that direct packets to it.
-        self.kernel
-            .forward(self.goal.plan.forwarding(leases, &facts));
+        self.kernel.forward(self.goal.plan.forwarding(leases, &facts));
         let (ops, errors) = self.apply(ops, &desired.state).await;
         self.tunnels.applied(&ops);
         self.tunnels.follow(&desired.state);
         self.report.tunnels(&self.tunnels);
         self.schedule.plan_tunnel_read(&desired.state);
-        self.report.applied(
-            &ops,
-            &errors,
-            repair.then_some(&self.observed.errors),
-            || peers_of(&desired.state),
-        );
+        self.report.applied(&ops, &errors, repair.then_some(&self.observed.errors), || {
+            peers_of(&desired.state)
+        });
         let failures = self.goal.failures(&errors, leases, &facts);
         self.report.state(&failures, held.is_some());
         self.report.wanted(&desired.state);
@@ -231,12 +218,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         if !errors.iter().any(|error| matches!(error.key, Key::Link(_))) {
             self.observed.announced = Some(announced);
         }
-        Ok(Pass {
-            errors,
-            held,
-            desired,
-            announced: self.observed.announced.clone(),
-        })
+        Ok(Pass { errors, held, desired, announced: self.observed.announced.clone() })
     }
 
     /// Reads all of flannel's objects from the kernel and compares the objects with the desired state.
@@ -244,10 +226,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let _comparing = self.report.compares();
         let mut facts = self
             .kernel
-            .facts(
-                &self.goal.underlay,
-                &on_link_queries(&*self.goal.plan, leases),
-            )
+            .facts(&self.goal.underlay, &on_link_queries(&*self.goal.plan, leases))
             .await?;
         facts.accepted_macs = self.mac_conflicts.accepted_macs.clone();
         // Computed before the state: the device must never have an older key than the announced one.
@@ -276,16 +255,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         preserve(want, &have, leases.unreadable());
         let mut ops = diff(want, &have);
         leave_endpoints(&mut ops, &moved);
-        let held = self
-            .guard
-            .hold_back(&mut ops, want, &have, &self.goal.scope);
-        Ok(Comparison {
-            facts,
-            announced,
-            desired,
-            ops,
-            held,
-        })
+        let held = self.guard.hold_back(&mut ops, want, &have, &self.goal.scope);
+        Ok(Comparison { facts, announced, desired, ops, held })
     }
 
     /// Applies the operations of a full pass. Returns the attempted operations and the errors.
@@ -312,9 +283,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         if !leases.unreadable().is_empty()
             || !leases.barred().is_empty()
             || !known.leases.barred().is_empty()
-            || self
-                .kernel
-                .change_pending(&self.goal.scope, Some(&known.desired.state))
+            || self.kernel.change_pending(&self.goal.scope, Some(&known.desired.state))
         {
             return None;
         }
@@ -322,37 +291,26 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         let queries = new_on_link_queries(&*self.goal.plan, &known.leases, leases);
         if !queries.is_empty() {
             let near = self.kernel.on_link(&queries).await;
-            facts
-                .on_link
-                .retain(|ip| queries.binary_search(ip).is_err());
+            facts.on_link.retain(|ip| queries.binary_search(ip).is_err());
             facts.on_link.extend(near);
         }
-        let change = known
-            .desired
-            .change(&*self.goal.plan, &known.leases, leases, &facts)?;
+        let change = known.desired.change(&*self.goal.plan, &known.leases, leases, &facts)?;
         let mut desired = self.observed.known.take()?.desired;
         self.report.pass();
         let ops = diff(&change.after, &change.before);
-        self.kernel
-            .forward(self.goal.plan.forwarding(leases, &facts));
+        self.kernel.forward(self.goal.plan.forwarding(leases, &facts));
         let errors = self.kernel.apply(&ops).await;
         self.report.changed(&change);
         desired.take(change);
         self.tunnels.applied(&ops);
-        self.report
-            .applied(&ops, &errors, None, || peers_of(&desired.state));
+        self.report.applied(&ops, &errors, None, || peers_of(&desired.state));
         let failures = self.goal.failures(&errors, leases, &facts);
         self.report.state(&failures, false);
         self.observed.settled = failures.node.is_empty();
         self.observed.facts = Some(facts);
         self.schedule.changed(began);
         self.report.took(began.elapsed());
-        Some(Pass {
-            errors,
-            held: None,
-            desired,
-            announced: self.observed.announced.clone(),
-        })
+        Some(Pass { errors, held: None, desired, announced: self.observed.announced.clone() })
     }
 
     /// Waits until the kernel sends no more notifications. If only leases changed, waits only for the pause after the last pass or change.
@@ -383,11 +341,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     }
 
     async fn woken(&mut self, inputs: &mut Inputs, timer: Option<Instant>) -> Woken {
-        let known = self
-            .observed
-            .known
-            .as_ref()
-            .map(|known| &known.desired.state);
+        let known = self.observed.known.as_ref().map(|known| &known.desired.state);
         tokio::select! {
             () = changed(&mut inputs.leases) => Woken { fresh: true, full_pass: false },
             () = changed(&mut inputs.underlay) => Woken { fresh: true, full_pass: true },
@@ -404,35 +358,20 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             std::mem::replace(&mut self.questions, questions::channel());
         let mut failures = 0;
         // Inputs may have changed since `join`.
-        let mut woken = Woken {
-            fresh: true,
-            full_pass: true,
-        };
+        let mut woken = Woken { fresh: true, full_pass: true };
         let mut audit = None;
         loop {
             let leases = self.take_inputs(&mut inputs, &mut woken);
-            let change = if woken.full_pass {
-                None
-            } else {
-                self.change(&leases).await
-            };
+            let change = if woken.full_pass { None } else { self.change(&leases).await };
             let pass = match change {
                 Some(pass) => Ok(pass),
                 None => {
-                    audit = self
-                        .goal
-                        .options
-                        .audit
-                        .map(|interval| Instant::now() + interval);
+                    audit = self.goal.options.audit.map(|interval| Instant::now() + interval);
                     self.pass(&leases, woken.fresh).await
                 }
             };
             let Outcome { retry, held } = self.conclude(pass, &leases, &out);
-            failures = if retry && !woken.fresh {
-                failures + 1
-            } else {
-                u32::from(retry)
-            };
+            failures = if retry && !woken.fresh { failures + 1 } else { u32::from(retry) };
             let retry = retry.then(|| Instant::now() + backoff(failures));
             let wake = [audit, held, retry].into_iter().flatten().min();
             // Kernel audits are answered even while another program keeps changing objects.
@@ -483,10 +422,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             Err(error) => {
                 self.report.unreadable(&error);
                 self.observed.settled = false;
-                return Outcome {
-                    retry: true,
-                    held: None,
-                };
+                return Outcome { retry: true, held: None };
             }
         };
         if let Some(announced) = pass.announced {
@@ -494,16 +430,11 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
         // Objects of an unreadable lease are in the kernel but do not follow from any lease.
         let known = pass.errors.is_empty() && pass.held.is_none() && leases.unreadable().is_empty();
-        self.observed.known = known.then_some(Known {
-            desired: pass.desired,
-            leases: leases.clone(),
-        });
+        self.observed.known =
+            known.then_some(Known { desired: pass.desired, leases: leases.clone() });
         self.observed.errors = pass.errors;
         self.observed.held = pass.held.is_some();
-        Outcome {
-            retry: !self.observed.errors.is_empty(),
-            held: pass.held,
-        }
+        Outcome { retry: !self.observed.errors.is_empty(), held: pass.held }
     }
 
     /// Starts sessions with the WireGuard peers that a full pass added. Peers with new leases start their sessions themselves.
@@ -537,18 +468,11 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
             // Something failed, or a lease cannot be read. A full pass determines what differs.
             return self.schedule.take_blind_pass(began);
         };
-        self.tunnels
-            .accept(&mut found.ours, &known.desired.state, began);
+        self.tunnels.accept(&mut found.ours, &known.desired.state, began);
         leave_to_operators(&mut found.ours, &known.desired.state, &found.mixed);
         let of_peers =
             |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
-        !known
-            .desired
-            .state
-            .0
-            .iter()
-            .filter(of_peers)
-            .eq(found.ours.0.iter().filter(of_peers))
+        !known.desired.state.0.iter().filter(of_peers).eq(found.ours.0.iter().filter(of_peers))
     }
 
     /// Answers a query of the kernel state, without any change to the kernel state.
@@ -561,10 +485,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     /// Reads the kernel state, and computes the desired state from the leases and the facts of the last pass.
     async fn sighting(&mut self, leases: &LeaseTable) -> Result<Sighting, KernelError> {
         let Some(facts) = &self.observed.facts else {
-            return Err(KernelError {
-                what: Request::Compare,
-                why: Failure::Unread,
-            });
+            return Err(KernelError { what: Request::Compare, why: Failure::Unread });
         };
         let mut want = self.goal.desired(leases, facts).state;
         let (holders, owners) = holders(&*self.goal.plan, leases, facts);
@@ -622,11 +543,8 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
 
 /// Removes from `have` the peers to which an operator added allowed IPs of other networks, unless `want` contains the peer.
 fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeSet<Key>) {
-    let theirs: BTreeSet<Key> = mixed
-        .iter()
-        .filter(|key| !want.0.contains_key(key))
-        .copied()
-        .collect();
+    let theirs: BTreeSet<Key> =
+        mixed.iter().filter(|key| !want.0.contains_key(key)).copied().collect();
     if theirs.is_empty() {
         return;
     }
@@ -674,19 +592,11 @@ fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
 fn peers_of(state: &KernelState) -> usize {
     let to_peer =
         |value: &Value| matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast);
-    let allowed = state
-        .0
-        .keys()
-        .filter(|key| matches!(key, Key::AllowedIp(..)))
-        .count();
+    let allowed = state.0.keys().filter(|key| matches!(key, Key::AllowedIp(..))).count();
     if allowed > 0 {
         return allowed;
     }
-    state
-        .0
-        .range(Key::Route(subnet_floor(), 0)..)
-        .filter(|(_, value)| to_peer(value))
-        .count()
+    state.0.range(Key::Route(subnet_floor(), 0)..).filter(|(_, value)| to_peer(value)).count()
 }
 
 #[cfg(test)]

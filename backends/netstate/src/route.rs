@@ -38,23 +38,12 @@ pub struct RouteSpec {
 impl RouteSpec {
     /// Creates a route that forwards packets to an interface, over a gateway if there is one.
     pub fn forwarding(via: Option<IpAddr>, dev: LinkName, protocol: u8) -> Self {
-        Self {
-            via,
-            dev,
-            ..Self::dropping(RouteKind::Unicast, protocol)
-        }
+        Self { via, dev, ..Self::dropping(RouteKind::Unicast, protocol) }
     }
 
     /// Creates a route without an interface, which drops packets.
     pub(crate) fn dropping(kind: RouteKind, protocol: u8) -> Self {
-        Self {
-            via: None,
-            dev: LinkName::default(),
-            onlink: false,
-            kind,
-            scope: 0,
-            protocol,
-        }
+        Self { via: None, dev: LinkName::default(), onlink: false, kind, scope: 0, protocol }
     }
 }
 

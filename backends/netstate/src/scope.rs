@@ -47,10 +47,8 @@ mod tests {
     #[test]
     fn former_networks_objects_are_distinguished_from_others() {
         let networks = Subnets::V4("10.6.0.0/17".parse().unwrap());
-        let former = Some(Subnets::Both(
-            "10.6.0.0/16".parse().unwrap(),
-            "fd00:5::/48".parse().unwrap(),
-        ));
+        let former =
+            Some(Subnets::Both("10.6.0.0/16".parse().unwrap(), "fd00:5::/48".parse().unwrap()));
         let scope = Scope {
             links: Vec::new(),
             networks,
@@ -69,11 +67,7 @@ mod tests {
             ("fd00:6:0:1::/64", false, false),
         ] {
             let net: IpNet = net.parse().unwrap();
-            assert_eq!(
-                (scope.covers(&net), scope.covered(&net)),
-                (covers, covered),
-                "{net}"
-            );
+            assert_eq!((scope.covers(&net), scope.covered(&net)), (covers, covered), "{net}");
         }
     }
 }

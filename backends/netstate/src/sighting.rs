@@ -49,11 +49,7 @@ pub fn holders<P: Plan + ?Sized>(
             .as_ref()
             .map(|node| node.name.to_string())
             .filter(|name| !name.is_empty());
-        holders.push(Holder {
-            node,
-            subnet: peer.subnet,
-            address: peer.public_ip,
-        });
+        holders.push(Holder { node, subnet: peer.subnet, address: peer.public_ip });
         for (key, _) in plan.of_peer(peer, facts) {
             owners.entry(key).or_insert(place);
         }

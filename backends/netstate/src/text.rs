@@ -91,11 +91,7 @@ impl Words<'_> {
 
     /// Formats an interface in the syntax of `ip -d link`.
     pub fn link(&self, name: LinkName, spec: &LinkSpec) -> String {
-        let mut out = format!(
-            "{name} mtu {} {}",
-            spec.mtu,
-            if spec.up { "up" } else { "down" }
-        );
+        let mut out = format!("{name} mtu {} {}", spec.mtu, if spec.up { "up" } else { "down" });
         if let Some(mac) = spec.mac {
             let _ = write!(out, " address {mac}");
         }
@@ -111,11 +107,7 @@ impl Words<'_> {
                         .unwrap_or_else(|| format!("if{}", vxlan.lower));
                     let _ = write!(out, " dev {lower}");
                 }
-                let learning = if vxlan.learning {
-                    "learning"
-                } else {
-                    "nolearning"
-                };
+                let learning = if vxlan.learning { "learning" } else { "nolearning" };
                 let _ = write!(
                     out,
                     " dstport {} {learning}{}",
@@ -127,12 +119,7 @@ impl Words<'_> {
                 let end = |ip: Option<std::net::Ipv4Addr>| {
                     ip.map_or("any".to_owned(), |ip| ip.to_string())
                 };
-                let _ = write!(
-                    out,
-                    " remote {} local {}",
-                    end(ipip.remote),
-                    end(ipip.local)
-                );
+                let _ = write!(out, " remote {} local {}", end(ipip.remote), end(ipip.local));
             }
             LinkKind::Tun(tun) if !tun.held => out.push_str(", not opened by any flanneld"),
             LinkKind::Wireguard(wireguard) => {
@@ -165,11 +152,7 @@ impl Words<'_> {
         if let (Some(wanted), Some(found)) = (wanted.checksum_offload, found.checksum_offload)
             && wanted != found
         {
-            let _ = write!(
-                out,
-                ", tx-checksumming {}",
-                if found { "on" } else { "off" }
-            );
+            let _ = write!(out, ", tx-checksumming {}", if found { "on" } else { "off" });
         }
         out
     }
@@ -177,9 +160,7 @@ impl Words<'_> {
 
 /// Formats a neighbour as `ip neighbour` prints it.
 pub fn neighbour(name: LinkName, ip: IpAddr, mac: Mac, state: &str) -> String {
-    format!("{ip} dev {name} lladdr {mac} {state}")
-        .trim_end()
-        .to_owned()
+    format!("{ip} dev {name} lladdr {mac} {state}").trim_end().to_owned()
 }
 
 /// Formats a peer in the syntax of `wg set`.
@@ -199,9 +180,7 @@ fn wireguard_peer(name: LinkName, key: &PublicKey, peer: &WireguardPeer) -> Stri
 
 /// Formats an FDB entry as `bridge fdb` prints it.
 pub fn fdb(name: LinkName, mac: Mac, ip: IpAddr, state: &str) -> String {
-    format!("{mac} dev {name} dst {ip} self {state}")
-        .trim_end()
-        .to_owned()
+    format!("{mac} dev {name} dst {ip} self {state}").trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -213,10 +192,7 @@ mod tests {
     #[test]
     fn link_in_place_of_a_wanted_one_shows_what_differs() {
         let (protocols, name) = (Protocols::default(), LinkName::parse("flannel0").unwrap());
-        let words = Words {
-            protocol: &|number| protocols.name(number),
-            interface: &|_| None,
-        };
+        let words = Words { protocol: &|number| protocols.name(number), interface: &|_| None };
         let wanted = LinkSpec {
             kind: LinkKind::Tun(TunSpec { held: true }),
             mac: None,

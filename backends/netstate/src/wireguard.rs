@@ -35,15 +35,8 @@ mod tests {
     #[test]
     fn preshared_key_of_a_peer_is_not_shown() {
         let secret = Secret::generate().unwrap();
-        let peer = WireguardPeer {
-            endpoint: None,
-            preshared: Some(secret.clone()),
-            keepalive: 0,
-        };
+        let peer = WireguardPeer { endpoint: None, preshared: Some(secret.clone()), keepalive: 0 };
         let shown = format!("{peer:?}");
-        assert!(
-            shown.contains("(hidden)") && !shown.contains(&*secret.text()),
-            "{shown}"
-        );
+        assert!(shown.contains("(hidden)") && !shown.contains(&*secret.text()), "{shown}");
     }
 }

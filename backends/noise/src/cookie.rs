@@ -23,10 +23,7 @@ pub struct Baker {
 impl Baker {
     /// Creates a cookie generator with a secret of 32 random bytes.
     pub fn new(secret: [u8; KEY], now: Instant) -> Self {
-        Self {
-            secret: Zeroizing::new(secret),
-            born: now,
-        }
+        Self { secret: Zeroizing::new(secret), born: now }
     }
 
     /// Returns whether the secret is too old. The caller has to replace a stale secret, because cookies of a stale secret no longer prove an address.

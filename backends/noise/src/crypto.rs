@@ -44,10 +44,7 @@ pub(crate) fn mac<const N: usize>(key: &[u8; N], data: &[u8]) -> [u8; TAG] {
 /// Returns the HMAC (RFC 2104) with BLAKE2s of the concatenated parts.
 fn hmac(key: &[u8; KEY], parts: &[&[u8]]) -> Secret {
     let mut block = Zeroizing::new([0; BLOCK]);
-    block
-        .iter_mut()
-        .zip(key)
-        .for_each(|(byte, own)| *byte = *own);
+    block.iter_mut().zip(key).for_each(|(byte, own)| *byte = *own);
     let mut mac = <SimpleHmac<Blake2s256> as KeyInit>::new((&*block).into());
     parts.iter().for_each(|part| mac.update(part));
     Zeroizing::new(mac.finalize_fixed().into())
@@ -60,10 +57,7 @@ pub(crate) fn derive<const N: usize>(chain: &[u8; KEY], input: &[u8]) -> [Secret
     let mut number = 0_u8;
     [(); N].map(|()| {
         number += 1;
-        let parts: [&[u8]; 2] = [
-            before.as_deref().map_or(&[], |key| key.as_slice()),
-            &[number],
-        ];
+        let parts: [&[u8]; 2] = [before.as_deref().map_or(&[], |key| key.as_slice()), &[number]];
         let key = hmac(&secret, &parts);
         before = Some(key.clone());
         key
@@ -84,10 +78,7 @@ pub(crate) fn shared(private: &StaticSecret, public: &[u8; KEY]) -> Result<Secre
 }
 
 /// Creates a cipher of ChaCha20-Poly1305 (RFC 8439) from a key.
-#[allow(
-    clippy::expect_used,
-    reason = "a key of this algorithm has 32 bytes, as the type ensures"
-)]
+#[allow(clippy::expect_used, reason = "a key of this algorithm has 32 bytes, as the type ensures")]
 pub(crate) fn cipher(key: &[u8; KEY]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, key).expect("a key of 32 bytes"))
 }
@@ -95,11 +86,7 @@ pub(crate) fn cipher(key: &[u8; KEY]) -> LessSafeKey {
 /// Returns the nonce of a counter: four zero bytes, and the counter in little-endian order.
 pub(crate) fn nonce(counter: u64) -> Nonce {
     let mut bytes = [0; 12];
-    bytes
-        .iter_mut()
-        .skip(4)
-        .zip(counter.to_le_bytes())
-        .for_each(|(byte, own)| *byte = own);
+    bytes.iter_mut().skip(4).zip(counter.to_le_bytes()).for_each(|(byte, own)| *byte = own);
     Nonce::assume_unique_for_key(bytes)
 }
 
@@ -127,9 +114,7 @@ pub(crate) fn open_once<'d>(
     also: &[u8],
     sealed: &'d mut [u8],
 ) -> Result<&'d mut [u8], Refused> {
-    cipher(key)
-        .open_in_place(nonce(0), Aad::from(also), sealed)
-        .map_err(|_| Refused::Tag)
+    cipher(key).open_in_place(nonce(0), Aad::from(also), sealed).map_err(|_| Refused::Tag)
 }
 
 /// Seals a cookie in place with XChaCha20-Poly1305. Returns the tag.

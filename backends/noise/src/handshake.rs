@@ -24,10 +24,7 @@ impl Transcript {
     /// Creates the state before the first message to a responder.
     pub(crate) fn new(prologue: &[u8], responder: &[u8; KEY]) -> Self {
         let chain = hash(&[CONSTRUCTION]);
-        let mut transcript = Self {
-            chain: Zeroizing::new(chain),
-            hash: hash(&[&chain, prologue]),
-        };
+        let mut transcript = Self { chain: Zeroizing::new(chain), hash: hash(&[&chain, prologue]) };
         transcript.add(responder);
         transcript
     }
@@ -126,11 +123,7 @@ pub fn initiate(
         codes: Codes::default(),
     };
     message.codes.first = first_code(remote, message.bytes())?;
-    let initiated = Initiated {
-        ephemeral,
-        transcript,
-        index,
-    };
+    let initiated = Initiated { ephemeral, transcript, index };
     Ok((initiated, message))
 }
 
@@ -158,11 +151,7 @@ impl Half {
         transcript.ephemeral(&message.ephemeral);
         let key = transcript.agree_key(&*shared(&identity.private, &message.ephemeral)?);
         let public = transcript.open(&key, &message.key)?;
-        Ok(Self {
-            transcript,
-            public,
-            message: message.clone(),
-        })
+        Ok(Self { transcript, public, message: message.clone() })
     }
 
     /// Returns the initiator's public key. Any host can send any public key: [`Half::prove`] verifies that the initiator has the private key.
@@ -211,12 +200,7 @@ impl Asked {
         index: u32,
         ephemeral: &[u8; KEY],
     ) -> Result<(Session, Response), Refused> {
-        let Self {
-            mut transcript,
-            public: initiator,
-            ephemeral: asked,
-            index: theirs,
-        } = self;
+        let Self { mut transcript, public: initiator, ephemeral: asked, index: theirs } = self;
         let ephemeral = StaticSecret::from(*ephemeral);
         let public = PublicKey::from(&ephemeral).to_bytes();
         transcript.ephemeral(&public);
@@ -262,18 +246,10 @@ impl Initiated {
         transcript.agree(&*shared(&self.ephemeral, &message.ephemeral)?);
         transcript.agree(&*shared(&identity.private, &message.ephemeral)?);
         let key = transcript.agree_preshared(preshared);
-        let empty = Sealed {
-            value: [],
-            tag: message.empty,
-        };
+        let empty = Sealed { value: [], tag: message.empty };
         transcript.open(&key, &empty)?;
         let [sending, receiving] = transcript.keys();
-        Ok(Session::new(
-            &sending,
-            &receiving,
-            self.index,
-            message.sender.get(),
-        ))
+        Ok(Session::new(&sending, &receiving, self.index, message.sender.get()))
     }
 }
 

@@ -15,10 +15,7 @@ pub(crate) struct Labels {
 
 impl Labels {
     fn of(public: &[u8; KEY]) -> Self {
-        Self {
-            code: hash(&[b"mac1----", public]),
-            cookie: hash(&[b"cookie--", public]),
-        }
+        Self { code: hash(&[b"mac1----", public]), cookie: hash(&[b"cookie--", public]) }
     }
 }
 
@@ -34,11 +31,7 @@ impl Identity {
     pub fn new(private: &[u8; KEY]) -> Self {
         let private = StaticSecret::from(*private);
         let public = PublicKey::from(&private).to_bytes();
-        Self {
-            private,
-            public,
-            labels: Labels::of(&public),
-        }
+        Self { private, public, labels: Labels::of(&public) }
     }
 
     /// Returns the public key.

@@ -28,10 +28,7 @@ impl Kind {
 /// The two authentication codes at the end of a handshake message.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[allow(
-    unreachable_pub,
-    reason = "derived impls of public messages name this type"
-)]
+#[allow(unreachable_pub, reason = "derived impls of public messages name this type")]
 pub struct Codes {
     /// `mac1`, an authentication code with a key that the sender derives from the receiver's public key. `mac1` proves that the sender knows the receiver's public key.
     pub(crate) first: [u8; TAG],
@@ -95,10 +92,7 @@ pub(crate) struct DataHead {
 /// A sealed value and its tag.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-#[allow(
-    unreachable_pub,
-    reason = "derived impls of public messages name this type"
-)]
+#[allow(unreachable_pub, reason = "derived impls of public messages name this type")]
 pub struct Sealed<const N: usize> {
     pub(crate) value: [u8; N],
     pub(crate) tag: [u8; TAG],
@@ -157,12 +151,8 @@ mod tests {
 
     #[test]
     fn messages_are_as_long_as_in_the_paper() {
-        let lengths = [
-            Initiation::LENGTH,
-            Response::LENGTH,
-            CookieReply::LENGTH,
-            size_of::<DataHead>(),
-        ];
+        let lengths =
+            [Initiation::LENGTH, Response::LENGTH, CookieReply::LENGTH, size_of::<DataHead>()];
         assert_eq!(lengths, [148, 92, 64, 16]);
     }
 

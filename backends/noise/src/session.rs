@@ -64,13 +64,9 @@ impl Session {
             self.next.store(REJECT_AFTER, Ordering::Relaxed);
             return Err(Refused::Exhausted);
         }
-        let (head, rest) = datagram
-            .split_at_mut_checked(HEAD)
-            .ok_or(Refused::Malformed)?;
+        let (head, rest) = datagram.split_at_mut_checked(HEAD).ok_or(Refused::Malformed)?;
         let length = rest.len().checked_sub(TAG).ok_or(Refused::Malformed)?;
-        let (packet, tag) = rest
-            .split_at_mut_checked(length)
-            .ok_or(Refused::Malformed)?;
+        let (packet, tag) = rest.split_at_mut_checked(length).ok_or(Refused::Malformed)?;
         let sealed = self
             .sending
             .seal_in_place_separate_tag(nonce(counter), Aad::empty(), packet)
@@ -112,11 +108,7 @@ impl Session {
             .open_within(nonce(counter), Aad::empty(), datagram, HEAD..)
             .map_err(|_| Refused::Tag)?;
         let mut window = self.window.lock();
-        if window.take(counter) {
-            Ok(packet.len())
-        } else {
-            Err(Refused::Replayed)
-        }
+        if window.take(counter) { Ok(packet.len()) } else { Err(Refused::Replayed) }
     }
 }
 

@@ -18,9 +18,7 @@ impl Stamp {
     /// returns the next stamp after `last`. If a stamp could be earlier than `last`, peers would reject this node's
     /// initiations after a backward step of the clock.
     pub fn after(last: Option<Stamp>, clock: SystemTime) -> Self {
-        let since = clock
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
+        let since = clock.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = Self::of(EPOCH.saturating_add(since.as_secs()), since.subsec_nanos());
         match last {
             Some(last) if last >= now => last.next(),
@@ -30,14 +28,9 @@ impl Stamp {
 
     fn of(seconds: u64, nanoseconds: u32) -> Self {
         let mut bytes = [0; 12];
-        let all = seconds
-            .to_be_bytes()
-            .into_iter()
-            .chain((nanoseconds & !(STEP - 1)).to_be_bytes());
-        bytes
-            .iter_mut()
-            .zip(all)
-            .for_each(|(byte, own)| *byte = own);
+        let all =
+            seconds.to_be_bytes().into_iter().chain((nanoseconds & !(STEP - 1)).to_be_bytes());
+        bytes.iter_mut().zip(all).for_each(|(byte, own)| *byte = own);
         Self(bytes)
     }
 
@@ -61,20 +54,14 @@ mod tests {
     #[test]
     fn stamp_is_tai64n_with_coarse_nanoseconds() {
         let at = |seconds, nanoseconds| {
-            Stamp::after(
-                None,
-                SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds),
-            )
+            Stamp::after(None, SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds))
         };
         assert_eq!(at(0, 0).0, [0x40, 0, 0, 0, 0, 0, 0, 37, 0, 0, 0, 0]);
         assert_eq!(
             at(1_700_000_000, 999_999_999).0,
             [0x40, 0, 0, 0, 0x65, 0x53, 0xf1, 0x25, 0x3b, 0, 0, 0]
         );
-        assert_eq!(
-            Stamp::after(None, SystemTime::UNIX_EPOCH - Duration::from_secs(1)),
-            at(0, 0)
-        );
+        assert_eq!(Stamp::after(None, SystemTime::UNIX_EPOCH - Duration::from_secs(1)), at(0, 0));
     }
 
     proptest! {

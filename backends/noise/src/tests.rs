@@ -60,10 +60,7 @@ impl Pair {
 
 /// Returns the stamp of 2023-11-14 22:13:20 UTC.
 pub(crate) fn stamp() -> Stamp {
-    Stamp::after(
-        None,
-        SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 999_999_999),
-    )
+    Stamp::after(None, SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 999_999_999))
 }
 
 /// Returns a datagram with this packet, sealed in a session.

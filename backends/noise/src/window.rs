@@ -15,10 +15,7 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) const fn new() -> Self {
-        Self {
-            next: 0,
-            words: [0; WORDS],
-        }
+        Self { next: 0, words: [0; WORDS] }
     }
 
     /// Records the counter of an authentic packet. Returns false if the window already contains the counter,

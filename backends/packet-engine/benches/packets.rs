@@ -25,22 +25,15 @@ fn main() {
 #[divan::bench(args = [40, 1450, 65535])]
 fn checksum_of_bytes(bencher: Bencher, length: usize) {
     let data: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
-    bencher
-        .counter(BytesCount::new(length))
-        .bench_local(|| checksum::sum(black_box(&data), 0));
+    bencher.counter(BytesCount::new(length)).bench_local(|| checksum::sum(black_box(&data), 0));
 }
 
 fn table(peers: u16) -> Table {
-    let networks = Networks {
-        v4: Some(Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 8)),
-        v6: None,
-    };
+    let networks =
+        Networks { v4: Some(Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 8)), v6: None };
     let settings = TableSettings {
         networks,
-        own: Networks {
-            v4: Some(Ipv4Net::new_assert(Ipv4Addr::new(10, 255, 0, 0), 24)),
-            v6: None,
-        },
+        own: Networks { v4: Some(Ipv4Net::new_assert(Ipv4Addr::new(10, 255, 0, 0), 24)), v6: None },
         checks: Checks::Cluster,
         mtu: 1450,
         routed: true,
@@ -82,12 +75,8 @@ fn super_packet() -> (VnetHeader, Vec<u8>) {
     let length = HEADER + usize::from(SEGMENT) * SEGMENTS;
     let mut packet = vec![0x5a; length];
     let [high, low] = (length as u16).to_be_bytes();
-    let ip = [
-        0x45, 0, high, low, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 1, 1, 2, 10, 1, 2, 2,
-    ];
-    let tcp = [
-        0x9c, 0x40, 0x1f, 0x90, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0,
-    ];
+    let ip = [0x45, 0, high, low, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 1, 1, 2, 10, 1, 2, 2];
+    let tcp = [0x9c, 0x40, 0x1f, 0x90, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0];
     packet.splice(..HEADER, ip.into_iter().chain(tcp));
     // VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_TCPV4
     let mut header = vec![1, 1];
@@ -124,43 +113,39 @@ fn segments() -> (Vec<u8>, Vec<Range<usize>>) {
 fn split_a_super_packet(bencher: Bencher) {
     let (vnet, mut packet) = super_packet();
     let mut out = [0; HEADERS];
-    bencher
-        .counter(BytesCount::new(packet.len()))
-        .bench_local(|| {
-            let Ok(header) = Header::parse(&packet) else {
-                return 0;
-            };
-            let Ok(Split::Segments(all)) = split(&vnet, &header, &mut packet) else {
-                return 0;
-            };
-            (0..all.count())
-                .filter_map(|index| all.header(index, &packet, black_box(&mut out)))
-                .map(|(length, _)| length)
-                .sum::<usize>()
-        });
+    bencher.counter(BytesCount::new(packet.len())).bench_local(|| {
+        let Ok(header) = Header::parse(&packet) else {
+            return 0;
+        };
+        let Ok(Split::Segments(all)) = split(&vnet, &header, &mut packet) else {
+            return 0;
+        };
+        (0..all.count())
+            .filter_map(|index| all.header(index, &packet, black_box(&mut out)))
+            .map(|(length, _)| length)
+            .sum::<usize>()
+    });
 }
 
 #[divan::bench]
 fn merge_segments(bencher: Bencher) {
     let (mut buffer, places) = segments();
     let mut merger = Merger::new(true, true);
-    bencher
-        .counter(BytesCount::new(buffer.len()))
-        .bench_local(|| {
-            merger.clear();
-            for at in &places {
-                let Some(Ok(header)) = buffer.get(at.clone()).map(Header::parse) else {
-                    continue;
-                };
-                merger.offer(&buffer, at.clone(), &header);
-            }
-            // `finish` changes the first packet's headers, which have to be restored for the next round.
-            let before = buffer.get(..HEADER).map(<[u8]>::to_vec);
-            let groups = merger.groups().len();
-            let vnet = (groups > 0).then(|| merger.finish(0, &mut buffer));
-            if let (Some(before), Some(head)) = (before, buffer.get_mut(..HEADER)) {
-                head.copy_from_slice(&before);
-            }
-            (groups, vnet)
-        });
+    bencher.counter(BytesCount::new(buffer.len())).bench_local(|| {
+        merger.clear();
+        for at in &places {
+            let Some(Ok(header)) = buffer.get(at.clone()).map(Header::parse) else {
+                continue;
+            };
+            merger.offer(&buffer, at.clone(), &header);
+        }
+        // `finish` changes the first packet's headers, which have to be restored for the next round.
+        let before = buffer.get(..HEADER).map(<[u8]>::to_vec);
+        let groups = merger.groups().len();
+        let vnet = (groups > 0).then(|| merger.finish(0, &mut buffer));
+        if let (Some(before), Some(head)) = (before, buffer.get_mut(..HEADER)) {
+            head.copy_from_slice(&before);
+        }
+        (groups, vnet)
+    });
 }

@@ -18,15 +18,9 @@ pub fn sum(data: &[u8], initial: u64) -> u64 {
     }
     let mut total: u64 = lanes.iter().sum();
     let (words, rest) = rest.as_chunks::<4>();
-    total += words
-        .iter()
-        .map(|word| u64::from(u32::from_ne_bytes(*word)))
-        .sum::<u64>();
+    total += words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>();
     let (halves, odd) = rest.as_chunks::<2>();
-    total += halves
-        .iter()
-        .map(|half| u64::from(u16::from_ne_bytes(*half)))
-        .sum::<u64>();
+    total += halves.iter().map(|half| u64::from(u16::from_ne_bytes(*half))).sum::<u64>();
     if let [last] = odd {
         total += u64::from(u16::from_ne_bytes([*last, 0]));
     }
@@ -89,10 +83,7 @@ mod tests {
 
     #[test]
     fn the_example_of_rfc_1071() {
-        assert_eq!(
-            fold(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7], 0)),
-            0xddf2
-        );
+        assert_eq!(fold(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7], 0)), 0xddf2);
         assert_eq!((fold(0), checksum(0)), (0, 0xffff));
         assert_eq!(fold(sum(&[0; 99], 0)), 0);
         assert_eq!(fold(sum(&[0xff; 65536], 0)), 0xffff);

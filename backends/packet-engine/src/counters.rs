@@ -48,17 +48,12 @@ impl Direction {
 
     #[cfg(test)]
     pub(crate) fn all_drops(&self) -> u64 {
-        self.drops
-            .iter()
-            .map(|counter| counter.load(Ordering::Relaxed))
-            .sum()
+        self.drops.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the number of packets that the engine dropped for a reason.
     pub fn drops(&self, reason: Reason) -> u64 {
-        self.drops
-            .get(reason.index())
-            .map_or(0, |counter| counter.load(Ordering::Relaxed))
+        self.drops.get(reason.index()).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 }
 

@@ -57,10 +57,7 @@ mod tests {
                     "inner {inner} outer {outer}"
                 );
                 // The rest of the traffic class is ignored.
-                assert_eq!(
-                    decapsulate(inner | 0xb8, outer | 0x48),
-                    want.ok_or(Reason::Ecn)
-                );
+                assert_eq!(decapsulate(inner | 0xb8, outer | 0x48), want.ok_or(Reason::Ecn));
             }
         }
     }
@@ -68,10 +65,7 @@ mod tests {
     #[test]
     fn ecn_is_unchanged_without_congestion() {
         for inner in 0..4 {
-            assert_eq!(
-                (encapsulate(inner, true), encapsulate(inner, false)),
-                (inner, NOT_ECT)
-            );
+            assert_eq!((encapsulate(inner, true), encapsulate(inner, false)), (inner, NOT_ECT));
             assert_eq!(encapsulate(inner | 0xfc, true), inner);
             for normal in [true, false] {
                 assert_eq!(decapsulate(inner, encapsulate(inner, normal)), Ok(inner));

@@ -131,10 +131,7 @@ impl Engine {
     pub fn files(&self) -> (Vec<Arc<Tun>>, Vec<Arc<Socket>>) {
         (
             self.queues.clone(),
-            self.sockets
-                .as_ref()
-                .map(|sockets| sockets.receive.clone())
-                .unwrap_or_default(),
+            self.sockets.as_ref().map(|sockets| sockets.receive.clone()).unwrap_or_default(),
         )
     }
 
@@ -142,10 +139,7 @@ impl Engine {
     /// closes unusable files; [`Engine::open`] opens new files.
     pub fn adopt(&mut self, listen: impl Into<Addresses>) -> bool {
         let listen = listen.into();
-        let Inheritance {
-            queues,
-            mut sockets,
-        } = std::mem::take(&mut self.inherited);
+        let Inheritance { queues, mut sockets } = std::mem::take(&mut self.inherited);
         let (features, port) = (self.config.features, self.config.port);
         let tun = |fd| Tun::inherit(fd, &self.config.device, &features).map(Arc::new);
         let mut problem = None;
@@ -157,10 +151,7 @@ impl Engine {
         // systemd returns files in reverse order: the file that was stored last comes first.
         sockets.sort_by_cached_key(|fd| {
             let bound = Socket::bound(fd).map(|bound| bound.ip());
-            addresses
-                .iter()
-                .position(|address| Some(*address) == bound)
-                .unwrap_or(usize::MAX)
+            addresses.iter().position(|address| Some(*address) == bound).unwrap_or(usize::MAX)
         });
         let sockets: Vec<_> = (sockets.into_iter().zip(&addresses))
             .filter_map(|(fd, address)| {
@@ -188,12 +179,7 @@ impl Engine {
         if all && sockets.len() == addresses.len() {
             match self.spread(listen) {
                 Ok(spread) => {
-                    self.sockets = Some(Sockets {
-                        listen,
-                        port,
-                        receive: sockets,
-                        spread,
-                    });
+                    self.sockets = Some(Sockets { listen, port, receive: sockets, spread });
                 }
                 Err(why) => tracing::warn!(
                     code = why.code(),
@@ -254,30 +240,18 @@ impl Engine {
     /// Returns an error if this function cannot bind a socket or cannot start the threads. If a bind fails, the old sockets stay in use.
     pub fn rebind(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         let listen = listen.into();
-        if self
-            .sockets
-            .as_ref()
-            .is_some_and(|sockets| sockets.are(listen, self.config.port))
-        {
+        if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, self.config.port)) {
             return Ok(());
         }
         self.stop();
         let result = self.bind(listen);
-        let started = if self.queues.is_empty() {
-            Ok(())
-        } else {
-            self.start()
-        };
+        let started = if self.queues.is_empty() { Ok(()) } else { self.start() };
         result.and(started)
     }
 
     fn bind(&mut self, listen: Addresses) -> Result<(), EngineError> {
         let port = self.config.port;
-        if self
-            .sockets
-            .as_ref()
-            .is_some_and(|sockets| sockets.are(listen, port))
-        {
+        if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, port)) {
             return Ok(());
         }
         let mut receive = Vec::new();
@@ -290,10 +264,8 @@ impl Engine {
                 receive.push(Arc::new(socket));
             }
         }
-        if let Some(size) = receive
-            .first()
-            .map(|socket| socket.receive_buffer())
-            .filter(|size| *size < 4 << 20)
+        if let Some(size) =
+            receive.first().map(|socket| socket.receive_buffer()).filter(|size| *size < 4 << 20)
         {
             tracing::warn!(
                 device = %self.config.device,
@@ -304,12 +276,7 @@ impl Engine {
             );
         }
         let spread = self.spread(listen)?;
-        self.sockets = Some(Sockets {
-            listen,
-            port,
-            receive,
-            spread,
-        });
+        self.sockets = Some(Sockets { listen, port, receive, spread });
         Ok(())
     }
 
@@ -320,10 +287,7 @@ impl Engine {
         let bound: Result<Vec<_>, _> = (0..SPREAD)
             .map(|_| Socket::bind(address, 0, &self.config.features).map(Arc::new))
             .collect();
-        bound.map_err(|error| EngineError::BindSender {
-            address,
-            errno: error.into(),
-        })
+        bound.map_err(|error| EngineError::BindSender { address, errno: error.into() })
     }
 
     /// Starts the threads.
@@ -335,15 +299,11 @@ impl Engine {
         let Some(sockets) = self.sockets.clone() else {
             return Err(EngineError::NoSocket);
         };
-        let wake = Arc::new(Wake::new().map_err(|error| EngineError::Eventfd {
-            errno: Errno(error as i32),
-        })?);
+        let wake = Arc::new(
+            Wake::new().map_err(|error| EngineError::Eventfd { errno: Errno(error as i32) })?,
+        );
         self.wake = Some(wake.clone());
-        let means = if self.config.features.real_time {
-            Means::granted()
-        } else {
-            Means::Nothing
-        };
+        let means = if self.config.features.real_time { Means::granted() } else { Means::Nothing };
         self.describe(means);
         let config = Arc::new(self.config.clone());
         let queues: Arc<[_]> = self.queues.clone().into();
@@ -380,11 +340,7 @@ impl Engine {
             for socket in receive {
                 let name = format!(
                     "flannel-rx{}-{number}",
-                    if socket.is_ipv6() && sockets.listen.v4().is_some() {
-                        "6"
-                    } else {
-                        ""
-                    }
+                    if socket.is_ipv6() && sockets.listen.v4().is_some() { "6" } else { "" }
                 );
                 let rx = rx::Rx {
                     config: config.clone(),
@@ -417,23 +373,13 @@ impl Engine {
         name: String,
         work: impl FnOnce() + Send + 'static,
     ) -> Result<(), EngineError> {
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .stack_size(256 << 10)
-            .spawn(work);
-        self.threads
-            .push(thread.map_err(|error| EngineError::Thread {
-                errno: error.into(),
-            })?);
+        let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(work);
+        self.threads.push(thread.map_err(|error| EngineError::Thread { errno: error.into() })?);
         Ok(())
     }
 
     fn describe(&self, means: Means) {
-        let offload = self
-            .queues
-            .first()
-            .map(|queue| queue.offload())
-            .unwrap_or_default();
+        let offload = self.queues.first().map(|queue| queue.offload()).unwrap_or_default();
         let features = &self.config.features;
         let parts = [
             (features.tun_tap, "tun-tap"),
@@ -443,11 +389,8 @@ impl Engine {
             (features.gro, "UDP GRO"),
             (features.batch > 1, "batches"),
         ];
-        let parts: Vec<&str> = parts
-            .iter()
-            .filter(|(has, _)| *has)
-            .map(|(_, name)| *name)
-            .collect();
+        let parts: Vec<&str> =
+            parts.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
         let text = format!(
             "{} ({}; {} queues; {})",
             features.name,
@@ -497,10 +440,7 @@ impl Engine {
 /// Returns the error for a failed bind of a socket.
 fn refused(address: SocketAddr, framing: &Framing, error: &std::io::Error) -> EngineError {
     match Errno::from(error) {
-        Errno(libc::EADDRINUSE) => EngineError::PortTaken {
-            address,
-            rival: framing.rival(),
-        },
+        Errno(libc::EADDRINUSE) => EngineError::PortTaken { address, rival: framing.rival() },
         errno => EngineError::Bind { address, errno },
     }
 }

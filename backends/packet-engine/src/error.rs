@@ -152,10 +152,9 @@ impl fmt::Display for EngineError {
                     "{errno} (/dev/net/tun); load the kernel module tun (modprobe tun), or give the container the device /dev/net/tun"
                 )
             }
-            EngineError::TunForbidden { errno } => write!(
-                f,
-                "{errno}; give flanneld CAP_NET_ADMIN and access to /dev/net/tun"
-            ),
+            EngineError::TunForbidden { errno } => {
+                write!(f, "{errno}; give flanneld CAP_NET_ADMIN and access to /dev/net/tun")
+            }
             EngineError::TunBusy { device, errno } => {
                 write!(
                     f,
@@ -169,20 +168,18 @@ impl fmt::Display for EngineError {
                 )
             }
             EngineError::Tun { errno } => write!(f, "{errno}"),
-            EngineError::NotTun { device, errno } => write!(
-                f,
-                "the inherited file for {device} is not a TUN device: {errno}"
-            ),
+            EngineError::NotTun { device, errno } => {
+                write!(f, "the inherited file for {device} is not a TUN device: {errno}")
+            }
             EngineError::OtherTun { device, found } => {
                 write!(f, "the inherited file for {device} belongs to {found}")
             }
             EngineError::NotSocket { errno } => {
                 write!(f, "the inherited file is not a UDP socket: {errno}")
             }
-            EngineError::OtherSocket { wanted, found } => write!(
-                f,
-                "the inherited socket is bound to {found:?}, not to {wanted}"
-            ),
+            EngineError::OtherSocket { wanted, found } => {
+                write!(f, "the inherited socket is bound to {found:?}, not to {wanted}")
+            }
             EngineError::NoSocket => f.write_str("the engine has no socket"),
             EngineError::Eventfd { errno } => write!(f, "cannot create an eventfd: {errno}"),
             EngineError::Thread { errno } => write!(f, "cannot start a thread: {errno}"),

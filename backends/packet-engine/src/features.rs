@@ -113,10 +113,7 @@ mod tests {
     fn modes_by_name() {
         assert_eq!(Features::named("").unwrap().name, "offload");
         assert_eq!(
-            (
-                Features::named("mmsg").unwrap().batch,
-                Features::named("plain").unwrap().batch
-            ),
+            (Features::named("mmsg").unwrap().batch, Features::named("plain").unwrap().batch),
             (64, 1)
         );
         assert_eq!(Features::named("fast"), Err(UnknownMode("fast".to_owned())));

@@ -15,25 +15,17 @@ const SCTP: u8 = 132;
 /// only the first fragment contains them.
 #[inline]
 pub fn hash(packet: &[u8], header: &Header) -> u32 {
-    let addresses = if header.version == Version::V4 {
-        12..20
-    } else {
-        8..40
-    };
+    let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
     let ports = match (header.protocol, header.fragment) {
         (TCP | UDP | SCTP, Fragment::No) => header.transport..header.transport + 4,
         _ => 0..0,
     };
     let words = |range: Range<usize>| packet.get(range).unwrap_or_default().chunks_exact(4);
     let hash =
-        words(addresses)
-            .chain(words(ports))
-            .fold(u32::from(header.protocol), |hash, word| {
-                let word = word
-                    .first_chunk::<4>()
-                    .map_or(0, |word| u32::from_be_bytes(*word));
-                (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
-            });
+        words(addresses).chain(words(ports)).fold(u32::from(header.protocol), |hash, word| {
+            let word = word.first_chunk::<4>().map_or(0, |word| u32::from_be_bytes(*word));
+            (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
+        });
     // A multiplication propagates bits only upwards, so the upper bits are folded down. Connections between the same two addresses differ only in the
     // source port: the upper half of the last word, which Linux increments by two.
     let hash = (hash ^ hash >> 15).wrapping_mul(0x85eb_ca6b);
@@ -48,9 +40,7 @@ pub(crate) const MESSAGE: usize = 512;
 #[inline]
 pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
     let is_bare = || {
-        let offset = packet
-            .get(header.transport + 12)
-            .map_or(0, |byte| byte >> 4);
+        let offset = packet.get(header.transport + 12).map_or(0, |byte| byte >> 4);
         header.transport + usize::from(offset) * 4 >= header.total_len
     };
     header.total_len <= MESSAGE && !(header.protocol == TCP && is_bare())
@@ -83,10 +73,7 @@ pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAd
 /// Returns the 16-bit word at an offset, or `None` if the word reaches beyond the end of `bytes`.
 #[inline]
 pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes
-        .get(at..)?
-        .first_chunk::<2>()
-        .map(|two| u16::from_be_bytes(*two))
+    bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
 }
 
 /// Writes the 16-bit word at an offset. Returns `None` if the word reaches beyond the end of `bytes`.
@@ -160,18 +147,12 @@ mod tests {
                 "pods to pods, one connection each",
                 pairs().map(|(from, to)| each(from, to)).collect(),
             ),
-            (
-                "many connections of one pod to another",
-                (0..1600).map(client).collect(),
-            ),
+            ("many connections of one pod to another", (0..1600).map(client).collect()),
             (
                 "client ports in steps of two, as Linux assigns client ports",
                 (0..1600).map(|n| client(2 * n)).collect(),
             ),
-            (
-                "questions to DNS",
-                pairs().map(|(from, n)| question(from, n)).collect(),
-            ),
+            ("questions to DNS", pairs().map(|(from, n)| question(from, n)).collect()),
         ]
     }
 

@@ -23,13 +23,7 @@ pub(crate) struct FlowSchedule {
 impl Default for FlowSchedule {
     /// The schedule of an empty batch.
     fn default() -> Self {
-        Self {
-            bytes: [0; SLOTS],
-            all: 0,
-            flows: Vec::new(),
-            keep_order: false,
-            order: Vec::new(),
-        }
+        Self { bytes: [0; SLOTS], all: 0, flows: Vec::new(), keep_order: false, order: Vec::new() }
     }
 }
 
@@ -68,12 +62,7 @@ impl FlowSchedule {
         if self.keep_order || self.all < MIN_BYTES || self.flows.len() < 2 {
             return;
         }
-        let Self {
-            bytes,
-            flows,
-            order,
-            ..
-        } = self;
+        let Self { bytes, flows, order, .. } = self;
         order.extend(0..flows.len());
         // The sort is stable, so units of one flow keep their order.
         order.sort_by_key(|unit| flows.get(*unit).and_then(|slot| bytes.get(*slot)));
@@ -107,28 +96,15 @@ mod tests {
             schedule.keep_order();
         }
         schedule.arrange();
-        (0..batch.len())
-            .map(|position| schedule.unit_at(position))
-            .collect()
+        (0..batch.len()).map(|position| schedule.unit_at(position)).collect()
     }
 
     #[test]
     fn flows_with_few_bytes_go_first() {
-        let batch = [
-            (1, 60_000),
-            (1, 60_000),
-            (2, 84),
-            (1, 60_000),
-            (3, 1400),
-            (2, 84),
-        ];
+        let batch = [(1, 60_000), (1, 60_000), (2, 84), (1, 60_000), (3, 1400), (2, 84)];
         assert_eq!(units(&batch, false), [2, 5, 4, 0, 1, 3]);
         assert_eq!(units(&batch, true), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(
-            units(&[(1, 1400), (2, 84)], false),
-            [0, 1],
-            "too small a batch"
-        );
+        assert_eq!(units(&[(1, 1400), (2, 84)], false), [0, 1], "too small a batch");
         assert_eq!(units(&[], false), Vec::<usize>::new());
     }
 

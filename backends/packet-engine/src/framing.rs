@@ -37,10 +37,9 @@ impl Framing {
     /// Returns the kind of kernel interface that may use the tunnel's port.
     pub fn rival(&self) -> Rival {
         match self {
-            Framing::Udp | Framing::Vxlan { .. } => Rival {
-                interface: "a vxlan interface (`ip -d link show type vxlan`)",
-                key: "Port",
-            },
+            Framing::Udp | Framing::Vxlan { .. } => {
+                Rival { interface: "a vxlan interface (`ip -d link show type vxlan`)", key: "Port" }
+            }
             Framing::WireGuard => Rival {
                 interface: "a WireGuard interface of the kernel (`ip link show type wireguard`)",
                 key: "ListenPort (ListenPortV6 for flannel-wg-v6)",
@@ -74,9 +73,7 @@ impl Framing {
             Version::V4 => [0x08, 0x00],
             Version::V6 => [0x86, 0xdd],
         };
-        *out = [
-            8, 0, 0, 0, v0, v1, v2, 0, t0, t1, t2, t3, t4, t5, m0, m1, m2, m3, m4, m5, k0, k1,
-        ];
+        *out = [8, 0, 0, 0, v0, v1, v2, 0, t0, t1, t2, t3, t4, t5, m0, m1, m2, m3, m4, m5, k0, k1];
         VXLAN
     }
 
@@ -127,10 +124,7 @@ mod tests {
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
     fn framed(change: impl FnOnce(&mut Vec<u8>)) -> Result<std::ops::Range<usize>, Reason> {
-        let framing = Framing::Vxlan {
-            vni: 0x0001_0203,
-            mac: MAC,
-        };
+        let framing = Framing::Vxlan { vni: 0x0001_0203, mac: MAC };
         let mut datagram = vec![0; VXLAN];
         assert_eq!(framing.write(MAC, Version::V4, &mut datagram), VXLAN);
         datagram.extend([0x45, 0, 0, 20]);
@@ -142,16 +136,8 @@ mod tests {
     #[test]
     fn invalid_frames_are_dropped() {
         assert_eq!(framed(|_| ()), Ok(22..42));
-        assert_eq!(
-            framed(|d| d.extend([0; 18])),
-            Ok(22..42),
-            "padding is removed"
-        );
-        assert_eq!(
-            framed(|d| d[1..4].fill(0xff)),
-            Ok(22..42),
-            "the engine ignores reserved bits"
-        );
+        assert_eq!(framed(|d| d.extend([0; 18])), Ok(22..42), "padding is removed");
+        assert_eq!(framed(|d| d[1..4].fill(0xff)), Ok(22..42), "the engine ignores reserved bits");
         assert_eq!(framed(|d| d[0] = 0xf7), Err(Reason::BadHeader));
         assert_eq!(framed(|d| d[6] = 0), Err(Reason::BadVni));
         assert_eq!(framed(|d| d[8] = 0xff), Err(Reason::WrongMac));
@@ -161,10 +147,7 @@ mod tests {
         assert_eq!(framed(|d| d.truncate(22)), Err(Reason::Malformed));
         assert_eq!(Framing::Udp.strip(&[1, 2, 3]), Ok(0..3));
         assert_eq!(
-            (
-                Framing::Udp.overhead(),
-                Framing::Udp.write(MAC, Version::V6, &mut [])
-            ),
+            (Framing::Udp.overhead(), Framing::Udp.write(MAC, Version::V6, &mut [])),
             (0, 0)
         );
     }

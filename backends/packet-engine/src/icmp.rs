@@ -79,9 +79,7 @@ fn reply_v4(
     write_message(message, kind, code, mtu, quote, 0)?;
     let [len_high, len_low] = u16::try_from(total).ok()?.to_be_bytes();
     // The packet is never fragmented, so it needs no identification.
-    *ip = [
-        0x45, TOS, len_high, len_low, 0, 0, 0x40, 0, TTL, ICMP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    ];
+    *ip = [0x45, TOS, len_high, len_low, 0, 0, 0x40, 0, TTL, ICMP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     ip[12..16].copy_from_slice(&from.octets());
     ip[16..].copy_from_slice(&to.octets());
     let sum = checksum::checksum(checksum::sum(&ip[..], 0));
@@ -118,16 +116,7 @@ fn reply_v6(
         checksum::pseudo(&from.octets(), &to.octets(), ICMP_V6, u32::from(len)),
     )?;
     let [len_high, len_low] = len.to_be_bytes();
-    ip[..8].copy_from_slice(&[
-        0x60 | TOS >> 4,
-        TOS << 4,
-        0,
-        0,
-        len_high,
-        len_low,
-        ICMP_V6,
-        TTL,
-    ]);
+    ip[..8].copy_from_slice(&[0x60 | TOS >> 4, TOS << 4, 0, 0, len_high, len_low, ICMP_V6, TTL]);
     ip[8..24].copy_from_slice(&from.octets());
     ip[24..].copy_from_slice(&to.octets());
     Some(total)

@@ -19,10 +19,7 @@ pub(crate) struct Rate {
 impl Rate {
     pub(crate) const fn new(per_second: u64, burst: u64) -> Self {
         let spacing = 1_000_000_000 / per_second;
-        Self {
-            spacing,
-            slack: spacing * (burst - 1),
-        }
+        Self { spacing, slack: spacing * (burst - 1) }
     }
 
     /// Takes a token at `now`. Returns the new `turn` (the time when the bucket is full again), or `None` if the
@@ -44,11 +41,7 @@ pub struct Buckets {
 impl Buckets {
     /// Creates full buckets. Because of the seed, senders cannot predict which destinations share a bucket.
     pub fn new(seed: u64) -> Self {
-        Self {
-            seed,
-            all: 0,
-            each: vec![0; SLOTS].into(),
-        }
+        Self { seed, all: 0, each: vec![0; SLOTS].into() }
     }
 
     /// Returns whether the engine may send an error to `destination` at `now`, a time of a monotonic clock. This
@@ -110,9 +103,7 @@ mod tests {
     fn the_burst_is_available_again_after_a_pause() {
         let mut buckets = Buckets::new(1);
         let burst = |buckets: &mut Buckets, at| {
-            (0..100)
-                .filter(|_| buckets.allow(ip(7), Duration::from_secs(at)))
-                .count()
+            (0..100).filter(|_| buckets.allow(ip(7), Duration::from_secs(at))).count()
         };
         assert_eq!(
             [
@@ -130,18 +121,12 @@ mod tests {
     #[test]
     fn destinations_spread() {
         let buckets = Buckets::new(3);
-        let v4: std::collections::BTreeSet<usize> = (0..1024)
-            .map(|n| buckets.slot(ip(0x0a05_0000 + n)))
-            .collect();
+        let v4: std::collections::BTreeSet<usize> =
+            (0..1024).map(|n| buckets.slot(ip(0x0a05_0000 + n))).collect();
         let v6: std::collections::BTreeSet<usize> = (0..1024u128)
             .map(|n| buckets.slot(IpAddr::V6((0xfd00 << 112 | n << 64 | 1).into())))
             .collect();
-        assert!(
-            v4.len() > 550 && v6.len() > 550,
-            "{} {}",
-            v4.len(),
-            v6.len()
-        );
+        assert!(v4.len() > 550 && v6.len() > 550, "{} {}", v4.len(), v6.len());
     }
 
     proptest! {

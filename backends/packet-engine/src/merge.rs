@@ -51,9 +51,7 @@ impl Group {
     /// Returns the number of packets that peers sent, including the packets inside a received GSO packet.
     pub fn count(&self) -> usize {
         if self.whole {
-            self.total
-                .saturating_sub(self.header_len)
-                .div_ceil(self.size.max(1))
+            self.total.saturating_sub(self.header_len).div_ceil(self.size.max(1))
         } else {
             1 + self.rest.len()
         }
@@ -66,11 +64,7 @@ impl Group {
 
     /// Returns the segmentation type for the virtio header, which is [`Gso::None`] for a single packet.
     pub fn kind(&self) -> Gso {
-        if self.count() > 1 {
-            self.kind
-        } else {
-            Gso::None
-        }
+        if self.count() > 1 { self.kind } else { Gso::None }
     }
 
     /// Returns the ranges of the first packet and of the other payloads, in order.
@@ -174,18 +168,14 @@ impl Merger {
         let latest = self.slots.get(slot).copied().unwrap_or(NO_GROUP);
         if let (Some(candidate), Some(group)) = (
             &candidate,
-            self.groups
-                .get_mut(..self.used)
-                .and_then(|all| all.get_mut(usize::from(latest))),
+            self.groups.get_mut(..self.used).and_then(|all| all.get_mut(usize::from(latest))),
         ) && group.open
             && let Some(first) = buffer.get(group.first.clone())
             && candidate.follows(packet, group, first)
         {
             group.rest.push(at.start + candidate.payload..at.end);
             group.total += candidate.size;
-            group.next = group
-                .next
-                .wrapping_add(u32::try_from(candidate.size).unwrap_or(0));
+            group.next = group.next.wrapping_add(u32::try_from(candidate.size).unwrap_or(0));
             group.push |= candidate.push;
             group.open =
                 candidate.size == group.size && !candidate.push && group.count() < SEGMENTS;
@@ -248,11 +238,7 @@ impl Merger {
         group.rest.clear();
         group.total = at.len();
         group.first = at;
-        group.kind = if candidate.is_some() {
-            gso(header)
-        } else {
-            Gso::None
-        };
+        group.kind = if candidate.is_some() { gso(header) } else { Gso::None };
         group.partial = partial;
         group.whole = false;
         group.open = candidate.is_some_and(|candidate| !candidate.push);
@@ -380,11 +366,7 @@ impl Candidate {
     #[inline]
     fn of(packet: &[u8], header: &Header, pseudo: u64, trusted: bool) -> Option<Self> {
         // The transport header must follow the IP header without options or extension headers.
-        let plain = if header.version == Version::V4 {
-            20
-        } else {
-            40
-        };
+        let plain = if header.version == Version::V4 { 20 } else { 40 };
         if header.transport != plain || header.header_len != plain {
             return None;
         }
@@ -395,11 +377,7 @@ impl Candidate {
             if own < 20 || (head[13] != ACK && head[13] != ACK | PSH) {
                 return None;
             }
-            (
-                own,
-                u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
-                head[13] & PSH != 0,
-            )
+            (own, u32::from_be_bytes([head[4], head[5], head[6], head[7]]), head[13] & PSH != 0)
         } else {
             let head = transport.first_chunk::<8>()?;
             if head[6..8] == [0, 0]
@@ -414,13 +392,7 @@ impl Candidate {
             return None;
         }
         let next = sequence.wrapping_add(u32::try_from(size).ok()?);
-        Some(Self {
-            payload: header.transport + own,
-            size,
-            next,
-            push,
-            sequence,
-        })
+        Some(Self { payload: header.transport + own, size, next, push, sequence })
     }
 
     /// Returns whether the packet continues the group, whose first packet is `first`.
@@ -433,9 +405,7 @@ impl Candidate {
             return false;
         }
         let same = |range: Range<usize>| {
-            packet
-                .get(range.clone())
-                .is_some_and(|ours| first.get(range) == Some(ours))
+            packet.get(range.clone()).is_some_and(|ours| first.get(range) == Some(ours))
         };
         let at = group.transport;
         let network = if at == 20 {

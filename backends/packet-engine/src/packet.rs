@@ -189,10 +189,7 @@ const AUTHENTICATION: u8 = 51;
 /// Returns whether a protocol has the form of an extension header: hop-by-hop, routing, fragment, authentication, destination, mobility, HIP, shim6.
 #[inline]
 fn is_extension(protocol: u8) -> bool {
-    matches!(
-        protocol,
-        0 | 43 | FRAGMENT | AUTHENTICATION | 60 | 135 | 139 | 140
-    )
+    matches!(protocol, 0 | 43 | FRAGMENT | AUTHENTICATION | 60 | 135 | 139 | 140)
 }
 
 /// Decrements the TTL and updates the IPv4 checksum. A TTL of 0 stays 0. This function changes only IP packets.
@@ -236,10 +233,7 @@ pub fn set_ecn(packet: &mut [u8], ecn: u8) {
 /// Writes an aligned word of the IPv4 header and updates the checksum. An invalid checksum stays invalid.
 #[inline]
 fn set_v4(fixed: &mut [u8; V4_HEADER], at: usize, word: [u8; 2]) {
-    let Some(place) = fixed
-        .get_mut(at..)
-        .and_then(|rest| rest.first_chunk_mut::<2>())
-    else {
+    let Some(place) = fixed.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<2>()) else {
         return;
     };
     let (old, new) = (u16::from_be_bytes(*place), u16::from_be_bytes(word));

@@ -158,17 +158,10 @@ mod tests {
         assert_eq!(size(&recipe.partial(), 9052), None, "it fits");
         assert_eq!(size(&recipe.packet(), 1450), None, "a complete checksum");
         assert_eq!(size(&recipe.partial(), 52), None, "no room for payload");
-        let datagram = super::super::split::tests::Recipe {
-            tcp: false,
-            ..recipe
-        };
+        let datagram = super::super::split::tests::Recipe { tcp: false, ..recipe };
         let packet = datagram.partial();
         let header = Header::parse(&packet).unwrap();
-        assert_eq!(
-            size(&packet, 1450),
-            None,
-            "the segment size of UDP is unknown"
-        );
+        assert_eq!(size(&packet, 1450), None, "the segment size of UDP is unknown");
         assert!(
             udp_gathered(&packet, &header, 1000)
                 && !udp_gathered(&packet, &header, 0)

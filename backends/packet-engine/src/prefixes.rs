@@ -50,11 +50,7 @@ pub(crate) type ByLength<B> = BTreeMap<(u8, B), u32>;
 pub(crate) enum Prefixes<B> {
     /// An array from the first to the last subnet, with one entry for each subnet of the smallest size. Subnets of a cluster are usually
     /// of one size and close together, so the flat array is the normal case.
-    Flat {
-        first: B,
-        shift: u32,
-        slots: Vec<u32>,
-    },
+    Flat { first: B, shift: u32, slots: Vec<u32> },
     /// A sorted list for each prefix length, longest first. The engine uses sorted lists if the array would be too large.
     Sorted(Vec<(B, Vec<(B, u32)>)>),
 }
@@ -82,11 +78,7 @@ impl<B: Bits> Prefixes<B> {
                 slots.fill(*index);
             }
         }
-        Self::Flat {
-            first,
-            shift,
-            slots,
-        }
+        Self::Flat { first, shift, slots }
     }
 
     fn sorted(nets: &ByLength<B>) -> Self {
@@ -95,11 +87,7 @@ impl<B: Bits> Prefixes<B> {
             lists.entry(*prefix).or_default().push((*net, *index));
         }
         Self::Sorted(
-            lists
-                .into_iter()
-                .rev()
-                .map(|(prefix, list)| (B::mask(prefix), list))
-                .collect(),
+            lists.into_iter().rev().map(|(prefix, list)| (B::mask(prefix), list)).collect(),
         )
     }
 
@@ -107,11 +95,7 @@ impl<B: Bits> Prefixes<B> {
     #[inline]
     pub(crate) fn find(&self, ip: B) -> u32 {
         match self {
-            Self::Flat {
-                first,
-                shift,
-                slots,
-            } => (ip >> *shift)
+            Self::Flat { first, shift, slots } => (ip >> *shift)
                 .above(*first)
                 .and_then(|slot| slots.get(slot))
                 .copied()

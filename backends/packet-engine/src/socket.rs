@@ -53,10 +53,7 @@ impl Socket {
         if features.queues > 1 && port != 0 {
             socket.set_reuse_port(true)?;
         }
-        let socket = Self {
-            fd: socket.into(),
-            family: address.into(),
-        };
+        let socket = Self { fd: socket.into(), family: address.into() };
         // The address may be assigned to this host only later.
         socket.set_free(true);
         socket2::SockRef::from(&socket.fd).bind(&SocketAddr::new(address, port).into())?;
@@ -79,15 +76,10 @@ impl Socket {
         port: u16,
         features: &Features,
     ) -> Result<Self, EngineError> {
-        let bound = socket2::SockRef::from(&fd)
-            .local_addr()
-            .map(|address| address.as_socket());
+        let bound = socket2::SockRef::from(&fd).local_addr().map(|address| address.as_socket());
         match bound {
             Ok(Some(bound)) if bound.ip() == address && bound.port() == port => {
-                let socket = Self {
-                    fd,
-                    family: address.into(),
-                };
+                let socket = Self { fd, family: address.into() };
                 let _ = nix::fcntl::fcntl(
                     &socket.fd,
                     nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
@@ -95,22 +87,18 @@ impl Socket {
                 socket.prepare(features, true, address.is_unspecified());
                 Ok(socket)
             }
-            Ok(found) => Err(EngineError::OtherSocket {
-                wanted: SocketAddr::new(address, port),
-                found,
-            }),
-            Err(error) => Err(EngineError::NotSocket {
-                errno: error.into(),
-            }),
+            Ok(found) => {
+                Err(EngineError::OtherSocket { wanted: SocketAddr::new(address, port), found })
+            }
+            Err(error) => Err(EngineError::NotSocket { errno: error.into() }),
         }
     }
 
     /// Sets whether the socket may use addresses that this host does not have (`IP_FREEBIND`).
     fn set_free(&self, free: bool) {
-        let (level, freebind) = self.family.pick(
-            (libc::IPPROTO_IP, libc::IP_FREEBIND),
-            (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
-        );
+        let (level, freebind) = self
+            .family
+            .pick((libc::IPPROTO_IP, libc::IP_FREEBIND), (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND));
         let _ = self.set(level, freebind, libc::c_int::from(free));
     }
 
@@ -156,19 +144,9 @@ impl Socket {
         let size = size_of::<libc::c_int>() as libc::socklen_t;
         // SAFETY: the option's value is one int, which lives until the call returns.
         let result = unsafe {
-            libc::setsockopt(
-                self.fd.as_raw_fd(),
-                level,
-                name,
-                (&raw const value).cast(),
-                size,
-            )
+            libc::setsockopt(self.fd.as_raw_fd(), level, name, (&raw const value).cast(), size)
         };
-        if result < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Returns whether the socket is an IPv6 socket.
@@ -178,9 +156,7 @@ impl Socket {
 
     /// Returns the size of the receive buffer in bytes as the kernel counts it (twice the requested size).
     pub(crate) fn receive_buffer(&self) -> usize {
-        socket2::SockRef::from(&self.fd)
-            .recv_buffer_size()
-            .unwrap_or(0)
+        socket2::SockRef::from(&self.fd).recv_buffer_size().unwrap_or(0)
     }
 }
 
@@ -261,10 +237,7 @@ impl Sender {
         while let (Some(failed), true) = (messages.get(done), error.as_ref().is_some_and(lost))
             && failed.to.source.is_some()
         {
-            let plain = Message {
-                to: failed.to.to.into(),
-                ..failed.clone()
-            };
+            let plain = Message { to: failed.to.to.into(), ..failed.clone() };
             (_, error) = self.attempt(socket, std::slice::from_ref(&plain), pieces, made, read);
             // If this also fails, the source was not the cause.
             if error.is_some() {
@@ -301,8 +274,7 @@ impl Sender {
         self.names.clear();
         self.headers.clear();
         // Reserved in advance: the headers point into these vectors, which must not move.
-        self.vectors
-            .reserve(messages.iter().map(|message| message.pieces.len()).sum());
+        self.vectors.reserve(messages.iter().map(|message| message.pieces.len()).sum());
         self.controls.reserve(messages.len());
         self.names.reserve(messages.len());
         self.headers.reserve(messages.len());
@@ -341,11 +313,7 @@ impl Sender {
         if let [one] = self.headers.as_slice() {
             // SAFETY: the header points at names, vectors and controls of this object and at the caller's slices, alive until here.
             let sent = unsafe { libc::sendmsg(fd, &raw const one.msg_hdr, 0) };
-            return if sent < 0 {
-                (0, Some(io::Error::last_os_error()))
-            } else {
-                (1, None)
-            };
+            return if sent < 0 { (0, Some(io::Error::last_os_error())) } else { (1, None) };
         }
         let mut done = 0;
         while let Some(rest) = self.headers.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -370,23 +338,13 @@ fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
             used,
             libc::SOL_UDP,
             UDP_SEGMENT,
-            &u16::try_from(message.segment)
-                .unwrap_or(u16::MAX)
-                .to_ne_bytes(),
+            &u16::try_from(message.segment).unwrap_or(u16::MAX).to_ne_bytes(),
         );
     }
     if message.tos != 0 {
-        let (level, name) = family.pick(
-            (libc::IPPROTO_IP, libc::IP_TOS),
-            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-        );
-        used = push(
-            control,
-            used,
-            level,
-            name,
-            &libc::c_int::from(message.tos).to_ne_bytes(),
-        );
+        let (level, name) =
+            family.pick((libc::IPPROTO_IP, libc::IP_TOS), (libc::IPPROTO_IPV6, libc::IPV6_TCLASS));
+        used = push(control, used, level, name, &libc::c_int::from(message.tos).to_ne_bytes());
     }
     // in_pktinfo: interface, source, destination; in6_pktinfo: source, interface. The interface stays 0: the route selects it.
     match message.to.source {
@@ -430,13 +388,8 @@ fn push(
     let Some(room) = control.0.get_mut(at..end) else {
         return at;
     };
-    room.iter_mut()
-        .zip(bytes)
-        .for_each(|(to, from)| *to = *from);
-    room.iter_mut()
-        .skip(aligned(HEADER))
-        .zip(data)
-        .for_each(|(to, from)| *to = *from);
+    room.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    room.iter_mut().skip(aligned(HEADER)).zip(data).for_each(|(to, from)| *to = *from);
     end
 }
 
@@ -496,16 +449,9 @@ impl Receiver {
     pub fn receive(&mut self, socket: &Socket, most: usize) -> io::Result<usize> {
         self.vectors.clear();
         for slot in self.buffer.chunks_exact_mut(STRIDE) {
-            self.vectors.push(libc::iovec {
-                iov_base: slot.as_mut_ptr().cast(),
-                iov_len: SLOT,
-            });
+            self.vectors.push(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: SLOT });
         }
-        let rest = self
-            .names
-            .iter_mut()
-            .zip(&mut self.controls)
-            .zip(&mut self.vectors);
+        let rest = self.names.iter_mut().zip(&mut self.controls).zip(&mut self.vectors);
         for (header, ((name, control), vector)) in self.headers.iter_mut().zip(rest) {
             header.msg_len = 0;
             header.msg_hdr.msg_name = (&raw mut *name).cast();
@@ -559,18 +505,12 @@ impl Receiver {
             };
             match (head.cmsg_level, head.cmsg_type) {
                 (libc::SOL_UDP, UDP_GRO) => {
-                    let size = data
-                        .first_chunk::<4>()
-                        .map_or(0, |size| u32::from_ne_bytes(*size));
+                    let size = data.first_chunk::<4>().map_or(0, |size| u32::from_ne_bytes(*size));
                     meta.segment = usize::try_from(size).ok().filter(|size| *size > 0)?;
                 }
                 (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                     // The value is one byte in IPv4, and an int in IPv6.
-                    let byte = if cfg!(target_endian = "big") {
-                        data.last()
-                    } else {
-                        data.first()
-                    };
+                    let byte = if cfg!(target_endian = "big") { data.last() } else { data.first() };
                     meta.ecn = byte.map_or(0, |tos| tos & 3);
                 }
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => {

@@ -106,10 +106,7 @@ fn complete(vnet: &VnetHeader, packet: &mut [u8]) -> Result<(), Reason> {
         // In UDP zero means "no checksum" (RFC 768).
         sum = 0xffff;
     }
-    packet
-        .get_mut(at..at + 2)
-        .ok_or(Reason::BadOffload)?
-        .copy_from_slice(&sum.to_be_bytes());
+    packet.get_mut(at..at + 2).ok_or(Reason::BadOffload)?.copy_from_slice(&sum.to_be_bytes());
     Ok(())
 }
 
@@ -166,8 +163,7 @@ impl Segments {
             let at = self.transport + 4;
             let number = u32::from(word(head, at)?) << 16 | u32::from(word(head, at + 2)?);
             let number = number.wrapping_add(u32::try_from(index * self.size).ok()?);
-            head.get_mut(at..at + 4)?
-                .copy_from_slice(&number.to_be_bytes());
+            head.get_mut(at..at + 4)?.copy_from_slice(&number.to_be_bytes());
             let flags = head.get_mut(self.transport + 13)?;
             if !last {
                 *flags &= !(FIN | PSH);
@@ -181,10 +177,7 @@ impl Segments {
             self.transport + 6
         };
         put(head, field, 0)?;
-        let sum = checksum::sum(
-            head.get(self.transport..)?,
-            self.pseudo + length_sum(length),
-        );
+        let sum = checksum::sum(head.get(self.transport..)?, self.pseudo + length_sum(length));
         let mut sum = checksum::checksum(checksum::sum(payload, sum));
         if self.protocol == UDP && sum == 0 {
             sum = 0xffff;

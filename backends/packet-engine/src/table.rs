@@ -94,9 +94,8 @@ impl Table {
         };
         let peers: Vec<(IpNet, Peer)> = peers.into_iter().map(canonical).collect();
         let table = Self::of(settings, &peers);
-        let (inside, outside): (Vec<_>, Vec<_>) = peers
-            .into_iter()
-            .partition(|(_, peer)| table.is_leased(peer.address.ip()));
+        let (inside, outside): (Vec<_>, Vec<_>) =
+            peers.into_iter().partition(|(_, peer)| table.is_leased(peer.address.ip()));
         if inside.is_empty() {
             return table;
         }
@@ -204,24 +203,16 @@ struct Nets {
 impl Nets {
     fn of(nets: &Networks) -> Self {
         Self {
-            v4: nets
-                .v4
-                .map(|net| (net.network().to_bits(), net.netmask().to_bits())),
-            v6: nets
-                .v6
-                .map(|net| (net.network().to_bits(), net.netmask().to_bits())),
+            v4: nets.v4.map(|net| (net.network().to_bits(), net.netmask().to_bits())),
+            v6: nets.v6.map(|net| (net.network().to_bits(), net.netmask().to_bits())),
         }
     }
 
     #[inline]
     fn hold(&self, ip: IpAddr) -> bool {
         match ip {
-            IpAddr::V4(ip) => self
-                .v4
-                .is_some_and(|(net, mask)| ip.to_bits() & mask == net),
-            IpAddr::V6(ip) => self
-                .v6
-                .is_some_and(|(net, mask)| ip.to_bits() & mask == net),
+            IpAddr::V4(ip) => self.v4.is_some_and(|(net, mask)| ip.to_bits() & mask == net),
+            IpAddr::V6(ip) => self.v6.is_some_and(|(net, mask)| ip.to_bits() & mask == net),
         }
     }
 

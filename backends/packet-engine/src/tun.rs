@@ -65,9 +65,7 @@ impl Tun {
             | IFF_NO_PI
             | if features.vnet { IFF_VNET_HDR } else { 0 }
             | if multi { IFF_MULTI_QUEUE } else { 0 };
-        (0..features.queues.max(1))
-            .map(|_| Self::queue(name, flags, features))
-            .collect()
+        (0..features.queues.max(1)).map(|_| Self::queue(name, flags, features)).collect()
     }
 
     fn queue(name: &str, flags: libc::c_short, features: &Features) -> Result<Self, EngineError> {
@@ -77,12 +75,8 @@ impl Tun {
             .open("/dev/net/tun")
             .map_err(|error| refused(name, &error))?;
         let mut request = request(name, flags);
-        ioctl(
-            file.as_fd(),
-            TUNSETIFF,
-            std::ptr::from_mut(&mut request) as libc::c_ulong,
-        )
-        .map_err(|error| refused(name, &error))?;
+        ioctl(file.as_fd(), TUNSETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong)
+            .map_err(|error| refused(name, &error))?;
         Self::adopt(file.into(), name, features, features.vnet)
     }
 
@@ -93,11 +87,7 @@ impl Tun {
             .map_err(|error| refused(name, &error))?;
         // SAFETY: into_raw_fd gives up the descriptor, which is open and owned only here.
         let fd = unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) };
-        let tun = Self {
-            file: fd.into(),
-            name: name.to_owned(),
-            offload: Offload::default(),
-        };
+        let tun = Self { file: fd.into(), name: name.to_owned(), offload: Offload::default() };
         tun.prepare().map_err(|error| refused(name, &error))?;
         // Offloads are a property of the device, so an existing device may still have them enabled.
         let _ = ioctl(tun.file.as_fd(), TUNSETOFFLOAD, 0);
@@ -114,10 +104,7 @@ impl Tun {
             errno: error.into(),
         })?;
         if found != name {
-            return Err(EngineError::OtherTun {
-                device: name.to_owned(),
-                found,
-            });
+            return Err(EngineError::OtherTun { device: name.to_owned(), found });
         }
         Self::adopt(fd, name, features, flags & IFF_VNET_HDR != 0)
     }
@@ -131,38 +118,23 @@ impl Tun {
         let mut tun = Self {
             file: fd.into(),
             name: name.to_owned(),
-            offload: Offload {
-                vnet,
-                ..Offload::default()
-            },
+            offload: Offload { vnet, ..Offload::default() },
         };
         tun.prepare().map_err(|error| refused(name, &error))?;
         let fd = tun.file.as_fd();
         if vnet {
             let size: libc::c_int = virtio::LEN as libc::c_int;
-            ioctl(
-                fd,
-                TUNSETVNETHDRSZ,
-                std::ptr::from_ref(&size) as libc::c_ulong,
-            )
-            .map_err(|error| refused(name, &error))?;
+            ioctl(fd, TUNSETVNETHDRSZ, std::ptr::from_ref(&size) as libc::c_ulong)
+                .map_err(|error| refused(name, &error))?;
             let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
             if !features.vnet {
                 ioctl(fd, TUNSETOFFLOAD, 0).map_err(|error| refused(name, &error))?;
             } else if features.uso
                 && ioctl(fd, TUNSETOFFLOAD, tcp | TUN_F_USO4 | TUN_F_USO6).is_ok()
             {
-                tun.offload = Offload {
-                    vnet,
-                    tcp: true,
-                    udp: true,
-                };
+                tun.offload = Offload { vnet, tcp: true, udp: true };
             } else if ioctl(fd, TUNSETOFFLOAD, tcp).is_ok() {
-                tun.offload = Offload {
-                    vnet,
-                    tcp: true,
-                    udp: false,
-                };
+                tun.offload = Offload { vnet, tcp: true, udp: false };
             } else {
                 ioctl(fd, TUNSETOFFLOAD, 0).map_err(|error| refused(name, &error))?;
             }
@@ -186,19 +158,10 @@ impl Tun {
     /// Sets the device's queue length to [`QUEUE`] packets (netdevice(7)). The kernel accepts SIOCSIFTXQLEN on any socket of the network namespace.
     fn lengthen(&self) -> io::Result<()> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-        let socket = socket(
-            AddressFamily::Unix,
-            SockType::Datagram,
-            SockFlag::SOCK_CLOEXEC,
-            None,
-        )?;
+        let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
         let mut request = request(&self.name, 0);
         request.ifr_ifru.ifru_metric = QUEUE;
-        ioctl(
-            socket.as_fd(),
-            SIOCSIFTXQLEN,
-            std::ptr::from_mut(&mut request) as libc::c_ulong,
-        )
+        ioctl(socket.as_fd(), SIOCSIFTXQLEN, std::ptr::from_mut(&mut request) as libc::c_ulong)
     }
 
     /// Returns the offloads that the kernel granted (TUNSETOFFLOAD).
@@ -258,17 +221,9 @@ fn request(name: &str, flags: libc::c_short) -> libc::ifreq {
 /// Returns the name and the flags of the device to which a file refers.
 fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
     let mut request = request("", 0);
-    ioctl(
-        fd,
-        TUNGETIFF,
-        std::ptr::from_mut(&mut request) as libc::c_ulong,
-    )?;
-    let bytes: Vec<u8> = request
-        .ifr_name
-        .iter()
-        .take_while(|c| **c != 0)
-        .map(|c| c.to_ne_bytes()[0])
-        .collect();
+    ioctl(fd, TUNGETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong)?;
+    let bytes: Vec<u8> =
+        request.ifr_name.iter().take_while(|c| **c != 0).map(|c| c.to_ne_bytes()[0]).collect();
     let name = String::from_utf8_lossy(&bytes).into_owned();
     // SAFETY: TUNGETIFF has filled in the flags.
     Ok((name, unsafe { request.ifr_ifru.ifru_flags }))
@@ -277,11 +232,7 @@ fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
 fn ioctl(fd: BorrowedFd<'_>, what: u32, argument: libc::c_ulong) -> io::Result<()> {
     // SAFETY: callers pass a number, or the address of a live ifreq or int, as the request demands.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), what as libc::Ioctl, argument) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn refused(name: &str, error: &io::Error) -> EngineError {

@@ -71,11 +71,7 @@ pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> R
     if header.ttl == 0 {
         return Err(Reason::TtlExceeded);
     }
-    if is_nested(header, packet, table) {
-        Err(Reason::Loop)
-    } else {
-        Ok(())
-    }
+    if is_nested(header, packet, table) { Err(Reason::Loop) } else { Ok(()) }
 }
 
 /// Returns whether a packet is itself a datagram of the tunnel. The engine receives such a packet if a pod builds
@@ -88,18 +84,12 @@ fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
 #[inline]
 fn from_a_peer_to_us(header: &Header, from: IpAddr, table: &Table) -> Result<(), Reason> {
     // Most packets come from a pod of the sending peer, so this lookup usually identifies the peer as well.
-    let of_sender = table
-        .lookup(header.source)
-        .is_some_and(|peer| peer.address.ip() == from);
+    let of_sender = table.lookup(header.source).is_some_and(|peer| peer.address.ip() == from);
     if !of_sender && !table.knows(from) {
         return Err(Reason::UnknownPeer);
     }
     if !table.is_own(header.destination) {
-        return Err(if martian(&header.destination) {
-            Reason::Martian
-        } else {
-            Reason::NotOurs
-        });
+        return Err(if martian(&header.destination) { Reason::Martian } else { Reason::NotOurs });
     }
     // A broadcast would reach the host's own programs and cause replies.
     if martian(&header.source) || table.is_broadcast(header.destination) {

@@ -76,18 +76,7 @@ impl VnetHeader {
         let [g0, g1] = self.gso_size.to_ne_bytes();
         let [s0, s1] = self.csum_start.to_ne_bytes();
         let [o0, o1] = self.csum_offset.to_ne_bytes();
-        [
-            if self.needs_csum { NEEDS_CSUM } else { 0 },
-            kind,
-            h0,
-            h1,
-            g0,
-            g1,
-            s0,
-            s1,
-            o0,
-            o1,
-        ]
+        [if self.needs_csum { NEEDS_CSUM } else { 0 }, kind, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 }
 

@@ -16,19 +16,14 @@ fn plan(direct: bool) -> IpipPlan {
     );
     let backend = ipip(&text).unwrap();
     IpipPlan {
-        scope: backend
-            .setup
-            .scope(lease(1, KIND).subnets, vec![backend.device]),
+        scope: backend.setup.scope(lease(1, KIND).subnets, vec![backend.device]),
         device: backend.device,
         direct_routing: backend.direct_routing,
     }
 }
 
 fn lease(n: u8, backend: &str) -> Lease {
-    let attrs = LeaseAttrs {
-        backend: backend.to_owned(),
-        ..LeaseAttrs::default()
-    };
+    let attrs = LeaseAttrs { backend: backend.to_owned(), ..LeaseAttrs::default() };
     fixture::lease(n, n, attrs)
 }
 
@@ -42,15 +37,8 @@ fn underlay() -> Underlay {
 
 fn state(plan: &IpipPlan, near: bool) -> KernelState {
     let leases = table([lease(1, KIND), lease(2, KIND), lease(3, "vxlan")]);
-    let near = if near {
-        on_link_queries(plan, &leases)
-    } else {
-        Vec::new()
-    };
-    let facts = Facts {
-        underlay: underlay(),
-        ..facts(near)
-    };
+    let near = if near { on_link_queries(plan, &leases) } else { Vec::new() };
+    let facts = Facts { underlay: underlay(), ..facts(near) };
     Desired::whole(plan, &leases, &facts).state
 }
 
@@ -61,26 +49,13 @@ fn a_device_and_a_route_for_each_peer() {
     let keys: Vec<String> = state.0.keys().map(ToString::to_string).collect();
     assert_eq!(
         keys,
-        [
-            "link flannel.ipip",
-            "address 10.244.1.0/32 on flannel.ipip",
-            "route to 10.244.2.0/24"
-        ]
+        ["link flannel.ipip", "address 10.244.1.0/32 on flannel.ipip", "route to 10.244.2.0/24"]
     );
     let link = state.link(plan.device).unwrap();
-    let want = IpipSpec {
-        local: Some([192, 168, 56, 1].into()),
-        remote: None,
-        ttl: 0,
-        pmtudisc: false,
-    };
-    assert_eq!(
-        (&link.kind, link.mtu, link.up),
-        (&LinkKind::Ipip(want), 1480, true)
-    );
-    let Some(Value::Route(route)) = state
-        .0
-        .get(&Key::Route("10.244.2.0/24".parse().unwrap(), 0))
+    let want =
+        IpipSpec { local: Some([192, 168, 56, 1].into()), remote: None, ttl: 0, pmtudisc: false };
+    assert_eq!((&link.kind, link.mtu, link.up), (&LinkKind::Ipip(want), 1480, true));
+    let Some(Value::Route(route)) = state.0.get(&Key::Route("10.244.2.0/24".parse().unwrap(), 0))
     else {
         panic!("{keys:?}")
     };
@@ -92,15 +67,12 @@ fn a_device_and_a_route_for_each_peer() {
 
 #[test]
 fn peers_on_the_link_need_no_tunnel() {
-    for (direct, near, dev) in [
-        (true, true, "eth0"),
-        (true, false, "flannel.ipip"),
-        (false, true, "flannel.ipip"),
-    ] {
+    for (direct, near, dev) in
+        [(true, true, "eth0"), (true, false, "flannel.ipip"), (false, true, "flannel.ipip")]
+    {
         let state = state(&plan(direct), near);
-        let Some(Value::Route(route)) = state
-            .0
-            .get(&Key::Route("10.244.2.0/24".parse().unwrap(), 0))
+        let Some(Value::Route(route)) =
+            state.0.get(&Key::Route("10.244.2.0/24".parse().unwrap(), 0))
         else {
             panic!("{direct} {near}")
         };
@@ -118,37 +90,19 @@ async fn ipip_announcement_and_refusals_follow_the_configuration() {
     let announced = ipip(v4).unwrap().announce(&underlay(), None).await.unwrap();
     assert_eq!(
         announced,
-        Announced {
-            backend: "ipip".into(),
-            data: None,
-            v6_data: None,
-            mtu: 1480
-        }
+        Announced { backend: "ipip".into(), data: None, v6_data: None, mtu: 1480 }
     );
     for (mtu, fits) in [(88, true), (87, false), (10, false)] {
-        let result = ipip(v4)
-            .unwrap()
-            .announce(&Underlay { mtu, ..underlay() }, None)
-            .await;
+        let result = ipip(v4).unwrap().announce(&Underlay { mtu, ..underlay() }, None).await;
         assert_eq!(result.is_ok(), fits, "{mtu}");
         assert!(
-            fits || result
-                .unwrap_err()
-                .to_string()
-                .contains("is too small for ipip mode to work")
+            fits || result.unwrap_err().to_string().contains("is too small for ipip mode to work")
         );
     }
     let only_v6 = Addresses::V6("fd00:56::1".parse().unwrap());
     let result = ipip(v4)
         .unwrap()
-        .announce(
-            &Underlay {
-                addresses: only_v6,
-                public: only_v6,
-                ..underlay()
-            },
-            None,
-        )
+        .announce(&Underlay { addresses: only_v6, public: only_v6, ..underlay() }, None)
         .await;
     assert!(
         result
@@ -157,13 +111,7 @@ async fn ipip_announcement_and_refusals_follow_the_configuration() {
             .contains("ipip needs an IPv4 address on the interface eth0")
     );
     let text = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"ipip"}}"#;
-    assert!(
-        ipip(text)
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("ipip carries IPv4 only")
-    );
+    assert!(ipip(text).err().unwrap().to_string().contains("ipip carries IPv4 only"));
     let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipip","DirectRouting":"x"}}"#;
     assert!(
         ipip(text)
@@ -177,11 +125,5 @@ async fn ipip_announcement_and_refusals_follow_the_configuration() {
     assert!(rules.accepts(&lease(2, KIND)).is_ok());
     let mut other = lease(2, KIND);
     other.attrs.public_ip = None;
-    assert!(
-        rules
-            .accepts(&other)
-            .unwrap_err()
-            .to_string()
-            .contains("no public IPv4 address")
-    );
+    assert!(rules.accepts(&other).unwrap_err().to_string().contains("no public IPv4 address"));
 }

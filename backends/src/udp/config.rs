@@ -23,23 +23,12 @@ impl Config {
     /// # Errors
     /// Returns an error if a key is invalid. The error starts with the text of Go flannel, and contains the key and the remedy.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let bad = |fault| ConfigError::Key {
-            backend: "UDP",
-            fault,
-        };
+        let bad = |fault| ConfigError::Key { backend: "UDP", fault };
         let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
-        let port = object
-            .read::<i64>("Port")
-            .map_err(|error| bad(Fault::Member(error)))?
-            .unwrap_or(0);
-        let port = u16::try_from(port).map_err(|_| {
-            bad(Fault::Range {
-                key: "Port",
-                value: port,
-                least: 1,
-                most: 65535,
-            })
-        })?;
+        let port =
+            object.read::<i64>("Port").map_err(|error| bad(Fault::Member(error)))?.unwrap_or(0);
+        let port = u16::try_from(port)
+            .map_err(|_| bad(Fault::Range { key: "Port", value: port, least: 1, most: 65535 }))?;
         Ok(Self {
             port: if port == 0 { PORT } else { port },
             checks: checks(&object).map_err(bad)?,
@@ -53,19 +42,10 @@ mod tests {
 
     #[test]
     fn defaults_keys_and_mistakes() {
-        assert_eq!(
-            Config::parse("{}"),
-            Ok(Config {
-                port: 8285,
-                checks: Checks::Cluster
-            })
-        );
+        assert_eq!(Config::parse("{}"), Ok(Config { port: 8285, checks: Checks::Cluster }));
         assert_eq!(
             Config::parse(r#"{"type":"udp","port":8286,"CHECKS":"Strict"}"#),
-            Ok(Config {
-                port: 8286,
-                checks: Checks::Strict
-            })
+            Ok(Config { port: 8286, checks: Checks::Strict })
         );
         for (text, part) in [
             (r#"{"Port":65536}"#, "Port is 65536"),

@@ -60,8 +60,7 @@ impl Tunnel {
     fn store(&mut self, files: &Files) {
         let (queues, sockets) = self.engine.files();
         self.queues.update(files, &queue_name(self.name), &queues);
-        self.sockets
-            .update(files, &socket_name(self.name), &sockets);
+        self.sockets.update(files, &socket_name(self.name), &sockets);
     }
 
     /// Opens the TUN device and the sockets if necessary, and starts to forward packets.
@@ -107,13 +106,10 @@ impl Tunnel {
         for status in self.device.peers() {
             let key = status.key;
             let session = Session {
-                handshake: status
+                handshake: status.handshake.map(|at| now.duration_since(at).unwrap_or_default()),
+                handshake_at: status
                     .handshake
-                    .map(|at| now.duration_since(at).unwrap_or_default()),
-                handshake_at: status.handshake.map(|at| {
-                    at.duration_since(SystemTime::UNIX_EPOCH)
-                        .unwrap_or_default()
-                }),
+                    .map(|at| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()),
                 received: status.received,
                 sent: status.sent,
             };
@@ -123,14 +119,11 @@ impl Tunnel {
                 keepalive: status.state.keepalive,
             };
             found.sessions.insert((self.name, key), session);
-            found.ours.set(
-                Key::WireguardPeer(self.name, key),
-                Value::WireguardPeer(Box::new(peer)),
-            );
+            found
+                .ours
+                .set(Key::WireguardPeer(self.name, key), Value::WireguardPeer(Box::new(peer)));
             status.state.allowed.into_iter().for_each(|net| {
-                found
-                    .ours
-                    .set(Key::AllowedIp(self.name, net), Value::AllowedIp(key));
+                found.ours.set(Key::AllowedIp(self.name, net), Value::AllowedIp(key));
             });
         }
     }
@@ -180,23 +173,14 @@ impl Tunnel {
                 }
                 _ => Ok(()),
             };
-            errors.extend(
-                result
-                    .err()
-                    .map(|error| failed(op, FailureKind::Other, error)),
-            );
+            errors.extend(result.err().map(|error| failed(op, FailureKind::Other, error)));
         }
         errors
     }
 }
 
 fn failed(op: &Op, kind: FailureKind, error: impl Into<Problem>) -> OpError {
-    OpError {
-        verb: op.verb(),
-        key: *op.key(),
-        kind,
-        why: Failure::userspace(error),
-    }
+    OpError { verb: op.verb(), key: *op.key(), kind, why: Failure::userspace(error) }
 }
 
 /// Converts an operation on a WireGuard interface to an operation on the TUN device in the kernel.
@@ -227,11 +211,7 @@ pub(crate) struct WireguardUserspace<K> {
 impl<K: Kernel> WireguardUserspace<K> {
     /// Creates a [`WireguardUserspace`] without packet engines.
     pub(crate) fn new(kernel: K, files: Files) -> Self {
-        Self {
-            kernel,
-            tunnels: Vec::new(),
-            files,
-        }
+        Self { kernel, tunnels: Vec::new(), files }
     }
 
     /// Adds a WireGuard interface that listens on `port` at the addresses `listen`. `sources` are the addresses of
@@ -348,9 +328,7 @@ impl<K: Kernel> WireguardUserspace<K> {
 impl<K: Kernel> Kernel for WireguardUserspace<K> {
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut found = self.kernel.read(scope).await?;
-        self.tunnels
-            .iter()
-            .for_each(|tunnel| tunnel.present(&mut found));
+        self.tunnels.iter().for_each(|tunnel| tunnel.present(&mut found));
         Ok(found)
     }
 
@@ -402,20 +380,15 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
                 Some(place) => {
                     let ops: Vec<&Op> = now.iter().collect();
                     errors.extend(
-                        self.tunnels
-                            .get(place)
-                            .into_iter()
-                            .flat_map(|tunnel| tunnel.apply(&ops)),
+                        self.tunnels.get(place).into_iter().flat_map(|tunnel| tunnel.apply(&ops)),
                     );
                 }
             }
             rest = later;
         }
         // Reading starts only after the peers are set. Otherwise packets that wait in an adopted device and its sockets would find no peer.
-        for tunnel in self
-            .tunnels
-            .iter_mut()
-            .filter(|tunnel| tunnel.waits && tunnel.spec.key.is_some())
+        for tunnel in
+            self.tunnels.iter_mut().filter(|tunnel| tunnel.waits && tunnel.spec.key.is_some())
         {
             let _ = tunnel.open(&self.files);
         }

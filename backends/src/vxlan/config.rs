@@ -62,9 +62,7 @@ impl Config {
                 .map_err(|error| bad(Fault::Member(error)))
                 .map(Option::unwrap_or_default)
         };
-        let vni = number(&object, "VNI", 0..=0x00ff_ffff_u32)
-            .map_err(bad)?
-            .unwrap_or(1);
+        let vni = number(&object, "VNI", 0..=0x00ff_ffff_u32).map_err(bad)?.unwrap_or(1);
         let port = number(&object, "Port", 0..=u16::MAX).map_err(bad)?;
         let mtu = mtu(&object, networks, (OVERHEAD_V4, OVERHEAD_V6)).map_err(bad)?;
         let checksum_offload = checksum_offload(&object).map_err(bad)?;
@@ -105,17 +103,11 @@ impl Config {
 }
 
 fn bad(fault: Fault) -> ConfigError {
-    ConfigError::Key {
-        backend: "VXLAN",
-        fault,
-    }
+    ConfigError::Key { backend: "VXLAN", fault }
 }
 
 fn checksum_offload(object: &Object) -> Result<Option<bool>, Fault> {
-    match word(object, "ChecksumOffload")?
-        .to_ascii_lowercase()
-        .as_str()
-    {
+    match word(object, "ChecksumOffload")?.to_ascii_lowercase().as_str() {
         "" | "auto" => Ok(None),
         "on" => Ok(Some(true)),
         "off" => Ok(Some(false)),
@@ -159,10 +151,7 @@ mod tests {
             (1, None, None, None)
         );
         assert_eq!(
-            (
-                config.link(Family::V4).as_str(),
-                config.link(Family::V6).as_str()
-            ),
+            (config.link(Family::V4).as_str(), config.link(Family::V6).as_str()),
             ("flannel.1", "flannel-v6.1")
         );
         assert!(!config.gbp && !config.learning && !config.direct_routing);

@@ -19,9 +19,7 @@ fn vxlan(backend: &str) -> Vxlan {
 }
 
 fn plan(backend: &str) -> VxlanPlan {
-    vxlan(backend)
-        .plan(lease(1, 1, 1).subnets, Dual::Both(mac(200), mac(201)))
-        .unwrap()
+    vxlan(backend).plan(lease(1, 1, 1).subnets, Dual::Both(mac(200), mac(201))).unwrap()
 }
 
 fn encapsulating() -> VxlanPlan {
@@ -34,10 +32,8 @@ fn mac(n: u8) -> Mac {
 
 fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
     let data = |prefix| {
-        RawJson::parse(&format!(
-            r#"{{"VNI":1,"VtepMAC":"02:{prefix}:00:00:00:{hardware:02x}"}}"#
-        ))
-        .unwrap()
+        RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"02:{prefix}:00:00:00:{hardware:02x}"}}"#))
+            .unwrap()
     };
     let attrs = LeaseAttrs {
         backend: KIND.to_owned(),
@@ -56,11 +52,7 @@ fn desired(plan: &VxlanPlan, leases: &LeaseTable, facts: &Facts) -> KernelState 
 /// Returns the operations on kernel objects that a change of the `Backend` keys causes.
 fn change(from: &str, to: &str) -> Vec<Op> {
     let state = |keys: &str| {
-        desired(
-            &plan(&format!(r#"{{"Type":"vxlan"{keys}}}"#)),
-            &table([]),
-            &facts([]),
-        )
+        desired(&plan(&format!(r#"{{"Type":"vxlan"{keys}}}"#)), &table([]), &facts([]))
     };
     diff(&state(to), &state(from))
 }
@@ -79,12 +71,9 @@ fn default_values_and_unset_offload_change_nothing() {
         assert_eq!(change(keys, ""), [], "{keys} is the default");
     }
     // By default, the setting is the operator's, and a workaround must not be undone.
-    for (from, to, changes) in [
-        ("off", "auto", false),
-        ("off", "on", true),
-        ("on", "auto", false),
-        ("on", "off", true),
-    ] {
+    for (from, to, changes) in
+        [("off", "auto", false), ("off", "on", true), ("on", "auto", false), ("on", "off", true)]
+    {
         let ops = change(
             &format!(r#","ChecksumOffload":"{from}""#),
             &format!(r#","ChecksumOffload":"{to}""#),
@@ -101,11 +90,7 @@ fn the_oldest_lease_keeps_its_mac() {
         state.0.get(&Key::Fdb(plan.config.link(Family::V4), mac(7))),
         Some(&Value::Fdb([192, 168, 56, 2].into()))
     );
-    assert!(
-        !state
-            .0
-            .contains_key(&Key::Route("10.244.3.0/24".parse().unwrap(), 0))
-    );
+    assert!(!state.0.contains_key(&Key::Route("10.244.3.0/24".parse().unwrap(), 0)));
 }
 
 #[test]
@@ -120,38 +105,20 @@ fn unusable_leases_are_not_peers() {
     outside.subnets = Dual::V4("10.99.4.0/24".parse().unwrap());
     let mut overlapping = lease(5, 5, 5);
     overlapping.subnets = Dual::V4("10.244.0.0/22".parse().unwrap());
-    for unusable in [
-        lease(1, 9, 9),
-        own_mac,
-        other_kind,
-        outside,
-        overlapping,
-        lease(6, 6, 1),
-    ] {
-        assert_eq!(
-            desired(&plan, &table([unusable.clone()]), &facts([])),
-            bare,
-            "{unusable:?}"
-        );
+    for unusable in [lease(1, 9, 9), own_mac, other_kind, outside, overlapping, lease(6, 6, 1)] {
+        assert_eq!(desired(&plan, &table([unusable.clone()]), &facts([])), bare, "{unusable:?}");
     }
 }
 
 #[test]
 fn derived_macs_are_stable_and_differ() {
-    let macs: BTreeSet<Mac> = [
-        ("a", 1, Family::V4),
-        ("a", 1, Family::V6),
-        ("a", 2, Family::V4),
-        ("b", 1, Family::V4),
-    ]
-    .map(|(node, vni, family)| derived_mac(node, vni, family))
-    .into();
+    let macs: BTreeSet<Mac> =
+        [("a", 1, Family::V4), ("a", 1, Family::V6), ("a", 2, Family::V4), ("b", 1, Family::V4)]
+            .map(|(node, vni, family)| derived_mac(node, vni, family))
+            .into();
     assert_eq!(macs.len(), 4);
     assert!(macs.iter().all(|mac| mac.is_station() && mac.0[0] & 2 == 2));
-    assert_eq!(
-        derived_mac("a", 1, Family::V4),
-        derived_mac("a", 1, Family::V4)
-    );
+    assert_eq!(derived_mac("a", 1, Family::V4), derived_mac("a", 1, Family::V4));
 }
 
 #[test]
@@ -169,32 +136,18 @@ fn unusable_leases_are_refused_with_their_reason() {
     assert_eq!(with(None, Some(good)), Ok(()));
     assert_eq!(with(Some("null"), Some(good)), Ok(()));
     for (bad, part) in [
-        (
-            r#"{"VtepMAC":"02:00:00:00:00:00:00:02"}"#,
-            "is not a MAC address",
-        ),
+        (r#"{"VtepMAC":"02:00:00:00:00:00:00:02"}"#, "is not a MAC address"),
         (r#"{"VtepMAC":""}"#, "is not a MAC address"),
-        (
-            r#"{"VtepMAC":"01:00:5e:00:00:01"}"#,
-            "is not a valid device address",
-        ),
-        (
-            r#"{"VtepMAC":"00:00:00:00:00:00"}"#,
-            "is not a valid device address",
-        ),
+        (r#"{"VtepMAC":"01:00:5e:00:00:01"}"#, "is not a valid device address"),
+        (r#"{"VtepMAC":"00:00:00:00:00:00"}"#, "is not a valid device address"),
         (r#"{"VtepMAC":7}"#, "VtepMAC"),
         (r#"{"VNI":1}"#, "has no VtepMAC"),
         ("[]", "not a JSON object"),
     ] {
-        for result in [
-            with(Some(bad), Some(good)),
-            with(Some(good), Some(bad)),
-            with(Some(bad), None),
-        ] {
-            assert!(
-                result.clone().unwrap_err().contains(part),
-                "{bad}: {result:?}"
-            );
+        for result in
+            [with(Some(bad), Some(good)), with(Some(good), Some(bad)), with(Some(bad), None)]
+        {
+            assert!(result.clone().unwrap_err().contains(part), "{bad}: {result:?}");
         }
     }
     assert!(with(None, None).is_err());
@@ -249,14 +202,8 @@ fn peers_without_shared_objects_change_alone() {
     let known = Desired::whole(&plan, &before, &facts([]));
     let change = known.change(&plan, &before, &after, &facts([])).unwrap();
     // One removed, one moved, five new: three objects for each family.
-    assert_eq!(
-        (change.before.len(), change.after.len()),
-        (2 * 2 * 3, 6 * 2 * 3)
-    );
-    assert_eq!(
-        new_on_link_queries(&plan, &before, &after),
-        Vec::<IpAddr>::new()
-    );
+    assert_eq!((change.before.len(), change.after.len()), (2 * 2 * 3, 6 * 2 * 3));
+    assert_eq!(new_on_link_queries(&plan, &before, &after), Vec::<IpAddr>::new());
     // Two peers with one MAC affect each other's objects.
     let conflicting = table((2..20).map(|n| lease(n, n.min(18), n)));
     assert_eq!(known.change(&plan, &before, &conflicting, &facts([])), None);
@@ -270,19 +217,11 @@ fn peers_without_shared_objects_change_alone() {
 #[test]
 fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
     let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
-    let former = Some(Subnets::Both(
-        "10.244.0.0/16".parse().unwrap(),
-        "fd10:244::/48".parse().unwrap(),
-    ));
-    let setup = Setup {
-        former,
-        ..Setup::of(NetworkConfig::parse(text).unwrap())
-    };
+    let former =
+        Some(Subnets::Both("10.244.0.0/16".parse().unwrap(), "fd10:244::/48".parse().unwrap()));
+    let setup = Setup { former, ..Setup::of(NetworkConfig::parse(text).unwrap()) };
     let own = Subnets::V4("10.244.1.0/24".parse().unwrap());
-    let plan = Vxlan::new(&setup)
-        .unwrap()
-        .plan(own, Dual::V4(mac(200)))
-        .unwrap();
+    let plan = Vxlan::new(&setup).unwrap().plan(own, Dual::V4(mac(200))).unwrap();
     let names: Vec<&str> = plan.scope.links.iter().map(LinkName::as_str).collect();
     assert_eq!(names, ["flannel.1", "flannel-v6.1"]);
 }
@@ -290,35 +229,20 @@ fn the_device_of_a_dropped_family_is_ours_and_not_desired() {
 #[test]
 fn forwarding_names_the_device_the_mtu_and_the_vtep_of_each_family() {
     let plan = plan(r#"{"Type":"vxlan","Mode":"userspace"}"#);
-    let plan = VxlanPlan {
-        userspace: true,
-        ..plan
-    };
+    let plan = VxlanPlan { userspace: true, ..plan };
     let forwarding = plan.forwarding(&table([lease(1, 1, 1), lease(2, 2, 2)]), &facts([]));
     let named: Vec<_> = forwarding
         .iter()
         .map(|family| (family.device.to_string(), family.mtu, family.peers.len()))
         .collect();
-    assert_eq!(
-        named,
-        [
-            ("flannel.1".to_owned(), 1450, 1),
-            ("flannel-v6.1".to_owned(), 1430, 1)
-        ]
-    );
+    assert_eq!(named, [("flannel.1".to_owned(), 1450, 1), ("flannel-v6.1".to_owned(), 1430, 1)]);
     let [(subnet, hop)] = <[_; 1]>::try_from(forwarding[0].peers.clone()).unwrap();
     assert_eq!(
         (subnet.to_string(), hop.address.to_string(), hop.mac),
-        (
-            "10.244.2.0/24".to_owned(),
-            "192.168.56.2:8472".to_owned(),
-            Some(mac(2))
-        )
+        ("10.244.2.0/24".to_owned(), "192.168.56.2:8472".to_owned(), Some(mac(2)))
     );
     assert!(
-        encapsulating()
-            .forwarding(&table([lease(2, 2, 2)]), &facts([]))
-            .is_empty(),
+        encapsulating().forwarding(&table([lease(2, 2, 2)]), &facts([])).is_empty(),
         "the kernel does it all"
     );
 }

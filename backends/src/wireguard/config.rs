@@ -113,11 +113,7 @@ impl Config {
 
     /// Returns the device that carries a family's packets.
     pub fn device(&self, family: Family) -> LinkName {
-        if self.second(family) {
-            self.names.1
-        } else {
-            self.names.0
-        }
+        if self.second(family) { self.names.1 } else { self.names.0 }
     }
 
     /// Returns the devices of all configurations, including devices that this configuration does not use.
@@ -127,19 +123,12 @@ impl Config {
 
     /// Returns the port on which a family's device listens.
     pub fn port(&self, family: Family) -> u16 {
-        if self.second(family) {
-            self.port_v6
-        } else {
-            self.port
-        }
+        if self.second(family) { self.port_v6 } else { self.port }
     }
 
     /// Returns the MTU of the devices in bytes, computed from the MTU of the underlay.
     pub(crate) fn device_mtu(&self, underlay: u32) -> u32 {
-        self.mtu
-            .unwrap_or(underlay)
-            .min(underlay)
-            .saturating_sub(OVERHEAD)
+        self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(OVERHEAD)
     }
 
     /// Returns the outer address family, or `None` if each inner family has a separate device.
@@ -163,10 +152,7 @@ impl Config {
 }
 
 fn bad(fault: Fault) -> ConfigError {
-    ConfigError::Key {
-        backend: "WireGuard",
-        fault,
-    }
+    ConfigError::Key { backend: "WireGuard", fault }
 }
 
 /// Parses `Mode`, and checks that the network has the address family that the mode needs.
@@ -177,9 +163,7 @@ fn mode(object: &Object, networks: &Subnets) -> Result<Mode, ConfigError> {
         "ipv4" => Mode::Ipv4,
         "ipv6" => Mode::Ipv6,
         other => {
-            return Err(ConfigError::WireguardMode {
-                found: other.to_owned(),
-            });
+            return Err(ConfigError::WireguardMode { found: other.to_owned() });
         }
     };
     let lacks = match mode {
@@ -188,20 +172,14 @@ fn mode(object: &Object, networks: &Subnets) -> Result<Mode, ConfigError> {
         _ => None,
     };
     match lacks {
-        Some(family) => Err(bad(Fault::ModeNeeds {
-            family,
-            networks: *networks,
-        })),
+        Some(family) => Err(bad(Fault::ModeNeeds { family, networks: *networks })),
         None => Ok(mode),
     }
 }
 
 /// Parses the preshared key. Errors do not quote the value, because the value may be a secret.
 fn preshared(object: &Object) -> Result<Option<Secret>, ConfigError> {
-    let text = object
-        .read::<String>("PSK")
-        .map_err(|_| ConfigError::Psk)?
-        .unwrap_or_default();
+    let text = object.read::<String>("PSK").map_err(|_| ConfigError::Psk)?.unwrap_or_default();
     match text.as_str() {
         "" => Ok(None),
         text => Secret::parse(text).map(Some).ok_or(ConfigError::Psk),
@@ -209,10 +187,7 @@ fn preshared(object: &Object) -> Result<Option<Secret>, ConfigError> {
 }
 
 fn implementation(object: &Object) -> Result<Implementation, Fault> {
-    match word(object, "Implementation")?
-        .to_ascii_lowercase()
-        .as_str()
-    {
+    match word(object, "Implementation")?.to_ascii_lowercase().as_str() {
         "" | "auto" => Ok(Implementation::Auto),
         "kernel" => Ok(Implementation::Kernel),
         "userspace" => Ok(Implementation::Userspace),
@@ -229,9 +204,7 @@ fn implementation(object: &Object) -> Result<Implementation, Fault> {
 /// node also has a public IPv6 address. Go flannel chooses IPv4 for all other dual-stack peers.
 fn best(peer: Option<Addresses>, own: Option<Addresses>) -> Family {
     let is_local = |ip: &Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
-    let (own_v4, own_v6) = own
-        .as_ref()
-        .map_or((None, None), |own| (own.v4(), own.v6()));
+    let (own_v4, own_v6) = own.as_ref().map_or((None, None), |own| (own.v4(), own.v6()));
     match peer {
         None | Some(Dual::V4(_)) => Family::V4,
         Some(Dual::V6(_)) => Family::V6,
@@ -259,27 +232,15 @@ mod tests {
     fn defaults_and_keys_in_any_case() {
         let config = parse("{}").unwrap();
         assert_eq!(
-            (
-                config.port(Family::V4),
-                config.port(Family::V6),
-                config.keepalive,
-                config.mode
-            ),
+            (config.port(Family::V4), config.port(Family::V6), config.keepalive, config.mode),
             (51820, 51821, 0, Mode::Separate)
         );
         assert_eq!(
-            (
-                config.device(Family::V4).as_str(),
-                config.device(Family::V6).as_str()
-            ),
+            (config.device(Family::V4).as_str(), config.device(Family::V6).as_str()),
             ("flannel-wg", "flannel-wg-v6")
         );
         assert_eq!(
-            (
-                config.device_mtu(1500),
-                config.implementation,
-                config.preshared
-            ),
+            (config.device_mtu(1500), config.implementation, config.preshared),
             (1420, Implementation::Auto, None)
         );
         let text = r#"{"listenport":7,"ListenPortV6":8,"MTU":1400,"PSK":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=","PersistentKeepaliveInterval":25,"Mode":"auto","Implementation":"Userspace","PSKFile":"/etc/psk"}"#;
@@ -307,10 +268,7 @@ mod tests {
             (r#"{"ListenPort":0}"#, "ListenPort is 0"),
             (r#"{"ListenPort":65536}"#, "ListenPort is 65536"),
             (r#"{"ListenPortV6":51820}"#, "both 51820"),
-            (
-                r#"{"PersistentKeepaliveInterval":-1}"#,
-                "PersistentKeepaliveInterval is -1",
-            ),
+            (r#"{"PersistentKeepaliveInterval":-1}"#, "PersistentKeepaliveInterval is -1"),
             (r#"{"MTU":1000}"#, "MTU is 1000"),
             (r#"{"PSK":"short"}"#, "could not parse psk"),
             (r#"{"PSK":["secret"]}"#, "could not parse psk: PSK must be"),
@@ -335,10 +293,7 @@ mod tests {
     fn addresses_are_chosen_as_by_go_flannel() {
         let v4 = |text: &str| text.parse::<Ipv4Addr>().ok();
         let v6 = |text: &str| text.parse::<Ipv6Addr>().ok();
-        let (inner, local) = (
-            (v4("10.0.0.1"), v6("fd00::1")),
-            (v4("10.0.0.2"), v6("fd00::2")),
-        );
+        let (inner, local) = ((v4("10.0.0.1"), v6("fd00::1")), (v4("10.0.0.2"), v6("fd00::2")));
         let global = (v4("192.0.2.1"), v6("2001:db8::1"));
         for (peer, own, family) in [
             (inner, local, Family::V4),

@@ -39,21 +39,14 @@ pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     // The vector has room for all of it from the start, because a vector that grows leaves a copy behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * LONGEST as usize));
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-    let text = std::str::from_utf8(&bytes)
-        .ok()
-        .filter(|text| text.len() as u64 <= LONGEST);
-    Ok(text
-        .and_then(Secret::parse)
-        .map_or(Content::Garbled, Content::Key))
+    let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() as u64 <= LONGEST);
+    Ok(text.and_then(Secret::parse).map_or(Content::Garbled, Content::Key))
 }
 
 /// Returns the key file if users other than the owner can read the file.
 pub(super) fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
     let is_open = fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0);
-    is_open.then(|| Exposed {
-        what,
-        path: path.to_owned(),
-    })
+    is_open.then(|| Exposed { what, path: path.to_owned() })
 }
 
 /// Writes a private key in Go flannel's format: base64 without a newline. Other processes never see a partial key, and only the owner can read the file.
@@ -61,10 +54,8 @@ pub(super) fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
 /// # Errors
 /// Returns an error if the function cannot create the folder or write to the folder.
 pub(super) fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let name = name(path)?;
     // Another daemon that starts with this folder takes the temporary file for a leftover of a crash and removes it.
@@ -77,17 +68,11 @@ pub(super) fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
 }
 
 fn write_in(folder: &Path, name: &str, path: &Path, key: &Secret) -> io::Result<()> {
-    let temporary = folder.join(format!(
-        "{}{:0DIGITS$x}",
-        temporary_prefix(name),
-        rand::random::<u64>()
-    ));
+    let temporary =
+        folder.join(format!("{}{:0DIGITS$x}", temporary_prefix(name), rand::random::<u64>()));
     let written = (|| {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)?;
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(key.text().as_bytes())?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
@@ -109,10 +94,8 @@ fn temporary_prefix(name: &str) -> String {
 /// Removes temporary key files, which flanneld leaves if it crashes during the write of a key.
 fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     let prefix = temporary_prefix(&name(path)?);
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
@@ -126,9 +109,7 @@ fn remove_leftovers(path: &Path) -> Result<(), FileError> {
             .map(str::to_owned);
         let ours = digits.is_some_and(|digits| {
             digits.len() == DIGITS
-                && digits
-                    .bytes()
-                    .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+                && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
         });
         if ours && entry.file_type()?.is_file() {
             fs::remove_file(entry.path())?;
@@ -161,9 +142,7 @@ pub(super) fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
 }
 
 fn name(path: &Path) -> Result<std::borrow::Cow<'_, str>, FileError> {
-    path.file_name()
-        .map(|name| name.to_string_lossy())
-        .ok_or(FileError::NotAPath)
+    path.file_name().map(|name| name.to_string_lossy()).ok_or(FileError::NotAPath)
 }
 
 /// Returns the private key of this host: the key in the file, or a new key, which the function writes to the file. If
@@ -228,10 +207,8 @@ mod tests {
         let key = Secret::generate().unwrap();
         fs::write(&target, &*key.text()).unwrap();
         std::os::unix::fs::symlink(&target, &path).unwrap();
-        for result in [
-            read(&path, Links::Refused).map(drop),
-            own(&path, Links::Refused).map(drop),
-        ] {
+        for result in [read(&path, Links::Refused).map(drop), own(&path, Links::Refused).map(drop)]
+        {
             let error = result.unwrap_err().to_string();
             assert!(
                 error.contains("symbolic link") && error.contains(types::wireguard::KEY_VARIABLE),
@@ -243,10 +220,7 @@ mod tests {
         // A new key replaces the link, not its target.
         let other = renew(&path).unwrap();
         assert_eq!(
-            (
-                read(&path, Links::Refused).unwrap(),
-                read(&target, Links::Refused).unwrap()
-            ),
+            (read(&path, Links::Refused).unwrap(), read(&target, Links::Refused).unwrap()),
             (Content::Key(other), Content::Key(key))
         );
         fs::remove_dir_all(folder).unwrap();
@@ -265,9 +239,7 @@ mod tests {
             ".wgkey.123",
             "wgkey.0123456789abcdef",
         ];
-        left.iter()
-            .chain(&others)
-            .for_each(|name| fs::write(folder.join(name), "secret").unwrap());
+        left.iter().chain(&others).for_each(|name| fs::write(folder.join(name), "secret").unwrap());
         fs::create_dir(folder.join(".wgkey.0000000000000000")).unwrap();
         for _ in 0..2 {
             own(&path, Links::Refused).unwrap();
@@ -290,20 +262,14 @@ mod tests {
         fs::write(&path, "half a key").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let aside = set_aside(&path).unwrap();
-        assert_eq!(
-            fs::metadata(&aside).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&aside).unwrap().permissions().mode() & 0o777, 0o600);
         // If the path is a link, only the link is moved.
         let target = folder.join("target");
         fs::write(&target, "no key").unwrap();
         fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).unwrap();
         std::os::unix::fs::symlink(&target, &path).unwrap();
         set_aside(&path).unwrap();
-        assert_eq!(
-            fs::metadata(&target).unwrap().permissions().mode() & 0o777,
-            0o644
-        );
+        assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o644);
         assert!(fs::symlink_metadata(&aside).unwrap().is_symlink());
         fs::remove_dir_all(folder).unwrap();
     }
@@ -314,16 +280,9 @@ mod tests {
         let path = folder.join("new/wgkey");
         let key = own(&path, Links::Refused).unwrap();
         assert_eq!(own(&path, Links::Refused).unwrap(), key);
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read(&path).unwrap().len(), 44, "no line end");
-        assert_eq!(
-            fs::read_dir(path.parent().unwrap()).unwrap().count(),
-            1,
-            "no temporary file"
-        );
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file");
         // The file as `wg genkey > file` writes it.
         fs::write(&path, format!("{}\n", &*key.text())).unwrap();
         assert_eq!(own(&path, Links::Refused).unwrap(), key);

@@ -47,11 +47,7 @@ pub(super) struct Secrets(ArcSwap<Keys>);
 impl Secrets {
     fn new(private: &Secret, preshared: Option<Secret>) -> Self {
         let private = private.clamped();
-        Self(ArcSwap::from_pointee(Keys {
-            public: private.public(),
-            private,
-            preshared,
-        }))
+        Self(ArcSwap::from_pointee(Keys { public: private.public(), private, preshared }))
     }
 
     pub(super) fn now(&self) -> Arc<Keys> {
@@ -65,11 +61,7 @@ impl Secrets {
     }
 
     fn set(&self, private: Secret, preshared: Option<Secret>) {
-        self.0.store(Arc::new(Keys {
-            public: private.public(),
-            private,
-            preshared,
-        }));
+        self.0.store(Arc::new(Keys { public: private.public(), private, preshared }));
     }
 }
 
@@ -93,9 +85,7 @@ impl Files {
     fn guard(&self) -> Result<(), SecretError> {
         let private = keys::exposed(SecretKind::Private, &self.key);
         for exposed in private.into_iter().chain(
-            self.preshared
-                .as_ref()
-                .and_then(|path| keys::exposed(SecretKind::Preshared, path)),
+            self.preshared.as_ref().and_then(|path| keys::exposed(SecretKind::Preshared, path)),
         ) {
             if self.refuse_insecure {
                 return Err(SecretError::Exposed(exposed));
@@ -111,14 +101,12 @@ impl Files {
         match (keys::exposed(what, path), self.refuse_insecure, changed) {
             (None, ..) => (String::new(), true),
             (Some(text), false, _) => (text.to_string(), true),
-            (Some(text), true, false) => (
-                format!("{text}; --refuse-insecure refuses the file at the next start"),
-                true,
-            ),
-            (Some(text), true, true) => (
-                format!("{text}; keeping the key in use, because --refuse-insecure is set"),
-                false,
-            ),
+            (Some(text), true, false) => {
+                (format!("{text}; --refuse-insecure refuses the file at the next start"), true)
+            }
+            (Some(text), true, true) => {
+                (format!("{text}; keeping the key in use, because --refuse-insecure is set"), false)
+            }
         }
     }
 
@@ -130,10 +118,8 @@ impl Files {
     pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
         self.guard()?;
         hide_memory();
-        let private = keys::own(&self.key, self.key_links).map_err(|why| SecretError::Private {
-            path: self.key.clone(),
-            why,
-        })?;
+        let private = keys::own(&self.key, self.key_links)
+            .map_err(|why| SecretError::Private { path: self.key.clone(), why })?;
         let preshared = match &self.preshared {
             None => configured,
             Some(path) => match keys::read(path, Links::Followed) {
@@ -145,10 +131,7 @@ impl Files {
                     return Err(SecretError::PresharedMissing { path: path.clone() });
                 }
                 Err(why) => {
-                    return Err(SecretError::Preshared {
-                        path: path.clone(),
-                        why,
-                    });
+                    return Err(SecretError::Preshared { path: path.clone(), why });
                 }
             },
         };
@@ -247,10 +230,7 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
 fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     let path = &files.key;
     let kept = |why: FileError| {
-        format!(
-            "cannot read {}: {why}; keeping the WireGuard key in use",
-            path.display()
-        )
+        format!("cannot read {}: {why}; keeping the WireGuard key in use", path.display())
     };
     match keys::read(path, files.key_links) {
         Ok(Content::Key(key)) => {
@@ -335,24 +315,15 @@ mod tests {
     /// Returns the key files of a node whose environment names these files.
     fn files(key: Option<PathBuf>, preshared: Option<PathBuf>) -> Files {
         let network = NetworkConfig::parse(r#"{"Network":"10.0.0.0/16"}"#).unwrap();
-        let setup = Setup {
-            key_file: key,
-            preshared_file: preshared,
-            ..Setup::of(network)
-        };
-        Files::of(
-            &Config::parse("{}", &setup.config.networks).unwrap(),
-            &setup,
-        )
+        let setup = Setup { key_file: key, preshared_file: preshared, ..Setup::of(network) };
+        Files::of(&Config::parse("{}", &setup.config.networks).unwrap(), &setup)
     }
 
     #[test]
     fn a_process_with_keys_leaves_no_core_dump() {
         let folder = tempfile::tempdir().unwrap();
         prctl::set_dumpable(true).unwrap();
-        files(Some(folder.path().join("key")), None)
-            .load(None)
-            .unwrap();
+        files(Some(folder.path().join("key")), None).load(None).unwrap();
         assert_eq!(prctl::get_dumpable(), Ok(false));
     }
 
@@ -369,19 +340,15 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let lax = files(Some(folder.join("key")), Some(folder.join("psk")));
-        let strict = Files {
-            refuse_insecure: true,
-            ..lax.clone()
-        };
+        let strict = Files { refuse_insecure: true, ..lax.clone() };
         let write = |name: &str, key: &Secret, mode| {
             fs::write(folder.join(name), &*key.text()).unwrap();
             fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
         };
         let (first, second) = (Secret::generate().unwrap(), Secret::generate().unwrap());
-        for (modes, named) in [
-            ((0o600, 0o640), "the preshared key"),
-            ((0o604, 0o600), "the WireGuard private key"),
-        ] {
+        for (modes, named) in
+            [((0o600, 0o640), "the preshared key"), ((0o604, 0o600), "the WireGuard private key")]
+        {
             write("key", &first, modes.0);
             write("psk", &first, modes.1);
             let error = strict.load(None).err().unwrap().to_string();
@@ -406,9 +373,7 @@ mod tests {
         write("key", &first, 0o644);
         assert!(!reread(&secrets, &strict, &mut notices));
         assert!(
-            notices
-                .key
-                .contains("--refuse-insecure refuses the file at the next start"),
+            notices.key.contains("--refuse-insecure refuses the file at the next start"),
             "{}",
             notices.key
         );
@@ -416,11 +381,7 @@ mod tests {
         write("psk", &second, 0o600);
         assert!(reread(&secrets, &strict, &mut notices));
         assert_eq!(
-            (
-                secrets.now().public,
-                notices.key.as_str(),
-                notices.preshared.as_str()
-            ),
+            (secrets.now().public, notices.key.as_str(), notices.preshared.as_str()),
             (second.public(), "", "")
         );
         fs::remove_dir_all(folder).unwrap();
@@ -431,14 +392,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("flannel-secrets-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let files = files(Some(folder.join("key")), Some(folder.join("psk")));
-        assert!(
-            files
-                .load(None)
-                .err()
-                .unwrap()
-                .to_string()
-                .contains("the file does not exist")
-        );
+        assert!(files.load(None).err().unwrap().to_string().contains("the file does not exist"));
         let (first, second) = (Secret::generate().unwrap(), Secret::generate().unwrap());
         fs::write(folder.join("psk"), &*first.text()).unwrap();
         let secrets = files.load(None).unwrap();
@@ -463,10 +417,7 @@ mod tests {
             "another program may be writing the key file"
         );
         assert!(!reread(&secrets, &files, &mut notices));
-        assert!(
-            !reread(&secrets, &files, &mut notices),
-            "the key file exists again"
-        );
+        assert!(!reread(&secrets, &files, &mut notices), "the key file exists again");
         assert_eq!(
             keys::read(&folder.join("key"), Links::Refused).unwrap(),
             Content::Key(made.clone())
@@ -474,10 +425,7 @@ mod tests {
         fs::write(folder.join("key"), "").unwrap();
         assert!(!reread(&secrets, &files, &mut notices) && !folder.join("key.bad").exists());
         assert!(!reread(&secrets, &files, &mut notices) && folder.join("key.bad").exists());
-        assert_eq!(
-            keys::read(&folder.join("key"), Links::Refused).unwrap(),
-            Content::Key(made)
-        );
+        assert_eq!(keys::read(&folder.join("key"), Links::Refused).unwrap(), Content::Key(made));
         fs::write(folder.join("key"), &*first.text()).unwrap();
         assert!(reread(&secrets, &files, &mut notices));
         assert_eq!(

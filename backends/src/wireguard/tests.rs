@@ -13,9 +13,8 @@ use types::{Addresses, Dual};
 const DUAL: &str = r#""EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48""#;
 
 fn backend(families: &str, keys: &str) -> Wireguard {
-    let config = NetworkConfig::parse(&format!(
-        r#"{{{families},"Backend":{{"Type":"wireguard"{keys}}}}}"#
-    ));
+    let config =
+        NetworkConfig::parse(&format!(r#"{{{families},"Backend":{{"Type":"wireguard"{keys}}}}}"#));
     Wireguard::new(&Setup::of(config.unwrap())).unwrap()
 }
 
@@ -31,9 +30,7 @@ fn data(n: u8, more: &str) -> String {
 /// Returns a lease of node `n` as Go flannel writes the lease. In all modes, Go flannel writes the port of the IPv6 device into the IPv6 data.
 fn lease(n: u8, given: Option<String>) -> Lease {
     let data = move |port: u16| {
-        let text = given
-            .clone()
-            .unwrap_or_else(|| data(n, &format!(r#","Port":{port}"#)));
+        let text = given.clone().unwrap_or_else(|| data(n, &format!(r#","Port":{port}"#)));
         RawJson::parse(&text).ok()
     };
     let attrs = LeaseAttrs {
@@ -53,10 +50,7 @@ fn plan(families: &str, keys: &str) -> WireguardPlan {
         own.v4().copied().filter(|_| networks.v4().is_some()),
         own.v6().copied().filter(|_| networks.v6().is_some()),
     );
-    let secrets = Arc::new(Secrets::with(
-        &Secret::new([1; 32]),
-        Some(Secret::new([77; 32])),
-    ));
+    let secrets = Arc::new(Secrets::with(&Secret::new([1; 32]), Some(Secret::new([77; 32]))));
     WireguardPlan {
         scope: backend.setup.scope(own.unwrap(), backend.config.devices()),
         config: backend.config,
@@ -70,23 +64,14 @@ fn state(plan: &WireguardPlan, leases: Vec<Lease>) -> KernelState {
 
 /// Returns the objects of a kernel state as lines of text, without secrets.
 fn lines(state: &KernelState) -> Vec<String> {
-    let words = netstate::text::Words {
-        protocol: &|number| number.to_string(),
-        interface: &|_| None,
-    };
-    state
-        .0
-        .iter()
-        .map(|(key, value)| words.object(key, value))
-        .collect()
+    let words =
+        netstate::text::Words { protocol: &|number| number.to_string(), interface: &|_| None };
+    state.0.iter().map(|(key, value)| words.object(key, value)).collect()
 }
 
 #[test]
 fn a_device_for_each_family() {
-    let found = lines(&state(
-        &plan(DUAL, ""),
-        vec![lease(1, None), lease(2, None)],
-    ));
+    let found = lines(&state(&plan(DUAL, ""), vec![lease(1, None), lease(2, None)]));
     let (own, peer) = (key(1), key(2));
     assert_eq!(
         found,
@@ -130,10 +115,7 @@ fn attribute_that_left_the_configuration_returns_to_its_default() {
             // All changes are made in place, without loss of packets.
             let ops = diff(want, have);
             let fits = |op: &Op| matches!(op, Op::Replace(key, _) if matches!(key, Key::WireguardPeer(..)) == of_peers);
-            assert!(
-                ops.iter().all(fits) && ops.len() == count,
-                "{keys}: {ops:?}"
-            );
+            assert!(ops.iter().all(fits) && ops.len() == count, "{keys}: {ops:?}");
         }
     }
 }
@@ -157,9 +139,7 @@ fn modes_other_than_separate_have_one_device() {
             "{device} peer {} preshared-key (hidden) endpoint {endpoint} persistent-keepalive 25",
             key(2)
         );
-        let devices = found
-            .iter()
-            .filter(|line| line.contains(" wireguard port "));
+        let devices = found.iter().filter(|line| line.contains(" wireguard port "));
         let allowed = found.iter().filter(|line| line.contains("allowed-ips"));
         assert!(
             found.contains(&peer) && (devices.count(), allowed.count()) == (1, subnets),
@@ -168,11 +148,7 @@ fn modes_other_than_separate_have_one_device() {
         if subnets == 2 {
             let announced = plan.announced(&facts([]));
             for published in [announced.data, announced.v6_data] {
-                assert_eq!(
-                    published.unwrap().as_str(),
-                    data(1, r#","Port":51820"#),
-                    "{mode}"
-                );
+                assert_eq!(published.unwrap().as_str(), data(1, r#","Port":51820"#), "{mode}");
             }
         }
     }
@@ -200,10 +176,7 @@ fn hostile_leases_take_nothing_from_others() {
     // Without a port, the port is that of our own device. One family can be used alone.
     let (mut v4, mut vxlan) = (lease(2, None), lease(2, None));
     v4.attrs.v6_data = None;
-    vxlan.attrs = LeaseAttrs {
-        backend: "vxlan".into(),
-        ..LeaseAttrs::default()
-    };
+    vxlan.attrs = LeaseAttrs { backend: "vxlan".into(), ..LeaseAttrs::default() };
     for usable in [lease(2, Some(data(2, ""))), v4, vxlan] {
         assert!(accepts(&usable).is_ok(), "{usable:?}");
     }
@@ -277,9 +250,6 @@ fn joining_node_changes_nothing_for_other_peers() {
         let before = table((2..6).map(|n| lease(n, None)));
         let after = table((3..8).map(|n| lease(n, None)));
         let known = Desired::whole(&plan, &before, &facts);
-        assert!(
-            known.change(&plan, &before, &after, &facts).is_some(),
-            "{keys}"
-        );
+        assert!(known.change(&plan, &before, &after, &facts).is_some(), "{keys}");
     }
 }

@@ -24,9 +24,8 @@ pub(super) fn kernel<K: Kernel>(
         }
         done.push(name);
         // The addresses of the families that this device carries. It sends ICMP errors to pods from them.
-        let sources = own
-            .only(|family| config.device(family) == name)
-            .map(|own| own.network_addresses());
+        let sources =
+            own.only(|family| config.device(family) == name).map(|own| own.network_addresses());
         kernel.device(
             name,
             config.port(family),
@@ -48,7 +47,5 @@ fn listen(config: &Config, family: Family, underlay: &Underlay) -> Addresses {
         // IPv6 may be disabled on a host.
         Mode::Auto => underlay.tunnel_source(of).is_some(),
     };
-    Addresses::UNSPECIFIED
-        .only(listens)
-        .unwrap_or(Addresses::UNSPECIFIED)
+    Addresses::UNSPECIFIED.only(listens).unwrap_or(Addresses::UNSPECIFIED)
 }

@@ -32,24 +32,16 @@ struct Namespace(String);
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = Command::new("ip")
-            .args(["netns", "delete", &self.0])
-            .status();
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
     }
 }
 
 /// Runs a test in a namespace with an underlay `eth0` (192.168.56.101, fd00:56::101, MTU 1500).
 pub(crate) fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    assert!(
-        nix::unistd::geteuid().is_root(),
-        "this test needs root: it makes network namespaces"
-    );
-    let namespace = Namespace(format!(
-        "fl-be-{}-{}",
-        std::process::id(),
-        NUMBER.fetch_add(1, Relaxed)
-    ));
+    assert!(nix::unistd::geteuid().is_root(), "this test needs root: it makes network namespaces");
+    let namespace =
+        Namespace(format!("fl-be-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed)));
     sh(&format!("ip netns add {}", namespace.0));
     let path = format!("/run/netns/{}", namespace.0);
     let thread = std::thread::spawn(move || {
@@ -75,22 +67,14 @@ pub(crate) fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Se
 /// Runs a shell command that must succeed and returns its output.
 pub(crate) fn sh(command: &str) -> String {
     let output = Command::new("sh").args(["-ec", command]).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{command}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Returns the JSON output of a shell command as a list of values.
 pub(crate) fn json(command: &str) -> Vec<Value> {
     let text = sh(command);
-    if text.trim().is_empty() {
-        Vec::new()
-    } else {
-        serde_json::from_str(&text).unwrap()
-    }
+    if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
 }
 
 /// Waits until a condition holds, for at most [`DEADLINE`].
@@ -111,10 +95,7 @@ pub(crate) fn state() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for link in json("ip -d -j link show type vxlan") {
         let data = &link["linkinfo"]["info_data"];
-        let local = data
-            .get("local")
-            .or(data.get("local6"))
-            .unwrap_or(&Value::Null);
+        let local = data.get("local").or(data.get("local6")).unwrap_or(&Value::Null);
         let flags = link["flags"].to_string().contains("\"UP\"");
         lines.insert(format!(
             "link {} mtu {} mac {} up {flags} vni {} local {} lower {} port {} learning {} txqlen {}",
@@ -163,19 +144,13 @@ pub(crate) fn state() -> BTreeSet<String> {
             neighbor["dev"], neighbor["dst"], neighbor["lladdr"]
         ));
     }
-    for entry in json("bridge -j fdb show")
-        .iter()
-        .filter(|entry| entry.get("dst").is_some())
-    {
+    for entry in json("bridge -j fdb show").iter().filter(|entry| entry.get("dst").is_some()) {
         lines.insert(format!(
             "fdb {} {} {} {} {}",
             entry["ifname"], entry["mac"], entry["dst"], entry["flags"], entry["state"]
         ));
     }
-    lines
-        .into_iter()
-        .map(|line| line.replace('"', ""))
-        .collect()
+    lines.into_iter().map(|line| line.replace('"', "")).collect()
 }
 
 /// Returns whether a line of [`state`] contains this text.
@@ -196,25 +171,15 @@ pub(crate) fn index() -> Value {
 /// Returns the underlay of the namespace in the form in which the daemon passes the underlay to backends.
 pub(crate) fn underlay(dual: bool) -> Underlay {
     let link = &json("ip -j link show eth0")[0];
-    let (v4, v6) = (
-        "192.168.56.101".parse().unwrap(),
-        "fd00:56::101".parse().unwrap(),
-    );
-    let addresses = if dual {
-        Addresses::Both(v4, v6)
-    } else {
-        Addresses::V4(v4)
-    };
+    let (v4, v6) = ("192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap());
+    let addresses = if dual { Addresses::Both(v4, v6) } else { Addresses::V4(v4) };
     Underlay {
         index: u32::try_from(link["ifindex"].as_u64().unwrap()).unwrap(),
         name: "eth0".to_owned(),
         mtu: u32::try_from(link["mtu"].as_u64().unwrap()).unwrap(),
         addresses,
         public: addresses,
-        local: vec![
-            "192.168.56.101/24".parse().unwrap(),
-            "fd00:56::101/64".parse().unwrap(),
-        ],
+        local: vec!["192.168.56.101/24".parse().unwrap(), "fd00:56::101/64".parse().unwrap()],
         links: Vec::new(),
     }
 }
@@ -222,10 +187,7 @@ pub(crate) fn underlay(dual: bool) -> Underlay {
 /// Returns the setup of a backend, with a network configuration from `template` and the `Backend` object `backend`.
 pub(crate) fn setup(template: &str, backend: &str) -> Setup {
     let config = NetworkConfig::parse(&template.replace("BACKEND", backend)).unwrap();
-    Setup {
-        node_id: "node-1".to_owned(),
-        ..Setup::of(config)
-    }
+    Setup { node_id: "node-1".to_owned(), ..Setup::of(config) }
 }
 
 /// Returns a lease of node `n`. The function derives the subnets, addresses and MACs of the lease from `n`.
@@ -236,11 +198,7 @@ pub(crate) fn lease(setup: &Setup, n: u16) -> Lease {
         .networks
         .v4()
         .map(|_| format!("10.{}.{low}.0/24", 244 + high).parse().unwrap());
-    let v6 = setup
-        .config
-        .networks
-        .v6()
-        .map(|_| format!("fd10:244:0:{n:x}::/64").parse().unwrap());
+    let v6 = setup.config.networks.v6().map(|_| format!("fd10:244:0:{n:x}::/64").parse().unwrap());
     let data = |family: u8| {
         RawJson::of(
             &serde_json::json!({"VNI": 1, "VtepMAC": format!("02:00:0{family}:00:{high:02x}:{low:02x}")}),
@@ -304,29 +262,14 @@ impl Node {
         let (underlay, underlay_seen) = watch::channel(under);
         let (out_tell, out) = watch::channel(announced.clone());
         let stop = CancellationToken::new();
-        let inputs = Inputs {
-            leases: leases_seen,
-            underlay: underlay_seen,
-            stop: stop.clone(),
-        };
+        let inputs = Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() };
         let task = tokio::spawn(network.run(inputs, out_tell));
-        Self {
-            setup,
-            announced,
-            leases,
-            underlay,
-            out,
-            observer,
-            kernel_audit,
-            stop,
-            task,
-        }
+        Self { setup, announced, leases, underlay, out, observer, kernel_audit, stop, task }
     }
 
     /// Replaces the node's lease table with the leases of the given nodes.
     pub(crate) fn peers(&self, peers: impl IntoIterator<Item = u16>) {
-        self.leases
-            .send_replace(Arc::new(table(&self.setup, peers)));
+        self.leases.send_replace(Arc::new(table(&self.setup, peers)));
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -335,10 +278,7 @@ impl Node {
 
     /// Compares the kernel's objects with the desired objects.
     pub(crate) async fn inspect(&self) -> Inspection {
-        inspect(
-            &self.kernel_audit.look().await.unwrap(),
-            &Protocols::default(),
-        )
+        inspect(&self.kernel_audit.look().await.unwrap(), &Protocols::default())
     }
 
     pub(crate) fn writes(&self) -> u64 {
@@ -348,10 +288,7 @@ impl Node {
     /// Returns the subnets of the peers whose objects the kernel refuses.
     pub(crate) fn failed_peers(&self) -> Vec<String> {
         let failed = self.status().kernel.failed_peers;
-        failed
-            .iter()
-            .map(|failed| failed.peer.subnet.to_string())
-            .collect()
+        failed.iter().map(|failed| failed.peer.subnet.to_string()).collect()
     }
 
     /// Waits until the node is idle, and stops it.
@@ -372,11 +309,7 @@ impl Node {
                 last = (passes, Instant::now());
             }
         }
-        assert!(
-            self.status().kernel.in_sync,
-            "{}",
-            self.status().kernel.trouble_text()
-        );
+        assert!(self.status().kernel.in_sync, "{}", self.status().kernel.trouble_text());
     }
 
     /// Stops the node. The objects of the node remain in the kernel.

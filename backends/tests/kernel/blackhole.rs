@@ -5,13 +5,7 @@ use crate::bed::*;
 use backends::{Options, Setup};
 
 fn with(template: &str, backend: &str) -> Setup {
-    Setup {
-        options: Options {
-            audit: None,
-            blackhole: true,
-        },
-        ..setup(template, backend)
-    }
+    Setup { options: Options { audit: None, blackhole: true }, ..setup(template, backend) }
 }
 
 /// Returns the blackhole routes of the network namespace, one line per route.
@@ -34,12 +28,9 @@ fn way(ip: &str) -> String {
 
 #[test]
 fn every_backend_adds_them_only_with_the_flag() {
-    for backend in [
-        r#"{"Type":"vxlan"}"#,
-        r#"{"Type":"host-gw"}"#,
-        r#"{"Type":"alloc"}"#,
-        r#"{"Type":"udp"}"#,
-    ] {
+    for backend in
+        [r#"{"Type":"vxlan"}"#, r#"{"Type":"host-gw"}"#, r#"{"Type":"alloc"}"#, r#"{"Type":"udp"}"#]
+    {
         in_namespace(move || async move {
             sh("ip route add default via 192.168.56.9; ip -6 route add default via fd00:56::9");
             let node = Node::start(with(DUAL, backend), [1, 2]).await;
@@ -52,10 +43,7 @@ fn every_backend_adds_them_only_with_the_flag() {
             let node = Node::start(with(DUAL, backend), [1, 2]).await;
             node.idle().await;
             // A TUN device is deleted with its process.
-            assert!(
-                node.writes() == 0 || backend.contains("udp"),
-                "a warm restart writes nothing"
-            );
+            assert!(node.writes() == 0 || backend.contains("udp"), "a warm restart writes nothing");
             node.stop().await;
             let node = Node::start(setup(DUAL, backend), [1, 2]).await;
             node.idle().await;
@@ -124,11 +112,7 @@ fn routes_of_go_flannel_are_replaced_and_others_stay() {
         // The route is added again while the node runs, and replaced again by event.
         sh(LEFT);
         until("it is replaced", || {
-            holes()
-                .iter()
-                .filter(|line| line.contains(" 10.244.1.0/24"))
-                .count()
-                == 2
+            holes().iter().filter(|line| line.contains(" 10.244.1.0/24")).count() == 2
         })
         .await;
         node.finish().await;
@@ -138,11 +122,7 @@ fn routes_of_go_flannel_are_replaced_and_others_stay() {
         let before = holes();
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2]).await;
         node.idle().await;
-        assert_eq!(
-            holes(),
-            before,
-            "without the flag it stays: it may be an operator's"
-        );
+        assert_eq!(holes(), before, "without the flag it stays: it may be an operator's");
         node.stop().await;
     });
 }

@@ -44,34 +44,20 @@ fn a_foreign_route_is_reported_as_a_conflict() {
         );
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
         // Only one peer fails, in both families. The node itself and the other peer work.
-        until("it is reported", || {
-            node.failed_peers() == ["10.244.2.0/24", "fd10:244:0:2::/64"]
-        })
-        .await;
+        until("it is reported", || node.failed_peers() == ["10.244.2.0/24", "fd10:244:0:2::/64"])
+            .await;
         let kernel = node.status().kernel;
-        assert!(
-            kernel.in_sync && kernel.trouble.is_none(),
-            "{}",
-            kernel.trouble_text()
-        );
+        assert!(kernel.in_sync && kernel.trouble.is_none(), "{}", kernel.trouble_text());
         for failed in &kernel.failed_peers {
             let why = failed.why.to_string();
             let remedy = failed.peer.subnet.addr().is_ipv6()
                 || why.contains("`ip route show 10.244.2.0/24`");
             assert!(remedy, "{why}");
         }
-        assert!(shows(
-            "10.244.2.0/24 via 192.168.56.9 dev eth0 proto static"
-        ));
-        assert!(
-            shows("10.244.3.0/24 via 10.244.3.0 dev flannel.1"),
-            "others are not affected"
-        );
+        assert!(shows("10.244.2.0/24 via 192.168.56.9 dev eth0 proto static"));
+        assert!(shows("10.244.3.0/24 via 10.244.3.0 dev flannel.1"), "others are not affected");
         sh("ip route del 10.244.2.0/24; ip -6 route del fd10:244:0:2::/64");
-        until("our route is added", || {
-            shows("fd10:244:0:2::/64 via fd10:244:0:2::")
-        })
-        .await;
+        until("our route is added", || shows("fd10:244:0:2::/64 via fd10:244:0:2::")).await;
         node.idle().await;
         assert_eq!(node.failed_peers(), [""; 0]);
         node.stop().await;
@@ -91,10 +77,7 @@ fn a_host_gw_peer_off_the_link_does_not_affect_others() {
         assert_eq!(node.failed_peers(), ["10.244.3.0/24"]);
         assert!(shows("10.244.2.0/24 via 192.168.56.2"));
         sh("ip addr add 172.16.0.1/24 dev eth0");
-        until("it becomes reachable", || {
-            shows("10.244.3.0/24 via 172.16.0.3")
-        })
-        .await;
+        until("it becomes reachable", || shows("10.244.3.0/24 via 172.16.0.3")).await;
         node.finish().await;
     });
 }
@@ -127,10 +110,7 @@ fn addresses_that_the_kernel_refuses_do_not_affect_others() {
             let leases = subnet_lease::LeaseTable::of(good.chain(bad), Default::default());
             let node = Node::start_with(setup.clone(), leases).await;
             let (kernel, failed) = (node.status().kernel, node.failed_peers());
-            assert!(
-                kernel.in_sync && kernel.trouble.is_none(),
-                "{backend}: {kernel:?}"
-            );
+            assert!(kernel.in_sync && kernel.trouble.is_none(), "{backend}: {kernel:?}");
             assert!(
                 failed.len() >= least && failed.iter().all(|subnet| subnet.starts_with("10.244.1")),
                 "{backend}: {failed:?}"
@@ -156,10 +136,7 @@ fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
             sh(breaks);
             until("the node is not in sync", || !node.status().kernel.in_sync).await;
             let kernel = node.status().kernel;
-            assert!(
-                kernel.failed_peers.is_empty() && kernel.trouble.is_some(),
-                "{kernel:?}"
-            );
+            assert!(kernel.failed_peers.is_empty() && kernel.trouble.is_some(), "{kernel:?}");
             sh(mends);
             until("all is well again", || node.status().kernel.in_sync).await;
         }
@@ -194,11 +171,7 @@ fn routes_that_go_left_are_adopted() {
             ("10.244.8.0/24", false),
             ("10.244.9.0/24 via 192.168.56.9 dev eth0 proto boot", true),
         ] {
-            assert_eq!(
-                lines.iter().any(|known| known.contains(line)),
-                there,
-                "{line}\n{lines:#?}"
-            );
+            assert_eq!(lines.iter().any(|known| known.contains(line)), there, "{line}\n{lines:#?}");
         }
         assert_eq!(
             lines
@@ -223,10 +196,8 @@ fn ipv6_routes_that_go_left_are_adopted() {
         );
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2]).await;
         node.idle().await;
-        let lines: Vec<String> = state()
-            .into_iter()
-            .filter(|line| line.contains("fd10:"))
-            .collect();
+        let lines: Vec<String> =
+            state().into_iter().filter(|line| line.contains("fd10:")).collect();
         assert_eq!(
             lines,
             [
@@ -282,15 +253,9 @@ fn links_are_rebuilt_only_if_necessary() {
         let first = index();
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
         assert_eq!(index(), first);
-        assert!(
-            state()
-                .iter()
-                .any(|line| line.starts_with("link flannel.1 mtu 1450")
-                    && line.ends_with(
-                        "local 192.168.56.101 lower eth0 port 8472 learning false txqlen 0"
-                    )
-                    || line.contains("txqlen 1000"))
-        );
+        assert!(state().iter().any(|line| line.starts_with("link flannel.1 mtu 1450")
+            && line.ends_with("local 192.168.56.101 lower eth0 port 8472 learning false txqlen 0")
+            || line.contains("txqlen 1000")));
         node.stop().await;
         let node = Node::start(setup(V4, r#"{"Type":"vxlan","Port":4789}"#), [1, 2]).await;
         assert_ne!(index(), first);
@@ -364,10 +329,7 @@ async fn refused(backend: &str) -> String {
     let mut backend = create(&setup).unwrap();
     let under = underlay(false);
     backend.announce(&under, None).await.unwrap();
-    match backend
-        .join(lease(&setup, 1), &under, &table(&setup, [2]))
-        .await
-    {
+    match backend.join(lease(&setup, 1), &under, &table(&setup, [2])).await {
         Ok(_) => panic!("it joined"),
         Err(error) => error.to_string(),
     }
@@ -380,10 +342,7 @@ fn another_kind_under_our_name_is_refused() {
             "ip link add flannel.1 type bridge; ip link set flannel.1 up; ip route add 10.244.7.0/24 dev flannel.1 proto static",
         );
         let text = refused(r#"{"Type":"vxlan"}"#).await;
-        assert!(
-            text.contains("flannel.1") && text.contains("bridge"),
-            "{text}"
-        );
+        assert!(text.contains("flannel.1") && text.contains("bridge"), "{text}");
         assert!(sh("ip -d link show flannel.1").contains("bridge"));
         assert!(shows("10.244.7.0/24"), "objects on it are not ours");
     });
@@ -411,23 +370,13 @@ fn host_gw_behind_nat_is_refused() {
         let setup = setup(V4, r#"{"Type":"host-gw"}"#);
         let mut under = underlay(false);
         under.public = types::Addresses::V4("203.0.113.7".parse().unwrap());
-        let error = create(&setup)
-            .unwrap()
-            .announce(&under, None)
-            .await
-            .unwrap_err();
-        assert!(
-            matches!(error, Error::Underlay(UnderlayError::Translated { .. })),
-            "{error}"
-        );
+        let error = create(&setup).unwrap().announce(&under, None).await.unwrap_err();
+        assert!(matches!(error, Error::Underlay(UnderlayError::Translated { .. })), "{error}");
         // vxlan uses the interface's address instead, because the public one is not local.
         let setup = self::setup(V4, r#"{"Type":"vxlan"}"#);
         let mut backend = create(&setup).unwrap();
         backend.announce(&under, None).await.unwrap();
-        backend
-            .join(lease(&setup, 1), &under, &table(&setup, [2]))
-            .await
-            .unwrap();
+        backend.join(lease(&setup, 1), &under, &table(&setup, [2])).await.unwrap();
         assert!(shows("local 192.168.56.101"));
     });
 }
@@ -436,11 +385,8 @@ fn host_gw_behind_nat_is_refused() {
 fn checksum_offload_is_switched_and_kept() {
     in_namespace(|| async {
         let off = || sh("ethtool -k flannel.1").contains("tx-checksum-ip-generic: off");
-        let node = Node::start(
-            setup(V4, r#"{"Type":"vxlan","ChecksumOffload":"off"}"#),
-            [1, 2],
-        )
-        .await;
+        let node =
+            Node::start(setup(V4, r#"{"Type":"vxlan","ChecksumOffload":"off"}"#), [1, 2]).await;
         assert!(off());
         sh("ethtool -K flannel.1 tx on");
         until("off again", off).await;
@@ -458,18 +404,13 @@ fn ipv4_works_without_ipv6_on_the_device() {
         sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
         let node = Node::start(setup(DUAL, r#"{"Type":"vxlan"}"#), [1, 2]).await;
         until("it is reported", || {
-            node.status()
-                .kernel
-                .trouble_text()
-                .contains("; IPv6 is disabled on flannel")
+            node.status().kernel.trouble_text().contains("; IPv6 is disabled on flannel")
         })
         .await;
         assert!(shows("10.244.2.0/24 via 10.244.2.0 dev flannel.1"));
         sh("sysctl -qw net.ipv6.conf.flannel-v6/1.disable_ipv6=0");
-        until("IPv6 follows", || {
-            shows("fd10:244:0:2::/64 via fd10:244:0:2:: dev flannel-v6.1")
-        })
-        .await;
+        until("IPv6 follows", || shows("fd10:244:0:2::/64 via fd10:244:0:2:: dev flannel-v6.1"))
+            .await;
         node.finish().await;
     });
 }
@@ -495,11 +436,9 @@ fn unrelated_changes_are_ignored() {
 /// flanneld recognises notifications of its own writes, so the notifications cause no full pass.
 #[test]
 fn own_changes_cause_no_full_pass() {
-    for backend in [
-        r#"{"Type":"vxlan"}"#,
-        r#"{"Type":"vxlan","DirectRouting":true}"#,
-        r#"{"Type":"host-gw"}"#,
-    ] {
+    for backend in
+        [r#"{"Type":"vxlan"}"#, r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#]
+    {
         in_namespace(move || async move {
             let node = Node::start(setup(DUAL, backend), [1, 2, 3]).await;
             node.idle().await;

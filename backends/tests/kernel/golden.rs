@@ -19,11 +19,7 @@ fn vxlan() {
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2]).await;
         let mac = mac_of(node.announced.data.as_ref().unwrap());
         assert_eq!(
-            (
-                node.announced.mtu,
-                node.announced.backend.as_str(),
-                &node.announced.v6_data
-            ),
+            (node.announced.mtu, node.announced.backend.as_str(), &node.announced.v6_data),
             (1450, "vxlan", &None)
         );
         assert_eq!(
@@ -53,10 +49,7 @@ fn vxlan() {
             assert_eq!(data[key].to_string(), value, "{key}");
         }
         assert_eq!(link["inet6_addr_gen_mode"], "eui64");
-        assert_eq!(
-            sh("cat /proc/sys/net/ipv6/conf/flannel.1/accept_ra").trim(),
-            "0"
-        );
+        assert_eq!(sh("cat /proc/sys/net/ipv6/conf/flannel.1/accept_ra").trim(), "0");
         node.stop().await;
     });
 }
@@ -96,10 +89,7 @@ fn vxlan_dual() {
 fn vxlan_v6_only_has_the_v6_devices_mtu() {
     in_namespace(|| async {
         let node = Node::start(setup(V6, r#"{"Type":"vxlan"}"#), [1, 2]).await;
-        assert_eq!(
-            (node.announced.mtu, node.announced.data.is_none()),
-            (1430, true)
-        );
+        assert_eq!((node.announced.mtu, node.announced.data.is_none()), (1430, true));
         assert_eq!((count("flannel.1"), ours().len()), (0, 6));
         node.stop().await;
     });
@@ -110,11 +100,9 @@ fn vxlan_direct() {
     in_namespace(|| async {
         // Peer 2 is on the underlay's network, peer 0x102 (10.245.2.0, 192.168.57.2) is outside ours, and peer 3 is routed by a gateway.
         sh("ip route add 192.168.56.3/32 via 192.168.56.254 dev eth0");
-        let node = Node::start(
-            setup(V4, r#"{"Type":"vxlan","DirectRouting":true}"#),
-            [1, 2, 3, 0x102],
-        )
-        .await;
+        let node =
+            Node::start(setup(V4, r#"{"Type":"vxlan","DirectRouting":true}"#), [1, 2, 3, 0x102])
+                .await;
         let lines = ours();
         assert!(
             lines.contains(&"route unicast 10.244.2.0/24 via 192.168.56.2 dev eth0 proto 241 scope global metric null []".to_owned()),
@@ -125,18 +113,13 @@ fn vxlan_direct() {
             "{lines:#?}"
         );
         assert_eq!(
-            (
-                lines.iter().filter(|line| line.starts_with("fdb")).count(),
-                lines.len()
-            ),
+            (lines.iter().filter(|line| line.starts_with("fdb")).count(), lines.len()),
             (1, 6)
         );
         // The underlay changes: the peer is on-link now.
         sh("ip route del 192.168.56.3/32");
         until("peer 3 gets a plain route", || {
-            ours()
-                .iter()
-                .any(|line| line.contains("10.244.3.0/24 via 192.168.56.3 dev eth0"))
+            ours().iter().any(|line| line.contains("10.244.3.0/24 via 192.168.56.3 dev eth0"))
         })
         .await;
         until("its other objects are removed", || ours().len() == 4).await;
@@ -149,11 +132,7 @@ fn host_gw_and_dual() {
     in_namespace(|| async {
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2]).await;
         assert_eq!(
-            (
-                node.announced.mtu,
-                node.announced.backend.as_str(),
-                &node.announced.data
-            ),
+            (node.announced.mtu, node.announced.backend.as_str(), &node.announced.data),
             (1500, "host-gw", &None)
         );
         assert_eq!(
@@ -164,10 +143,7 @@ fn host_gw_and_dual() {
             ]
         );
         node.peers([1]);
-        until("the routes are removed with the lease", || {
-            ours().is_empty()
-        })
-        .await;
+        until("the routes are removed with the lease", || ours().is_empty()).await;
         node.stop().await;
     });
 }
@@ -177,10 +153,7 @@ fn alloc_touches_nothing() {
     in_namespace(|| async {
         let before = state();
         let mut node = Node::start(setup(V4, r#"{"Type":"alloc"}"#), [1, 2]).await;
-        assert_eq!(
-            (node.announced.mtu, node.announced.backend.as_str()),
-            (1500, "")
-        );
+        assert_eq!((node.announced.mtu, node.announced.backend.as_str()), (1500, ""));
         sh("ip link set eth0 mtu 9000");
         tokio::time::timeout(std::time::Duration::from_secs(10), node.out.changed())
             .await

@@ -34,13 +34,8 @@ fn wrong(inspection: &Inspection) -> Vec<&str> {
 
 /// Returns the owners and the conflicts of the foreign objects whose text contains `part`.
 fn foreign(inspection: &Inspection, part: &str) -> Vec<(String, Vec<String>)> {
-    let named = inspection
-        .foreign
-        .iter()
-        .filter(|foreign| foreign.text.contains(part));
-    named
-        .map(|foreign| (foreign.by.clone(), foreign.conflicts_with.clone()))
-        .collect()
+    let named = inspection.foreign.iter().filter(|foreign| foreign.text.contains(part));
+    named.map(|foreign| (foreign.by.clone(), foreign.conflicts_with.clone())).collect()
 }
 
 #[test]
@@ -59,25 +54,12 @@ fn every_backends_objects_are_in_sync_and_print_like_ip() {
         ),
         (
             r#"{"Type":"vxlan","Mode":"userspace"}"#,
-            vec![
-                ObjectKind::Link,
-                ObjectKind::Address,
-                ObjectKind::Route,
-                ObjectKind::Blackhole,
-            ],
+            vec![ObjectKind::Link, ObjectKind::Address, ObjectKind::Route, ObjectKind::Blackhole],
         ),
-        (
-            r#"{"Type":"host-gw"}"#,
-            vec![ObjectKind::Route, ObjectKind::Blackhole],
-        ),
+        (r#"{"Type":"host-gw"}"#, vec![ObjectKind::Route, ObjectKind::Blackhole]),
         (
             r#"{"Type":"udp"}"#,
-            vec![
-                ObjectKind::Link,
-                ObjectKind::Address,
-                ObjectKind::Route,
-                ObjectKind::Blackhole,
-            ],
+            vec![ObjectKind::Link, ObjectKind::Address, ObjectKind::Route, ObjectKind::Blackhole],
         ),
     ] {
         in_namespace(move || async move {
@@ -204,23 +186,11 @@ fn conflicting_route_is_reported_with_the_kernel_error() {
         let node = Node::start(setup(V4, r#"{"Type":"vxlan"}"#), [1, 2, 3]).await;
         node.idle().await;
         sh("ip route replace 10.244.2.0/24 via 192.168.56.9 dev eth0 proto static");
-        until("the conflict is known", || {
-            node.failed_peers() == ["10.244.2.0/24"]
-        })
-        .await;
+        until("the conflict is known", || node.failed_peers() == ["10.244.2.0/24"]).await;
         let found = node.inspect().await;
-        let [text] = wrong(&found)[..] else {
-            panic!("{found:?}")
-        };
-        assert_eq!(
-            text,
-            "10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink"
-        );
-        let object = found
-            .objects
-            .iter()
-            .find(|object| object.text == text)
-            .unwrap();
+        let [text] = wrong(&found)[..] else { panic!("{found:?}") };
+        assert_eq!(text, "10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink");
+        let object = found.objects.iter().find(|object| object.text == text).unwrap();
         assert!(
             object.state == ObjectState::Refused
                 && object.why.as_ref().unwrap().contains("File exists"),
@@ -236,15 +206,9 @@ fn conflicting_route_is_reported_with_the_kernel_error() {
         assert_eq!(wrong(&node.inspect().await), [""; 0]);
 
         sh("ip route prepend 10.244.3.0/24 via 192.168.56.9 dev eth0 proto static");
-        until("the conflict is known", || {
-            node.failed_peers() == ["10.244.3.0/24"]
-        })
-        .await;
+        until("the conflict is known", || node.failed_peers() == ["10.244.3.0/24"]).await;
         let found = node.inspect().await;
-        assert_eq!(
-            wrong(&found),
-            ["10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241 onlink"]
-        );
+        assert_eq!(wrong(&found), ["10.244.3.0/24 via 10.244.3.0 dev flannel.1 proto 241 onlink"]);
         assert_eq!(foreign(&found, "proto static")[0].1, ["10.244.3.0/24"]);
         node.stop().await;
     });
@@ -255,17 +219,10 @@ fn conflicting_route_is_reported_with_the_kernel_error() {
 fn holders_of_addresses_answer_on_their_link() {
     in_namespace(|| async {
         sh("ip addr add 192.168.56.7/24 dev wire0; ip addr add fd00:56::7/64 dev wire0 nodad");
-        let links = netstate::netlink::host::HostReader::open()
-            .unwrap()
-            .links()
-            .await
-            .unwrap();
+        let links = netstate::netlink::host::HostReader::open().unwrap().links().await.unwrap();
         let of = |name: &str| links.iter().find(|link| link.name == name).unwrap();
         let (asker, other) = (of("eth0").mac.unwrap(), of("wire0").mac.unwrap());
-        for (there, absent) in [
-            ("192.168.56.7", "192.168.56.8"),
-            ("fd00:56::7", "fd00:56::8"),
-        ] {
+        for (there, absent) in [("192.168.56.7", "192.168.56.8"), ("fd00:56::7", "fd00:56::8")] {
             let asked = [there, absent].map(|ip| ip.parse::<IpAddr>().unwrap());
             let ask = |own: &[_]| {
                 netstate::arp::holders(

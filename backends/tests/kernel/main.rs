@@ -1,12 +1,7 @@
 //! Tests of the backends with a real kernel, each test in a separate network namespace, with checks by `ip` and `bridge`.
 
 // Tests report failures by panicking.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 mod bed;
 mod blackhole;

@@ -133,10 +133,7 @@ fn underlay_down_and_up() {
         let node = Node::start(setup(DUAL, r#"{"Type":"host-gw"}"#), [1, 2, 3]).await;
         let before = state();
         sh("ip link set eth0 down");
-        until("the problem is reported", || {
-            node.status().kernel.trouble.is_some()
-        })
-        .await;
+        until("the problem is reported", || node.status().kernel.trouble.is_some()).await;
         sh("ip link set eth0 up; ip addr replace fd00:56::101/64 dev eth0 nodad");
         until("the routes are back", || state() == before).await;
         node.finish().await;
@@ -145,10 +142,7 @@ fn underlay_down_and_up() {
 
 #[test]
 fn underlay_renamed() {
-    for backend in [
-        r#"{"Type":"vxlan","DirectRouting":true}"#,
-        r#"{"Type":"host-gw"}"#,
-    ] {
+    for backend in [r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#] {
         in_namespace(move || async move {
             let node = Node::start(setup(V4, backend), [1, 2, 3]).await;
             node.idle().await;
@@ -156,16 +150,10 @@ fn underlay_renamed() {
             sh("ip link property add dev eth0 altname keep; ip link set eth0 name uplink7");
             node.idle().await;
             assert_eq!(node.writes(), writes, "a new name causes no writes");
-            let after = state()
-                .into_iter()
-                .map(|line| line.replace("uplink7", "eth0"))
-                .collect();
+            let after = state().into_iter().map(|line| line.replace("uplink7", "eth0")).collect();
             assert_eq!(before, after);
             sh("ip route flush proto 241");
-            until("routes heal under the new name", || {
-                count("dev uplink7 proto 241") == 2
-            })
-            .await;
+            until("routes heal under the new name", || count("dev uplink7 proto 241") == 2).await;
             node.stop().await;
         });
     }
@@ -182,10 +170,7 @@ fn underlay_mtu_is_followed() {
                 has("flannel.1", mtu - 50) && has("flannel-v6.1", mtu - 70)
             })
             .await;
-            node.out
-                .wait_for(|announced| announced.mtu == mtu - 50)
-                .await
-                .unwrap();
+            node.out.wait_for(|announced| announced.mtu == mtu - 50).await.unwrap();
         }
         node.finish().await;
     });
@@ -202,10 +187,7 @@ fn underlay_address_is_followed_in_place() {
             underlay.addresses = types::Addresses::V4(ip);
             underlay.public = underlay.addresses;
         });
-        until("the device's local address follows", || {
-            shows("local 192.168.56.200")
-        })
-        .await;
+        until("the device's local address follows", || shows("local 192.168.56.200")).await;
         node.idle().await;
         assert_eq!(index(), first, "not rebuilt");
         assert!(shows("fdb flannel.1 02:00:04:00:00:02"));
@@ -239,11 +221,9 @@ fn a_mac_that_keeps_being_changed_is_announced() {
 
 #[test]
 fn underlay_replaced_with_another_index() {
-    for backend in [
-        r#"{"Type":"vxlan"}"#,
-        r#"{"Type":"vxlan","DirectRouting":true}"#,
-        r#"{"Type":"host-gw"}"#,
-    ] {
+    for backend in
+        [r#"{"Type":"vxlan"}"#, r#"{"Type":"vxlan","DirectRouting":true}"#, r#"{"Type":"host-gw"}"#]
+    {
         in_namespace(move || async move {
             let node = Node::start(setup(V4, backend), [1, 2, 3]).await;
             node.idle().await;

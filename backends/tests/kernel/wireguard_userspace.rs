@@ -21,10 +21,7 @@ const USERSPACE: &str = r#"{"Type":"wireguard","Implementation":"userspace"}"#;
 
 /// Returns the setup of a node whose private key is in a folder of its own.
 fn setup_in(folder: &tempfile::TempDir) -> Setup {
-    Setup {
-        key_file: Some(folder.path().join("key")),
-        ..setup(V4, USERSPACE)
-    }
+    Setup { key_file: Some(folder.path().join("key")), ..setup(V4, USERSPACE) }
 }
 
 /// The peer: node 2, in another network namespace that is connected to `eth0`.
@@ -36,21 +33,16 @@ struct Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("ip")
-            .args(["netns", "delete", &self.namespace])
-            .status();
+        let _ =
+            std::process::Command::new("ip").args(["netns", "delete", &self.namespace]).status();
     }
 }
 
 impl Other {
     /// Moves `wire0` to a new namespace, adds the address of node 2's lease to `wire0`, and starts an engine.
     fn new(secret: &Secret) -> Self {
-        let namespace = format!(
-            "fl-wg-{}-{:?}",
-            std::process::id(),
-            std::thread::current().id()
-        )
-        .replace(['(', ')'], "");
+        let namespace = format!("fl-wg-{}-{:?}", std::process::id(), std::thread::current().id())
+            .replace(['(', ')'], "");
         let run = format!("ip netns exec {namespace}");
         sh(&format!(
             "ip netns add {namespace}; ip link set wire0 netns {namespace}; {run} ip link set lo up; {run} ip link set wire0 up"
@@ -60,10 +52,7 @@ impl Other {
         // Sockets and TUN devices belong to the namespace in which they are opened.
         let opened = std::thread::spawn(move || {
             setns(std::fs::File::open(path).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
-            let features = Features {
-                queues: 1,
-                ..Features::offload()
-            };
+            let features = Features { queues: 1, ..Features::offload() };
             let config = EngineConfig {
                 device: "other".to_owned(),
                 framing: Framing::WireGuard,
@@ -83,9 +72,7 @@ impl Other {
             };
             let (mut engine, device) =
                 Engine::wireguard(config, Table::build(settings, []), Inheritance::default());
-            engine
-                .open(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED))
-                .unwrap();
+            engine.open(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED)).unwrap();
             (engine, device)
         });
         let (engine, device) = opened.join().unwrap();
@@ -96,11 +83,7 @@ impl Other {
         sh(&format!(
             "{run} ip addr add 10.244.2.1/32 dev other; {run} ip link set other mtu 1420 up; {run} ip route add 10.244.0.0/16 dev other"
         ));
-        Self {
-            _engine: engine,
-            device,
-            namespace,
-        }
+        Self { _engine: engine, device, namespace }
     }
 
     fn rekey(&self, secret: &Secret) {
@@ -111,18 +94,15 @@ impl Other {
     fn meets(&self, node: PublicKey) {
         let mut change = self.device.change();
         change.set_peer(node, None, None, 0).unwrap();
-        change
-            .set_allowed_ip("10.244.1.0/24".parse().unwrap(), node)
-            .unwrap();
+        change.set_allowed_ip("10.244.1.0/24".parse().unwrap(), node).unwrap();
     }
 }
 
 /// Returns a lease table with only node 2, whose public key is `key`.
 fn leases(setup: &Setup, key: PublicKey) -> LeaseTable {
     let mut other = lease(setup, 2);
-    other.attrs.data = Some(RawJson::of(
-        &serde_json::json!({"PublicKey": key.to_string(), "Port": 51820}),
-    ));
+    other.attrs.data =
+        Some(RawJson::of(&serde_json::json!({"PublicKey": key.to_string(), "Port": 51820})));
     LeaseTable::of([other], BTreeSet::new())
 }
 
@@ -160,10 +140,7 @@ fn packets_pass_and_everything_heals() {
 
         // Damages the device, its address and its routes.
         sh("ip link delete flannel-wg");
-        until("the device is back", || {
-            sh("ip -d link show type tun").contains("flannel-wg")
-        })
-        .await;
+        until("the device is back", || sh("ip -d link show type tun").contains("flannel-wg")).await;
         answers("after the device was deleted").await;
         sh(
             "ip route delete 10.244.0.0/16 dev flannel-wg; ip addr flush dev flannel-wg; ip link set flannel-wg mtu 1300",
@@ -177,8 +154,7 @@ fn packets_pass_and_everything_heals() {
 
         // The other node gets a new key: the device first, then the lease.
         other.rekey(&second);
-        node.leases
-            .send_replace(Arc::new(leases(&setup, second.public())));
+        node.leases.send_replace(Arc::new(leases(&setup, second.public())));
         answers("after the other node's key changed").await;
 
         // A packet whose source is not in the sender's subnet does not arrive.
@@ -190,9 +166,7 @@ fn packets_pass_and_everything_heals() {
         let status = node.status();
         let dropped = &status.engines[0].received.dropped;
         assert!(
-            dropped
-                .iter()
-                .any(|(reason, count)| *reason == "spoofed" && *count >= 2),
+            dropped.iter().any(|(reason, count)| *reason == "spoofed" && *count >= 2),
             "{dropped:?}"
         );
 

@@ -20,10 +20,7 @@ fn saved(services: usize) -> String {
     text.push_str("-A FORWARD -j KUBE-FORWARD\n-A FORWARD -j FLANNEL-FWD\n-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\n");
     text.push_str("-A FLANNEL-FWD -s 10.244.0.0/16 -j ACCEPT\n-A FLANNEL-FWD -d 10.244.0.0/16 -j ACCEPT\nCOMMIT\n*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n");
     for service in 0..services {
-        let _ = writeln!(
-            text,
-            ":KUBE-SVC-{service:016} - [0:0]\n:KUBE-SEP-{service:016} - [0:0]"
-        );
+        let _ = writeln!(text, ":KUBE-SVC-{service:016} - [0:0]\n:KUBE-SEP-{service:016} - [0:0]");
     }
     text.push_str("-A PREROUTING -j KUBE-SERVICES\n");
     for service in 0..services {
@@ -60,12 +57,7 @@ fn listing(services: usize) -> serde_json::Value {
 }
 
 fn forwarded() -> Packet {
-    Packet::new(
-        HookPath::Forward,
-        Family::V4,
-        Device::named("eth0"),
-        Device::named("cni0"),
-    )
+    Packet::new(HookPath::Forward, Family::V4, Device::named("eth0"), Device::named("cni0"))
 }
 
 #[divan::bench(args = SERVICES)]

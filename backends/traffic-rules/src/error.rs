@@ -93,12 +93,12 @@ impl Coded for ProgramError {
 
     fn detail(&self) -> Detail {
         match self {
-            ProgramError::Missing { program, .. } => Detail::ProgramMissing {
-                program: program.clone(),
-            },
-            ProgramError::Locked { .. } => Detail::RulesLocked {
-                file: PathBuf::from(XTABLES_LOCK),
-            },
+            ProgramError::Missing { program, .. } => {
+                Detail::ProgramMissing { program: program.clone() }
+            }
+            ProgramError::Locked { .. } => {
+                Detail::RulesLocked { file: PathBuf::from(XTABLES_LOCK) }
+            }
             _ => Detail::None,
         }
     }
@@ -107,14 +107,12 @@ impl Coded for ProgramError {
 impl fmt::Display for ProgramError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ProgramError::Missing {
-                program,
-                errno: Some(errno),
-            } => write!(f, "cannot run {program}: {errno}"),
-            ProgramError::Missing {
-                program,
-                errno: None,
-            } => write!(f, "cannot run {program}: it is not installed"),
+            ProgramError::Missing { program, errno: Some(errno) } => {
+                write!(f, "cannot run {program}: {errno}")
+            }
+            ProgramError::Missing { program, errno: None } => {
+                write!(f, "cannot run {program}: it is not installed")
+            }
             ProgramError::NoProcess { program } => write!(
                 f,
                 "cannot start {program}: the system allows no more processes; raise the limit (TasksMax of the unit, pids of the container)"
@@ -126,16 +124,8 @@ impl fmt::Display for ProgramError {
             ProgramError::TimedOut { command, seconds } => {
                 write!(f, "{command} did not finish within {seconds} s")
             }
-            ProgramError::NotFound {
-                command,
-                status,
-                words,
-            }
-            | ProgramError::Refused {
-                command,
-                status,
-                words,
-            } => {
+            ProgramError::NotFound { command, status, words }
+            | ProgramError::Refused { command, status, words } => {
                 write!(f, "{command} failed with {status}: {words}")
             }
             ProgramError::Lost { command, errno } => write!(f, "{command}: {errno}"),
@@ -200,15 +190,8 @@ impl Coded for RulesError {
 impl fmt::Display for RulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RulesError::Program {
-                error: error @ ProgramError::Missing { .. },
-                nftables,
-            } => {
-                let package = if *nftables {
-                    "nftables"
-                } else {
-                    "iptables or nftables"
-                };
+            RulesError::Program { error: error @ ProgramError::Missing { .. }, nftables } => {
+                let package = if *nftables { "nftables" } else { "iptables or nftables" };
                 write!(f, "{error}; install the package {package}")
             }
             RulesError::Program { error, .. } => error.fmt(f),
@@ -279,12 +262,7 @@ mod tests {
         let one = RulesErrors::problem(vec![missing("nft", true), missing("nft", true)]).unwrap();
         assert_eq!(
             (one.code.as_ref(), one.detail.clone()),
-            (
-                "program-missing",
-                Detail::ProgramMissing {
-                    program: "nft".to_owned()
-                }
-            )
+            ("program-missing", Detail::ProgramMissing { program: "nft".to_owned() })
         );
         let locked = RulesError::Program {
             error: ProgramError::Locked {
@@ -295,17 +273,10 @@ mod tests {
         };
         let both =
             RulesErrors::problem(vec![missing("iptables-save", false), locked.clone()]).unwrap();
-        let lock = Detail::RulesLocked {
-            file: "/run/xtables.lock".into(),
-        };
+        let lock = Detail::RulesLocked { file: "/run/xtables.lock".into() };
         assert_eq!(
             both.details().cloned().collect::<Vec<_>>(),
-            [
-                Detail::ProgramMissing {
-                    program: "iptables-save".to_owned()
-                },
-                lock
-            ]
+            [Detail::ProgramMissing { program: "iptables-save".to_owned() }, lock]
         );
         let first = "cannot run iptables-save: No such file or directory (os error 2); install the package iptables or nftables";
         assert_eq!(both.text, format!("{first}; {locked}"));

@@ -37,12 +37,8 @@ fn managed_chains(rules: &Ruleset, saved: &str) -> Vec<ManagedChain> {
             chain: chain.to_owned(),
             comment,
             shared: true,
-            rules: rules.map(|rules| {
-                rules
-                    .iter()
-                    .map(|rule| render(chain, comment, rule))
-                    .collect()
-            }),
+            rules: rules
+                .map(|rules| rules.iter().map(|rule| render(chain, comment, rule)).collect()),
             jumps: vec![HookJump {
                 builtin,
                 jump: rules.map(|_| jump(builtin, "", comment, chain)),
@@ -79,11 +75,7 @@ fn managed_chains(rules: &Ruleset, saved: &str) -> Vec<ManagedChain> {
 
 /// Returns the name of the chain in which a daemon guards its encapsulation port.
 fn guard_chain(slot: u16) -> String {
-    if slot == 0 {
-        GUARD_CHAIN.to_owned()
-    } else {
-        format!("{GUARD_CHAIN}-{slot}")
-    }
+    if slot == 0 { GUARD_CHAIN.to_owned() } else { format!("{GUARD_CHAIN}-{slot}") }
 }
 
 /// Returns a daemon's number from the name of the chain that guards its encapsulation port, or `None` for another name.
@@ -105,16 +97,10 @@ fn guards(saved: &str) -> BTreeSet<u16> {
             .and_then(guard_slot);
         chain
             .into_iter()
-            .chain(
-                line.rsplit_once("-j ")
-                    .and_then(|(_, target)| guard_slot(target)),
-            )
+            .chain(line.rsplit_once("-j ").and_then(|(_, target)| guard_slot(target)))
             .collect::<Vec<_>>()
     };
-    lines(saved)
-        .filter(|(table, _)| *table == "raw")
-        .flat_map(|(_, line)| words(line))
-        .collect()
+    lines(saved).filter(|(table, _)| *table == "raw").flat_map(|(_, line)| words(line)).collect()
 }
 
 /// Returns the iptables options that match encapsulated packets.
@@ -122,16 +108,12 @@ fn encapsulated(encapsulation: &Encapsulation) -> String {
     match encapsulation {
         Encapsulation::None => String::new(),
         Encapsulation::Ipip => " -p 4".to_owned(),
-        Encapsulation::Udp { .. } => match encapsulation
-            .ports()
-            .iter()
-            .map(u16::to_string)
-            .collect::<Vec<_>>()
-            .as_slice()
-        {
-            [port] => format!(" -p udp -m udp --dport {port}"),
-            ports => format!(" -p udp -m multiport --dports {}", ports.join(",")),
-        },
+        Encapsulation::Udp { .. } => {
+            match encapsulation.ports().iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
+                [port] => format!(" -p udp -m udp --dport {port}"),
+                ports => format!(" -p udp -m multiport --dports {}", ports.join(",")),
+            }
+        }
     }
 }
 
@@ -151,10 +133,8 @@ fn in_own_words(saved: &str, chains: &[ManagedChain], family: Family) -> String 
         rules.chain(jumps).chain([chain.head()])
     });
     let lines: Vec<String> = lines.collect();
-    let ours: BTreeMap<_, _> = lines
-        .iter()
-        .filter_map(|line| Some((meaning(line, family)?, line)))
-        .collect();
+    let ours: BTreeMap<_, _> =
+        lines.iter().filter_map(|line| Some((meaning(line, family)?, line))).collect();
     let mut out = String::with_capacity(saved.len());
     for line in saved.lines() {
         let rule = line
@@ -180,14 +160,9 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     let (chain, comment) = (guard_chain(slot), "flanneld encap");
     let hook = |builtin, used: fn(&Encap) -> bool| HookJump {
         builtin,
-        jump: encap.filter(|encap| used(encap)).map(|encap| {
-            jump(
-                builtin,
-                &encapsulated(&encap.encapsulation),
-                comment,
-                &chain,
-            )
-        }),
+        jump: encap
+            .filter(|encap| used(encap))
+            .map(|encap| jump(builtin, &encapsulated(&encap.encapsulation), comment, &chain)),
         first: false,
     };
     let lines = |encap: &Encap| {
@@ -199,11 +174,7 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
                     verdict: Verdict::Return,
                 };
                 lines.extend(
-                    encap
-                        .peers
-                        .iter()
-                        .flatten()
-                        .map(|ip| render(&chain, comment, &known(ip))),
+                    encap.peers.iter().flatten().map(|ip| render(&chain, comment, &known(ip))),
                 );
             }
             lines.push(render(&chain, comment, rule));
@@ -240,18 +211,11 @@ pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
             lines.extend(found.stale.iter().map(|stale| deletion(stale)));
             if let Some(jump) = hook.jump.as_ref().filter(|_| !right) {
                 lines.extend((0..found.exact).map(|_| deletion(jump)));
-                lines.push(if hook.first {
-                    jump.replacen("-A ", "-I ", 1)
-                } else {
-                    jump.clone()
-                });
+                lines.push(if hook.first { jump.replacen("-A ", "-I ", 1) } else { jump.clone() });
             }
         }
         if managed.rules.is_none() && present.rules.is_some() && !present.shared() {
-            lines.extend([
-                format!("-F {}", managed.chain),
-                format!("-X {}", managed.chain),
-            ]);
+            lines.extend([format!("-F {}", managed.chain), format!("-X {}", managed.chain)]);
         }
         if !lines.is_empty() {
             let _ = write!(out, "*{}\n{}\nCOMMIT\n", managed.table, lines.join("\n"));
@@ -272,10 +236,8 @@ pub(crate) fn lacks_chains(rules: &Ruleset, saved: &str) -> bool {
 fn chain_lines(managed: &ManagedChain, present: &ChainState) -> Vec<String> {
     let wanted = managed.rules.as_deref();
     if !present.shared() {
-        let found: Option<Vec<&String>> = present
-            .rules
-            .as_ref()
-            .map(|rules| rules.iter().map(|(_, line)| line).collect());
+        let found: Option<Vec<&String>> =
+            present.rules.as_ref().map(|rules| rules.iter().map(|(_, line)| line).collect());
         let Some(wanted) = wanted.filter(|wanted| found != Some(wanted.iter().collect())) else {
             return Vec::new();
         };
@@ -283,19 +245,12 @@ fn chain_lines(managed: &ManagedChain, present: &ChainState) -> Vec<String> {
             .chain(wanted.iter().cloned())
             .collect();
     }
-    let found: Vec<(Owner, Option<String>)> = present
-        .rules
-        .iter()
-        .flatten()
-        .map(|(owner, line)| (*owner, Some(line.clone())))
-        .collect();
+    let found: Vec<(Owner, Option<String>)> =
+        present.rules.iter().flatten().map(|(owner, line)| (*owner, Some(line.clone()))).collect();
     let head = managed.head();
     let change = change(&found, wanted.unwrap_or_default(), |line| *line == head);
-    let mut lines: Vec<String> = change
-        .remove
-        .iter()
-        .filter_map(|at| found.get(*at)?.1.as_deref().map(deletion))
-        .collect();
+    let mut lines: Vec<String> =
+        change.remove.iter().filter_map(|at| found.get(*at)?.1.as_deref().map(deletion)).collect();
     lines.extend(change.head.map(|head| head.replacen("-A ", "-I ", 1)));
     lines.extend(change.block);
     lines
@@ -314,25 +269,17 @@ pub fn remains(saved: &str) -> Vec<String> {
 /// Returns descriptions of flannel's chains and rules in `saved`, without the rules that other daemons keep.
 pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> {
     let mut out = Vec::new();
-    for managed in managed_chains(
-        &Ruleset {
-            others: others.clone(),
-            ..Ruleset::empty(Family::V4)
-        },
-        saved,
-    ) {
+    for managed in
+        managed_chains(&Ruleset { others: others.clone(), ..Ruleset::empty(Family::V4) }, saved)
+    {
         let present = ChainState::of(&managed, others, saved);
         let (table, chain) = (managed.table, &managed.chain);
         match &present.rules {
-            Some(rules) if !present.shared() => out.push(format!(
-                "table {table}: chain {chain} with {} rules",
-                rules.len()
-            )),
+            Some(rules) if !present.shared() => {
+                out.push(format!("table {table}: chain {chain} with {} rules", rules.len()))
+            }
             Some(rules) => {
-                let ours = rules
-                    .iter()
-                    .filter(|(owner, _)| *owner == Owner::Ours)
-                    .count();
+                let ours = rules.iter().filter(|(owner, _)| *owner == Owner::Ours).count();
                 out.extend((ours > 0).then(|| format!("table {table}: {ours} rules in chain {chain}, which another flanneld also uses")));
             }
             None => {}
@@ -384,24 +331,14 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
 pub fn others(saved: &str) -> (Vec<&str>, usize) {
     let ours = |line: &str| line.contains("--comment \"flanneld ") || line.contains("FLANNEL-");
     let chains = lines(saved).filter_map(|(_, line)| line.strip_prefix(':')?.split(' ').next());
-    let chains = chains
-        .filter(|name| !BUILT_IN.contains(name) && !ours(name))
-        .collect();
-    (
-        chains,
-        lines(saved)
-            .filter(|(_, line)| line.starts_with("-A ") && !ours(line))
-            .count(),
-    )
+    let chains = chains.filter(|name| !BUILT_IN.contains(name) && !ours(name)).collect();
+    (chains, lines(saved).filter(|(_, line)| line.starts_with("-A ") && !ours(line)).count())
 }
 
 /// Returns the number of packets from unknown senders that a daemon's guard chain has counted.
 pub(crate) fn unknown_senders(saved: &str, slot: u16) -> Option<u64> {
     let start = format!("] -A {} -m addrtype --dst-type LOCAL ", guard_chain(slot));
-    let ends = [
-        "--comment \"flanneld encap\"",
-        "--comment \"flanneld encap\" -j DROP",
-    ];
+    let ends = ["--comment \"flanneld encap\"", "--comment \"flanneld encap\" -j DROP"];
     let line = saved.lines().rfind(|line| {
         line.contains(&start) && ends.iter().any(|end| line.trim_end().ends_with(end))
     })?;
@@ -506,22 +443,15 @@ struct FoundJumps {
 impl ChainState {
     /// Returns whether other flanneld daemons have rules in the chain.
     fn shared(&self) -> bool {
-        self.rules
-            .iter()
-            .flatten()
-            .any(|(owner, _)| *owner == Owner::Theirs)
+        self.rules.iter().flatten().any(|(owner, _)| *owner == Owner::Theirs)
     }
 
     fn of(managed: &ManagedChain, others: &OtherDaemons, saved: &str) -> Self {
-        let mut present = Self {
-            rules: None,
-            jumps: vec![FoundJumps::default(); managed.jumps.len()],
-        };
+        let mut present =
+            Self { rules: None, jumps: vec![FoundJumps::default(); managed.jumps.len()] };
         let ours = format!("-A {} ", managed.chain);
         for (_, line) in lines(saved).filter(|(table, _)| *table == managed.table) {
-            if line
-                .strip_prefix(':')
-                .and_then(|rest| rest.split(' ').next())
+            if line.strip_prefix(':').and_then(|rest| rest.split(' ').next())
                 == Some(&managed.chain)
             {
                 present.rules.get_or_insert_default();

@@ -28,9 +28,7 @@ pub(crate) fn chains(family: Family) -> io::Result<Vec<(String, String)>> {
         let listed = changes(&bytes).into_iter();
         found.extend(listed.map(|chain| (chain.table.to_owned(), chain.chain.to_owned())));
         let (kind, body) = messages(&bytes).last().ok_or(io::ErrorKind::InvalidData)?;
-        let errno = body
-            .first_chunk()
-            .map_or(0, |errno| -i32::from_ne_bytes(*errno));
+        let errno = body.first_chunk().map_or(0, |errno| -i32::from_ne_bytes(*errno));
         match (i32::from(kind), errno) {
             (libc::NLMSG_DONE, _) => return Ok(found),
             // The kernel has no nf_tables.

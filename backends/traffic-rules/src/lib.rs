@@ -77,11 +77,7 @@ impl Wanted {
             };
             // Packets of one family may be encapsulated in the other.
             let has_ends = pods.is_some() || self.hosts.iter().any(|ip| Family::from(ip) == family);
-            let encap = if has_ends {
-                guard(family, ends, self.options.guard)
-            } else {
-                None
-            };
+            let encap = if has_ends { guard(family, ends, self.options.guard) } else { None };
             let rules = match pods {
                 Some((network, own)) => ruleset(network, own, &self.options),
                 None if encap.is_some() => Ruleset::empty(family),
@@ -185,9 +181,7 @@ impl Applier {
             Ok(applied) => {
                 let mut cleared = CleanupReport::default();
                 if self.stand_in.is_some()
-                    && clear_nft(self.family, &rules.others, false, &mut cleared)
-                        .await
-                        .is_ok()
+                    && clear_nft(self.family, &rules.others, false, &mut cleared).await.is_ok()
                     && cleared.errors.is_empty()
                 {
                     self.stand_in = None;
@@ -197,10 +191,7 @@ impl Applier {
             Err(error) => error,
         };
         match self.apply_nft(rules).await {
-            Err(RulesError::Program { .. }) => Err(RulesError::Program {
-                error,
-                nftables: false,
-            }),
+            Err(RulesError::Program { .. }) => Err(RulesError::Program { error, nftables: false }),
             done => {
                 if self.stand_in.as_ref() != Some(&error) {
                     self.notes.push(Note::Warn(format!(
@@ -245,9 +236,7 @@ impl Applier {
             Some((at, seen))
                 if at.elapsed() < REPEAT && *seen == iptables_text::uncounted(saved) =>
             {
-                Err(ProgramError::WithoutEffect {
-                    program: programs.restore.display().to_string(),
-                })
+                Err(ProgramError::WithoutEffect { program: programs.restore.display().to_string() })
             }
             _ => Ok(()),
         }
@@ -269,14 +258,8 @@ impl Applier {
             BTreeSet::new()
         };
         let plain = rules.without_random_ports();
-        let mut payload = iptables_text::payload(
-            if self.random == Some(false) {
-                &plain
-            } else {
-                rules
-            },
-            &saved,
-        );
+        let mut payload =
+            iptables_text::payload(if self.random == Some(false) { &plain } else { rules }, &saved);
         if payload.is_some() {
             self.require_effect(programs, &saved)?;
         }
@@ -286,21 +269,11 @@ impl Applier {
                 payload = iptables_text::payload(&plain, &saved);
             }
         }
-        Ok((
-            Applied {
-                wrote: false,
-                unknown_senders,
-                unserved,
-            },
-            payload,
-        ))
+        Ok((Applied { wrote: false, unknown_senders, unserved }, payload))
     }
 
     async fn apply_nft(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
-        let failed = |error| RulesError::Program {
-            error,
-            nftables: true,
-        };
+        let failed = |error| RulesError::Program { error, nftables: true };
         let first = match self.plan_nft(rules).await {
             Err(ProgramError::Missing { .. }) if rules.is_empty() => return Ok(Applied::default()),
             look => look.map_err(failed)?,
@@ -310,11 +283,7 @@ impl Applier {
         }
         // Other daemons must not write between our read and our write.
         let _lock = lock::acquire(NFTABLES).await;
-        let NftPlan {
-            applied,
-            listing,
-            wanted,
-        } = self.plan_nft(rules).await.map_err(failed)?;
+        let NftPlan { applied, listing, wanted } = self.plan_nft(rules).await.map_err(failed)?;
         let (Some(wanted), listing) = (wanted, listing.as_ref()) else {
             return Ok(applied);
         };
@@ -324,28 +293,17 @@ impl Applier {
                 if wanted.encap.is_some()
                     && !nftables_text::holds_except_encap(&wanted, listing) =>
             {
-                nft(&nftables_text::script(
-                    &Ruleset {
-                        encap: None,
-                        ..wanted
-                    },
-                    listing,
-                ))
-                .await
-                .map_err(failed)?;
+                nft(&nftables_text::script(&Ruleset { encap: None, ..wanted }, listing))
+                    .await
+                    .map_err(failed)?;
                 Err(RulesError::Unguarded { error })
             }
             Err(error) => Err(failed(error)),
             Ok(()) => match self.plan_nft(rules).await.map_err(failed)? {
                 NftPlan { listing: None, .. } if !rules.is_empty() => {
-                    Err(failed(ProgramError::WithoutEffect {
-                        program: "nft".to_owned(),
-                    }))
+                    Err(failed(ProgramError::WithoutEffect { program: "nft".to_owned() }))
                 }
-                _ => Ok(Applied {
-                    wrote: true,
-                    ..applied
-                }),
+                _ => Ok(Applied { wrote: true, ..applied }),
             },
         }
     }
@@ -368,11 +326,7 @@ impl Applier {
         let right = |rules: &Ruleset| {
             nftables_text::holds(rules, found) || (found.is_none() && rules.is_empty())
         };
-        let mut wanted = if self.random == Some(false) {
-            &plain
-        } else {
-            rules
-        };
+        let mut wanted = if self.random == Some(false) { &plain } else { rules };
         if !right(wanted) && self.random.is_none() && plain != *rules {
             self.probed(nft_check(&nftables_text::probe(rules.family)).await)?;
             if self.random == Some(false) {
@@ -381,11 +335,7 @@ impl Applier {
         }
         let wanted = (!right(wanted)).then(|| wanted.clone());
         Ok(NftPlan {
-            applied: Applied {
-                wrote: false,
-                unknown_senders,
-                unserved,
-            },
+            applied: Applied { wrote: false, unknown_senders, unserved },
             wanted,
             listing,
         })
@@ -432,18 +382,11 @@ impl Applier {
         let candidates: Vec<_> = found
             .iter()
             .map(|(programs, saved, system)| {
-                (
-                    programs.variant,
-                    saved.as_ref().map_or("", String::as_str),
-                    *system,
-                )
+                (programs.variant, saved.as_ref().map_or("", String::as_str), *system)
             })
             .collect();
         let Some(pick) = pick(&candidates) else {
-            return Err(ProgramError::Missing {
-                program: "iptables-save".to_owned(),
-                errno: None,
-            });
+            return Err(ProgramError::Missing { program: "iptables-save".to_owned(), errno: None });
         };
         let (programs, saved, _) = found.swap_remove(pick.index);
         saved?;
@@ -480,9 +423,7 @@ impl CleanupReport {
     fn record(&mut self, what: Vec<String>, tool: &str, result: Result<(), ProgramError>) {
         let lines = what.into_iter();
         match result {
-            Ok(()) => self
-                .removed
-                .extend(lines.map(|what| format!("{tool}: {what}"))),
+            Ok(()) => self.removed.extend(lines.map(|what| format!("{tool}: {what}"))),
             Err(why) => self
                 .errors
                 .extend(lines.map(|what| format!("cannot remove {what} from {tool}: {why}"))),
@@ -560,16 +501,10 @@ async fn clear_family(
         }
     }
     if !is_listed {
-        note(
-            by_nft,
-            clear_iptables_by_nft(family, others, dry_run, cleared).await,
-        );
+        note(by_nft, clear_iptables_by_nft(family, others, dry_run, cleared).await);
     }
     if kept != ActiveRules::Nftables {
-        note(
-            ActiveRules::Nftables,
-            clear_nft(family, others, dry_run, cleared).await,
-        );
+        note(ActiveRules::Nftables, clear_nft(family, others, dry_run, cleared).await);
     }
     blind.dedup();
     let blind = blind.join("; ");
@@ -593,11 +528,7 @@ async fn clear_family(
         Err(error) => error.to_string(),
     };
     let command = family.pick("iptables-legacy", "ip6tables-legacy");
-    let why = if has_legacy {
-        blind
-    } else {
-        format!("{command} is not installed")
-    };
+    let why = if has_legacy { blind } else { format!("{command} is not installed") };
     cleared.errors.push(format!(
         "cannot check the legacy iptables tables {tables} for flannel's rules, because {why}; \
          install it and run `{command}-save | grep -i flannel`, or restart the host"
@@ -618,9 +549,7 @@ fn left_in_kernel(family: Family, kept: ActiveRules) -> std::io::Result<Vec<Stri
         is_ours && kept != tool
     });
     let left = left.into_iter();
-    Ok(left
-        .map(|(table, chain)| format!("table {layer} {table}, chain {chain}"))
-        .collect())
+    Ok(left.map(|(table, chain)| format!("table {layer} {table}, chain {chain}")).collect())
 }
 
 /// Removes flannel's rules from one variant of iptables.
@@ -634,10 +563,7 @@ async fn clear_iptables(
     cleared: &mut CleanupReport,
 ) -> Result<(), ProgramError> {
     let name = programs.name();
-    let nothing = Ruleset {
-        others: others.clone(),
-        ..Ruleset::empty(programs.family)
-    };
+    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(programs.family) };
     let mut turn = None;
     loop {
         let saved = programs.dump().await?;
@@ -702,10 +628,7 @@ async fn clear_nft(
     let Some(listing) = nft_table(layer, name).await? else {
         return Ok(());
     };
-    let nothing = Ruleset {
-        others: others.clone(),
-        ..Ruleset::empty(family)
-    };
+    let nothing = Ruleset { others: others.clone(), ..Ruleset::empty(family) };
     let shared = nftables_text::is_shared(&listing, family, others);
     if shared && nftables_text::holds(&nothing, Some(&listing)) {
         return Ok(());
@@ -715,11 +638,8 @@ async fn clear_nft(
     } else {
         format!("table {layer} {name}")
     };
-    let result = if dry_run {
-        Ok(())
-    } else {
-        nft(&nftables_text::script(&nothing, Some(&listing))).await
-    };
+    let result =
+        if dry_run { Ok(()) } else { nft(&nftables_text::script(&nothing, Some(&listing))).await };
     cleared.record(vec![what], "nftables", result);
     Ok(())
 }

@@ -44,19 +44,13 @@ async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
     loop {
         let error = match UnixListener::bind_addr(&address) {
             Ok(socket) => {
-                return RulesLock {
-                    _socket: Some(socket),
-                };
+                return RulesLock { _socket: Some(socket) };
             }
             Err(error) => error,
         };
         let taken = error.kind() == std::io::ErrorKind::AddrInUse;
         known = known || taken && is_ours(name);
-        foreign_holders = if taken && !known {
-            foreign_holders + 1
-        } else {
-            0
-        };
+        foreign_holders = if taken && !known { foreign_holders + 1 } else { 0 };
         if foreign_holders >= MAX_FOREIGN_HOLDERS {
             tracing::debug!(
                 name,
@@ -77,11 +71,7 @@ fn is_ours(name: &str) -> bool {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let user = || {
         let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
-        socket::connect(
-            socket.as_raw_fd(),
-            &UnixAddr::new_abstract(name.as_bytes()).ok()?,
-        )
-        .ok()?;
+        socket::connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).ok()?).ok()?;
         Some(getsockopt(&socket, PeerCredentials).ok()?.uid())
     };
     user().is_some_and(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
@@ -104,13 +94,9 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| holder.accept().ok()).count(), 1);
         drop(first);
         // Bound but not listening, so its user is unknown. Another user can hold the lock like this forever.
-        let bound = socket::socket(
-            AddressFamily::Unix,
-            SockType::Stream,
-            SockFlag::SOCK_CLOEXEC,
-            None,
-        )
-        .unwrap();
+        let bound =
+            socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
+                .unwrap();
         let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
         // A program that another test starts has a copy of the first holder's socket until its exec.
         let begun = Instant::now();

@@ -71,11 +71,7 @@ const UNKNOWN_SENDERS: &str = "strangers";
 
 /// Returns the name of a daemon's chain, set or counter for the encapsulation port. For daemon 0, the name has no suffix.
 fn slot_name(name: &str, slot: u16) -> String {
-    if slot == 0 {
-        name.to_owned()
-    } else {
-        format!("{name}-{slot}")
-    }
+    if slot == 0 { name.to_owned() } else { format!("{name}-{slot}") }
 }
 
 /// Returns a daemon's number from the name of a chain, set or counter for the encapsulation port, or `None` for another name.
@@ -107,11 +103,7 @@ impl Chain {
 
     /// Returns the encapsulation that all rules of a guard chain match, or `None` for other chains.
     fn encapsulation(&self, rules: &Ruleset) -> Option<Encapsulation> {
-        rules
-            .encap
-            .as_ref()
-            .filter(|_| self.guard)
-            .map(|encap| encap.encapsulation)
+        rules.encap.as_ref().filter(|_| self.guard).map(|encap| encap.encapsulation)
     }
 }
 
@@ -120,26 +112,19 @@ impl Chain {
 /// only the peers differ, the transaction changes only the set of peers.
 pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     let (family, name) = table(rules.family);
-    let found = listing
-        .map(|listing| TableState::read(listing, rules))
-        .unwrap_or_default();
+    let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
     if rules.is_empty() && !found.is_shared() {
         return removal(rules.family);
     }
     let peers = rules.encap.as_ref().and_then(|encap| encap.peers.as_ref());
-    let (set, counter) = (
-        slot_name(PEERS, rules.guard_slot),
-        slot_name(UNKNOWN_SENDERS, rules.guard_slot),
-    );
+    let (set, counter) =
+        (slot_name(PEERS, rules.guard_slot), slot_name(UNKNOWN_SENDERS, rules.guard_slot));
     if found.same_chains(rules)
         && let (Some(Some(have)), Some(want)) = (&found.peers, peers)
     {
         let change = |verb: &str, ips: Vec<String>| match ips.as_slice() {
             [] => String::new(),
-            ips => format!(
-                "{verb} element {family} {name} {set} {{ {} }}\n",
-                ips.join(", ")
-            ),
+            ips => format!("{verb} element {family} {name} {set} {{ {} }}\n", ips.join(", ")),
         };
         let (gone, new) = (
             have.difference(want).map(IpAddr::to_string),
@@ -148,34 +133,23 @@ pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
         return change("delete", gone.collect()) + &change("add", new.collect());
     }
     // Objects that cannot be corrected in place are deleted with the table. The other daemons' rules are then added again together with ours.
-    let mut out = if found.foreign {
-        removal(rules.family)
-    } else {
-        String::new()
-    };
+    let mut out = if found.foreign { removal(rules.family) } else { String::new() };
     let mut line = |text: String| {
         let _ = writeln!(out, "{text}");
     };
-    line(format!(
-        "add table {family} {name} {{ comment \"rules for {name}\"; }}"
-    ));
+    line(format!("add table {family} {name} {{ comment \"rules for {name}\"; }}"));
     if let Some(peers) = peers {
         let kind = rules.family.pick("ipv4_addr", "ipv6_addr");
         line(format!("add set {family} {name} {set} {{ type {kind}; }}"));
         line(format!("flush set {family} {name} {set}"));
         if !peers.is_empty() {
             let peers: Vec<String> = peers.iter().map(IpAddr::to_string).collect();
-            line(format!(
-                "add element {family} {name} {set} {{ {} }}",
-                peers.join(", ")
-            ));
+            line(format!("add element {family} {name} {set} {{ {} }}", peers.join(", ")));
         }
         line(format!("add counter {family} {name} {counter}"));
     }
     for chain in &CHAINS {
-        chain_lines(chain, rules, &found)
-            .into_iter()
-            .for_each(&mut line);
+        chain_lines(chain, rules, &found).into_iter().for_each(&mut line);
     }
     if !found.foreign {
         let mut orphans = found.orphans;
@@ -199,41 +173,24 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String
     let (family, table) = table(rules.family);
     let name = chain.name_in(rules);
     let (wanted, present) = (chain.wanted(rules), found.chain(&name));
-    let Chain {
-        kind,
-        hook,
-        priority,
-        comment,
-        ..
-    } = chain;
+    let Chain { kind, hook, priority, comment, .. } = chain;
     let path = format!("{family} {table} {name}");
     let rule = |rule: &Rule| {
-        format!(
-            "{path}{}",
-            render(family, chain.encapsulation(rules), rule, rules.guard_slot)
-        )
+        format!("{path}{}", render(family, chain.encapsulation(rules), rule, rules.guard_slot))
     };
-    let theirs = present
-        .into_iter()
-        .flat_map(|present| present.theirs(&rules.others));
+    let theirs = present.into_iter().flat_map(|present| present.theirs(&rules.others));
     // Adding the chain first makes the flush and the deletion safe.
     let add = format!(
         "add chain {path} {{ type {kind} hook {hook} priority {priority}; policy accept; comment \"{comment}\"; }}"
     );
     if found.foreign || !present.is_some_and(|present| present.is_shared(&rules.others)) {
         let there = present.is_some() && !found.foreign;
-        let kept: Vec<&Rule> = if found.foreign {
-            theirs.collect()
-        } else {
-            Vec::new()
-        };
+        let kept: Vec<&Rule> = if found.foreign { theirs.collect() } else { Vec::new() };
         return match wanted {
             None if kept.is_empty() && !there => Vec::new(),
-            None if kept.is_empty() => vec![
-                add,
-                format!("flush chain {path}"),
-                format!("delete chain {path}"),
-            ],
+            None if kept.is_empty() => {
+                vec![add, format!("flush chain {path}"), format!("delete chain {path}")]
+            }
             wanted => {
                 let all = wanted.into_iter().flatten().chain(kept);
                 [add, format!("flush chain {path}")]
@@ -248,25 +205,11 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String
     else {
         return Vec::new();
     };
-    let handles = change
-        .remove
-        .iter()
-        .filter_map(|at| present.rules.get(*at)?.handle);
-    let mut lines: Vec<String> = handles
-        .map(|handle| format!("delete rule {path} handle {handle}"))
-        .collect();
-    lines.extend(
-        change
-            .head
-            .iter()
-            .map(|one| format!("insert rule {}", rule(one))),
-    );
-    lines.extend(
-        change
-            .block
-            .iter()
-            .map(|one| format!("add rule {}", rule(one))),
-    );
+    let handles = change.remove.iter().filter_map(|at| present.rules.get(*at)?.handle);
+    let mut lines: Vec<String> =
+        handles.map(|handle| format!("delete rule {path} handle {handle}")).collect();
+    lines.extend(change.head.iter().map(|one| format!("insert rule {}", rule(one))));
+    lines.extend(change.block.iter().map(|one| format!("add rule {}", rule(one))));
     lines
 }
 
@@ -289,16 +232,12 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot:
     let mut out = match encapsulation {
         None | Some(Encapsulation::None) => String::new(),
         Some(Encapsulation::Ipip) => " ip protocol 4".to_owned(),
-        Some(udp @ Encapsulation::Udp { .. }) => match udp
-            .ports()
-            .iter()
-            .map(u16::to_string)
-            .collect::<Vec<_>>()
-            .as_slice()
-        {
-            [port] => format!(" udp dport {port}"),
-            ports => format!(" udp dport {{ {} }}", ports.join(", ")),
-        },
+        Some(udp @ Encapsulation::Udp { .. }) => {
+            match udp.ports().iter().map(u16::to_string).collect::<Vec<_>>().as_slice() {
+                [port] => format!(" udp dport {port}"),
+                ports => format!(" udp dport {{ {} }}", ports.join(", ")),
+            }
+        }
     };
     let not = |is: bool| if is { "" } else { "!= " };
     for condition in &rule.matches {
@@ -331,30 +270,18 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot:
 /// Returns whether flannel's table in the kernel contains exactly the given rules. `listing` is the output of `nft -j list table`, or `None` if the table
 /// does not exist.
 pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
-    let found = listing
-        .map(|listing| TableState::read(listing, rules))
-        .unwrap_or_default();
+    let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
     let peers = rules.encap.as_ref().and_then(|encap| encap.peers.as_ref());
     found.same_chains(rules) && found.peers.as_ref().map(Option::as_ref) == peers.map(Some)
 }
 
 /// Returns whether flannel's table contains all given rules, without regard to the rules that guard the encapsulation port.
 pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
-    let bare = Ruleset {
-        encap: None,
-        ..rules.clone()
-    };
-    let found = listing
-        .map(|listing| TableState::read(listing, &bare))
-        .unwrap_or_default();
+    let bare = Ruleset { encap: None, ..rules.clone() };
+    let found = listing.map(|listing| TableState::read(listing, &bare)).unwrap_or_default();
     let mut chains = found.chains;
     chains.retain(|chain| !chain.is_guard());
-    TableState {
-        chains,
-        foreign: found.foreign,
-        ..TableState::default()
-    }
-    .same_chains(&bare)
+    TableState { chains, foreign: found.foreign, ..TableState::default() }.same_chains(&bare)
 }
 
 /// Returns the networks whose rules stay only because a daemon may serve these networks.
@@ -375,14 +302,8 @@ pub(crate) fn unknown_senders(listing: &Value, slot: u16) -> Option<u64> {
 
 /// Returns whether other flannel daemons also use the table.
 pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) -> bool {
-    TableState::read(
-        listing,
-        &Ruleset {
-            others: others.clone(),
-            ..Ruleset::empty(family)
-        },
-    )
-    .is_shared()
+    TableState::read(listing, &Ruleset { others: others.clone(), ..Ruleset::empty(family) })
+        .is_shared()
 }
 
 /// Returns one transaction that removes flannel's iptables-nft rules from the listed tables, and descriptions of the
@@ -425,10 +346,7 @@ pub(crate) fn iptables_removal<'a>(
                 }
             }
             if !is_shared {
-                let _ = writeln!(
-                    chains,
-                    "flush chain {table} {name}\ndelete chain {table} {name}"
-                );
+                let _ = writeln!(chains, "flush chain {table} {name}\ndelete chain {table} {name}");
                 words.push(format!("table {table}: chain {name} and the jumps to it"));
             } else if count > 0 {
                 words.push(format!(
@@ -462,11 +380,7 @@ fn rules_of<'a>(listing: &'a Value, chain: &'a str) -> impl Iterator<Item = &'a 
 
 /// Returns the source network and the destination network that a rule matches. Ignores the rule's other conditions.
 fn named(rule: &Value) -> (NetMatch, NetMatch) {
-    let matches = rule
-        .get("expr")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten();
+    let matches = rule.get("expr").and_then(Value::as_array).into_iter().flatten();
     let (mut source, mut destination) = (None, None);
     for condition in matches.filter_map(|part| parse_match(part.get("match")?, 0)) {
         match condition {
@@ -507,9 +421,7 @@ struct FoundChain {
 
 impl FoundChain {
     fn is_guard(&self) -> bool {
-        CHAINS
-            .iter()
-            .any(|known| known.guard && slot_of(&self.name, known.name).is_some())
+        CHAINS.iter().any(|known| known.guard && slot_of(&self.name, known.name).is_some())
     }
 
     fn owner(&self, rule: &FoundRule, others: &OtherDaemons) -> Owner {
@@ -533,11 +445,8 @@ impl FoundChain {
     }
 
     fn change(&self, wanted: Option<&Vec<Rule>>, others: &OtherDaemons) -> Change<Rule> {
-        let present: Vec<_> = self
-            .rules
-            .iter()
-            .map(|rule| (self.owner(rule, others), rule.rule.clone()))
-            .collect();
+        let present: Vec<_> =
+            self.rules.iter().map(|rule| (self.owner(rule, others), rule.rule.clone())).collect();
         change(&present, wanted.map_or(&[], Vec::as_slice), Rule::is_head)
     }
 }
@@ -585,29 +494,21 @@ impl TableState {
         items(listing, "rule").for_each(|rule| found.add_rule(rule, rules));
         items(listing, "set").for_each(|set| found.add_set(set, rules));
         items(listing, "counter").for_each(|counter| found.add_counter(counter, rules));
-        found.is_shared |= found
-            .chains
-            .iter()
-            .any(|chain| chain.is_shared(&rules.others));
+        found.is_shared |= found.chains.iter().any(|chain| chain.is_shared(&rules.others));
         found
     }
 
     fn add_chain(&mut self, chain: &Value, rules: &Ruleset) {
         let name = text(chain, "name");
         let known =
-            CHAINS
-                .iter()
-                .find_map(|known| match (known.guard, slot_of(name, known.name)) {
-                    (true, Some(slot)) => Some((known, GuardOwner::of(slot, rules))),
-                    (false, Some(0)) => Some((known, GuardOwner::Ours)),
-                    _ => None,
-                });
+            CHAINS.iter().find_map(|known| match (known.guard, slot_of(name, known.name)) {
+                (true, Some(slot)) => Some((known, GuardOwner::of(slot, rules))),
+                (false, Some(0)) => Some((known, GuardOwner::Ours)),
+                _ => None,
+            });
         let right = known.as_ref().is_some_and(|(known, _)| {
-            (
-                text(chain, "type"),
-                text(chain, "hook"),
-                text(chain, "policy"),
-            ) == (known.kind, known.hook, "accept")
+            (text(chain, "type"), text(chain, "hook"), text(chain, "policy"))
+                == (known.kind, known.hook, "accept")
                 && chain.get("prio").and_then(priority) == Some(known.priority)
         });
         match known {
@@ -615,10 +516,7 @@ impl TableState {
             Some((_, GuardOwner::Orphaned)) => self.orphans.push(("chain", name.to_owned())),
             _ => {
                 self.foreign |= !right;
-                self.chains.push(FoundChain {
-                    name: name.to_owned(),
-                    rules: Vec::new(),
-                });
+                self.chains.push(FoundChain { name: name.to_owned(), rules: Vec::new() });
             }
         }
     }
@@ -626,11 +524,8 @@ impl TableState {
     fn add_rule(&mut self, rule: &Value, rules: &Ruleset) {
         let name = text(rule, "chain");
         if let Some(chain) = self.chains.iter_mut().find(|chain| chain.name == name) {
-            let encapsulation = rules
-                .encap
-                .as_ref()
-                .filter(|_| chain.is_guard())
-                .map(|encap| encap.encapsulation);
+            let encapsulation =
+                rules.encap.as_ref().filter(|_| chain.is_guard()).map(|encap| encap.encapsulation);
             chain.rules.push(FoundRule {
                 handle: rule.get("handle").and_then(Value::as_u64),
                 rule: parse(rule, encapsulation, rules.guard_slot),
@@ -650,10 +545,7 @@ impl TableState {
                     .map(Vec::as_slice)
                     .unwrap_or_default();
                 self.peers = Some(
-                    elements
-                        .iter()
-                        .map(|element| plain(element).as_str()?.parse().ok())
-                        .collect(),
+                    elements.iter().map(|element| plain(element).as_str()?.parse().ok()).collect(),
                 );
             }
             Some(GuardOwner::Orphaned) => self.orphans.push(("set", name.to_owned())),
@@ -690,11 +582,9 @@ impl TableState {
                 (Some(found), wanted) if found.is_shared(&rules.others) => {
                     found.change(wanted, &rules.others).is_empty()
                 }
-                (Some(found), Some(wanted)) => found
-                    .rules
-                    .iter()
-                    .map(|rule| rule.rule.as_ref())
-                    .eq(wanted.iter().map(Some)),
+                (Some(found), Some(wanted)) => {
+                    found.rules.iter().map(|rule| rule.rule.as_ref()).eq(wanted.iter().map(Some))
+                }
                 _ => false,
             }
         };
@@ -745,20 +635,13 @@ fn parse(rule: &Value, encapsulation: Option<Encapsulation>, slot: u16) -> Optio
     if matches.contains(&Match::UnknownSender) != counted {
         return None;
     }
-    Some(Rule {
-        matches,
-        verdict: verdict.or(counted.then_some(Verdict::Count))?,
-    })
+    Some(Rule { matches, verdict: verdict.or(counted.then_some(Verdict::Count))? })
 }
 
 /// Returns whether an nft condition matches exactly the packets of this encapsulation.
 fn matches_encapsulated(condition: &Value, encapsulation: Encapsulation) -> Option<bool> {
     let payload = condition.get("left")?.get("payload")?;
-    let what = (
-        text(payload, "protocol"),
-        text(payload, "field"),
-        text(condition, "op"),
-    );
+    let what = (text(payload, "protocol"), text(payload, "field"), text(condition, "op"));
     let right = condition.get("right")?;
     Some(match encapsulation {
         Encapsulation::None => false,
@@ -767,10 +650,8 @@ fn matches_encapsulated(condition: &Value, encapsulation: Encapsulation) -> Opti
                 .get("set")
                 .and_then(Value::as_array)
                 .map_or(std::slice::from_ref(right), Vec::as_slice);
-            let found: Option<BTreeSet<u16>> = several
-                .iter()
-                .map(|port| u16::try_from(port.as_u64()?).ok())
-                .collect();
+            let found: Option<BTreeSet<u16>> =
+                several.iter().map(|port| u16::try_from(port.as_u64()?).ok()).collect();
             what == ("udp", "dport", "==") && found == Some(encapsulation.ports())
         }
         // nft prints the protocol by its name in /etc/protocols, if there is one.
@@ -796,13 +677,9 @@ fn parse_match(condition: &Value, slot: u16) -> Option<Match> {
     if let Some(fib) = left.get("fib") {
         // Depending on its version, nft prints one flag as a string or as a list.
         let flags = fib.get("flags")?;
-        let flag = flags.as_str().or_else(|| {
-            flags
-                .as_array()
-                .filter(|flags| flags.len() == 1)?
-                .first()?
-                .as_str()
-        })?;
+        let flag = flags
+            .as_str()
+            .or_else(|| flags.as_array().filter(|flags| flags.len() == 1)?.first()?.as_str())?;
         return match (is, text(fib, "result"), right.as_str()?, flag) {
             (true, "type", "local", "saddr") => Some(Match::LocalSource),
             (true, "type", "local", "daddr") => Some(Match::LocalDestination),

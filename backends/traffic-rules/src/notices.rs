@@ -46,19 +46,15 @@ pub fn is_of_services(change: &Change<'_>) -> bool {
 /// Returns whether a change may concern flannel's iptables rules: a change of a table, of a built-in chain, or of
 /// flannel's own chains. Built-in chains contain the jumps to flannel's chains.
 pub fn is_of_iptables(change: &Change<'_>) -> bool {
-    let calls_ours = matches!(
-        change.chain,
-        "" | "PREROUTING" | "INPUT" | "FORWARD" | "OUTPUT" | "POSTROUTING"
-    );
+    let calls_ours =
+        matches!(change.chain, "" | "PREROUTING" | "INPUT" | "FORWARD" | "OUTPUT" | "POSTROUTING");
     matches!(change.table, "nat" | "filter" | "raw" | "mangle")
         && (calls_ours || change.chain.starts_with("FLANNEL-"))
 }
 
 /// Returns whether a change concerns flannel's nftables tables.
 pub fn is_of_nftables(change: &Change<'_>) -> bool {
-    Family::ALL
-        .into_iter()
-        .any(|family| crate::nftables_text::table(family).1 == change.table)
+    Family::ALL.into_iter().any(|family| crate::nftables_text::table(family).1 == change.table)
 }
 
 /// Returns the messages of a netlink datagram, each with its type.
@@ -78,19 +74,15 @@ pub(crate) fn changes(bytes: &[u8]) -> Vec<Change<'_>> {
     for (kind, message) in messages(bytes) {
         let (subsystem, kind) = (kind >> 8, kind & 0xff);
         // The attributes follow a header of 4 bytes (struct nfgenmsg).
-        if let Some(attributes) = message
-            .get(4..)
-            .filter(|_| subsystem == SUBSYSTEM && kind != GENERATION)
+        if let Some(attributes) =
+            message.get(4..).filter(|_| subsystem == SUBSYSTEM && kind != GENERATION)
         {
             let chain = match kind {
                 3 | 5 => 3,
                 6 | 8 => 2,
                 _ => 0,
             };
-            found.push(Change {
-                table: name(attributes, 1),
-                chain: name(attributes, chain),
-            });
+            found.push(Change { table: name(attributes, 1), chain: name(attributes, chain) });
         }
     }
     found
@@ -109,25 +101,17 @@ fn name(mut attributes: &[u8], wanted: u16) -> &str {
                 .and_then(|text| text.to_str().ok())
                 .unwrap_or_default();
         }
-        attributes = attributes
-            .get(length.next_multiple_of(4)..)
-            .unwrap_or_default();
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     ""
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    bytes
-        .get(at..)
-        .and_then(<[u8]>::first_chunk)
-        .map_or(0, |two| u16::from_ne_bytes(*two))
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |two| u16::from_ne_bytes(*two))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes
-        .get(at..)
-        .and_then(<[u8]>::first_chunk)
-        .map_or(0, |four| u32::from_ne_bytes(*four))
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |four| u32::from_ne_bytes(*four))
 }
 
 /// A subscription to the kernel's notifications about nf_tables.
@@ -168,11 +152,7 @@ impl Notices {
         let mut buffer = Vec::with_capacity(BUFFER);
         let mut found = News::None;
         loop {
-            match self
-                .socket
-                .socket_mut()
-                .recv_from(&mut buffer, libc::MSG_DONTWAIT)
-            {
+            match self.socket.socket_mut().recv_from(&mut buffer, libc::MSG_DONTWAIT) {
                 Ok(_) if changes(&buffer).iter().any(self.matters) => found = News::Changed,
                 Ok(_) => {}
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return found,
@@ -206,26 +186,16 @@ mod tests {
     fn in_namespace(test: impl AsyncFnOnce() + Send + 'static) {
         let run = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(test());
         };
         std::thread::spawn(run).join().unwrap();
     }
 
     fn nft(script: &str) {
-        let mut nft = Command::new("nft")
-            .args(["-f", "-"])
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        nft.stdin
-            .take()
-            .unwrap()
-            .write_all(script.as_bytes())
-            .unwrap();
+        let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        nft.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
         assert!(nft.wait().unwrap().success(), "{script}");
     }
 
@@ -273,9 +243,7 @@ mod tests {
                 ("delete table ip nat", [true, false, true]),
             ] {
                 nft(script);
-                let found = all
-                    .each_mut()
-                    .map(|notices| notices.drain() == News::Changed);
+                let found = all.each_mut().map(|notices| notices.drain() == News::Changed);
                 assert_eq!(found, changed, "{script}");
             }
         });

@@ -68,11 +68,7 @@ impl OtherDaemons {
                 let inside = from != to && to.contains(&from);
                 // An exception of another network may name ours.
                 let destination = known(destination).filter(|_| !is || inside);
-                Some(
-                    known(source)
-                        .or(destination)
-                        .unwrap_or(if is && inside { to } else { from }),
-                )
+                Some(known(source).or(destination).unwrap_or(if is && inside { to } else { from }))
             }
             (one, other) => one.or(other).map(|(_, net)| net),
         }
@@ -113,30 +109,20 @@ pub fn change<T: Clone + PartialEq>(
     is_head: impl Fn(&T) -> bool,
 ) -> Change<T> {
     let places = |owner: Owner| {
-        present
-            .iter()
-            .enumerate()
-            .filter(move |(_, (found, _))| *found == owner)
-            .map(|(at, _)| at)
+        present.iter().enumerate().filter(move |(_, (found, _))| *found == owner).map(|(at, _)| at)
     };
     let (head, block) = match wanted.split_first() {
         Some((first, rest)) if is_head(first) => (Some(first), rest),
         _ => (None, wanted),
     };
-    let mut change = Change {
-        remove: Vec::new(),
-        head: None,
-        block: Vec::new(),
-    };
+    let mut change = Change { remove: Vec::new(), head: None, block: Vec::new() };
     let heads: Vec<usize> = places(Owner::Head).collect();
     if head.is_some() && heads != [0] {
         change.remove.extend(heads);
         change.head = head.cloned();
     }
-    let ours = present
-        .iter()
-        .filter(|(owner, _)| *owner == Owner::Ours)
-        .map(|(_, rule)| rule.as_ref());
+    let ours =
+        present.iter().filter(|(owner, _)| *owner == Owner::Ours).map(|(_, rule)| rule.as_ref());
     if !ours.eq(block.iter().map(Some)) {
         change.remove.extend(places(Owner::Ours));
         change.block = block.to_vec();
@@ -150,20 +136,13 @@ mod tests {
 
     fn others(own: &[&str], served: &[&str], unknown: bool) -> OtherDaemons {
         let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        OtherDaemons {
-            own: nets(own),
-            served: nets(served),
-            unknown,
-            guards: BTreeSet::new(),
-        }
+        OtherDaemons { own: nets(own), served: nets(served), unknown, guards: BTreeSet::new() }
     }
 
     #[test]
     fn every_rule_of_go_flannel_has_an_owner() {
         let named = |text: &str| -> NetMatch {
-            let (is, net) = text
-                .strip_prefix('!')
-                .map_or((true, text), |net| (false, net));
+            let (is, net) = text.strip_prefix('!').map_or((true, text), |net| (false, net));
             (!net.is_empty()).then(|| (is, net.parse().unwrap()))
         };
         for known in [
@@ -206,10 +185,7 @@ mod tests {
 
     #[test]
     fn unserved_rules_are_removed_once_that_is_known() {
-        let (one, two) = (
-            "10.5.0.0/16".parse().unwrap(),
-            "10.6.0.0/16".parse().unwrap(),
-        );
+        let (one, two) = ("10.5.0.0/16".parse().unwrap(), "10.6.0.0/16".parse().unwrap());
         assert!(
             !others(&["10.5.0.0/16"], &[], true).keeps(&one),
             "our own rules are always replaced"

@@ -33,17 +33,12 @@ pub struct Cost {
 impl Cost {
     /// Starts the measurement of a listing's cost.
     pub fn begin() -> Self {
-        Self {
-            began: Instant::now(),
-            spent: processor_time(),
-        }
+        Self { began: Instant::now(), spent: processor_time() }
     }
 
     /// Returns the processor time since the start of the measurement, at most the elapsed time.
     pub fn so_far(&self) -> Duration {
-        processor_time()
-            .saturating_sub(self.spent)
-            .min(self.began.elapsed())
+        processor_time().saturating_sub(self.spent).min(self.began.elapsed())
     }
 }
 
@@ -57,27 +52,17 @@ fn processor_time() -> Duration {
     let usages = [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN]
         .into_iter()
         .filter_map(|who| getrusage(who).ok());
-    usages
-        .map(|usage| of(usage.user_time()) + of(usage.system_time()))
-        .sum()
+    usages.map(|usage| of(usage.user_time()) + of(usage.system_time())).sum()
 }
 
 /// Returns the time until the next listing of the rules, from the cost of the last listing.
 pub fn interval(usual: Duration, cost: Duration) -> Duration {
-    if cost < CHEAP {
-        usual
-    } else {
-        usual.max(cost.saturating_mul(SHARE).min(LONGEST))
-    }
+    if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(SHARE).min(LONGEST)) }
 }
 
 /// Returns the time until the next attempt to apply rules, from the cost of the failed attempt.
 pub fn retry(usual: Duration, cost: Duration) -> Duration {
-    if cost < CHEAP {
-        usual
-    } else {
-        usual.max(cost.saturating_mul(RETRIED).min(RETRY_LIMIT))
-    }
+    if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(RETRIED).min(RETRY_LIMIT)) }
 }
 
 /// Returns the minimum time between two comparisons of flannel's rules. `news` contains the kernel's notifications since the last comparison.
@@ -103,10 +88,7 @@ mod tests {
         assert_eq!(interval(usual, ms(20)), usual);
         assert_eq!(interval(usual, ms(400)), Duration::from_secs(200));
         assert_eq!(interval(usual, ms(9000)), LONGEST);
-        assert_eq!(
-            interval(Duration::from_secs(60), ms(80)),
-            Duration::from_secs(60)
-        );
+        assert_eq!(interval(Duration::from_secs(60), ms(80)), Duration::from_secs(60));
     }
 
     #[test]
@@ -148,17 +130,7 @@ mod tests {
     fn cost_is_processor_time_of_children() {
         let child = Cost::begin();
         let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
-        assert!(
-            std::process::Command::new("sh")
-                .args(["-c", busy])
-                .status()
-                .unwrap()
-                .success()
-        );
-        assert!(
-            child.so_far() > Duration::from_millis(5),
-            "{:?}",
-            child.so_far()
-        );
+        assert!(std::process::Command::new("sh").args(["-c", busy]).status().unwrap().success());
+        assert!(child.so_far() > Duration::from_millis(5), "{:?}", child.so_far());
     }
 }

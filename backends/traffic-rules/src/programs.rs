@@ -77,10 +77,7 @@ impl Iptables {
             Ok(words::variant(&version))
         };
         let is_unclear = |failure: &ProgramError| {
-            matches!(
-                failure,
-                ProgramError::NoProcess { .. } | ProgramError::TimedOut { .. }
-            )
+            matches!(failure, ProgramError::NoProcess { .. } | ProgramError::TimedOut { .. })
         };
         // The names with a suffix stay valid when the system default is switched.
         let names = [(Variant::Nft, "nft"), (Variant::Legacy, "legacy")]
@@ -163,12 +160,8 @@ impl Iptables {
     fn chains_in_kernel(&self) -> Result<Vec<(String, String)>, ProgramError> {
         let found = match self.variant {
             Variant::Nft => chains(self.family),
-            Variant::Legacy => legacy_tables(self.family).map(|tables| {
-                tables
-                    .into_iter()
-                    .map(|table| (table, String::new()))
-                    .collect()
-            }),
+            Variant::Legacy => legacy_tables(self.family)
+                .map(|tables| tables.into_iter().map(|table| (table, String::new())).collect()),
         };
         // The programs ask the kernel in the same way, so a listing without this answer is none.
         found.map_err(|error| ProgramError::Unusable {
@@ -216,16 +209,11 @@ impl Iptables {
     pub async fn probe(&self) -> Result<(), ProgramError> {
         let payload =
             "*nat\n:FLANNEL-PROBE - [0:0]\n-A FLANNEL-PROBE -j MASQUERADE --random-fully\nCOMMIT\n";
-        self.restore(&["--test", "--noflush", "-w", "5"], payload)
-            .await
+        self.restore(&["--test", "--noflush", "-w", "5"], payload).await
     }
 
     async fn restore(&self, args: &[&str], payload: &str) -> Result<(), ProgramError> {
-        let _lock = if self.variant == Variant::Legacy {
-            Some(XTABLES.lock().await)
-        } else {
-            None
-        };
+        let _lock = if self.variant == Variant::Legacy { Some(XTABLES.lock().await) } else { None };
         run(&self.restore, args, Some(payload)).await.map(|_| ())
     }
 }
@@ -246,12 +234,7 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     let score = |(_, saved, system): &(Variant, &str, bool)| {
         let (chains, _) = others(saved);
         let has = |prefix: &str| chains.iter().any(|chain| chain.starts_with(prefix));
-        [
-            !remains(saved).is_empty(),
-            has("KUBE-"),
-            has("DOCKER"),
-            *system,
-        ]
+        [!remains(saved).is_empty(), has("KUBE-"), has("DOCKER"), *system]
     };
     let scores: Vec<_> = candidates.iter().map(score).collect();
     let (index, best) = scores.iter().enumerate().max_by_key(|(_, score)| **score)?;
@@ -286,19 +269,13 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
             filled.join("; ")
         )
     });
-    Some(Pick {
-        index,
-        why,
-        warning,
-    })
+    Some(Pick { index, why, warning })
 }
 
 /// Returns the names of the legacy iptables tables in the kernel, even if no installed program can list these tables.
 pub(crate) fn legacy_tables(family: Family) -> io::Result<Vec<String>> {
-    let file = family.pick(
-        "/proc/thread-self/net/ip_tables_names",
-        "/proc/thread-self/net/ip6_tables_names",
-    );
+    let file = family
+        .pick("/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names");
     match std::fs::read_to_string(file) {
         Ok(names) => Ok(names.split_whitespace().map(str::to_owned).collect()),
         // The kernel module is not loaded.
@@ -312,9 +289,7 @@ pub(crate) fn legacy_tables(family: Family) -> io::Result<Vec<String>> {
 /// # Errors
 /// Returns an error if nft is missing, times out, or exits with an error.
 pub async fn nft(script: &str) -> Result<(), ProgramError> {
-    run(Path::new("nft"), &["-f", "-"], Some(script))
-        .await
-        .map(|_| ())
+    run(Path::new("nft"), &["-f", "-"], Some(script)).await.map(|_| ())
 }
 
 /// Tests whether nft and the kernel accept an nft script. Writes no rules.
@@ -322,9 +297,7 @@ pub async fn nft(script: &str) -> Result<(), ProgramError> {
 /// # Errors
 /// Returns an error if nft is missing, times out, or refuses the script.
 pub(crate) async fn nft_check(script: &str) -> Result<(), ProgramError> {
-    run(Path::new("nft"), &["--check", "-f", "-"], Some(script))
-        .await
-        .map(|_| ())
+    run(Path::new("nft"), &["--check", "-f", "-"], Some(script)).await.map(|_| ())
 }
 
 /// Returns the JSON listing of an nftables table, or `None` if the table does not exist.
@@ -335,18 +308,10 @@ pub async fn nft_table(
     family: &str,
     name: &str,
 ) -> Result<Option<serde_json::Value>, ProgramError> {
-    match run(
-        Path::new("nft"),
-        &["-j", "-a", "list", "table", family, name],
-        None,
-    )
-    .await
-    {
+    match run(Path::new("nft"), &["-j", "-a", "list", "table", family, name], None).await {
         Ok(text) => {
-            let unusable = |why: String| ProgramError::Unusable {
-                command: "nft -j".to_owned(),
-                why,
-            };
+            let unusable =
+                |why: String| ProgramError::Unusable { command: "nft -j".to_owned(), why };
             let listing =
                 serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
             if nftables_text::items(&listing, "table").next().is_none() {
@@ -377,20 +342,10 @@ async fn run_within(
     args: &[&str],
     input: Option<&str>,
 ) -> Result<String, ProgramError> {
-    let name = format!("{} {}", program.display(), args.join(" "))
-        .trim_end()
-        .to_owned();
+    let name = format!("{} {}", program.display(), args.join(" ")).trim_end().to_owned();
     let mut command = Command::new(program);
-    command.args(args).stdin(if input.is_some() {
-        Stdio::piped()
-    } else {
-        Stdio::null()
-    });
-    command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .env("LC_ALL", "C");
+    command.args(args).stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).env("LC_ALL", "C");
     if SEARCHES_SBIN.load(Ordering::Relaxed) {
         let mut path = std::env::var_os("PATH").unwrap_or_default();
         path.push(":/usr/local/sbin:/usr/sbin:/sbin");
@@ -399,13 +354,12 @@ async fn run_within(
     let pid = AtomicU32::new(0);
     let work = async {
         let mut child = command.spawn().map_err(|error| match Errno::from(error) {
-            Errno(libc::EAGAIN | libc::ENOMEM) => ProgramError::NoProcess {
-                program: program.display().to_string(),
-            },
-            errno => ProgramError::Missing {
-                program: program.display().to_string(),
-                errno: Some(errno),
-            },
+            Errno(libc::EAGAIN | libc::ENOMEM) => {
+                ProgramError::NoProcess { program: program.display().to_string() }
+            }
+            errno => {
+                ProgramError::Missing { program: program.display().to_string(), errno: Some(errno) }
+            }
         })?;
         pid.store(child.id().unwrap_or(0), Ordering::Relaxed);
         let stdin = child.stdin.take();
@@ -418,10 +372,8 @@ async fn run_within(
         };
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let output = tokio::try_join!(write, read_limited(out), read_limited(err));
-        let lost = |error: io::Error| ProgramError::Lost {
-            command: name.clone(),
-            errno: error.into(),
-        };
+        let lost =
+            |error: io::Error| ProgramError::Lost { command: name.clone(), errno: error.into() };
         let ((), out, err) = output.map_err(lost)?;
         let status = child.wait().await.map_err(lost)?;
         if status.success() {
@@ -469,10 +421,7 @@ fn processor_time(pid: u32) -> Duration {
         .ok()
         .filter(|pid| *pid != 0)
         .and_then(|pid| clock_getcpuclockid(Pid::from_raw(pid)).ok());
-    clock
-        .and_then(|clock| clock.now().ok())
-        .map(Duration::from)
-        .unwrap_or_default()
+    clock.and_then(|clock| clock.now().ok()).map(Duration::from).unwrap_or_default()
 }
 
 #[cfg(test)]

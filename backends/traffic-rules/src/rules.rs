@@ -114,9 +114,7 @@ impl Ruleset {
 
     /// Returns whether a rule counts encapsulated packets from unknown senders.
     pub fn counts_unknown_senders(&self) -> bool {
-        self.encap
-            .as_ref()
-            .is_some_and(|encap| encap.peers.is_some())
+        self.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
     }
 
     /// Returns a copy of the rules in which masquerade rules do not use random ports, for kernels and programs without support for random ports.
@@ -149,11 +147,7 @@ impl Rule {
     /// Returns the daemon that owns the rule.
     pub fn owner(&self, others: &OtherDaemons) -> Owner {
         let (source, destination) = self.named();
-        if self.is_head() {
-            Owner::Head
-        } else {
-            others.owner(source, destination)
-        }
+        if self.is_head() { Owner::Head } else { others.owner(source, destination) }
     }
 
     /// Returns the pod network to which the rule belongs, or `None` if the rule matches no network.
@@ -165,19 +159,13 @@ impl Rule {
     fn named(&self) -> (NetMatch, NetMatch) {
         let named = |of: fn(&Match) -> NetMatch| self.matches.iter().find_map(of);
         (
+            named(
+                |condition| {
+                    if let Match::Source(is, net) = condition { Some((*is, *net)) } else { None }
+                },
+            ),
             named(|condition| {
-                if let Match::Source(is, net) = condition {
-                    Some((*is, *net))
-                } else {
-                    None
-                }
-            }),
-            named(|condition| {
-                if let Match::Destination(is, net) = condition {
-                    Some((*is, *net))
-                } else {
-                    None
-                }
+                if let Match::Destination(is, net) = condition { Some((*is, *net)) } else { None }
             }),
         )
     }
@@ -230,9 +218,7 @@ pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     let family = Family::from(network);
     Ruleset {
         family,
-        masquerade: options
-            .masquerade
-            .then(|| masquerade(network, own, options)),
+        masquerade: options.masquerade.then(|| masquerade(network, own, options)),
         forward: options.forward.then(|| {
             vec![
                 rule([Match::Source(true, network)], Verdict::Accept),
@@ -264,25 +250,18 @@ pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Enca
         return None;
     }
     let of_family = |addresses: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> {
-        addresses
-            .iter()
-            .filter(|ip| Family::from(*ip) == family)
-            .copied()
-            .collect()
+        addresses.iter().filter(|ip| Family::from(*ip) == family).copied().collect()
     };
     let hosts = of_family(ends.hosts);
     // If the node network lies inside the pod network, nodes must not be mistaken for pods.
-    let within = ends
-        .pods
-        .is_some_and(|(network, _)| hosts.iter().any(|ip| network.contains(ip)));
+    let within = ends.pods.is_some_and(|(network, _)| hosts.iter().any(|ip| network.contains(ip)));
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
     if guard.notrack {
         incoming.push(rule([Match::LocalDestination], Verdict::Notrack));
         outgoing.push(match ends.pods {
-            Some((network, _)) if !within => rule(
-                [Match::Destination(false, network), Match::LocalSource],
-                Verdict::Notrack,
-            ),
+            Some((network, _)) if !within => {
+                rule([Match::Destination(false, network), Match::LocalSource], Verdict::Notrack)
+            }
             _ => rule([Match::LocalSource], Verdict::Notrack),
         });
     }
@@ -290,10 +269,7 @@ pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Enca
         && let Some((network, own)) = ends.pods
     {
         let from = Match::Source(true, if within { own } else { network });
-        incoming.push(rule(
-            [from, Match::Destination(false, network)],
-            Verdict::Drop,
-        ));
+        incoming.push(rule([from, Match::Destination(false, network)], Verdict::Drop));
         // A node's bridge address lies inside the network, and sockets also listen on it.
         incoming.push(rule([from, Match::LocalDestination], Verdict::Drop));
     }
@@ -316,14 +292,9 @@ pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Enca
 }
 
 fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
-    let (from, to) = (
-        |net| Match::Source(true, net),
-        |net| Match::Destination(true, net),
-    );
-    let (not_from, not_to) = (
-        |net| Match::Source(false, net),
-        |net| Match::Destination(false, net),
-    );
+    let (from, to) = (|net| Match::Source(true, net), |net| Match::Destination(true, net));
+    let (not_from, not_to) =
+        (|net| Match::Source(false, net), |net| Match::Destination(false, net));
     let masquerade = Verdict::Masquerade(options.fully_random);
     let mut rules = vec![
         head(),
@@ -334,10 +305,7 @@ fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
         rule([not_from(network), to(own)], Verdict::Return),
     ];
     let same_family = |net: &&IpNet| {
-        matches!(
-            (net, &network),
-            (IpNet::V4(_), IpNet::V4(_)) | (IpNet::V6(_), IpNet::V6(_))
-        )
+        matches!((net, &network), (IpNet::V4(_), IpNet::V4(_)) | (IpNet::V6(_), IpNet::V6(_)))
     };
     rules.extend(
         options
@@ -346,10 +314,7 @@ fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
             .filter(same_family)
             .map(|net| rule([from(network), to(*net)], Verdict::Return)),
     );
-    rules.push(rule(
-        [from(network), not_to(multicast(network))],
-        masquerade,
-    ));
+    rules.push(rule([from(network), not_to(multicast(network))], masquerade));
     if options.masquerade_inbound {
         rules.push(rule([not_from(network), to(network)], masquerade));
     }
@@ -357,18 +322,14 @@ fn masquerade(network: IpNet, own: IpNet, options: &RuleOptions) -> Vec<Rule> {
 }
 
 fn rule<const N: usize>(matches: [Match; N], verdict: Verdict) -> Rule {
-    Rule {
-        matches: matches.to_vec(),
-        verdict,
-    }
+    Rule { matches: matches.to_vec(), verdict }
 }
 
 fn multicast(like: IpNet) -> IpNet {
     match like {
         IpNet::V4(_) => IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4)),
-        IpNet::V6(_) => IpNet::V6(ipnet::Ipv6Net::new_assert(
-            Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0),
-            8,
-        )),
+        IpNet::V6(_) => {
+            IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8))
+        }
     }
 }

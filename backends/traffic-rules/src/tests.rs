@@ -57,10 +57,7 @@ fn restored(saved: &str, payload: &str) -> String {
     let chain_of = |line: &str| line.split(' ').nth(1).unwrap().to_owned();
     for line in payload.lines() {
         if let Some(name) = line.strip_prefix('*') {
-            at = tables
-                .iter()
-                .position(|(table, ..)| table == name)
-                .unwrap_or(tables.len());
+            at = tables.iter().position(|(table, ..)| table == name).unwrap_or(tables.len());
             if at == tables.len() {
                 tables.push((name.to_owned(), Vec::new(), Vec::new()));
             }
@@ -70,10 +67,7 @@ fn restored(saved: &str, payload: &str) -> String {
         if let Some(rest) = line.strip_prefix(':') {
             let name = rest.split(' ').next().unwrap();
             rules.retain(|rule| chain_of(rule) != name);
-            if !chains
-                .iter()
-                .any(|chain| chain[1..].starts_with(&format!("{name} ")))
-            {
+            if !chains.iter().any(|chain| chain[1..].starts_with(&format!("{name} "))) {
                 chains.push(line.to_owned());
             }
         } else if let Some(rest) = line.strip_prefix("-D ") {
@@ -96,9 +90,7 @@ fn restored(saved: &str, payload: &str) -> String {
             rules.retain(|rule| chain_of(rule) != name);
         } else if let Some(name) = line.strip_prefix("-X ") {
             assert!(
-                !rules
-                    .iter()
-                    .any(|rule| rule.ends_with(&format!("-j {name}"))),
+                !rules.iter().any(|rule| rule.ends_with(&format!("-j {name}"))),
                 "-X of a chain in use"
             );
             chains.retain(|chain| !chain[1..].starts_with(&format!("{name} ")));
@@ -112,10 +104,7 @@ fn restored(saved: &str, payload: &str) -> String {
             format!(
                 "*{table}\n{}\n{}COMMIT\n",
                 chains.join("\n"),
-                rules
-                    .iter()
-                    .map(|rule| format!("{rule}\n"))
-                    .collect::<String>()
+                rules.iter().map(|rule| format!("{rule}\n")).collect::<String>()
             )
         })
         .collect()
@@ -132,10 +121,8 @@ fn golden_rules() {
             .join(case);
         let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap();
         let (env, flags, capture) = (read("subnet.env"), read("flags"), read("iptables.txt"));
-        let value = |key: &str| {
-            env.lines()
-                .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
-        };
+        let value =
+            |key: &str| env.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         let v4 = |key: &str| value(key).map(|net| net.parse::<ipnet::Ipv4Net>().unwrap().trunc());
         let v6 = |key: &str| value(key).map(|net| net.parse::<ipnet::Ipv6Net>().unwrap().trunc());
         let options = RuleOptions {
@@ -182,19 +169,13 @@ fn rules() -> Ruleset {
 
 /// Returns the cluster network and the node's subnet.
 fn networks(family: Family) -> (IpNet, IpNet) {
-    let (network, own) = family.pick(
-        ("10.5.0.0/16", "10.5.1.0/24"),
-        ("fd00:5::/48", "fd00:5:0:1::/64"),
-    );
+    let (network, own) =
+        family.pick(("10.5.0.0/16", "10.5.1.0/24"), ("fd00:5::/48", "fd00:5:0:1::/64"));
     (network.parse().unwrap(), own.parse().unwrap())
 }
 
 fn guard_options(unknown_senders: UnknownSenders) -> GuardOptions {
-    GuardOptions {
-        notrack: true,
-        unknown_senders,
-        bar_pods: true,
-    }
+    GuardOptions { notrack: true, unknown_senders, bar_pods: true }
 }
 
 fn addresses(all: &[&str]) -> BTreeSet<IpAddr> {
@@ -218,29 +199,17 @@ fn non_masquerade_and_inbound() {
     };
     let text = payload(&rules_of(Family::V4, &chosen), EMPTY).unwrap();
     assert!(text.contains("-A FLANNEL-POSTRTG -s 10.5.0.0/16 -d 10.0.0.0/8 -m comment --comment \"flanneld masq\" -j RETURN\n"), "{text}");
-    assert!(
-        !text.contains("fd00") && !text.contains("! -s 10.5.0.0/16 -d 10.5.0.0/16"),
-        "{text}"
-    );
+    assert!(!text.contains("fd00") && !text.contains("! -s 10.5.0.0/16 -d 10.5.0.0/16"), "{text}");
 }
 
 #[test]
 fn insertion_moves_the_jump_to_the_front() {
-    let first = Ruleset {
-        forward_insert: true,
-        ..rules()
-    };
+    let first = Ruleset { forward_insert: true, ..rules() };
     let there = written(&rules(), EMPTY);
     let with_reject = there.replace("-A FORWARD -m", "-A FORWARD -j REJECT\n-A FORWARD -m");
     let after = written(&first, &with_reject);
-    let forward: Vec<&str> = after
-        .lines()
-        .filter(|line| line.starts_with("-A FORWARD"))
-        .collect();
-    assert!(
-        forward[0].ends_with("FLANNEL-FWD") && forward.len() == 2,
-        "{forward:?}"
-    );
+    let forward: Vec<&str> = after.lines().filter(|line| line.starts_with("-A FORWARD")).collect();
+    assert!(forward[0].ends_with("FLANNEL-FWD") && forward.len() == 2, "{forward:?}");
     assert_eq!(payload(&first, &after), None);
     // An appended jump may be at any position.
     assert_eq!(payload(&rules(), &with_reject), None);
@@ -260,10 +229,7 @@ fn rules_of_old_versions_are_removed() {
     );
     let nothing = Ruleset::empty(Family::V4);
     let gone = written(&nothing, &after);
-    assert!(
-        !gone.contains("FLANNEL") && gone.contains("1.2.3.0/24"),
-        "{gone}"
-    );
+    assert!(!gone.contains("FLANNEL") && gone.contains("1.2.3.0/24"), "{gone}");
     assert_eq!(payload(&nothing, &gone), None);
 }
 
@@ -275,10 +241,7 @@ fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> R
         hosts: &addresses(&["192.168.56.101", "fd00:56::101"]),
         peers: &addresses(peers),
     };
-    Ruleset {
-        encap: guard(rules.family, ends, guard_options(unknown_senders)),
-        ..rules
-    }
+    Ruleset { encap: guard(rules.family, ends, guard_options(unknown_senders)), ..rules }
 }
 
 #[test]
@@ -303,11 +266,7 @@ fn the_encapsulation_port_is_guarded() {
     );
     let saved = raw.replace("\n-A", "\n[7:900] -A");
     assert_eq!(iptables_text::unknown_senders(&saved, 0), Some(7));
-    assert_eq!(
-        iptables_text::unknown_senders(raw, 0),
-        None,
-        "the output has no counts"
-    );
+    assert_eq!(iptables_text::unknown_senders(raw, 0), None, "the output has no counts");
     // Without options there is no guard.
     let no_addresses = BTreeSet::new();
     let port = Ends {
@@ -334,14 +293,8 @@ fn nodes_inside_the_pod_network_are_not_pods() {
         ..Ruleset::empty(Family::V4)
     };
     let text = payload(&rules, "").unwrap();
-    assert!(
-        !text.contains(" -s 10.5.0.0/16") && text.contains(" -s 10.5.1.0/24 "),
-        "{text}"
-    );
-    assert!(
-        text.contains("-A FLANNEL-ENCAP -m addrtype --src-type LOCAL -m comment"),
-        "{text}"
-    );
+    assert!(!text.contains(" -s 10.5.0.0/16") && text.contains(" -s 10.5.1.0/24 "), "{text}");
+    assert!(text.contains("-A FLANNEL-ENCAP -m addrtype --src-type LOCAL -m comment"), "{text}");
 }
 
 #[test]
@@ -394,9 +347,9 @@ fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
                 .iter()
                 .enumerate()
                 .for_each(|(at, value)| leaves(value, &format!("{path}/{at}"), out)),
-            serde_json::Value::Object(map) => map
-                .iter()
-                .for_each(|(key, value)| leaves(value, &format!("{path}/{key}"), out)),
+            serde_json::Value::Object(map) => {
+                map.iter().for_each(|(key, value)| leaves(value, &format!("{path}/{key}"), out))
+            }
             serde_json::Value::Null => {}
             _ => out.push(path.to_owned()),
         }
@@ -415,30 +368,18 @@ fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
         out.push((format!("without {item}"), without));
         if kind == "rule" {
             let mut twice = listing.clone();
-            twice["nftables"]
-                .as_array_mut()
-                .unwrap()
-                .insert(at, item.clone());
+            twice["nftables"].as_array_mut().unwrap().insert(at, item.clone());
             out.push((format!("twice {item}"), twice));
         }
-        for field in checked
-            .iter()
-            .filter(|field| !item[&kind][**field].is_null())
-        {
+        for field in checked.iter().filter(|field| !item[&kind][**field].is_null()) {
             let mut paths = Vec::new();
-            leaves(
-                &item[&kind][*field],
-                &format!("/nftables/{at}/{kind}/{field}"),
-                &mut paths,
-            );
+            leaves(&item[&kind][*field], &format!("/nftables/{at}/{kind}/{field}"), &mut paths);
             for path in paths {
                 let mut changed = listing.clone();
                 let leaf = changed.pointer_mut(&path).unwrap();
                 // The table's family allows no other protocol, and nft refuses it.
                 if path.ends_with("/payload/protocol")
-                    && leaf
-                        .as_str()
-                        .is_some_and(|protocol| protocol.starts_with("ip"))
+                    && leaf.as_str().is_some_and(|protocol| protocol.starts_with("ip"))
                 {
                     continue;
                 }
@@ -485,10 +426,7 @@ fn nft_output_is_recognised() {
             let holds = |rules: &Ruleset| nftables_text::holds(rules, listing.as_ref());
             assert!(holds(&rules), "{rules:?}\n{listing:?}");
             for (what, changed) in listing.as_ref().map(changes).unwrap_or_default() {
-                assert!(
-                    !nftables_text::holds(&rules, Some(&changed)),
-                    "unnoticed: {what}"
-                );
+                assert!(!nftables_text::holds(&rules, Some(&changed)), "unnoticed: {what}");
             }
             let mut other = rules.clone();
             if let Some(masquerade) = &mut other.masquerade {
@@ -509,11 +447,7 @@ fn nft_output_is_recognised() {
 #[test]
 fn iptables_output_is_recognised() {
     for family in Family::ALL {
-        for unknown_senders in [
-            UnknownSenders::Off,
-            UnknownSenders::Count,
-            UnknownSenders::Drop,
-        ] {
+        for unknown_senders in [UnknownSenders::Off, UnknownSenders::Count, UnknownSenders::Drop] {
             let peers = ["192.168.56.102", "fd00:56::102", "fd00:56:0:0:1::"];
             let rules = guarded(rules_of(family, &options()), unknown_senders, &peers);
             for variant in ["nft", "legacy"] {
@@ -542,16 +476,8 @@ fn nft_states(family: Family) -> [Ruleset; 6] {
         empty(),
         plain(),
         guarded(empty(), UnknownSenders::Off, &[]),
-        guarded(
-            plain(),
-            UnknownSenders::Count,
-            &["192.168.56.102", "fd00:56::102"],
-        ),
-        guarded(
-            plain(),
-            UnknownSenders::Drop,
-            &["192.168.56.103", "fd00:56::103"],
-        ),
+        guarded(plain(), UnknownSenders::Count, &["192.168.56.102", "fd00:56::102"]),
+        guarded(plain(), UnknownSenders::Drop, &["192.168.56.103", "fd00:56::103"]),
         guarded(
             plain(),
             UnknownSenders::Drop,
@@ -626,9 +552,7 @@ fn nft_removes_the_iptables_set() {
     let listings = |removal: &str| -> Vec<serde_json::Value> {
         let list = "for t in nat filter raw; do nft -j -a list table ip $t; done";
         let text = netns(&format!("{script}\nnft -f - <<'X'\n{removal}X\n{list}"));
-        text.lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let removal =
         |listings: &[_]| nftables_text::iptables_removal(listings, &OtherDaemons::default());
@@ -636,10 +560,7 @@ fn nft_removes_the_iptables_set() {
     assert_eq!(words.len(), 3, "{words:?}");
     let after = listings(&script);
     let text = format!("{after:?}");
-    assert!(
-        !text.contains("FLANNEL") && text.contains("1.2.3.4"),
-        "{text}"
-    );
+    assert!(!text.contains("FLANNEL") && text.contains("1.2.3.4"), "{text}");
     assert_eq!(removal(&after), None);
 }
 
@@ -650,10 +571,7 @@ fn everything_of_ours_is_cleared() {
     let work = || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
         let sh = |script: &str| {
-            let output = std::process::Command::new("sh")
-                .args(["-ec", script])
-                .output()
-                .unwrap();
+            let output = std::process::Command::new("sh").args(["-ec", script]).output().unwrap();
             assert!(
                 output.status.success(),
                 "{script}: {}",
@@ -674,10 +592,7 @@ fn everything_of_ours_is_cleared() {
                 .collect::<Vec<_>>()
                 .join("\n")
         };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let before = all();
         let dry = runtime.block_on(clear(true));
         assert_eq!(all(), before, "a dry run changes nothing");
@@ -700,44 +615,27 @@ fn everything_of_ours_is_cleared() {
 fn other_encapsulations_than_one_port_are_guarded() {
     let rules = |family: Family, encapsulation: Encapsulation| {
         let none = BTreeSet::new();
-        let ends = Ends {
-            encapsulation,
-            pods: Some(networks(Family::V4)),
-            hosts: &none,
-            peers: &none,
-        };
+        let ends =
+            Ends { encapsulation, pods: Some(networks(Family::V4)), hosts: &none, peers: &none };
         Ruleset {
             encap: guard(family, ends, guard_options(UnknownSenders::Count)),
             ..Ruleset::empty(family)
         }
     };
-    let several = Encapsulation::Udp {
-        ports: Dual::Both(51820, 51821),
-        outer: None,
-    };
+    let several = Encapsulation::Udp { ports: Dual::Both(51820, 51821), outer: None };
     for (encapsulation, iptables, nft) in [
-        (
-            several,
-            "-p udp -m multiport --dports 51820,51821",
-            "udp dport { 51820, 51821 }",
-        ),
+        (several, "-p udp -m multiport --dports 51820,51821", "udp dport { 51820, 51821 }"),
         (Encapsulation::Ipip, "-p 4", "ip protocol 4"),
     ] {
         let rules = rules(Family::V4, encapsulation);
         let saved = written(&rules, EMPTY);
-        assert!(
-            saved.contains(&format!("-A PREROUTING {iptables} -m comment")),
-            "{saved}"
-        );
+        assert!(saved.contains(&format!("-A PREROUTING {iptables} -m comment")), "{saved}");
         for name in ["4", "ipencap", "ipv4"] {
             let saved = saved.replace("-p 4 ", &format!("-p {name} "));
             assert_eq!(payload(&rules, &saved), None, "{name}");
         }
         let script = nftables_text::script(&rules, None);
-        assert!(
-            script.contains(&format!("{nft} fib daddr type local")),
-            "{script}"
-        );
+        assert!(script.contains(&format!("{nft} fib daddr type local")), "{script}");
     }
     let over_v6 = rules(Family::V6, Encapsulation::Ipip);
     assert_eq!(over_v6.encap, None, "it has no packets over IPv6");
@@ -792,11 +690,7 @@ fn lines_of(saved: &str, number: usize) -> Vec<&str> {
                 .is_some_and(|net| net.starts_with(&network)),
         }
     };
-    saved
-        .lines()
-        .filter(|line| line.starts_with("-A"))
-        .filter(is)
-        .collect()
+    saved.lines().filter(|line| line.starts_with("-A")).filter(is).collect()
 }
 
 proptest! {
@@ -901,8 +795,7 @@ impl SharedTable {
     fn sync(&mut self, rules: &Ruleset) -> Option<serde_json::Value> {
         let listing = self.listing();
         if !nftables_text::holds(rules, listing.as_ref()) {
-            self.0
-                .push_str(&nftables_text::script(rules, listing.as_ref()));
+            self.0.push_str(&nftables_text::script(rules, listing.as_ref()));
         }
         self.listing()
     }
@@ -918,11 +811,7 @@ fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
     table.sync(a);
     assert!(table.holds(a), "{damage}\n{}", table.0);
     // An unknown chain causes a replacement of the table with the guards of other daemons, which those restore.
-    assert!(
-        !unhurt || table.holds(b) || damage.contains("add chain"),
-        "{damage}\n{}",
-        table.0
-    );
+    assert!(!unhurt || table.holds(b) || damage.contains("add chain"), "{damage}\n{}", table.0);
     table.sync(b);
     assert!(table.holds(a) && table.holds(b), "{damage}\n{}", table.0);
     table
@@ -930,22 +819,12 @@ fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
 
 /// Removes the rules of daemon `a` and checks that the rules of daemon `b` stay. The removal of the last daemon's rules deletes the table.
 fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &str) {
-    let gone = Ruleset {
-        others: a.others.clone(),
-        ..Ruleset::empty(Family::V4)
-    };
-    assert!(nftables_text::is_shared(
-        &table.listing().unwrap(),
-        Family::V4,
-        &a.others
-    ));
+    let gone = Ruleset { others: a.others.clone(), ..Ruleset::empty(Family::V4) };
+    assert!(nftables_text::is_shared(&table.listing().unwrap(), Family::V4, &a.others));
     let listing = table.sync(&gone).unwrap();
     assert!(table.holds(b) && table.holds(&gone), "{}", table.0);
     assert!(!listing.to_string().contains(network_of_a), "{listing}");
-    let unknown = OtherDaemons {
-        unknown: true,
-        ..OtherDaemons::default()
-    };
+    let unknown = OtherDaemons { unknown: true, ..OtherDaemons::default() };
     assert_eq!(nftables_text::unserved(&listing, &unknown).len(), 1);
     let last = table.sync(&Ruleset::empty(Family::V4));
     assert_eq!(last, None, "the last daemon removes the table");
@@ -973,10 +852,8 @@ fn two_daemons_share_the_nftables_table() {
 
 /// Runs a shell script in an empty network namespace and returns its output.
 pub(crate) fn netns(script: &str) -> String {
-    let output = std::process::Command::new("unshare")
-        .args(["-n", "sh", "-ec", script])
-        .output()
-        .unwrap();
+    let output =
+        std::process::Command::new("unshare").args(["-n", "sh", "-ec", script]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}\n{errors}");
     String::from_utf8(output.stdout).unwrap()
@@ -997,10 +874,7 @@ fn isolated(test: impl AsyncFnOnce() + Send) {
         use nix::sched::CloneFlags;
         nix::sched::unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
         sh("mount --make-rprivate /");
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(test());
     };
     std::thread::scope(|scope| scope.spawn(run).join()).unwrap();
@@ -1008,10 +882,7 @@ fn isolated(test: impl AsyncFnOnce() + Send) {
 
 /// Runs a shell script in the namespaces of this thread, and returns its output.
 fn sh(script: &str) -> String {
-    let output = std::process::Command::new("sh")
-        .args(["-ec", script])
-        .output()
-        .unwrap();
+    let output = std::process::Command::new("sh").args(["-ec", script]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}: {errors}");
     String::from_utf8(output.stdout).unwrap()
@@ -1129,12 +1000,7 @@ fn cleanup_reports_what_no_program_could_look_at() {
         ("programs that do nothing", &both, Some("true"), false),
         ("programs that print garbage", &both, Some("echo x"), false),
         ("iptables that crashes", &["iptables"], Some("exit 1"), true),
-        (
-            "iptables that does nothing",
-            &["iptables"],
-            Some("true"),
-            true,
-        ),
+        ("iptables that does nothing", &["iptables"], Some("true"), true),
         ("no nft", &["nft"], None, true),
         ("all programs", &nothing, None, true),
     ] {
@@ -1160,14 +1026,9 @@ fn cleanup_reports_what_no_program_could_look_at() {
                         _ => format!("$(ls | grep tables) {legacy}"),
                     };
                     let replace = script.map_or("rm -f $name".to_owned(), |script| {
-                        format!(
-                            "rm -f $name; printf '{}' >$name; chmod +x $name",
-                            stub(script)
-                        )
+                        format!("rm -f $name; printf '{}' >$name; chmod +x $name", stub(script))
                     });
-                    sh(&format!(
-                        "cd /usr/sbin; for name in {names}; do {replace}; done"
-                    ));
+                    sh(&format!("cd /usr/sbin; for name in {names}; do {replace}; done"));
                 }
                 let cleared = clear(false).await;
                 let is_empty = cleared.errors.is_empty();
@@ -1194,14 +1055,8 @@ fn rules_in_other_words_are_recognised() {
         ("--mark 0x4000/0x4000", "--mark 16384/16384"),
         ("10.5.0.0/16", "10.5.0.0/255.255.0.0"),
         ("192.168.56.102/32", "192.168.56.102"),
-        (
-            "-s 10.5.1.0/24 -d 10.5.0.0/16",
-            "-d 10.5.0.0/16 -s 10.5.1.0/24",
-        ),
-        (
-            "! -s 10.5.0.0/16 -d 10.5.1.0/24",
-            "-d 10.5.1.0/24 ! -s 10.5.0.0/16",
-        ),
+        ("-s 10.5.1.0/24 -d 10.5.0.0/16", "-d 10.5.0.0/16 -s 10.5.1.0/24"),
+        ("! -s 10.5.0.0/16 -d 10.5.1.0/24", "-d 10.5.1.0/24 ! -s 10.5.0.0/16"),
         ("\"flanneld masq\"", "flanneld masq"),
         ("-p udp -m udp --dport", "-p 17 -m udp --dport"),
         (
@@ -1226,10 +1081,7 @@ fn rules_in_other_words_are_recognised() {
     for (ours, theirs) in [
         ("\"prio\":-300", "\"prio\":\"raw\""),
         ("\"prio\":100", "\"prio\":\"srcnat\""),
-        (
-            "\"192.168.56.102\"",
-            "{\"elem\":{\"val\":\"192.168.56.102\"}}",
-        ),
+        ("\"192.168.56.102\"", "{\"elem\":{\"val\":\"192.168.56.102\"}}"),
         ("\"right\":16384", "\"right\":\"0x00004000\""),
     ] {
         assert!(text.contains(ours), "{ours} {text}");

@@ -22,17 +22,9 @@ pub(crate) fn failure(
             }),
         }
     } else if program == "nft" && words.contains("No such file or directory") {
-        ProgramError::NotFound {
-            command,
-            status,
-            words: words.to_owned(),
-        }
+        ProgramError::NotFound { command, status, words: words.to_owned() }
     } else {
-        ProgramError::Refused {
-            command,
-            status,
-            words: words.to_owned(),
-        }
+        ProgramError::Refused { command, status, words: words.to_owned() }
     }
 }
 
@@ -55,11 +47,7 @@ fn lock_holder(file: &Path) -> Option<String> {
 
 /// Returns the variant of iptables, from the output of `iptables --version`.
 pub(crate) fn variant(version: &str) -> Variant {
-    if version.contains("nf_tables") {
-        Variant::Nft
-    } else {
-        Variant::Legacy
-    }
+    if version.contains("nf_tables") { Variant::Nft } else { Variant::Legacy }
 }
 
 #[cfg(test)]
@@ -84,42 +72,26 @@ mod tests {
     #[test]
     fn failure_is_known_by_the_words_of_the_program() {
         let failed = |program: &str, words: &str| {
-            failure(
-                program,
-                format!("{program} x"),
-                ExitStatus::from_raw(4 << 8),
-                words,
-            )
+            failure(program, format!("{program} x"), ExitStatus::from_raw(4 << 8), words)
         };
         let lock = "Another app is currently holding the xtables lock; still 1s 0us time ahead to have a chance to grab the lock...\n";
         let locked = failed("iptables-legacy-restore", lock);
         assert_eq!(
             (locked.code(), locked.detail()),
-            (
-                "rules-locked",
-                Detail::RulesLocked {
-                    file: "/run/xtables.lock".into()
-                }
-            )
+            ("rules-locked", Detail::RulesLocked { file: "/run/xtables.lock".into() })
         );
         let absent = "Error: No such file or directory\nlist table ip nat\n              ^^^\n";
         assert_eq!(failed("nft", absent).code(), "rules-object-missing");
         // iptables prints this for a match or target that the kernel lacks.
         assert_eq!(failed("iptables-restore", absent).code(), "rules-refused");
-        let refused = failed(
-            "nft",
-            "Error: Could not process rule: Operation not supported\n",
-        );
+        let refused = failed("nft", "Error: Could not process rule: Operation not supported\n");
         assert_eq!(refused.code(), "rules-refused");
         assert_eq!(
             refused.to_string(),
             "nft x failed with exit status: 4: Error: Could not process rule: Operation not supported"
         );
         assert_eq!(
-            (
-                variant("iptables v1.8.10 (nf_tables)"),
-                variant("iptables v1.8.10 (legacy)")
-            ),
+            (variant("iptables v1.8.10 (nf_tables)"), variant("iptables v1.8.10 (legacy)")),
             (Variant::Nft, Variant::Legacy)
         );
     }

@@ -30,10 +30,7 @@ const SETS: u64 = 48;
 const BATCH: usize = 48;
 
 fn variable(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(otherwise)
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 #[test]
@@ -88,10 +85,7 @@ fn kernel_drops_what_the_walk_predicts() {
         wrong.len(),
         wrong[..wrong.len().min(3)].join("\n")
     );
-    assert!(
-        perhaps * 20 <= packets,
-        "{perhaps} of {packets} are perhaps"
-    );
+    assert!(perhaps * 20 <= packets, "{perhaps} of {packets} are perhaps");
     assert!(
         passed * 8 > packets && passed * 8 < packets * 7,
         "{passed} of {packets} passed: that shows little"

@@ -123,32 +123,17 @@ impl std::error::Error for InstallError {
 /// # Errors
 /// Returns an error if the installer cannot read the source or cannot write the destination. After an error, the destination is unchanged.
 pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
-    let failed = |failure| InstallError {
-        destination: destination.to_owned(),
-        failure,
-    };
-    let reading = |cause| {
-        failed(Failure::Read {
-            source: source.to_owned(),
-            cause,
-        })
-    };
+    let failed = |failure| InstallError { destination: destination.to_owned(), failure };
+    let reading = |cause| failed(Failure::Read { source: source.to_owned(), cause });
     let mut from = File::open(source).map_err(reading)?;
     let kind = from.metadata().map_err(reading)?;
     if !kind.is_file() {
-        return Err(failed(Failure::NotRegular {
-            source: source.to_owned(),
-        }));
+        return Err(failed(Failure::NotRegular { source: source.to_owned() }));
     }
     let (mut to, temporary) = create_temporary(destination).map_err(failed)?;
     let placed = copy(&mut from, &mut to, kind.permissions().mode() & 0o7777)
         .and_then(|()| std::fs::rename(&temporary, destination))
-        .map_err(|cause| {
-            failed(Failure::Write {
-                temporary: temporary.clone(),
-                cause,
-            })
-        });
+        .map_err(|cause| failed(Failure::Write { temporary: temporary.clone(), cause }));
     if placed.is_err() {
         let _ = std::fs::remove_file(&temporary);
         return placed;
@@ -161,9 +146,7 @@ pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
 }
 
 fn folder_of(path: &Path) -> &Path {
-    path.parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."))
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Creates an empty temporary file in the destination's folder. Container runtimes do not read a file with this
@@ -178,9 +161,7 @@ fn create_temporary(destination: &Path) -> Result<(File, PathBuf), Failure> {
             return Ok((file, path));
         }
     }
-    Err(Failure::NoNameFree {
-        prefix: format!(".{name}.tmp"),
-    })
+    Err(Failure::NoNameFree { prefix: format!(".{name}.tmp") })
 }
 
 /// Opens or creates the file at this path and locks the file. Returns `None` if another installer holds the lock, or
@@ -191,10 +172,7 @@ fn claim(path: &Path) -> io::Result<Option<File>> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         Err(_) => {
             // Open only a regular file with one name: a link must not be followed, and opening a pipe would block.
-            if !path
-                .symlink_metadata()
-                .is_ok_and(|known| known.is_file() && known.nlink() == 1)
-            {
+            if !path.symlink_metadata().is_ok_and(|known| known.is_file() && known.nlink() == 1) {
                 return Ok(None);
             }
             let Ok(file) = OpenOptions::new().write(true).open(path) else {

@@ -112,10 +112,9 @@ fn place(source: &OsString, destination: &OsString) -> Result<(), Failure> {
 
 fn remove(file: &Path) -> Result<(), Failure> {
     match std::fs::remove_file(file) {
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(Failure::Remove {
-            file: file.to_owned(),
-            cause,
-        }),
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+            Err(Failure::Remove { file: file.to_owned(), cause })
+        }
         _ => Ok(()),
     }
 }

@@ -18,11 +18,9 @@ fn install_copies_content_and_mode_and_leaves_nothing_else() {
     let (source, folder) = (root.path().join("source"), root.path().join("bin"));
     std::fs::create_dir(&folder).unwrap();
     let destination = folder.join("flannel");
-    for (content, mode) in [
-        ("first", 0o755),
-        ("second, longer than the first", 0o644),
-        ("3", 0o4755),
-    ] {
+    for (content, mode) in
+        [("first", 0o755), ("second, longer than the first", 0o644), ("3", 0o4755)]
+    {
         std::fs::write(&source, content).unwrap();
         std::fs::set_permissions(&source, std::fs::Permissions::from_mode(mode)).unwrap();
         install(&source, &destination).unwrap();
@@ -43,10 +41,7 @@ fn open_old_file_stays_readable() {
     let mut text = String::new();
     open.read_to_string(&mut text).unwrap();
     assert_eq!(
-        (
-            text.as_str(),
-            std::fs::read_to_string(&destination).unwrap().as_str()
-        ),
+        (text.as_str(), std::fs::read_to_string(&destination).unwrap().as_str()),
         ("old", "new")
     );
 }
@@ -80,12 +75,7 @@ fn failure_names_the_file_and_leaves_nothing() {
     assert_eq!(left(root.path()), ["folder", "source"]);
 
     let cases = [
-        (
-            root.path().join("none"),
-            destination.clone(),
-            "reading ",
-            "install-read",
-        ),
+        (root.path().join("none"), destination.clone(), "reading ", "install-read"),
         (
             root.path().to_owned(),
             destination.clone(),
@@ -101,14 +91,9 @@ fn failure_names_the_file_and_leaves_nothing() {
     ];
     for (source, destination, part, code) in cases {
         let error = install(&source, &destination).unwrap_err();
-        assert!(
-            error.to_string().contains(part) && error.code() == code,
-            "{error:?}"
-        );
+        assert!(error.to_string().contains(part) && error.code() == code, "{error:?}");
     }
-    let text = install(&source, &root.path().join("no/such/file"))
-        .unwrap_err()
-        .to_string();
+    let text = install(&source, &root.path().join("no/such/file")).unwrap_err().to_string();
     assert!(
         text.contains("creating a temporary file")
             && text.ends_with("check that the volume is mounted"),
@@ -148,8 +133,5 @@ fn installers_that_run_at_once_have_files_of_their_own() {
     std::fs::rename(&first.1, &destination).unwrap();
     let third = create_temporary(&destination).unwrap();
     assert_eq!(third.1, first.1);
-    assert_ne!(
-        third.0.metadata().unwrap().ino(),
-        first.0.metadata().unwrap().ino()
-    );
+    assert_ne!(third.0.metadata().unwrap().ino(), first.0.metadata().unwrap().ino());
 }

@@ -24,12 +24,7 @@ const CASES: &[(&str, &[&str], bool, &[&str])] = &[
     ("cp", &["-fr", "a", "b"], false, &["a"]),
     ("cp", &["a", "d"], true, &["a", "d/a"]),
     ("cp", &["a", "b"], true, &["a", "b"]),
-    (
-        "flannel-install",
-        &["cp", "-f", "a", "b"],
-        true,
-        &["a", "b"],
-    ),
+    ("flannel-install", &["cp", "-f", "a", "b"], true, &["a", "b"]),
     ("/bin/rm", &["-f", "a", "none"], true, &[]),
     ("rm", &["-f"], false, &["a"]),
     ("rm", &["d"], false, &["a"]),
@@ -49,28 +44,14 @@ fn each_name_does_its_work() {
         std::fs::write(root.path().join("a"), "content").unwrap();
         std::fs::create_dir(root.path().join("d")).unwrap();
         let output = called(name, root.path(), words);
-        assert_eq!(
-            output.status.code(),
-            Some(i32::from(!works)),
-            "{name} {words:?}: {output:?}"
-        );
-        assert_eq!(
-            output.stderr.is_empty(),
-            *works,
-            "{name} {words:?}: {output:?}"
-        );
+        assert_eq!(output.status.code(), Some(i32::from(!works)), "{name} {words:?}: {output:?}");
+        assert_eq!(output.stderr.is_empty(), *works, "{name} {words:?}: {output:?}");
         let mut found = Vec::new();
         for folder in ["", "d/"] {
-            for entry in std::fs::read_dir(root.path().join(folder))
-                .unwrap()
-                .map(Result::unwrap)
-            {
+            for entry in std::fs::read_dir(root.path().join(folder)).unwrap().map(Result::unwrap) {
                 if entry.file_type().unwrap().is_file() {
                     assert_eq!(std::fs::read_to_string(entry.path()).unwrap(), "content");
-                    found.push(format!(
-                        "{folder}{}",
-                        entry.file_name().into_string().unwrap()
-                    ));
+                    found.push(format!("{folder}{}", entry.file_name().into_string().unwrap()));
                 }
             }
         }

@@ -6,32 +6,21 @@ use proptest::prelude::*;
 const GOOD: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
 fn parsed(text: &str) -> Result<SubnetEnv, EnvError> {
-    parse(text.as_bytes()).map_err(|fault| EnvError {
-        path: "FILE".into(),
-        fault,
-    })
+    parse(text.as_bytes()).map_err(|fault| EnvError { path: "FILE".into(), fault })
 }
 
 #[test]
 fn grammar_is_that_of_go_flannels_plugin() {
     let env = parsed(GOOD).unwrap();
     assert_eq!(
-        (
-            env.networks[0].to_string(),
-            env.subnets[0].to_string(),
-            env.mtu,
-            env.ip_masq
-        ),
+        (env.networks[0].to_string(), env.subnets[0].to_string(), env.mtu, env.ip_masq),
         ("10.244.0.0/16".into(), "10.244.7.0/24".into(), 1450, true)
     );
     assert_eq!(parsed(&GOOD.replace('\n', "\r\n")).unwrap(), env);
     let env =
         parsed(&format!("{GOOD}FLANNEL_NETWORK=10.1.0.0/16,10.2.0.0/16,10.1.9.9/16\nFLANNEL_IPMASQ=yes\nFLANNEL_IPV6_NETWORK=fd00::/48\n")).unwrap();
     assert_eq!(
-        env.networks
-            .iter()
-            .map(IpNet::to_string)
-            .collect::<Vec<_>>(),
+        env.networks.iter().map(IpNet::to_string).collect::<Vec<_>>(),
         ["10.1.0.0/16", "10.2.0.0/16", "fd00::/48"]
     );
     assert!(!env.ip_masq);
@@ -50,14 +39,7 @@ fn grammar_is_that_of_go_flannels_plugin() {
         assert!(error.contains(named), "{line}: {error}");
     }
     let error = parsed("").unwrap_err().to_string();
-    for key in [
-        "NETWORK",
-        "IPV6_NETWORK",
-        "SUBNET",
-        "IPV6_SUBNET",
-        "MTU",
-        "IPMASQ",
-    ] {
+    for key in ["NETWORK", "IPV6_NETWORK", "SUBNET", "IPV6_SUBNET", "MTU", "IPMASQ"] {
         assert!(error.contains(&format!("FLANNEL_{key}")), "{error}");
     }
 }
@@ -66,11 +48,7 @@ fn grammar_is_that_of_go_flannels_plugin() {
 fn unusable_file_is_an_error_without_a_wait() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    nix::unistd::mkfifo(
-        &path("pipe"),
-        nix::sys::stat::Mode::from_bits_truncate(0o600),
-    )
-    .unwrap();
+    nix::unistd::mkfifo(&path("pipe"), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
     std::fs::write(path("long"), "#".repeat(65 * 1024)).unwrap();
     std::fs::write(path("binary"), [0xff, 0xfe, 0, b'\n']).unwrap();
     for (name, words) in [
@@ -80,21 +58,12 @@ fn unusable_file_is_an_error_without_a_wait() {
         ("binary", "is missing"),
     ] {
         let error = load(&path(name), Duration::from_secs(600)).unwrap_err();
-        assert!(
-            error.code == INTERNAL && error.msg.contains(words),
-            "{name}: {error:?}"
-        );
+        assert!(error.code == INTERNAL && error.msg.contains(words), "{name}: {error:?}");
     }
-    assert_eq!(
-        load(&path("none"), Duration::ZERO).unwrap_err().code,
-        TRY_AGAIN_LATER
-    );
+    assert_eq!(load(&path("none"), Duration::ZERO).unwrap_err().code, TRY_AGAIN_LATER);
     std::fs::write(path("file"), GOOD).unwrap();
     std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
-    assert!(
-        load(&path("link"), Duration::ZERO).is_ok(),
-        "an operator's link is followed"
-    );
+    assert!(load(&path("link"), Duration::ZERO).is_ok(), "an operator's link is followed");
 }
 
 proptest! {
@@ -112,28 +81,17 @@ fn differences(text: &str) -> Vec<String> {
     };
     let daemon = run_dir::subnet_env::parse(text.as_bytes());
     let of = |nets: &[IpNet], ipv4: bool| {
-        let nets = nets
-            .iter()
-            .filter(|net| matches!(net, IpNet::V4(_)) == ipv4);
+        let nets = nets.iter().filter(|net| matches!(net, IpNet::V4(_)) == ipv4);
         nets.map(IpNet::to_string).collect::<Vec<_>>().join(" ")
     };
     let net = |net: Option<IpNet>| net.map(|net| net.to_string());
     let compared = [
         (of(&ours.networks, true), net(daemon.network.map(IpNet::V4))),
-        (
-            of(&ours.networks, false),
-            net(daemon.v6_network.map(IpNet::V6)),
-        ),
+        (of(&ours.networks, false), net(daemon.v6_network.map(IpNet::V6))),
         (of(&ours.subnets, true), net(daemon.subnet.map(IpNet::V4))),
-        (
-            of(&ours.subnets, false),
-            net(daemon.v6_subnet.map(IpNet::V6)),
-        ),
+        (of(&ours.subnets, false), net(daemon.v6_subnet.map(IpNet::V6))),
         (ours.mtu.to_string(), daemon.mtu.map(|mtu| mtu.to_string())),
-        (
-            ours.ip_masq.to_string(),
-            daemon.ip_masq.map(|is| is.to_string()),
-        ),
+        (ours.ip_masq.to_string(), daemon.ip_masq.map(|is| is.to_string())),
     ];
     // The daemon's reader skips a list, a network under the key of the other family, and a flag that is neither true nor false.
     let differs = |(ours, daemon): &(String, Option<String>)| {
@@ -155,11 +113,7 @@ fn daemon_only_forms_are_not_values_here() {
         (" FLANNEL_MTU=1400", false),
         ("FLANNEL_MTU : 1400", false),
     ] {
-        assert_eq!(
-            run_dir::subnet_env::parse(line.as_bytes()).mtu,
-            Some(1400),
-            "{line}"
-        );
+        assert_eq!(run_dir::subnet_env::parse(line.as_bytes()).mtu, Some(1400), "{line}");
         let here = parsed(&format!("{GOOD}{line}\n"));
         assert_eq!(here.is_err(), refused, "{line}: {here:?}");
         assert!(here.map_or(true, |env| env.mtu == 1450), "{line}");
@@ -167,10 +121,7 @@ fn daemon_only_forms_are_not_values_here() {
     // For the plugin, only an unquoted `true` is true.
     let quoted = format!("{GOOD}FLANNEL_IPMASQ=\"true\"\n");
     assert_eq!(
-        (
-            parsed(&quoted).unwrap().ip_masq,
-            run_dir::subnet_env::parse(quoted.as_bytes()).ip_masq
-        ),
+        (parsed(&quoted).unwrap().ip_masq, run_dir::subnet_env::parse(quoted.as_bytes()).ip_masq),
         (false, Some(true))
     );
 }

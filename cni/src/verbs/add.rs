@@ -17,20 +17,12 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
         AttachmentStore::create(folder).map_err(|why| failed("opening", folder, &why))?;
     let name = attachment_store::name(&call.attachment);
     let writing = |why| failed("writing", &attachment_store.path(&name), &why);
-    let earlier = attachment_store
-        .read(&name)
-        .map_err(reading(&attachment_store, &name))?;
+    let earlier = attachment_store.read(&name).map_err(reading(&attachment_store, &name))?;
     let there = match &earlier {
         // The plugin was killed during ADD. Undo that first, because the delegate would refuse an interface that it has already created.
         Some(saved) if saved.progress == Progress::Begun => {
-            undo_saved(
-                context,
-                &call.conf,
-                &saved.text,
-                &call.attachment,
-                &call.netns,
-            )
-            .map_err(|error| error.during("cleaning up after an interrupted ADD"))?;
+            undo_saved(context, &call.conf, &saved.text, &call.attachment, &call.netns)
+                .map_err(|error| error.during("cleaning up after an interrupted ADD"))?;
             false
         }
         // An attachment in use must keep its file and its interface if the delegate refuses this ADD.
@@ -41,9 +33,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
         None => false,
     };
     if !there {
-        attachment_store
-            .write(&name, &text, Progress::Begun)
-            .map_err(writing)?;
+        attachment_store.write(&name, &text, Progress::Begun).map_err(writing)?;
     }
     let order = Order {
         program: &netconf.program,
@@ -55,9 +45,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
     match context.delegate.call(&order).and_then(result) {
         Ok(printed) => {
             if there {
-                attachment_store
-                    .write(&name, &text, Progress::Done)
-                    .map_err(writing)?;
+                attachment_store.write(&name, &text, Progress::Done).map_err(writing)?;
             } else {
                 attachment_store.finish(&name).map_err(writing)?;
             }
@@ -104,10 +92,7 @@ fn result(printed: Vec<u8>) -> Result<Vec<u8>, Failure> {
     match serde_json::from_slice::<serde_json::Value>(&printed) {
         Ok(result) if result.is_object() => Ok(printed),
         _ => {
-            let text: String = String::from_utf8_lossy(&printed)
-                .chars()
-                .take(500)
-                .collect();
+            let text: String = String::from_utf8_lossy(&printed).chars().take(500).collect();
             Err(Failure::Failed(
                 CniError::new(DECODING_FAILURE, "the delegate succeeded without a result")
                     .details(format!("it printed {text:?}")),

@@ -20,14 +20,9 @@ pub(super) fn check(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     let saved = found.and_then(|found| Netconf::read(&found.saved.text));
     let mut netconf = saved.map_or_else(|| Netconf::build(&call.conf, Duration::ZERO), Ok)?;
     // The result has the version of the current configuration, which may be newer than that at ADD.
-    netconf.object.insert(
-        "cniVersion".to_owned(),
-        call.conf.cni_version.as_str().into(),
-    );
+    netconf.object.insert("cniVersion".to_owned(), call.conf.cni_version.as_str().into());
     if let Some(result) = &call.conf.prev_result {
-        netconf
-            .object
-            .insert("prevResult".to_owned(), result.clone());
+        netconf.object.insert("prevResult".to_owned(), result.clone());
     }
     let text = encode(&netconf.object);
     let order = Order {
@@ -37,15 +32,9 @@ pub(super) fn check(call: &Call, context: Context<'_>) -> Result<(), CniError> {
         netns: &call.netns,
         netconf: text.as_bytes(),
     };
-    match context
-        .delegate
-        .call(&order)
-        .map_err(|failure| failure.into_error())
-    {
+    match context.delegate.call(&order).map_err(|failure| failure.into_error()) {
         Err(error) if is_missed_gateway(&error, &netconf) => Ok(()),
-        outcome => outcome
-            .map(drop)
-            .map_err(|error| error.during("failed to delegate check")),
+        outcome => outcome.map(drop).map_err(|error| error.during("failed to delegate check")),
     }
 }
 

@@ -19,13 +19,7 @@ pub(super) fn del(call: &Call, context: Context<'_>) -> Result<(), CniError> {
         let _ = attachment_store.remove(&own);
         return Ok(());
     };
-    undo_saved(
-        context,
-        &call.conf,
-        &found.saved.text,
-        &call.attachment,
-        &call.netns,
-    )?;
+    undo_saved(context, &call.conf, &found.saved.text, &call.attachment, &call.netns)?;
     // Go flannel's plugin names files after the container, so this file may belong to another interface. DEL of that interface or GC removes it.
     if found.name == own {
         attachment_store

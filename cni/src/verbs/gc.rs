@@ -19,10 +19,7 @@ pub(super) fn gc(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     if let Some(attachment_store) =
         AttachmentStore::open(folder).map_err(|why| failed("opening", folder, &why))?
     {
-        for entry in attachment_store
-            .entries()
-            .map_err(|why| failed("listing", folder, &why))?
-        {
+        for entry in attachment_store.entries().map_err(|why| failed("listing", folder, &why))? {
             if !is_valid(&entry, &valid)
                 && let Err(error) = collect(call, context, &attachment_store, &entry)
             {
@@ -37,24 +34,18 @@ pub(super) fn gc(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     match errors.into_iter().next() {
         None => Ok(()),
         Some(first) if count == 1 => Err(first),
-        Some(first) => Err(CniError {
-            msg: format!("{} (the first of {count} errors)", first.msg),
-            ..first
-        }),
+        Some(first) => {
+            Err(CniError { msg: format!("{} (the first of {count} errors)", first.msg), ..first })
+        }
     }
 }
 
 /// Reports whether a file of the store belongs to a valid attachment. A file without an interface in its name may belong to any interface of the container.
 fn is_valid(entry: &Entry, valid: &[Attachment]) -> bool {
     let fits = |attachment: &Attachment| {
-        entry
-            .interface
-            .as_ref()
-            .is_none_or(|interface| *interface == attachment.interface)
+        entry.interface.as_ref().is_none_or(|interface| *interface == attachment.interface)
     };
-    valid
-        .iter()
-        .any(|attachment| attachment.container == entry.container && fits(attachment))
+    valid.iter().any(|attachment| attachment.container == entry.container && fits(attachment))
 }
 
 /// Calls the delegate with DEL for an attachment and removes the attachment's file. Skips attachments of other networks.
@@ -69,9 +60,8 @@ fn collect(
             .remove(&entry.name)
             .map_err(|why| failed("removing", &attachment_store.path(&entry.name), &why))
     };
-    let read = attachment_store
-        .read(&entry.name)
-        .map_err(reading(attachment_store, &entry.name))?;
+    let read =
+        attachment_store.read(&entry.name).map_err(reading(attachment_store, &entry.name))?;
     let Some(saved) = read else {
         // A plugin that was killed before it wrote the file left this entry. The delegate had not been called.
         return forget();
@@ -99,14 +89,9 @@ fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<
         .iter()
         .map(|one| json!({ "containerID": one.container, "ifname": one.interface }))
         .collect();
-    netconf
-        .object
-        .insert("cni.dev/valid-attachments".to_owned(), list);
+    netconf.object.insert("cni.dev/valid-attachments".to_owned(), list);
     let text = encode(&netconf.object);
-    let nobody = Attachment {
-        container: String::new(),
-        interface: String::new(),
-    };
+    let nobody = Attachment { container: String::new(), interface: String::new() };
     let order = Order {
         program: &netconf.program,
         verb: Verb::Gc,
@@ -114,15 +99,9 @@ fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<
         netns: "",
         netconf: text.as_bytes(),
     };
-    match context
-        .delegate
-        .call(&order)
-        .map_err(|failure| failure.into_error())
-    {
+    match context.delegate.call(&order).map_err(|failure| failure.into_error()) {
         Err(error) if is_too_old(&error) => Ok(()),
-        outcome => outcome
-            .map(drop)
-            .map_err(|error| error.during("failed to delegate gc")),
+        outcome => outcome.map(drop).map_err(|error| error.during("failed to delegate gc")),
     }
 }
 

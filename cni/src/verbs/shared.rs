@@ -83,16 +83,11 @@ pub(super) fn find(
     attachment: &Attachment,
 ) -> Result<Option<Found>, CniError> {
     let name = attachment_store::name(attachment);
-    if let Some(saved) = attachment_store
-        .read(&name)
-        .map_err(reading(attachment_store, &name))?
-    {
+    if let Some(saved) = attachment_store.read(&name).map_err(reading(attachment_store, &name))? {
         return Ok(Some(Found { name, saved }));
     }
     let name = attachment.container.clone();
-    let saved = attachment_store
-        .read(&name)
-        .map_err(reading(attachment_store, &name))?;
+    let saved = attachment_store.read(&name).map_err(reading(attachment_store, &name))?;
     let ours =
         |saved: &attachment_store::Saved| network_of(&saved.text).as_ref() == Some(&conf.name);
     Ok(saved.filter(ours).map(|saved| Found { name, saved }))
@@ -130,13 +125,7 @@ pub(super) fn undo(
     attachment: &Attachment,
     netns: &str,
 ) -> Result<(), Failure> {
-    let order = Order {
-        program,
-        verb: Verb::Del,
-        attachment,
-        netns,
-        netconf,
-    };
+    let order = Order { program, verb: Verb::Del, attachment, netns, netconf };
     context.delegate.call(&order).map(drop)
 }
 

@@ -7,9 +7,7 @@ use crate::subnet_env;
 use std::time::Duration;
 
 pub(super) fn status(conf: &Conf) -> Result<(), CniError> {
-    subnet_env::load(&conf.subnet_file, Duration::ZERO).map_err(|error| CniError {
-        code: NOT_AVAILABLE,
-        ..error
-    })?;
+    subnet_env::load(&conf.subnet_file, Duration::ZERO)
+        .map_err(|error| CniError { code: NOT_AVAILABLE, ..error })?;
     status::obstacle(&conf.subnet_file).map_or(Ok(()), |why| Err(CniError::new(NOT_AVAILABLE, why)))
 }

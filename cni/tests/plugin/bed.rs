@@ -71,11 +71,7 @@ impl Answer {
 
     /// Returns the code of the CNI error, or 0 if the call succeeded.
     pub(crate) fn code(&self) -> u64 {
-        if self.exit == 0 {
-            0
-        } else {
-            self.error()["code"].as_u64().unwrap()
-        }
+        if self.exit == 0 { 0 } else { self.error()["code"].as_u64().unwrap() }
     }
 
     /// Panics if the call failed or printed text on standard error.
@@ -93,10 +89,7 @@ impl Bed {
 
     /// Creates a test environment for the plugin with this command line.
     pub(crate) fn of(plugin: String, stubs: &[&str]) -> Self {
-        let bed = Self {
-            folder: tempfile::tempdir().unwrap(),
-            plugin,
-        };
+        let bed = Self { folder: tempfile::tempdir().unwrap(), plugin };
         for folder in ["bin", "stub/held"] {
             fs::create_dir_all(bed.path(folder)).unwrap();
         }
@@ -117,19 +110,14 @@ impl Bed {
     /// Returns the default network configuration of the tests, with additional keys.
     pub(crate) fn conf(&self, more: &Value) -> String {
         let mut conf = json!({"name": "cbr0", "cniVersion": "1.1.0", "type": "flannel", "subnetFile": self.path("subnet.env"), "dataDir": self.path("data")});
-        conf.as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
+        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         conf.to_string()
     }
 
     /// Starts the plugin with these environment variables and this configuration. `through` is the command that runs the plugin, or empty.
     pub(crate) fn start(&self, through: &[&str], variables: &[(&str, &str)], conf: &str) -> Child {
-        let words: Vec<&str> = through
-            .iter()
-            .copied()
-            .chain(self.plugin.split_whitespace())
-            .collect();
+        let words: Vec<&str> =
+            through.iter().copied().chain(self.plugin.split_whitespace()).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]);
         command
@@ -174,11 +162,7 @@ impl Bed {
         interface: &str,
         conf: &str,
     ) -> Answer {
-        Answer::of(
-            self.start_for(verb, container, interface, conf)
-                .wait_with_output()
-                .unwrap(),
-        )
+        Answer::of(self.start_for(verb, container, interface, conf).wait_with_output().unwrap())
     }
 
     /// Runs the plugin for `eth0` of the container `c0ffee`, with the default configuration.
@@ -188,16 +172,9 @@ impl Bed {
 
     /// Runs the plugin with GC. The valid attachments are `eth0` of these containers.
     pub(crate) fn gc(&self, valid: &[&str]) -> Answer {
-        let list: Value = valid
-            .iter()
-            .map(|id| json!({"containerID": id, "ifname": "eth0"}))
-            .collect();
-        self.call_for(
-            "GC",
-            "",
-            "",
-            &self.conf(&json!({"cni.dev/valid-attachments": list})),
-        )
+        let list: Value =
+            valid.iter().map(|id| json!({"containerID": id, "ifname": "eth0"})).collect();
+        self.call_for("GC", "", "", &self.conf(&json!({"cni.dev/valid-attachments": list})))
     }
 
     /// Runs the plugin through another command, such as `unshare`, for `eth0` of the container `c0ffee`.
@@ -209,9 +186,7 @@ impl Bed {
             ("CNI_NETNS", "/run/netns/nowhere"),
         ];
         Answer::of(
-            self.start(through, &variables, &self.conf(&json!({})))
-                .wait_with_output()
-                .unwrap(),
+            self.start(through, &variables, &self.conf(&json!({}))).wait_with_output().unwrap(),
         )
     }
 

@@ -48,20 +48,8 @@ fn delegate() -> impl Strategy<Value = Map<String, Value>> {
         ("ipMasq", flags()),
         ("promiscMode", flags()),
         ("forceAddress", flags()),
-        (
-            "mtu",
-            vec![
-                json!(1300),
-                json!(9000),
-                json!(0),
-                json!(1450.0),
-                json!(1e3),
-            ],
-        ),
-        (
-            "bridge",
-            vec![json!("cni1"), json!("a<b>&c"), json!("br\u{e9}\u{2028}")],
-        ),
+        ("mtu", vec![json!(1300), json!(9000), json!(0), json!(1450.0), json!(1e3)]),
+        ("bridge", vec![json!("cni1"), json!("a<b>&c"), json!("br\u{e9}\u{2028}")]),
         ("vlan", vec![json!(7), json!([1, 2.5, -3]), json!(null)]),
         ("type", vec![json!("bridge"), json!("ptp"), json!("ipvlan")]),
         (
@@ -99,20 +87,12 @@ fn case() -> impl Strategy<Value = Case> {
         any::<bool>(),
         proptest::sample::select(vec!["", "OTHER=1\n"]),
     );
-    let versions = vec![
-        "", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0",
-    ];
+    let versions = vec!["", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
     let names = vec!["cbr0", "a.b-c_1", "n0"];
     (
         (families, rest),
-        (
-            proptest::sample::select(names),
-            proptest::sample::select(versions),
-        ),
-        (
-            proptest::option::weighted(0.8, delegate()),
-            proptest::option::weighted(0.5, ipam()),
-        ),
+        (proptest::sample::select(names), proptest::sample::select(versions)),
+        (proptest::option::weighted(0.8, delegate()), proptest::option::weighted(0.5, ipam())),
         some(vec![
             (
                 "runtimeConfig",
@@ -146,9 +126,7 @@ fn case() -> impl Strategy<Value = Case> {
 fn cases() -> Vec<Case> {
     let mut runner = TestRunner::deterministic();
     let case = case();
-    (0..CASES)
-        .map(|_| case.new_tree(&mut runner).unwrap().current())
-        .collect()
+    (0..CASES).map(|_| case.new_tree(&mut runner).unwrap().current()).collect()
 }
 
 fn outcome(plugin: &str, case: &Case) -> Outcome {
@@ -162,12 +140,7 @@ fn outcome(plugin: &str, case: &Case) -> Outcome {
     }
     let calls = ["ADD", "DEL"].map(|verb| bed.call_for(verb, "c0ffee", "eth0", &conf.to_string()));
     // Configurations may contain the path of the bed's folder, which differs between the two.
-    let folder = bed
-        .path("")
-        .to_str()
-        .unwrap()
-        .trim_end_matches('/')
-        .to_owned();
+    let folder = bed.path("").to_str().unwrap().trim_end_matches('/').to_owned();
     Outcome {
         exits: [calls[0].exit, calls[1].exit],
         received: ["ADD", "DEL"].map(|verb| {
@@ -175,9 +148,7 @@ fn outcome(plugin: &str, case: &Case) -> Outcome {
             Some(serde_json::from_str(&text).unwrap())
         }),
         calls: bed.calls(),
-        result: serde_json::from_str(&calls[0].stdout)
-            .ok()
-            .filter(|_| calls[0].exit == 0),
+        result: serde_json::from_str(&calls[0].stdout).ok().filter(|_| calls[0].exit == 0),
     }
 }
 
@@ -200,10 +171,5 @@ fn three_hundred_cases_are_equal() {
         "{OTHER}={other} is no file; it is the path of Go flannel's CNI plugin"
     );
     let differences = differences(&other, &cases());
-    assert!(
-        differences.is_empty(),
-        "{} of {CASES} differ:\n{}",
-        differences.len(),
-        differences[0]
-    );
+    assert!(differences.is_empty(), "{} of {CASES} differ:\n{}", differences.len(), differences[0]);
 }

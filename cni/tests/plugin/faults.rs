@@ -37,17 +37,10 @@ fn missing_or_broken_delegate_is_an_error() {
     let bed = Bed::new(&["bridge"]);
     let conf = bed.conf(&json!({"delegate": {"type": "absent"}}));
     let answer = bed.call_for("ADD", "c0ffee", "eth0", &conf);
-    assert!(
-        answer.code() == 999 && answer.stdout.contains("reference plugins"),
-        "{answer:?}"
-    );
+    assert!(answer.code() == 999 && answer.stdout.contains("reference plugins"), "{answer:?}");
     for name in ["", "../bin/bridge", "/bin/true", ".."] {
-        let answer = bed.call_for(
-            "ADD",
-            "c0ffee",
-            "eth0",
-            &bed.conf(&json!({"delegate": {"type": name}})),
-        );
+        let answer =
+            bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"delegate": {"type": name}})));
         assert!(
             answer.code() == 999 && answer.stdout.contains("invalid plugin name"),
             "{name}: {answer:?}"
@@ -55,25 +48,15 @@ fn missing_or_broken_delegate_is_an_error() {
     }
     fs::write(bed.path("bin/bridge"), "#!/bin/sh\nexit 0\n").unwrap();
     let answer = bed.call("ADD");
-    assert!(
-        answer.code() == 6 && answer.stdout.contains("without a result"),
-        "{answer:?}"
-    );
+    assert!(answer.code() == 6 && answer.stdout.contains("without a result"), "{answer:?}");
     fs::write(bed.path("bin/bridge"), "#!/bin/sh\nkill -9 $$\n").unwrap();
     let answer = bed.call("ADD");
-    assert!(
-        answer.code() == 999 && answer.stdout.contains("signal: 9"),
-        "{answer:?}"
-    );
+    assert!(answer.code() == 999 && answer.stdout.contains("signal: 9"), "{answer:?}");
     // DEL fails as ADD did, so the delegate may have left something, and the files stay.
     assert_eq!(bed.data().into_keys().collect::<Vec<_>>(), UNFINISHED);
     fs::set_permissions(bed.path("bin/bridge"), fs::Permissions::from_mode(0o644)).unwrap();
     bed.gc(&["c0ffee"]);
-    assert_eq!(
-        bed.call_for("ADD", "cafe", "eth0", &bed.conf(&json!({})))
-            .code(),
-        5
-    );
+    assert_eq!(bed.call_for("ADD", "cafe", "eth0", &bed.conf(&json!({}))).code(), 5);
     assert_eq!(
         bed.data().into_keys().collect::<Vec<_>>(),
         UNFINISHED,
@@ -85,12 +68,7 @@ fn missing_or_broken_delegate_is_an_error() {
 fn interface_belongs_to_one_network() {
     let bed = Bed::new(&["bridge"]);
     bed.call("ADD").ok();
-    let answer = bed.call_for(
-        "ADD",
-        "c0ffee",
-        "eth0",
-        &bed.conf(&json!({"name": "other"})),
-    );
+    let answer = bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"name": "other"})));
     assert!(
         answer.code() == 999 && answer.stdout.contains("belongs to network \\\"cbr0\\\""),
         "{answer:?}"
@@ -123,13 +101,7 @@ fn damaged_file_is_undone_with_the_current_configuration() {
 /// A `type` that is no other plugin here does not block DEL and GC for ever, also if flannel's own name would call it again and again.
 #[test]
 fn file_of_a_wrong_type_is_damaged_for_del_and_gc() {
-    for kind in [
-        json!(7),
-        json!("brigde"),
-        json!("../bridge"),
-        json!(""),
-        json!("flannel"),
-    ] {
+    for kind in [json!(7), json!("brigde"), json!("../bridge"), json!(""), json!("flannel")] {
         let text = json!({"name": "cbr0", "type": kind}).to_string();
         for verb in ["DEL", "GC", "ADD"] {
             let bed = Bed::new(&["bridge"]);
@@ -167,19 +139,10 @@ fn go_flannels_file_is_used_by_del_and_gc() {
         let bed = Bed::new(&["bridge"]);
         fs::create_dir(bed.path("data")).unwrap();
         fs::write(bed.path("data/c0ffee"), saved).unwrap();
-        fs::write(
-            bed.path("stub/held").join(format!("c0ffee,{interface}")),
-            "",
-        )
-        .unwrap();
-        bed.call_for("DEL", "c0ffee", interface, &bed.conf(&json!({})))
-            .ok();
+        fs::write(bed.path("stub/held").join(format!("c0ffee,{interface}")), "").unwrap();
+        bed.call_for("DEL", "c0ffee", interface, &bed.conf(&json!({}))).ok();
         assert_eq!(
-            (
-                bed.received("DEL").as_deref(),
-                bed.held().len(),
-                bed.data().len()
-            ),
+            (bed.received("DEL").as_deref(), bed.held().len(), bed.data().len()),
             (Some(saved), 0, left),
             "{interface}"
         );
@@ -195,17 +158,13 @@ fn gc_collects_only_orphans_of_its_network() {
     for id in ["a1", "b2", "c3"] {
         bed.call_for("ADD", id, "eth0", &bed.conf(&json!({}))).ok();
     }
-    bed.call_for("ADD", "a1", "net1", &bed.conf(&json!({})))
-        .ok();
+    bed.call_for("ADD", "a1", "net1", &bed.conf(&json!({}))).ok();
     bed.call_for("ADD", "d4", "eth0", &other).ok();
     for junk in [".a1", ".gone", "+lost", "+lost:net1", "-foreign"] {
         fs::write(bed.path("data").join(junk), "{").unwrap();
     }
     bed.gc(&["a1"]).ok();
-    assert_eq!(
-        bed.data().keys().collect::<Vec<_>>(),
-        ["-foreign", ".a1", "a1", "d4"]
-    );
+    assert_eq!(bed.data().keys().collect::<Vec<_>>(), ["-foreign", ".a1", "a1", "d4"]);
     assert_eq!(bed.held(), ["a1,eth0", "d4,eth0"]);
     let received: serde_json::Value = serde_json::from_str(&bed.received("GC").unwrap()).unwrap();
     assert_eq!(
@@ -246,10 +205,7 @@ fn check_asks_the_delegate() {
     bed.call_for("CHECK", "c0ffee", "eth0", &conf).ok();
     let received: serde_json::Value =
         serde_json::from_str(&bed.received("CHECK").unwrap()).unwrap();
-    assert_eq!(
-        (&received["prevResult"], &received["type"]),
-        (&result, &json!("bridge"))
-    );
+    assert_eq!((&received["prevResult"], &received["type"]), (&result, &json!("bridge")));
     bed.fail("CHECK", REFUSED);
     let answer = bed.call_for("CHECK", "c0ffee", "eth0", &conf);
     assert!(
@@ -263,12 +219,9 @@ fn check_asks_the_delegate() {
 #[test]
 fn own_namespace_is_refused_before_anything_is_done() {
     let bed = Bed::new(&["bridge"]);
-    for (verb, given, code) in [
-        ("ADD", "0", 8),
-        ("DEL", "0", 8),
-        ("ADD", "1", 0),
-        ("DEL", "true", 0),
-    ] {
+    for (verb, given, code) in
+        [("ADD", "0", 8), ("DEL", "0", 8), ("ADD", "1", 0), ("DEL", "true", 0)]
+    {
         let variables = [
             ("CNI_COMMAND", verb),
             ("CNI_CONTAINERID", "c0ffee"),
@@ -276,16 +229,10 @@ fn own_namespace_is_refused_before_anything_is_done() {
             ("CNI_NETNS", "/proc/self/ns/net"),
             ("CNI_NETNS_OVERRIDE", given),
         ];
-        let output = bed
-            .start(&[], &variables, &bed.conf(&json!({})))
-            .wait_with_output()
-            .unwrap();
+        let output = bed.start(&[], &variables, &bed.conf(&json!({}))).wait_with_output().unwrap();
         assert_eq!(output.status.success(), code == 0, "{verb} {given}");
         if code != 0 {
-            assert!(
-                String::from_utf8_lossy(&output.stdout).contains("\"code\":8"),
-                "{output:?}"
-            );
+            assert!(String::from_utf8_lossy(&output.stdout).contains("\"code\":8"), "{output:?}");
             assert!(bed.calls().is_empty());
         }
     }

@@ -45,19 +45,13 @@ fn compare(case: &str, golden: &Value) {
         Some(text) => fs::write(bed.path("subnet.env"), text).unwrap(),
         None => fs::remove_file(bed.path("subnet.env")).unwrap(),
     }
-    let conf = golden["conf"]
-        .as_str()
-        .map_or_else(|| golden["conf"].to_string(), str::to_owned);
+    let conf = golden["conf"].as_str().map_or_else(|| golden["conf"].to_string(), str::to_owned);
     let wanted = wanted(case, golden);
     for call in golden["calls"].as_array().unwrap() {
         let command = call["command"].as_str().unwrap();
         let answer = bed.call_for(command, "c0ffee", "eth0", &here(&conf));
         assert_eq!(answer.stderr, "", "{case} {command}");
-        let exit = if wanted.code == Some(50) {
-            1
-        } else {
-            call["exit"].as_i64().unwrap()
-        };
+        let exit = if wanted.code == Some(50) { 1 } else { call["exit"].as_i64().unwrap() };
         assert_eq!(i64::from(answer.exit), exit, "{case} {command}: {answer:?}");
         let printed: Value =
             serde_json::from_str(&here(call["stdout"].as_str().unwrap())).unwrap_or_default();
@@ -87,11 +81,8 @@ fn compare(case: &str, golden: &Value) {
             );
         }
     }
-    let data: BTreeMap<String, Value> = bed
-        .data()
-        .into_iter()
-        .map(|(name, text)| (name, document(&text)))
-        .collect();
+    let data: BTreeMap<String, Value> =
+        bed.data().into_iter().map(|(name, text)| (name, document(&text))).collect();
     let wanted: BTreeMap<String, Value> = wanted
         .data
         .as_object()

@@ -19,10 +19,7 @@ fn five_hundred_calls_run_at_once() {
             .collect();
         for call in calls {
             let output = call.wait_with_output().unwrap();
-            assert!(
-                output.status.success() && output.stderr.is_empty(),
-                "{verb}: {output:?}"
-            );
+            assert!(output.status.success() && output.stderr.is_empty(), "{verb}: {output:?}");
         }
     };
     each("ADD");
@@ -44,10 +41,7 @@ fn delegate_ends_with_the_plugin() {
     wait(|| pid.exists());
     killed.kill().unwrap();
     killed.wait().unwrap();
-    let process = format!(
-        "/proc/{}/stat",
-        std::fs::read_to_string(pid).unwrap().trim()
-    );
+    let process = format!("/proc/{}/stat", std::fs::read_to_string(pid).unwrap().trim());
     // A zombie also counts as dead.
     wait(|| std::fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z ")));
 }
@@ -64,12 +58,7 @@ fn killed_add_can_be_repeated() {
     bed.call("ADD").ok();
     assert_eq!(
         (bed.calls(), bed.held().len()),
-        (
-            ["ADD bridge", "DEL bridge", "ADD bridge"]
-                .map(str::to_owned)
-                .to_vec(),
-            1
-        )
+        (["ADD bridge", "DEL bridge", "ADD bridge"].map(str::to_owned).to_vec(), 1)
     );
 }
 
@@ -77,10 +66,7 @@ fn killed_add_can_be_repeated() {
 fn wait(happened: impl Fn() -> bool) {
     let start = std::time::Instant::now();
     while !happened() {
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "it did not happen"
-        );
+        assert!(start.elapsed() < Duration::from_secs(60), "it did not happen");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -105,17 +91,13 @@ fn leftovers_of_a_kill_are_cleaned_by_the_next_call() {
         killed.wait().unwrap();
         // The kernel also kills the delegate, but perhaps a little later.
         let lasting = || {
-            !std::fs::read_dir("/proc")
-                .unwrap()
-                .flatten()
-                .all(|process| {
-                    let environment =
-                        std::fs::read(process.path().join("environ")).unwrap_or_default();
-                    let needle = bed.path("stub");
-                    !environment
-                        .windows(needle.as_os_str().len())
-                        .any(|window| window == needle.as_os_str().as_encoded_bytes())
-                })
+            !std::fs::read_dir("/proc").unwrap().flatten().all(|process| {
+                let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+                let needle = bed.path("stub");
+                !environment
+                    .windows(needle.as_os_str().len())
+                    .any(|window| window == needle.as_os_str().as_encoded_bytes())
+            })
         };
         while lasting() {
             std::thread::sleep(Duration::from_millis(1));
@@ -144,10 +126,6 @@ fn leftovers_of_a_kill_are_cleaned_by_the_next_call() {
             }
         }
         bed.gc(&[]).ok();
-        assert_eq!(
-            (bed.held().len(), bed.data().len()),
-            (0, 0),
-            "{verb} {delay:?}"
-        );
+        assert_eq!((bed.held().len(), bed.data().len()), (0, 0), "{verb} {delay:?}");
     }
 }

@@ -60,14 +60,8 @@ impl Delegate for World {
             _ => {}
         }
         let netconf: Value = serde_json::from_slice(order.netconf).unwrap();
-        assert_eq!(
-            (order.program, netconf["type"].as_str()),
-            ("bridge", Some("bridge"))
-        );
-        let key = (
-            netconf["name"].as_str().unwrap().to_owned(),
-            order.attachment.clone(),
-        );
+        assert_eq!((order.program, netconf["type"].as_str()), ("bridge", Some("bridge")));
+        let key = (netconf["name"].as_str().unwrap().to_owned(), order.attachment.clone());
         match order.verb {
             Verb::Add if !self.held.borrow_mut().insert(key.clone()) => {
                 self.refused.set(true);
@@ -147,17 +141,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         live,
         fates,
     });
-    let remains = prop_oneof![
-        Just(Remains::Damaged),
-        Just(Remains::Torn),
-        Just(Remains::Marked)
-    ];
-    let leave =
-        (remains, 0..2usize, 0..2usize).prop_map(|(remains, container, interface)| Step::Leave {
-            remains,
-            container,
-            interface,
-        });
+    let remains = prop_oneof![Just(Remains::Damaged), Just(Remains::Torn), Just(Remains::Marked)];
+    let leave = (remains, 0..2usize, 0..2usize)
+        .prop_map(|(remains, container, interface)| Step::Leave { remains, container, interface });
     prop::collection::vec(prop_oneof![12 => call, 2 => gc, 3 => leave], 1..14)
 }
 
@@ -190,9 +176,7 @@ impl Sequence<'_> {
         fates: &[Fate],
     ) -> Ended {
         let mut conf = json!({"name": network, "cniVersion": "1.1.0", "subnetFile": self.folder.join("subnet.env"), "dataDir": self.folder.join("data")});
-        conf.as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
+        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let conf = Conf::parse(conf.to_string().as_bytes()).unwrap();
         let call = Call {
             verb,
@@ -203,10 +187,7 @@ impl Sequence<'_> {
         };
         *self.world.fates.borrow_mut() = fates.iter().rev().copied().collect();
         self.world.refused.set(false);
-        let context = Context {
-            delegate: &self.world,
-            patience: Duration::ZERO,
-        };
+        let context = Context { delegate: &self.world, patience: Duration::ZERO };
         let ended = catch_unwind(AssertUnwindSafe(|| run(&call, context)));
         self.world.fates.borrow_mut().clear();
         match ended {
@@ -232,17 +213,8 @@ impl Sequence<'_> {
 
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Call {
-                verb,
-                network,
-                container,
-                interface,
-                fates,
-            } => {
-                let key = (
-                    NETWORKS[*network].to_owned(),
-                    attachment(*container, *interface),
-                );
+            Step::Call { verb, network, container, interface, fates } => {
+                let key = (NETWORKS[*network].to_owned(), attachment(*container, *interface));
                 // A runtime adds an interface to only one network at a time.
                 let taken = self
                     .world
@@ -254,16 +226,8 @@ impl Sequence<'_> {
                     self.call(*verb, &key, fates);
                 }
             }
-            Step::Gc {
-                network,
-                live,
-                fates,
-            } => self.gc(NETWORKS[*network], *live, fates),
-            Step::Leave {
-                remains,
-                container,
-                interface,
-            } => {
+            Step::Gc { network, live, fates } => self.gc(NETWORKS[*network], *live, fates),
+            Step::Leave { remains, container, interface } => {
                 let attachment = attachment(*container, *interface);
                 let (sign, text) = match (remains, self.file(&attachment)) {
                     (Remains::Damaged, true) => ("", ""),
@@ -280,16 +244,12 @@ impl Sequence<'_> {
         let (there, file) = (self.is_held(key), self.file(&key.1));
         if verb == Verb::Add {
             // If another network takes over an interrupted interface, it must be removed from that network first, so its ADD may fail.
-            self.interrupted
-                .retain(|(network, one)| *one != key.1 || *network == key.0);
+            self.interrupted.retain(|(network, one)| *one != key.1 || *network == key.0);
         }
         let ended = self.run(verb, &key.0, &key.1, &json!({}), fates);
         match (verb, ended) {
             (Verb::Add, Some(Ok(_))) => {
-                assert!(
-                    self.is_held(key) && self.file(&key.1),
-                    "ADD promised what is not there"
-                );
+                assert!(self.is_held(key) && self.file(&key.1), "ADD promised what is not there");
                 self.promised.insert(key.clone());
                 self.interrupted.remove(key);
             }
@@ -355,10 +315,7 @@ impl Sequence<'_> {
         let gone = |(of, one): &(String, Attachment)| {
             of == network && !containers.contains(&one.container.as_str())
         };
-        let nobody = Attachment {
-            container: String::new(),
-            interface: String::new(),
-        };
+        let nobody = Attachment { container: String::new(), interface: String::new() };
         let ended = self.run(
             Verb::Gc,
             network,

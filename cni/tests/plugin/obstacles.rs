@@ -45,11 +45,7 @@ fn full_or_read_only_directory_refuses_add_early() {
         "echo '{\"name\":\"cbr0\",\"type\":\"bridge\"}' > DATA/c0ffee; mount -o remount,ro DATA",
     );
     let answer = bed.call_through(&["unshare", "--mount", "sh", "-ec", &script, "sh"], "DEL");
-    assert_eq!(
-        (answer.code(), bed.calls()),
-        (5, vec!["DEL bridge".to_owned()]),
-        "{answer:?}"
-    );
+    assert_eq!((answer.code(), bed.calls()), (5, vec!["DEL bridge".to_owned()]), "{answer:?}");
 }
 
 #[test]
@@ -108,20 +104,10 @@ fn hostile_names_reach_no_file() {
             );
         }
     }
-    for interface in [
-        "..",
-        ".",
-        "a/b",
-        "../x",
-        "a:b",
-        "a b",
-        "1234567890123456",
-        long.as_str(),
-    ] {
+    for interface in ["..", ".", "a/b", "../x", "a:b", "a b", "1234567890123456", long.as_str()] {
         for verb in ["ADD", "DEL", "CHECK"] {
             assert_eq!(
-                bed.call_for(verb, "c0ffee", interface, &bed.conf(&json!({})))
-                    .code(),
+                bed.call_for(verb, "c0ffee", interface, &bed.conf(&json!({}))).code(),
                 4,
                 "{verb} {interface:?}"
             );
@@ -129,20 +115,14 @@ fn hostile_names_reach_no_file() {
     }
     for name in ["../x", "a/b", "", ".x", "a b"] {
         assert_eq!(
-            bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"name": name})))
-                .code(),
+            bed.call_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"name": name}))).code(),
             7,
             "{name:?}"
         );
     }
     // The ID is too long for any file system.
-    assert_eq!(
-        bed.call_for("ADD", &long, "eth0", &bed.conf(&json!({})))
-            .code(),
-        5
-    );
-    bed.call_for("DEL", &long, "eth0", &bed.conf(&json!({})))
-        .ok();
+    assert_eq!(bed.call_for("ADD", &long, "eth0", &bed.conf(&json!({}))).code(), 5);
+    bed.call_for("DEL", &long, "eth0", &bed.conf(&json!({}))).ok();
     assert_eq!(before(&bed), (0, 0, 0));
     assert!(!bed.path("secret").exists());
 }
@@ -181,11 +161,7 @@ fn every_input_gets_a_json_answer() {
             1,
         );
         let answer = bed.call_for("ADD", "c0ffee", "eth0", &conf);
-        assert_eq!(
-            (answer.code(), answer.stderr.as_str()),
-            (code, ""),
-            "{conf:.80}: {answer:?}"
-        );
+        assert_eq!((answer.code(), answer.stderr.as_str()), (code, ""), "{conf:.80}: {answer:?}");
     }
     assert!(bed.calls().is_empty() && bed.data().is_empty());
     let huge = huge.replacen(
@@ -207,18 +183,11 @@ fn program_being_written_is_retried() {
     let program = bed.path("bin/busy");
     fs::copy("/bin/true", &program).unwrap();
     let writer = fs::File::options().append(true).open(&program).unwrap();
-    let waiting = bed.start_for(
-        "ADD",
-        "c0ffee",
-        "eth0",
-        &bed.conf(&json!({"delegate": {"type": "busy"}})),
-    );
+    let waiting =
+        bed.start_for("ADD", "c0ffee", "eth0", &bed.conf(&json!({"delegate": {"type": "busy"}})));
     std::thread::sleep(std::time::Duration::from_millis(250));
     drop(writer);
     let output = waiting.wait_with_output().unwrap();
     // The program was executed and printed nothing.
-    assert!(
-        String::from_utf8_lossy(&output.stdout).contains("without a result"),
-        "{output:?}"
-    );
+    assert!(String::from_utf8_lossy(&output.stdout).contains("without a result"), "{output:?}");
 }

@@ -11,10 +11,7 @@ fn because(condition: &str, text: &str) -> Reason {
 
 fn status(reason: Option<&str>) -> Status {
     Status {
-        reasons: reason
-            .map(|reason| because("lease", reason))
-            .into_iter()
-            .collect(),
+        reasons: reason.map(|reason| because("lease", reason)).into_iter().collect(),
         ..Status::default()
     }
 }
@@ -24,10 +21,7 @@ fn status_fails_for_what_a_pod_needs_only() {
     let bed = Bed::new(&["bridge"]);
     bed.call("STATUS").ok();
     let pods = |reasons: &[(&str, &str)], devices: &[&str]| Pods {
-        reasons: reasons
-            .iter()
-            .map(|(condition, text)| because(condition, text))
-            .collect(),
+        reasons: reasons.iter().map(|(condition, text)| because(condition, text)).collect(),
         devices: devices.iter().map(|device| (*device).to_owned()).collect(),
     };
     let away = Some("the API server does not answer");
@@ -52,10 +46,7 @@ fn status_fails_for_what_a_pod_needs_only() {
         let found = if answer.code() == 0 {
             String::new()
         } else {
-            answer.error()["msg"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned()
+            answer.error()["msg"].as_str().unwrap_or_default().to_owned()
         };
         assert!(
             found == wanted && (answer.code() == 50) != wanted.is_empty(),
@@ -63,12 +54,7 @@ fn status_fails_for_what_a_pod_needs_only() {
         );
     };
     for (reason, pods, wanted) in cases {
-        writer
-            .put(&Status {
-                pods,
-                ..status(reason)
-            })
-            .unwrap();
+        writer.put(&Status { pods, ..status(reason) }).unwrap();
         expect(wanted);
         // Pods can start as long as the subnet is known.
         bed.call("ADD").ok();
@@ -78,11 +64,7 @@ fn status_fails_for_what_a_pod_needs_only() {
     drop(writer);
     expect("");
     let mut next = Writer::new(&bed.path("subnet.env"));
-    next.put(&Status {
-        pods: pods(&[], &["flannel.none"]),
-        ..status(None)
-    })
-    .unwrap();
+    next.put(&Status { pods: pods(&[], &["flannel.none"]), ..status(None) }).unwrap();
     drop(next);
     expect(
         "new pods would not work: the device flannel.none does not exist, and flanneld is not running",
@@ -96,16 +78,11 @@ fn add_without_subnet_env_reports_the_daemons_reason() {
     let bed = Bed::new(&["bridge"]);
     fs::remove_file(bed.path("subnet.env")).unwrap();
     let mut writer = Writer::new(&bed.path("subnet.env"));
-    writer
-        .put(&status(Some("the API server does not answer")))
-        .unwrap();
+    writer.put(&status(Some("the API server does not answer"))).unwrap();
     let error = bed.call("ADD").error();
     assert_eq!(
         (error["code"].as_u64(), error["details"].as_str()),
-        (
-            Some(11),
-            Some("flanneld is not ready: lease: the API server does not answer")
-        )
+        (Some(11), Some("flanneld is not ready: lease: the API server does not answer"))
     );
     assert!(bed.calls().is_empty() && bed.data().is_empty());
     // The file may appear while ADD waits.
@@ -128,27 +105,16 @@ fn status_is_whole_while_it_changes() {
                 if done.load(std::sync::atomic::Ordering::Relaxed) {
                     break;
                 }
-                let reasons = (number % 2 == 0)
-                    .then(|| because("rules", "changing"))
-                    .into_iter()
-                    .collect();
+                let reasons =
+                    (number % 2 == 0).then(|| because("rules", "changing")).into_iter().collect();
                 writer
-                    .put(&Status {
-                        pods: Pods {
-                            reasons,
-                            devices: Vec::new(),
-                        },
-                        ..status(None)
-                    })
+                    .put(&Status { pods: Pods { reasons, devices: Vec::new() }, ..status(None) })
                     .unwrap();
             }
         });
         for _ in 0..200 {
             let answer = bed.call("STATUS");
-            assert!(
-                answer.exit == 0 || answer.stdout.contains("rules: changing"),
-                "{answer:?}"
-            );
+            assert!(answer.exit == 0 || answer.stdout.contains("rules: changing"), "{answer:?}");
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });

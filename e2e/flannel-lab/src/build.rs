@@ -37,10 +37,8 @@ impl Network {
                 let hosts = lab.hosts(&lan, plan.hosts)?;
                 (lan, hosts)
             };
-            let (first, last) = (
-                hosts.first().context("no hosts")?,
-                hosts.last().context("no hosts")?,
-            );
+            let (first, last) =
+                (hosts.first().context("no hosts")?, hosts.last().context("no hosts")?);
             let result = format!(
                 "{} to {} on one switch, {} to {}",
                 first.name(),
@@ -61,22 +59,13 @@ impl Network {
             })?,
         };
         screen.step("the network's configuration", || {
-            store
-                .configure(&plan.net_conf())
-                .map(|()| ((), plan.net_conf()))
+            store.configure(&plan.net_conf()).map(|()| ((), plan.net_conf()))
         })?;
         if plan.vagrant {
             trap::demonstrate(&hosts, &FlanneldOptions::new(&store), screen)?;
         }
         let options = FlanneldOptions::new(&store).iface("enp0s8");
-        let mut network = Network {
-            daemons: Vec::new(),
-            etcd,
-            store,
-            options,
-            hosts,
-            lab,
-        };
+        let mut network = Network { daemons: Vec::new(), etcd, store, options, hosts, lab };
         network.start_daemons(screen)?;
         Ok(network)
     }
@@ -106,12 +95,7 @@ impl Network {
     pub(crate) fn pods(&self, screen: Screen) -> Result<Vec<Pod>> {
         screen.step("a pod on each host", || {
             let pod = |(host, daemon): (&Host, &Flanneld)| host.pod("pod", &daemon.subnet_env()?);
-            let pods = self
-                .hosts
-                .iter()
-                .zip(&self.daemons)
-                .map(pod)
-                .collect::<Result<Vec<_>>>()?;
+            let pods = self.hosts.iter().zip(&self.daemons).map(pod).collect::<Result<Vec<_>>>()?;
             let addresses: Vec<String> = pods
                 .iter()
                 .map(|pod| pod.address().map(|address| address.to_string()))

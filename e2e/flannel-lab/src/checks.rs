@@ -9,11 +9,7 @@ use terminal::lab::{Backend, StoreKind};
 /// Checks the requirements. Returns an error with the remedy if the machine does not meet a requirement of the lab.
 pub(crate) fn require(plan: &Plan) -> Result<()> {
     let lab = Lab::new("checks")?;
-    let mut tools = vec![
-        ("ip", "iproute2"),
-        ("bridge", "iproute2"),
-        ("ping", "iputils-ping"),
-    ];
+    let mut tools = vec![("ip", "iproute2"), ("bridge", "iproute2"), ("ping", "iputils-ping")];
     if plan.vagrant {
         tools.push(("nft", "nftables"));
     }

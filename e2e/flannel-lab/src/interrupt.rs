@@ -12,9 +12,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Installs handlers of SIGINT, SIGTERM and SIGHUP, which remove the labs of this process and end the process.
 pub(crate) fn remove_labs_on_signals() -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Catch signals from here on, not only once the thread runs.
     let entered = runtime.enter();
     let (mut int, mut term, mut hup) = (

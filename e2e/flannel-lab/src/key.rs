@@ -18,20 +18,14 @@ static CHANGED: Mutex<Option<(OwnedFd, Termios)>> = Mutex::new(None);
 pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
     let before = tcgetattr(&terminal).context("reading the terminal's settings")?;
     let mut keys = before.clone();
-    keys.local_flags
-        .remove(LocalFlags::ICANON | LocalFlags::ECHO);
-    for (index, value) in [
-        (SpecialCharacterIndices::VMIN, 1),
-        (SpecialCharacterIndices::VTIME, 0),
-    ] {
+    keys.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
+    for (index, value) in [(SpecialCharacterIndices::VMIN, 1), (SpecialCharacterIndices::VTIME, 0)]
+    {
         if let Some(character) = keys.control_chars.get_mut(index as usize) {
             *character = value;
         }
     }
-    let held = terminal
-        .as_fd()
-        .try_clone_to_owned()
-        .context("keeping the terminal open")?;
+    let held = terminal.as_fd().try_clone_to_owned().context("keeping the terminal open")?;
     *CHANGED.lock() = Some((held, before));
     // TCSAFLUSH discards the input from before the wait.
     tcsetattr(&terminal, SetArg::TCSAFLUSH, &keys).context("changing the terminal's settings")?;
@@ -43,9 +37,7 @@ pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
         }
     };
     restore();
-    outcome
-        .context("reading a key")
-        .map(|_| u8::from_be_bytes(key))
+    outcome.context("reading a key").map(|_| u8::from_be_bytes(key))
 }
 
 /// Restores the settings that [`wait`] changed. Any thread that ends the program may call this function.
@@ -70,11 +62,8 @@ mod tests {
         let pty = openpty(None, None).unwrap();
         let settings = || tcgetattr(&pty.slave).unwrap();
         let before = settings();
-        let shows_no_keys = || {
-            !settings()
-                .local_flags
-                .intersects(LocalFlags::ICANON | LocalFlags::ECHO)
-        };
+        let shows_no_keys =
+            || !settings().local_flags.intersects(LocalFlags::ICANON | LocalFlags::ECHO);
         for interrupted in [false, true] {
             write(&pty.master, b"typed too early\n").unwrap();
             // The kernel delivers the input a little later.
@@ -92,10 +81,7 @@ mod tests {
                     // An arrow key sends three bytes.
                     write(&pty.master, b"\x1b[A").unwrap();
                 }
-                assert_eq!(
-                    waiting.join().unwrap(),
-                    if interrupted { b'k' } else { b'\x1b' }
-                );
+                assert_eq!(waiting.join().unwrap(), if interrupted { b'k' } else { b'\x1b' });
             });
             assert_eq!(settings(), before);
         }

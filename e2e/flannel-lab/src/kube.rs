@@ -73,19 +73,14 @@ pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     let cluster = screen.step("control plane, then the nodes with their images", || {
         let cluster = Cluster::start(
             &lab,
-            &archives
-                .iter()
-                .fold(options, |options, archive| options.image(archive.clone())),
+            &archives.iter().fold(options, |options, archive| options.image(archive.clone())),
         )?;
         Ok((cluster, format!("{} registered, none Ready", plan.nodes)))
     })?;
-    screen.step(
-        &format!("kubectl apply -f {}", plan.manifest.display()),
-        || cluster.apply(&manifest).map(|_| ((), String::new())),
-    )?;
-    screen.step("nodes", || {
-        cluster.wait_ready().map(|_| ((), "all Ready".to_owned()))
+    screen.step(&format!("kubectl apply -f {}", plan.manifest.display()), || {
+        cluster.apply(&manifest).map(|_| ((), String::new()))
     })?;
+    screen.step("nodes", || cluster.wait_ready().map(|_| ((), "all Ready".to_owned())))?;
     screen.step("DaemonSet kube-flannel-ds", || {
         cluster
             .wait_daemon_set("kube-flannel", "kube-flannel-ds")
@@ -94,10 +89,10 @@ pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     let pods = screen.step("a pod on each node, and a Service", || start_pods(&cluster))?;
     let matrix = screen.step("every pod pings every other", || ping(&cluster, &pods))?;
     screen.table(&matrix);
-    let answers = screen.step(
-        "each pod connects to the Service 10.96.0.80 until every pod has replied",
-        || call(&cluster, &pods),
-    )?;
+    let answers = screen
+        .step("each pod connects to the Service 10.96.0.80 until every pod has replied", || {
+            call(&cluster, &pods)
+        })?;
     screen.block(&answers);
     screen.heading("kubectl get nodes,pods --all-namespaces --output=wide");
     screen.block(&cluster.kubectl(&["get", "nodes,pods", "--all-namespaces", "--output=wide"])?);
@@ -127,10 +122,7 @@ fn name_of(number: usize) -> String {
 
 fn start_pods(cluster: &Cluster) -> Result<(Vec<(String, String)>, String)> {
     for (number, node) in cluster.nodes.iter().enumerate() {
-        cluster.apply(
-            &WEB.replace("NAME", &name_of(number))
-                .replace("NODE", node.name()),
-        )?;
+        cluster.apply(&WEB.replace("NAME", &name_of(number)).replace("NODE", node.name()))?;
     }
     let mut pods = Vec::new();
     for number in 0..cluster.nodes.len() {
@@ -151,11 +143,7 @@ type Rows = Vec<Vec<(String, Style)>>;
 
 fn ping(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Rows, String)> {
     let heading = std::iter::once("from \\ to").chain(pods.iter().map(|(name, _)| name.as_str()));
-    let mut rows = vec![
-        heading
-            .map(|text| (text.to_owned(), Style::Strong))
-            .collect::<Vec<_>>(),
-    ];
+    let mut rows = vec![heading.map(|text| (text.to_owned(), Style::Strong)).collect::<Vec<_>>()];
     for (from, _) in pods {
         let mut row = vec![(from.clone(), Style::Strong)];
         for (to, address) in pods {
@@ -185,21 +173,14 @@ fn call(cluster: &Cluster, pods: &[(String, String)]) -> Result<(String, String)
         until_ok("every pod replies through the Service", || {
             answers.insert(
                 cluster
-                    .exec(
-                        "default",
-                        from,
-                        &["sh", "-c", "nc 10.96.0.80 80 </dev/null"],
-                    )?
+                    .exec("default", from, &["sh", "-c", "nc 10.96.0.80 80 </dev/null"])?
                     .trim()
                     .to_owned(),
             );
             ensure!(answers.len() == pods.len(), "{answers:?}");
             Ok(())
         })?;
-        lines.push(format!(
-            "{from}: {}",
-            answers.into_iter().collect::<Vec<_>>().join(", ")
-        ));
+        lines.push(format!("{from}: {}", answers.into_iter().collect::<Vec<_>>().join(", ")));
     }
     Ok((lines.join("\n"), String::new()))
 }
@@ -210,36 +191,22 @@ fn show_node(cluster: &Cluster, node: &Member, screen: Screen) -> Result<()> {
         node.name()
     ));
     let found = cluster.api.admin().node(node.name())?;
-    let annotations = found
-        .pointer("/metadata/annotations")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
+    let annotations =
+        found.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
     for (name, value) in annotations.filter(|(name, _)| name.starts_with(lab::ANNOTATIONS)) {
         screen.block(&format!("{name}: {}", value.as_str().unwrap_or_default()));
     }
-    screen.block(
-        &node
-            .host()
-            .netns()
-            .exec("ip", &["route", "show", "dev", "flannel.1"])?,
-    );
+    screen.block(&node.host().netns().exec("ip", &["route", "show", "dev", "flannel.1"])?);
     Ok(())
 }
 
 fn hint(cluster: &Cluster, page: SocketAddr, screen: Screen) -> Result<()> {
     screen.heading("What to try");
     let kubectl = cluster.kubectl_command()?;
-    let inside = cluster
-        .nodes
-        .first()
-        .map(|node| node.host().netns().name().to_owned())
-        .unwrap_or_default();
+    let inside =
+        cluster.nodes.first().map(|node| node.host().netns().name().to_owned()).unwrap_or_default();
     screen.commands(&[
-        (
-            format!("{kubectl} get pods --all-namespaces"),
-            "kubectl as the administrator",
-        ),
+        (format!("{kubectl} get pods --all-namespaces"), "kubectl as the administrator"),
         (
             format!("{kubectl} --namespace=kube-flannel logs daemonset/kube-flannel-ds"),
             "the log of a daemon",
@@ -248,10 +215,7 @@ fn hint(cluster: &Cluster, page: SocketAddr, screen: Screen) -> Result<()> {
             format!("ip netns exec {inside} tcpdump -ni enp0s8"),
             "packets on the wire of the first node",
         ),
-        (
-            format!("http://{page}/"),
-            "the status page of the first node",
-        ),
+        (format!("http://{page}/"), "the status page of the first node"),
     ]);
     Ok(())
 }

@@ -77,11 +77,7 @@ fn demonstrate(args: &Args) -> Result<()> {
             screen,
         );
     }
-    let families = if args.ipv6 {
-        &Family::ALL[..]
-    } else {
-        &[Family::V4]
-    };
+    let families = if args.ipv6 { &Family::ALL[..] } else { &[Family::V4] };
     let plan = Plan {
         backend: args.backend,
         hosts: args.hosts,
@@ -90,9 +86,8 @@ fn demonstrate(args: &Args) -> Result<()> {
         vagrant: args.vagrant,
     };
     screen.heading(plan.title());
-    screen.step("requirements of the lab", || {
-        checks::require(&plan).map(|()| ((), String::new()))
-    })?;
+    screen
+        .step("requirements of the lab", || checks::require(&plan).map(|()| ((), String::new())))?;
     let mut network = Network::build(&plan, screen)?;
     let pods = network.pods(screen)?;
     if args.status {
@@ -111,9 +106,7 @@ fn demonstrate(args: &Args) -> Result<()> {
         network.lab.keep()?;
     }
     let first = network.hosts.first().filter(|_| args.keep);
-    let page = first
-        .map(|host| page::forward_in_background(host.netns()))
-        .transpose()?;
+    let page = first.map(|host| page::forward_in_background(host.netns())).transpose()?;
     show::hint(&network, &pods, page, screen)?;
     if !complete {
         bail!(

@@ -39,9 +39,7 @@ pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
     screen.step("the first host notices", || {
         let state = until_ok("a verdict on the last host", || {
             let document = document(daemon)?;
-            let peers = document
-                .pointer("/mesh/peers")
-                .and_then(|peers| peers.as_array());
+            let peers = document.pointer("/mesh/peers").and_then(|peers| peers.as_array());
             let state = peers
                 .into_iter()
                 .flatten()
@@ -56,10 +54,7 @@ pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
     let netns = first.netns().clone();
     std::thread::spawn(move || forward(&listener, &netns));
     screen.heading(format!("The status page of {}", first.name()));
-    screen.print(format!(
-        "  {}",
-        screen.styled(Style::Good, format!("http://{address}/"))
-    ));
+    screen.print(format!("  {}", screen.styled(Style::Good, format!("http://{address}/"))));
     screen.print(format!(
         "  from another machine: run ssh -L {}:{address} with the name of this machine as the last argument",
         address.port()

@@ -38,11 +38,8 @@ impl Plan {
         } else {
             ""
         };
-        let mode = if self.backend == Backend::VxlanUserspace {
-            r#","Mode":"userspace""#
-        } else {
-            ""
-        };
+        let mode =
+            if self.backend == Backend::VxlanUserspace { r#","Mode":"userspace""# } else { "" };
         format!(
             r#"{{"Network":"10.5.0.0/16",{v6}"Backend":{{"Type":"{}"{mode}}}}}"#,
             self.backend_type()
@@ -55,27 +52,11 @@ impl Plan {
             StoreKind::Dir => "leases in a directory",
             StoreKind::Etcd => "leases in etcd",
         };
-        let families = self
-            .families
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(" and ");
-        let hosts = if self.vagrant {
-            "Vagrant hosts"
-        } else {
-            "hosts"
-        };
-        let mode = if self.backend == Backend::VxlanUserspace {
-            " in userspace"
-        } else {
-            ""
-        };
-        format!(
-            "{} {hosts}, {}{mode}, {store}, {families}",
-            self.hosts,
-            self.backend_type()
-        )
+        let families =
+            self.families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        let hosts = if self.vagrant { "Vagrant hosts" } else { "hosts" };
+        let mode = if self.backend == Backend::VxlanUserspace { " in userspace" } else { "" };
+        format!("{} {hosts}, {}{mode}, {store}, {families}", self.hosts, self.backend_type())
     }
 }
 
@@ -89,18 +70,10 @@ mod tests {
     fn plan_is_a_valid_network_configuration() {
         for backend in Backend::value_variants().iter().copied() {
             for families in [&[Family::V4][..], &Family::ALL] {
-                let plan = Plan {
-                    backend,
-                    hosts: 3,
-                    store: StoreKind::Dir,
-                    families,
-                    vagrant: false,
-                };
+                let plan =
+                    Plan { backend, hosts: 3, store: StoreKind::Dir, families, vagrant: false };
                 subnet_lease::NetworkConfig::parse(&plan.net_conf()).unwrap();
-                assert!(
-                    backends::registry::profile(plan.backend_type()).is_some(),
-                    "{backend:?}"
-                );
+                assert!(backends::registry::profile(plan.backend_type()).is_some(), "{backend:?}");
             }
         }
     }

@@ -22,11 +22,7 @@ pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
     let folder = network.lab.folder("leases")?;
     screen.heading(format!("The files in {}", folder.display()));
     for (name, value) in network.store.subnets()? {
-        screen.block(&format!(
-            "{}  {}",
-            screen.styled(Style::Good, name),
-            value.trim()
-        ));
+        screen.block(&format!("{}  {}", screen.styled(Style::Good, name), value.trim()));
     }
     Ok(())
 }
@@ -63,39 +59,20 @@ pub(crate) fn hint(
         return Ok(());
     };
     let host = network.hosts.first().context("no hosts")?;
-    let (pod, other) = (
-        pods.first().context("no pods")?,
-        pods.last().context("no pods")?,
-    );
+    let (pod, other) = (pods.first().context("no pods")?, pods.last().context("no pods")?);
     let (inside, log) = (
         format!("ip netns exec {}", host.netns().name()),
-        network
-            .daemons
-            .first()
-            .map(|daemon| daemon.log_path().display().to_string()),
+        network.daemons.first().map(|daemon| daemon.log_path().display().to_string()),
     );
     let mut commands = vec![
         (format!("{inside} bash"), "a shell on the first host"),
         (
-            format!(
-                "ip netns exec {} ping {}",
-                pod.netns().name(),
-                other.address()?
-            ),
+            format!("ip netns exec {} ping {}", pod.netns().name(), other.address()?),
             "from pod to pod",
         ),
-        (
-            format!("{inside} tcpdump -ni enp0s8"),
-            "packets on the wire",
-        ),
-        (
-            format!("http://{page}/"),
-            "the status page of the first host",
-        ),
-        (
-            format!("tail -f {}", log.unwrap_or_default()),
-            "the log of the first host's daemon",
-        ),
+        (format!("{inside} tcpdump -ni enp0s8"), "packets on the wire"),
+        (format!("http://{page}/"), "the status page of the first host"),
+        (format!("tail -f {}", log.unwrap_or_default()), "the log of the first host's daemon"),
     ];
     if let Some(etcd) = &network.etcd {
         let endpoints = etcd.client()?.endpoints().join(",");
@@ -115,29 +92,14 @@ pub(crate) fn hint(
 /// Prints other demonstrations.
 fn more(screen: Screen) {
     screen.commands(&[
-        (
-            "flannelctl lab --keep".to_owned(),
-            "leave the lab running for inspection",
-        ),
-        (
-            "flannelctl lab --backend host-gw".to_owned(),
-            "routes instead of a tunnel",
-        ),
-        (
-            "flannelctl lab --backend wireguard".to_owned(),
-            "encrypted between hosts",
-        ),
-        (
-            "flannelctl lab --store etcd --ipv6".to_owned(),
-            "real etcd, both families",
-        ),
+        ("flannelctl lab --keep".to_owned(), "leave the lab running for inspection"),
+        ("flannelctl lab --backend host-gw".to_owned(), "routes instead of a tunnel"),
+        ("flannelctl lab --backend wireguard".to_owned(), "encrypted between hosts"),
+        ("flannelctl lab --store etcd --ipv6".to_owned(), "real etcd, both families"),
         (
             "flannelctl lab --status --hosts 6".to_owned(),
             "the status page of six hosts, one of which is broken",
         ),
-        (
-            "flannelctl lab --vagrant".to_owned(),
-            "hosts that all have the address 10.0.2.15",
-        ),
+        ("flannelctl lab --vagrant".to_owned(), "hosts that all have the address 10.0.2.15"),
     ]);
 }

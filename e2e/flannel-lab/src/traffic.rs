@@ -32,21 +32,13 @@ pub(crate) fn demonstrate(
     }
     screen.heading("Traffic");
     screen.step("the largest packet, unfragmented", || {
-        let answer = ping(
-            from.netns(),
-            to.address()?,
-            &PingOptions::default().packet(from.mtu()),
-        )?;
+        let answer = ping(from.netns(), to.address()?, &PingOptions::default().packet(from.mtu()))?;
         Ok((
             (),
             format!(
                 "{} bytes, {}",
                 from.mtu(),
-                if answer.is_some() {
-                    "answered"
-                } else {
-                    "NOT answered"
-                }
+                if answer.is_some() { "answered" } else { "NOT answered" }
             ),
         ))
     })?;
@@ -75,19 +67,12 @@ fn survive(network: &mut Network, from: &Pod, to: &Pod, time: u64, screen: Scree
         .position(|known| known.name() == host.name())
         .context("the pod's host is unknown")?;
     screen.step(
-        &format!(
-            "flanneld on {} is killed and restarted under traffic",
-            host.name()
-        ),
+        &format!("flanneld on {} is killed and restarted under traffic", host.name()),
         || {
             let end = Instant::now() + Duration::from_secs(time);
             let probe = Probe::start(from, to, &ProbeOptions::default())?;
             std::thread::sleep(Duration::from_secs(time) / 4);
-            network
-                .daemons
-                .get_mut(number)
-                .context("no daemon")?
-                .kill()?;
+            network.daemons.get_mut(number).context("no daemon")?.kill()?;
             std::thread::sleep(Duration::from_secs(time) / 4);
             let daemon = host.flanneld(&network.options)?;
             if let Some(slot) = network.daemons.get_mut(number) {
@@ -95,10 +80,7 @@ fn survive(network: &mut Network, from: &Pod, to: &Pod, time: u64, screen: Scree
             }
             std::thread::sleep(end.saturating_duration_since(Instant::now()));
             let report = probe.finish()?;
-            Ok((
-                (),
-                format!("{} of {} packets arrived", report.received, report.sent),
-            ))
+            Ok(((), format!("{} of {} packets arrived", report.received, report.sent)))
         },
     )
 }
@@ -124,16 +106,11 @@ fn draw(matrix: &PingMatrix, screen: Screen) -> bool {
     for (from, name) in matrix.names().iter().enumerate() {
         let cell = |to: usize| match matrix.answer(from, to) {
             _ if from == to => ("-".to_owned(), Style::Faint),
-            Some(time) => (
-                format!("{:.2} ms", time.as_secs_f64() * 1000.0),
-                Style::Good,
-            ),
+            Some(time) => (format!("{:.2} ms", time.as_secs_f64() * 1000.0), Style::Good),
             None => ("no".to_owned(), Style::Bad),
         };
         rows.push(
-            std::iter::once(heading(name))
-                .chain((0..matrix.names().len()).map(cell))
-                .collect(),
+            std::iter::once(heading(name)).chain((0..matrix.names().len()).map(cell)).collect(),
         );
     }
     screen.table(&rows);

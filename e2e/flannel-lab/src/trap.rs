@@ -11,19 +11,14 @@ const RUNS: &str = "nat-interface";
 
 /// Starts a daemon without `--iface` on each host, prints the doctor's finding, and stops the daemons.
 pub(crate) fn demonstrate(hosts: &[Host], options: &FlanneldOptions, screen: Screen) -> Result<()> {
-    let mut daemons = hosts
-        .iter()
-        .map(|host| host.start_flanneld(options))
-        .collect::<Result<Vec<_>>>()?;
+    let mut daemons =
+        hosts.iter().map(|host| host.start_flanneld(options)).collect::<Result<Vec<_>>>()?;
     let finding = screen.step("flanneld without --iface: in the trap", || {
         let ended = wait_settled(&mut daemons)?;
         let finding = wait_finding(&daemons, if ended > 0 { ENDED } else { RUNS })?;
         Ok((
             finding,
-            format!(
-                "{ended} of {} daemons end, because every host has 10.0.2.15",
-                daemons.len()
-            ),
+            format!("{ended} of {} daemons end, because every host has 10.0.2.15", daemons.len()),
         ))
     })?;
     screen.heading(format!("{}: flannelctl doctor", finding.host));
@@ -62,10 +57,7 @@ fn wait_finding(daemons: &[Flanneld], check: &str) -> Result<Found> {
         for (number, daemon) in (1..).zip(daemons) {
             last = stdout(&daemon.flannelctl(&["doctor"])?);
             if let Some(text) = first_of(&last, check) {
-                return Ok(Found {
-                    host: format!("h{number}"),
-                    text,
-                });
+                return Ok(Found { host: format!("h{number}"), text });
             }
         }
         bail!("{last}")
@@ -75,13 +67,8 @@ fn wait_finding(daemons: &[Flanneld], check: &str) -> Result<Found> {
 /// Returns the first finding of the check in the doctor's text: its headline and the indented lines below it.
 fn first_of(text: &str, check: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
-    let at = lines
-        .iter()
-        .position(|line| !line.starts_with(' ') && line.ends_with(check))?;
-    let details = lines
-        .iter()
-        .skip(at + 1)
-        .take_while(|line| line.starts_with(' '));
+    let at = lines.iter().position(|line| !line.starts_with(' ') && line.ends_with(check))?;
+    let details = lines.iter().skip(at + 1).take_while(|line| line.starts_with(' '));
     let whole: Vec<&str> = lines.get(at).into_iter().chain(details).copied().collect();
     Some(whole.join("\n"))
 }

@@ -6,10 +6,7 @@ use std::process::Command;
 
 #[test]
 fn help_lists_the_backends() {
-    let output = Command::new(env!("CARGO_BIN_EXE_flannel-lab"))
-        .arg("--help")
-        .output()
-        .unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_flannel-lab")).arg("--help").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && text.contains("--backend") && text.contains("vxlan-userspace"),

@@ -86,18 +86,8 @@ impl Bed {
             .zip(&options)
             .map(|(host, options)| host.start_flanneld(options))
             .collect::<Result<Vec<_>>>()?;
-        daemons
-            .iter_mut()
-            .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
-        Ok(Bed {
-            daemons,
-            options,
-            pods: Vec::new(),
-            hosts,
-            store,
-            leases,
-            lan: lan.clone(),
-        })
+        daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready().map(drop))?;
+        Ok(Bed { daemons, options, pods: Vec::new(), hosts, store, leases, lan: lan.clone() })
     }
 
     /// Builds a pod on each host, in the subnet of the host's daemon, for tests whose leases are not in a directory.

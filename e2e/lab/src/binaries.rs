@@ -34,11 +34,7 @@ pub fn own(name: &str) -> Result<PathBuf> {
         // A test program is in target/debug/deps, one folder below the binaries.
         folders.extend(program.ancestors().skip(1).take(2).map(PathBuf::from));
     }
-    match folders
-        .iter()
-        .map(|folder| folder.join(name))
-        .find(|path| path.is_file())
-    {
+    match folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()) {
         Some(path) => Ok(path),
         None => bail!(
             "cannot find {name} in {folders:?}; build it (`cargo build --workspace`) or name its folder in {BIN_DIR}"
@@ -55,11 +51,7 @@ pub fn etcd(name: &str) -> Result<PathBuf> {
         Some(folder) => vec![PathBuf::from(folder)],
         None => vec![PathBuf::from("/usr/bin"), cache("etcd-3.4/usr/bin")],
     };
-    match folders
-        .iter()
-        .map(|folder| folder.join(name))
-        .find(|path| path.is_file())
-    {
+    match folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()) {
         Some(path) => Ok(path),
         None => bail!("cannot find {name} in {folders:?}; run `make setup`"),
     }
@@ -85,14 +77,9 @@ pub fn kubernetes(name: &str) -> Result<PathBuf> {
         .into_iter()
         .chain(std::env::split_paths(&path));
     let mut folders = folders.chain([cache("kubernetes-1.37")]);
-    let found = folders.find(|folder| {
-        COMMANDS
-            .iter()
-            .all(|command| folder.join(command).is_file())
-    });
-    Ok(found
-        .context("cannot find the commands of Kubernetes; run `make setup`")?
-        .join(name))
+    let found =
+        folders.find(|folder| COMMANDS.iter().all(|command| folder.join(command).is_file()));
+    Ok(found.context("cannot find the commands of Kubernetes; run `make setup`")?.join(name))
 }
 
 /// Returns the path of Helm: in `PATH`, or in the folder that `make setup` fills.
@@ -104,9 +91,7 @@ pub fn helm() -> Result<PathBuf> {
     let mut places = std::env::split_paths(&path)
         .map(|folder| folder.join("helm"))
         .chain([cache("helm-3.22/helm")]);
-    places
-        .find(|place| place.is_file())
-        .context("cannot find helm; run `make setup`")
+    places.find(|place| place.is_file()).context("cannot find helm; run `make setup`")
 }
 
 /// Returns the path of `libfaketime`, which changes the time of day for a program. Searches the library folders of distributions.
@@ -120,9 +105,8 @@ pub fn faketime() -> Result<PathBuf> {
         .flatten()
         .map(|entry| entry.path())
         .chain(["/usr/lib", "/usr/lib64"].map(PathBuf::from));
-    let found = folders
-        .map(|folder| folder.join("faketime/libfaketime.so.1"))
-        .find(|path| path.is_file());
+    let found =
+        folders.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|path| path.is_file());
     found.context("cannot find libfaketime.so.1; run `make setup`")
 }
 
@@ -150,10 +134,7 @@ pub fn cni(version: CniVersion) -> Result<PathBuf> {
         CniVersion::V111 => cache("cni-1.1.1"),
     };
     if !folder.join("bridge").is_file() {
-        bail!(
-            "cannot find {} ({version:?}); run `make setup`",
-            folder.join("bridge").display()
-        );
+        bail!("cannot find {} ({version:?}); run `make setup`", folder.join("bridge").display());
     }
     Ok(folder)
 }
@@ -185,10 +166,7 @@ pub fn rule_programs() -> Result<PathBuf> {
 
 fn installed(folder: PathBuf, part: &str) -> Result<PathBuf> {
     if !folder.join(part).exists() {
-        bail!(
-            "cannot find {}; run `make setup`",
-            folder.join(part).display()
-        );
+        bail!("cannot find {}; run `make setup`", folder.join(part).display());
     }
     Ok(folder)
 }

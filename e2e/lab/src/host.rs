@@ -51,9 +51,7 @@ impl Host {
             uplinks: Mutex::default(),
             pods: AtomicU32::new(0),
         };
-        let host = Host {
-            inner: Arc::new(inner),
-        };
+        let host = Host { inner: Arc::new(inner) };
         for uplink in uplinks {
             host.attach(uplink)?;
         }
@@ -111,14 +109,8 @@ impl Host {
     /// # Errors
     /// Returns an error if no uplink has an IPv4 address.
     pub fn v4(&self) -> Result<Ipv4Addr> {
-        self.find(|net| {
-            if let IpNet::V4(net) = net {
-                Some(net.addr())
-            } else {
-                None
-            }
-        })
-        .with_context(|| format!("{} has no v4 address", self.name()))
+        self.find(|net| if let IpNet::V4(net) = net { Some(net.addr()) } else { None })
+            .with_context(|| format!("{} has no v4 address", self.name()))
     }
 
     /// Returns the first IPv6 address of the uplinks.
@@ -126,14 +118,8 @@ impl Host {
     /// # Errors
     /// Returns an error if no uplink has an IPv6 address.
     pub fn v6(&self) -> Result<Ipv6Addr> {
-        self.find(|net| {
-            if let IpNet::V6(net) = net {
-                Some(net.addr())
-            } else {
-                None
-            }
-        })
-        .with_context(|| format!("{} has no v6 address", self.name()))
+        self.find(|net| if let IpNet::V6(net) = net { Some(net.addr()) } else { None })
+            .with_context(|| format!("{} has no v6 address", self.name()))
     }
 
     /// Returns the original IPv4 address of the named uplink.
@@ -146,22 +132,14 @@ impl Host {
             .iter()
             .filter(|(uplink, _)| uplink.interface == interface)
             .flat_map(|(uplink, _)| &uplink.addresses);
-        let found = addresses.find_map(|net| {
-            if let IpNet::V4(net) = net {
-                Some(net.addr())
-            } else {
-                None
-            }
-        });
+        let found = addresses
+            .find_map(|net| if let IpNet::V4(net) = net { Some(net.addr()) } else { None });
         found.with_context(|| format!("{} has no v4 address on {interface}", self.name()))
     }
 
     fn find<T>(&self, pick: impl Fn(&IpNet) -> Option<T>) -> Option<T> {
         let uplinks = self.inner.uplinks.lock();
-        uplinks
-            .iter()
-            .flat_map(|(uplink, _)| &uplink.addresses)
-            .find_map(pick)
+        uplinks.iter().flat_map(|(uplink, _)| &uplink.addresses).find_map(pick)
     }
 
     /// Makes an uplink drop all packets. The uplink keeps its carrier, so the host does not detect the cut.

@@ -49,10 +49,7 @@ impl Lab {
             name: LabName::next(),
             kept: AtomicBool::new(std::env::var_os(KEEP).is_some()),
         });
-        let lab = Lab {
-            site,
-            title: title.to_owned(),
-        };
+        let lab = Lab { site, title: title.to_owned() };
         // Before the first namespace, because a sweep must know the owner of remains.
         std::fs::write(lab.folder("")?.join(OWNER), sweep::owner())?;
         std::fs::write(lab.folder("")?.join("title"), title)?;
@@ -155,9 +152,7 @@ impl Lab {
         for path in log_files(&self.site.name.folder()) {
             let log = std::fs::read_to_string(&path).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
-            let tail = lines
-                .get(lines.len().saturating_sub(TAIL)..)
-                .unwrap_or_default();
+            let tail = lines.get(lines.len().saturating_sub(TAIL)..).unwrap_or_default();
             text.push_str(&format!(
                 "--- {} ({} lines)\n{}\n",
                 path.display(),

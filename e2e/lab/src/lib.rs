@@ -96,8 +96,5 @@ pub use wait::{until, until_ok};
 
 /// Reads a number from an environment variable. Returns the default if the variable is unset or not a number.
 pub fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {
-    std::env::var(name)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }

@@ -5,13 +5,8 @@
 /// path below `/proc/sys`.
 pub fn raise(file: &str, wanted: u32, reason: &str) {
     let path = format!("/proc/sys/{file}");
-    let now = std::fs::read_to_string(&path)
-        .ok()
-        .and_then(|text| text.trim().parse::<u32>().ok());
+    let now = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u32>().ok());
     if now.is_some_and(|now| now < wanted) && std::fs::write(&path, wanted.to_string()).is_ok() {
-        eprintln!(
-            "raised {} of this machine to {wanted}: {reason}",
-            file.replace('/', ".")
-        );
+        eprintln!("raised {} of this machine to {wanted}: {reason}", file.replace('/', "."));
     }
 }

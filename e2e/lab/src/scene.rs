@@ -126,10 +126,7 @@ impl<'a> SceneOptions<'a> {
     #[must_use]
     pub fn arg(self, arg: &'a str) -> Self {
         let before = self.options;
-        Self {
-            options: Box::new(move |number, options| before(number, options).arg(arg)),
-            ..self
-        }
+        Self { options: Box::new(move |number, options| before(number, options).arg(arg)), ..self }
     }
 
     /// Starts no daemon, and so no pod.
@@ -203,9 +200,7 @@ impl Scene<'_> {
         for node in self.nodes.iter_mut().filter(|node| node.daemon.is_none()) {
             node.launch()?;
         }
-        self.nodes
-            .iter_mut()
-            .try_for_each(|node| node.daemon_mut()?.wait_ready().map(drop))
+        self.nodes.iter_mut().try_for_each(|node| node.daemon_mut()?.wait_ready().map(drop))
     }
 
     /// Writes a lease as an operator does, such as `10.5.3.0-24` with a lease's value.
@@ -244,9 +239,7 @@ impl Scene<'_> {
     /// # Errors
     /// Returns the first error of `check`.
     pub fn each(&self, check: impl Fn(&Node) -> Result<()>) -> Result<()> {
-        self.nodes
-            .iter()
-            .try_for_each(|node| check(node).with_context(|| node.name().to_owned()))
+        self.nodes.iter().try_for_each(|node| check(node).with_context(|| node.name().to_owned()))
     }
 
     /// Returns all pods.
@@ -292,9 +285,7 @@ impl Scene<'_> {
         };
         let families = [(false, options.clone()), (true, options.v6())];
         let families = families.iter().filter(|(v6, _)| has(*v6));
-        families
-            .map(|(_, options)| Mesh::start(&pods, options))
-            .collect()
+        families.map(|(_, options)| Mesh::start(&pods, options)).collect()
     }
 
     /// Checks that no daemon has logged an error or a panic.
@@ -403,11 +394,7 @@ impl Node {
     pub fn stop(&mut self) -> Result<()> {
         let status = self.daemon_mut()?.terminate()?;
         let daemon = self.daemon.take();
-        ensure!(
-            status.success(),
-            "{status}: {:?}",
-            daemon.map(|daemon| daemon.log_tail(20))
-        );
+        ensure!(status.success(), "{status}: {:?}", daemon.map(|daemon| daemon.log_tail(20)));
         Ok(())
     }
 

@@ -34,18 +34,12 @@ enum Kind {
 impl Store {
     /// Creates a store that keeps leases as files in a directory.
     pub fn dir(folder: &Path) -> Store {
-        Store {
-            kind: Kind::Dir(folder.to_owned()),
-            prefix: PREFIX.to_owned(),
-        }
+        Store { kind: Kind::Dir(folder.to_owned()), prefix: PREFIX.to_owned() }
     }
 
     /// Creates a store that keeps leases in etcd, below the default prefix.
     pub fn etcd(client: &EtcdClient) -> Store {
-        Store {
-            kind: Kind::Etcd(client.clone()),
-            prefix: PREFIX.to_owned(),
-        }
+        Store { kind: Kind::Etcd(client.clone()), prefix: PREFIX.to_owned() }
     }
 
     /// Returns this store with another prefix of the keys in etcd.
@@ -95,9 +89,7 @@ impl Store {
         match &self.kind {
             Kind::Dir(folder) => std::fs::remove_file(folder.join(SUBNETS).join(lease))
                 .with_context(|| format!("deleting {lease}")),
-            Kind::Etcd(client) => client
-                .del(&self.key(&format!("{SUBNETS}/{lease}")))
-                .map(drop),
+            Kind::Etcd(client) => client.del(&self.key(&format!("{SUBNETS}/{lease}"))).map(drop),
         }
     }
 
@@ -109,10 +101,8 @@ impl Store {
         match &self.kind {
             Kind::Dir(folder) => {
                 let folder = folder.join(SUBNETS);
-                let mut names: Vec<String> = entries(&folder)
-                    .into_iter()
-                    .filter(|name| !name.starts_with('.'))
-                    .collect();
+                let mut names: Vec<String> =
+                    entries(&folder).into_iter().filter(|name| !name.starts_with('.')).collect();
                 names.sort();
                 names
                     .into_iter()
@@ -123,12 +113,7 @@ impl Store {
                 let prefix = self.key(&format!("{SUBNETS}/"));
                 let found = client.get_prefix(&prefix)?.into_iter();
                 Ok(found
-                    .map(|entry| {
-                        (
-                            entry.key.trim_start_matches(&prefix).to_owned(),
-                            entry.value,
-                        )
-                    })
+                    .map(|entry| (entry.key.trim_start_matches(&prefix).to_owned(), entry.value))
                     .collect())
             }
         }

@@ -45,10 +45,8 @@ impl Lab {
 impl Vagrant {
     fn build(lab: &Lab, count: u8, last: impl Fn(u8) -> u8) -> Result<Vagrant> {
         let (lan, world) = (lab.switch("lan")?, lab.switch("world")?);
-        let internet = lab.host(
-            "internet",
-            &[Uplink::new(&world, "eth0").address("198.51.100.1/24")?],
-        )?;
+        let internet =
+            lab.host("internet", &[Uplink::new(&world, "eth0").address("198.51.100.1/24")?])?;
         let (mut hosts, mut nat_boxes) = (Vec::new(), Vec::new());
         for number in 1..=count {
             let wire = lab.switch(&format!("nat{number}"))?;
@@ -63,12 +61,6 @@ impl Vagrant {
                 .gateway("10.0.2.2")?;
             hosts.push(lab.host(&format!("h{number}"), &[nat, Uplink::enp0s8(&lan, number)?])?);
         }
-        Ok(Vagrant {
-            lan,
-            world,
-            internet,
-            hosts,
-            nat_boxes,
-        })
+        Ok(Vagrant { lan, world, internet, hosts, nat_boxes })
     }
 }

@@ -27,17 +27,13 @@ pub(crate) struct Wait {
 impl Wait {
     pub(crate) fn start() -> Wait {
         let start = Instant::now();
-        Wait {
-            start,
-            guard: GUARD.unwrap_or((start, HANGS)),
-        }
+        Wait { start, guard: GUARD.unwrap_or((start, HANGS)) }
     }
 
     /// Returns the time that is left until the guard, at least a millisecond.
     pub(crate) fn left(&self) -> Duration {
         let (begun, time) = self.guard;
-        time.saturating_sub(begun.elapsed())
-            .max(Duration::from_millis(1))
+        time.saturating_sub(begun.elapsed()).max(Duration::from_millis(1))
     }
 
     /// Pauses before the next poll.
@@ -47,10 +43,7 @@ impl Wait {
     pub(crate) fn pause(&self, what: &str) -> Result<()> {
         let (begun, time) = self.guard;
         if begun.elapsed() >= time {
-            bail!(
-                "the test hangs: it has waited {:.0?} so that {what}",
-                self.start.elapsed()
-            );
+            bail!("the test hangs: it has waited {:.0?} so that {what}", self.start.elapsed());
         }
         std::thread::sleep((self.start.elapsed() / 10).clamp(MIN_PAUSE, MAX_PAUSE));
         Ok(())
@@ -83,9 +76,7 @@ pub fn until_ok<T>(what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result
     loop {
         match attempt() {
             Ok(value) => return Ok(value),
-            Err(error) => wait
-                .pause(what)
-                .map_err(|hangs| error.context(hangs.to_string()))?,
+            Err(error) => wait.pause(what).map_err(|hangs| error.context(hangs.to_string()))?,
         }
     }
 }

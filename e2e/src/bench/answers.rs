@@ -101,13 +101,9 @@ fn reply(question: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     // The reply has the same length and nonce, and the IDs of sender and receiver swapped.
-    let mut answer = [
-        &b"flpr\x01\x02"[..],
-        question.get(6..16)?,
-        question.get(24..32)?,
-        question.get(16..24)?,
-    ]
-    .concat();
+    let mut answer =
+        [&b"flpr\x01\x02"[..], question.get(6..16)?, question.get(24..32)?, question.get(16..24)?]
+            .concat();
     answer.extend([0; 12]);
     answer.extend(clock());
     answer.extend([0; 16]);
@@ -116,14 +112,9 @@ fn reply(question: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn question(known: &Known, nonce: u64) -> Vec<u8> {
-    let mut bytes = [
-        &b"flpr\x01\x01\0"[..],
-        &[ECHO as u8],
-        &nonce.to_be_bytes(),
-        &known.who,
-        &known.node,
-    ]
-    .concat();
+    let mut bytes =
+        [&b"flpr\x01\x01\0"[..], &[ECHO as u8], &nonce.to_be_bytes(), &known.who, &known.node]
+            .concat();
     bytes.extend([0xff; 8]);
     bytes.extend([0; 4]);
     bytes.extend(clock());
@@ -132,9 +123,7 @@ fn question(known: &Known, nonce: u64) -> Vec<u8> {
 }
 
 fn clock() -> [u8; 8] {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(0).to_be_bytes()
 }
 
@@ -178,14 +167,8 @@ pub(crate) fn send(
     to: (Ipv4Addr, u16),
     bytes: &[u8],
 ) -> Result<()> {
-    let from = libc::in_addr {
-        s_addr: u32::from(from).to_be(),
-    };
-    let info = libc::in_pktinfo {
-        ipi_ifindex: 0,
-        ipi_spec_dst: from,
-        ipi_addr: from,
-    };
+    let from = libc::in_addr { s_addr: u32::from(from).to_be() };
+    let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: from, ipi_addr: from };
     let to = SockaddrIn::from(SocketAddrV4::new(to.0, to.1));
     sendmsg(
         socket.as_raw_fd(),

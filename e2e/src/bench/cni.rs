@@ -33,10 +33,8 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     let stubs = lab.folder("stubs")?;
     write_script(&stubs.join("bridge"), STUB)?;
     let real = binaries::cni(CniVersion::V111)?;
-    let (whole, delegate_only) = (
-        in_turns(&host, &real, rounds)?,
-        in_turns(&host, &stubs, rounds)?,
-    );
+    let (whole, delegate_only) =
+        (in_turns(&host, &real, rounds)?, in_turns(&host, &stubs, rounds)?);
     for (what, times) in &whole {
         table.times(
             &format!("time of a pod's ADD with Debian's bridge and host-local, {what}"),
@@ -46,10 +44,7 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
         );
     }
     let base = |times: &[(String, Vec<Duration>)]| {
-        times
-            .first()
-            .map(|(_, times)| median(times))
-            .context("nothing was measured")
+        times.first().map(|(_, times)| median(times)).context("nothing was measured")
     };
     let (delegates, stub) = (base(&whole)?, base(&delegate_only)?);
     for ((what, times), (_, own)) in whole.iter().zip(&delegate_only).skip(1) {
@@ -75,10 +70,8 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
 /// Measures the ADD times of all plugins alternately. The first entry is the delegate without a flannel plugin.
 fn in_turns(host: &Host, path: &Path, rounds: usize) -> Result<Vec<(String, Vec<Duration>)>> {
     let carriers = carriers(host, path)?;
-    let mut times: Vec<_> = carriers
-        .iter()
-        .map(|carrier| (carrier.name.clone(), Vec::new()))
-        .collect();
+    let mut times: Vec<_> =
+        carriers.iter().map(|carrier| (carrier.name.clone(), Vec::new())).collect();
     // The first round does not count, because it creates the bridge.
     for round in 0..=rounds {
         for (carrier, (_, times)) in carriers.iter().zip(&mut times) {
@@ -117,31 +110,17 @@ fn carriers(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
         carrier("with the plugin of flannel-rs", &own()?, &flannel),
     ];
     if let Some(go) = std::env::var_os(GO).filter(|go| !go.is_empty()) {
-        carriers.push(carrier(
-            "with the plugin of Go flannel",
-            Path::new(&go),
-            &flannel,
-        ));
+        carriers.push(carrier("with the plugin of Go flannel", Path::new(&go), &flannel));
     }
     Ok(carriers)
 }
 
 /// Returns the path of the static plugin if `make bench` built it, otherwise the path of the usual plugin.
 fn own() -> Result<PathBuf> {
-    let arch = if cfg!(target_arch = "aarch64") {
-        "arm64"
-    } else {
-        "amd64"
-    };
-    let shipped = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../target/cni")
-        .join(arch)
-        .join("flannel");
-    if shipped.is_file() {
-        Ok(shipped)
-    } else {
-        binaries::own("flannel")
-    }
+    let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let shipped =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/cni").join(arch).join("flannel");
+    if shipped.is_file() { Ok(shipped) } else { binaries::own("flannel") }
 }
 
 fn remove(netns: &str) -> Result<()> {

@@ -149,9 +149,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
         goals::waits(&mut text, *cable, &series);
         goals::builds(&mut text, &series);
         bars.extend(
-            figures
-                .into_iter()
-                .map(|(name, figures)| (cable.name(), name, median(&figures.tcp1))),
+            figures.into_iter().map(|(name, figures)| (cable.name(), name, median(&figures.tcp1))),
         );
     }
     Ok((text, picture(&bars)))
@@ -159,9 +157,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
 
 /// Returns the path of Go flannel's flanneld from the environment variable `GO_FLANNELD`, if set.
 fn go_flanneld() -> Option<PathBuf> {
-    std::env::var_os("GO_FLANNELD")
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from)
+    std::env::var_os("GO_FLANNELD").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// A backend's name, its configuration on each of the two nodes, the mode of flannel-rs' engine, and another flanneld binary to run.
@@ -172,49 +168,14 @@ fn every_carrier() -> Vec<Recipe> {
     let kernel = || json!({ "Type": "vxlan" });
     let ours = || json!({ "Type": "vxlan", "Mode": "userspace" });
     let mut all = vec![
-        (
-            "host-gw".to_owned(),
-            same(json!({ "Type": "host-gw" })),
-            "",
-            None,
-        ),
+        ("host-gw".to_owned(), same(json!({ "Type": "host-gw" })), "", None),
         ("vxlan (kernel)".to_owned(), same(kernel()), "", None),
-        (
-            "vxlan (userspace)".to_owned(),
-            same(ours()),
-            "offload",
-            None,
-        ),
-        (
-            "vxlan (userspace to kernel)".to_owned(),
-            [ours(), kernel()],
-            "offload",
-            None,
-        ),
-        (
-            "vxlan (kernel to userspace)".to_owned(),
-            [kernel(), ours()],
-            "offload",
-            None,
-        ),
-        (
-            "udp".to_owned(),
-            same(json!({ "Type": "udp" })),
-            "offload",
-            None,
-        ),
-        (
-            "udp (batches)".to_owned(),
-            same(json!({ "Type": "udp" })),
-            "mmsg",
-            None,
-        ),
-        (
-            "udp (plain)".to_owned(),
-            same(json!({ "Type": "udp" })),
-            "plain",
-            None,
-        ),
+        ("vxlan (userspace)".to_owned(), same(ours()), "offload", None),
+        ("vxlan (userspace to kernel)".to_owned(), [ours(), kernel()], "offload", None),
+        ("vxlan (kernel to userspace)".to_owned(), [kernel(), ours()], "offload", None),
+        ("udp".to_owned(), same(json!({ "Type": "udp" })), "offload", None),
+        ("udp (batches)".to_owned(), same(json!({ "Type": "udp" })), "mmsg", None),
+        ("udp (plain)".to_owned(), same(json!({ "Type": "udp" })), "plain", None),
         (
             "wireguard (userspace)".to_owned(),
             same(json!({ "Type": "wireguard", "Implementation": "userspace" })),
@@ -229,12 +190,7 @@ fn every_carrier() -> Vec<Recipe> {
         ),
     ];
     if let Some(go) = go_flanneld() {
-        all.push((
-            "udp (Go flannel)".to_owned(),
-            same(json!({ "Type": "udp" })),
-            "",
-            Some(go),
-        ));
+        all.push(("udp (Go flannel)".to_owned(), same(json!({ "Type": "udp" })), "", Some(go)));
     }
     all
 }
@@ -243,11 +199,7 @@ fn carriers(plan: &Plan) -> Vec<Recipe> {
     let mut all = every_carrier();
     let named: Vec<String> = all.iter().map(|(name, ..)| name.clone()).collect();
     let wanted = |name: &str, only: &String| {
-        if named.contains(only) {
-            name == only
-        } else {
-            name.starts_with(only.as_str())
-        }
+        if named.contains(only) { name == only } else { name.starts_with(only.as_str()) }
     };
     all.retain(|(name, ..)| {
         plan.only.is_empty() || plan.only.iter().any(|only| wanted(name, only))
@@ -279,22 +231,13 @@ struct Registry {
 impl Registry {
     fn start(lab: &Lab) -> Result<Registry> {
         let lan = lab.switch("store")?;
-        let host = lab.host(
-            "store",
-            &[Uplink::new(&lan, "enp0s9").address("192.168.57.1/24")?],
-        )?;
+        let host = lab.host("store", &[Uplink::new(&lan, "enp0s9").address("192.168.57.1/24")?])?;
         // The work for frequent heartbeats would count as foreign processor time, and a single member has no other member that needs them.
         let etcd = Etcd::start(
             &[&host],
-            &EtcdOptions::default()
-                .arg("--heartbeat-interval=200")
-                .arg("--election-timeout=2000"),
+            &EtcdOptions::default().arg("--heartbeat-interval=200").arg("--election-timeout=2000"),
         )?;
-        Ok(Registry {
-            lan,
-            client: etcd.client()?,
-            _etcd: etcd,
-        })
+        Ok(Registry { lan, client: etcd.client()?, _etcd: etcd })
     }
 
     fn uplink(&self, carrier: usize, host: usize) -> Result<Uplink> {
@@ -322,16 +265,10 @@ fn build(
         hosts[1].netns().name()
     ))?;
     for (host, last) in hosts.iter().zip([101, 102]) {
-        host.netns().ip(&format!(
-            "link set enp0s8 up\naddress add 192.168.56.{last}/24 dev enp0s8"
-        ))?;
+        host.netns()
+            .ip(&format!("link set enp0s8 up\naddress add 192.168.56.{last}/24 dev enp0s8"))?;
     }
-    let mut carrier = Carrier {
-        name,
-        hosts: Vec::new(),
-        daemons: Vec::new(),
-        pods: Vec::new(),
-    };
+    let mut carrier = Carrier { name, hosts: Vec::new(), daemons: Vec::new(), pods: Vec::new() };
     let store = Store::etcd(&registry.client).prefix(&format!("/carrier/{number}"));
     for (host, conf) in hosts.into_iter().zip(&confs) {
         // Both modes of vxlan publish the same data, so the two nodes may have different configurations of one network.
@@ -354,12 +291,8 @@ fn build(
     };
     let target = to.address()?;
     lab::until("an answer of the other pod", || {
-        lab::ping(
-            from.netns(),
-            target,
-            &PingOptions::default().timeout(Duration::from_millis(20)),
-        )
-        .is_ok_and(|answer| answer.is_some())
+        lab::ping(from.netns(), target, &PingOptions::default().timeout(Duration::from_millis(20)))
+            .is_ok_and(|answer| answer.is_some())
     })?;
     Ok(carrier)
 }
@@ -368,12 +301,7 @@ fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(String, Figures)>> {
     let lab = Lab::new("bench")?;
     let registry = Registry::start(&lab)?;
     let mut recipes = carriers(plan);
-    if registry
-        .lan
-        .netns()
-        .ip("link add wg0 type wireguard\nlink delete wg0")
-        .is_err()
-    {
+    if registry.lan.netns().ip("link add wg0 type wireguard\nlink delete wg0").is_err() {
         recipes.retain(|(name, ..)| name != KERNEL_WIREGUARD);
     }
     ensure!(!recipes.is_empty(), "this kernel has no WireGuard");
@@ -388,13 +316,7 @@ fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(String, Figures)>> {
     let mut all: BTreeMap<usize, Figures> = BTreeMap::new();
     for round in 0..plan.rounds {
         for (number, carrier) in carriers.iter().enumerate() {
-            eprintln!(
-                "{} round {} of {}: {}",
-                cable.name(),
-                round + 1,
-                plan.rounds,
-                carrier.name
-            );
+            eprintln!("{} round {} of {}: {}", cable.name(), round + 1, plan.rounds, carrier.name);
             carrier
                 .sample(plan, all.entry(number).or_default(), round)
                 .with_context(|| carrier.name.clone())?;
@@ -406,11 +328,7 @@ fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(String, Figures)>> {
             let lines = text
                 .lines()
                 .filter(|line| line.starts_with("flannel_datapath_") && !line.ends_with(" 0"));
-            eprintln!(
-                "{}:\n{}",
-                carrier.name,
-                lines.collect::<Vec<_>>().join("\n")
-            );
+            eprintln!("{}:\n{}", carrier.name, lines.collect::<Vec<_>>().join("\n"));
         }
     }
     Ok(carriers
@@ -456,13 +374,9 @@ impl Carrier {
         if plan.streams_only || !round.is_multiple_of(3) {
             return Ok(());
         }
-        figures
-            .tcp4
-            .push(tcp(from, to, 4, plan.time, || ())?.gigabits());
+        figures.tcp4.push(tcp(from, to, 4, plan.time, || ())?.gigabits());
         let idle = round_trips(from, to, plan.time / 2, Programs::Ordinary)?;
-        figures
-            .idle
-            .push((quantile(&idle, 0.5), quantile(&idle, 0.99)));
+        figures.idle.push((quantile(&idle, 0.5), quantile(&idle, 0.99)));
         figures.loaded.one.push(beside(1, Programs::Ordinary)?);
         if !plan.ladder {
             return Ok(());
@@ -522,11 +436,7 @@ fn table(out: &mut String, cable: Cable, all: &[(String, Figures)]) {
             .find(|(other, _)| other == name)
             .map_or(f64::NAN, |(_, figures)| median(&figures.tcp1))
     };
-    let (kernel, plain, go) = (
-        of("vxlan (kernel)"),
-        of("udp (plain)"),
-        of("udp (Go flannel)"),
-    );
+    let (kernel, plain, go) = (of("vxlan (kernel)"), of("udp (plain)"), of("udp (Go flannel)"));
     let what = match cable {
         Cable::Wire => "`wire`: every frame crosses by itself, as on a NIC",
         Cable::Veth => "`veth`: GSO packets cross unsegmented, as between hosts of one machine",
@@ -536,10 +446,8 @@ fn table(out: &mut String, cable: Cable, all: &[(String, Figures)]) {
     out.push_str("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     for (name, figures) in all {
         let tcp1 = median(&figures.tcp1);
-        let (least, most) = figures
-            .tcp1
-            .iter()
-            .fold((f64::INFINITY, 0.0_f64), |(least, most), figure| {
+        let (least, most) =
+            figures.tcp1.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), figure| {
                 (least.min(*figure), most.max(*figure))
             });
         let pair = |pairs: &[(f64, f64)]| {
@@ -584,11 +492,8 @@ fn picture(bars: &[(&str, String, f64)]) -> String {
     for (cable, name, rate) in bars {
         if *cable != group {
             group = cable;
-            let _ = writeln!(
-                out,
-                "<text x=\"12\" y=\"{}\" fill=\"#555555\">{cable}</text>",
-                y + 17
-            );
+            let _ =
+                writeln!(out, "<text x=\"12\" y=\"{}\" fill=\"#555555\">{cable}</text>", y + 17);
             y += ROW;
         }
         let width = 420.0 * rate / most;

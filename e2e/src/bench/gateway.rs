@@ -34,10 +34,7 @@ fn post(store: &Netns, path: &str, body: &serde_json::Value) -> Result<()> {
     })?;
     let answer = answer.context("asking etcd's gateway")?;
     if !answer.starts_with("HTTP/1.1 200") {
-        bail!(
-            "etcd's gateway: {}",
-            answer.lines().last().unwrap_or_default()
-        );
+        bail!("etcd's gateway: {}", answer.lines().last().unwrap_or_default());
     }
     Ok(())
 }

@@ -37,40 +37,16 @@ struct Goal {
 }
 
 const fn goal(carrier: &'static str, cable: Cable, of: Of, goal: f64, limit: f64) -> Goal {
-    Goal {
-        carrier,
-        cable,
-        of,
-        goal,
-        limit,
-    }
+    Goal { carrier, cable, of, goal, limit }
 }
 
 const GOALS: [Goal; 8] = [
     goal("vxlan (userspace)", Cable::Wire, Of::Rate, 1.0, 0.75),
-    goal(
-        "vxlan (userspace to kernel)",
-        Cable::Wire,
-        Of::Rate,
-        1.0,
-        0.95,
-    ),
-    goal(
-        "vxlan (kernel to userspace)",
-        Cable::Wire,
-        Of::Rate,
-        0.95,
-        0.8,
-    ),
+    goal("vxlan (userspace to kernel)", Cable::Wire, Of::Rate, 1.0, 0.95),
+    goal("vxlan (kernel to userspace)", Cable::Wire, Of::Rate, 0.95, 0.8),
     goal("udp", Cable::Wire, Of::Rate, 1.0, 0.75),
     goal("wireguard (userspace)", Cable::Wire, Of::Rate, 0.7, 0.5),
-    goal(
-        "wireguard (userspace)",
-        Cable::Wire,
-        Of::Processor,
-        2.2,
-        2.8,
-    ),
+    goal("wireguard (userspace)", Cable::Wire, Of::Processor, 2.2, 2.8),
     goal("vxlan (userspace)", Cable::Veth, Of::Rate, 0.8, 0.6),
     goal("udp", Cable::Veth, Of::Rate, 0.8, 0.6),
 ];
@@ -152,23 +128,12 @@ pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let Some(kernel) = find(KERNEL) else { return };
     let mut rows = String::new();
-    for Goal {
-        carrier,
-        of,
-        goal,
-        limit,
-        ..
-    } in GOALS.iter().filter(|goal| goal.cable == cable)
-    {
+    for Goal { carrier, of, goal, limit, .. } in GOALS.iter().filter(|goal| goal.cable == cable) {
         let Some(series) = find(carrier) else {
             continue;
         };
-        let mut ratios: Vec<f64> = series
-            .of(*of)
-            .iter()
-            .zip(kernel.of(*of))
-            .map(|(ours, theirs)| ours / theirs)
-            .collect();
+        let mut ratios: Vec<f64> =
+            series.of(*of).iter().zip(kernel.of(*of)).map(|(ours, theirs)| ours / theirs).collect();
         // Sort from the worst to the best.
         ratios.sort_by(f64::total_cmp);
         if matches!(of, Of::Processor) {

@@ -20,56 +20,20 @@ const LOOK: &str = "{ ip -o -d link show dev flannel.1 | sed 's/^[0-9]*: //'; ip
 
 /// Name of each damage, the command that causes the damage, and the goal for the repair time.
 const DAMAGES: [(&str, &str, &str); 10] = [
-    (
-        "a deletion of the device",
-        "ip link del flannel.1",
-        "2000 ms",
-    ),
-    (
-        "`ip link set down` of the device",
-        "ip link set flannel.1 down",
-        "1000 ms",
-    ),
-    (
-        "a flush of all routes",
-        "ip route flush proto 241",
-        "1000 ms",
-    ),
-    (
-        "a flush of the FDB",
-        "bridge fdb flush dev flannel.1",
-        "1000 ms",
-    ),
-    (
-        "a flush of the neighbours",
-        "ip neighbour flush dev flannel.1 nud permanent",
-        "1000 ms",
-    ),
-    (
-        "a removal of the device's address",
-        "ip address flush dev flannel.1 scope global",
-        "1000 ms",
-    ),
-    (
-        "a change of the device's MTU",
-        "ip link set flannel.1 mtu 1300",
-        "1000 ms",
-    ),
-    (
-        "a change of the device's MAC",
-        "ip link set flannel.1 address 02:00:00:00:00:99",
-        "1000 ms",
-    ),
+    ("a deletion of the device", "ip link del flannel.1", "2000 ms"),
+    ("`ip link set down` of the device", "ip link set flannel.1 down", "1000 ms"),
+    ("a flush of all routes", "ip route flush proto 241", "1000 ms"),
+    ("a flush of the FDB", "bridge fdb flush dev flannel.1", "1000 ms"),
+    ("a flush of the neighbours", "ip neighbour flush dev flannel.1 nud permanent", "1000 ms"),
+    ("a removal of the device's address", "ip address flush dev flannel.1 scope global", "1000 ms"),
+    ("a change of the device's MTU", "ip link set flannel.1 mtu 1300", "1000 ms"),
+    ("a change of the device's MAC", "ip link set flannel.1 address 02:00:00:00:00:99", "1000 ms"),
     (
         "the underlay interface goes down and up",
         "ip link set enp0s8 down; ip link set enp0s8 up",
         "2000 ms",
     ),
-    (
-        "a deletion of the nftables table",
-        "nft delete table ip flannel-ipv4",
-        "1000 ms",
-    ),
+    ("a deletion of the nftables table", "nft delete table ip flannel-ipv4", "1000 ms"),
 ];
 
 /// Repeatedly damages the kernel objects of a node that has many peers, and measures the time of each repair.
@@ -85,11 +49,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             let wanted: &String = wanted.get_or_insert(netns.sh(LOOK)?);
             for _ in 0..ROUNDS {
                 // Sleep past the pause after the previous repair. A MAC needs longer: the daemon accepts one that is rewritten often.
-                std::thread::sleep(Duration::from_secs(if what.contains("MAC") {
-                    5
-                } else {
-                    1
-                }));
+                std::thread::sleep(Duration::from_secs(if what.contains("MAC") { 5 } else { 1 }));
                 let start = Instant::now();
                 netns.sh(damage)?;
                 while netns.sh(LOOK).map_or(true, |found| found != *wanted) {
@@ -101,11 +61,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
                 }
                 times.push(start.elapsed());
             }
-            ensure!(
-                daemon.is_running() && daemon.errors().is_empty(),
-                "{:?}",
-                daemon.errors()
-            );
+            ensure!(daemon.is_running() && daemon.errors().is_empty(), "{:?}", daemon.errors());
             daemon.kill()?;
         }
         table.times(

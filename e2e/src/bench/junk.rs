@@ -72,20 +72,12 @@ pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool)
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     while !stop.load(Relaxed) {
         for volley in messages.chunks(VOLLEY) {
-            let slices: Vec<[IoSlice<'_>; 1]> = volley
-                .iter()
-                .map(|message| [IoSlice::new(message)])
-                .collect();
+            let slices: Vec<[IoSlice<'_>; 1]> =
+                volley.iter().map(|message| [IoSlice::new(message)]).collect();
             let none = vec![None; slices.len()];
-            sent += sendmmsg(
-                socket.as_raw_fd(),
-                &mut headers,
-                &slices,
-                none,
-                [],
-                MsgFlags::empty(),
-            )
-            .map_or(0, |done| done.count());
+            sent +=
+                sendmmsg(socket.as_raw_fd(), &mut headers, &slices, none, [], MsgFlags::empty())
+                    .map_or(0, |done| done.count());
         }
     }
     sent as f64 / start.elapsed().as_secs_f64()
@@ -113,11 +105,7 @@ fn stream_during_junk(
     attacker: &Host,
     messages: &[Vec<u8>],
 ) -> Result<(Small, f64, f64)> {
-    let (host, daemon) = bed
-        .hosts
-        .first()
-        .zip(bed.daemons.first())
-        .context("a node")?;
+    let (host, daemon) = bed.hosts.first().zip(bed.daemons.first()).context("a node")?;
     let socket = attacker.netns().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     socket.connect((host.v4()?, PORT))?;
     let (stop, before) = (AtomicBool::new(false), sum(daemon, DROPPED)?);

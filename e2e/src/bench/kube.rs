@@ -27,16 +27,10 @@ fn node(number: u32) -> serde_json::Value {
     let node = NodeObject::new(&format!("node-{number}"))
         .pod_cidr(&format!("{subnet}/24"))
         .internal(public)
-        .vxlan_peer(
-            &public.to_string(),
-            &format!("02:11:22:{b:02x}:{c:02x}:{d:02x}"),
-        );
+        .vxlan_peer(&public.to_string(), &format!("02:11:22:{b:02x}:{c:02x}:{d:02x}"));
     let mut node = node.json();
     let image = |image: usize| serde_json::json!({ "names": [format!("registry.example.org/{image:0>128}@sha256:{image:0>64}")], "sizeBytes": 1_000_000 });
-    if let Some(status) = node
-        .pointer_mut("/status")
-        .and_then(serde_json::Value::as_object_mut)
-    {
+    if let Some(status) = node.pointer_mut("/status").and_then(serde_json::Value::as_object_mut) {
         status.insert("images".to_owned(), (0..50).map(image).collect());
     }
     node
@@ -47,10 +41,7 @@ pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench")?;
     let lan = lab.switch("lan")?;
     let host = lab.host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
-    let machine = lab.host(
-        "api",
-        &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?],
-    )?;
+    let machine = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
     let api = ApiServer::start(&machine, Families::V4)?;
     create_nodes(&api, nodes)?;
     let net_conf = lab.folder("")?.join("net-conf.json");
@@ -91,11 +82,7 @@ fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
             .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a client panicked"))?)
     })?;
     api.admin()
-        .create_node(
-            &NodeObject::new("h1")
-                .pod_cidr("10.127.1.0/24")
-                .internal(ADDRESS),
-        )
+        .create_node(&NodeObject::new("h1").pod_cidr("10.127.1.0/24").internal(ADDRESS))
         .map(drop)
 }
 
@@ -121,10 +108,7 @@ impl Starts {
             .run(|| std::fs::read_to_string("/proc/thread-self/net/route"))??
             .contains(&format!("{:08X}", u32::from(last).swap_bytes()))
         {
-            ensure!(
-                start.elapsed() < DEADLINE,
-                "no route to {last} within {DEADLINE:?}"
-            );
+            ensure!(start.elapsed() < DEADLINE, "no route to {last} within {DEADLINE:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
         self.times.push(start.elapsed());
@@ -135,8 +119,7 @@ impl Starts {
         self.resident.push(now);
         self.peak.push(highest);
         self.processor.push(daemon.cpu_seconds()? * 1e3);
-        self.calls
-            .push(sum(&daemon, "flannel_store_requests_total")?);
+        self.calls.push(sum(&daemon, "flannel_store_requests_total")?);
         stop(daemon)
     }
 

@@ -34,10 +34,7 @@ pub(crate) fn tcp(
     during: impl FnOnce() + Send,
 ) -> Result<Flow> {
     let target = to.address()?;
-    let listener = to
-        .netns()
-        .run(|| TcpListener::bind((target, 0)))?
-        .context("listening")?;
+    let listener = to.netns().run(|| TcpListener::bind((target, 0)))?.context("listening")?;
     let address = listener.local_addr()?;
     let (received, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let counted = std::thread::scope(|scope| -> Result<Flow> {
@@ -89,10 +86,8 @@ pub(crate) fn tcp(
         let (begun, before) = (Instant::now(), received.load(Relaxed));
         let other = scope.spawn(during);
         std::thread::sleep(time);
-        let flow = Flow {
-            bytes: received.load(Relaxed) - before,
-            seconds: begun.elapsed().as_secs_f64(),
-        };
+        let flow =
+            Flow { bytes: received.load(Relaxed) - before, seconds: begun.elapsed().as_secs_f64() };
         stop.store(true, Relaxed);
         let _ = other.join();
         Ok(flow)
@@ -120,15 +115,9 @@ const VOLLEY: usize = 64;
 /// does not generate the packets fast enough.
 pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
     let (here, there) = (from.address()?, to.address()?);
-    let receiver = to
-        .netns()
-        .run(|| UdpSocket::bind((there, 0)))?
-        .context("binding")?;
+    let receiver = to.netns().run(|| UdpSocket::bind((there, 0)))?.context("binding")?;
     setsockopt(&receiver, sockopt::RcvBufForce, &(8 << 20)).context("SO_RCVBUFFORCE")?;
-    let sender = from
-        .netns()
-        .run(|| UdpSocket::bind((here, 0)))?
-        .context("binding")?;
+    let sender = from.netns().run(|| UdpSocket::bind((here, 0)))?.context("binding")?;
     sender.connect(receiver.local_addr()?)?;
     receiver.set_read_timeout(Some(Duration::from_millis(300)))?;
     std::thread::scope(|scope| {
@@ -153,24 +142,15 @@ pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<S
                 bail!("this machine does not generate {rate} packets a second");
             }
         }
-        Ok(Small {
-            sent,
-            received: counting.join().unwrap_or(0),
-        })
+        Ok(Small { sent, received: counting.join().unwrap_or(0) })
     })
 }
 
 fn fire(socket: &UdpSocket, headers: &mut MultiHeaders<SockaddrStorage>, packets: usize) {
     let payload = [IoSlice::new(&[7; 64])];
     let slices = vec![payload; packets];
-    let _ = sendmmsg(
-        socket.as_raw_fd(),
-        headers,
-        &slices,
-        vec![None; packets],
-        [],
-        MsgFlags::empty(),
-    );
+    let _ =
+        sendmmsg(socket.as_raw_fd(), headers, &slices, vec![None; packets], [], MsgFlags::empty());
 }
 
 /// Counts received packets until the socket's read timeout passes without a packet.
@@ -179,10 +159,7 @@ fn count(socket: &UdpSocket) -> u64 {
     let mut room = [[0; 128]; VOLLEY];
     let mut count = 0;
     loop {
-        let mut slices: Vec<_> = room
-            .iter_mut()
-            .map(|slot| [IoSliceMut::new(slot)])
-            .collect();
+        let mut slices: Vec<_> = room.iter_mut().map(|slot| [IoSliceMut::new(slot)]).collect();
         match recvmmsg(
             socket.as_raw_fd(),
             &mut headers,
@@ -204,10 +181,7 @@ pub(crate) struct Echo {
 impl Echo {
     pub(crate) fn new(pod: &Pod) -> Result<Self> {
         let address: IpAddr = pod.address()?;
-        let socket = pod
-            .netns()
-            .run(|| UdpSocket::bind((address, 0)))?
-            .context("binding")?;
+        let socket = pod.netns().run(|| UdpSocket::bind((address, 0)))?.context("binding")?;
         socket.set_read_timeout(Some(Duration::from_millis(100)))?;
         Ok(Self { socket })
     }
@@ -220,9 +194,7 @@ impl Echo {
         let mut buffer = [0; 128];
         while !stop.load(Relaxed) {
             if let Ok((length, from)) = self.socket.recv_from(&mut buffer) {
-                let _ = self
-                    .socket
-                    .send_to(buffer.get(..length).unwrap_or_default(), from);
+                let _ = self.socket.send_to(buffer.get(..length).unwrap_or_default(), from);
             }
         }
     }
@@ -262,10 +234,7 @@ pub(crate) fn round_trips(
     let echo = Echo::new(to)?;
     let address = echo.address()?;
     let here = from.address()?;
-    let socket = from
-        .netns()
-        .run(|| UdpSocket::bind((here, 0)))?
-        .context("binding")?;
+    let socket = from.netns().run(|| UdpSocket::bind((here, 0)))?.context("binding")?;
     socket.connect(address)?;
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
     let stop = AtomicBool::new(false);
@@ -313,11 +282,7 @@ pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
 
 /// Returns the median of unsorted numbers. Ignores NaN.
 pub(crate) fn median(figures: &[f64]) -> f64 {
-    let mut sorted: Vec<f64> = figures
-        .iter()
-        .copied()
-        .filter(|figure| !figure.is_nan())
-        .collect();
+    let mut sorted: Vec<f64> = figures.iter().copied().filter(|figure| !figure.is_nan()).collect();
     sorted.sort_by(f64::total_cmp);
     quantile(&sorted, 0.5)
 }
@@ -348,20 +313,10 @@ impl Cpu {
             .filter_map(|text| text.parse().ok())
             .collect();
         // user, nice, system, idle, iowait, irq, softirq
-        let all = [0, 1, 2, 5, 6]
-            .iter()
-            .filter_map(|place| ticks.get(*place))
-            .sum::<f64>()
-            * TICK;
-        let mut cpu = Self {
-            all,
-            ..Self::default()
-        };
+        let all = [0, 1, 2, 5, 6].iter().filter_map(|place| ticks.get(*place)).sum::<f64>() * TICK;
+        let mut cpu = Self { all, ..Self::default() };
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse::<u32>().ok())
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
             else {
                 continue;
             };
@@ -371,10 +326,7 @@ impl Cpu {
             };
             let fields: Vec<&str> = rest.split_whitespace().collect();
             let field = |place: usize| {
-                fields
-                    .get(place)
-                    .and_then(|text| text.parse::<f64>().ok())
-                    .unwrap_or(0.0)
+                fields.get(place).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0)
             };
             let time = (field(11) + field(12)) * TICK;
             // Kernel threads do not count as foreign: they process the packets of the load.

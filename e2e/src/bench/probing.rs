@@ -29,12 +29,7 @@ pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     let mut sum = 0.0;
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
         let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        sum += text
-            .split_whitespace()
-            .next()
-            .context("an empty schedstat")?
-            .parse::<f64>()?
-            / 1e9;
+        sum += text.split_whitespace().next().context("an empty schedstat")?.parse::<f64>()? / 1e9;
     }
     Ok(sum)
 }
@@ -76,21 +71,14 @@ fn share_with_page(daemon: &Flanneld) -> Result<f64> {
 
 /// Measures a daemon's memory and processor share, first while all peers reply and then while no peer replies.
 fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
-    let options = if probes {
-        fleet.options.clone()
-    } else {
-        fleet.options.clone().arg("--probe-port=0")
-    };
+    let options =
+        if probes { fleet.options.clone() } else { fleet.options.clone().arg("--probe-port=0") };
     let mut daemon = fleet.node.start_flanneld(&options)?;
     daemon.wait_ready()?;
     std::thread::sleep(SETTLED);
     let rest = share(&daemon, WINDOW)?;
     let (resident, _) = memory(&daemon)?;
-    let page = if probes {
-        share_with_page(&daemon)?
-    } else {
-        rest
-    };
+    let page = if probes { share_with_page(&daemon)? } else { rest };
     if probes {
         let (sent, answers) = (
             sum(&daemon, "flannel_probe_sent_total")?,
@@ -100,14 +88,10 @@ fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
             "  {sent} questions sent, {answers} answers, {resident:.1} MiB, {rest:.3} %, with a page {page:.3} %"
         );
         let (_, text) = daemon.get("/metrics")?;
-        let peers = text
-            .lines()
-            .filter(|line| line.starts_with("flannel_probe_peers{"));
+        let peers = text.lines().filter(|line| line.starts_with("flannel_probe_peers{"));
         // Some peers are not probed yet, and on a busy machine some are slow.
         let harmed = peers.filter(|line| {
-            !["well", "slow", "unknown"]
-                .iter()
-                .any(|state| line.contains(&format!("\"{state}\"")))
+            !["well", "slow", "unknown"].iter().any(|state| line.contains(&format!("\"{state}\"")))
         });
         let harmed: Vec<&str> = harmed.filter(|line| !line.ends_with(" 0")).collect();
         ensure!(harmed.is_empty(), "peers are not well: {harmed:?}");
@@ -119,32 +103,19 @@ fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
     if probes {
         let cut = sum(&daemon, "flannel_probe_peers{state=\"cut-off\"}")?;
         eprintln!("  {cut} peers are cut off, {silence:.3} %");
-        ensure!(
-            cut as u32 == PEERS,
-            "a fault of all is known of {cut} peers alone"
-        );
+        ensure!(cut as u32 == PEERS, "a fault of all is known of {cut} peers alone");
     }
     peers.reconnect("enp0s8")?;
     stop(daemon)?;
-    Ok(Taken {
-        memory: resident,
-        rest,
-        page,
-        silence,
-    })
+    Ok(Taken { memory: resident, rest, page, silence })
 }
 
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     cuts(table)?;
     let fleet = Fleet::of(PEERS)?;
-    let peers = fleet
-        .lab
-        .host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
+    let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
     // One host receives the packets to all peers.
-    fleet
-        .node
-        .netns()
-        .ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
+    fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
     peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
     let (ended, answered, node) = (AtomicBool::new(false), AtomicU64::new(0), fleet.node.v4()?);
     let (mut memory, mut shares, mut silence) = (Vec::new(), Vec::new(), Vec::new());
@@ -163,10 +134,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         let served = serving.join().map_err(|_| anyhow!("the peers panicked"))?;
         outcome.and(served)
     })?;
-    ensure!(
-        answered.load(Relaxed) > 100,
-        "the peers were asked {answered:?} times"
-    );
+    ensure!(answered.load(Relaxed) > 100, "the peers were asked {answered:?} times");
     table.figures(
         &format!("{PEERS} peers at rest: additional memory compared with --probe-port=0"),
         memory,
@@ -217,10 +185,7 @@ fn cuts(table: &mut Table) -> Result<()> {
         let start = Instant::now();
         host.cut("enp0s8")?;
         let times = wait_cut_off(&bed, start)?;
-        for (list, time) in [&mut others, &mut status, &mut itself]
-            .into_iter()
-            .zip(times)
-        {
+        for (list, time) in [&mut others, &mut status, &mut itself].into_iter().zip(times) {
             list.extend(time);
         }
         let start = Instant::now();
@@ -228,14 +193,8 @@ fn cuts(table: &mut Table) -> Result<()> {
         recovered.push(wait(start, "all are well again", &mut is_well)?);
     }
     for (what, times) in [
-        (
-            "one node is cut off: time until both other nodes report the fault",
-            &others,
-        ),
-        (
-            "one node is cut off: time until that node reports the fault",
-            &itself,
-        ),
+        ("one node is cut off: time until both other nodes report the fault", &others),
+        ("one node is cut off: time until that node reports the fault", &itself),
         (
             "one node is cut off: time until `flannelctl status` on both other nodes exits with 3",
             &status,
@@ -259,26 +218,16 @@ fn peers_in(bed: &Bed, node: usize, state: &str) -> Result<f64> {
 }
 
 fn all_peers_well(bed: &Bed) -> Result<bool> {
-    let well = (0..3)
-        .map(|node| peers_in(bed, node, "well"))
-        .sum::<Result<f64>>()?;
+    let well = (0..3).map(|node| peers_in(bed, node, "well")).sum::<Result<f64>>()?;
     Ok(well == 6.0)
 }
 
 /// Returns the exit code of `flannelctl status` on a node.
 fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
     let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
-    let (host, daemon) = bed
-        .hosts
-        .get(node)
-        .zip(bed.daemons.get(node))
-        .context("a node")?;
+    let (host, daemon) = bed.hosts.get(node).zip(bed.daemons.get(node)).context("a node")?;
     let file = format!("--subnet-file={}", daemon.subnet_file().display());
-    Ok(host
-        .netns()
-        .output(&program, &["status".to_owned(), file])?
-        .status
-        .code())
+    Ok(host.netns().output(&program, &["status".to_owned(), file])?.status.code())
 }
 
 /// Returns the times from `start` to three reports that a node is cut off. The reports are in the
@@ -305,10 +254,7 @@ fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {
 /// Waits until `holds` returns true. Returns the time since `start`.
 fn wait(start: Instant, what: &str, holds: &mut dyn FnMut() -> Result<bool>) -> Result<Duration> {
     while !holds()? {
-        ensure!(
-            start.elapsed() < DEADLINE,
-            "not within {DEADLINE:?}: {what}"
-        );
+        ensure!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(start.elapsed())

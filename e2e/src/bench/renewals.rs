@@ -55,18 +55,13 @@ fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
         while let Ok(length) = socket.recv(&mut buffer) {
             let cookie = buffer.get(..length).unwrap_or_default();
             if length == COOKIE
-                && !matches!(
-                    unknown.decapsulate(None, cookie, &mut [0; 256]),
-                    TunnResult::Err(_)
-                )
+                && !matches!(unknown.decapsulate(None, cookie, &mut [0; 256]), TunnResult::Err(_))
             {
                 return initiation(&mut unknown);
             }
         }
     }
-    Err(anyhow!(
-        "the node never asked for a proof within {DEADLINE:?}"
-    ))
+    Err(anyhow!("the node never asked for a proof within {DEADLINE:?}"))
 }
 
 fn flood_for(socket: &UdpSocket, messages: &[Vec<u8>], time: Duration) -> Result<f64> {
@@ -95,12 +90,7 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
         let begins = start + START_INTERVAL * number;
         (
             public(number),
-            Renewal {
-                tunn: tunnel(secret(number), key, number),
-                begins,
-                next: begins,
-                done: None,
-            },
+            Renewal { tunn: tunnel(secret(number), key, number), begins, next: begins, done: None },
         )
     };
     let mut peers: BTreeMap<Ipv4Addr, Renewal> = (0..PEERS).map(peer).collect();
@@ -156,17 +146,10 @@ fn renew_during_flood(
 /// Measures the duration of session renewals, alternately without and with a flood of handshakes.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
-    let peers = fleet
-        .lab
-        .host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
-    let attacker = fleet
-        .lab
-        .host("attacker", &[Uplink::enp0s8(&fleet.lan, 51)?])?;
+    let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
+    let attacker = fleet.lab.host("attacker", &[Uplink::enp0s8(&fleet.lan, 51)?])?;
     // One host receives the packets to all peers.
-    fleet
-        .node
-        .netns()
-        .ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
+    fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
     peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready()?;
@@ -189,28 +172,17 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         // The daemon updates its metrics every second.
         std::thread::sleep(Duration::from_millis(1500));
         let dropped = sum(&daemon, DROPPED)? - before;
-        ensure!(
-            dropped > 10_000.0,
-            "no flood: the node dropped {dropped} messages"
-        );
+        ensure!(dropped > 10_000.0, "no flood: the node dropped {dropped} messages");
         shares.push(100.0 - times.len() as f64 / f64::from(PEERS) * 100.0);
         flooded.extend(times);
         rates.push(rate / 1000.0);
     }
     stop(daemon).context("the node")?;
     let what = format!("{PEERS} peers of wireguard in userspace renew their sessions");
-    table.times(
-        &format!("{what}: time until renewal"),
-        &undisturbed,
-        "-",
-        "-",
-    );
+    table.times(&format!("{what}: time until renewal"), &undisturbed, "-", "-");
     let what = format!("{what} during handshakes from one proved address");
     table.figures(
-        &format!(
-            "{what}: share of sessions not renewed within {} s",
-            IN_TIME.as_secs()
-        ),
+        &format!("{what}: share of sessions not renewed within {} s", IN_TIME.as_secs()),
         shares,
         "%",
         "5 %",

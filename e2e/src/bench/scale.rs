@@ -50,21 +50,9 @@ impl Fleet {
         let (client, store) = (etcd.client()?, etcd.store()?);
         store.configure(net_conf)?;
         let lease = client.grant(86_400)?;
-        let options = FlanneldOptions::new(&store)
-            .iface("enp0s8")
-            .arg("--audit-interval=0");
-        let fleet = Fleet {
-            node,
-            options,
-            lab,
-            lan,
-            _etcd: etcd,
-            client,
-            store,
-            store_host,
-            lease,
-            value,
-        };
+        let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--audit-interval=0");
+        let fleet =
+            Fleet { node, options, lab, lan, _etcd: etcd, client, store, store_host, lease, value };
         fleet.put(0..peers)?;
         Ok(fleet)
     }
@@ -72,10 +60,7 @@ impl Fleet {
     fn put(&self, numbers: std::ops::Range<u32>) -> Result<()> {
         let entries: Vec<(String, String)> = numbers
             .map(|number| {
-                (
-                    self.store.key(&format!("subnets/{}-24", subnet(number))),
-                    (self.value)(number),
-                )
+                (self.store.key(&format!("subnets/{}-24", subnet(number))), (self.value)(number))
             })
             .collect();
         gateway::put(self.store_host.netns(), &entries, self.lease)
@@ -93,10 +78,7 @@ impl Fleet {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             // There is no default route: without the peer's route, the kernel refuses.
             while socket.connect((target, 9)).is_err() {
-                ensure!(
-                    start.elapsed() < DEADLINE,
-                    "no route to {target} within {DEADLINE:?}"
-                );
+                ensure!(start.elapsed() < DEADLINE, "no route to {target} within {DEADLINE:?}");
                 std::thread::sleep(Duration::from_micros(300));
             }
             Ok(start.elapsed())
@@ -105,14 +87,9 @@ impl Fleet {
 
     /// Returns the number of routes through the tunnel.
     fn routes(&self) -> Result<usize> {
-        let text = self
-            .node
-            .netns()
-            .run(|| std::fs::read_to_string("/proc/thread-self/net/route"))??;
-        Ok(text
-            .lines()
-            .filter(|line| line.starts_with("flannel.1\t"))
-            .count())
+        let text =
+            self.node.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/route"))??;
+        Ok(text.lines().filter(|line| line.starts_with("flannel.1\t")).count())
     }
 }
 
@@ -222,10 +199,7 @@ impl Starts {
         // The daemon writes the last route after all other objects.
         self.cold.push(fleet.wait_route(peers - 1, start)?);
         let counted = fleet.routes()?;
-        ensure!(
-            counted == peers as usize,
-            "{counted} routes instead of {peers}"
-        );
+        ensure!(counted == peers as usize, "{counted} routes instead of {peers}");
         daemon.wait_ready()?;
         let netns = fleet.node.netns();
         let neighbours = netns.sh("ip neighbour show dev flannel.1 nud permanent | wc -l")?;
@@ -240,10 +214,8 @@ impl Starts {
         self.resident.push(now);
         self.peak.push(highest);
         self.processor.push(daemon.cpu_seconds()? * 1e3);
-        self.calls
-            .push(sum(&daemon, "flannel_store_requests_total")?);
-        self.writes
-            .push(sum(&daemon, "flannel_kernel_writes_total")?);
+        self.calls.push(sum(&daemon, "flannel_store_requests_total")?);
+        self.writes.push(sum(&daemon, "flannel_kernel_writes_total")?);
         stop(daemon)
     }
 
@@ -252,8 +224,7 @@ impl Starts {
         let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
         daemon.wait_ready()?;
         self.warm.push(start.elapsed());
-        self.rewrites
-            .push(sum(&daemon, "flannel_kernel_writes_total")?);
+        self.rewrites.push(sum(&daemon, "flannel_kernel_writes_total")?);
         stop(daemon)
     }
 
@@ -273,42 +244,12 @@ impl Starts {
         );
         let all_writes = (3 * peers + 2).to_string();
         for (what, values, unit, goal, go) in [
-            (
-                "resident memory",
-                self.resident,
-                "MiB",
-                goals.resident.0,
-                goals.resident.1,
-            ),
-            (
-                "peak of the resident memory",
-                self.peak,
-                "MiB",
-                "-",
-                goals.go_peak,
-            ),
-            (
-                "processor time of the start",
-                self.processor,
-                "ms",
-                "-",
-                goals.go_processor,
-            ),
+            ("resident memory", self.resident, "MiB", goals.resident.0, goals.resident.1),
+            ("peak of the resident memory", self.peak, "MiB", "-", goals.go_peak),
+            ("processor time of the start", self.processor, "ms", "-", goals.go_processor),
             ("requests to etcd", self.calls, "", "20", "one a lease"),
-            (
-                "writes to the kernel",
-                self.writes,
-                "",
-                all_writes.as_str(),
-                "3 a lease",
-            ),
-            (
-                "writes to the kernel during a restart",
-                self.rewrites,
-                "",
-                "0",
-                "all",
-            ),
+            ("writes to the kernel", self.writes, "", all_writes.as_str(), "3 a lease"),
+            ("writes to the kernel during a restart", self.rewrites, "", "0", "all"),
         ] {
             table.figures(&format!("{peers} peers: {what}"), values, unit, goal, go);
         }
@@ -370,9 +311,7 @@ fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     );
     churn(fleet, peers, &daemon, table)?;
     for number in peers..peers + NEW_LEASES {
-        fleet
-            .client
-            .del(&fleet.store.key(&format!("subnets/{}-24", subnet(number))))?;
+        fleet.client.del(&fleet.store.key(&format!("subnets/{}-24", subnet(number))))?;
     }
     stop(daemon)
 }
@@ -391,10 +330,7 @@ fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Res
             let value = value_at(number, 10_000 + round * CHANGES + change);
             gateway::put(
                 fleet.store_host.netns(),
-                &[(
-                    fleet.store.key(&format!("subnets/{}-24", subnet(number))),
-                    value,
-                )],
+                &[(fleet.store.key(&format!("subnets/{}-24", subnet(number))), value)],
                 fleet.lease,
             )?;
             std::thread::sleep(

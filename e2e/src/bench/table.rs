@@ -37,13 +37,7 @@ impl Table {
         };
         let (median, worst) = (show(figures.get(figures.len() / 2)), show(figures.last()));
         eprintln!("  {what}: {median}, worst {worst}");
-        self.rows.push([
-            what.to_owned(),
-            median,
-            worst,
-            goal.to_owned(),
-            go.to_owned(),
-        ]);
+        self.rows.push([what.to_owned(), median, worst, goal.to_owned(), go.to_owned()]);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

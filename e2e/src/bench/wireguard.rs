@@ -51,10 +51,8 @@ pub(crate) fn value(number: u32) -> String {
 pub(crate) fn key_of(daemon: &Flanneld) -> Result<PublicKey> {
     let text = std::fs::read_to_string(daemon.subnet_file().with_file_name("wgkey"))
         .context("the node's key")?;
-    let bytes: [u8; 32] = STANDARD
-        .decode(text.trim())?
-        .try_into()
-        .map_err(|_| anyhow!("the node's key is none"))?;
+    let bytes: [u8; 32] =
+        STANDARD.decode(text.trim())?.try_into().map_err(|_| anyhow!("the node's key is none"))?;
     Ok(PublicKey::from(&StaticSecret::from(bytes)))
 }
 
@@ -108,14 +106,9 @@ struct Figures {
 /// Measures the start of a node with [`PEERS`] peers.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
-    let peers = fleet
-        .lab
-        .host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
+    let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
     // One host receives the packets to all peers.
-    fleet
-        .node
-        .netns()
-        .ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
+    fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
     peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
     // The first start creates the node's key.
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
@@ -134,12 +127,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         })?;
     }
     let what = format!("{PEERS} peers of wireguard in userspace");
-    table.times(
-        &format!("{what}: time from start to readiness"),
-        &figures.ready,
-        "-",
-        "-",
-    );
+    table.times(&format!("{what}: time from start to readiness"), &figures.ready, "-", "-");
     table.times(
         &format!("{what}: time from start to a session with each peer"),
         &figures.sessions,
@@ -175,23 +163,15 @@ fn round(fleet: &Fleet, sessions: &AtomicUsize, figures: &mut Figures) -> Result
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     figures.ready.push(daemon.wait_ready()?);
     while sessions.load(Relaxed) < PEERS as usize {
-        ensure!(
-            start.elapsed() < DEADLINE,
-            "{sessions:?} of {PEERS} sessions within {DEADLINE:?}"
-        );
+        ensure!(start.elapsed() < DEADLINE, "{sessions:?} of {PEERS} sessions within {DEADLINE:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
     figures.sessions.push(start.elapsed());
     let (start, before) = (Instant::now(), processor(&daemon)?);
     std::thread::sleep(WINDOW);
-    figures
-        .share
-        .push((processor(&daemon)? - before) / start.elapsed().as_secs_f64() * 100.0);
+    figures.share.push((processor(&daemon)? - before) / start.elapsed().as_secs_f64() * 100.0);
     let counted = sum(&daemon, "flannel_wireguard_peers{")?;
-    ensure!(
-        counted == f64::from(PEERS),
-        "{counted} peers instead of {PEERS}"
-    );
+    ensure!(counted == f64::from(PEERS), "{counted} peers instead of {PEERS}");
     let (resident, peak) = memory(&daemon)?;
     figures.resident.push(resident);
     figures.peak.push(peak);

@@ -229,11 +229,7 @@ fn measure(order: &Order) -> Result<()> {
         eprintln!("cni: {} pods in each way", order.cni);
         cni::measure(order.cni, table)
     })?;
-    let packets = if order.packets {
-        Some(datapath::measure(&order.plan)?)
-    } else {
-        None
-    };
+    let packets = if order.packets { Some(datapath::measure(&order.plan)?) } else { None };
     let tables = [
         ("scale", scale),
         ("wireguard", wireguard),

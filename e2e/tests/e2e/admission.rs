@@ -37,42 +37,31 @@ fn pods_reach_each_other_around_the_underlay(backend: &str) -> Result<()> {
 
 #[test]
 fn refused_leases_are_reported_while_nodes_stay_ready() -> Result<()> {
-    Scene::of("refused")
-        .net(&around(r#"{"Type":"host-gw"}"#))
-        .run(|s| {
-            let inside = s[0].pods[0].address()?.to_string();
-            let leases = [
-                ("192.168.56.0-24", "192.168.56.109"),
-                ("192.168.99.0-24", &inside),
-            ];
-            for (lease, public) in leases {
-                s.put(
-                    lease,
-                    &format!(
-                        r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"host-gw"}}"#
-                    ),
-                )?;
-            }
-            s.settled()?;
-            s.each(|node| {
-                node.has_metric("flannel_leases_refused{reason=\"overlaps-underlay\"}", 1.0)?;
-                node.has_metric("flannel_leases_refused{reason=\"address-in-subnet\"}", 1.0)?;
-                let (code, text) = node.get("/readyz")?;
-                ensure!(
-                    code == 200
-                        && text.contains("192.168.56.0/24")
-                        && text.contains("192.168.99.0/24"),
-                    "{code} {text}"
-                );
-                Ok(())
-            })?;
-            s.reach()?;
-            leases
-                .iter()
-                .try_for_each(|(lease, _)| s.store.delete(lease))?;
-            s.each(|node| node.has_status("/refused/0", Value::Null))?;
-            s.require_no_errors()
-        })
+    Scene::of("refused").net(&around(r#"{"Type":"host-gw"}"#)).run(|s| {
+        let inside = s[0].pods[0].address()?.to_string();
+        let leases = [("192.168.56.0-24", "192.168.56.109"), ("192.168.99.0-24", &inside)];
+        for (lease, public) in leases {
+            s.put(
+                lease,
+                &format!(r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"host-gw"}}"#),
+            )?;
+        }
+        s.settled()?;
+        s.each(|node| {
+            node.has_metric("flannel_leases_refused{reason=\"overlaps-underlay\"}", 1.0)?;
+            node.has_metric("flannel_leases_refused{reason=\"address-in-subnet\"}", 1.0)?;
+            let (code, text) = node.get("/readyz")?;
+            ensure!(
+                code == 200 && text.contains("192.168.56.0/24") && text.contains("192.168.99.0/24"),
+                "{code} {text}"
+            );
+            Ok(())
+        })?;
+        s.reach()?;
+        leases.iter().try_for_each(|(lease, _)| s.store.delete(lease))?;
+        s.each(|node| node.has_status("/refused/0", Value::Null))?;
+        s.require_no_errors()
+    })
 }
 
 /// flanneld lists a lease of another backend, of no family's address or of an unreadable key as not used, and logs it once.
@@ -135,10 +124,7 @@ fn older_lease_takes_no_mac_of_a_younger_one() -> Result<()> {
         };
         is_refused(&s[0])?;
         // The last value that the older node had alone stays in force.
-        s[0].shows(
-            "ip neigh show dev flannel.1",
-            "10.5.3.0 lladdr 02:00:00:00:00:03",
-        )?;
+        s[0].shows("ip neigh show dev flannel.1", "10.5.3.0 lladdr 02:00:00:00:00:03")?;
         s[0].restart()?;
         let barred = "unreachable 10.5.3.0/24";
         s[0].shows("ip route", barred)?;

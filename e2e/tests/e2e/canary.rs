@@ -15,21 +15,10 @@ const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 /// Canary in the secrets: a word that no other text contains.
 const CANARY: &str = "c4n4ry-0d9e8f7a6b";
 const HEALTH_PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/status"];
-const API_PATHS: [&str; 5] = [
-    "/",
-    "/api/v1/view",
-    "/api/v1/node",
-    "/api/v1/node?rows",
-    "/api/v1/findings",
-];
-const COMMANDS: [&str; 6] = [
-    "status",
-    "status -o json",
-    "peers",
-    "peers -o json",
-    "doctor --all",
-    "doctor -o json",
-];
+const API_PATHS: [&str; 5] =
+    ["/", "/api/v1/view", "/api/v1/node", "/api/v1/node?rows", "/api/v1/findings"];
+const COMMANDS: [&str; 6] =
+    ["status", "status -o json", "peers", "peers -o json", "doctor --all", "doctor -o json"];
 
 /// A secret, its source, and what the daemon does.
 struct Row {
@@ -63,11 +52,7 @@ impl Cage {
     fn new(lab: &Lab, host: &Host) -> Result<Cage> {
         let folder = lab.folder("cage")?;
         std::fs::create_dir_all(folder.join("default"))?;
-        Ok(Cage {
-            host: host.clone(),
-            folder,
-            scripts: 0,
-        })
+        Ok(Cage { host: host.clone(), folder, scripts: 0 })
     }
 
     /// Returns the path of the host's /etc/default/flanneld.
@@ -78,8 +63,7 @@ impl Cage {
     /// Checks the rows one after the other, because all rows share the host's subnet.env.
     fn check_all(&mut self, rows: &[Row]) -> Result<()> {
         ensure!(!rows.is_empty(), "no rows");
-        rows.iter()
-            .try_for_each(|row| self.check(row).with_context(|| row.name.clone()))
+        rows.iter().try_for_each(|row| self.check(row).with_context(|| row.name.clone()))
     }
 
     fn check(&mut self, row: &Row) -> Result<()> {
@@ -126,38 +110,22 @@ impl Cage {
     ) -> Result<()> {
         let mut outputs = vec![("log".to_owned(), daemon.log())];
         let health = HEALTH_PATHS.map(|path| (path, daemon.get(path)));
-        let answers = health
-            .into_iter()
-            .chain(API_PATHS.map(|path| (path, daemon.api(path))));
+        let answers = health.into_iter().chain(API_PATHS.map(|path| (path, daemon.api(path))));
         outputs.extend(answers.filter_map(|(path, got)| Some((path.to_owned(), got.ok()?.1))));
         let program = binaries::own("flannelctl")?.display().to_string();
         let file = format!("'--subnet-file={}'", daemon.subnet_file().display());
-        let bundle = self
-            .folder
-            .join(format!("b{}.tar.gz", self.scripts))
-            .display()
-            .to_string();
-        let store = store
-            .iter()
-            .map(|word| format!("'{word}'"))
-            .collect::<Vec<_>>()
-            .join(" ");
-        let mut scripts = COMMANDS
-            .map(|words| format!("{program} {words} {file}"))
-            .to_vec();
+        let bundle = self.folder.join(format!("b{}.tar.gz", self.scripts)).display().to_string();
+        let store = store.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+        let mut scripts = COMMANDS.map(|words| format!("{program} {words} {file}")).to_vec();
         scripts.push(format!("{program} leases --long {store}"));
-        scripts.push(format!(
-            "{program} support-bundle {file} --file {bundle} && tar -xzOf {bundle}"
-        ));
+        scripts
+            .push(format!("{program} support-bundle {file} --file {bundle} && tar -xzOf {bundle}"));
         for script in scripts {
             let text = self.sh(&script)?;
             outputs.push((script, text));
         }
         ensure!(Path::new(&bundle).exists(), "no bundle");
-        ensure!(
-            outputs.iter().all(|(_, text)| !text.is_empty()),
-            "{outputs:?}"
-        );
+        ensure!(outputs.iter().all(|(_, text)| !text.is_empty()), "{outputs:?}");
         for entry in
             std::fs::read_dir(daemon.subnet_file().parent().context("a folder")?)?.flatten()
         {
@@ -172,9 +140,7 @@ impl Cage {
             "{secrets:?}"
         );
         for (place, text) in &outputs {
-            let line = text
-                .lines()
-                .find(|line| secrets.iter().any(|secret| line.contains(secret)));
+            let line = text.lines().find(|line| secrets.iter().any(|secret| line.contains(secret)));
             ensure!(line.is_none(), "{place} shows a secret: {line:?}");
         }
         Ok(())
@@ -187,10 +153,9 @@ impl Cage {
             "mkdir -p /etc/default; mount --bind '{}' /etc/default\n{script}",
             self.folder.join("default").display()
         );
-        let mut process = self.host.spawn(
-            &format!("cage-{}", self.scripts),
-            &Launch::new("sh").args(["-c", &script]),
-        )?;
+        let mut process = self
+            .host
+            .spawn(&format!("cage-{}", self.scripts), &Launch::new("sh").args(["-c", &script]))?;
         process.wait()?;
         Ok(process.log())
     }
@@ -199,15 +164,11 @@ impl Cage {
 #[test]
 fn etcd_secrets_are_never_shown() -> Result<()> {
     let etcd = EtcdOptions::default().tls().auth("flannel", CANARY);
-    Scene::of("canary: etcd")
-        .nodes(1)
-        .etcd_with(etcd)
-        .stopped()
-        .run(|s| {
-            let mut cage = Cage::new(s.lab, &s[0])?;
-            let rows = etcd_rows(s, &cage)?;
-            cage.check_all(&rows)
-        })
+    Scene::of("canary: etcd").nodes(1).etcd_with(etcd).stopped().run(|s| {
+        let mut cage = Cage::new(s.lab, &s[0])?;
+        let rows = etcd_rows(s, &cage)?;
+        cage.check_all(&rows)
+    })
 }
 
 /// Returns the password, and the longest line of each PEM file, which occurs nowhere else by chance.
@@ -215,16 +176,10 @@ fn etcd_secrets(s: &Scene<'_>) -> Result<Vec<String>> {
     let certificates = s.etcd.as_ref().unwrap().client()?;
     let certificates = certificates.certificates().context("certificates")?;
     let mut secrets = vec![CANARY.to_owned()];
-    for pem in [
-        certificates.ca(),
-        certificates.client(),
-        certificates.client_key(),
-    ] {
+    for pem in [certificates.ca(), certificates.client(), certificates.client_key()] {
         let text = std::fs::read_to_string(pem)?;
-        let longest = text
-            .lines()
-            .filter(|line| !line.starts_with("---"))
-            .max_by_key(|line| line.len());
+        let longest =
+            text.lines().filter(|line| !line.starts_with("---")).max_by_key(|line| line.len());
         secrets.push(longest.context("an empty file")?.to_owned());
     }
     Ok(secrets)
@@ -258,13 +213,7 @@ fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
             outcome,
         };
     let mut rows = vec![
-        row(
-            "password in a flag",
-            options(&all),
-            &all,
-            "",
-            Outcome::Ready,
-        ),
+        row("password in a flag", options(&all), &all, "", Outcome::Ready),
         row(
             "password in variables, for flannelctl in a file",
             by_variable,
@@ -281,11 +230,7 @@ fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
     let key = format!("={}", key.display());
     for (flag, from, to) in [
         ("--etcd-password", CANARY, format!("{CANARY}-wrong")),
-        (
-            "--etcd-endpoints",
-            "https://",
-            format!("https://flannel:{CANARY}@"),
-        ),
+        ("--etcd-endpoints", "https://", format!("https://flannel:{CANARY}@")),
         ("--etcd-keyfile", "=", key.clone()),
         ("--etcd-cafile", "=", key),
     ] {
@@ -317,17 +262,11 @@ fn kubeconfig_of(server: &str, ca: &str, user: &str) -> String {
 fn kubernetes_secrets_are_never_shown() -> Result<()> {
     Lab::run("canary: Kubernetes", |lab| {
         let lan = lab.switch("lan")?;
-        let machine = lab.host(
-            "api",
-            &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?],
-        )?;
+        let machine = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
         let api = ApiServer::start(&machine, Families::V4)?;
         let host = &lab.hosts(&lan, 1)?[0];
-        api.admin().create_node(
-            &NodeObject::new("h1")
-                .pod_cidr("10.5.1.0/24")
-                .internal(host.v4()?),
-        )?;
+        api.admin()
+            .create_node(&NodeObject::new("h1").pod_cidr("10.5.1.0/24").internal(host.v4()?))?;
         let mut cage = Cage::new(lab, host)?;
         let path = |name: &str| cage.folder.join(name).display().to_string();
         let (net_conf, config, token_file) =
@@ -339,11 +278,8 @@ fn kubernetes_secrets_are_never_shown() -> Result<()> {
             format!("{{client-certificate-data: '{text}', client-key-data: '{text}'}}")
         };
         let by_file = format!("{{tokenFile: '{token_file}'}}");
-        let (token, word, lines) = (
-            User::Flannel.token(),
-            CANARY.replace('-', ""),
-            format!("{CANARY}\nsecond line"),
-        );
+        let (token, word, lines) =
+            (User::Flannel.token(), CANARY.replace('-', ""), format!("{CANARY}\nsecond line"));
         let accepted = [format!("{{token: '{token}'}}"), by_file.clone()]
             .map(|user| (kubeconfig(&api.url(), &user), &token, Outcome::Ready));
         let users = [
@@ -357,16 +293,11 @@ fn kubernetes_secrets_are_never_shown() -> Result<()> {
             format!("{{token: [{CANARY}]}}"),
             format!("{{tokenFile: /nosuch, token: {{a: {CANARY}}}}}"),
         ];
-        let refused = users
-            .map(|user| kubeconfig(&api.url(), &user))
-            .into_iter()
-            .chain([
-                kubeconfig(&format!("https://u:{CANARY}@192.168.56.199:6443"), "{}"),
-                format!("users: [{{token: {CANARY}\n\t{CANARY}: }}"),
-            ]);
-        let rows = accepted
-            .into_iter()
-            .chain(refused.map(|text| (text, &lines, Outcome::Refused)));
+        let refused = users.map(|user| kubeconfig(&api.url(), &user)).into_iter().chain([
+            kubeconfig(&format!("https://u:{CANARY}@192.168.56.199:6443"), "{}"),
+            format!("users: [{{token: {CANARY}\n\t{CANARY}: }}"),
+        ]);
+        let rows = accepted.into_iter().chain(refused.map(|text| (text, &lines, Outcome::Refused)));
         let row = |(text, token, outcome): (String, &String, Outcome)| Row {
             name: text.clone(),
             files: vec![
@@ -438,20 +369,14 @@ fn support_bundle_is_private_complete_and_redacted() -> Result<()> {
             )?;
             let folder = s.lab.folder("bundle")?;
             let file = folder.join("b.tar.gz").display().to_string();
-            succeeded(
-                "support-bundle",
-                &daemon.flannelctl(&["support-bundle", "--file", &file])?,
-            )?;
+            succeeded("support-bundle", &daemon.flannelctl(&["support-bundle", "--file", &file])?)?;
             s[0].sh(&format!(
                 "cd {} && tar -xzf b.tar.gz --strip-components=1 && rm b.tar.gz",
                 folder.display()
             ))?;
             // The bundle contains each item of the list, or the reason for the item's absence.
             let listed = texts(&daemon.flannelctl(&["support-bundle", "--list"])?);
-            for item in listed
-                .lines()
-                .filter_map(|line| line.split_whitespace().next())
-            {
+            for item in listed.lines().filter_map(|line| line.split_whitespace().next()) {
                 ensure!(
                     folder.join(item).exists() || folder.join(format!("{item}.missing")).exists(),
                     "{item} is not in the bundle: {listed}"

@@ -104,10 +104,7 @@ fn finding_is_logged_when_it_appears_and_disappears() -> Result<()> {
         let set_unasked = s[0].sh("cat /proc/sys/net/ipv4/ip_forward")?;
         ensure!(set_unasked.trim() == "0", "{set_unasked}");
         let findings = s[0].status("/findings")?.to_string();
-        ensure!(
-            findings.contains("sysctl -w net.ipv4.ip_forward=1"),
-            "{findings}"
-        );
+        ensure!(findings.contains("sysctl -w net.ipv4.ip_forward=1"), "{findings}");
         let count = |s: &Scene<'_>, message: &str| {
             let log = s[0].daemon()?.log();
             Ok::<_, anyhow::Error>(
@@ -123,11 +120,7 @@ fn finding_is_logged_when_it_appears_and_disappears() -> Result<()> {
             until("its end is logged", || {
                 count(s, "is resolved").is_ok_and(|times| times == round)
             })?;
-            ensure!(
-                count(s, "has a problem")? == round,
-                "{}",
-                s[0].daemon()?.log()
-            );
+            ensure!(count(s, "has a problem")? == round, "{}", s[0].daemon()?.log());
             set(s, "ipv4/ip_forward", "0")?;
         }
         Ok(())
@@ -204,40 +197,30 @@ fn sysctls_are_set_on_request_and_kept() -> Result<()> {
         "net/bridge/bridge-nf-call-iptables",
         "net/bridge/bridge-nf-call-ip6tables",
     ];
-    Scene::of("sysctls")
-        .nodes(1)
-        .net(DUAL)
-        .arg("--set-sysctls")
-        .stopped()
-        .run(|s| {
-            for key in KEYS {
-                s[0].netns().sysctl(key, "0")?;
-            }
-            s[0].netns().sysctl("net/ipv6/conf/enp0s8/accept_ra", "1")?;
-            // They are set before the daemon is ready, because pods may start then. The router is still listened to.
-            s[0].start()?;
-            let now = s[0].sh(&format!(
-                "cd /proc/sys; cat {} net/ipv6/conf/enp0s8/accept_ra",
-                KEYS.join(" ")
-            ))?;
-            ensure!(
-                now.split_whitespace().eq(["1", "1", "1", "1", "2"]),
-                "{now}"
-            );
-            for _ in 0..2 {
-                s[0].netns().sysctl("net/ipv4/ip_forward", "0")?;
-                s[0].shows("cat /proc/sys/net/ipv4/ip_forward", "1")?;
-            }
-            let log = s[0].daemon()?.log();
-            ensure!(
-                log.contains("name=net.ipv4.ip_forward from=0 to=1")
-                    && log.contains("name=net/ipv6/conf/enp0s8/accept_ra from=1 to=2"),
-                "{log}"
-            );
-            // A change by another program is logged, and not each time.
-            ensure!(log.matches("changed a sysctl").count() == 1, "{log}");
-            // The doctor may have run while the sysctl was wrong.
-            finds(&s[0], &[("ip-forward", 0)])?;
-            s.require_no_errors()
-        })
+    Scene::of("sysctls").nodes(1).net(DUAL).arg("--set-sysctls").stopped().run(|s| {
+        for key in KEYS {
+            s[0].netns().sysctl(key, "0")?;
+        }
+        s[0].netns().sysctl("net/ipv6/conf/enp0s8/accept_ra", "1")?;
+        // They are set before the daemon is ready, because pods may start then. The router is still listened to.
+        s[0].start()?;
+        let now = s[0]
+            .sh(&format!("cd /proc/sys; cat {} net/ipv6/conf/enp0s8/accept_ra", KEYS.join(" ")))?;
+        ensure!(now.split_whitespace().eq(["1", "1", "1", "1", "2"]), "{now}");
+        for _ in 0..2 {
+            s[0].netns().sysctl("net/ipv4/ip_forward", "0")?;
+            s[0].shows("cat /proc/sys/net/ipv4/ip_forward", "1")?;
+        }
+        let log = s[0].daemon()?.log();
+        ensure!(
+            log.contains("name=net.ipv4.ip_forward from=0 to=1")
+                && log.contains("name=net/ipv6/conf/enp0s8/accept_ra from=1 to=2"),
+            "{log}"
+        );
+        // A change by another program is logged, and not each time.
+        ensure!(log.matches("changed a sysctl").count() == 1, "{log}");
+        // The doctor may have run while the sysctl was wrong.
+        finds(&s[0], &[("ip-forward", 0)])?;
+        s.require_no_errors()
+    })
 }

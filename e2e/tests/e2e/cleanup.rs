@@ -69,16 +69,9 @@ fn is_as(host: &Host, wanted: &str, output: &str) -> Result<()> {
 /// Runs `flannelctl cleanup` with the host's own `/run`. Returns whether the command succeeded, and its output.
 fn cleanup(host: &Host, args: &[&str]) -> Result<(bool, String)> {
     static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let log = format!(
-        "cleanup-{}",
-        CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
-    );
-    let mut process = host.spawn(
-        &log,
-        &Launch::new(binaries::own("flannelctl")?)
-            .arg("cleanup")
-            .args(args),
-    )?;
+    let log = format!("cleanup-{}", CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    let mut process =
+        host.spawn(&log, &Launch::new(binaries::own("flannelctl")?).arg("cleanup").args(args))?;
     Ok((process.wait()?.success(), process.log()))
 }
 
@@ -105,22 +98,13 @@ pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> Result<
     ensure!(count_run_files(host)? == files, "{dry}");
     let output = cleans_up(host, args)?;
     let lines = |text: &str, verb: &str| -> Vec<String> {
-        text.lines()
-            .filter_map(|line| line.strip_prefix(verb))
-            .map(str::to_owned)
-            .collect()
+        text.lines().filter_map(|line| line.strip_prefix(verb)).map(str::to_owned).collect()
     };
-    ensure!(
-        lines(&dry, "would remove ") == lines(&output, "removed "),
-        "{dry}\n{output}"
-    );
+    ensure!(lines(&dry, "would remove ") == lines(&output, "removed "), "{dry}\n{output}");
     is_as(host, before, &output)?;
     ensure!(count_run_files(host)? == 0, "{output}");
     let again = cleans_up(host, args)?;
-    ensure!(
-        again.contains("nothing of flannel is left") && !again.contains("removed "),
-        "{again}"
-    );
+    ensure!(again.contains("nothing of flannel is left") && !again.contains("removed "), "{again}");
     Ok(output)
 }
 
@@ -139,46 +123,38 @@ scenarios! { cleanup_restores_the_host_after_flanneld;
 }
 
 fn cleanup_restores_the_host_after_flanneld((config, flags): (&str, &[&str])) -> Result<()> {
-    Scene::of("cleanup")
-        .net(&dual(config))
-        .arg("--ip-masq")
-        .stopped()
-        .run(|s| {
-            let key = s.lab.folder("keys")?;
-            for node in &mut s.nodes {
-                let key = key.join(node.name()).display().to_string();
-                node.change(|options| options.env("WIREGUARD_KEY_FILE", &key));
-            }
-            s[0].change(|options| {
-                flags
-                    .iter()
-                    .fold(options, |options, flag| options.arg(flag))
-            });
-            s[0].sh(OTHERS)?;
-            let before = dump(&s[0])?;
-            s.start()?;
-            s.settled()?;
-            let (is_done, refused) = cleanup(&s[0], &[])?;
-            ensure!(
-                !is_done
-                    && refused.contains(&format!("pid {}, flanneld", s[0].daemon()?.pid()))
-                    && refused.contains("--force"),
-                "{refused}"
-            );
-            s[0].require_ready()?;
-            s[0].has_metric("flannel_kernel_repairs_total", 0.0)?;
-            let dry = cleans_up(&s[0], &["--dry-run"])?;
-            ensure!(dry.contains("cleanup refuses"), "{dry}");
-            s[0].stop()?;
-            let output = comes_back_to(&s[0], &before, &[])?;
-            ensure!(
-                output.contains("kept device cni0 (bridge)")
-                    && output.contains("removed file /run/flannel/subnet.env"),
-                "{output}"
-            );
-            // flanneld can start again afterwards.
-            s[0].start()
-        })
+    Scene::of("cleanup").net(&dual(config)).arg("--ip-masq").stopped().run(|s| {
+        let key = s.lab.folder("keys")?;
+        for node in &mut s.nodes {
+            let key = key.join(node.name()).display().to_string();
+            node.change(|options| options.env("WIREGUARD_KEY_FILE", &key));
+        }
+        s[0].change(|options| flags.iter().fold(options, |options, flag| options.arg(flag)));
+        s[0].sh(OTHERS)?;
+        let before = dump(&s[0])?;
+        s.start()?;
+        s.settled()?;
+        let (is_done, refused) = cleanup(&s[0], &[])?;
+        ensure!(
+            !is_done
+                && refused.contains(&format!("pid {}, flanneld", s[0].daemon()?.pid()))
+                && refused.contains("--force"),
+            "{refused}"
+        );
+        s[0].require_ready()?;
+        s[0].has_metric("flannel_kernel_repairs_total", 0.0)?;
+        let dry = cleans_up(&s[0], &["--dry-run"])?;
+        ensure!(dry.contains("cleanup refuses"), "{dry}");
+        s[0].stop()?;
+        let output = comes_back_to(&s[0], &before, &[])?;
+        ensure!(
+            output.contains("kept device cni0 (bridge)")
+                && output.contains("removed file /run/flannel/subnet.env"),
+            "{output}"
+        );
+        // flanneld can start again afterwards.
+        s[0].start()
+    })
 }
 
 /// Returns a script that writes Go flannel's rules, from captured listings such as that of `iptables -t nat -S`.
@@ -209,9 +185,8 @@ fn cleanup_restores_the_host_after_go_flannel() -> Result<()> {
             let host = &s[0];
             host.sh(OTHERS)?;
             let before = dump(host)?;
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../flanneld/tests/golden")
-                .join(case);
+            let folder =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../flanneld/tests/golden").join(case);
             let read =
                 |file: &str| std::fs::read_to_string(folder.join(file)).context(file.to_owned());
             if case == "nft-dual" {
@@ -229,10 +204,7 @@ fn cleanup_restores_the_host_after_go_flannel() -> Result<()> {
             let output = cleans_up(host, &[])?;
             ensure!(output.contains("--network"), "{output}");
             is_as(host, &there, &output)?;
-            let output = cleans_up(
-                host,
-                &["--network=10.244.0.0/16", "--network=fd10:244::/48"],
-            )?;
+            let output = cleans_up(host, &["--network=10.244.0.0/16", "--network=fd10:244::/48"])?;
             is_as(host, &before, &output)
         })?;
     }

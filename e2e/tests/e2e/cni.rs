@@ -28,11 +28,7 @@ impl Runtime {
             "subnetFile": host.subnet_file()?, "dataDir": folder.join("cni"), "ipam": {"dataDir": folder.join("ipam")},
         });
         let cni = host.cni(&binaries::own("flannel")?, &binaries::cni(version)?);
-        Ok(Runtime {
-            host: host.clone(),
-            cni,
-            conf,
-        })
+        Ok(Runtime { host: host.clone(), cni, conf })
     }
 
     fn conf(&self, key: &str, value: &Value) -> Value {
@@ -45,21 +41,14 @@ impl Runtime {
     fn pod(&self, name: &str) -> Result<(Netns, Value)> {
         let pod = self.host.empty_pod(name)?;
         let answer = self.cni.call("ADD", Some(&pod), "eth0", &self.conf)?;
-        ensure!(
-            answer.stderr.is_empty(),
-            "it is not quiet: {}",
-            answer.stderr
-        );
+        ensure!(answer.stderr.is_empty(), "it is not quiet: {}", answer.stderr);
         Ok((pod, answer.ok()?))
     }
 
     /// Calls DEL twice, because a runtime repeats it.
     fn del(&self, pod: &Netns, interface: &str) -> Result<()> {
         (0..2).try_for_each(|_| {
-            self.cni
-                .call("DEL", Some(pod), interface, &self.conf)?
-                .ok()
-                .map(drop)
+            self.cni.call("DEL", Some(pod), interface, &self.conf)?.ok().map(drop)
         })
     }
 
@@ -75,15 +64,8 @@ impl Runtime {
             let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
         };
-        let links = self
-            .host
-            .netns()
-            .links()?
-            .into_iter()
-            .map(|link| link.ifname);
-        let left = links
-            .filter(|name| name.starts_with("veth"))
-            .chain(names(folder.join("cni")));
+        let links = self.host.netns().links()?.into_iter().map(|link| link.ifname);
+        let left = links.filter(|name| name.starts_with("veth")).chain(names(folder.join("cni")));
         Ok(left
             .chain(names(folder.join("ipam/cbr0")).filter(|name| name.parse::<IpAddr>().is_ok()))
             .collect())
@@ -92,17 +74,10 @@ impl Runtime {
 
 /// Returns the addresses in a CNI result.
 fn addresses(result: &Value) -> Result<Vec<IpAddr>> {
-    let ips = result["ips"]
-        .as_array()
-        .with_context(|| format!("no addresses: {result}"))?;
-    let address = |ip: &Value| {
-        ip["address"]
-            .as_str()
-            .and_then(|text| text.split_once('/')?.0.parse().ok())
-    };
-    ips.iter()
-        .map(|ip| address(ip).with_context(|| format!("no address: {ip}")))
-        .collect()
+    let ips = result["ips"].as_array().with_context(|| format!("no addresses: {result}"))?;
+    let address =
+        |ip: &Value| ip["address"].as_str().and_then(|text| text.split_once('/')?.0.parse().ok());
+    ips.iter().map(|ip| address(ip).with_context(|| format!("no address: {ip}"))).collect()
 }
 
 scenarios! { reference_plugins_connect_pods;
@@ -113,64 +88,60 @@ scenarios! { reference_plugins_connect_pods;
 /// Adds pods on two nodes, checks that the pods reach each other, and deletes the pods.
 fn reference_plugins_connect_pods((version, cni_version): (CniVersion, &str)) -> Result<()> {
     let is_current = cni_version == "1.1.0";
-    Scene::of("cni")
-        .net(NET_CONF)
-        .arg("--ip-masq")
-        .stopped()
-        .run(|s| {
-            let [near, far] = [0, 1].map(|number| Runtime::new(&s[number], version, cni_version));
-            let (near, far) = (near?, far?);
-            s[0].start()?;
-            // The second node's first pod comes before its daemon: the runtime repeats ADD until it succeeds.
-            let early = far.host.empty_pod("early")?;
-            let add = || far.cni.call("ADD", Some(&early), "eth0", &far.conf);
-            ensure!(add()?.code() == 11, "ADD succeeds without a daemon");
-            s[1].start()?;
-            let result = add()?.ok()?;
-            let (pod, other) = near.pod("p1")?;
-            for address in addresses(&result)? {
-                let options =
-                    PingOptions::default().packet(if address.is_ipv4() { 1450 } else { 1430 });
-                until("pods reach each other at full MTU", || {
-                    ping(&pod, address, &options).is_ok_and(|time| time.is_some())
-                })?;
-            }
-            ensure!(addresses(&other)?.len() == 2, "{other}");
+    Scene::of("cni").net(NET_CONF).arg("--ip-masq").stopped().run(|s| {
+        let [near, far] = [0, 1].map(|number| Runtime::new(&s[number], version, cni_version));
+        let (near, far) = (near?, far?);
+        s[0].start()?;
+        // The second node's first pod comes before its daemon: the runtime repeats ADD until it succeeds.
+        let early = far.host.empty_pod("early")?;
+        let add = || far.cni.call("ADD", Some(&early), "eth0", &far.conf);
+        ensure!(add()?.code() == 11, "ADD succeeds without a daemon");
+        s[1].start()?;
+        let result = add()?.ok()?;
+        let (pod, other) = near.pod("p1")?;
+        for address in addresses(&result)? {
+            let options =
+                PingOptions::default().packet(if address.is_ipv4() { 1450 } else { 1430 });
+            until("pods reach each other at full MTU", || {
+                ping(&pod, address, &options).is_ok_and(|time| time.is_some())
+            })?;
+        }
+        ensure!(addresses(&other)?.len() == 2, "{other}");
 
-            // ADD and DEL of a second interface of the same container do not affect the first interface.
-            let second = near.conf("delegate", &json!({"hairpinMode": true}));
-            near.cni.call("ADD", Some(&pod), "net1", &second)?.ok()?;
-            near.del(&pod, "net1")?;
-            ensure!(
-                pod.link("net1")?.is_none() && pod.link("eth0")?.is_some(),
-                "the wrong interface was removed"
-            );
-            // CHECK passes for the objects that ADD created, and fails after a change to these objects.
-            let conf = near.conf("prevResult", &other);
-            near.cni.call("CHECK", Some(&pod), "eth0", &conf)?.ok()?;
-            pod.ip("address flush dev eth0 scope global")?;
-            ensure!(
-                near.cni.call("CHECK", Some(&pod), "eth0", &conf)?.code() != 0,
-                "an interface without its addresses passed"
-            );
-            if is_current {
-                collects(&near, &pod)?;
-                ensure!(far.status()? == 0);
-            }
-            // Pods start and end while a daemon is dead or being replaced.
-            s[1].kill()?;
-            let (late, _) = far.pod("late")?;
-            if is_current {
-                ensure!(far.status()? == 0);
-                s[1].sh("ip link delete flannel.1")?;
-                ensure!(far.status()? == 50);
-            }
-            for (runtime, pods) in [(&near, vec![&pod]), (&far, vec![&early, &late])] {
-                pods.iter().try_for_each(|pod| runtime.del(pod, "eth0"))?;
-                ensure!(runtime.left()?.is_empty(), "DEL left {:?}", runtime.left()?);
-            }
-            Ok(())
-        })
+        // ADD and DEL of a second interface of the same container do not affect the first interface.
+        let second = near.conf("delegate", &json!({"hairpinMode": true}));
+        near.cni.call("ADD", Some(&pod), "net1", &second)?.ok()?;
+        near.del(&pod, "net1")?;
+        ensure!(
+            pod.link("net1")?.is_none() && pod.link("eth0")?.is_some(),
+            "the wrong interface was removed"
+        );
+        // CHECK passes for the objects that ADD created, and fails after a change to these objects.
+        let conf = near.conf("prevResult", &other);
+        near.cni.call("CHECK", Some(&pod), "eth0", &conf)?.ok()?;
+        pod.ip("address flush dev eth0 scope global")?;
+        ensure!(
+            near.cni.call("CHECK", Some(&pod), "eth0", &conf)?.code() != 0,
+            "an interface without its addresses passed"
+        );
+        if is_current {
+            collects(&near, &pod)?;
+            ensure!(far.status()? == 0);
+        }
+        // Pods start and end while a daemon is dead or being replaced.
+        s[1].kill()?;
+        let (late, _) = far.pod("late")?;
+        if is_current {
+            ensure!(far.status()? == 0);
+            s[1].sh("ip link delete flannel.1")?;
+            ensure!(far.status()? == 50);
+        }
+        for (runtime, pods) in [(&near, vec![&pod]), (&far, vec![&early, &late])] {
+            pods.iter().try_for_each(|pod| runtime.del(pod, "eth0"))?;
+            ensure!(runtime.left()?.is_empty(), "DEL left {:?}", runtime.left()?);
+        }
+        Ok(())
+    })
 }
 
 /// Checks that GC releases the address and removes the files of a pod that ended without DEL.
@@ -178,23 +149,10 @@ fn collects(node: &Runtime, living: &Netns) -> Result<()> {
     let (lost, result) = node.pod("lost")?;
     let (address, name) = (addresses(&result)?[0].to_string(), lost.name().to_owned());
     // The processes and the namespace are gone, and no DEL came.
-    std::process::Command::new("ip")
-        .args(["netns", "del", &name])
-        .status()?;
-    ensure!(
-        node.left()?.contains(&address),
-        "{address} is not reserved: {:?}",
-        node.left()?
-    );
+    std::process::Command::new("ip").args(["netns", "del", &name]).status()?;
+    ensure!(node.left()?.contains(&address), "{address} is not reserved: {:?}", node.left()?);
     let valid = json!([{"containerID": living.name(), "ifname": "eth0"}]);
-    node.cni
-        .call(
-            "GC",
-            None,
-            "",
-            &node.conf("cni.dev/valid-attachments", &valid),
-        )?
-        .ok()?;
+    node.cni.call("GC", None, "", &node.conf("cni.dev/valid-attachments", &valid))?.ok()?;
     let left = node.left()?;
     ensure!(
         !left.contains(&address)
@@ -228,15 +186,10 @@ fn documented_cni_commands_work() -> Result<()> {
             own = own.display(),
             bin = bin.display()
         );
-        let output = host
-            .netns()
-            .exec("unshare", &["--mount", "sh", "-ec", script.as_str()])?;
+        let output = host.netns().exec("unshare", &["--mount", "sh", "-ec", script.as_str()])?;
         let result: Value = serde_json::from_str(&output)
             .with_context(|| format!("more than ADD's result, or something is left: {output}"))?;
-        ensure!(
-            addresses(&result)? == ["10.5.7.2".parse::<IpAddr>()?],
-            "{result}"
-        );
+        ensure!(addresses(&result)? == ["10.5.7.2".parse::<IpAddr>()?], "{result}");
         Ok(())
     })
 }

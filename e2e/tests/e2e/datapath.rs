@@ -53,9 +53,7 @@ fn packet_modes_interoperate(engine: &Engine) -> Result<()> {
             let flow =
                 || Transfer::run(&s[0].pods[0], &s[2].pods[0], BULK / 4, &Default::default());
             let flows: Vec<_> = (0..8).map(|_| scope.spawn(flow)).collect();
-            flows
-                .into_iter()
-                .try_for_each(|flow| flow.join().unwrap().map(drop))
+            flows.into_iter().try_for_each(|flow| flow.join().unwrap().map(drop))
         })?;
         // Only the mode `offload` moves several packets at once.
         let device = engine.devices[0];
@@ -136,9 +134,7 @@ fn checksums_are_right(s: &Scene<'_>) -> Result<()> {
     // First the sender uses GSO packets, which arrive one by one. Then all packets move one by one.
     for number in [2, 0] {
         let off = "tx off rx off gso off gro off tso off";
-        s[number].sh(&format!(
-            "for d in veth1 cni0 enp0s8; do ethtool -K $d {off}; done"
-        ))?;
+        s[number].sh(&format!("for d in veth1 cni0 enp0s8; do ethtool -K $d {off}; done"))?;
         let pod = &s[number].pods[0];
         pod.netns().sh(&format!("ethtool -K eth0 {off}"))?;
         transfer(s, 0, 2)?;
@@ -169,10 +165,7 @@ fn vxlan_mode_auto_uses_kernel_vxlan() -> Result<()> {
     let conf = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","Mode":"auto"}}"#;
     Scene::of("auto").nodes(1).net(conf).run(|s| {
         let kinds = kinds(&s[0])?;
-        ensure!(
-            kinds == [("flannel.1".to_owned(), "vxlan".to_owned())],
-            "{kinds:?}"
-        );
+        ensure!(kinds == [("flannel.1".to_owned(), "vxlan".to_owned())], "{kinds:?}");
         Ok(())
     })
 }

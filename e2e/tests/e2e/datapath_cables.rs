@@ -35,31 +35,21 @@ fn tunnels_carry_packets_over(cable: Cable) -> Result<()> {
     scene.options(options).stopped().run(|s| {
         s.each(|node| cable.lay(node))?;
         // Each daemon reads the configuration when it starts. Both modes publish the same lease.
-        s.nodes[KERNELS..]
-            .iter_mut()
-            .try_for_each(|node| node.start())?;
+        s.nodes[KERNELS..].iter_mut().try_for_each(|node| node.start())?;
         s.store.configure(KERNEL)?;
         s.populate()?;
         for (number, node) in s.nodes.iter().enumerate() {
             let kind = if number < KERNELS { "vxlan" } else { "tun" };
             let kinds = kinds(node)?;
-            ensure!(
-                kinds.len() == 2 && kinds.iter().all(|(_, is)| is == kind),
-                "{kinds:?}"
-            );
+            ensure!(kinds.len() == 2 && kinds.iter().all(|(_, is)| is == kind), "{kinds:?}");
             let features = node.sh("ethtool -k enp0s8")?;
-            ensure!(
-                features.contains("tx-checksum-ip-generic: on"),
-                "{features}"
-            );
+            ensure!(features.contains("tx-checksum-ip-generic: on"), "{features}");
         }
         let pods = s.firsts()?;
         for (a, from) in pods.iter().enumerate() {
             for (b, to) in pods.iter().enumerate().filter(|(b, _)| *b != a) {
                 for (family, options) in
-                    [TransferOptions::default(), TransferOptions::default().v6()]
-                        .iter()
-                        .enumerate()
+                    [TransferOptions::default(), TransferOptions::default().v6()].iter().enumerate()
                 {
                     let what = || format!("{:?} to {:?}, family {family}", MODES[a], MODES[b]);
                     Transfer::run(from, to, BULK, options).with_context(what)?;
@@ -75,21 +65,13 @@ fn tunnels_carry_packets_over(cable: Cable) -> Result<()> {
 /// Returns the content of a datagram, which depends only on the datagram's number and size.
 fn content(number: usize, size: usize) -> Vec<u8> {
     let rest = (4..size).map(|at| (at * 7 + number * 13) as u8);
-    (number as u32)
-        .to_be_bytes()
-        .into_iter()
-        .chain(rest)
-        .collect()
+    (number as u32).to_be_bytes().into_iter().chain(rest).collect()
 }
 
 /// Sends datagrams of several sizes, and datagrams as one GSO packet. Lost datagrams are repeated until all have arrived unchanged.
 fn datagrams_arrive(from: &Pod, to: &Pod, family: usize) -> Result<()> {
-    let bind = |pod: &Pod| {
-        anyhow::Ok(
-            pod.netns()
-                .run(|| UdpSocket::bind((pod.addresses()[family], 0)))??,
-        )
-    };
+    let bind =
+        |pod: &Pod| anyhow::Ok(pod.netns().run(|| UdpSocket::bind((pod.addresses()[family], 0)))??);
     let (out, into) = (bind(from)?, bind(to)?);
     out.connect(into.local_addr()?)?;
     into.set_read_timeout(Some(Duration::from_millis(500)))?;
@@ -98,9 +80,8 @@ fn datagrams_arrive(from: &Pod, to: &Pod, family: usize) -> Result<()> {
         .enumerate()
         .map(|(n, size)| content(n, size))
         .collect();
-    let gathered: Vec<_> = (100..120)
-        .map(|n| content(n, usize::from(SEGMENT) - usize::from(n == 119)))
-        .collect();
+    let gathered: Vec<_> =
+        (100..120).map(|n| content(n, usize::from(SEGMENT) - usize::from(n == 119))).collect();
     let mut buffer = vec![0; 65_536];
     for (wanted, is_gathered) in [(single, false), (gathered, true)] {
         let mut missing: BTreeSet<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
@@ -158,14 +139,9 @@ fn flows_keep_their_source_ports(s: &Scene<'_>) -> Result<()> {
             continue;
         }
         // One frame holds the datagrams of several flows if the sender gathered those with one source port.
-        let marks = frame
-            .windows(MARK.len() + 1)
-            .filter_map(|window| window.strip_prefix(MARK));
+        let marks = frame.windows(MARK.len() + 1).filter_map(|window| window.strip_prefix(MARK));
         for flow in marks {
-            ports
-                .entry(flow[0])
-                .or_default()
-                .insert([frame[34], frame[35]]);
+            ports.entry(flow[0]).or_default().insert([frame[34], frame[35]]);
         }
     }
     let distinct: BTreeSet<_> = ports.values().flatten().collect();

@@ -56,29 +56,20 @@ impl Path {
                 host.v4()?.into()
             })
         };
-        let mac = if engine.name == VXLAN.name {
-            Some(mac(s, family)?)
-        } else {
-            None
-        };
+        let mac = if engine.name == VXLAN.name { Some(mac(s, family)?) } else { None };
         Ok(Path {
             family,
             port: engine.ports[family],
             device: engine.devices[family],
             mac,
             nodes: [outer(&s[0])?, outer(&s[1])?, outer(stranger)?],
-            pods: s
-                .pods()
-                .into_iter()
-                .map(|pod| pod.addresses()[family])
-                .collect(),
+            pods: s.pods().into_iter().map(|pod| pod.addresses()[family]).collect(),
         })
     }
 
     fn frame(&self, packet: &[u8]) -> Vec<u8> {
         let kind = [0x0800, 0x86dd][self.family];
-        self.mac
-            .map_or_else(|| packet.to_vec(), |mac| vxlan(1, mac, kind, packet))
+        self.mac.map_or_else(|| packet.to_vec(), |mac| vxlan(1, mac, kind, packet))
     }
 
     fn packet(&self, source: IpAddr, destination: IpAddr) -> Vec<u8> {
@@ -106,9 +97,7 @@ impl Path {
 
     /// Returns packets with forged addresses, which a datapath without checks delivers.
     fn forged(&self, s: &Scene<'_>, checks: &str) -> Result<Vec<Attack>> {
-        let [pod, peers, others] = self.pods[..] else {
-            anyhow::bail!("three pods")
-        };
+        let [pod, peers, others] = self.pods[..] else { anyhow::bail!("three pods") };
         let (nowhere, outside, node): (_, _, IpAddr) = if self.family == 0 {
             (["127.0.0.1", "224.0.0.1"], "172.31.9.9", s[0].v4()?.into())
         } else {
@@ -127,11 +116,7 @@ impl Path {
             }
         } else {
             attacks.push((Stranger, "unknown_peer", vec![good.clone()]));
-            attacks.push((
-                Peer,
-                "spoofed",
-                vec![self.packet(others, pod), self.packet(pod, pod)],
-            ));
+            attacks.push((Peer, "spoofed", vec![self.packet(others, pod), self.packet(pod, pod)]));
             attacks.push((
                 Peer,
                 "not_ours",
@@ -147,11 +132,7 @@ impl Path {
             }
         }
         let outside = self.packet(outside.parse()?, pod);
-        attacks.push((
-            Peer,
-            if checks == "strict" { "spoofed" } else { "" },
-            vec![outside],
-        ));
+        attacks.push((Peer, if checks == "strict" { "spoofed" } else { "" }, vec![outside]));
         // As a control, right packets arrive: the packets above were dropped for no other reason. The host fragments those of IPv4 that are too long.
         attacks.push((Peer, "", vec![good]));
         if self.mac.is_none() && self.family == 0 {
@@ -186,11 +167,7 @@ fn mac(s: &Scene<'_>, family: usize) -> Result<[u8; 6]> {
 fn junk() -> Vec<Attack> {
     let of = |kind: u8, length: usize| [&[kind, 0, 0, 0][..], &vec![0xff; length - 4]].concat();
     vec![
-        (
-            Stranger,
-            "short",
-            vec![vec![4, 0, 0], of(1, 147), of(2, 91)],
-        ),
+        (Stranger, "short", vec![vec![4, 0, 0], of(1, 147), of(2, 91)]),
         (Stranger, "bad_header", vec![of(9, 64)]),
         (Stranger, "bad_handshake", vec![of(1, 148)]),
         (Stranger, "no_session", vec![of(4, 64)]),
@@ -204,30 +181,26 @@ fn hostile_packets_are_dropped((engine, checks): (&Engine, &str)) -> Result<()> 
         format!(r#","Checks":"{checks}""#)
     });
     // Without probes, only the packets of this test are counted.
-    Scene::of("hostile")
-        .nodes(3)
-        .net(&conf)
-        .arg("--probe-port=0")
-        .run(|s| {
-            let stranger = s.lab.host("stranger", &[Uplink::enp0s8(&s.lan, 50)?])?;
-            for family in [0, 1] {
-                let path = Path::of(s, &stranger, engine, family)?;
-                let attacks = if engine.name == WIREGUARD.name {
-                    junk()
-                } else {
-                    let mut attacks = path.malformed();
-                    attacks.extend(path.forged(s, checks)?);
-                    attacks
-                };
-                for attack in attacks {
-                    withstands(s, &stranger, &path, &attack)
-                        .with_context(|| format!("{} {:02x?}", attack.1, attack.2))?;
-                }
+    Scene::of("hostile").nodes(3).net(&conf).arg("--probe-port=0").run(|s| {
+        let stranger = s.lab.host("stranger", &[Uplink::enp0s8(&s.lan, 50)?])?;
+        for family in [0, 1] {
+            let path = Path::of(s, &stranger, engine, family)?;
+            let attacks = if engine.name == WIREGUARD.name {
+                junk()
+            } else {
+                let mut attacks = path.malformed();
+                attacks.extend(path.forged(s, checks)?);
+                attacks
+            };
+            for attack in attacks {
+                withstands(s, &stranger, &path, &attack)
+                    .with_context(|| format!("{} {:02x?}", attack.1, attack.2))?;
             }
-            s[0].require_ready()?;
-            s.reach()?;
-            s.require_no_errors()
-        })
+        }
+        s[0].require_ready()?;
+        s.reach()?;
+        s.require_no_errors()
+    })
 }
 
 /// Checks that the first node counts each datagram under one of its reasons and lets nothing through, or that the pod receives it.
@@ -244,11 +217,7 @@ fn withstands(
     let to = SocketAddr::new(path.nodes[0], path.port);
     let of = |rest: &str| s[0].count(&format!("flannel_datapath_{rest}"));
     let device = path.device;
-    let received = || {
-        of(&format!(
-            r#"packets_total{{device="{device}",direction="received"}}"#
-        ))
-    };
+    let received = || of(&format!(r#"packets_total{{device="{device}",direction="received"}}"#));
     let dropped = || -> f64 {
         let reasons = reasons.split(' ');
         reasons.map(|reason| of(&format!(r#"dropped_packets_total{{device="{device}",direction="received",reason="{reason}"}}"#))).sum()
@@ -271,10 +240,8 @@ fn withstands(
     let (passed, before) = (received(), dropped());
     let copies = vec![datagrams.clone(); COPIES].concat();
     send_from(host.netns(), source, to, &copies)?;
-    until("all are counted", || {
-        dropped() - before >= copies.len() as f64
-    })
-    .with_context(|| format!("{} of {}", dropped() - before, copies.len()))?;
+    until("all are counted", || dropped() - before >= copies.len() as f64)
+        .with_context(|| format!("{} of {}", dropped() - before, copies.len()))?;
     ensure!(
         dropped() - before == copies.len() as f64,
         "{} of {}",
@@ -304,10 +271,9 @@ fn ttl_is_decremented_and_expired_packets_get_icmp_errors() -> Result<()> {
             ];
             for (target, end) in s[1].pods[0].addresses().into_iter().zip(ends) {
                 // The host takes one hop. The tunnel, or the host at its far end, takes the second.
-                for (hops, wanted) in [
-                    ("2", format!("From {end}")),
-                    (enough, "1 received".to_owned()),
-                ] {
+                for (hops, wanted) in
+                    [("2", format!("From {end}")), (enough, "1 received".to_owned())]
+                {
                     until_ok(&format!("{hops} hops to {target}: {wanted}"), || {
                         let answer = s[0].pods[0]
                             .netns()

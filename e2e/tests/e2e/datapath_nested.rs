@@ -33,11 +33,7 @@ fn tunnel_datagrams_stay_out(engine: &Engine) -> Result<()> {
 
 fn check(s: &Scene<'_>, engine: &Engine, family: usize) -> Result<()> {
     let (device, port) = (engine.devices[family], engine.ports[family]);
-    let node: IpAddr = if family == 0 {
-        s[1].v4()?.into()
-    } else {
-        s[1].v6()?.into()
-    };
+    let node: IpAddr = if family == 0 { s[1].v4()?.into() } else { s[1].v6()?.into() };
     let [from, to] = [0, 1].map(|number| s[number].pods[0].addresses()[family]);
     let [socket, peer] = [(0, from, 0), (1, to, port)].map(|(number, address, port)| {
         let bind = || UdpSocket::bind((address, port));
@@ -54,20 +50,12 @@ fn check(s: &Scene<'_>, engine: &Engine, family: usize) -> Result<()> {
     for _ in 0..COPIES {
         socket.send_to(MARK, (node, port))?;
     }
-    until("all are counted", || {
-        dropped() - before >= f64::from(COPIES)
-    })?;
-    ensure!(
-        !capture.finish()?.iter().any(|frame| holds(frame, MARK)),
-        "{device}: a packet left"
-    );
+    until("all are counted", || dropped() - before >= f64::from(COPIES))?;
+    ensure!(!capture.finish()?.iter().any(|frame| holds(frame, MARK)), "{device}: a packet left");
     // The same port of a pod is reachable.
     socket.send_to(MARK, (to, port))?;
     let mut buffer = [0; 64];
     let length = peer.recv(&mut buffer)?;
-    ensure!(
-        &buffer[..length] == MARK && dropped() - before == f64::from(COPIES),
-        "{device}"
-    );
+    ensure!(&buffer[..length] == MARK && dropped() - before == f64::from(COPIES), "{device}");
     Ok(())
 }

@@ -78,10 +78,7 @@ fn restart_with_a_store(engine: &Engine) -> Result<()> {
             let begun = s[0].count(
                 r#"flannel_datapath_handshakes_total{device="flannel-wg",event="initiated"}"#,
             );
-            ensure!(
-                begun > 0.0 || !is_wireguard,
-                "the restarted node begins no session"
-            );
+            ensure!(begun > 0.0 || !is_wireguard, "the restarted node begins no session");
             s.reach()?;
             ensure!(state(s)? == before, "{before} became {}", state(s)?);
         }
@@ -144,19 +141,10 @@ fn backend_or_mode_changes(is_kept: bool) -> Result<()> {
             })?;
             // The MTU differs from that of the earlier device.
             s.reach()?;
-            Transfer::run(
-                &s[0].pods[0],
-                &s[1].pods[0],
-                500_000,
-                &TransferOptions::default(),
-            )?;
+            Transfer::run(&s[0].pods[0], &s[1].pods[0], 500_000, &TransferOptions::default())?;
             until("only what is used is kept", || {
                 stores.iter().all(|store| {
-                    if kind == "tun" {
-                        store.files().len() >= 2
-                    } else {
-                        store.files().is_empty()
-                    }
+                    if kind == "tun" { store.files().len() >= 2 } else { store.files().is_empty() }
                 })
             })?;
         }
@@ -170,16 +158,11 @@ fn udp_port_in_use_is_reported() -> Result<()> {
     Scene::of("port").net(&UDP.v4()).run(|s| {
         s[0].stop()?;
         let address = s[0].v4()?;
-        let taken = s[0]
-            .netns()
-            .run(|| UdpSocket::bind((address, UDP.ports[0])))??;
+        let taken = s[0].netns().run(|| UdpSocket::bind((address, UDP.ports[0])))??;
         s[0].launch()?;
         until("the port is named", || {
-            s[0].daemon().is_ok_and(|daemon| {
-                daemon
-                    .log()
-                    .contains(&format!("{address}:{}", UDP.ports[0]))
-            })
+            s[0].daemon()
+                .is_ok_and(|daemon| daemon.log().contains(&format!("{address}:{}", UDP.ports[0])))
         })?;
         drop(taken);
         // The daemon becomes ready when the port is free, whether it has ended, ends now or tries once more.

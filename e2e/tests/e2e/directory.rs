@@ -12,9 +12,8 @@ fn run_in_daemons(s: &Scene<'_>, daemons: usize, script: &str) -> Result<()> {
     for node in &s.nodes[..daemons] {
         let pid = node.daemon()?.pid().to_string();
         let script = format!("cd {}; {script}", s.lab.folder("")?.display());
-        let done = Command::new("nsenter")
-            .args(["-t", &pid, "-m", "sh", "-ec", &script])
-            .output()?;
+        let done =
+            Command::new("nsenter").args(["-t", &pid, "-m", "sh", "-ec", &script]).output()?;
         succeeded(&script, &done)?;
     }
     Ok(())
@@ -72,11 +71,7 @@ fn replaced_directory_needs_a_restart() -> Result<()> {
         let mesh = s.mesh()?;
         mesh.wait_flowing()?;
         // A backup from yesterday: it has the configuration, and none of today's leases.
-        run_in_daemons(
-            s,
-            1,
-            "cp -a leases old; rm old/subnets/*; mv leases aside; mv old leases",
-        )?;
+        run_in_daemons(s, 1, "cp -a leases old; rm old/subnets/*; mv leases aside; mv old leases")?;
         outage_is_reported(s, "restart flanneld")?;
         ensure!(s.store.subnets()?.is_empty(), "{:?}", s.store.subnets()?);
         mesh.require_clean()?;

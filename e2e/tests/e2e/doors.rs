@@ -11,13 +11,8 @@ use crate::listeners::{API, HEALTH, ask};
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const TUNNEL: u16 = 8472;
 /// Arguments of setpriv: user `nobody`, without groups and capabilities.
-const NOBODY: [&str; 5] = [
-    "--reuid=65534",
-    "--regid=65534",
-    "--clear-groups",
-    "--inh-caps=-all",
-    "--bounding-set=-all",
-];
+const NOBODY: [&str; 5] =
+    ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];
 
 type Attack = fn(&mut Scene<'_>) -> Result<()>;
 
@@ -27,28 +22,14 @@ const USER_ATTACKS: [(&str, Attack); 3] = [
         "hold every name of the daemon's sockets, then wait for its restart",
         hold_names_before_a_start,
     ),
-    (
-        "touch the daemon's files and process",
-        touch_files_and_process,
-    ),
+    ("touch the daemon's files and process", touch_files_and_process),
     ("read what is secret", read_secrets),
 ];
 const POD_ATTACKS: [(&str, Attack); 4] = [
-    (
-        "reach 127.0.0.1 of the node by route_localnet",
-        reach_loopback,
-    ),
-    (
-        "claim the addresses of node and peer by ARP",
-        claim_addresses,
-    ),
-    ("send a packet of the tunnel to the node itself", |s| {
-        send_into_the_tunnel(s, 0)
-    }),
-    (
-        "send a packet of the tunnel to a peer's underlay address",
-        |s| send_into_the_tunnel(s, 1),
-    ),
+    ("reach 127.0.0.1 of the node by route_localnet", reach_loopback),
+    ("claim the addresses of node and peer by ARP", claim_addresses),
+    ("send a packet of the tunnel to the node itself", |s| send_into_the_tunnel(s, 0)),
+    ("send a packet of the tunnel to a peer's underlay address", |s| send_into_the_tunnel(s, 1)),
 ];
 
 #[test]
@@ -62,18 +43,13 @@ fn daemon_withstands_a_pod() -> Result<()> {
 }
 
 fn withstands(attacks: &[(&str, Attack)]) -> Result<()> {
-    Scene::of("doors")
-        .net(VXLAN)
-        .arg("--encap-bar-pods")
-        .run(|s| {
-            is_well(s)?;
-            for (what, attack) in attacks {
-                attack(s)
-                    .and_then(|()| is_well(s))
-                    .with_context(|| (*what).to_owned())?;
-            }
-            s.require_no_errors()
-        })
+    Scene::of("doors").net(VXLAN).arg("--encap-bar-pods").run(|s| {
+        is_well(s)?;
+        for (what, attack) in attacks {
+            attack(s).and_then(|()| is_well(s)).with_context(|| (*what).to_owned())?;
+        }
+        s.require_no_errors()
+    })
 }
 
 /// Checks that the daemon is ready, probes its peer and reaches it, and that pods reach each other.
@@ -114,23 +90,15 @@ fn hold_names_before_a_start(s: &mut Scene<'_>) -> Result<()> {
     s[0].start()?;
     is_well(s)?;
     let log = s[0].daemon()?.log();
-    let reports: Vec<_> = log
-        .lines()
-        .filter(|line| line.contains("another user"))
-        .collect();
+    let reports: Vec<_> = log.lines().filter(|line| line.contains("another user")).collect();
     ensure!(
-        reports
-            .iter()
-            .any(|line| line.contains("perl") && line.contains("uid="))
+        reports.iter().any(|line| line.contains("perl") && line.contains("uid="))
             && reports.len() <= 30,
         "{reports:#?}"
     );
     // A second daemon that root starts is still refused.
     let second = s[0].options.clone().second("second").healthz_port(None);
-    ensure!(
-        !s[0].start_flanneld(&second)?.wait()?.success(),
-        "a second daemon runs"
-    );
+    ensure!(!s[0].start_flanneld(&second)?.wait()?.success(), "a second daemon runs");
     Ok(())
 }
 
@@ -138,10 +106,7 @@ fn hold_names_before_a_start(s: &mut Scene<'_>) -> Result<()> {
 fn open_folder(s: &Scene<'_>) -> Result<String> {
     let file = s[0].subnet_file()?;
     let folder = file.parent().context("a folder")?;
-    for above in folder
-        .ancestors()
-        .take_while(|above| above.components().count() > 2)
-    {
+    for above in folder.ancestors().take_while(|above| above.components().count() > 2) {
         let mode = std::fs::metadata(above)?.permissions().mode();
         std::fs::set_permissions(above, std::fs::Permissions::from_mode(mode | 0o055))?;
     }
@@ -150,11 +115,7 @@ fn open_folder(s: &Scene<'_>) -> Result<String> {
 
 fn touch_files_and_process(s: &mut Scene<'_>) -> Result<()> {
     let (folder, pid) = (open_folder(s)?, s[0].daemon()?.pid());
-    let ptrace = if cfg!(target_arch = "x86_64") {
-        101
-    } else {
-        117
-    };
+    let ptrace = if cfg!(target_arch = "x86_64") { 101 } else { 117 };
     // 0x4206 is PTRACE_SEIZE.
     let seize = format!("perl -e 'syscall({ptrace}, 0x4206, {pid}, 0, 0) == 0 or die \"$!\"'");
     let scripts = [
@@ -177,13 +138,9 @@ fn touch_files_and_process(s: &mut Scene<'_>) -> Result<()> {
         &seize,
     ];
     for script in scripts {
-        let script = format!(
-            "cd '{folder}' && {}",
-            script.replace("PID", &pid.to_string())
-        );
-        let output = s[0]
-            .netns()
-            .output("setpriv", &[&NOBODY[..], &["sh", "-c", &script]].concat())?;
+        let script = format!("cd '{folder}' && {}", script.replace("PID", &pid.to_string()));
+        let output =
+            s[0].netns().output("setpriv", &[&NOBODY[..], &["sh", "-c", &script]].concat())?;
         let text = texts(&output);
         ensure!(
             !output.status.success()
@@ -200,27 +157,17 @@ fn read_secrets(s: &mut Scene<'_>) -> Result<()> {
         "cd '{}' && for f in $(ls -A); do [ -r $f ] && [ -f $f ] && echo $f; done; true",
         open_folder(s)?
     );
-    let readable = stdout(
-        &s[0]
-            .netns()
-            .output("setpriv", &[&NOBODY[..], &["sh", "-c", &script]].concat())?,
-    );
+    let readable =
+        stdout(&s[0].netns().output("setpriv", &[&NOBODY[..], &["sh", "-c", &script]].concat())?);
     ensure!(
-        readable
-            .lines()
-            .all(|file| file == "subnet.env" || file.ends_with(".log")),
+        readable.lines().all(|file| file == "subnet.env" || file.ends_with(".log")),
         "{readable}"
     );
     Ok(())
 }
 
 fn reach_loopback(s: &mut Scene<'_>) -> Result<()> {
-    let gateway = s[0]
-        .daemon()?
-        .subnet_env()?
-        .subnet
-        .context("a subnet")?
-        .addr();
+    let gateway = s[0].daemon()?.subnet_env()?.subnet.context("a subnet")?.addr();
     let (here, pod) = (s[0].netns(), s[0].pods[0].netns());
     for netns in [here, pod] {
         netns.sysctl("net/ipv4/conf/all/route_localnet", "1")?;
@@ -260,24 +207,10 @@ fn claim_addresses(s: &mut Scene<'_>) -> Result<()> {
              my $f = (\"\\xff\" x 6) . $m . pack('n6', 0x0806, 1, 0x0800, 0x0604, 2, 0); $f = substr($f, 0, 22) . $m . $i . (\"\\xff\" x 6) . $i; \
              for (1..20) {{ send(S, $f, 0, pack('SnlSCCa8', 17, 0x0806, $x, 1, 0, 6, '')) or die $!; }}"
         );
-        pod.exec(
-            "ip",
-            &[
-                "netns",
-                "exec",
-                pod.name(),
-                "perl",
-                "-MSocket",
-                "-e",
-                &script,
-            ],
-        )?;
+        pod.exec("ip", &["netns", "exec", pod.name(), "perl", "-MSocket", "-e", &script])?;
     }
-    let neighbours = json(
-        &s[0]
-            .netns()
-            .output("ip", &["-j", "neigh", "show", "dev", "flannel.1"])?,
-    )?;
+    let neighbours =
+        json(&s[0].netns().output("ip", &["-j", "neigh", "show", "dev", "flannel.1"])?)?;
     ensure!(
         neighbours
             .as_array()
@@ -292,10 +225,7 @@ fn claim_addresses(s: &mut Scene<'_>) -> Result<()> {
 /// Sends VXLAN datagrams from the first node's pod to a node's tunnel port. That node's pod receives none of them.
 fn send_into_the_tunnel(s: &mut Scene<'_>, node: usize) -> Result<()> {
     let peer = addresses(s, 1)?;
-    let (pod, target) = (
-        &s[0].pods[0],
-        SocketAddr::new(s[node].pods[0].address()?, 7777),
-    );
+    let (pod, target) = (&s[0].pods[0], SocketAddr::new(s[node].pods[0].address()?, 7777));
     let link = s[node].netns().link("flannel.1")?.context("flannel.1")?;
     let mac: Vec<u8> = link
         .address
@@ -304,9 +234,7 @@ fn send_into_the_tunnel(s: &mut Scene<'_>, node: usize) -> Result<()> {
         .collect::<Result<_, _>>()?;
     let inner = craft::udp_packet(SocketAddr::new(peer[1], 7), target, 64, b"forged");
     let frame = craft::vxlan(1, mac.try_into().ok().context("a MAC")?, 0x0800, &inner);
-    let socket = s[node].pods[0]
-        .netns()
-        .run(|| UdpSocket::bind("0.0.0.0:7777"))??;
+    let socket = s[node].pods[0].netns().run(|| UdpSocket::bind("0.0.0.0:7777"))??;
     let tunnel = SocketAddr::new(s[node].v4()?.into(), TUNNEL);
     craft::send_from(
         pod.netns(),
@@ -319,10 +247,7 @@ fn send_into_the_tunnel(s: &mut Scene<'_>, node: usize) -> Result<()> {
         s[0].netns().sysctl("net/ipv4/conf/cni0/rp_filter", "1")?;
     }
     let forged = SocketAddr::new(peer[0], TUNNEL);
-    craft::send_raw(
-        pod.netns(),
-        &[craft::udp_packet(forged, tunnel, 64, &frame)],
-    )?;
+    craft::send_raw(pod.netns(), &[craft::udp_packet(forged, tunnel, 64, &frame)])?;
     // A later packet, which may pass, is the first that arrives.
     let other = &s[1 - node].pods[0];
     craft::send_from(
@@ -333,9 +258,6 @@ fn send_into_the_tunnel(s: &mut Scene<'_>, node: usize) -> Result<()> {
     )?;
     let mut buffer = [0; 100];
     let length = socket.recv(&mut buffer)?;
-    ensure!(
-        &buffer[..length] == b"genuine",
-        "a forged packet came out of the tunnel"
-    );
+    ensure!(&buffer[..length] == b"genuine", "a forged packet came out of the tunnel");
     Ok(())
 }

@@ -16,18 +16,11 @@ fn daemon_survives_a_log_without_reader() -> Result<()> {
     Scene::of("unread").net(conf).stopped().run(|s| {
         let folder = s.lab.folder("")?;
         let (pipe, wrapper) = (folder.join("stderr"), folder.join("flanneld"));
-        ensure!(
-            Command::new("mkfifo").arg(&pipe).status()?.success(),
-            "mkfifo"
-        );
+        ensure!(Command::new("mkfifo").arg(&pipe).status()?.success(), "mkfifo");
         let own = binaries::own("flanneld")?;
         write_script(
             &wrapper,
-            &format!(
-                "#!/bin/sh\nexec 2>{}\nexec {} \"$@\"\n",
-                pipe.display(),
-                own.display()
-            ),
+            &format!("#!/bin/sh\nexec 2>{}\nexec {} \"$@\"\n", pipe.display(), own.display()),
         )?;
         s[0].options = s[0].options.clone().binary(&wrapper);
         // Reads the first lines and closes the pipe.
@@ -46,14 +39,10 @@ fn daemon_survives_a_log_without_reader() -> Result<()> {
         let lost = |s: &Scene<'_>| s[0].daemon()?.metric("flannel_log_lines_dropped_total");
         let before = lost(s)?;
         s.put("10.5.77.0-24", "{")?;
-        until("a line was dropped, and counted", || {
-            lost(s).is_ok_and(|lost| lost > before)
-        })?;
+        until("a line was dropped, and counted", || lost(s).is_ok_and(|lost| lost > before))?;
         // A new reader learns that lines are missing.
-        let mut again = File::options()
-            .read(true)
-            .custom_flags(OFlag::O_NONBLOCK.bits())
-            .open(&pipe)?;
+        let mut again =
+            File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&pipe)?;
         s.put("10.5.78.0-24", "{")?;
         let mut text = Vec::new();
         until("a new reader learns that lines are missing", || {
@@ -78,10 +67,7 @@ fn unreadable_lease_is_named_without_its_content() -> Result<()> {
                     r#"{{"PublicIP":"192.168.56.212","BackendType":"vxlan","BackendData":{data}}}"#
                 )
             };
-            symlink(
-                "/etc/passwd",
-                s.lab.folder("leases/subnets")?.join("10.5.7.0-24"),
-            )?;
+            symlink("/etc/passwd", s.lab.folder("leases/subnets")?.join("10.5.7.0-24"))?;
             s.put("10.5.8.0-24", "root:x:0:0:secret")?;
             s.put("10.5.9.0-24", r#"{"PublicIP":"root:x:0:0:secret"}"#)?;
             s.put("10.5.10.0-24", &vxlan(r#"{"VtepMAC":"secret"}"#))?;
@@ -93,50 +79,35 @@ fn unreadable_lease_is_named_without_its_content() -> Result<()> {
                 let lease = format!("10.5.{number}.0");
                 ensure!(
                     status.contains(&lease)
-                        && log
-                            .lines()
-                            .any(|line| line.contains("WARN") && line.contains(&lease)),
+                        && log.lines().any(|line| line.contains("WARN") && line.contains(&lease)),
                     "{lease} is not named:\n{status}\n{log}"
                 );
             }
             let texts = status + &log;
-            ensure!(
-                !texts.contains("root:") && !texts.contains("secret"),
-                "{texts}"
-            );
+            ensure!(!texts.contains("root:") && !texts.contains("secret"), "{texts}");
             Ok(())
         })
 }
 
 #[test]
 fn symlinked_lock_is_refused_and_leftovers_are_removed() -> Result<()> {
-    Scene::of("lock")
-        .nodes(1)
-        .without_pods()
-        .stopped()
-        .run(|s| {
-            let file = s[0].subnet_file()?;
-            let beside = |suffix: &str| {
-                file.with_file_name(format!(".{}{suffix}", file.file_name().unwrap().display()))
-            };
-            let (lock, secret) = (beside(".lock"), s.lab.folder("")?.join("secret"));
-            fs::create_dir_all(file.parent().unwrap())?;
-            fs::write(&secret, "mine")?;
-            symlink(&secret, &lock)?;
-            let (status, errors) = s[0].refuses_to_start()?;
-            ensure!(
-                status.code() == Some(1) && errors.contains("symbolic link"),
-                "{status} {errors}"
-            );
-            ensure!(
-                fs::read_to_string(&secret)? == "mine",
-                "the daemon has followed the link"
-            );
-            fs::remove_file(&lock)?;
-            let left = beside("0123456789abcdef");
-            fs::write(&left, "FLANNEL_")?;
-            s.start()?;
-            ensure!(!left.exists(), "{} is still there", left.display());
-            Ok(())
-        })
+    Scene::of("lock").nodes(1).without_pods().stopped().run(|s| {
+        let file = s[0].subnet_file()?;
+        let beside = |suffix: &str| {
+            file.with_file_name(format!(".{}{suffix}", file.file_name().unwrap().display()))
+        };
+        let (lock, secret) = (beside(".lock"), s.lab.folder("")?.join("secret"));
+        fs::create_dir_all(file.parent().unwrap())?;
+        fs::write(&secret, "mine")?;
+        symlink(&secret, &lock)?;
+        let (status, errors) = s[0].refuses_to_start()?;
+        ensure!(status.code() == Some(1) && errors.contains("symbolic link"), "{status} {errors}");
+        ensure!(fs::read_to_string(&secret)? == "mine", "the daemon has followed the link");
+        fs::remove_file(&lock)?;
+        let left = beside("0123456789abcdef");
+        fs::write(&left, "FLANNEL_")?;
+        s.start()?;
+        ensure!(!left.exists(), "{} is still there", left.display());
+        Ok(())
+    })
 }

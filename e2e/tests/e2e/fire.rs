@@ -20,10 +20,7 @@ fn value(public: &str, mac: &str) -> String {
 fn put_peer(s: &Scene<'_>, number: usize) -> Result<()> {
     s.put(
         &format!("10.5.10{number}.0-24"),
-        &value(
-            &format!("192.168.56.20{number}"),
-            &format!("02:00:00:00:aa:0{number}"),
-        ),
+        &value(&format!("192.168.56.20{number}"), &format!("02:00:00:00:aa:0{number}")),
     )
 }
 
@@ -31,9 +28,7 @@ fn put_peer(s: &Scene<'_>, number: usize) -> Result<()> {
 fn have_routes(s: &Scene<'_>, mut peers: impl Iterator<Item = usize>) -> Result<()> {
     peers.try_for_each(|number| {
         let subnet = format!("10.5.10{number}.0/24");
-        s.nodes[..2]
-            .iter()
-            .try_for_each(|node| node.shows("ip route show dev flannel.1", &subnet))
+        s.nodes[..2].iter().try_for_each(|node| node.shows("ip route show dev flannel.1", &subnet))
     })
 }
 
@@ -50,12 +45,8 @@ fn require_silence_about(good: &[String], monitor: &mut Monitor) -> Result<()> {
 
 /// Returns the beginnings of the first two nodes' subnets and of the subnets of the first three peers.
 fn good_subnets(s: &Scene<'_>) -> Result<Vec<String>> {
-    let nodes = s.nodes[..2]
-        .iter()
-        .map(|node| Ok(node.subnet()?.replace("0/24", "")));
-    nodes
-        .chain((1..=3).map(|number| Ok(format!("10.5.10{number}."))))
-        .collect()
+    let nodes = s.nodes[..2].iter().map(|node| Ok(node.subnet()?.replace("0/24", "")));
+    nodes.chain((1..=3).map(|number| Ok(format!("10.5.10{number}.")))).collect()
 }
 
 #[test]
@@ -65,64 +56,53 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() -> Result<()>
             r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.{max}.0","Backend":{{"Type":"vxlan"}}}}"#
         )
     };
-    Scene::of("zombie")
-        .nodes(3)
-        .etcd()
-        .net(&pool(11))
-        .stopped()
-        .run(|s| {
-            let etcd = s.etcd.as_ref().unwrap().client()?;
-            for number in 0..3 {
-                if number == 2 {
-                    // The only free subnet is then that of h1.
-                    s[0].daemon()?.stop()?;
-                    let entry = etcd.get(&s.store.key(&format!("subnets/{}", s[0].lease()?)))?;
-                    etcd.revoke(entry.context("the lease of h1")?.lease)?;
-                }
-                s[number].start()?;
-                s[number].pod("p1")?;
+    Scene::of("zombie").nodes(3).etcd().net(&pool(11)).stopped().run(|s| {
+        let etcd = s.etcd.as_ref().unwrap().client()?;
+        for number in 0..3 {
+            if number == 2 {
+                // The only free subnet is then that of h1.
+                s[0].daemon()?.stop()?;
+                let entry = etcd.get(&s.store.key(&format!("subnets/{}", s[0].lease()?)))?;
+                etcd.revoke(entry.context("the lease of h1")?.lease)?;
             }
-            let subnet = s[2].subnet()?;
-            ensure!(subnet == s[0].subnet()?, "h3 got another subnet");
-            let astray = s[0].pods[0]
-                .netns()
-                .run(|| UdpSocket::bind("0.0.0.0:7100"))??;
-            astray.set_nonblocking(true)?;
-            let probe = || -> Result<Probe> {
-                let probe = Probe::start(
-                    &s[1].pods[0],
-                    &s[2].pods[0],
-                    &ProbeOptions::default().port(7100),
-                )?;
-                probe.wait_flowing()?;
-                Ok(probe)
-            };
-            // Until h2 knows the new owner, it sends packets to the old one.
-            drop(probe()?);
-            while astray.recv_from(&mut [0; 2048]).is_ok() {}
-            let probe = probe()?;
-
-            s[0].daemon()?.cont()?;
-            let status = s[0].daemon_mut()?.wait()?;
-            ensure!(status.code() == Some(5), "{status}");
-            // A supervisor restarts the daemon, which then waits for a free subnet.
-            s[0].launch()?;
-            until("h1 waits for a subnet", || {
-                s[0].get("/readyz")
-                    .is_ok_and(|(code, text)| code == 503 && text.contains("lease:"))
-            })?;
-            s.store.configure(&pool(12))?;
-            s[0].kill()?;
-            s[0].start()?;
-            ensure!(s[0].subnet()? != subnet, "h1 has the subnet of h3");
+            s[number].start()?;
+            s[number].pod("p1")?;
+        }
+        let subnet = s[2].subnet()?;
+        ensure!(subnet == s[0].subnet()?, "h3 got another subnet");
+        let astray = s[0].pods[0].netns().run(|| UdpSocket::bind("0.0.0.0:7100"))??;
+        astray.set_nonblocking(true)?;
+        let probe = || -> Result<Probe> {
+            let probe =
+                Probe::start(&s[1].pods[0], &s[2].pods[0], &ProbeOptions::default().port(7100))?;
             probe.wait_flowing()?;
-            probe.finish()?.require_clean()?;
-            ensure!(
-                astray.recv_from(&mut [0; 2048]).is_err(),
-                "a packet for h3's pod was delivered to h1's"
-            );
-            Ok(())
-        })
+            Ok(probe)
+        };
+        // Until h2 knows the new owner, it sends packets to the old one.
+        drop(probe()?);
+        while astray.recv_from(&mut [0; 2048]).is_ok() {}
+        let probe = probe()?;
+
+        s[0].daemon()?.cont()?;
+        let status = s[0].daemon_mut()?.wait()?;
+        ensure!(status.code() == Some(5), "{status}");
+        // A supervisor restarts the daemon, which then waits for a free subnet.
+        s[0].launch()?;
+        until("h1 waits for a subnet", || {
+            s[0].get("/readyz").is_ok_and(|(code, text)| code == 503 && text.contains("lease:"))
+        })?;
+        s.store.configure(&pool(12))?;
+        s[0].kill()?;
+        s[0].start()?;
+        ensure!(s[0].subnet()? != subnet, "h1 has the subnet of h3");
+        probe.wait_flowing()?;
+        probe.finish()?.require_clean()?;
+        ensure!(
+            astray.recv_from(&mut [0; 2048]).is_err(),
+            "a packet for h3's pod was delivered to h1's"
+        );
+        Ok(())
+    })
 }
 
 /// Returns the count of leases that a node does not use, by whether their keys or values are unreadable.
@@ -179,11 +159,7 @@ fn hostile_entries(subnet: &str, mac: &str) -> Vec<(String, String, bool)> {
         "…",
         "::-0",
     ];
-    let inside = [
-        format!("{subnet}0-25"),
-        format!("{subnet}254-31"),
-        "10.5.0.0-16".to_owned(),
-    ];
+    let inside = [format!("{subnet}0-25"), format!("{subnet}254-31"), "10.5.0.0-16".to_owned()];
     let foreign = [
         "0.0.0.0-1",
         "10.0.0.0-8",
@@ -193,21 +169,14 @@ fn hostile_entries(subnet: &str, mac: &str) -> Vec<(String, String, bool)> {
         "255.255.255.0-24",
         "10.6.0.0-24",
     ];
-    let mut entries: Vec<(String, String, bool)> = bad_keys
-        .iter()
-        .map(|key| ((*key).to_owned(), plain.clone(), true))
-        .collect();
+    let mut entries: Vec<(String, String, bool)> =
+        bad_keys.iter().map(|key| ((*key).to_owned(), plain.clone(), true)).collect();
     entries.extend(
-        inside
-            .into_iter()
-            .chain(foreign.map(str::to_owned))
-            .map(|key| (key, plain.clone(), false)),
+        inside.into_iter().chain(foreign.map(str::to_owned)).map(|key| (key, plain.clone(), false)),
     );
     // Outside the pool, and disjoint from other entries.
-    let values = unreadable
-        .map(|text| (text, true))
-        .chain(refused.map(|text| (text, false)))
-        .enumerate();
+    let values =
+        unreadable.map(|text| (text, true)).chain(refused.map(|text| (text, false))).enumerate();
     entries.extend(values.map(|(number, (text, is_unreadable))| {
         (format!("10.5.{}.0-24", 130 + number), text, is_unreadable)
     }));
@@ -224,28 +193,18 @@ fn hostile_files_in_a_directory_change_nothing() -> Result<()> {
         let good = good_subnets(s)?;
         let mut monitor = Monitor::ip(&s[0], &["neigh"])?;
 
-        let mac = s[0]
-            .netns()
-            .link("flannel.1")?
-            .context("flannel.1")?
-            .address;
+        let mac = s[0].netns().link("flannel.1")?.context("flannel.1")?.address;
         let entries = hostile_entries(&good[0], &mac);
         for (key, text, _) in &entries {
             s.put(key, text)?;
         }
         // The last good value stays in force. A name that begins with a dot is no lease.
         s.put("10.5.101.0-24", "{")?;
-        s.put(
-            ".10.5.109.0-24",
-            &value("192.168.56.245", "02:00:00:00:ff:01"),
-        )?;
+        s.put(".10.5.109.0-24", &value("192.168.56.245", "02:00:00:00:ff:01"))?;
         s.settled()?;
         s.each(|node| {
             let wanted = BTreeMap::from([false, true].map(|kind| {
-                (
-                    kind,
-                    usize::from(kind) + entries.iter().filter(|entry| entry.2 == kind).count(),
-                )
+                (kind, usize::from(kind) + entries.iter().filter(|entry| entry.2 == kind).count())
             }));
             until_ok("hostile leases are counted", || {
                 ensure!(
@@ -256,10 +215,7 @@ fn hostile_files_in_a_directory_change_nothing() -> Result<()> {
                 );
                 Ok(())
             })?;
-            ensure!(
-                !node.sh("ip route")?.contains("10.5.109."),
-                "a hidden file is no lease"
-            );
+            ensure!(!node.sh("ip route")?.contains("10.5.109."), "a hidden file is no lease");
             node.require_ready()
         })?;
         require_silence_about(&good, &mut monitor)?;
@@ -270,47 +226,42 @@ fn hostile_files_in_a_directory_change_nothing() -> Result<()> {
 
 #[test]
 fn etcd_killed_and_restored_loses_no_packet() -> Result<()> {
-    Scene::of("outage")
-        .nodes(3)
-        .etcd()
-        .net(VXLAN)
-        .stopped()
-        .run(|s| {
-            for number in 0..2 {
-                s[number].start()?;
-                s[number].pod("p1")?;
-            }
-            let pods = [s[0].pods[0].clone(), s[1].pods[0].clone()];
-            Mesh::start(&pods, &ProbeOptions::default())?.wait_flowing()?;
-            let mesh = Mesh::start(&pods, &ProbeOptions::default())?;
-            mesh.wait_flowing()?;
-            (1..=3).try_for_each(|number| put_peer(s, number))?;
-            have_routes(s, 1..=3)?;
-            let good = good_subnets(s)?;
-            let mut monitor = Monitor::ip(&s[0], &["neigh"])?;
-            let etcd = s.etcd.as_mut().unwrap();
-            let snapshot = s.lab.folder("")?.join("snapshot");
-            etcd.client()?.snapshot(&snapshot)?;
-            etcd.kill(0)?;
-            for node in &s.nodes[..2] {
-                node.logs("the watch of the leases is interrupted")?;
-                node.require_ready()?;
-                node.has_metric("flannel_store_available", 0.0)?;
-                ensure!(node.count("flannel_errors_total{class=\"store\"}") > 0.0);
-            }
-            s.etcd.as_mut().unwrap().restore(&snapshot)?;
-            s.settled()?;
-            for node in &s.nodes[..2] {
-                node.has_metric("flannel_store_available", 1.0)?;
-            }
-            // A node that joins now reaches all others.
-            s[2].start()?;
-            s[2].pod("p1")?;
-            s.reach()?;
-            require_silence_about(&good, &mut monitor)?;
-            mesh.require_clean()?;
-            s.require_no_errors()
-        })
+    Scene::of("outage").nodes(3).etcd().net(VXLAN).stopped().run(|s| {
+        for number in 0..2 {
+            s[number].start()?;
+            s[number].pod("p1")?;
+        }
+        let pods = [s[0].pods[0].clone(), s[1].pods[0].clone()];
+        Mesh::start(&pods, &ProbeOptions::default())?.wait_flowing()?;
+        let mesh = Mesh::start(&pods, &ProbeOptions::default())?;
+        mesh.wait_flowing()?;
+        (1..=3).try_for_each(|number| put_peer(s, number))?;
+        have_routes(s, 1..=3)?;
+        let good = good_subnets(s)?;
+        let mut monitor = Monitor::ip(&s[0], &["neigh"])?;
+        let etcd = s.etcd.as_mut().unwrap();
+        let snapshot = s.lab.folder("")?.join("snapshot");
+        etcd.client()?.snapshot(&snapshot)?;
+        etcd.kill(0)?;
+        for node in &s.nodes[..2] {
+            node.logs("the watch of the leases is interrupted")?;
+            node.require_ready()?;
+            node.has_metric("flannel_store_available", 0.0)?;
+            ensure!(node.count("flannel_errors_total{class=\"store\"}") > 0.0);
+        }
+        s.etcd.as_mut().unwrap().restore(&snapshot)?;
+        s.settled()?;
+        for node in &s.nodes[..2] {
+            node.has_metric("flannel_store_available", 1.0)?;
+        }
+        // A node that joins now reaches all others.
+        s[2].start()?;
+        s[2].pod("p1")?;
+        s.reach()?;
+        require_silence_about(&good, &mut monitor)?;
+        mesh.require_clean()?;
+        s.require_no_errors()
+    })
 }
 
 /// The durations of the delays are tested with `HoldDown`.

@@ -22,9 +22,7 @@ fn lease_of_a_dead_node_is_released(scene: SceneOptions<'_>) -> Result<()> {
         let leases = listed.as_array().context("leases")?;
         ensure!(
             leases.len() == 3
-                && leases
-                    .iter()
-                    .any(|row| row["key"] == *lease && row["node"]["name"] == "h3"),
+                && leases.iter().any(|row| row["key"] == *lease && row["node"]["name"] == "h3"),
             "{listed}"
         );
         let long = texts(&s[0].flannelctl(&["leases", "--long", &place[0]])?);
@@ -47,8 +45,7 @@ fn lease_of_a_dead_node_is_released(scene: SceneOptions<'_>) -> Result<()> {
         );
         s.nodes[..2].iter().try_for_each(|node| {
             until("the route goes", || {
-                node.sh("ip route")
-                    .is_ok_and(|routes| !routes.contains(&subnet))
+                node.sh("ip route").is_ok_and(|routes| !routes.contains(&subnet))
             })
             .map(drop)
         })
@@ -63,9 +60,7 @@ fn unreadable_lease_is_listed_with_the_reason() -> Result<()> {
         let listed = texts(&s[0].flannelctl(&["leases", &s.store.args()[0]])?);
         ensure!(
             listed.contains("unreadable: ")
-                && listed
-                    .lines()
-                    .any(|line| line.contains("notes") && line.contains("key")),
+                && listed.lines().any(|line| line.contains("notes") && line.contains("key")),
             "{listed}"
         );
         Ok(())
@@ -92,9 +87,7 @@ fn require_visible(what: &str, text: &str) -> Result<()> {
 #[test]
 fn hostile_text_is_shown_escaped() -> Result<()> {
     let format = |number, options: lab::FlanneldOptions| {
-        options
-            .arg(["--log-format=text", "--log-format=json"][number])
-            .arg("--v=1")
+        options.arg(["--log-format=text", "--log-format=json"][number]).arg("--v=1")
     };
     Scene::of("hostile text").net(HOST_GW).options(format).without_pods().stopped().run(|s| {
         let lease = |ip: &str, kind: &str| {

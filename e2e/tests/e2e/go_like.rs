@@ -16,19 +16,13 @@ use crate::traffic::reach_each_other;
 
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 /// The devices of vxlan, with the fields of a lease's value that describe them.
-const DEVICES: [(&str, &str); 2] = [
-    ("flannel.1", "BackendData"),
-    ("flannel-v6.1", "BackendV6Data"),
-];
+const DEVICES: [(&str, &str); 2] =
+    [("flannel.1", "BackendData"), ("flannel-v6.1", "BackendV6Data")];
 
 /// Describes three hosts and an etcd.
 fn scene<'a>(title: &str, backend: &str) -> SceneOptions<'a> {
     let conf = r#"{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{"Type":"TYPE"}}"#;
-    Scene::of(title)
-        .nodes(3)
-        .etcd()
-        .net(&conf.replace("TYPE", backend))
-        .stopped()
+    Scene::of(title).nodes(3).etcd().net(&conf.replace("TYPE", backend)).stopped()
 }
 
 /// A dual-stack node that `ip`, `bridge` and `etcdctl` set up as Go flannel does. The node acts only when the test calls its functions.
@@ -49,36 +43,17 @@ impl GoNode {
         if backend == "vxlan" {
             // The kernel's default is 1450, but Go flannel's device of IPv6 has 1430.
             for ((device, _), local, address, mtu, kind) in [
-                (
-                    DEVICES[0],
-                    v4.to_string(),
-                    format!("10.5.{number}.0/32"),
-                    1450,
-                    4,
-                ),
-                (
-                    DEVICES[1],
-                    v6.to_string(),
-                    format!("fd00:5:0:{number}::/128"),
-                    1430,
-                    6,
-                ),
+                (DEVICES[0], v4.to_string(), format!("10.5.{number}.0/32"), 1450, 4),
+                (DEVICES[1], v6.to_string(), format!("fd00:5:0:{number}::/128"), 1430, 6),
             ] {
                 host.netns().ip(&format!(
                     "link add {device} address 02:00:00:00:0{kind}:{number} mtu {mtu} type vxlan id 1 local {local} dev enp0s8 dstport 8472 nolearning\n\
                      address add {address} dev {device}\nlink set {device} up"
                 ))?;
-                host.netns()
-                    .sysctl(&format!("net/ipv6/conf/{device}/accept_ra"), "0")?;
+                host.netns().sysctl(&format!("net/ipv6/conf/{device}/accept_ra"), "0")?;
             }
         }
-        let node = GoNode {
-            host,
-            client,
-            backend,
-            number,
-            lease,
-        };
+        let node = GoNode { host, client, backend, number, lease };
         node.publish()?;
         let file = node.host.subnet_file()?;
         std::fs::create_dir_all(file.with_file_name(""))?;
@@ -119,30 +94,23 @@ impl GoNode {
 
     /// Writes the lease with a plain put, which overwrites any earlier value.
     fn publish(&self) -> Result<()> {
-        self.client
-            .put_leased(&self.key(), &self.value()?, self.lease)
+        self.client.put_leased(&self.key(), &self.value()?, self.lease)
     }
 
     /// Acts as Go flannel does on an event: replaces the kernel entries for each lease of another node with the same backend.
     fn learn(&self) -> Result<()> {
         let entries = self.client.get_prefix(SUBNETS)?;
-        entries
-            .iter()
-            .filter(|entry| entry.key != self.key())
-            .try_for_each(|entry| {
-                self.learn_one(entry)
-                    .with_context(|| format!("a Go node cannot use {} {}", entry.key, entry.value))
-            })
+        entries.iter().filter(|entry| entry.key != self.key()).try_for_each(|entry| {
+            self.learn_one(entry)
+                .with_context(|| format!("a Go node cannot use {} {}", entry.key, entry.value))
+        })
     }
 
     /// Uses the fields that Go flannel reads from a lease's value (`lease.LeaseAttrs`).
     fn learn_one(&self, entry: &KeyValue) -> Result<()> {
         let value: Value = serde_json::from_str(&entry.value)?;
         let text = |pointer: &str| {
-            value
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .with_context(|| format!("no {pointer}"))
+            value.pointer(pointer).and_then(Value::as_str).with_context(|| format!("no {pointer}"))
         };
         ensure!(text("/BackendType")? == self.backend);
         let (v4, v6) = entry
@@ -150,15 +118,14 @@ impl GoNode {
             .trim_start_matches(SUBNETS)
             .split_once('&')
             .context("a key of both families")?;
-        for (subnet, public, (device, field)) in [
-            (v4, text("/PublicIP")?, DEVICES[0]),
-            (v6, text("/PublicIPv6")?, DEVICES[1]),
-        ] {
+        for (subnet, public, (device, field)) in
+            [(v4, text("/PublicIP")?, DEVICES[0]), (v6, text("/PublicIPv6")?, DEVICES[1])]
+        {
             let (network, length) = subnet.rsplit_once('-').context("a subnet's length")?;
             if self.backend == "host-gw" {
-                self.host.netns().ip(&format!(
-                    "route replace {network}/{length} via {public} dev enp0s8"
-                ))?;
+                self.host
+                    .netns()
+                    .ip(&format!("route replace {network}/{length} via {public} dev enp0s8"))?;
                 continue;
             }
             ensure!(value[field]["VNI"] == 1, "VNI {}", value[field]["VNI"]);
@@ -222,8 +189,7 @@ fn our_node_joins_go_nodes(backend: &'static str) -> Result<()> {
             go.iter().try_for_each(GoNode::learn)?;
             reach_each_other(backend, &pods)?;
             until("the old MAC is forgotten", || {
-                s[2].sh("bridge fdb show dev flannel.1")
-                    .is_ok_and(|now| !now.contains(&old))
+                s[2].sh("bridge fdb show dev flannel.1").is_ok_and(|now| !now.contains(&old))
             })?;
         }
 
@@ -231,11 +197,7 @@ fn our_node_joins_go_nodes(backend: &'static str) -> Result<()> {
         let has = |s: &Scene<'_>, subnet: &str| {
             routes(&s[2]).is_ok_and(|routes| routes.iter().any(|route| route.contains(subnet)))
         };
-        ensure!(
-            has(s, "10.5.12.0/24") && has(s, "fd00:5:0:12::/64"),
-            "{:?}",
-            routes(&s[2])?
-        );
+        ensure!(has(s, "10.5.12.0/24") && has(s, "fd00:5:0:12::/64"), "{:?}", routes(&s[2])?);
         until("our node forgets the Go node that left", || {
             !has(s, "10.5.11.0/24") && !has(s, "fd00:5:0:11::/64")
         })?;
@@ -256,34 +218,20 @@ fn go_node_is_replaced_in_place_and_back(backend: &'static str) -> Result<()> {
         let go = go_nodes::<3>(s, backend)?;
         let pods = go.iter().map(GoNode::pod).collect::<Result<Vec<_>>>()?;
         reach_each_other(backend, &pods)?;
-        let (before, key, value, env) = (
-            objects(&s[0])?,
-            go[0].key(),
-            go[0].value()?,
-            go[0].subnet_env(),
-        );
+        let (before, key, value, env) =
+            (objects(&s[0])?, go[0].key(), go[0].value()?, go[0].subnet_env());
         ensure!(
-            before
-                .iter()
-                .filter(|line| line.contains("proto boot"))
-                .count()
-                == 4,
+            before.iter().filter(|line| line.contains("proto boot")).count() == 4,
             "{before:#?}"
         );
-        let ours: Vec<String> = before
-            .iter()
-            .map(|line| line.replace("proto boot", "proto 241"))
-            .collect();
+        let ours: Vec<String> =
+            before.iter().map(|line| line.replace("proto boot", "proto 241")).collect();
 
         let meshes = [
             Mesh::start(&pods, &ProbeOptions::default())?,
             Mesh::start(&pods, &ProbeOptions::default().v6())?,
         ];
-        let flow = || {
-            meshes
-                .iter()
-                .try_for_each(|mesh| mesh.wait_flowing().map(drop))
-        };
+        let flow = || meshes.iter().try_for_each(|mesh| mesh.wait_flowing().map(drop));
         flow()?;
         for _ in 0..2 {
             s[0].start()?;
@@ -311,10 +259,7 @@ fn go_node_is_replaced_in_place_and_back(backend: &'static str) -> Result<()> {
             go[0].publish()?;
             go[0].learn()?;
             let found = objects(&s[0])?;
-            ensure!(
-                found == before,
-                "Go again: {found:#?}\ninstead of {before:#?}"
-            );
+            ensure!(found == before, "Go again: {found:#?}\ninstead of {before:#?}");
             flow()?;
         }
         meshes.into_iter().try_for_each(Mesh::require_clean)
@@ -351,10 +296,7 @@ fn rebooted_node_keeps_the_go_nodes_subnet_and_macs() -> Result<()> {
         let go = go_nodes::<2>(s, "vxlan")?;
         let other = go[1].pod()?;
         let macs = |s: &Scene<'_>| {
-            DEVICES
-                .iter()
-                .map(|(device, _)| mac_of(&s[0], device))
-                .collect::<Result<Vec<_>>>()
+            DEVICES.iter().map(|(device, _)| mac_of(&s[0], device)).collect::<Result<Vec<_>>>()
         };
         let before = macs(s)?;
         // Kernel state and subnet.env are lost: only the store has the lease.
@@ -363,11 +305,7 @@ fn rebooted_node_keeps_the_go_nodes_subnet_and_macs() -> Result<()> {
         s[0].start()?;
         let env = std::fs::read_to_string(s[0].daemon()?.subnet_file())?;
         ensure!(env == go[0].subnet_env(), "{env}");
-        ensure!(
-            macs(s)? == before,
-            "the MACs {:?} instead of the stored {before:?}",
-            macs(s)?
-        );
+        ensure!(macs(s)? == before, "the MACs {:?} instead of the stored {before:?}", macs(s)?);
         // The other node has nothing to learn.
         reach_each_other("vxlan", &[s[0].pod("p1")?.clone(), other])?;
         s.require_no_errors()
@@ -396,7 +334,5 @@ fn objects(host: &Host) -> Result<Vec<String>> {
 
 fn mac_of(host: &Host, device: &str) -> Result<String> {
     let link = host.netns().link(device)?;
-    Ok(link
-        .with_context(|| format!("{} has no {device}", host.name()))?
-        .address)
+    Ok(link.with_context(|| format!("{} has no {device}", host.name()))?.address)
 }

@@ -55,18 +55,14 @@ const FILES: [&str; 10] = [
 
 /// Creates hosts like those of the captures, runs flanneld on each host, and waits until all of flanneld's objects equal the captured objects.
 pub(crate) fn compare(case: &str) -> Result<()> {
-    let capture = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden")
-        .join(case);
+    let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(case);
     // A capture has no files for empty outputs.
     let read = |file: &str| std::fs::read_to_string(capture.join(file)).unwrap_or_default();
     let conf = read("net-conf.json");
     let mut captured: Outputs = FILES.map(|file| (file, read(file))).into();
     if conf.contains("\"Mode\":") {
         // With one device, the IPv6 port is that device's port, which is open. Go flannel writes the port of a second device, which it does not have.
-        captured
-            .values_mut()
-            .for_each(|text| *text = text.replace("51821", "51820"));
+        captured.values_mut().for_each(|text| *text = text.replace("51821", "51820"));
     }
     let expected = facts(&captured)?;
     let scene = Scene::of(case).etcd().net(conf.trim()).stopped();
@@ -101,10 +97,7 @@ fn outputs(s: &Scene<'_>, sysctls: &str) -> Result<Outputs> {
     let (mut values, mut leases) = (String::new(), String::new());
     for entry in etcd.get_prefix(SUBNETS)? {
         // flannel-rs adds the last field. The text before it is Go flannel's.
-        let (before, node_id) = entry
-            .value
-            .split_once(",\"NodeID\":")
-            .context("no NodeID")?;
+        let (before, node_id) = entry.value.split_once(",\"NodeID\":").context("no NodeID")?;
         let node_id: Value = serde_json::from_str(node_id.strip_suffix('}').unwrap_or_default())?;
         ensure!(node_id["id"].is_string(), "{}", entry.value);
         values += &format!("{}\n{before}}}\n", entry.key);
@@ -146,20 +139,12 @@ fn facts(outputs: &Outputs) -> Result<BTreeMap<&'static str, Vec<String>>> {
             "addresses.json" => pretty(text, plain_addresses)?,
             _ => text.clone(),
         };
-        let text = names
-            .iter()
-            .fold(text, |text, (random, word)| text.replace(random, word));
+        let text = names.iter().fold(text, |text, (random, word)| text.replace(random, word));
         // flannel-rs' routes to other nodes have protocol 241, and Go flannel's routes have protocol `boot`.
-        let plain = |line: &str| {
-            line.trim()
-                .replace("table main ", "")
-                .replace("proto 241", "proto boot")
-        };
-        let mut lines: Vec<_> = text
-            .lines()
-            .map(plain)
-            .filter(|line| is_compared(file, line))
-            .collect();
+        let plain =
+            |line: &str| line.trim().replace("table main ", "").replace("proto 241", "proto boot");
+        let mut lines: Vec<_> =
+            text.lines().map(plain).filter(|line| is_compared(file, line)).collect();
         if !["addresses.json", "links.json", "subnet.env", "wg.txt"].contains(file) {
             lines.sort();
             lines.dedup();

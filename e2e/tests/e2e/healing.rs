@@ -55,10 +55,7 @@ pub(crate) fn heals(backend: &'static Backend) -> Result<()> {
         if backend.devices.contains(&"flannel.ipip") {
             // The module creates this interface by itself. The daemon must never use it.
             let tunl0 = plane.s[0].sh("ip -br link show dev tunl0")?;
-            ensure!(
-                tunl0.contains("DOWN"),
-                "tunl0 is not as the module made it: {tunl0}"
-            );
+            ensure!(tunl0.contains("DOWN"), "tunl0 is not as the module made it: {tunl0}");
         }
         plane.repairs(
             "our routes are flushed",
@@ -126,18 +123,11 @@ fn run(
     backend: &'static Backend,
     work: impl FnOnce(&mut Plane<'_, '_>) -> Result<()>,
 ) -> Result<()> {
-    let scene = Scene::of(&format!("{what}-{}", backend.name))
-        .nodes(3)
-        .net(&backend.net_conf());
+    let scene = Scene::of(&format!("{what}-{}", backend.name)).nodes(3).net(&backend.net_conf());
     scene.arg("--audit-interval=0").run(|s| {
         s[0].netns().ip(FOREIGN)?;
         let meshes = s.meshes()?;
-        let mut plane = Plane {
-            s,
-            backend,
-            meshes,
-            before: Vec::new(),
-        };
+        let mut plane = Plane { s, backend, meshes, before: Vec::new() };
         plane.flows()?;
         plane.before = plane.picture()?;
         ensure!(
@@ -161,9 +151,7 @@ impl Plane<'_, '_> {
     }
 
     fn flows(&self) -> Result<()> {
-        self.meshes
-            .iter()
-            .try_for_each(|mesh| mesh.wait_flowing().map(drop))
+        self.meshes.iter().try_for_each(|mesh| mesh.wait_flowing().map(drop))
     }
 
     fn require_unchanged(&self) -> Result<()> {
@@ -177,10 +165,7 @@ impl Plane<'_, '_> {
         let writes = || self.s[0].daemon()?.metric("flannel_kernel_writes_total");
         let before = writes()?;
         self.becomes(what, damage, foreign, |_, before| before.to_owned())?;
-        ensure!(
-            writes()? > before,
-            "{what}: nothing was damaged, or it is not counted"
-        );
+        ensure!(writes()? > before, "{what}: nothing was damaged, or it is not counted");
         Ok(())
     }
 
@@ -195,29 +180,22 @@ impl Plane<'_, '_> {
         let first = &self.s[0];
         if let Some(device) = self.backend.devices.first() {
             let kinds = if self.backend.has_macs { 3 } else { 2 };
-            first
-                .netns()
-                .ip(&FOREIGN_ON_DEVICE[..kinds].join("\n").replace("DEV", device))?;
+            first.netns().ip(&FOREIGN_ON_DEVICE[..kinds].join("\n").replace("DEV", device))?;
         }
         let theirs = || others(first, foreign == Foreign::Stays);
         let before = theirs()?;
         let wanted = self.before.iter().enumerate();
-        let wanted: Vec<String> = wanted
-            .map(|(number, before)| sorted(&expected(number, before)))
-            .collect();
+        let wanted: Vec<String> =
+            wanted.map(|(number, before)| sorted(&expected(number, before))).collect();
         first.sh(damage).with_context(|| what.to_owned())?;
         until_ok(what, || {
             let found = self.picture()?;
             ensure!(wanted == found, "{found:#?}\ninstead of\n{wanted:#?}");
             Ok(())
         })?;
-        self.flows()
-            .with_context(|| format!("traffic after: {what}"))?;
+        self.flows().with_context(|| format!("traffic after: {what}"))?;
         let after = theirs()?;
-        ensure!(
-            after == before,
-            "{what}: what belongs to others was\n{before}\nand is\n{after}"
-        );
+        ensure!(after == before, "{what}: what belongs to others was\n{before}\nand is\n{after}");
         Ok(())
     }
 
@@ -236,46 +214,20 @@ impl Plane<'_, '_> {
         let same = |_: usize, before: &str| before.to_owned();
         let on_first = |change: fn(&str) -> String| {
             move |host, before: &str| {
-                if host == 0 {
-                    change(before)
-                } else {
-                    before.to_owned()
-                }
+                if host == 0 { change(before) } else { before.to_owned() }
             }
         };
         let stays = Foreign::Stays;
         self.becomes("the underlay bounces", "ip link set enp0s8 down; ip link set enp0s8 up; ip address replace fd00:56::101/64 dev enp0s8 nodad", stays, same)?;
         let renamed = on_first(|before| before.replace("enp0s8", "wan0"));
-        self.becomes(
-            "the underlay is renamed",
-            &bounce("enp0s8", "wan0"),
-            stays,
-            renamed,
-        )?;
-        self.becomes(
-            "the underlay is renamed back",
-            &bounce("wan0", "enp0s8"),
-            stays,
-            same,
-        )?;
+        self.becomes("the underlay is renamed", &bounce("enp0s8", "wan0"), stays, renamed)?;
+        self.becomes("the underlay is renamed back", &bounce("wan0", "enp0s8"), stays, same)?;
 
         let moved = |_: usize, before: &str| before.replace(here, there);
-        self.becomes(
-            "the underlay's address changes",
-            &readdress(here, there),
-            stays,
-            moved,
-        )?;
+        self.becomes("the underlay's address changes", &readdress(here, there), stays, moved)?;
         let is_published = || Some(format!("{:?}", self.s.store.subnets().ok()?).contains(there));
-        until("the lease has the new address", || {
-            is_published() == Some(true)
-        })?;
-        self.becomes(
-            "the underlay's address changes back",
-            &readdress(there, here),
-            stays,
-            same,
-        )?;
+        until("the lease has the new address", || is_published() == Some(true))?;
+        self.becomes("the underlay's address changes back", &readdress(there, here), stays, same)?;
 
         let smaller = on_first(|before| {
             let sizes = [1450, 1430, 1480, 1420];
@@ -290,19 +242,9 @@ impl Plane<'_, '_> {
                 Ok(())
             })
         };
-        self.becomes(
-            "the underlay's MTU shrinks",
-            "ip link set enp0s8 mtu 1400",
-            stays,
-            smaller,
-        )?;
+        self.becomes("the underlay's MTU shrinks", "ip link set enp0s8 mtu 1400", stays, smaller)?;
         mtu_in_file(1400)?;
-        self.becomes(
-            "the underlay's MTU grows back",
-            "ip link set enp0s8 mtu 1500",
-            stays,
-            same,
-        )?;
+        self.becomes("the underlay's MTU grows back", "ip link set enp0s8 mtu 1500", stays, same)?;
         mtu_in_file(1500)
     }
 }
@@ -329,10 +271,8 @@ fn second_daemon_on_the_same_state_is_refused() -> Result<()> {
             let launch = Launch::new(binaries::own("flanneld")?)
                 .arg("--iface=enp0s8")
                 .args(plane.s.store.args());
-            let mut second = plane.s[0].spawn(
-                name,
-                &launch.arg(format!("--subnet-file={}", file.display())),
-            )?;
+            let mut second =
+                plane.s[0].spawn(name, &launch.arg(format!("--subnet-file={}", file.display())))?;
             let (status, log) = (second.wait()?, second.log());
             ensure!(status.code() == Some(1), "{status}\n{log}");
             ensure!(

@@ -50,10 +50,7 @@ impl Seen {
         };
         Ok(Seen {
             name: node.name().to_owned(),
-            mac: text
-                .split(':')
-                .filter_map(|byte| u8::from_str_radix(byte, 16).ok())
-                .collect(),
+            mac: text.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect(),
             pod: node.pods[0].addresses().into_iter().map(bytes).collect(),
             ready: SystemTime::now(),
         })
@@ -70,10 +67,7 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
             r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48",{range}"Backend":{backend}}}"#
         )
     };
-    let scene = Scene::of("in the clear")
-        .nodes(6)
-        .net(&conf(RANGE, from))
-        .stopped();
+    let scene = Scene::of("in the clear").nodes(6).net(&conf(RANGE, from)).stopped();
     scene.run(|s| {
         for node in &mut s.nodes[..NODES] {
             node.start()?;
@@ -84,13 +78,8 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
         // The switch has the other end of each uplink, so it sees all frames.
         let capture = Capture::start(s.lan.netns())?;
         let probes = ProbeOptions::default().interval(interval);
-        let meshes = [
-            Mesh::start(&pods, &probes)?,
-            Mesh::start(&pods, &probes.v6())?,
-        ];
-        meshes
-            .iter()
-            .try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
+        let meshes = [Mesh::start(&pods, &probes)?, Mesh::start(&pods, &probes.v6())?];
+        meshes.iter().try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
 
         s.store.configure(&conf(
             "",
@@ -104,9 +93,7 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
             nodes.push(Seen::of(&s[number])?);
             reach(&pods[..=number])?;
         }
-        meshes
-            .into_iter()
-            .try_for_each(|mesh| mesh.finish().map(drop))?;
+        meshes.into_iter().try_for_each(|mesh| mesh.finish().map(drop))?;
 
         // A node joins with the subnet to which Go flannel's routes lead.
         let (newcomer, keys) = (&s[NODES], Keys::new());
@@ -166,9 +153,7 @@ fn is_sealed(frame: &[u8]) -> bool {
         _ => return false,
     };
     let ports = [51820_u16, 51821].map(u16::to_be_bytes);
-    ports
-        .iter()
-        .any(|port| frame.get(udp + 2..udp + 4) == Some(port))
+    ports.iter().any(|port| frame.get(udp + 2..udp + 4) == Some(port))
         && frame.get(udp + 8) == Some(&4)
         && frame.len() > udp + 8 + 32
 }
@@ -192,10 +177,7 @@ fn judge(frames: &[Frame], nodes: &[Seen]) -> Result<()> {
         clear += 1;
         if *at >= first.ready.max(second.ready) || from.is_some_and(|from| *at >= nodes[from].ready)
         {
-            wrong.push(format!(
-                "{} and {} from {from:?}: {bytes:02x?}",
-                first.name, second.name
-            ));
+            wrong.push(format!("{} and {} from {from:?}: {bytes:02x?}", first.name, second.name));
         }
     }
     for second in 0..count {
@@ -208,15 +190,7 @@ fn judge(frames: &[Frame], nodes: &[Seen]) -> Result<()> {
             );
         }
     }
-    ensure!(
-        clear > 0,
-        "the capture sees nothing of the pods, not even before the change"
-    );
-    ensure!(
-        wrong.is_empty(),
-        "{} packets of pods in the clear: {:#?}",
-        wrong.len(),
-        wrong.first()
-    );
+    ensure!(clear > 0, "the capture sees nothing of the pods, not even before the change");
+    ensure!(wrong.is_empty(), "{} packets of pods in the clear: {:#?}", wrong.len(), wrong.first());
     Ok(())
 }

@@ -18,9 +18,7 @@ mod vagrantfile;
 
 /// Returns the path of a file in the repository.
 fn repository(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .join(path)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
 fn read(path: &str) -> Result<String> {
@@ -51,16 +49,11 @@ fn require_known(
 /// Starts an API server and creates the namespaces.
 fn api_server(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
     let lan = lab.switch("lan")?;
-    let host = lab.host(
-        "api",
-        &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?],
-    )?;
+    let host = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
     let api = ApiServer::start(&host, Families::V4)?;
     for name in namespaces {
-        api.admin().create(
-            "/api/v1/namespaces",
-            &serde_json::json!({ "metadata": { "name": name } }),
-        )?;
+        api.admin()
+            .create("/api/v1/namespaces", &serde_json::json!({ "metadata": { "name": name } }))?;
     }
     Ok(api)
 }
@@ -98,18 +91,11 @@ fn object<'a>(
             && object["metadata"]["name"] == name
             && (namespace.is_none() || place == namespace)
     };
-    objects
-        .iter()
-        .find(is)
-        .with_context(|| format!("no {kind} {name} in {namespace:?}"))
+    objects.iter().find(is).with_context(|| format!("no {kind} {name} in {namespace:?}"))
 }
 
 /// Returns the network configuration in flannel's ConfigMap.
 fn net_conf(objects: &[Value], namespace: Option<&str>) -> Result<Value> {
     let map = object(objects, namespace, "ConfigMap", "kube-flannel-cfg")?;
-    Ok(serde_json::from_str(
-        map["data"]["net-conf.json"]
-            .as_str()
-            .context("net-conf.json")?,
-    )?)
+    Ok(serde_json::from_str(map["data"]["net-conf.json"].as_str().context("net-conf.json")?)?)
 }

@@ -22,10 +22,7 @@ fn probe_counts_lost_packets_and_outage_time() -> Result<()> {
         probe.wait_flowing()?;
         let report = probe.finish()?;
         ensure!(report.lost > 0 && report.wrong == 0, "{report}");
-        ensure!(
-            report.longest_outage >= Duration::from_millis(200),
-            "{report}"
-        );
+        ensure!(report.longest_outage >= Duration::from_millis(200), "{report}");
         let before = cut.saturating_sub(Duration::from_millis(20));
         ensure!(report.lost_between(Duration::ZERO, before) == 0, "{report}");
         ensure!(report.recovered_after(reconnected).is_some(), "{report}");
@@ -36,9 +33,7 @@ fn probe_counts_lost_packets_and_outage_time() -> Result<()> {
 #[test]
 fn foreign_packet_is_a_wrong_delivery() -> Result<()> {
     Scene::of("wrong").nodes(3).net(HOST_GW).run(|s| {
-        let [from, to, other] = s.pods()[..] else {
-            anyhow::bail!("three pods")
-        };
+        let [from, to, other] = s.pods()[..] else { anyhow::bail!("three pods") };
         let probe = Probe::start(from, to, &ProbeOptions::default().port(7100))?;
         probe.wait_flowing()?;
         let foreign = other.netns().run(|| UdpSocket::bind("0.0.0.0:0"))??;
@@ -58,12 +53,8 @@ fn dropped_lab_leaves_nothing() -> Result<()> {
     // Without its handle, nothing but the lab kills the process.
     std::mem::forget(process);
     drop(lab);
-    let names = std::fs::read_dir("/run/netns")?
-        .flatten()
-        .map(|entry| entry.file_name());
-    let left: Vec<_> = names
-        .filter(|name| name.to_string_lossy().starts_with(&prefix))
-        .collect();
+    let names = std::fs::read_dir("/run/netns")?.flatten().map(|entry| entry.file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with(&prefix)).collect();
     ensure!(left.is_empty() && !folder.exists(), "{left:?}");
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     ensure!(state.is_empty() || state.contains(") Z "), "{state}");

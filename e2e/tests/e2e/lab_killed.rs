@@ -16,13 +16,9 @@ fn names(lab: u32) -> Vec<String> {
     let folders = ["/run/netns", "/tmp/flannel-lab"]
         .into_iter()
         .filter_map(|folder| fs::read_dir(folder).ok());
-    let names = folders
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok());
-    names
-        .filter(|name| name.starts_with(&format!("fl-{lab}-")))
-        .collect()
+    let names =
+        folders.flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.starts_with(&format!("fl-{lab}-"))).collect()
 }
 
 /// Returns the command lines of the processes that a lab started. Each command line contains the lab's folder.
@@ -45,11 +41,7 @@ fn remains_of_a_killed_flannel_lab_are_removed() {
     ];
     for (when, reached) in moments {
         let command = &mut flannelctl_lab(&["--backend", "host-gw"]);
-        let mut demo = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut demo = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let lab = demo.id();
         until(when, || reached(lab)).unwrap();
         demo.kill().unwrap();
@@ -58,23 +50,13 @@ fn remains_of_a_killed_flannel_lab_are_removed() {
         if when == "when there are pods" {
             // Processes are found without the names of their namespaces, too.
             for name in names(lab) {
-                Command::new("ip")
-                    .args(["netns", "del", &name])
-                    .status()
-                    .unwrap();
+                Command::new("ip").args(["netns", "del", &name]).status().unwrap();
             }
         }
         let removed = flannelctl_lab(&["--remove"]).output().unwrap();
         let text = texts(&removed);
-        assert!(
-            removed.status.success() && text.contains("removed 1 lab"),
-            "{when}: {text}"
-        );
-        assert_eq!(
-            (names(lab), processes(lab)),
-            (vec![], vec![]),
-            "{when}: {text}"
-        );
+        assert!(removed.status.success() && text.contains("removed 1 lab"), "{when}: {text}");
+        assert_eq!((names(lab), processes(lab)), (vec![], vec![]), "{when}: {text}");
     }
     // A lab whose process lives stays.
     let command = &mut flannelctl_lab(&["--backend", "host-gw", "--seconds", "3600"]);

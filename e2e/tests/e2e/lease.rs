@@ -11,11 +11,7 @@ const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"
 fn readdress(node: &Node, old: &str, new: &str, new_first: bool) -> Result<()> {
     let add = format!("address add 192.168.56.{new}/24 dev enp0s8");
     let delete = format!("address del 192.168.56.{old}/24 dev enp0s8");
-    let batch = if new_first {
-        [add, delete]
-    } else {
-        [delete, add]
-    };
+    let batch = if new_first { [add, delete] } else { [delete, add] };
     node.netns().ip(&batch.join("\n")).map(drop)
 }
 
@@ -108,10 +104,7 @@ fn reborn_machine_takes_its_lease_at_once() -> Result<()> {
         let subnet = s[0].subnet()?;
         s[0].kill()?;
         let files = s[0].subnet_file()?.with_file_name("*");
-        s[0].sh(&format!(
-            "ip link delete flannel.1; rm -rf {}",
-            files.display()
-        ))?;
+        s[0].sh(&format!("ip link delete flannel.1; rm -rf {}", files.display()))?;
         s[0].change(|options| options.arg("--node-id=reborn"));
         s[0].start()?;
         ensure!(s[0].subnet()? == subnet, "another subnet");
@@ -120,9 +113,7 @@ fn reborn_machine_takes_its_lease_at_once() -> Result<()> {
         // A second machine with the address is told apart by the answers on the link.
         let twin = s.lab.host("twin", &[lab::Uplink::enp0s8(&s.lan, 1)?])?;
         let mut refused = twin.start_flanneld(
-            &FlanneldOptions::new(&s.store)
-                .iface("enp0s8")
-                .arg("--node-id=twin"),
+            &FlanneldOptions::new(&s.store).iface("enp0s8").arg("--node-id=twin"),
         )?;
         ensure!(refused.wait()?.code() == Some(1), "{}", refused.log());
         Ok(())
@@ -136,10 +127,7 @@ fn garbage_in_a_directory_is_reported() -> Result<()> {
         let is_back = || Ok::<_, anyhow::Error>(s.store.subnets()?[0].1.contains("192.168.56.101"));
         lab::until("the lease is restored", || is_back().unwrap_or(false))?;
         s[0].logs("unreadable value")?;
-        ensure!(
-            !s[0].daemon()?.log().contains("deleted"),
-            "nothing was deleted"
-        );
+        ensure!(!s[0].daemon()?.log().contains("deleted"), "nothing was deleted");
         s[0].require_ready()
     })
 }

@@ -26,19 +26,10 @@ fn of_go(own: &str, peer: &str) -> String {
 
 /// Each backend, and the flannel devices that the first node has with this backend.
 const BACKENDS: [(&str, &[&str]); 6] = [
-    (
-        r#"{"Type":"vxlan"}"#,
-        &["flannel-v6.1", "flannel.1", "flannel.77"],
-    ),
-    (
-        r#"{"Type":"vxlan","VNI":3,"Port":4789}"#,
-        &["flannel-v6.3", "flannel.3", "flannel.77"],
-    ),
+    (r#"{"Type":"vxlan"}"#, &["flannel-v6.1", "flannel.1", "flannel.77"]),
+    (r#"{"Type":"vxlan","VNI":3,"Port":4789}"#, &["flannel-v6.3", "flannel.3", "flannel.77"]),
     (r#"{"Type":"udp"}"#, &["flannel.77", "flannel0"]),
-    (
-        r#"{"Type":"vxlan","Mode":"userspace"}"#,
-        &["flannel-v6.1", "flannel.1", "flannel.77"],
-    ),
+    (r#"{"Type":"vxlan","Mode":"userspace"}"#, &["flannel-v6.1", "flannel.1", "flannel.77"]),
     (r#"{"Type":"host-gw"}"#, &["flannel.77"]),
     ("Go flannel's", &["flannel.77"]),
 ];

@@ -25,10 +25,7 @@ pub(crate) fn ask(
     let address = address.into();
     let ask = || -> Result<String> {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-        )?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         Ok(text)
@@ -41,28 +38,14 @@ fn status_api_is_reachable_from_its_own_host_only() -> Result<()> {
     Scene::of("listeners").run(|s| {
         let here = s[0].netns();
         // A web page's name could resolve to 127.0.0.1.
-        for (name, code) in [
-            ("127.0.0.1:8474", 200),
-            ("h1", 200),
-            ("evil.example", 421),
-            ("h2", 421),
-        ] {
+        for (name, code) in
+            [("127.0.0.1:8474", 200), ("h1", 200), ("evil.example", 421), ("h2", 421)]
+        {
             let answer = ask(here, ([127, 0, 0, 1], API), name, "/api/v1/node")?;
-            ensure!(
-                answer.starts_with(&format!("HTTP/1.1 {code} ")),
-                "{name}: {answer}"
-            );
-            ensure!(
-                answer.contains("192.168.56.102") == (code == 200),
-                "{name}: {answer}"
-            );
+            ensure!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{name}: {answer}");
+            ensure!(answer.contains("192.168.56.102") == (code == 200), "{name}: {answer}");
         }
-        let gateway = s[0]
-            .daemon()?
-            .subnet_env()?
-            .subnet
-            .context("a subnet")?
-            .addr();
+        let gateway = s[0].daemon()?.subnet_env()?.subnet.context("a subnet")?.addr();
         for netns in [s[0].pods[0].netns(), s[1].pods[0].netns(), s[1].netns()] {
             for address in [s[0].v4()?, gateway] {
                 ensure!(
@@ -78,10 +61,7 @@ fn status_api_is_reachable_from_its_own_host_only() -> Result<()> {
             }
         }
         // Only root may use the socket and the commands that change or collect data. Each refusal is one line.
-        here.sh(&format!(
-            "cp '{}' /tmp/flannelctl",
-            binaries::own("flannelctl")?.display()
-        ))?;
+        here.sh(&format!("cp '{}' /tmp/flannelctl", binaries::own("flannelctl")?.display()))?;
         let file = format!("--subnet-file={}", s[0].subnet_file()?.display());
         for args in [
             &["status", &file][..],
@@ -114,9 +94,7 @@ fn waits_for_the_tunnels_port((backend, port): (&str, u16)) -> Result<()> {
     let conf = format!(r#"{{"Network":"10.5.0.0/16","Backend":{{{backend}}}}}"#);
     Scene::of("taken port").net(&conf).stopped().run(|s| {
         let held = s[0].netns().run(|| UdpSocket::bind(("0.0.0.0", port)))??;
-        s.nodes
-            .iter_mut()
-            .try_for_each(|node| node.launch().map(drop))?;
+        s.nodes.iter_mut().try_for_each(|node| node.launch().map(drop))?;
         until_ok("the holder is named", || {
             let (code, body) = s[0].get("/readyz")?;
             // With the capabilities of the shipped unit, the daemon may not look into other programs.
@@ -133,18 +111,11 @@ fn waits_for_the_tunnels_port((backend, port): (&str, u16)) -> Result<()> {
 #[test]
 fn daemon_serves_pods_while_the_health_port_is_taken() -> Result<()> {
     Scene::of("taken health port").stopped().run(|s| {
-        let held = s[0]
-            .netns()
-            .run(|| TcpListener::bind(("0.0.0.0", HEALTH)))??;
-        s.nodes
-            .iter_mut()
-            .try_for_each(|node| node.launch().map(drop))?;
+        let held = s[0].netns().run(|| TcpListener::bind(("0.0.0.0", HEALTH)))??;
+        s.nodes.iter_mut().try_for_each(|node| node.launch().map(drop))?;
         until_ok("it has a subnet", || s[0].daemon()?.subnet_env())?;
         let state = String::from_utf8(s[0].daemon()?.flannelctl(&["status"])?.stdout)?;
-        ensure!(
-            state.contains("health-port") && state.contains("a program of user 0 "),
-            "{state}"
-        );
+        ensure!(state.contains("health-port") && state.contains("a program of user 0 "), "{state}");
         s[1].daemon_mut()?.wait_ready()?;
         for node in &mut s.nodes {
             node.pod("p1")?;
@@ -197,8 +168,7 @@ fn flannelctl_status_names_each_state_of_the_daemon() -> Result<()> {
         until_ok("the peer is well", || {
             let text = texts(&run_flannelctl(&s[0], &["peers", "--all"])?);
             ensure!(
-                text.lines()
-                    .any(|line| line.starts_with("h2 ") && line.contains("1 of 1 well")),
+                text.lines().any(|line| line.starts_with("h2 ") && line.contains("1 of 1 well")),
                 "{text}"
             );
             Ok(())
@@ -255,10 +225,7 @@ fn reserved_subnet_is_leased_to_its_node(scene: SceneOptions<'_>) -> Result<()> 
         let reserve = |address: &str| {
             Ok::<_, anyhow::Error>(ctl(&["reserve", "10.5.77.0/24", address])?.status.code())
         };
-        ensure!(
-            reserve("--address=192.168.56.101")? == Some(0),
-            "the first node's subnet"
-        );
+        ensure!(reserve("--address=192.168.56.101")? == Some(0), "the first node's subnet");
         ensure!(
             reserve("--address=192.168.56.103")? == Some(1),
             "a reserved subnet is reserved again"

@@ -26,12 +26,7 @@ pub(crate) fn verdicts(daemon: &Flanneld, of: &str) -> Result<Vec<Value>> {
 fn require(s: &Scene<'_>, pairs: &[(usize, usize)], holds: impl Fn(&Value) -> bool) -> Result<()> {
     for (node, of) in pairs {
         for said in verdicts(s[*node].daemon()?, s[*of].name())? {
-            ensure!(
-                holds(&said),
-                "{} says of {}: {said}",
-                s[*node].name(),
-                s[*of].name()
-            );
+            ensure!(holds(&said), "{} says of {}: {said}", s[*node].name(), s[*of].name());
         }
     }
     Ok(())
@@ -54,18 +49,12 @@ pub(crate) fn still_reached(s: &Scene<'_>, pairs: &[(usize, usize)]) -> Result<(
         require(s, pairs, later)
     })?;
     // A busy machine may be slow.
-    require(s, pairs, |peer| {
-        peer["state"] == "well" || peer["state"] == "slow"
-    })
+    require(s, pairs, |peer| peer["state"] == "well" || peer["state"] == "slow")
 }
 
 pub(crate) fn all_pairs(s: &Scene<'_>) -> Vec<(usize, usize)> {
     let nodes = 0..s.nodes.len();
-    nodes
-        .clone()
-        .flat_map(|a| nodes.clone().map(move |b| (a, b)))
-        .filter(|(a, b)| a != b)
-        .collect()
+    nodes.clone().flat_map(|a| nodes.clone().map(move |b| (a, b))).filter(|(a, b)| a != b).collect()
 }
 
 /// Makes the switch drop the frames that match a line of `matches`.
@@ -127,20 +116,14 @@ fn each_fault_of_vxlan_has_its_verdict_at_both_ends() -> Result<()> {
         until_ok("the usable MTU to the byte", || {
             let carried = |peer: &Value| {
                 peer["carries"]
-                    == if peer["subnet"].to_string().contains("::") {
-                        1330
-                    } else {
-                        1350
-                    }
+                    == if peer["subnet"].to_string().contains("::") { 1330 } else { 1350 }
             };
             require(s, &[(0, 3), (3, 0)], carried)
         })?;
         // A verdict is about the path to another node, so this node stays ready.
         s.each(|node| node.require_ready())?;
         s[0].has_metric("flannel_probe_peers{state=\"overlay-cut\"}", 4.0)?;
-        s.lan
-            .netns()
-            .exec("nft", &["delete", "table", "bridge", "faults"])?;
+        s.lan.netns().exec("nft", &["delete", "table", "bridge", "faults"])?;
         wait_verdict(s, "well", &all)?;
         s.require_no_errors()
     })
@@ -190,13 +173,7 @@ fn filtered_probes_are_not_reported_as_a_fault() -> Result<()> {
 
 /// Returns a probe as `docs/probing.md` describes it.
 fn question(length: u16, nonce: [u8; 8]) -> Vec<u8> {
-    let mut bytes = [
-        &b"flpr\x01\x01"[..],
-        &length.to_be_bytes(),
-        &nonce,
-        &[7; 16],
-    ]
-    .concat();
+    let mut bytes = [&b"flpr\x01\x01"[..], &length.to_be_bytes(), &nonce, &[7; 16]].concat();
     bytes.resize(length.into(), 0);
     bytes
 }
@@ -237,10 +214,7 @@ fn foreign_hosts_get_no_reply_and_junk_changes_nothing() -> Result<()> {
         let outsider = s.lab.host("outsider", &[Uplink::enp0s8(&s.lan, 50)?])?;
         wait_verdict(s, "well", &[(0, 1), (0, 2), (1, 0)])?;
         let first = verdicts(s[1].daemon()?, "h1")?.remove(0);
-        let overlay: IpAddr = first["overlay"]
-            .as_str()
-            .context("no overlay address")?
-            .parse()?;
+        let overlay: IpAddr = first["overlay"].as_str().context("no overlay address")?.parse()?;
         let node = IpAddr::from(s[0].v4()?);
         // The third node is in the cluster, but its daemon does not run.
         s[2].stop()?;
@@ -249,28 +223,15 @@ fn foreign_hosts_get_no_reply_and_junk_changes_nothing() -> Result<()> {
         for length in [72, 1400] {
             until_ok("a node with a lease is answered", || {
                 let answer = asks(s[2].netns(), at(third, PROBES), node, length)?;
-                ensure!(
-                    answer == Some(72),
-                    "a question of {length} bytes: {answer:?}"
-                );
+                ensure!(answer == Some(72), "a question of {length} bytes: {answer:?}");
                 Ok(())
             })?;
         }
         let pods = [0, 1].map(|node| &s[node].pods[0]);
         let source = |number: usize| at(pods[number].addresses()[0], PROBES);
         for (who, netns, from, targets) in [
-            (
-                "another port",
-                s[2].netns(),
-                at(third, 0),
-                &[node, overlay][..],
-            ),
-            (
-                "an outsider",
-                outsider.netns(),
-                at(stranger, PROBES),
-                &[node],
-            ),
+            ("another port", s[2].netns(), at(third, 0), &[node, overlay][..]),
+            ("an outsider", outsider.netns(), at(stranger, PROBES), &[node]),
             ("a pod", pods[1].netns(), source(1), &[node, overlay]),
         ] {
             for to in targets {
@@ -282,9 +243,7 @@ fn foreign_hosts_get_no_reply_and_junk_changes_nothing() -> Result<()> {
         flood(pods[1].netns(), source(1), overlay)?;
         flood(pods[0].netns(), source(0), overlay)?;
         still_reached(s, &[(0, 1), (1, 0)])?;
-        let dropped = s[0]
-            .daemon()?
-            .metric("flannel_probe_dropped_total{reason=\"stranger\"}")?;
+        let dropped = s[0].daemon()?.metric("flannel_probe_dropped_total{reason=\"stranger\"}")?;
         ensure!(dropped >= 2.0, "{dropped}");
         s.require_no_errors()
     })

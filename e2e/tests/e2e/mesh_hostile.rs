@@ -23,15 +23,8 @@ type Numbers = Mutex<BTreeMap<IpAddr, [u8; 8]>>;
 
 /// Returns a probe message as `docs/probing.md` describes it, with zeros after the header.
 fn message(kind: u8, length: usize, nonce: [u8; 8], from: [u8; 8], to: [u8; 8]) -> Vec<u8> {
-    let mut bytes = [
-        &b"flpr\x01"[..],
-        &[kind],
-        &(length as u16).to_be_bytes(),
-        &nonce,
-        &from,
-        &to,
-    ]
-    .concat();
+    let mut bytes =
+        [&b"flpr\x01"[..], &[kind], &(length as u16).to_be_bytes(), &nonce, &from, &to].concat();
     bytes.resize(length, 0);
     bytes
 }
@@ -39,17 +32,9 @@ fn message(kind: u8, length: usize, nonce: [u8; 8], from: [u8; 8], to: [u8; 8]) 
 /// Returns a report with an extreme or false value in each field, and with a terminal escape sequence in the name.
 fn lies(question: &[u8]) -> Vec<u8> {
     let (nonce, from, to) = (&question[8..16], &question[16..24], &question[24..32]);
-    let mut bytes = [
-        &b"flpr\x01"[..],
-        &[ROW_REPLY],
-        &question[6..8],
-        nonce,
-        to,
-        from,
-        &[0],
-        &[0xff; 6],
-    ]
-    .concat();
+    let mut bytes =
+        [&b"flpr\x01"[..], &[ROW_REPLY], &question[6..8], nonce, to, from, &[0], &[0xff; 6]]
+            .concat();
     bytes.extend(b"\x1b[31mwrong\n\0\0\0\0\0\0\0\0\0\0\0\0\0");
     bytes.truncate(32 + 31);
     bytes.push(9);
@@ -72,10 +57,7 @@ fn lie(socket: &UdpSocket, numbers: &Numbers, stop: &AtomicBool) {
         if length < ECHO || !question.starts_with(b"flpr\x01") {
             continue;
         }
-        numbers
-            .lock()
-            .unwrap()
-            .insert(from.ip(), question[16..24].try_into().unwrap());
+        numbers.lock().unwrap().insert(from.ip(), question[16..24].try_into().unwrap());
         if question[5] == ROW_REQUEST {
             let _ = socket.send_to(&lies(question), from);
         }
@@ -91,11 +73,7 @@ fn overlay_of(node: &Node) -> Result<IpAddr> {
 fn forge(s: &Scene<'_>, outsider: &Host, numbers: &Numbers, round: u64) -> Result<()> {
     let (name_of, to) = (&s[1], &s[0]);
     let number = |node: &Node| -> Result<[u8; 8]> {
-        let known = numbers
-            .lock()
-            .unwrap()
-            .get(&IpAddr::from(node.v4()?))
-            .copied();
+        let known = numbers.lock().unwrap().get(&IpAddr::from(node.v4()?)).copied();
         known.with_context(|| format!("{} has sent no probe", node.name()))
     };
     let (from, meant) = (number(name_of)?, number(to)?);
@@ -106,34 +84,21 @@ fn forge(s: &Scene<'_>, outsider: &Host, numbers: &Numbers, round: u64) -> Resul
     messages.extend([b"flpr".to_vec(), vec![0xff; 900]]);
     let at = |ip: IpAddr| SocketAddr::new(ip, PROBES);
     let packets = |from: IpAddr, to: IpAddr| -> Vec<Vec<u8>> {
-        messages
-            .iter()
-            .map(|message| craft::udp_packet(at(from), at(to), 64, message))
-            .collect()
+        messages.iter().map(|message| craft::udp_packet(at(from), at(to), 64, message)).collect()
     };
     let underlay = (name_of.v4()?, to.v4()?);
     let inner = packets(overlay_of(name_of)?, overlay_of(to)?);
-    craft::send_raw(
-        outsider.netns(),
-        &packets(underlay.0.into(), underlay.1.into()),
-    )?;
+    craft::send_raw(outsider.netns(), &packets(underlay.0.into(), underlay.1.into()))?;
     // Here a pod sends with that node's address.
     craft::send_raw(to.pods[0].netns(), &inner)?;
     // VXLAN has no authentication: any host that reaches the port can send any frame.
     let mac = to.netns().link("flannel.1")?.context("no device")?.address;
-    let mac: Vec<u8> = mac
-        .split(':')
-        .map(|byte| u8::from_str_radix(byte, 16))
-        .collect::<Result<_, _>>()?;
+    let mac: Vec<u8> =
+        mac.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect::<Result<_, _>>()?;
     let mac: [u8; 6] = mac.try_into().ok().context("no MAC")?;
-    let frames: Vec<_> = inner
-        .iter()
-        .map(|packet| craft::vxlan(1, mac, 0x0800, packet))
-        .collect();
-    let (from, to) = (
-        SocketAddr::new(outsider.v4()?.into(), 0),
-        SocketAddr::new(underlay.1.into(), 8472),
-    );
+    let frames: Vec<_> = inner.iter().map(|packet| craft::vxlan(1, mac, 0x0800, packet)).collect();
+    let (from, to) =
+        (SocketAddr::new(outsider.v4()?.into(), 0), SocketAddr::new(underlay.1.into(), 8472));
     craft::send_from(outsider.netns(), from, to, &frames)
 }
 
@@ -147,11 +112,7 @@ fn counted(node: &Node, chain: &str) -> Result<[u64; 2]> {
     let text = node.sh(&format!("nft list chain inet count {chain}"))?;
     let after = |name: &str| -> Result<u64> {
         let rest = text.split_once(name).with_context(|| text.clone())?.1;
-        Ok(rest
-            .split_whitespace()
-            .next()
-            .context("a number")?
-            .parse()?)
+        Ok(rest.split_whitespace().next().context("a number")?.parse()?)
     };
     Ok([after("counter packets")?, after("bytes")?])
 }
@@ -183,10 +144,7 @@ fn verdicts_hold(s: &Scene<'_>, outsider: &Host, numbers: &Numbers) -> Result<()
     until_ok("the liar's row", || {
         let document: serde_json::Value =
             serde_json::from_str(&s[0].daemon()?.api("/api/v1/node?rows")?.1)?;
-        let mut rows = document["mesh"]["rows"]
-            .as_array()
-            .context("no rows")?
-            .iter();
+        let mut rows = document["mesh"]["rows"].as_array().context("no rows")?.iter();
         let lies = rows.any(|row| {
             row["name"] == "h3"
                 && row["said"]["broken"] == 65535
@@ -212,16 +170,11 @@ fn verdicts_hold(s: &Scene<'_>, outsider: &Host, numbers: &Numbers) -> Result<()
             asked > 1000 && answered > 10,
             "{asked} probes, {answered} replies: this shows nothing"
         );
-        ensure!(
-            answered <= asked && out <= bytes,
-            "{answered} replies to {asked} probes"
-        );
+        ensure!(answered <= asked && out <= bytes, "{answered} replies to {asked} probes");
         Ok(())
     })?;
     still_reached(s, &[(0, 1), (1, 0)])?;
-    let junk = s[0]
-        .daemon()?
-        .metric("flannel_probe_dropped_total{reason=\"junk\"}")?;
+    let junk = s[0].daemon()?.metric("flannel_probe_dropped_total{reason=\"junk\"}")?;
     ensure!(junk > 100.0, "{junk}");
     // Forged packets in the name of a peer that is cut off do not bring it back.
     s[1].cut("enp0s8")?;

@@ -19,34 +19,25 @@ fn cluster_doctor_queries_hundred_nodes() -> Result<()> {
         16_384,
         "a hundred nodes have a hundred neighbours each",
     );
-    Scene::of("mesh-hundred")
-        .nodes(NODES)
-        .without_pods()
-        .run(|s| {
-            let look = || {
-                json(
-                    &s[0]
-                        .daemon()?
-                        .flannelctl(&["doctor", "--cluster", "-o", "json"])?,
-                )
-            };
-            until_ok("all nodes answer, and none has a finding", || {
-                let document = look()?;
-                let [answered, found] = ["answered", "findings"].map(|list| count(&document[list]));
-                ensure!(
-                    answered == usize::from(NODES) && found == 0,
-                    "{answered} answered: {:#}",
-                    document["findings"]
-                );
-                Ok(())
-            })?;
-            s[41].sh("iptables -I OUTPUT -p udp --dport 8472 -j DROP")?;
-            until_ok("the fault is that node's", || {
-                let first = look()?["findings"][0].clone();
-                ensure!(first["nodes"] == serde_json::json!(["h42"]), "{first:#}");
-                ensure!(first["finding"]["check"] == "encap-blocked", "{first:#}");
-                Ok(())
-            })?;
-            s.require_no_errors()
-        })
+    Scene::of("mesh-hundred").nodes(NODES).without_pods().run(|s| {
+        let look = || json(&s[0].daemon()?.flannelctl(&["doctor", "--cluster", "-o", "json"])?);
+        until_ok("all nodes answer, and none has a finding", || {
+            let document = look()?;
+            let [answered, found] = ["answered", "findings"].map(|list| count(&document[list]));
+            ensure!(
+                answered == usize::from(NODES) && found == 0,
+                "{answered} answered: {:#}",
+                document["findings"]
+            );
+            Ok(())
+        })?;
+        s[41].sh("iptables -I OUTPUT -p udp --dport 8472 -j DROP")?;
+        until_ok("the fault is that node's", || {
+            let first = look()?["findings"][0].clone();
+            ensure!(first["nodes"] == serde_json::json!(["h42"]), "{first:#}");
+            ensure!(first["finding"]["check"] == "encap-blocked", "{first:#}");
+            Ok(())
+        })?;
+        s.require_no_errors()
+    })
 }

@@ -10,9 +10,7 @@ use lab::{FlanneldOptions, Scene};
 use crate::mesh::{V4, all_pairs, still_reached, wait_verdict};
 
 fn before() -> Result<PathBuf> {
-    let path = std::env::var_os("FLANNEL_BEFORE")
-        .map(PathBuf::from)
-        .filter(|path| path.is_file());
+    let path = std::env::var_os("FLANNEL_BEFORE").map(PathBuf::from).filter(|path| path.is_file());
     path.context("FLANNEL_BEFORE names no flanneld (make test-mixed BEFORE=/path/to/flanneld)")
 }
 
@@ -23,41 +21,30 @@ fn before() -> Result<PathBuf> {
 fn nodes_of_two_builds_probe_each_other_and_are_upgraded() -> Result<()> {
     let other = before()?;
     let older = |node, options: FlanneldOptions| {
-        if node < 3 {
-            options.binary(&other)
-        } else {
-            options
-        }
+        if node < 3 { options.binary(&other) } else { options }
     };
-    Scene::of("mesh-mixed")
-        .nodes(4)
-        .net(V4)
-        .options(older)
-        .run(|s| {
-            let pairs = all_pairs(s);
+    Scene::of("mesh-mixed").nodes(4).net(V4).options(older).run(|s| {
+        let pairs = all_pairs(s);
+        wait_verdict(s, "well", &pairs)?;
+        s[3].cut("enp0s8")?;
+        let (cut, kept): (Vec<_>, Vec<_>) =
+            pairs.iter().partition(|(from, to)| *from == 3 || *to == 3);
+        wait_verdict(s, "cut-off", &cut)?;
+        still_reached(s, &kept)?;
+        s[3].reconnect("enp0s8")?;
+        wait_verdict(s, "well", &pairs)?;
+        let mesh = s.mesh()?;
+        mesh.wait_flowing()?;
+        for node in 0..3 {
+            s[node].stop()?;
+            s[node].options = FlanneldOptions::new(&s.store).iface("enp0s8");
+            s[node].start()?;
+            let others: Vec<_> =
+                pairs.iter().copied().filter(|(from, to)| *from != node && *to != node).collect();
+            still_reached(s, &others)?;
             wait_verdict(s, "well", &pairs)?;
-            s[3].cut("enp0s8")?;
-            let (cut, kept): (Vec<_>, Vec<_>) =
-                pairs.iter().partition(|(from, to)| *from == 3 || *to == 3);
-            wait_verdict(s, "cut-off", &cut)?;
-            still_reached(s, &kept)?;
-            s[3].reconnect("enp0s8")?;
-            wait_verdict(s, "well", &pairs)?;
-            let mesh = s.mesh()?;
-            mesh.wait_flowing()?;
-            for node in 0..3 {
-                s[node].stop()?;
-                s[node].options = FlanneldOptions::new(&s.store).iface("enp0s8");
-                s[node].start()?;
-                let others: Vec<_> = pairs
-                    .iter()
-                    .copied()
-                    .filter(|(from, to)| *from != node && *to != node)
-                    .collect();
-                still_reached(s, &others)?;
-                wait_verdict(s, "well", &pairs)?;
-            }
-            mesh.require_clean()?;
-            s.require_no_errors()
-        })
+        }
+        mesh.require_clean()?;
+        s.require_no_errors()
+    })
 }

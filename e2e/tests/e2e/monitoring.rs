@@ -41,19 +41,11 @@ fn promtool(args: &[&str], input: &str) -> Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    child
-        .stdin
-        .take()
-        .context("no input")?
-        .write_all(input.as_bytes())?;
+    child.stdin.take().context("no input")?.write_all(input.as_bytes())?;
     let output = child.wait_with_output()?;
     succeeded(&format!("promtool {}", args.join(" ")), &output)?;
     // `check metrics` also prints what it advises.
-    ensure!(
-        args != ["check", "metrics"] || output.stderr.is_empty(),
-        "{}",
-        texts(&output)
-    );
+    ensure!(args != ["check", "metrics"] || output.stderr.is_empty(), "{}", texts(&output));
     Ok(())
 }
 
@@ -66,10 +58,8 @@ fn promtool_accepts_rules_and_each_alert_fires() -> Result<()> {
     let read = |name: &str| std::fs::read_to_string(repository("conf/prometheus").join(name));
     let (rules, tests) = (read("flannel.rules.yml")?, read("flannel.rules.test.yml")?);
     let alert = Regex::new(r"(?m)^\s*- alert: (\w+)$")?;
-    let alerts: BTreeSet<&str> = alert
-        .captures_iter(&rules)
-        .filter_map(|found| Some(found.get(1)?.as_str()))
-        .collect();
+    let alerts: BTreeSet<&str> =
+        alert.captures_iter(&rules).filter_map(|found| Some(found.get(1)?.as_str())).collect();
     ensure!(alerts.len() > 10, "{alerts:?}");
     for name in alerts {
         let fires = format!("alertname: {name}\n");
@@ -94,17 +84,13 @@ struct Prometheus<'a> {
 impl<'a> Prometheus<'a> {
     fn start(s: &'a Scene<'_>) -> Result<Self> {
         let folder = s.lab.folder("prometheus")?;
-        let targets = s
-            .nodes
-            .iter()
-            .map(|node| Ok(format!("\"{}:8471\"", node.v4()?)));
+        let targets = s.nodes.iter().map(|node| Ok(format!("\"{}:8471\"", node.v4()?)));
         let targets = targets.collect::<Result<Vec<_>>>()?.join(", ");
         let example = std::fs::read_to_string(repository("conf/prometheus/prometheus.yml"))?;
         let listed = Regex::new(r"(?m)^  - targets:\n(    - .*\n)+")?;
         ensure!(listed.is_match(&example), "the example has no targets");
-        let config = listed
-            .replace(&example, format!("  - targets: [{targets}]\n"))
-            .replace("30s", "1s");
+        let config =
+            listed.replace(&example, format!("  - targets: [{targets}]\n")).replace("30s", "1s");
         std::fs::write(folder.join("prometheus.yml"), config)?;
         let rules = repository("conf/prometheus/flannel.rules.yml");
         std::fs::copy(rules, folder.join("flannel.rules.yml"))?;

@@ -23,11 +23,7 @@ impl Operator {
             std::os::unix::fs::symlink(helm, folder.join("bin/helm"))?;
         }
         let kubeconfig = api.kubeconfig(User::Admin, None)?.display().to_string();
-        Ok(Operator {
-            folder,
-            namespace: api.host().netns().name().to_owned(),
-            kubeconfig,
-        })
+        Ok(Operator { folder, namespace: api.host().netns().name().to_owned(), kubeconfig })
     }
 
     /// Returns the folder in which the operator runs commands.
@@ -37,22 +33,9 @@ impl Operator {
 
     /// Runs a command in bash, and returns its output regardless of the exit code.
     pub(crate) fn types(&self, command: &str) -> Result<Output> {
-        let path = format!(
-            "{}:{}",
-            self.folder.join("bin").display(),
-            std::env::var("PATH")?
-        );
+        let path = format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH")?);
         let mut shell = Command::new("ip");
-        shell.args([
-            "netns",
-            "exec",
-            &self.namespace,
-            "bash",
-            "-o",
-            "pipefail",
-            "-c",
-            command,
-        ]);
+        shell.args(["netns", "exec", &self.namespace, "bash", "-o", "pipefail", "-c", command]);
         Ok(shell
             .current_dir(&self.folder)
             .env("PATH", path)
@@ -83,9 +66,7 @@ impl Operator {
 
     /// Runs commands. Returns an error if a command fails.
     pub(crate) fn all(&self, commands: &[&str]) -> Result<()> {
-        commands
-            .iter()
-            .try_for_each(|command| self.run(command).map(drop))
+        commands.iter().try_for_each(|command| self.run(command).map(drop))
     }
 }
 
@@ -101,14 +82,8 @@ pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
             }
         } else if inside && let Some(block) = found.last_mut() {
             block.extend(
-                Some(
-                    line.split("  #")
-                        .next()
-                        .unwrap_or_default()
-                        .trim()
-                        .to_owned(),
-                )
-                .filter(|command| !command.is_empty()),
+                Some(line.split("  #").next().unwrap_or_default().trim().to_owned())
+                    .filter(|command| !command.is_empty()),
             );
         }
     }
@@ -121,15 +96,10 @@ pub(crate) fn remedies_of_the_trap() -> Result<[Vec<String>; 3]> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let heading = "### All nodes have the same address";
-    let part = page
-        .split_once(heading)
-        .with_context(|| format!("no {heading}"))?
-        .1;
+    let part = page.split_once(heading).with_context(|| format!("no {heading}"))?.1;
     let remedies: Vec<Vec<String>> = blocks(part.split("\n### ").next().unwrap_or_default());
     if let Some(long) = remedies.iter().find(|remedy| remedy.len() > 4) {
         bail!("more than four commands: {long:?}");
     }
-    remedies
-        .try_into()
-        .map_err(|remedies| anyhow::anyhow!("three remedies, not {remedies:#?}"))
+    remedies.try_into().map_err(|remedies| anyhow::anyhow!("three remedies, not {remedies:#?}"))
 }

@@ -13,18 +13,11 @@ fn page() -> PathBuf {
 
 /// Runs a command line of the document. The line begins with a prompt, such as `node-1#` or `pod-2$`.
 fn run(s: &Scene<'_>, line: &str) -> Result<String> {
-    let (place, command) = line
-        .split_once(['#', '$'])
-        .with_context(|| format!("no place: {line}"))?;
-    let (kind, number) = place
-        .split_once('-')
-        .with_context(|| format!("no place: {line}"))?;
+    let (place, command) =
+        line.split_once(['#', '$']).with_context(|| format!("no place: {line}"))?;
+    let (kind, number) = place.split_once('-').with_context(|| format!("no place: {line}"))?;
     let node = &s[number.parse::<usize>()? - 1];
-    let netns = if kind == "node" {
-        node.netns()
-    } else {
-        node.pods[0].netns()
-    };
+    let netns = if kind == "node" { node.netns() } else { node.pods[0].netns() };
     let (ping, target) = (s[0].pods[0].netns(), s[1].pods[0].v4()?.to_string());
     // A capture needs packets until it ends, however late it begins.
     let ended = AtomicBool::new(false);
@@ -99,30 +92,24 @@ fn blocks(page: &str, backend: &str) -> Vec<(usize, usize, Vec<String>)> {
 fn with_outputs(page: &str, backend: &str) -> Result<String> {
     let conf = format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{backend}"}}}}"#);
     let mut text = page.to_owned();
-    Scene::of("packet path")
-        .net(&conf)
-        .arg("--ip-masq")
-        .arg("--probe-port=0")
-        .stopped()
-        .run(|s| {
+    Scene::of("packet path").net(&conf).arg("--ip-masq").arg("--probe-port=0").stopped().run(
+        |s| {
             for (number, node) in (1..).zip(&s.nodes) {
-                let (subnet, address) = (
-                    format!("10.244.{number}.0/24"),
-                    format!("--address={}", node.v4()?),
-                );
+                let (subnet, address) =
+                    (format!("10.244.{number}.0/24"), format!("--address={}", node.v4()?));
                 let reserved =
                     node.flannelctl(&["reserve", &s.store.args()[0], &subnet, &address])?;
                 ensure!(reserved.status.success(), "{}", texts(&reserved));
             }
             s.populate()?;
             for (start, end, commands) in blocks(page, backend).into_iter().rev() {
-                let outputs = commands
-                    .iter()
-                    .map(|command| Ok(format!("{command}\n{}\n", run(s, command)?)));
+                let outputs =
+                    commands.iter().map(|command| Ok(format!("{command}\n{}\n", run(s, command)?)));
                 text.replace_range(start..end, &outputs.collect::<Result<String>>()?);
             }
             Ok(())
-        })?;
+        },
+    )?;
     Ok(text)
 }
 

@@ -35,11 +35,7 @@ impl Browser {
         })??;
         let input = child.stdin.take().context("no input")?;
         let output = BufReader::new(child.stdout.take().context("no output")?);
-        let mut browser = Self {
-            child,
-            input,
-            output,
-        };
+        let mut browser = Self { child, input, output };
         browser.tell(&job.to_string())?;
         Ok(browser)
     }
@@ -173,10 +169,7 @@ fn page_left_open_does_not_grow() -> Result<()> {
         let before: u64 = resident()?.trim().parse()?;
         open(lab::env_number("FLANNEL_TEST_OPEN", 60))?;
         let after: u64 = resident()?.trim().parse()?;
-        ensure!(
-            after < before + 2048,
-            "the daemon grew from {before} to {after} KiB"
-        );
+        ensure!(after < before + 2048, "the daemon grew from {before} to {after} KiB");
         Ok(())
     })
 }

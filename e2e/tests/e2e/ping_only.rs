@@ -12,15 +12,10 @@ pub(crate) fn answer_by_ping_alone(ours: &Flanneld, others: &[&Host]) -> Result<
         let verdicts = peers.iter().filter_map(|peer| peer["verdicts"].as_array());
         let verdicts: Vec<&Value> = verdicts.flatten().collect();
         let by_ping = |verdict: &&Value| verdict["state"] == "well" && verdict["ping_only"] == true;
-        ensure!(
-            verdicts.len() == 2 * others.len() && verdicts.iter().all(by_ping),
-            "{document:#}"
-        );
+        ensure!(verdicts.len() == 2 * others.len() && verdicts.iter().all(by_ping), "{document:#}");
         Ok(())
     })?;
-    until_ok("the doctor has run", || {
-        ours.metric("flannel_doctor_round_age_seconds").map(drop)
-    })?;
+    until_ok("the doctor has run", || ours.metric("flannel_doctor_round_age_seconds").map(drop))?;
     let report = json(&ours.flannelctl(&["doctor", "-o", "json"])?)?;
     let mut findings = report["findings"].as_array().context("no findings")?.iter();
     // A busy machine may cause these findings.

@@ -37,10 +37,7 @@ fn pass(node: &mut Node, families: usize) -> Result<()> {
 /// Returns the address from which a node probes the path of its pods.
 fn address(node: &mut Node) -> Result<String> {
     let path = pod_paths(node)?.remove(0);
-    path["address"]
-        .as_str()
-        .map(str::to_owned)
-        .context("no address")
+    path["address"].as_str().map(str::to_owned).context("no address")
 }
 
 #[test]
@@ -62,12 +59,7 @@ fn fault_unknown_to_checks_is_found_by_pod_probes() -> Result<()> {
             nodes[1].run(make)?;
             nodes[1].expect(&[check])?;
             ensure!(pod_paths(&mut nodes[1])?[0]["state"] == "all");
-            ensure!(
-                nodes[1]
-                    .daemon()?
-                    .metric("flannel_pod_paths{state=\"all\"}")?
-                    == 1.0
-            );
+            ensure!(nodes[1].daemon()?.metric("flannel_pod_paths{state=\"all\"}")? == 1.0);
             for other in [0, 2] {
                 nodes[other].expect(&[]).context(check)?;
             }
@@ -83,9 +75,7 @@ fn fault_unknown_to_checks_is_found_by_pod_probes() -> Result<()> {
 fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
     pass(node, 1)?;
     let address = address(node)?;
-    pod.netns().sh(&format!(
-        "ip neighbour add {address} lladdr 02:66:6c:70:6f:64 dev eth0"
-    ))?;
+    pod.netns().sh(&format!("ip neighbour add {address} lladdr 02:66:6c:70:6f:64 dev eth0"))?;
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let flood = scope.spawn(|| {
@@ -117,10 +107,7 @@ fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
     let address = address(node)?;
     let ping = format!("ping -c 1 -W 1 {address}");
     ensure!(node.sh(&ping)?.0 != 0, "the probe answers no ping");
-    let change = |verb| {
-        pod.netns()
-            .sh(&format!("ip address {verb} {address}/24 dev eth0"))
-    };
+    let change = |verb| pod.netns().sh(&format!("ip address {verb} {address}/24 dev eth0"));
     change("add")?;
     node.expect(&["probe-address"])?;
     until_ok("the pod is reached", || node.run(&ping))?;
@@ -158,9 +145,7 @@ fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
             "for flag do shift; [ \"$flag\" = --probe-pods ] || set -- \"$@\" \"$flag\"; done",
         )?;
         killed.start()?;
-        until_ok("the next start removes it", || {
-            killed.run(&format!("! {TRACES}"))
-        })?;
+        until_ok("the next start removes it", || killed.run(&format!("! {TRACES}")))?;
         let (_, text) = killed.daemon()?.api("/api/v1/node")?;
         let document: Value = serde_json::from_str(&text)?;
         ensure!(document["pod_paths"].is_null(), "{text}");

@@ -23,35 +23,21 @@ fn dual<'a>(title: &str, backend: &str) -> SceneOptions<'a> {
 /// `outcomes`, such as `route=ok`; a step without an outcome must not be there. The report must contain `text`.
 fn ends(node: &Node, target: &str, at: &str, outcomes: &str, text: &str) -> Result<()> {
     until_ok(&format!("the path to {target} ends at {at:?}"), || {
-        let output = node
-            .daemon()?
-            .flannelctl(&["probe", target, "-o", "json"])?;
+        let output = node.daemon()?.flannelctl(&["probe", target, "-o", "json"])?;
         let document = json(&output).context(target.to_owned())?;
-        ensure!(
-            document["ends_at"].as_str().unwrap_or_default() == at,
-            "{document:#}"
-        );
+        ensure!(document["ends_at"].as_str().unwrap_or_default() == at, "{document:#}");
         let code = if at.is_empty() { 0 } else { 3 };
-        ensure!(
-            output.status.code() == Some(code),
-            "{}: {document:#}",
-            output.status
-        );
+        ensure!(output.status.code() == Some(code), "{}: {document:#}", output.status);
         let steps = document["steps"].as_array().context("steps")?;
         for wanted in outcomes.split_whitespace() {
             let (name, outcome) = wanted.split_once('=').context(wanted.to_owned())?;
             let step = steps.iter().find(|step| step["name"] == name);
-            let now = step
-                .and_then(|step| step["outcome"].as_str())
-                .unwrap_or_default();
+            let now = step.and_then(|step| step["outcome"].as_str()).unwrap_or_default();
             ensure!(now == outcome, "{name} is not {outcome}: {document:#}");
         }
         let next = document["next"].as_array().context("next")?;
         ensure!(next.is_empty() == at.is_empty(), "{document:#}");
-        ensure!(
-            document.to_string().contains(text),
-            "no {text:?}: {document:#}"
-        );
+        ensure!(document.to_string().contains(text), "no {text:?}: {document:#}");
         Ok(())
     })
 }
@@ -85,40 +71,16 @@ fn path_is_reported((backend, tunnel): (&str, &str)) -> Result<()> {
         // An address without a pod: a missing reply proves nothing.
         for pod in peer.pods[0].addresses() {
             ends(node, &pod.to_string(), "", &format!("{steps} pod=ok"), "h2")?;
-            ends(
-                node,
-                &neighbour_of(pod),
-                "",
-                &format!("{steps} pod=not-asked"),
-                "unknown",
-            )?;
+            ends(node, &neighbour_of(pod), "", &format!("{steps} pod=not-asked"), "unknown")?;
         }
         // The node searches for pods of its own subnet behind its bridge.
         for pod in node.pods[0].addresses() {
-            ends(
-                node,
-                &pod.to_string(),
-                "",
-                "bridge=ok neighbour=ok pod=ok",
-                "\"here\":true",
-            )?;
-            ends(
-                node,
-                &neighbour_of(pod),
-                "neighbour",
-                "bridge=ok pod=not-asked",
-                "",
-            )?;
+            ends(node, &pod.to_string(), "", "bridge=ok neighbour=ok pod=ok", "\"here\":true")?;
+            ends(node, &neighbour_of(pod), "neighbour", "bridge=ok pod=not-asked", "")?;
         }
         peer.cut("enp0s8")?;
         let look = format!("tcpdump -c 5 -ni enp0s8 host {}", peer.v4()?);
-        ends(
-            node,
-            &names[0],
-            "underlay",
-            "route=ok underlay=failed overlay=failed",
-            &look,
-        )?;
+        ends(node, &names[0], "underlay", "route=ok underlay=failed overlay=failed", &look)?;
         s.require_no_errors()
     })
 }
@@ -170,11 +132,7 @@ fn path_ends_at_the_step_of_each_fault() -> Result<()> {
             all("rules", "overlay=ok rules=failed", "")?;
             firewall(node, "forward", "")?;
 
-            let (ip, bits) = if pod.contains(':') {
-                ("ip -6", 128)
-            } else {
-                ("ip", 32)
-            };
+            let (ip, bits) = if pod.contains(':') { ("ip -6", 128) } else { ("ip", 32) };
             node.sh(&format!("{ip} route add default dev enp0s8 table 100"))?;
             for (verb, place) in [
                 ("route", format!("blackhole {pod}/{bits} proto static")),
@@ -197,59 +155,56 @@ fn path_ends_at_the_step_of_each_fault() -> Result<()> {
 /// Only root may probe, a node runs one probe at a time, and the command fails without a daemon that responds.
 #[test]
 fn probe_is_limited_to_root_and_one_at_a_time() -> Result<()> {
-    dual("probe-limits", r#"{"Type":"vxlan"}"#)
-        .nodes(3)
-        .run(|s| {
-            ends(&s[0], "h2", "", "overlay=ok", "")?;
-            // A probe sends packets, so no TCP port serves it.
-            for (code, text) in [
-                s[0].daemon()?.api("/api/v1/probe?peer=h2")?,
-                s[0].get("/api/v1/probe?peer=h2")?,
-            ] {
-                ensure!(code == 404, "{code}: {text}");
-            }
-            let fails = |s: &Scene<'_>, targets: &[&str], code: i32, text: &str| {
-                until_ok(&format!("{targets:?} is refused"), || {
-                    let output = s[0].daemon()?.flannelctl(&[&["probe"], targets].concat())?;
-                    let found = texts(&output);
-                    ensure!(
-                        output.status.code() == Some(code) && found.contains(text),
-                        "{}: {found}",
-                        output.status
-                    );
-                    Ok(())
-                })
-            };
-            for (targets, code, text) in [
-                (&["h9"][..], 1, "h2 ("),
-                (&["10.9.9.9"], 1, "h2 ("),
-                (&["h1"], 1, "this node"),
-                (&["x y&peer=h2"], 1, "x y&peer=h2"),
-                (&[], 2, ""),
-            ] {
-                fails(s, targets, code, text)?;
-            }
-            // Concurrent probes are delayed or refused.
-            let daemon = s[0].daemon()?;
-            std::thread::scope(|scope| {
-                let start = |_| scope.spawn(|| daemon.flannelctl(&["probe", "h2", "-o", "json"]));
-                let mut answered = 0;
-                for probe in (0..8).map(start).collect::<Vec<_>>() {
-                    let output = probe.join().unwrap()?;
-                    let is_answered = texts(&output).contains("flannel.probe/1");
-                    ensure!(is_answered || output.status.code() == Some(1), "{output:?}");
-                    answered += usize::from(is_answered);
-                }
-                ensure!(answered > 0, "no probe was answered");
+    dual("probe-limits", r#"{"Type":"vxlan"}"#).nodes(3).run(|s| {
+        ends(&s[0], "h2", "", "overlay=ok", "")?;
+        // A probe sends packets, so no TCP port serves it.
+        for (code, text) in
+            [s[0].daemon()?.api("/api/v1/probe?peer=h2")?, s[0].get("/api/v1/probe?peer=h2")?]
+        {
+            ensure!(code == 404, "{code}: {text}");
+        }
+        let fails = |s: &Scene<'_>, targets: &[&str], code: i32, text: &str| {
+            until_ok(&format!("{targets:?} is refused"), || {
+                let output = s[0].daemon()?.flannelctl(&[&["probe"], targets].concat())?;
+                let found = texts(&output);
+                ensure!(
+                    output.status.code() == Some(code) && found.contains(text),
+                    "{}: {found}",
+                    output.status
+                );
                 Ok(())
-            })?;
-            s[0].daemon_mut()?.stop()?;
-            fails(s, &["h2"], 1, "does not respond")?;
-            s[0].daemon_mut()?.cont()?;
-            ends(&s[0], "h2", "", "overlay=ok", "")?;
-            s[0].daemon_mut()?.terminate()?;
-            fails(s, &["h2"], 1, "does not run")
-        })
+            })
+        };
+        for (targets, code, text) in [
+            (&["h9"][..], 1, "h2 ("),
+            (&["10.9.9.9"], 1, "h2 ("),
+            (&["h1"], 1, "this node"),
+            (&["x y&peer=h2"], 1, "x y&peer=h2"),
+            (&[], 2, ""),
+        ] {
+            fails(s, targets, code, text)?;
+        }
+        // Concurrent probes are delayed or refused.
+        let daemon = s[0].daemon()?;
+        std::thread::scope(|scope| {
+            let start = |_| scope.spawn(|| daemon.flannelctl(&["probe", "h2", "-o", "json"]));
+            let mut answered = 0;
+            for probe in (0..8).map(start).collect::<Vec<_>>() {
+                let output = probe.join().unwrap()?;
+                let is_answered = texts(&output).contains("flannel.probe/1");
+                ensure!(is_answered || output.status.code() == Some(1), "{output:?}");
+                answered += usize::from(is_answered);
+            }
+            ensure!(answered > 0, "no probe was answered");
+            Ok(())
+        })?;
+        s[0].daemon_mut()?.stop()?;
+        fails(s, &["h2"], 1, "does not respond")?;
+        s[0].daemon_mut()?.cont()?;
+        ends(&s[0], "h2", "", "overlay=ok", "")?;
+        s[0].daemon_mut()?.terminate()?;
+        fails(s, &["h2"], 1, "does not run")
+    })
 }
 
 #[test]

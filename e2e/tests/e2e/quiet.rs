@@ -24,10 +24,7 @@ const PIECE: u64 = 16 << 20;
 /// Returns the duration of the test with each backend.
 fn time() -> Duration {
     Duration::from_secs(
-        std::env::var("FLANNEL_TEST_QUIET")
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(120),
+        std::env::var("FLANNEL_TEST_QUIET").ok().and_then(|text| text.parse().ok()).unwrap_or(120),
     )
 }
 
@@ -47,18 +44,14 @@ impl Watch<'_, '_> {
         let node = &self.s[node];
         let report = json(&node.daemon()?.flannelctl(&["doctor", "-o", "json"])?)?;
         let findings = report["findings"].as_array().context("no findings")?;
-        ensure!(
-            findings.is_empty() || report["daemon"] == "running",
-            "{report:#}"
-        );
+        ensure!(findings.is_empty() || report["daemon"] == "running", "{report:#}");
         let ended = self.s[self.ended].name();
         for finding in findings {
             let about = finding["about"].as_str().unwrap_or_default();
             let is_true =
                 finding["check"] == "overlay-cut" && about.split(' ').next() == Some(ended);
             if !(self.carried && is_true) {
-                self.reported
-                    .insert(format!("{}, {when}: {finding}", node.name()));
+                self.reported.insert(format!("{}, {when}: {finding}", node.name()));
             }
         }
         Ok(())
@@ -118,17 +111,10 @@ impl Watch<'_, '_> {
 
 /// Returns the path of a script that runs flanneld with a test folder in place of the machine's /etc/default and /etc/cni/net.d.
 fn alone(files: &Path) -> Result<PathBuf> {
-    std::fs::write(
-        files.join("10-flannel.conflist"),
-        r#"{"plugins":[{"type":"flannel"}]}"#,
-    )?;
+    std::fs::write(files.join("10-flannel.conflist"), r#"{"plugins":[{"type":"flannel"}]}"#)?;
     let (wrapper, flanneld) = (files.join("flanneld"), binaries::own("flanneld")?);
-    let mount = |place: &str| {
-        format!(
-            "mkdir -p {place}; mount --bind '{}' {place}\n",
-            files.display()
-        )
-    };
+    let mount =
+        |place: &str| format!("mkdir -p {place}; mount --bind '{}' {place}\n", files.display());
     write_script(
         &wrapper,
         &format!(
@@ -173,9 +159,7 @@ fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Res
     let net_conf = format!(
         r#"{{"Network":"10.5.0.0/16","EnableIPv6":{dual},"IPv6Network":"fd10:5::/48","EnableNFTables":{nftables},"Backend":{{"Type":"{backend}"}}}}"#
     );
-    let scene = Scene::of(&format!("quiet-{backend}"))
-        .nodes(4)
-        .net(&net_conf);
+    let scene = Scene::of(&format!("quiet-{backend}")).nodes(4).net(&net_conf);
     scene.stopped().run(|s| {
         let program = alone(&s.lab.folder("files")?)?;
         for node in &mut s.nodes {
@@ -186,17 +170,10 @@ fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Res
             node.pod("p1")?;
         }
         let pods: Vec<Pod> = s.pods().into_iter().cloned().collect();
-        until_ok("pods reach each other", || {
-            PingMatrix::of(&pods)?.require_complete()
-        })?;
+        until_ok("pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
         let (stop, bytes) = (AtomicBool::new(false), AtomicU64::new(0));
         let end = Instant::now() + time;
-        let mut watch = Watch {
-            s,
-            carried: backend == "udp",
-            ended: 3,
-            reported: BTreeSet::new(),
-        };
+        let mut watch = Watch { s, carried: backend == "udp", ended: 3, reported: BTreeSet::new() };
         std::thread::scope(|scope| {
             load(scope, &pods, &stop, &bytes);
             let outcome = watch.rounds(end);
@@ -204,11 +181,7 @@ fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Res
             outcome
         })?;
         ensure!(bytes.load(Relaxed) > 0, "the links carried nothing");
-        ensure!(
-            watch.reported.is_empty(),
-            "{net_conf}: {:#?}",
-            watch.reported
-        );
+        ensure!(watch.reported.is_empty(), "{net_conf}: {:#?}", watch.reported);
         Ok(())
     })
 }

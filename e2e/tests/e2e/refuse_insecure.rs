@@ -38,47 +38,27 @@ fn secrets_that_others_can_read_are_refused() -> Result<()> {
                 ensure!(errors.contains(part), "not {part:?}: {errors}");
             }
             ensure!(!daemon.log().contains(SECRET), "{}", daemon.log());
-            ensure!(
-                host.netns().link("flannel-wg")?.is_none(),
-                "a device was made"
-            );
+            ensure!(host.netns().link("flannel-wg")?.is_none(), "a device was made");
             Ok(())
         };
         configure(&format!(r#","PSK":"{SECRET}""#))?;
-        refused(&[
-            "PSK is readable in the network configuration",
-            "PSKFile in the Backend",
-        ])?;
+        refused(&["PSK is readable in the network configuration", "PSKFile in the Backend"])?;
         configure(&format!(r#","PSKFile":"{}""#, preshared.display()))?;
         write(&own, 0o600)?;
         write(&preshared, 0o640)?;
-        refused(&[
-            "the preshared key",
-            &format!("chmod 600 {}", preshared.display()),
-        ])?;
+        refused(&["the preshared key", &format!("chmod 600 {}", preshared.display())])?;
         write(&preshared, 0o600)?;
         write(&own, 0o604)?;
-        refused(&[
-            "the WireGuard private key",
-            &format!("chmod 600 {}", own.display()),
-        ])?;
+        refused(&["the WireGuard private key", &format!("chmod 600 {}", own.display())])?;
         // Without the flag there is a warning. With the right modes there is none.
         let mut lax = host.flanneld(&options)?;
-        ensure!(
-            lax.log().contains(&format!("chmod 600 {}", own.display())),
-            "{}",
-            lax.log()
-        );
+        ensure!(lax.log().contains(&format!("chmod 600 {}", own.display())), "{}", lax.log());
         lax.terminate()?;
         let warned = lax.log().matches("chmod").count();
         write(&own, 0o600)?;
         let daemon = host.flanneld(&strict)?;
         // All daemons of a host share one log, so this compares with the warnings from before.
-        ensure!(
-            daemon.log().matches("chmod").count() == warned,
-            "{}",
-            daemon.log()
-        );
+        ensure!(daemon.log().matches("chmod").count() == warned, "{}", daemon.log());
         Ok(())
     })
 }

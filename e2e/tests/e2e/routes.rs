@@ -12,11 +12,7 @@ const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"
 /// Returns the JSON document of `flannelctl routes`, which exits with this code.
 fn document(node: &Node, code: i32) -> Result<Value> {
     let output = run_flannelctl(node, &["routes", "-o", "json"])?;
-    ensure!(
-        output.status.code() == Some(code),
-        "not exit code {code}, but {}",
-        outcome(&output)
-    );
+    ensure!(output.status.code() == Some(code), "not exit code {code}, but {}", outcome(&output));
     json(&output)
 }
 
@@ -33,9 +29,7 @@ fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
         .flatten()
         .filter(|object| object["state"] == state);
     let word = |value: &'a Value| value.as_str().unwrap_or_default();
-    objects
-        .map(|object| (word(&object["kind"]), word(&object["text"])))
-        .collect()
+    objects.map(|object| (word(&object["kind"]), word(&object["text"]))).collect()
 }
 
 /// Returns whether `ip` or `bridge` prints an object of the kind `kind` in one line with the same words as `text`.
@@ -49,9 +43,7 @@ fn is_printed(host: &Host, kind: &str, text: &str) -> Result<bool> {
     };
     let all = host.netns().sh(all)?;
     let has = |line: &str, word| line.split_whitespace().any(|printed| printed == word);
-    Ok(all
-        .lines()
-        .any(|line| text.split(' ').take(count).all(|word| has(line, word))))
+    Ok(all.lines().any(|line| text.split(' ').take(count).all(|word| has(line, word))))
 }
 
 scenarios! { node_in_sync_lists_every_object;
@@ -61,54 +53,39 @@ scenarios! { node_in_sync_lists_every_object;
 }
 
 fn node_in_sync_lists_every_object((backend, kinds): (&str, &[&str])) -> Result<()> {
-    Scene::of("routes")
-        .net(&DUAL.replace("vxlan", backend))
-        .arg("--ip-blackhole-route")
-        .run(|s| {
-            s.each(|node| {
-                let document = all_in_sync(node)?;
-                let objects = of_state(&document, "as-wanted");
-                let mut found: Vec<_> = objects.iter().map(|(kind, _)| *kind).collect();
-                found.dedup();
-                ensure!(
-                    kinds.iter().all(|kind| found.contains(kind))
-                        && found.iter().all(|kind| kinds.contains(kind)),
-                    "{document:#}"
-                );
-                for (kind, text) in objects {
-                    ensure!(
-                        is_printed(node, kind, text)?,
-                        "the kernel has no {kind} {text}"
-                    );
-                }
-                // The pods' bridge conflicts with nothing.
-                let foreign = document["foreign"].as_array().context("no list")?;
-                ensure!(
-                    foreign.iter().any(|other| other["own_subnet"] == true),
-                    "{document:#}"
-                );
-                ensure!(
-                    foreign
-                        .iter()
-                        .all(|other| other["in_the_way_of"] == serde_json::json!([])),
-                    "{document:#}"
-                );
-                Ok(())
-            })?;
-            // Objects show to which peer they belong.
-            let document = all_in_sync(&s[0])?;
-            let is_of_peer = |object: &Value| object["for"]["node"] == "h2";
+    Scene::of("routes").net(&DUAL.replace("vxlan", backend)).arg("--ip-blackhole-route").run(|s| {
+        s.each(|node| {
+            let document = all_in_sync(node)?;
+            let objects = of_state(&document, "as-wanted");
+            let mut found: Vec<_> = objects.iter().map(|(kind, _)| *kind).collect();
+            found.dedup();
             ensure!(
-                backend == "udp"
-                    || document["objects"]
-                        .as_array()
-                        .context("no list")?
-                        .iter()
-                        .any(is_of_peer),
+                kinds.iter().all(|kind| found.contains(kind))
+                    && found.iter().all(|kind| kinds.contains(kind)),
                 "{document:#}"
             );
-            s.require_no_errors()
-        })
+            for (kind, text) in objects {
+                ensure!(is_printed(node, kind, text)?, "the kernel has no {kind} {text}");
+            }
+            // The pods' bridge conflicts with nothing.
+            let foreign = document["foreign"].as_array().context("no list")?;
+            ensure!(foreign.iter().any(|other| other["own_subnet"] == true), "{document:#}");
+            ensure!(
+                foreign.iter().all(|other| other["in_the_way_of"] == serde_json::json!([])),
+                "{document:#}"
+            );
+            Ok(())
+        })?;
+        // Objects show to which peer they belong.
+        let document = all_in_sync(&s[0])?;
+        let is_of_peer = |object: &Value| object["for"]["node"] == "h2";
+        ensure!(
+            backend == "udp"
+                || document["objects"].as_array().context("no list")?.iter().any(is_of_peer),
+            "{document:#}"
+        );
+        s.require_no_errors()
+    })
 }
 
 #[test]

@@ -101,10 +101,7 @@ pub(crate) fn carries((backend, families): (&str, Families)) -> Result<()> {
             for node in &s.nodes[..3] {
                 until_ok("the node forgets the fourth one", || {
                     let now = node.sh("ip route; ip -6 route; ip neighbour; bridge fdb")?;
-                    ensure!(
-                        !traces.iter().any(|trace| now.contains(*trace)),
-                        "{traces:?}: {now}"
-                    );
+                    ensure!(!traces.iter().any(|trace| now.contains(*trace)), "{traces:?}: {now}");
                     Ok(())
                 })?;
             }
@@ -128,9 +125,7 @@ pub(crate) fn reach_each_other(backend: &str, pods: &[Pod]) -> Result<()> {
         until_ok(&format!("packets of {mtu} bytes pass"), || {
             PingMatrix::to(pods, &targets, &options)?.require_complete()
         })?;
-        let too_long = PingOptions::default()
-            .packet(mtu + 1)
-            .timeout(Duration::from_millis(200));
+        let too_long = PingOptions::default().packet(mtu + 1).timeout(Duration::from_millis(200));
         ensure!(
             ping(pods[0].netns(), targets[1], &too_long)?.is_none(),
             "{mtu} bytes are not the full MTU"
@@ -142,19 +137,12 @@ pub(crate) fn reach_each_other(backend: &str, pods: &[Pod]) -> Result<()> {
 /// Returns the key of a node's lease in etcd.
 fn key_of(node: &Node) -> Result<String> {
     let env = node.daemon()?.subnet_env()?;
-    let v4 = env
-        .subnet
-        .map(|net| net.trunc().to_string().replace('/', "-"));
-    let v6 = env
-        .v6_subnet
-        .map(|net| net.trunc().to_string().replace('/', "-"));
+    let v4 = env.subnet.map(|net| net.trunc().to_string().replace('/', "-"));
+    let v6 = env.v6_subnet.map(|net| net.trunc().to_string().replace('/', "-"));
     Ok(match (v4, v6) {
         (Some(v4), Some(v6)) => format!("{SUBNETS}{v4}&{v6}"),
         (Some(v4), None) => format!("{SUBNETS}{v4}"),
-        (None, v6) => format!(
-            "{SUBNETS}0.0.0.0-0&{}",
-            v6.context("a node without subnets")?
-        ),
+        (None, v6) => format!("{SUBNETS}0.0.0.0-0&{}", v6.context("a node without subnets")?),
     })
 }
 
@@ -166,9 +154,8 @@ fn lease_is_go_flannels(
     families: Families,
 ) -> Result<()> {
     let client = s.etcd.as_ref().context("no etcd")?.client()?;
-    let entry = client
-        .get(&key_of(node)?)?
-        .with_context(|| format!("no key {:?}", key_of(node)))?;
+    let entry =
+        client.get(&key_of(node)?)?.with_context(|| format!("no key {:?}", key_of(node)))?;
     let left = client.seconds_left(entry.lease)?;
     ensure!(
         left.is_some_and(|left| (86_000..=86_400).contains(&left)),
@@ -176,22 +163,11 @@ fn lease_is_go_flannels(
     );
     let data = |device: &str| -> Result<Value> {
         let link = node.netns().link(device)?;
-        Ok(link.map_or(
-            Value::Null,
-            |link| json!({ "VNI": 1, "VtepMAC": link.address }),
-        ))
+        Ok(link.map_or(Value::Null, |link| json!({ "VNI": 1, "VtepMAC": link.address })))
     };
     let value: Value = serde_json::from_str(&entry.value)?;
-    let v4 = if families.v4() {
-        node.v4()?.to_string()
-    } else {
-        "0.0.0.0".to_owned()
-    };
-    let v6 = if families.v6() {
-        json!(node.v6()?.to_string())
-    } else {
-        Value::Null
-    };
+    let v4 = if families.v4() { node.v4()?.to_string() } else { "0.0.0.0".to_owned() };
+    let v6 = if families.v6() { json!(node.v6()?.to_string()) } else { Value::Null };
     for (field, wanted) in [
         ("/PublicIP", json!(v4)),
         ("/PublicIPv6", v6),

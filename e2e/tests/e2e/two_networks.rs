@@ -26,9 +26,7 @@ fn vxlan(number: u8, nftables: bool) -> String {
 
 /// Describes stopped nodes of network 50.
 fn first(nftables: bool, flags: &'static [&'static str]) -> SceneOptions<'static> {
-    let scene = Scene::of("two networks")
-        .net(&vxlan(50, nftables))
-        .stopped();
+    let scene = Scene::of("two networks").net(&vxlan(50, nftables)).stopped();
     flags.iter().fold(scene, |scene, flag| scene.arg(flag))
 }
 
@@ -37,9 +35,7 @@ fn second(s: &Scene<'_>, net_conf: &str, flags: &[&str]) -> Result<FlanneldOptio
     let store = Store::dir(&s.lab.folder("leases-51")?);
     store.configure(net_conf)?;
     let options = FlanneldOptions::new(&store).iface("enp0s8").second("net51");
-    let options = flags
-        .iter()
-        .fold(options, |options, flag| options.arg(flag));
+    let options = flags.iter().fold(options, |options, flag| options.arg(flag));
     Ok(options.healthz_port(Some(8051)))
 }
 
@@ -50,8 +46,7 @@ fn join(node: &Host, options: &FlanneldOptions) -> Result<(Flanneld, Pod)> {
     let pod = node.pod("p51", &env)?;
     // The lab has one bridge per host, which is the gateway of both networks.
     let gateway = env.subnet.context("no subnet")?;
-    node.netns()
-        .sh(&format!("ip address replace {gateway} dev cni0"))?;
+    node.netns().sh(&format!("ip address replace {gateway} dev cni0"))?;
     Ok((daemon, pod))
 }
 
@@ -128,27 +123,11 @@ fn daemon_is_refused_when_another_owns_its_resource() -> Result<()> {
     let udp = |more: &str| format!(r#""Backend":{{"Type":"udp"{more}}}"#);
     let userspace = |more: &str| vxlan(2, &format!(r#","Mode":"userspace"{more}"#));
     let conflicts = [
-        (
-            vxlan(1, ""),
-            net(51, &vxlan(1, "")),
-            "VNI 1 on UDP port 8472",
-        ),
-        (
-            vxlan(1, ""),
-            net(51, &vxlan(1, r#","Port":4789"#)),
-            "the device flannel.1",
-        ),
+        (vxlan(1, ""), net(51, &vxlan(1, "")), "VNI 1 on UDP port 8472"),
+        (vxlan(1, ""), net(51, &vxlan(1, r#","Port":4789"#)), "the device flannel.1"),
         (vxlan(1, ""), net(51, &userspace("")), "UDP port 8472"),
-        (
-            userspace(r#","Port":8285"#),
-            net(51, &udp("")),
-            "UDP port 8285",
-        ),
-        (
-            udp(""),
-            net(51, &udp(r#","Port":8286"#)),
-            "the device flannel0",
-        ),
+        (userspace(r#","Port":8285"#), net(51, &udp("")), "UDP port 8285"),
+        (udp(""), net(51, &udp(r#","Port":8286"#)), "the device flannel0"),
         // One network cannot be served twice, not even by another backend.
         (
             r#""Backend":{"Type":"host-gw"}"#.to_owned(),
@@ -162,10 +141,7 @@ fn daemon_is_refused_when_another_owns_its_resource() -> Result<()> {
             s[0].start()?;
             let mut two = s[0].start_flanneld(&second(s, two, &[])?)?;
             let (code, log) = (two.wait()?.code(), two.log());
-            let pid = format!(
-                "(pid {}, flanneld, network 10.50.0.0/16)",
-                s[0].daemon()?.pid()
-            );
+            let pid = format!("(pid {}, flanneld, network 10.50.0.0/16)", s[0].daemon()?.pid());
             ensure!(
                 code == Some(1) && log.contains(what) && log.contains(&pid),
                 "{what} {code:?} {log}"
@@ -193,11 +169,7 @@ fn probe_port_is_released_when_a_tunnel_needs_it() -> Result<()> {
         is_probed(s)?;
         let conf = net(51, r#""Backend":{"Type":"vxlan","VNI":51,"Port":8473}"#);
         let options = second(s, &conf, &["--probe-port=8573", "--status-port=8574"])?;
-        let twos = s
-            .nodes
-            .iter()
-            .map(|node| join(node, &options))
-            .collect::<Result<Vec<_>>>()?;
+        let twos = s.nodes.iter().map(|node| join(node, &options)).collect::<Result<Vec<_>>>()?;
         let pods: Vec<Pod> = twos.iter().map(|(_, pod)| pod.clone()).collect();
         until_ok("the second network's packets pass", || {
             PingMatrix::of(&pods)?.require_complete()
@@ -207,9 +179,8 @@ fn probe_port_is_released_when_a_tunnel_needs_it() -> Result<()> {
                 let document = node_document(node.daemon()?)?;
                 let owner = format!("pid {}, flanneld, network 10.51.0.0/16", two.pid());
                 let findings = document["findings"].as_array().into_iter().flatten();
-                let taken: Vec<_> = findings
-                    .filter(|finding| finding["check"] == "port-taken")
-                    .collect();
+                let taken: Vec<_> =
+                    findings.filter(|finding| finding["check"] == "port-taken").collect();
                 ensure!(
                     taken.len() == 1
                         && taken[0]["evidence"][0]["text"].to_string().contains(&owner),
@@ -277,11 +248,7 @@ fn guard_admits_peers_of_all_networks_on_its_port(nftables: bool) -> Result<()> 
         // The second network continues without a guard. The first one's guard still admits both.
         daemon.kill()?;
         daemon = s[0].flanneld(&second(s, &vxlan(51, nftables), &GUARD[1..])?)?;
-        let left = if nftables {
-            "chain encap-in"
-        } else {
-            "chain FLANNEL-ENCAP"
-        };
+        let left = if nftables { "chain encap-in" } else { "chain FLANNEL-ENCAP" };
         until("one guard is left", || {
             rules(&s[0]).is_ok_and(|now| now.matches(left).count() == 1)
         })?;
@@ -299,12 +266,8 @@ scenarios! { cleanup_leaves_the_other_network_alone;
 /// Checks that flannelctl refuses a cleanup while the network's daemon runs. After the daemon's end, cleanup removes
 /// all objects of the network, and the other network loses nothing.
 fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
-    const FLAGS: [&str; 4] = [
-        "--ip-masq",
-        "--iptables-resync=1",
-        "--encap-peers=count",
-        "--ip-blackhole-route",
-    ];
+    const FLAGS: [&str; 4] =
+        ["--ip-masq", "--iptables-resync=1", "--encap-peers=count", "--ip-blackhole-route"];
     first(nftables, &FLAGS).run(|s| {
         s.start()?;
         let options = second(s, &vxlan(51, nftables), &FLAGS)?;
@@ -325,16 +288,10 @@ fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
             Ok::<_, anyhow::Error>((process.wait()?.success(), process.log()))
         };
         let (is_done, output) = cleanup(s)?;
-        ensure!(
-            !is_done && output.contains(&format!("(pid {}", daemon.pid())),
-            "{output}"
-        );
+        ensure!(!is_done && output.contains(&format!("(pid {}", daemon.pid())), "{output}");
         ensure!(daemon.terminate()?.success() && has(s, "10.50.")? && has(s, "10.51.")?);
         let (is_done, output) = cleanup(s)?;
-        ensure!(
-            is_done && output.contains(&format!("(pid {}", s[0].daemon()?.pid())),
-            "{output}"
-        );
+        ensure!(is_done && output.contains(&format!("(pid {}", s[0].daemon()?.pid())), "{output}");
         ensure!(
             output.contains("removed device flannel.51") && !output.contains("flannel.50"),
             "{output}"

@@ -29,14 +29,8 @@ fn small_mtu_leaves_ipv4((backend, [small, enough]): (&str, [u32; 2])) -> Result
         s.populate()?;
         s.each(|node| {
             let (log, env) = (node.daemon()?.log(), node.daemon()?.subnet_env()?);
-            let told = format!(
-                "MTU {small} of enp0s8 leaves {} bytes",
-                1280 - (enough - small)
-            );
-            ensure!(
-                log.matches(&told).count() == 1 && env.v6_subnet.is_none(),
-                "{env:?}\n{log}"
-            );
+            let told = format!("MTU {small} of enp0s8 leaves {} bytes", 1280 - (enough - small));
+            ensure!(log.matches(&told).count() == 1 && env.v6_subnet.is_none(), "{env:?}\n{log}");
             node.require_ready()
         })?;
         let both = |s: &Scene<'_>, is_there| {
@@ -74,10 +68,7 @@ fn loses(
 ) -> Result<()> {
     let reports = || {
         Ok::<_, anyhow::Error>(
-            node.daemon()?
-                .log()
-                .matches("the underlay carries no packets")
-                .count(),
+            node.daemon()?.log().matches("the underlay carries no packets").count(),
         )
     };
     let before = reports()?;
@@ -109,11 +100,14 @@ fn follows_the_underlay(backend: &str) -> Result<()> {
         loses(node, "carrier", |node| node.unplug("enp0s8"), |node| node.replug("enp0s8"))?;
         let back = ip("address add 192.168.56.101/24 dev enp0s8");
         // A virtual address that keepalived or kube-vip puts on the interface is no substitute.
-        let virtual_only = "address add 192.168.56.200/32 dev enp0s8\naddress del 192.168.56.101/24 dev enp0s8";
+        let virtual_only =
+            "address add 192.168.56.200/32 dev enp0s8\naddress del 192.168.56.101/24 dev enp0s8";
         loses(node, "address", ip(virtual_only), back)?;
 
         // The node stays ready if the interface keeps an address, or is only renamed.
-        node.netns().ip("address del 192.168.56.101/24 dev enp0s8\naddress add 192.168.56.111/24 dev enp0s8")?;
+        node.netns().ip(
+            "address del 192.168.56.101/24 dev enp0s8\naddress add 192.168.56.111/24 dev enp0s8",
+        )?;
         until_ok("the new address is followed", || {
             let leases = s.store.subnets()?;
             ensure!(leases[0].1.contains("192.168.56.111"), "{leases:?}");
@@ -126,7 +120,9 @@ fn follows_the_underlay(backend: &str) -> Result<()> {
             Ok(())
         })?;
         let rename = |from: &str, to: &str| {
-            node.netns().ip(&format!("link set {from} down\nlink set {from} name {to}\nlink set {to} up"))?;
+            node.netns().ip(&format!(
+                "link set {from} down\nlink set {from} name {to}\nlink set {to} up"
+            ))?;
             until_ok("the new name is followed", || {
                 let log = node.daemon()?.log();
                 ensure!(log.contains(&format!("to=\"{to} (index ")), "{log}");
@@ -163,10 +159,7 @@ fn bridge_of_pods_is_not_taken_for_an_uplink_that_was_made_anew() -> Result<()> 
             node.options = options.clone();
             node.start()?;
             let leases = s.store.subnets()?;
-            ensure!(
-                leases.len() == 1 && leases[0].1.contains("192.168.56.101"),
-                "{leases:?}"
-            );
+            ensure!(leases.len() == 1 && leases[0].1.contains("192.168.56.101"), "{leases:?}");
         }
         s.require_no_errors()
     })

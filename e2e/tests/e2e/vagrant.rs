@@ -23,10 +23,7 @@ impl Bed {
         let etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?;
         etcd.store()?
             .configure(r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","Backend":{"Type":"vxlan"}}"#)?;
-        Ok(Bed {
-            etcd,
-            hosts: vagrant.hosts,
-        })
+        Ok(Bed { etcd, hosts: vagrant.hosts })
     }
 
     fn store(&self) -> Result<Store> {
@@ -75,47 +72,35 @@ scenarios! { trap;
 }
 
 fn trap(etcd_on_first: bool) -> Result<()> {
-    Lab::run(
-        &format!("trap, etcd on the first host: {etcd_on_first}"),
-        |lab| {
-            let bed = Bed::build(lab, etcd_on_first)?;
-            let options = FlanneldOptions::new(&bed.store()?);
-            let mut trapped = bed.hosts[0].flanneld(&options)?;
-            let log = trapped.log();
-            // The doctor logs its own findings after its first round.
-            let is_warning =
-                |line: &&str| line.contains(" WARN ") && !line.contains(" check=nat-interface ");
-            let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
-            ensure!(warnings.len() == 1, "one warning was expected:\n{log}");
-            require_words(
-                warnings[0],
-                &["enp0s3 (10.0.2.15", "192.168.56.101", "--iface=enp0s8"],
-            )?;
+    Lab::run(&format!("trap, etcd on the first host: {etcd_on_first}"), |lab| {
+        let bed = Bed::build(lab, etcd_on_first)?;
+        let options = FlanneldOptions::new(&bed.store()?);
+        let mut trapped = bed.hosts[0].flanneld(&options)?;
+        let log = trapped.log();
+        // The doctor logs its own findings after its first round.
+        let is_warning =
+            |line: &&str| line.contains(" WARN ") && !line.contains(" check=nat-interface ");
+        let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
+        ensure!(warnings.len() == 1, "one warning was expected:\n{log}");
+        require_words(warnings[0], &["enp0s3 (10.0.2.15", "192.168.56.101", "--iface=enp0s8"])?;
 
-            require_words(
-                &bed.refuse_second()?,
-                &["10.0.2.15", "h1", "192.168.56.102", "--iface=enp0s8"],
-            )?;
-            ensure!(
-                trapped.is_running() && trapped.errors().is_empty(),
-                "the first node goes on: {log}"
-            );
+        require_words(
+            &bed.refuse_second()?,
+            &["10.0.2.15", "h1", "192.168.56.102", "--iface=enp0s8"],
+        )?;
+        ensure!(
+            trapped.is_running() && trapped.errors().is_empty(),
+            "the first node goes on: {log}"
+        );
 
-            // With the option on both nodes, nothing has to be cleaned up.
-            let subnet = trapped.subnet_env()?;
-            trapped.terminate()?;
-            let named = options.iface("enp0s8");
-            let daemons = [
-                bed.hosts[0].flanneld(&named)?,
-                bed.hosts[1].flanneld(&named)?,
-            ];
-            ensure!(
-                daemons[0].subnet_env()? == subnet,
-                "the first node has another subnet"
-            );
-            bed.require_joined(&daemons)
-        },
-    )
+        // With the option on both nodes, nothing has to be cleaned up.
+        let subnet = trapped.subnet_env()?;
+        trapped.terminate()?;
+        let named = options.iface("enp0s8");
+        let daemons = [bed.hosts[0].flanneld(&named)?, bed.hosts[1].flanneld(&named)?];
+        ensure!(daemons[0].subnet_env()? == subnet, "the first node has another subnet");
+        bed.require_joined(&daemons)
+    })
 }
 
 #[test]
@@ -133,15 +118,8 @@ fn nat_trap_of_a_go_node_refuses_ours_until_iface_is_set() -> Result<()> {
         )?;
         let options = FlanneldOptions::new(&bed.store()?).iface("enp0s8");
         let joined = bed.hosts[1].flanneld(&options)?;
-        let subnet = joined
-            .subnet_env()?
-            .subnet
-            .context("a v4 subnet")?
-            .to_string();
-        ensure!(
-            subnet != "10.5.33.1/24" && client.get(&key)? == before,
-            "{subnet}"
-        );
+        let subnet = joined.subnet_env()?.subnet.context("a v4 subnet")?.to_string();
+        ensure!(subnet != "10.5.33.1/24" && client.get(&key)? == before, "{subnet}");
         ensure!(joined.errors().is_empty(), "{:#?}", joined.errors());
         Ok(())
     })

@@ -24,22 +24,14 @@ scenarios! { each_is_found_and_fixed;
 
 fn each_is_found_and_fixed((network, nodes, faults): (&str, u8, &[Fault])) -> Result<()> {
     Bench::run(network, nodes, |bench| {
-        faults
-            .iter()
-            .try_for_each(|fault| bench.tell_and_mend(&[fault]))
+        faults.iter().try_for_each(|fault| bench.tell_and_mend(&[fault]))
     })
 }
 
 #[test]
 fn simultaneous_faults_are_found_and_fixed_one_after_the_other() -> Result<()> {
-    let all = [
-        rows::POD_PACKETS,
-        rows::BRIDGE,
-        rows::TUNNEL,
-        rows::UNDERLAY,
-        rows::DAEMON,
-    ]
-    .concat();
+    let all =
+        [rows::POD_PACKETS, rows::BRIDGE, rows::TUNNEL, rows::UNDERLAY, rows::DAEMON].concat();
     let named = |name: &str| {
         let found = all.iter().find(|fault| fault.name == name);
         found.with_context(|| format!("no fault {name}"))

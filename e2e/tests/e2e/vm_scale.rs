@@ -37,10 +37,7 @@ fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
             .lines()
             .any(|line| line.starts_with("flannel-wg\t"))
         {
-            ensure!(
-                began.elapsed() < LONG,
-                "no route through flannel-wg within {LONG:?}"
-            );
+            ensure!(began.elapsed() < LONG, "no route through flannel-wg within {LONG:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(began.elapsed())
@@ -63,16 +60,10 @@ fn ten_thousand_wireguard_peers_are_set_in_twice_the_time_of_wg() -> Result<()> 
             std::fs::write(leases.join("subnets").join(name), value)?;
         }
         // Probes are disabled, because their cost has a goal of its own.
-        let daemon = hosts[0].flanneld(
-            &FlanneldOptions::new(&store)
-                .iface("enp0s8")
-                .arg("--probe-port=0"),
-        )?;
+        let daemon = hosts[0]
+            .flanneld(&FlanneldOptions::new(&store).iface("enp0s8").arg("--probe-port=0"))?;
         let count = || -> Result<u32> {
-            Ok(netns
-                .sh("wg show flannel-wg allowed-ips | grep -c /24")?
-                .trim()
-                .parse()?)
+            Ok(netns.sh("wg show flannel-wg allowed-ips | grep -c /24")?.trim().parse()?)
         };
         ensure!(count()? == PEERS, "{} peers", count()?);
         // Memory is higher while the daemon reads peers, which is a twentieth of the time.

@@ -28,9 +28,7 @@ type Lie = (String, String, &'static str);
 /// Returns a different base64 text of a key: only an unused bit after the key's 32 bytes differs.
 fn respelt(key: &str) -> Result<String> {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let place = LETTERS
-        .iter()
-        .position(|letter| *letter == key.as_bytes()[42]);
+    let place = LETTERS.iter().position(|letter| *letter == key.as_bytes()[42]);
     let other = LETTERS[place.context("base64")? ^ 1] as char;
     let respelt = format!("{}{other}=", &key[..42]);
     ensure!(bytes(&respelt).is_err(), "it is spelt as it was");
@@ -45,17 +43,9 @@ fn lies(s: &Scene<'_>) -> Result<Vec<Lie>> {
         (s[1].subnet()?.replace("/24", "/25"), fresh(), "overlaps"),
         ("10.5.0.0/19".to_owned(), fresh(), "overlaps"),
         ("10.9.1.0/24".to_owned(), fresh(), "not a subnet"),
-        (
-            "10.5.110.0/24".to_owned(),
-            STANDARD.encode([7; 31]),
-            "32 bytes",
-        ),
+        ("10.5.110.0/24".to_owned(), STANDARD.encode([7; 31]), "32 bytes"),
         // The nodes' keys: with a changed unused bit, with a line break inside, and unchanged.
-        (
-            "10.5.120.0/24".to_owned(),
-            respelt(&keys[1])?,
-            "already uses",
-        ),
+        ("10.5.120.0/24".to_owned(), respelt(&keys[1])?, "already uses"),
         (
             "10.5.121.0/24".to_owned(),
             format!("{}\n{}", &keys[0][..20], &keys[0][20..]),
@@ -68,13 +58,11 @@ fn lies(s: &Scene<'_>) -> Result<Vec<Lie>> {
     (weak[1][0], weak[2][31]) = (1, 0x80);
     weak[3] = [0xff; 32];
     (weak[3][0], weak[3][31]) = (0xec, 0x7f);
-    lies.extend((101..).zip(weak).map(|(number, key)| {
-        (
-            format!("10.5.{number}.0/24"),
-            STANDARD.encode(key),
-            "small order",
-        )
-    }));
+    lies.extend(
+        (101..).zip(weak).map(|(number, key)| {
+            (format!("10.5.{number}.0/24"), STANDARD.encode(key), "small order")
+        }),
+    );
     Ok(lies)
 }
 
@@ -98,29 +86,16 @@ fn lies_are_refused(s: &Scene<'_>, lies: &[Lie]) -> Result<()> {
     let place = format!("--subnet-dir={}", s.lab.folder("leases")?.display());
     let listed = succeeded("flannelctl leases", &s[0].flannelctl(&["leases", &place])?)?;
     for (subnet, _, word) in lies {
-        let line = listed
-            .lines()
-            .find(|line| line.starts_with(&format!("{subnet} ")));
-        ensure!(
-            line.is_some_and(|line| line.contains(word)),
-            "{subnet} {word}:\n{listed}"
-        );
+        let line = listed.lines().find(|line| line.starts_with(&format!("{subnet} ")));
+        ensure!(line.is_some_and(|line| line.contains(word)), "{subnet} {word}:\n{listed}");
     }
     // No pod gets a reply from an address in the subnet of a hostile lease.
     for (subnet, ..) in lies {
-        let wanted = IpAddr::V4(
-            subnet
-                .parse::<ipnet::Ipv4Net>()?
-                .hosts()
-                .nth(8)
-                .context("an address")?,
-        );
+        let wanted =
+            IpAddr::V4(subnet.parse::<ipnet::Ipv4Net>()?.hosts().nth(8).context("an address")?);
         for pod in s.pods() {
             let options = PingOptions::default().timeout(Duration::from_millis(100));
-            ensure!(
-                ping(pod.netns(), wanted, &options)?.is_none(),
-                "{wanted} answers"
-            );
+            ensure!(ping(pod.netns(), wanted, &options)?.is_none(), "{wanted} answers");
         }
     }
     Ok(())
@@ -130,9 +105,7 @@ fn lies_are_refused(s: &Scene<'_>, lies: &[Lie]) -> Result<()> {
 /// would also show a handshake because of a hostile lease.
 fn honest_lease_is_used(s: &Scene<'_>, attacker: &Host) -> Result<()> {
     let address = attacker.v4()?;
-    let socket = attacker
-        .netns()
-        .run(|| UdpSocket::bind((address, PORT)))??;
+    let socket = attacker.netns().run(|| UdpSocket::bind((address, PORT)))??;
     socket.set_nonblocking(true)?;
     s.put("10.5.200.0-24", &lease(address, &Keys::new().public_text()))?;
     s.each(|node| node.has_metric("flannel_peers", 2.0))?;
@@ -153,47 +126,37 @@ pub(crate) fn from(implementation: &str) -> Result<()> {
     let conf = format!(
         r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{{"Type":"wireguard","Implementation":"{implementation}"}}}}"#
     );
-    Scene::of(&format!("wireguard hostile {implementation}"))
-        .net(&conf)
-        .run(|s| {
-            let attacker = s.lab.host("attacker", &[Uplink::enp0s8(&s.lan, 50)?])?;
-            let capture = Capture::start(attacker.netns())?;
-            let mesh = s.mesh()?;
-            mesh.wait_flowing()?;
-            let (lies, key) = (lies(s)?, published(&s.store, &s[1])?);
-            for (subnet, public_key, _) in &lies {
-                s.put(
-                    &subnet.replace('/', "-"),
-                    &lease(attacker.v4()?, public_key),
-                )?;
-            }
-            s.settled()?;
-            lies_are_refused(s, &lies)?;
-            let to_port = |frame: &&Vec<u8>| {
-                frame.len() > HEADERS
-                    && frame[12..14] == [8, 0]
-                    && frame[36..38] == PORT.to_be_bytes()
-            };
-            let came = capture.finish()?.iter().filter(to_port).count();
-            ensure!(came == 0, "{came} datagrams came to the attacker");
-            honest_lease_is_used(s, &attacker)?;
-            for (subnet, ..) in &lies {
-                s.store.delete(&subnet.replace('/', "-"))?;
-            }
-            // The second node restores its own lease after the key in it became one of low order.
-            s.put(
-                &s[1].subnet()?.replace('/', "-"),
-                &lease(s[1].v4()?, &STANDARD.encode([0; 32])),
-            )?;
-            until_ok("it is put right", || {
-                let now = published(&s.store, &s[1])?;
-                ensure!(now == key, "{now}");
-                Ok(())
-            })?;
-            s.settled()?;
-            s.each(|node| node.has_status("/refused", serde_json::json!([])))?;
-            s.reach()?;
-            mesh.require_clean()?;
-            s.require_no_errors()
-        })
+    Scene::of(&format!("wireguard hostile {implementation}")).net(&conf).run(|s| {
+        let attacker = s.lab.host("attacker", &[Uplink::enp0s8(&s.lan, 50)?])?;
+        let capture = Capture::start(attacker.netns())?;
+        let mesh = s.mesh()?;
+        mesh.wait_flowing()?;
+        let (lies, key) = (lies(s)?, published(&s.store, &s[1])?);
+        for (subnet, public_key, _) in &lies {
+            s.put(&subnet.replace('/', "-"), &lease(attacker.v4()?, public_key))?;
+        }
+        s.settled()?;
+        lies_are_refused(s, &lies)?;
+        let to_port = |frame: &&Vec<u8>| {
+            frame.len() > HEADERS && frame[12..14] == [8, 0] && frame[36..38] == PORT.to_be_bytes()
+        };
+        let came = capture.finish()?.iter().filter(to_port).count();
+        ensure!(came == 0, "{came} datagrams came to the attacker");
+        honest_lease_is_used(s, &attacker)?;
+        for (subnet, ..) in &lies {
+            s.store.delete(&subnet.replace('/', "-"))?;
+        }
+        // The second node restores its own lease after the key in it became one of low order.
+        s.put(&s[1].subnet()?.replace('/', "-"), &lease(s[1].v4()?, &STANDARD.encode([0; 32])))?;
+        until_ok("it is put right", || {
+            let now = published(&s.store, &s[1])?;
+            ensure!(now == key, "{now}");
+            Ok(())
+        })?;
+        s.settled()?;
+        s.each(|node| node.has_status("/refused", serde_json::json!([])))?;
+        s.reach()?;
+        mesh.require_clean()?;
+        s.require_no_errors()
+    })
 }

@@ -20,10 +20,7 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn new() -> Keys {
         let private = StaticSecret::from(rand::random::<[u8; 32]>());
-        Keys {
-            public: PublicKey::from(&private),
-            private,
-        }
+        Keys { public: PublicKey::from(&private), private }
     }
 
     /// Returns the private key in base64, without the line end that `wg genkey` prints.
@@ -71,10 +68,7 @@ pub(crate) fn key_file(host: &Host) -> Result<PathBuf> {
 
 /// Replaces a file atomically, as `mv` does.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
-    let name = path
-        .file_name()
-        .context("the path of a file")?
-        .to_string_lossy();
+    let name = path.file_name().context("the path of a file")?.to_string_lossy();
     let new = path.with_file_name(format!(".{name}.new"));
     fs::write(&new, text)?;
     fs::rename(&new, path).with_context(|| format!("replacing {}", path.display()))

@@ -20,15 +20,9 @@ const WRONG: &str = "BBECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 /// garbles the first key file, removes the second and replaces the third.
 #[test]
 fn key_file_in_each_state_is_survived() -> Result<()> {
-    let scene = Scene::of("wireguard key file")
-        .nodes(3)
-        .net(&WIREGUARD.v4());
+    let scene = Scene::of("wireguard key file").nodes(3).net(&WIREGUARD.v4());
     scene.stopped().run(|s| {
-        let files = s
-            .nodes
-            .iter()
-            .map(|node| key_file(node))
-            .collect::<Result<Vec<_>>>()?;
+        let files = s.nodes.iter().map(|node| key_file(node)).collect::<Result<Vec<_>>>()?;
         let (open, other) = (Keys::new(), Keys::new());
         fs::write(&files[1], "")?;
         // A line end as `wg genkey` writes it.
@@ -37,10 +31,7 @@ fn key_file_in_each_state_is_survived() -> Result<()> {
         s.populate()?;
         let aside = |number: usize| files[number].with_file_name("wgkey.bad");
         ensure!(fs::read(aside(1))?.is_empty() && !aside(0).exists());
-        ensure!(
-            published(&s.store, &s[2])? == open.public_text(),
-            "another key than the file's"
-        );
+        ensure!(published(&s.store, &s[2])? == open.public_text(), "another key than the file's");
 
         // The changes of the first and the second file lose no packet.
         let keys = files.iter().map(fs::read).collect::<Result<Vec<_>, _>>()?;
@@ -52,14 +43,11 @@ fn key_file_in_each_state_is_survived() -> Result<()> {
         fs::remove_file(&files[1])?;
         replace(&files[2], &other.private_text())?;
         for (file, key) in files.iter().zip(&keys).take(2) {
-            until(
-                "the present key is in the file again, for its owner only",
-                || {
-                    let mode = fs::metadata(file).map(|meta| meta.permissions().mode() & 0o777);
-                    fs::read(file).is_ok_and(|now| now == *key && now.len() == 44)
-                        && mode.is_ok_and(|mode| mode == 0o600)
-                },
-            )?;
+            until("the present key is in the file again, for its owner only", || {
+                let mode = fs::metadata(file).map(|meta| meta.permissions().mode() & 0o777);
+                fs::read(file).is_ok_and(|now| now == *key && now.len() == 44)
+                    && mode.is_ok_and(|mode| mode == 0o600)
+            })?;
         }
         ensure!(fs::read(aside(0))? == b"garbled\n");
         until("the lease has the other key", || {
@@ -67,16 +55,10 @@ fn key_file_in_each_state_is_survived() -> Result<()> {
         })?;
         mesh.require_clean()?;
         s.reach()?;
-        ensure!(
-            before == [publish(s, 0)?, publish(s, 1)?],
-            "another key was published"
-        );
+        ensure!(before == [publish(s, 0)?, publish(s, 1)?], "another key was published");
         for (node, key) in s.nodes.iter().zip(&keys) {
             let key = String::from_utf8_lossy(key);
-            ensure!(
-                !node.daemon()?.log().contains(&key[..43]),
-                "a private key is in the log"
-            );
+            ensure!(!node.daemon()?.log().contains(&key[..43]), "a private key is in the log");
         }
         s.require_no_errors()?;
         // An unreadable key file is no missing one.
@@ -84,10 +66,7 @@ fn key_file_in_each_state_is_survived() -> Result<()> {
         fs::remove_file(&files[0])?;
         fs::create_dir(&files[0])?;
         let (status, errors) = s[0].refuses_to_start()?;
-        ensure!(
-            status.code() == Some(1) && errors.contains("private key"),
-            "{status}: {errors}"
-        );
+        ensure!(status.code() == Some(1) && errors.contains("private key"), "{status}: {errors}");
         Ok(())
     })
 }
@@ -120,14 +99,8 @@ fn key_is_on_the_disk_before_its_lease() -> Result<()> {
             ensure!(calls.contains(&public), "{} bytes", calls.len());
             Ok(calls)
         })?;
-        ensure!(
-            calls.matches(&private).count() == 1,
-            "the private key is in several calls"
-        );
-        let secret = calls
-            .lines()
-            .find(|call| call.contains(&private))
-            .context("the key")?;
+        ensure!(calls.matches(&private).count() == 1, "the private key is in several calls");
+        let secret = calls.lines().find(|call| call.contains(&private)).context("the key")?;
         // The call has the form `7 write(12</folder/.wgkey.0123>, …`.
         let temporary = secret.split(['<', '>']).nth(1).context("a file")?;
         let folder = format!("<{}>", file.parent().context("a folder")?.display());
@@ -168,10 +141,8 @@ fn with_two_secrets(
         for (node, key) in s.nodes.iter_mut().zip([RIGHT, WRONG]) {
             let file = folder.join(node.name());
             fs::write(&file, key)?;
-            node.options = node
-                .options
-                .clone()
-                .env("WIREGUARD_PSK_FILE", &file.display().to_string());
+            node.options =
+                node.options.clone().env("WIREGUARD_PSK_FILE", &file.display().to_string());
         }
         s.start()?;
         for node in &mut s.nodes {
@@ -185,11 +156,7 @@ fn with_two_secrets(
 /// node receives the other node's handshake attempts.
 fn directions_passed(s: &Scene<'_>) -> Result<usize> {
     let passes = |from: usize, to: usize| {
-        ping(
-            s[from].pods[0].netns(),
-            s[to].pods[0].v4()?.into(),
-            &PingOptions::default(),
-        )
+        ping(s[from].pods[0].netns(), s[to].pods[0].v4()?.into(), &PingOptions::default())
     };
     Ok([passes(0, 1)?, passes(1, 0)?].iter().flatten().count())
 }
@@ -197,10 +164,8 @@ fn directions_passed(s: &Scene<'_>) -> Result<usize> {
 /// Gives both nodes the same preshared key, and waits until packets pass.
 fn keys_are_mended(s: &Scene<'_>) -> Result<()> {
     fs::write(s.lab.folder("secrets")?.join("h2"), RIGHT)?;
-    until("packets pass with one key", || {
-        directions_passed(s).is_ok_and(|passed| passed == 2)
-    })
-    .map(drop)
+    until("packets pass with one key", || directions_passed(s).is_ok_and(|passed| passed == 2))
+        .map(drop)
 }
 
 /// Checks that no packet passes while the preshared keys differ, and that the doctor reports the fault and its likely cause until the keys match.
@@ -211,10 +176,7 @@ pub(crate) fn different_preshared_keys_are_reported(
         let silent = |node: &Node| -> Result<Vec<serde_json::Value>> {
             let findings = node.status("/findings")?;
             let all = findings.as_array().cloned().unwrap_or_default();
-            Ok(all
-                .into_iter()
-                .filter(|finding| finding["check"] == "wireguard-silent")
-                .collect())
+            Ok(all.into_iter().filter(|finding| finding["check"] == "wireguard-silent").collect())
         };
         let mut passed = 0;
         until_ok("it is reported", || {
@@ -222,9 +184,7 @@ pub(crate) fn different_preshared_keys_are_reported(
             let mut is_sure = false;
             for node in &s.nodes {
                 let found = silent(node)?;
-                let [finding] = &found[..] else {
-                    anyhow::bail!("{found:#?}")
-                };
+                let [finding] = &found[..] else { anyhow::bail!("{found:#?}") };
                 let why = finding["why"].as_str().unwrap_or_default();
                 ensure!(
                     finding["explained_by"].is_null() && why.contains("preshared"),
@@ -241,18 +201,12 @@ pub(crate) fn different_preshared_keys_are_reported(
             node.require_ready()?;
             node.has_metric("flannel_wireguard_peers{state=\"silent\"}", 1.0)?;
             let shown = node.daemon()?.log() + &node.get("/status")?.1;
-            ensure!(
-                !shown.contains(RIGHT) && !shown.contains(WRONG),
-                "a preshared key is shown"
-            );
+            ensure!(!shown.contains(RIGHT) && !shown.contains(WRONG), "a preshared key is shown");
             Ok(())
         })?;
         keys_are_mended(s)?;
         s.each(|node| {
-            until("it is resolved", || {
-                silent(node).is_ok_and(|found| found.is_empty())
-            })
-            .map(drop)
+            until("it is resolved", || silent(node).is_ok_and(|found| found.is_empty())).map(drop)
         })
     })
 }

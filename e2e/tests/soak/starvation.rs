@@ -110,9 +110,7 @@ fn connect(from: &Pod, to: &Pod) -> Result<Vec<(TcpStream, TcpStream)>> {
     let there = listener.local_addr()?;
     (0..STREAMS)
         .map(|_| {
-            let near = from
-                .netns()
-                .run(|| TcpStream::connect_timeout(&there, STOP))??;
+            let near = from.netns().run(|| TcpStream::connect_timeout(&there, STOP))??;
             near.set_write_timeout(Some(Duration::from_millis(100)))?;
             Ok((near, listener.accept()?.0))
         })
@@ -151,12 +149,8 @@ fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Resul
         })
         .collect::<Result<Vec<_>>>()?;
     let (stop, came, streamed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let [a, b] = pods else {
-        anyhow::bail!("two pods are meant")
-    };
-    let [at_a, at_b] = sockets.as_slice() else {
-        anyhow::bail!("two sockets are meant")
-    };
+    let [a, b] = pods else { anyhow::bail!("two pods are meant") };
+    let [at_a, at_b] = sockets.as_slice() else { anyhow::bail!("two sockets are meant") };
     let (to_a, to_b) = (at_a.local_addr()?.port(), at_b.local_addr()?.port());
     let streams = match load {
         Load::SmallPackets => Vec::new(),
@@ -196,9 +190,7 @@ fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Resul
         let seconds = begun.elapsed().as_secs_f64();
         stop.store(true, Relaxed);
         for sender in senders {
-            sender
-                .join()
-                .map_err(|_| anyhow::anyhow!("a sender panicked"))??;
+            sender.join().map_err(|_| anyhow::anyhow!("a sender panicked"))??;
         }
         outcome?;
         let computed = computing.join().unwrap_or_default();
@@ -213,16 +205,10 @@ fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Resul
 
 /// Starts both daemons, with or without real-time priority.
 fn start(hosts: &[Host], options: &FlanneldOptions, real_time: bool) -> Result<Vec<Flanneld>> {
-    let options = options
-        .clone()
-        .arg(&format!("--datapath-real-time={real_time}"));
-    let mut daemons = hosts
-        .iter()
-        .map(|host| host.start_flanneld(&options))
-        .collect::<Result<Vec<_>>>()?;
-    daemons
-        .iter_mut()
-        .try_for_each(|daemon| daemon.wait_ready().map(drop))?;
+    let options = options.clone().arg(&format!("--datapath-real-time={real_time}"));
+    let mut daemons =
+        hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<Vec<_>>>()?;
+    daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready().map(drop))?;
     Ok(daemons)
 }
 
@@ -243,14 +229,7 @@ fn starves_nobody(backend: &Value, load: Load) -> Result<()> {
         // A long run uses priority for the whole time once, then compares both kinds of threads in turns.
         let turns: &[(bool, Duration)] = if long {
             let turn = Duration::from_secs(8);
-            &[
-                (true, time),
-                (false, turn),
-                (true, turn),
-                (false, turn),
-                (true, turn),
-                (false, turn),
-            ]
+            &[(true, time), (false, turn), (true, turn), (false, turn), (true, turn), (false, turn)]
         } else {
             &[(true, time)]
         };
@@ -264,14 +243,8 @@ fn starves_nobody(backend: &Value, load: Load) -> Result<()> {
             let left = fill(&pods, &daemons, load, *time)?;
             println!("{backend}, {load:?}, real time {real_time}: {left:?}");
             ensure!(left.came > 0.0, "no packet came");
-            ensure!(
-                load == Load::SmallPackets || left.streamed > 0.0,
-                "no stream flowed"
-            );
-            shares
-                .get_mut(usize::from(*real_time))
-                .context("two kinds")?
-                .push(left.computed);
+            ensure!(load == Load::SmallPackets || left.streamed > 0.0, "no stream flowed");
+            shares.get_mut(usize::from(*real_time)).context("two kinds")?.push(left.computed);
             if long {
                 ensure!(left.longest < ANSWER, "/livez took {:?}", left.longest);
             }

@@ -34,17 +34,13 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
         Ok(_) => remove(file, report),
         Err(error) if absent(&error) => {}
         Err(error) if is_too_long(&error) => {
-            return report.kept(&format!(
-                "file {}: the contents are not flannel's",
-                file.display()
-            ));
+            return report
+                .kept(&format!("file {}: the contents are not flannel's", file.display()));
         }
         Err(error) => report.complaint(format!("cannot read file {}: {error}", file.display())),
     }
-    let folder = file
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let folder =
+        file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let companions = [
         lock_path(file),
         status_file::path(file),
@@ -93,10 +89,8 @@ pub(super) fn cni(folder: &Path, report: &mut Report) {
         Ok(entries) => entries,
         Err(error) if absent(&error) => return,
         Err(error) => {
-            return report.complaint(format!(
-                "cannot read directory {}: {error}",
-                folder.display()
-            ));
+            return report
+                .complaint(format!("cannot read directory {}: {error}", folder.display()));
         }
     };
     for entry in entries.flatten() {
@@ -104,10 +98,7 @@ pub(super) fn cni(folder: &Path, report: &mut Report) {
         if is_of_cni_plugin(&path) {
             remove(&path, report);
         } else {
-            report.kept(&format!(
-                "{}: the CNI plugin creates no such file",
-                path.display()
-            ));
+            report.kept(&format!("{}: the CNI plugin creates no such file", path.display()));
         }
     }
 }
@@ -136,10 +127,7 @@ fn remove(file: &Path, report: &mut Report) {
 }
 
 fn absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
@@ -184,18 +172,12 @@ mod tests {
         let root = bed();
         let file = root.path().join("flannel/subnet.env");
         let before = left(root.path());
-        let mut dry = Report {
-            dry_run: true,
-            ..Report::default()
-        };
+        let mut dry = Report { dry_run: true, ..Report::default() };
         subnet_env(&file, &mut dry);
         assert_eq!((left(root.path()), dry.removed), (before, 9));
         let mut report = Report::default();
         subnet_env(&file, &mut report);
-        assert_eq!(
-            (left(root.path()), report.removed, report.complaints),
-            (vec![], 9, 0)
-        );
+        assert_eq!((left(root.path()), report.removed, report.complaints), (vec![], 9, 0));
         let mut again = Report::default();
         subnet_env(&file, &mut again);
         assert_eq!((again.removed, again.complaints), (0, 0));
@@ -208,17 +190,11 @@ mod tests {
         fs::write(folder.join("other.env"), "FLANNEL_NETWORK=10.6.0.0/16\n").unwrap();
         fs::write(folder.join(".subnet.environment"), "x").unwrap();
         subnet_env(&folder.join("subnet.env"), &mut Report::default());
-        assert_eq!(
-            left(root.path()),
-            [".subnet.environment", "flannel", "other.env"]
-        );
+        assert_eq!(left(root.path()), [".subnet.environment", "flannel", "other.env"]);
         let mine = root.path().join("mine.txt");
         fs::write(&mine, "PATH=/bin\n").unwrap();
         subnet_env(&mine, &mut Report::default());
-        assert!(
-            mine.exists(),
-            "a file without flannel's keys is not flannel's"
-        );
+        assert!(mine.exists(), "a file without flannel's keys is not flannel's");
     }
 
     #[test]
@@ -239,12 +215,7 @@ mod tests {
         cni(root.path(), &mut report);
         assert_eq!(
             (left(root.path()), report.removed),
-            (
-                ["empty", "folder", "other.json", "passwd"]
-                    .map(str::to_owned)
-                    .into(),
-                2
-            )
+            (["empty", "folder", "other.json", "passwd"].map(str::to_owned).into(), 2)
         );
         cni(&root.path().join("absent"), &mut report);
         assert_eq!(report.complaints, 0);

@@ -21,11 +21,7 @@ impl Report {
         self.removed += 1;
         out::print(format!(
             "{} {}",
-            if self.dry_run {
-                "would remove"
-            } else {
-                "removed"
-            },
+            if self.dry_run { "would remove" } else { "removed" },
             printable::line(what)
         ));
     }

@@ -33,14 +33,8 @@ const EXAMPLES: &[(&str, Lines)] = &[
     (
         "flannelctl",
         &[
-            (
-                "flannelctl status",
-                "Summarises this node in about ten lines.",
-            ),
-            (
-                "flannelctl doctor",
-                "Diagnoses this node and prints the commands that fix problems.",
-            ),
+            ("flannelctl status", "Summarises this node in about ten lines."),
+            ("flannelctl doctor", "Diagnoses this node and prints the commands that fix problems."),
             (
                 "flannelctl probe 10.244.3.7",
                 "Traces the path to a pod and shows where the path breaks.",
@@ -77,10 +71,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
     (
         "flannelctl-status",
         &[
-            (
-                "flannelctl status --watch",
-                "Updates the summary every two seconds.",
-            ),
+            ("flannelctl status --watch", "Updates the summary every two seconds."),
             (
                 "flannelctl status --node node-2",
                 "Runs flannelctl status in flannel's pod on a Kubernetes node.",
@@ -90,23 +81,11 @@ const EXAMPLES: &[(&str, Lines)] = &[
     (
         "flannelctl-peers",
         &[
-            (
-                "flannelctl peers",
-                "Lists the other nodes, faulty nodes first.",
-            ),
-            (
-                "flannelctl peers --all",
-                "Also fetches every other node's report.",
-            ),
+            ("flannelctl peers", "Lists the other nodes, faulty nodes first."),
+            ("flannelctl peers --all", "Also fetches every other node's report."),
         ],
     ),
-    (
-        "flannelctl-routes",
-        &[(
-            "flannelctl routes",
-            "Compares desired and actual kernel state.",
-        )],
-    ),
+    ("flannelctl-routes", &[("flannelctl routes", "Compares desired and actual kernel state.")]),
     (
         "flannelctl-probe",
         &[
@@ -125,14 +104,8 @@ const EXAMPLES: &[(&str, Lines)] = &[
                 "flannelctl leases --etcd-endpoints=http://10.0.0.1:2379 --long",
                 "Lists the leases in etcd, with the time when each holder was last seen.",
             ),
-            (
-                "flannelctl leases --subnet-dir=/srv/flannel",
-                "Lists the leases in a directory.",
-            ),
-            (
-                "flannelctl leases --kube-subnet-mgr",
-                "Lists the leases in the Nodes of Kubernetes.",
-            ),
+            ("flannelctl leases --subnet-dir=/srv/flannel", "Lists the leases in a directory."),
+            ("flannelctl leases --kube-subnet-mgr", "Lists the leases in the Nodes of Kubernetes."),
         ],
     ),
     (
@@ -152,10 +125,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
     (
         "flannelctl-cleanup",
         &[
-            (
-                "flannelctl cleanup --dry-run",
-                "Lists the objects that cleanup would remove.",
-            ),
+            ("flannelctl cleanup --dry-run", "Lists the objects that cleanup would remove."),
             (
                 "flannelctl cleanup --cni",
                 "Also removes the bridge cni0 and the CNI plugin's files.",
@@ -175,10 +145,7 @@ const EXAMPLES: &[(&str, Lines)] = &[
     (
         "flannelctl-lab",
         &[
-            (
-                "flannelctl lab --backend host-gw",
-                "Builds three hosts with the backend host-gw.",
-            ),
+            ("flannelctl lab --backend host-gw", "Builds three hosts with the backend host-gw."),
             (
                 "flannelctl lab --vagrant",
                 "Builds hosts that all have the NAT address 10.0.2.15, as in a Vagrant lab.",
@@ -187,18 +154,9 @@ const EXAMPLES: &[(&str, Lines)] = &[
     ),
     (
         "flannelctl-completion",
-        &[(
-            "source <(flannelctl completion bash)",
-            "Enables completion of flags in this shell.",
-        )],
+        &[("source <(flannelctl completion bash)", "Enables completion of flags in this shell.")],
     ),
-    (
-        "flannelctl-man",
-        &[(
-            "flannelctl man /usr/local/share/man/man8",
-            "Writes these pages.",
-        )],
-    ),
+    ("flannelctl-man", &[("flannelctl man /usr/local/share/man/man8", "Writes these pages.")]),
 ];
 
 /// Returns the examples of one manual page.
@@ -209,30 +167,12 @@ fn examples(page: &str) -> Lines {
 
 /// Files for the section FILES of every manual page.
 const FILES: Lines = &[
-    (
-        "/etc/default/flanneld",
-        "Options of the daemon, as environment variables.",
-    ),
-    (
-        "/run/flannel/subnet.env",
-        "Subnet and MTU of this node, for the CNI plugin and Docker.",
-    ),
-    (
-        "/run/flannel/subnet.env.sock",
-        "Socket of the daemon, for flannelctl.",
-    ),
-    (
-        "/run/flannel/subnet.env.ended",
-        "Exit report of a daemon that ended.",
-    ),
-    (
-        "/run/flannel/wgkey",
-        "Private key of the backend wireguard.",
-    ),
-    (
-        "/etc/cni/net.d/10-flannel.conflist",
-        "Configuration of the CNI plugin.",
-    ),
+    ("/etc/default/flanneld", "Options of the daemon, as environment variables."),
+    ("/run/flannel/subnet.env", "Subnet and MTU of this node, for the CNI plugin and Docker."),
+    ("/run/flannel/subnet.env.sock", "Socket of the daemon, for flannelctl."),
+    ("/run/flannel/subnet.env.ended", "Exit report of a daemon that ended."),
+    ("/run/flannel/wgkey", "Private key of the backend wireguard."),
+    ("/etc/cni/net.d/10-flannel.conflist", "Configuration of the CNI plugin."),
 ];
 
 /// Writes the manual page of a command into a directory.
@@ -293,9 +233,7 @@ mod tests {
 
     /// Returns the words of an example after the program's name, without the parts that only the shell interprets.
     fn words(example: &str) -> Vec<&str> {
-        let typed = example
-            .trim_start_matches("source <(")
-            .trim_end_matches(')');
+        let typed = example.trim_start_matches("source <(").trim_end_matches(')');
         typed
             .split(" > ")
             .next()
@@ -318,10 +256,7 @@ mod tests {
                         |name: &str| Some(variable.filter(|(have, _)| *have == name)?.1.into());
                     let args = words.iter().map(Into::into);
                     let read = options::read(args, &value, &[]);
-                    assert!(
-                        matches!(read, options::Invocation::Run(_)),
-                        "{line}: {read:?}"
-                    );
+                    assert!(matches!(read, options::Invocation::Run(_)), "{line}: {read:?}");
                 } else {
                     let args = std::iter::once("flannelctl").chain(words);
                     let matches = crate::command().try_get_matches_from(args);

@@ -61,11 +61,7 @@ fn cause(finding: &Finding, report: &Report, all: bool, screen: Screen, out: &mu
     let more = if all { "" } else { "  (--all shows them)" };
     let names: Vec<String> = explained
         .iter()
-        .map(|finding| {
-            format!("{} {}", finding.check, finding.about)
-                .trim_end()
-                .to_owned()
-        })
+        .map(|finding| format!("{} {}", finding.check, finding.about).trim_end().to_owned())
         .collect();
     let _ = writeln!(
         out,
@@ -76,11 +72,7 @@ fn cause(finding: &Finding, report: &Report, all: bool, screen: Screen, out: &mu
     );
     if all {
         for finding in explained {
-            let _ = writeln!(
-                out,
-                "      {}: {}: {}",
-                finding.check, finding.what, finding.why
-            );
+            let _ = writeln!(out, "      {}: {}: {}", finding.check, finding.what, finding.why);
         }
     }
 }
@@ -111,16 +103,11 @@ pub(super) fn headline(finding: &Finding, screen: Screen, out: &mut String) {
 pub(super) fn details(finding: &Finding, screen: Screen, out: &mut String) {
     let mut told = |word: &str, text: &str, from: Option<&str>| {
         let from = from.map(|from| format!("({from})"));
-        let whole = from
-            .as_deref()
-            .map_or_else(|| text.to_owned(), |from| format!("{text}  {from}"));
+        let whole =
+            from.as_deref().map_or_else(|| text.to_owned(), |from| format!("{text}  {from}"));
         let lines = screen.wrap(&whole, INDENT);
         if let ([_], Some(from)) = (lines.as_slice(), &from) {
-            let _ = writeln!(
-                out,
-                "    {word:<6} {text}  {}",
-                screen.styled(Style::Faint, from)
-            );
+            let _ = writeln!(out, "    {word:<6} {text}  {}", screen.styled(Style::Faint, from));
             return;
         }
         for (number, line) in lines.iter().enumerate() {
@@ -137,18 +124,11 @@ pub(super) fn details(finding: &Finding, screen: Screen, out: &mut String) {
     for (number, command) in finding.remedy.commands.iter().enumerate() {
         let word = if number == 0 { "do" } else { "" };
         let place = if number == 0 && finding.remedy.on != HERE {
-            format!(
-                "      {}",
-                screen.styled(Style::Faint, format!("(on {})", finding.remedy.on))
-            )
+            format!("      {}", screen.styled(Style::Faint, format!("(on {})", finding.remedy.on)))
         } else {
             String::new()
         };
-        let _ = writeln!(
-            out,
-            "    {word:<6} {}{place}",
-            screen.styled(Style::Strong, command)
-        );
+        let _ = writeln!(out, "    {word:<6} {}{place}", screen.styled(Style::Strong, command));
     }
 }
 
@@ -156,10 +136,7 @@ pub(super) fn details(finding: &Finding, screen: Screen, out: &mut String) {
 fn unknown(report: &Report, all: bool, screen: Screen, out: &mut String) {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for unknown in &report.unknown {
-        by_reason
-            .entry(&unknown.why)
-            .or_default()
-            .push(&unknown.check);
+        by_reason.entry(&unknown.why).or_default().push(&unknown.check);
     }
     let (sign, word) = if screen.has_signs() {
         (screen.styled(Style::Faint, "?"), "unknown: ")
@@ -205,17 +182,9 @@ mod tests {
                 "it is off",
             )
         };
-        let risk = Finding::new(
-            "clock",
-            Severity::Risk,
-            "",
-            "the clock is wrong",
-            "certificates",
-        );
-        let unknown = |check: &str, why: &str| Unknown {
-            check: check.to_owned(),
-            why: why.to_owned(),
-        };
+        let risk = Finding::new("clock", Severity::Risk, "", "the clock is wrong", "certificates");
+        let unknown =
+            |check: &str, why: &str| Unknown { check: check.to_owned(), why: why.to_owned() };
         Report {
             schema: SCHEMA.to_owned(),
             node: "n1".to_owned(),

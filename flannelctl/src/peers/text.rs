@@ -10,18 +10,13 @@ use crate::columns::{Cell, fitted, plain};
 use node_api::facts::span;
 use terminal::screen::{Screen, Style};
 
-const HEADINGS: [&str; 9] = [
-    "NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED",
-];
+const HEADINGS: [&str; 9] =
+    ["NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED"];
 /// Columns that the table omits on a narrow terminal, the first column first. The table always shows the node and the state of the path to the node.
-const SPARE: [&str; 7] = [
-    "ASKED", "HEARS US", "CARRIES", "ADDRESS", "LOST", "RTT", "SUBNET",
-];
+const SPARE: [&str; 7] = ["ASKED", "HEARS US", "CARRIES", "ADDRESS", "LOST", "RTT", "SUBNET"];
 /// Additional columns of `-o wide`.
 const WIDE_HEADINGS: [&str; 5] = ["MTU", "HEARD", "UNDERLAY", "CLOCK", "OTHERS"];
-const OPINION_HEADINGS: [&str; 7] = [
-    "NODE", "SUBNET", "READY", "FINDINGS", "PEERS", "RTT", "SAID",
-];
+const OPINION_HEADINGS: [&str; 7] = ["NODE", "SUBNET", "READY", "FINDINGS", "PEERS", "RTT", "SAID"];
 const OPINION_SPARE: [&str; 4] = ["RTT", "SAID", "SUBNET", "PEERS"];
 const NOTHING: &str = "-";
 
@@ -33,24 +28,16 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
     let mut out = if peers.probed {
         let mut sorted: Vec<&Probed> = peers.peers.iter().collect();
         sorted.sort_by_key(|probed| std::cmp::Reverse(gravest(probed)));
-        let rows: Vec<Vec<Cell>> = sorted
-            .into_iter()
-            .flat_map(|probed| verdicts(probed, wide))
-            .collect();
-        let (more, spare): (&[&str], &[&str]) = if wide {
-            (&WIDE_HEADINGS, &[])
-        } else {
-            (&[], &SPARE)
-        };
+        let rows: Vec<Vec<Cell>> =
+            sorted.into_iter().flat_map(|probed| verdicts(probed, wide)).collect();
+        let (more, spare): (&[&str], &[&str]) =
+            if wide { (&WIDE_HEADINGS, &[]) } else { (&[], &SPARE) };
         let headings = [&HEADINGS, more].concat();
         let table = fitted(&headings, spare, &rows, screen);
         format!("{table}\n{}", summary(peers))
     } else {
-        let rows: Vec<Vec<Cell>> = peers
-            .peers
-            .iter()
-            .map(|probed| unprobed(probed).to_vec())
-            .collect();
+        let rows: Vec<Vec<Cell>> =
+            peers.peers.iter().map(|probed| unprobed(probed).to_vec()).collect();
         format!(
             "{}\n{} peers, not probed",
             fitted(
@@ -67,12 +54,7 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
         let rows = if rows.is_empty() {
             "no other node has sent a report".to_owned()
         } else {
-            fitted(
-                &OPINION_HEADINGS,
-                if wide { &[] } else { &OPINION_SPARE },
-                &rows,
-                screen,
-            )
+            fitted(&OPINION_HEADINGS, if wide { &[] } else { &OPINION_SPARE }, &rows, screen)
         };
         let missing = match missing(peers) {
             0 => String::new(),
@@ -113,50 +95,22 @@ pub(crate) fn is_fresh(row: &Row, peers: &Peers) -> bool {
 
 fn unprobed(probed: &Probed) -> [Cell; 3] {
     let joined = |items: Vec<String>| plain(items.join(" "));
-    let subnets = probed
-        .peer
-        .subnets
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    let addresses = probed
-        .peer
-        .addresses
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    [
-        plain(probed.peer.title()),
-        joined(subnets),
-        joined(addresses),
-    ]
+    let subnets = probed.peer.subnets.iter().map(ToString::to_string).collect();
+    let addresses = probed.peer.addresses.iter().map(ToString::to_string).collect();
+    [plain(probed.peer.title()), joined(subnets), joined(addresses)]
 }
 
 /// Returns the worst impact on a peer in any address family. The table shows affected peers first, and otherwise keeps the order of subnets.
 fn gravest(probed: &Probed) -> Impact {
-    probed
-        .verdicts
-        .iter()
-        .map(|verdict| verdict.state.impact())
-        .max()
-        .unwrap_or(Impact::Unknown)
+    probed.verdicts.iter().map(|verdict| verdict.state.impact()).max().unwrap_or(Impact::Unknown)
 }
 
 /// Returns a table row for each address family of a peer.
 fn verdicts(probed: &Probed, wide: bool) -> Vec<Vec<Cell>> {
     if probed.verdicts.is_empty() {
-        return vec![
-            unprobed(probed)
-                .into_iter()
-                .chain([faint("not probed")])
-                .collect(),
-        ];
+        return vec![unprobed(probed).into_iter().chain([faint("not probed")]).collect()];
     }
-    probed
-        .verdicts
-        .iter()
-        .map(|verdict| row(&probed.peer.title(), verdict, wide))
-        .collect()
+    probed.verdicts.iter().map(|verdict| row(&probed.peer.title(), verdict, wide)).collect()
 }
 
 fn row(name: &str, peer: &view::PeerView, wide: bool) -> Vec<Cell> {
@@ -167,10 +121,7 @@ fn row(name: &str, peer: &view::PeerView, wide: bool) -> Vec<Cell> {
         state(peer.state),
         plain(peer.rtt_us.map_or_else(|| NOTHING.to_owned(), rtt)),
         plain(format!("{}/{}", peer.lost, peer.asked)),
-        plain(
-            peer.carries
-                .map_or_else(|| NOTHING.to_owned(), |bytes| bytes.to_string()),
-        ),
+        plain(peer.carries.map_or_else(|| NOTHING.to_owned(), |bytes| bytes.to_string())),
         plain(ago(peer.ages.hears_us_age_ms)),
         plain(ago(peer.ages.asked_age_ms)),
     ];
@@ -180,8 +131,7 @@ fn row(name: &str, peer: &view::PeerView, wide: bool) -> Vec<Cell> {
             plain(ago(peer.ages.heard_age_ms)),
             plain(ago(peer.ages.underlay_age_ms)),
             plain(
-                peer.clock_offset_ms
-                    .map_or_else(|| NOTHING.to_owned(), |ms| format!("{ms:+} ms")),
+                peer.clock_offset_ms.map_or_else(|| NOTHING.to_owned(), |ms| format!("{ms:+} ms")),
             ),
             plain(others(peer)),
         ]);
@@ -203,10 +153,7 @@ fn others(peer: &view::PeerView) -> String {
 fn note(peer: &view::PeerView) -> String {
     let mut parts = Vec::new();
     if peer.state.impact() > Impact::None {
-        parts.push(format!(
-            "for {}",
-            span(Duration::from_millis(peer.state_age_ms))
-        ));
+        parts.push(format!("for {}", span(Duration::from_millis(peer.state_age_ms))));
     }
     if peer.inferred {
         parts.push("inferred from probed peers".to_owned());
@@ -239,18 +186,10 @@ fn state(state: State) -> Cell {
 
 /// Returns the cells for the report of another node about itself and its peers.
 fn opinion(row: &Row) -> Vec<Cell> {
-    let name = row
-        .name
-        .as_deref()
-        .filter(|name| !name.is_empty())
-        .unwrap_or(NOTHING);
+    let name = row.name.as_deref().filter(|name| !name.is_empty()).unwrap_or(NOTHING);
     let own = row.own.as_ref();
     let ready = own.map_or(faint("not known"), |own| {
-        if own.ready {
-            plain("ready")
-        } else {
-            ("not ready".to_owned(), Some(Style::Bad))
-        }
+        if own.ready { plain("ready") } else { ("not ready".to_owned(), Some(Style::Bad)) }
     });
     let findings = own.map_or_else(|| NOTHING.to_owned(), findings);
     let all: u32 = row.counts.values().sum();
@@ -260,11 +199,8 @@ fn opinion(row: &Row) -> Vec<Cell> {
         .filter(|(state, _)| state.impact() == Impact::None)
         .map(|(_, count)| count)
         .sum();
-    let peers = if row.own.is_some() {
-        format!("{well} of {all} well")
-    } else {
-        NOTHING.to_owned()
-    };
+    let peers =
+        if row.own.is_some() { format!("{well} of {all} well") } else { NOTHING.to_owned() };
     vec![
         plain(name),
         plain(row.subnet.to_string()),
@@ -277,35 +213,19 @@ fn opinion(row: &Row) -> Vec<Cell> {
 }
 
 fn findings(own: &view::Own) -> String {
-    let kinds = [
-        (own.broken, "broken"),
-        (own.degraded, "degraded"),
-        (own.risks, "risk"),
-    ];
+    let kinds = [(own.broken, "broken"), (own.degraded, "degraded"), (own.risks, "risk")];
     let counts: Vec<String> = kinds
         .iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, kind)| format!("{count} {kind}"))
         .collect();
-    let gravest = own
-        .gravest
-        .as_ref()
-        .map(|check| format!(": {check}"))
-        .unwrap_or_default();
-    if counts.is_empty() {
-        "none".to_owned()
-    } else {
-        format!("{}{gravest}", counts.join(", "))
-    }
+    let gravest = own.gravest.as_ref().map(|check| format!(": {check}")).unwrap_or_default();
+    if counts.is_empty() { "none".to_owned() } else { format!("{}{gravest}", counts.join(", ")) }
 }
 
 fn summary(peers: &Peers) -> String {
     let all: Vec<&view::PeerView> = peers.peers.iter().flat_map(|peer| &peer.verdicts).collect();
-    let count = |impact: Impact| {
-        all.iter()
-            .filter(|peer| peer.state.impact() == impact)
-            .count()
-    };
+    let count = |impact: Impact| all.iter().filter(|peer| peer.state.impact() == impact).count();
     let unknown = match count(Impact::Unknown) {
         0 => String::new(),
         number => format!(", {number} unknown"),

@@ -34,10 +34,7 @@ pub(super) fn parse(target: &str) -> Option<Port> {
         None => host,
     };
     let port = port.parse().ok().filter(|port| *port > 0)?;
-    (!host.is_empty()).then(|| Port {
-        host: host.to_owned(),
-        port,
-    })
+    (!host.is_empty()).then(|| Port { host: host.to_owned(), port })
 }
 
 /// Traces the path to the port step by step, and opens a TCP connection to the port. Calls `told` with each step as soon as the step is complete.
@@ -70,10 +67,7 @@ pub(super) fn probe(port: &Port, subnet_file: &Path, mut told: impl FnMut(&Step)
         let bridge = bridge(subnet_file, to.ip());
         tell(as_pod(to, bridge, is_open));
     }
-    let ends_at = steps
-        .iter()
-        .find(|step| step.outcome == Outcome::Failed)
-        .map(|step| step.name);
+    let ends_at = steps.iter().find(|step| step.outcome == Outcome::Failed).map(|step| step.name);
     let (sentence, next) = match path {
         Some(path) if path.ends_at.is_some() => (path.sentence, path.next),
         _ => end(port, address, ends_at),
@@ -104,12 +98,7 @@ fn path(subnet_file: &Path, to: IpAddr) -> Option<Probe> {
 }
 
 fn step(name: StepName, outcome: Outcome, text: impl Into<String>) -> Step {
-    Step {
-        name,
-        outcome,
-        text: text.into(),
-        questions: Vec::new(),
-    }
+    Step { name, outcome, text: text.into(), questions: Vec::new() }
 }
 
 /// Returns the address of the host. If the host has several addresses, returns the first address, which most programs use.
@@ -117,25 +106,16 @@ fn resolved(port: &Port, tell: &mut impl FnMut(Step)) -> Option<SocketAddr> {
     if let Ok(address) = port.host.parse::<IpAddr>() {
         return Some(SocketAddr::new(address, port.port));
     }
-    let found: Result<Vec<SocketAddr>, _> = (port.host.as_str(), port.port)
-        .to_socket_addrs()
-        .map(Iterator::collect);
+    let found: Result<Vec<SocketAddr>, _> =
+        (port.host.as_str(), port.port).to_socket_addrs().map(Iterator::collect);
     let (outcome, text, first) = match found {
         Ok(all) if !all.is_empty() => {
             let mut addresses: Vec<String> = all.iter().map(|to| to.ip().to_string()).collect();
             addresses.dedup();
             (Outcome::Ok, addresses.join(", "), all.first().copied())
         }
-        Ok(_) => (
-            Outcome::Failed,
-            "the host name has no address".to_owned(),
-            None,
-        ),
-        Err(error) => (
-            Outcome::Failed,
-            format!("this node's resolver: {error}"),
-            None,
-        ),
+        Ok(_) => (Outcome::Failed, "the host name has no address".to_owned(), None),
+        Err(error) => (Outcome::Failed, format!("this node's resolver: {error}"), None),
     };
     tell(step(StepName::Name, outcome, text));
     first
@@ -157,17 +137,10 @@ fn route(to: SocketAddr) -> Result<Step> {
         Fate::Dropped(Some(hop)) => step(
             StepName::Route,
             Outcome::Failed,
-            format!(
-                "a route drops the packet: {} in table {}",
-                hop.net, hop.table
-            ),
+            format!("a route drops the packet: {} in table {}", hop.net, hop.table),
         ),
         Fate::Dropped(None) => step(StepName::Route, Outcome::Failed, "a route drops the packet"),
-        Fate::NoRoute => step(
-            StepName::Route,
-            Outcome::Failed,
-            "no route leads to the address",
-        ),
+        Fate::NoRoute => step(StepName::Route, Outcome::Failed, "no route leads to the address"),
     })
 }
 
@@ -187,10 +160,7 @@ fn connected(name: StepName, to: SocketAddr, outcome: io::Result<Duration>) -> S
         Ok(time) => step(
             name,
             Outcome::Ok,
-            format!(
-                "{to} accepts the connection after {:.1} ms",
-                time.as_secs_f64() * 1000.0
-            ),
+            format!("{to} accepts the connection after {:.1} ms", time.as_secs_f64() * 1000.0),
         ),
         Err(error) => step(name, Outcome::Failed, refusal(to, &error)),
     }
@@ -233,17 +203,12 @@ fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
             format!("not tried: no device has the address {bridge} before the first pod starts"),
         ),
         // A port that is closed for this node proves nothing about pods.
-        Err(_) if !is_open => step(
-            StepName::PodConnection,
-            Outcome::NotAsked,
-            format!("also fails from {bridge}"),
-        ),
+        Err(_) if !is_open => {
+            step(StepName::PodConnection, Outcome::NotAsked, format!("also fails from {bridge}"))
+        }
         outcome => {
             let shown = connected(StepName::PodConnection, to, outcome);
-            Step {
-                text: format!("from {bridge}: {}", shown.text),
-                ..shown
-            }
+            Step { text: format!("from {bridge}: {}", shown.text), ..shown }
         }
     }
 }
@@ -299,12 +264,7 @@ mod tests {
 
     #[test]
     fn only_hosts_with_a_port_are_ports() {
-        let port = |host: &str, port| {
-            Some(Port {
-                host: host.to_owned(),
-                port,
-            })
-        };
+        let port = |host: &str, port| Some(Port { host: host.to_owned(), port });
         for (target, want) in [
             ("example.org:443", port("example.org", 443)),
             ("10.96.0.10:53", port("10.96.0.10", 53)),
@@ -335,10 +295,8 @@ mod tests {
     #[test]
     fn port_is_open_or_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = Port {
-            host: "127.0.0.1".to_owned(),
-            port: listener.local_addr().unwrap().port(),
-        };
+        let port =
+            Port { host: "127.0.0.1".to_owned(), port: listener.local_addr().unwrap().port() };
         let outcomes = |probe: &Probe| -> Vec<(StepName, Outcome)> {
             let of = |step: &Step| (step.name, step.outcome);
             probe.steps.iter().map(of).collect()
@@ -359,17 +317,11 @@ mod tests {
         let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let any_port: SocketAddr = "127.0.0.1:0".parse().unwrap();
         held.bind(&any_port.into()).unwrap();
-        let port = Port {
-            port: held.local_addr().unwrap().as_socket().unwrap().port(),
-            ..port
-        };
+        let port = Port { port: held.local_addr().unwrap().as_socket().unwrap().port(), ..port };
         let closed = tried(&port, "");
         assert_eq!(
             outcomes(&closed)[1..],
-            [
-                (StepName::Connection, Outcome::Failed),
-                (StepName::PodConnection, Outcome::NotAsked)
-            ]
+            [(StepName::Connection, Outcome::Failed), (StepName::PodConnection, Outcome::NotAsked)]
         );
         assert_eq!(closed.ends_at, Some(StepName::Connection));
         assert!(closed.steps[1].text.contains("refuses"), "{closed:?}");
@@ -377,10 +329,7 @@ mod tests {
 
     #[test]
     fn unknown_name_ends_it() {
-        let port = Port {
-            host: "no-such-host.invalid".to_owned(),
-            port: 80,
-        };
+        let port = Port { host: "no-such-host.invalid".to_owned(), port: 80 };
         let probe = tried(&port, "");
         assert_eq!(probe.ends_at, Some(StepName::Name));
         assert_eq!(probe.steps.len(), 1);

@@ -17,16 +17,11 @@ const MAX_LISTED: usize = 30;
 const MAX_REASONS: usize = 5;
 
 pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
-    let (well, wrong): (Vec<&Object>, Vec<&Object>) = routes
-        .objects
-        .iter()
-        .partition(|object| object.state == ObjectState::InSync);
+    let (well, wrong): (Vec<&Object>, Vec<&Object>) =
+        routes.objects.iter().partition(|object| object.state == ObjectState::InSync);
     let counted = !all && well.len() > MAX_LISTED;
     let mut out = Vec::new();
-    let mut rows: Vec<Vec<Cell>> = wrong
-        .iter()
-        .map(|object| exception(object, screen))
-        .collect();
+    let mut rows: Vec<Vec<Cell>> = wrong.iter().map(|object| exception(object, screen)).collect();
     if counted {
         rows.extend(counts(&well, if wrong.is_empty() { "" } else { " more" }));
     } else {
@@ -44,12 +39,7 @@ pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
     }
     out.extend(reasons(&wrong));
     out.extend(foreign(&routes.foreign, all, screen));
-    out.extend(
-        routes
-            .rules
-            .as_ref()
-            .map(|rules| format!("rules: {}", rules_text(rules))),
-    );
+    out.extend(routes.rules.as_ref().map(|rules| format!("rules: {}", rules_text(rules))));
     out.push(summary(routes, screen));
     out.join("\n\n")
 }
@@ -63,11 +53,7 @@ fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
         ObjectState::Different => "different",
         ObjectState::Refused => "refused",
     };
-    let found = object
-        .found
-        .as_ref()
-        .map(|found| format!("there is {found}"))
-        .unwrap_or_default();
+    let found = object.found.as_ref().map(|found| format!("there is {found}")).unwrap_or_default();
     vec![
         plain(word(object.kind)),
         plain(&object.text),
@@ -79,20 +65,15 @@ fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
 
 /// Returns the reasons why the kernel refused objects. The text lists the reasons below the table, because the reasons are long and often apply to many objects.
 fn reasons(wrong: &[&Object]) -> Option<String> {
-    let all: BTreeSet<&str> = wrong
-        .iter()
-        .filter_map(|object| object.why.as_deref())
-        .collect();
+    let all: BTreeSet<&str> = wrong.iter().filter_map(|object| object.why.as_deref()).collect();
     let mut lines: Vec<String> = all
         .iter()
         .take(MAX_REASONS)
         .map(|why| format!("refused: {}", printable::line(why)))
         .collect();
     if all.len() > MAX_REASONS {
-        lines.push(format!(
-            "and for {} more reasons (-o json lists them)",
-            all.len() - MAX_REASONS
-        ));
+        lines
+            .push(format!("and for {} more reasons (-o json lists them)", all.len() - MAX_REASONS));
     }
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
@@ -106,44 +87,25 @@ fn counts(well: &[&Object], more: &str) -> Vec<Vec<Cell>> {
     counts
         .into_iter()
         .map(|(kind, count)| {
-            vec![
-                plain(word(kind)),
-                faint(format!("{count}{more}")),
-                plain(""),
-                plain("in sync"),
-            ]
+            vec![plain(word(kind)), faint(format!("{count}{more}")), plain(""), plain("in sync")]
         })
         .collect()
 }
 
 /// Renders objects that are not flannel's. Renders only the number of routes to this node's own pods, unless `all` is set.
 fn foreign(objects: &[Foreign], all: bool, screen: Screen) -> Option<String> {
-    let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) = objects
-        .iter()
-        .partition(|other| other.conflicts_with.is_empty());
-    let (own, others): (Vec<&Foreign>, Vec<&Foreign>) = harmless
-        .into_iter()
-        .partition(|other| other.own_subnet && !all);
+    let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) =
+        objects.iter().partition(|other| other.conflicts_with.is_empty());
+    let (own, others): (Vec<&Foreign>, Vec<&Foreign>) =
+        harmless.into_iter().partition(|other| other.own_subnet && !all);
     let sign = if screen.has_signs() { "✗ " } else { "" };
     let impact = |other: &Foreign| {
-        (
-            format!("{sign}conflicts with {}", other.conflicts_with.join(", ")),
-            Some(Style::Bad),
-        )
+        (format!("{sign}conflicts with {}", other.conflicts_with.join(", ")), Some(Style::Bad))
     };
-    let row = |other: &Foreign| {
-        vec![
-            plain(word(other.kind)),
-            plain(&other.text),
-            plain(&other.by),
-        ]
-    };
-    let harmful = harmful
-        .iter()
-        .map(|other| row(other).into_iter().chain([impact(other)]).collect());
-    let rows: Vec<Vec<Cell>> = harmful
-        .chain(others.iter().map(|other| row(other)))
-        .collect();
+    let row = |other: &Foreign| vec![plain(word(other.kind)), plain(&other.text), plain(&other.by)];
+    let harmful =
+        harmful.iter().map(|other| row(other).into_iter().chain([impact(other)]).collect());
+    let rows: Vec<Vec<Cell>> = harmful.chain(others.iter().map(|other| row(other))).collect();
     let own = (!own.is_empty()).then(|| {
         format!(
             "{} more inside this node's own subnet, such as routes to its pods (--all)",
@@ -160,28 +122,15 @@ fn routes(count: usize) -> String {
 }
 
 fn rules_text(rules: &Rules) -> String {
-    let what = if rules.what.is_empty() {
-        "none wanted".to_owned()
-    } else {
-        rules.what.join(", ")
-    };
-    let state = if rules.in_place {
-        "in place".into()
-    } else {
-        printable::value(&rules.trouble)
-    };
+    let what = if rules.what.is_empty() { "none wanted".to_owned() } else { rules.what.join(", ") };
+    let state = if rules.in_place { "in place".into() } else { printable::value(&rules.trouble) };
     format!("{}: {what}; {state}", rules.with)
 }
 
 /// Returns the last line: the number of objects in sync, and the objects that are not in sync.
 fn summary(routes: &Routes, screen: Screen) -> String {
-    let count = |state: ObjectState| {
-        routes
-            .objects
-            .iter()
-            .filter(|object| object.state == state)
-            .count()
-    };
+    let count =
+        |state: ObjectState| routes.objects.iter().filter(|object| object.state == state).count();
     let all = routes.objects.len();
     let objects = format!("{all} object{}", if all == 1 { "" } else { "s" });
     let mut wrong: Vec<String> = [
@@ -204,12 +153,7 @@ fn summary(routes: &Routes, screen: Screen) -> String {
         }
     };
     let mut parts = vec![right];
-    match routes
-        .foreign
-        .iter()
-        .filter(|other| !other.conflicts_with.is_empty())
-        .count()
-    {
+    match routes.foreign.iter().filter(|other| !other.conflicts_with.is_empty()).count() {
         0 => {}
         1 => parts.push("one foreign object conflicts".to_owned()),
         count => parts.push(format!("{count} foreign objects conflict")),
@@ -217,19 +161,12 @@ fn summary(routes: &Routes, screen: Screen) -> String {
     if routes.rules.as_ref().is_some_and(|rules| !rules.in_place) {
         parts.push("the traffic rules are not in place".to_owned());
     }
-    let style = if routes.is_broken() {
-        Style::Bad
-    } else {
-        Style::Good
-    };
+    let style = if routes.is_broken() { Style::Bad } else { Style::Good };
     screen.styled(style, parts.join("; "))
 }
 
 fn holder(object: &Object) -> String {
-    object
-        .holder
-        .as_ref()
-        .map_or_else(|| "this node".to_owned(), Holder::title)
+    object.holder.as_ref().map_or_else(|| "this node".to_owned(), Holder::title)
 }
 
 fn word(kind: ObjectKind) -> &'static str {

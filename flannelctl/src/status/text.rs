@@ -29,23 +29,17 @@ pub(super) fn is_broken(status: &Status) -> bool {
 
 /// Returns the unexplained findings of severity `broken` or `degraded`.
 fn broken(node: &Node) -> Vec<&Finding> {
-    causes(node)
-        .filter(|finding| finding.severity != Severity::Risk)
-        .collect()
+    causes(node).filter(|finding| finding.severity != Severity::Risk).collect()
 }
 
 fn causes(node: &Node) -> impl Iterator<Item = &Finding> {
-    node.findings
-        .iter()
-        .flatten()
-        .filter(|finding| finding.explained_by.is_none())
+    node.findings.iter().flatten().filter(|finding| finding.explained_by.is_none())
 }
 
 /// Returns the peers that packets do not reach; an empty list if the doctor has reported, because its findings name such peers.
 fn cut(node: &Node) -> Vec<&probing::view::PeerView> {
     let all = node.mesh.iter().flat_map(|mesh| &mesh.peers);
-    all.filter(|peer| node.findings.is_none() && peer.state.impact() == Impact::All)
-        .collect()
+    all.filter(|peer| node.findings.is_none() && peer.state.impact() == Impact::All).collect()
 }
 
 pub(super) fn text(status: &Status, now: Timestamp, screen: Screen) -> String {
@@ -90,10 +84,7 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
         ),
         screen,
     );
-    let reasons = report
-        .text
-        .lines()
-        .map(|line| format!("    {}", printable::line(line)));
+    let reasons = report.text.lines().map(|line| format!("    {}", printable::line(line)));
     std::iter::once(first)
         .chain(reasons)
         .chain([format!("  {DOCTOR}")])
@@ -104,16 +95,12 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
 /// Renders the first line of the status text.
 fn sentence(well: bool, text: &str, screen: Screen) -> String {
     match (screen.has_signs(), well) {
-        (true, true) => format!(
-            "{} {}",
-            screen.styled(Style::Good, "✓"),
-            screen.styled(Style::Strong, text)
-        ),
-        (true, false) => format!(
-            "{} {}",
-            screen.styled(Style::Bad, "✗"),
-            screen.styled(Style::Strong, text)
-        ),
+        (true, true) => {
+            format!("{} {}", screen.styled(Style::Good, "✓"), screen.styled(Style::Strong, text))
+        }
+        (true, false) => {
+            format!("{} {}", screen.styled(Style::Bad, "✗"), screen.styled(Style::Strong, text))
+        }
         (false, _) => text.to_owned(),
     }
 }
@@ -139,22 +126,14 @@ fn running(node: &Node, screen: Screen) -> String {
 /// Renders the node's name and state, with flanneld's version on the right.
 fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
     let name = printable::value(&node.node);
-    let count = |severity| {
-        broken(node)
-            .iter()
-            .filter(|finding| finding.severity == severity)
-            .count()
-    };
+    let count =
+        |severity| broken(node).iter().filter(|finding| finding.severity == severity).count();
     // The headline counts degraded findings only if nothing is broken.
     let (number, word) = match count(Severity::Broken) + cut(node).len() {
         0 => (count(Severity::Degraded), Severity::Degraded),
         number => (number, Severity::Broken),
     };
-    let state = match (
-        node.readiness.silent.is_some(),
-        node.readiness.ready,
-        number,
-    ) {
+    let state = match (node.readiness.silent.is_some(), node.readiness.ready, number) {
         (true, ..) => format!("flanneld hangs on {name}"),
         (_, false, _) => format!("{name} is not ready"),
         (_, true, 0) => format!("{name} is ready"),
@@ -172,11 +151,7 @@ fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
     format!(
         "{}{}{}",
         sentence(is_well, &state, screen),
-        if screen.width().is_some_and(is_narrow) {
-            "\n  ".to_owned()
-        } else {
-            " ".repeat(gap)
-        },
+        if screen.width().is_some_and(is_narrow) { "\n  ".to_owned() } else { " ".repeat(gap) },
         screen.styled(Style::Faint, version)
     )
 }
@@ -196,27 +171,16 @@ fn problems(node: &Node, screen: Screen) -> Vec<String> {
     let findings = broken(node)
         .into_iter()
         .map(|finding| problem(finding.severity, &finding_text(finding, node.at)));
-    let cut = cut(node)
-        .into_iter()
-        .map(|peer| problem(Severity::Broken, &peer_text(peer)));
+    let cut = cut(node).into_iter().map(|peer| problem(Severity::Broken, &peer_text(peer)));
     let risks = causes(node)
         .filter(|finding| finding.severity == Severity::Risk)
         .map(|finding| problem(finding.severity, &finding_text(finding, node.at)));
-    let hangs = node
-        .readiness
-        .silent
-        .iter()
-        .map(|text| line("hangs", text, screen));
+    let hangs = node.readiness.silent.iter().map(|text| line("hangs", text, screen));
     let reasons = node.readiness.reasons.iter().map(|reason| {
         let text = format!("{}: {}", reason.condition, reason.text);
         line("not ready", &text, screen)
     });
-    findings
-        .chain(cut)
-        .chain(risks)
-        .chain(hangs)
-        .chain(reasons)
-        .collect()
+    findings.chain(cut).chain(risks).chain(hangs).chain(reasons).collect()
 }
 
 /// Returns one line each for subnet, address, store, kernel, rules, peers and other details of the node.

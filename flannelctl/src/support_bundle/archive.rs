@@ -29,22 +29,14 @@ impl Archive {
     /// # Errors
     /// Returns an error if the file already exists, or if creating the file fails.
     pub(super) fn create(path: &Path, folder: &str) -> Result<Archive> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.with_context(|| {
             format!(
                 "cannot create {}; choose another file with --file, or standard output with --file=-",
                 path.display()
             )
         })?;
-        Ok(Archive::to(
-            Box::new(file),
-            path.display().to_string(),
-            folder,
-        ))
+        Ok(Archive::to(Box::new(file), path.display().to_string(), folder))
     }
 
     /// Creates an archive on standard output.
@@ -70,19 +62,14 @@ impl Archive {
     /// Returns an error if the archive cannot be written.
     pub(super) fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX);
-        let bytes = text
-            .as_bytes()
-            .get(..text.len().min(room))
-            .unwrap_or_default();
+        let bytes = text.as_bytes().get(..text.len().min(room)).unwrap_or_default();
         self.left -= bytes.len() as u64;
         let mut header = Header::new_gnu();
         header.set_entry_type(EntryType::Regular);
         header.set_size(bytes.len() as u64);
         header.set_mode(0o600);
         header.set_mtime(self.now);
-        let added = self
-            .builder
-            .append_data(&mut header, format!("{}/{name}", self.folder), bytes);
+        let added = self.builder.append_data(&mut header, format!("{}/{name}", self.folder), bytes);
         added.with_context(|| format!("cannot write {}", self.place))
     }
 
@@ -137,10 +124,7 @@ mod tests {
         archive.add("more", &big).unwrap();
         archive.add("none", "text").unwrap();
         assert!(archive.finish().unwrap() < 20_000_000);
-        assert_eq!(
-            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let mut read = tar::Archive::new(flate2::read::GzDecoder::new(File::open(&path).unwrap()));
         let found: Vec<(String, usize)> = read
             .entries()
@@ -152,16 +136,9 @@ mod tests {
                 (entry.path().unwrap().display().to_string(), text.len())
             })
             .collect();
-        let want = [
-            ("b/a/one.txt", 4),
-            ("b/big", 15_000_000),
-            ("b/more", 3_999_996),
-            ("b/none", 0),
-        ];
+        let want =
+            [("b/a/one.txt", 4), ("b/big", 15_000_000), ("b/more", 3_999_996), ("b/none", 0)];
         assert_eq!(found, want.map(|(name, size)| (name.to_owned(), size)));
-        assert!(
-            Archive::create(&path, "b").is_err(),
-            "nothing is overwritten"
-        );
+        assert!(Archive::create(&path, "b").is_err(), "nothing is overwritten");
     }
 }

@@ -91,11 +91,7 @@ impl fmt::Display for Missing {
             }
             Self::Run { command, cause } => write!(f, "{command}: {cause}"),
             Self::Hangs { command } => write!(f, "{command}: did not end within {TIMEOUT:?}"),
-            Self::Fails {
-                command,
-                status,
-                stderr,
-            } => write!(f, "{command}: {status}: {stderr}"),
+            Self::Fails { command, status, stderr } => write!(f, "{command}: {status}: {stderr}"),
         }
     }
 }
@@ -121,42 +117,28 @@ fn file(path: &Path) -> Result<String, Missing> {
             .read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map(cut).map_err(|cause| Missing::File {
-        path: path.to_owned(),
-        cause,
-    })
+    read().map(cut).map_err(|cause| Missing::File { path: path.to_owned(), cause })
 }
 
 /// Returns the end of the log of a daemon that runs in a pod. `before` selects the log of an earlier container; 0 is the newest container.
 fn pod_log(places: &Places, before: usize) -> Result<String, Missing> {
     let path = daemon_logs(places).into_iter().nth(before);
-    let path = path.ok_or_else(|| Missing::PodLog {
-        folder: places.pod_logs.clone(),
-    })?;
+    let path = path.ok_or_else(|| Missing::PodLog { folder: places.pod_logs.clone() })?;
     let read = || -> io::Result<Vec<u8>> {
-        let mut file = file::open(
-            &behind(&path),
-            OpenOptions::new().read(true),
-            Links::Refused,
-        )?;
+        let mut file = file::open(&behind(&path), OpenOptions::new().read(true), Links::Refused)?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LIMIT)))?;
         let mut bytes = Vec::new();
         file.take(LIMIT).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map(cut).map_err(|cause| Missing::File {
-        path: path.clone(),
-        cause,
-    })
+    read().map(cut).map_err(|cause| Missing::File { path: path.clone(), cause })
 }
 
 /// Returns the target of kubelet's link if the target is a log of Docker, or otherwise the path itself.
 fn behind(path: &Path) -> PathBuf {
     let target = std::fs::canonicalize(path).ok();
-    target
-        .filter(|target| target.starts_with(DOCKERS))
-        .unwrap_or_else(|| path.to_owned())
+    target.filter(|target| target.starts_with(DOCKERS)).unwrap_or_else(|| path.to_owned())
 }
 
 async fn program(words: &[&str]) -> Result<String, Missing> {
@@ -165,20 +147,10 @@ async fn program(words: &[&str]) -> Result<String, Missing> {
     // Variables of this process may contain secrets, so the program gets only PATH and a locale.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
     let mut command = Command::new(name);
-    command
-        .args(args)
-        .env_clear()
-        .env("PATH", path)
-        .env("LC_ALL", "C.UTF-8");
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    let mut child = command.spawn().map_err(|cause| Missing::Run {
-        command: command_line(),
-        cause,
-    })?;
+    command.args(args).env_clear().env("PATH", path).env("LC_ALL", "C.UTF-8");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child =
+        command.spawn().map_err(|cause| Missing::Run { command: command_line(), cause })?;
     let (out, errors) = (child.stdout.take(), child.stderr.take());
     let run = async {
         let (out, errors) = tokio::join!(read(out), read(errors));
@@ -186,12 +158,9 @@ async fn program(words: &[&str]) -> Result<String, Missing> {
         let code = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
         (out, errors, code.ok().and_then(Result::ok))
     };
-    let (out, errors, code) =
-        tokio::time::timeout(TIMEOUT, run)
-            .await
-            .map_err(|_| Missing::Hangs {
-                command: command_line(),
-            })?;
+    let (out, errors, code) = tokio::time::timeout(TIMEOUT, run)
+        .await
+        .map_err(|_| Missing::Hangs { command: command_line() })?;
     let (out, errors) = (cut(out), cut(errors));
     match code {
         Some(status) if !status.success() && out.is_empty() => Err(Missing::Fails {
@@ -219,11 +188,7 @@ fn cut(mut bytes: Vec<u8>) -> String {
     let whole = bytes.len();
     bytes.truncate(limit);
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    if whole > limit {
-        format!("{text}\n--- cut off here\n")
-    } else {
-        text
-    }
+    if whole > limit { format!("{text}\n--- cut off here\n") } else { text }
 }
 
 #[cfg(test)]
@@ -241,24 +206,14 @@ mod tests {
                 .contains("no-such-program")
         );
         assert!(
-            program(&["ls", "/no/such"])
-                .await
-                .unwrap_err()
-                .to_string()
-                .contains("No such file")
+            program(&["ls", "/no/such"]).await.unwrap_err().to_string().contains("No such file")
         );
         let flood = program(&["yes"]).await.unwrap();
-        assert!(
-            flood.len() < 5 << 20 && flood.contains("--- cut off here"),
-            "{}",
-            flood.len()
-        );
+        assert!(flood.len() < 5 << 20 && flood.contains("--- cut off here"), "{}", flood.len());
         // The program gets no variable of this process except PATH.
         let variables = program(&["env"]).await.unwrap();
         assert!(
-            variables
-                .lines()
-                .all(|line| line.starts_with("PATH=") || line.starts_with("LC_ALL=")),
+            variables.lines().all(|line| line.starts_with("PATH=") || line.starts_with("LC_ALL=")),
             "{variables}"
         );
     }
@@ -266,36 +221,19 @@ mod tests {
     #[test]
     fn pod_log_is_read_from_its_end() {
         let folder = tempfile::tempdir().unwrap();
-        let places = Places {
-            pod_logs: folder.path().into(),
-            ..Places::default()
-        };
-        assert!(
-            pod_log(&places, 0)
-                .unwrap_err()
-                .to_string()
-                .contains("no log of a flannel pod")
-        );
-        let log = folder
-            .path()
-            .join("kube-flannel_kube-flannel-ds-abcde_0f/kube-flannel");
+        let places = Places { pod_logs: folder.path().into(), ..Places::default() };
+        assert!(pod_log(&places, 0).unwrap_err().to_string().contains("no log of a flannel pod"));
+        let log = folder.path().join("kube-flannel_kube-flannel-ds-abcde_0f/kube-flannel");
         std::fs::create_dir_all(&log).unwrap();
         std::fs::write(log.join("0.log"), "x".repeat(5 << 20) + "the end").unwrap();
         let before = std::time::SystemTime::now() - Duration::from_secs(60);
         std::fs::write(log.join("1.log"), "the last words").unwrap();
-        let file = std::fs::File::options()
-            .append(true)
-            .open(log.join("1.log"))
-            .unwrap();
+        let file = std::fs::File::options().append(true).open(log.join("1.log")).unwrap();
         file.set_modified(before).unwrap();
         assert_eq!(pod_log(&places, 1).unwrap(), "the last words");
         assert!(pod_log(&places, 2).is_err());
         let text = pod_log(&places, 0).unwrap();
-        assert!(
-            text.len() == 4 << 20 && text.ends_with("the end"),
-            "{}",
-            text.len()
-        );
+        assert!(text.len() == 4 << 20 && text.ends_with("the end"), "{}", text.len());
     }
 
     #[tokio::test]
@@ -304,10 +242,7 @@ mod tests {
         let env = folder.path().join("subnet.env");
         std::fs::write(&env, "FLANNEL_MTU=1450\n").unwrap();
         let ask = async |source: Source| item(&Item { name: "x", source }, &env).await;
-        assert_eq!(
-            ask(Source::Suffixed("")).await.unwrap(),
-            "FLANNEL_MTU=1450\n"
-        );
+        assert_eq!(ask(Source::Suffixed("")).await.unwrap(), "FLANNEL_MTU=1450\n");
         assert!(
             ask(Source::Suffixed(".ended"))
                 .await
@@ -316,12 +251,6 @@ mod tests {
                 .contains("subnet.env.ended")
         );
         assert!(ask(Source::Daemon("/status")).await.is_err());
-        assert!(
-            ask(Source::File("/dev/zero"))
-                .await
-                .unwrap_err()
-                .to_string()
-                .contains("regular")
-        );
+        assert!(ask(Source::File("/dev/zero")).await.unwrap_err().to_string().contains("regular"));
     }
 }

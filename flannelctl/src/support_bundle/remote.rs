@@ -22,10 +22,7 @@ const LINES: i64 = 5000;
 /// Maximum size of one file of the bundle, in bytes.
 const LIMIT: u64 = 4 << 20;
 /// File names for the logs of the daemon's container. `true` selects the log of the previous container.
-const LOGS: [(&str, bool); 2] = [
-    ("flanneld/pod.log", false),
-    ("flanneld/pod-previous.log", true),
-];
+const LOGS: [(&str, bool); 2] = [("flanneld/pod.log", false), ("flanneld/pod-previous.log", true)];
 
 /// Names and contents of the bundle's files.
 pub(super) type Files = Vec<(String, String)>;
@@ -88,9 +85,8 @@ fn unpacked(bytes: &[u8]) -> Result<Files> {
         let mut parts = path.components();
         parts.next();
         let name = parts.as_path();
-        let is_plain = name
-            .components()
-            .all(|part| matches!(part, std::path::Component::Normal(_)));
+        let is_plain =
+            name.components().all(|part| matches!(part, std::path::Component::Normal(_)));
         let Some(name) = name.to_str().filter(|name| is_plain && !name.is_empty()) else {
             continue;
         };

@@ -54,11 +54,7 @@ fn line(line: &str) -> String {
 fn names(lower: &str) -> Vec<(usize, usize)> {
     let mut found: Vec<(usize, usize)> = NAMES
         .iter()
-        .flat_map(|name| {
-            lower
-                .match_indices(name)
-                .map(|(at, name)| (at, at + name.len()))
-        })
+        .flat_map(|name| lower.match_indices(name).map(|(at, name)| (at, at + name.len())))
         .collect();
     found.sort_unstable();
     found
@@ -68,20 +64,15 @@ fn names(lower: &str) -> Vec<(usize, usize)> {
 fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
     let rest = line.get(from..)?;
     let sign = rest.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
-    let (first, blanks) = (
-        rest.get(sign..)?.chars().next()?,
-        rest.get(..sign)?.contains(' '),
-    );
+    let (first, blanks) = (rest.get(sign..)?.chars().next()?, rest.get(..sign)?.contains(' '));
     let behind = match first {
         ':' | '=' => sign + 1,
         // The value follows after a blank, as in `Bearer abc` or `--etcd-password abc`.
         _ if blanks => sign,
         _ => return None,
     };
-    let begin = behind
-        + rest
-            .get(behind..)?
-            .find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
+    let begin =
+        behind + rest.get(behind..)?.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;
     // A quoted value ends at the quote, an unquoted value at the end of the word. A secret may contain any other character.
     let quoted = rest.get(behind..begin)?.contains(['"', '\'']);
     let ends = |c: char| {
@@ -108,10 +99,7 @@ fn user(line: &str) -> String {
         let end = after
             .find(|c: char| c.is_whitespace() || matches!(c, '"' | '\''))
             .unwrap_or(after.len());
-        let end = after
-            .get(..end)
-            .and_then(|word| word.find("://"))
-            .unwrap_or(end);
+        let end = after.get(..end).and_then(|word| word.find("://")).unwrap_or(end);
         let (authority, tail) = after.split_at_checked(end).unwrap_or((after, ""));
         match authority.rsplit_once('@') {
             Some((_, host)) => out.push_str(&format!("***@{host}")),
@@ -131,39 +119,18 @@ mod tests {
     #[test]
     fn secrets_are_taken_out() {
         for (text, want) in [
-            (
-                "etcdPassword:s3,cret) etcdUsername:u",
-                "etcdPassword:*** etcdUsername:u",
-            ),
+            ("etcdPassword:s3,cret) etcdUsername:u", "etcdPassword:*** etcdUsername:u"),
             (r#""password": "s3, cret""#, r#""password": "***""#),
-            (
-                "https://user:s3/cret@10.0.0.1:2379/x",
-                "https://***@10.0.0.1:2379/x",
-            ),
-            (
-                r#""Authorization": "Basic s3cret""#,
-                r#""Authorization": "***""#,
-            ),
-            (
-                "etcdPassword:s3cret etcdUsername:u",
-                "etcdPassword:*** etcdUsername:u",
-            ),
+            ("https://user:s3/cret@10.0.0.1:2379/x", "https://***@10.0.0.1:2379/x"),
+            (r#""Authorization": "Basic s3cret""#, r#""Authorization": "***""#),
+            ("etcdPassword:s3cret etcdUsername:u", "etcdPassword:*** etcdUsername:u"),
             ("--etcd-password=s3cret --x", "--etcd-password=*** --x"),
             ("--etcd-password s3cret", "--etcd-password ***"),
-            (
-                r#"{"password": "s3cret", "a": 1}"#,
-                r#"{"password": "***", "a": 1}"#,
-            ),
+            (r#"{"password": "s3cret", "a": 1}"#, r#"{"password": "***", "a": 1}"#),
             (r#"{\"Token\":\"s3cret\"}"#, r#"{\"Token\":\"***\"}"#),
             ("Authorization: Bearer s3cret", "Authorization: ***"),
-            (
-                "authorization: Basic s3cret\nnext",
-                "authorization: ***\nnext",
-            ),
-            (
-                "http://user:s3cret@10.0.0.1:2379,http://b",
-                "http://***@10.0.0.1:2379,http://b",
-            ),
+            ("authorization: Basic s3cret\nnext", "authorization: ***\nnext"),
+            ("http://user:s3cret@10.0.0.1:2379,http://b", "http://***@10.0.0.1:2379,http://b"),
             ("PSK = s3cret\nnext", "PSK = ***\nnext"),
             ("the password", "the password"),
             ("tokens are renewed", "tokens are renewed"),

@@ -33,11 +33,7 @@ impl Source {
             Source::Suffixed(end) => suffixed(subnet_file, end).display().to_string(),
             Source::File(path) => (*path).to_owned(),
             Source::PodLog(before) => {
-                let which = if *before == 0 {
-                    "the newest"
-                } else {
-                    "the previous one"
-                };
+                let which = if *before == 0 { "the newest" } else { "the previous one" };
                 format!("/var/log/pods/*_kube-flannel-ds-*/kube-flannel/*.log, {which}")
             }
             Source::Program(words) => words.join(" "),
@@ -53,24 +49,15 @@ pub(super) fn suffixed(subnet_file: &Path, end: &str) -> PathBuf {
 }
 
 const fn daemon(name: &'static str, target: &'static str) -> Item {
-    Item {
-        name,
-        source: Source::Daemon(target),
-    }
+    Item { name, source: Source::Daemon(target) }
 }
 
 const fn file(name: &'static str, path: &'static str) -> Item {
-    Item {
-        name,
-        source: Source::File(path),
-    }
+    Item { name, source: Source::File(path) }
 }
 
 const fn program(name: &'static str, words: &'static [&'static str]) -> Item {
-    Item {
-        name,
-        source: Source::Program(words),
-    }
+    Item { name, source: Source::Program(words) }
 }
 
 pub(super) const WANTED: &[Item] = &[
@@ -80,68 +67,28 @@ pub(super) const WANTED: &[Item] = &[
     daemon("flanneld/metrics.txt", "/metrics"),
     daemon("flanneld/readyz.txt", "/readyz"),
     daemon("flanneld/routes.json", node_api::ROUTES),
-    Item {
-        name: "flanneld/subnet.env",
-        source: Source::Suffixed(""),
-    },
-    Item {
-        name: "flanneld/subnet.env.status",
-        source: Source::Suffixed(".status"),
-    },
-    Item {
-        name: "flanneld/subnet.env.ended",
-        source: Source::Suffixed(".ended"),
-    },
+    Item { name: "flanneld/subnet.env", source: Source::Suffixed("") },
+    Item { name: "flanneld/subnet.env.status", source: Source::Suffixed(".status") },
+    Item { name: "flanneld/subnet.env.ended", source: Source::Suffixed(".ended") },
     program(
         "flanneld/journal.txt",
-        &[
-            "journalctl",
-            "--unit=flanneld",
-            "--no-pager",
-            "--lines=5000",
-            "--output=short-iso",
-        ],
+        &["journalctl", "--unit=flanneld", "--no-pager", "--lines=5000", "--output=short-iso"],
     ),
-    Item {
-        name: "flanneld/pod.log",
-        source: Source::PodLog(0),
-    },
+    Item { name: "flanneld/pod.log", source: Source::PodLog(0) },
     // Shows why the last container ended.
-    Item {
-        name: "flanneld/pod-previous.log",
-        source: Source::PodLog(1),
-    },
+    Item { name: "flanneld/pod-previous.log", source: Source::PodLog(1) },
     program("flanneld/version.txt", &["flanneld", "--version"]),
-    program(
-        "net/links.txt",
-        &["ip", "-details", "-statistics", "link", "show"],
-    ),
+    program("net/links.txt", &["ip", "-details", "-statistics", "link", "show"]),
     program("net/addresses.txt", &["ip", "address", "show"]),
-    program(
-        "net/routes.txt",
-        &["ip", "-details", "route", "show", "table", "all"],
-    ),
-    program(
-        "net/routes-v6.txt",
-        &["ip", "-6", "-details", "route", "show", "table", "all"],
-    ),
+    program("net/routes.txt", &["ip", "-details", "route", "show", "table", "all"]),
+    program("net/routes-v6.txt", &["ip", "-6", "-details", "route", "show", "table", "all"]),
     program("net/rules.txt", &["ip", "rule", "show"]),
     program("net/rules-v6.txt", &["ip", "-6", "rule", "show"]),
-    program(
-        "net/neighbours.txt",
-        &["ip", "-statistics", "neighbour", "show"],
-    ),
+    program("net/neighbours.txt", &["ip", "-statistics", "neighbour", "show"]),
     program("net/fdb.txt", &["bridge", "fdb", "show"]),
     program(
         "net/sockets.txt",
-        &[
-            "ss",
-            "--udp",
-            "--tcp",
-            "--listening",
-            "--numeric",
-            "--processes",
-        ],
+        &["ss", "--udp", "--tcp", "--listening", "--numeric", "--processes"],
     ),
     program("net/nftables.txt", &["nft", "list", "ruleset"]),
     program("net/iptables.txt", &["iptables-save", "-c"]),
@@ -171,13 +118,7 @@ pub(super) const WANTED: &[Item] = &[
     program("cni/plugins.txt", &["ls", "-la", "/opt/cni/bin"]),
     program(
         "host/kubelet.txt",
-        &[
-            "journalctl",
-            "--unit=kubelet",
-            "--no-pager",
-            "--lines=2000",
-            "--output=short-iso",
-        ],
+        &["journalctl", "--unit=kubelet", "--no-pager", "--lines=2000", "--output=short-iso"],
     ),
     // This item comes last, because other nodes have reported by now.
     daemon("flanneld/rows.json", node_api::NODE_AND_ROWS),
@@ -193,8 +134,7 @@ mod tests {
         let names: BTreeSet<&str> = WANTED.iter().map(|item| item.name).collect();
         assert_eq!(names.len(), WANTED.len());
         assert!(names.iter().all(|name| {
-            name.bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"/.-".contains(&byte))
+            name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/.-".contains(&byte))
                 && !name.starts_with('/')
         }));
     }

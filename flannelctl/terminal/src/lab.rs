@@ -46,20 +46,10 @@ pub struct KubeArgs {
     #[arg(long, conflicts_with_all = ["store", "ipv6", "backend"])]
     pub kube: bool,
     /// Folder with the image archives for --kube.
-    #[arg(
-        long,
-        value_name = "FOLDER",
-        default_value = "target/images",
-        requires = "kube"
-    )]
+    #[arg(long, value_name = "FOLDER", default_value = "target/images", requires = "kube")]
     pub images: PathBuf,
     /// Manifest for --kube.
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "conf/kube-flannel.yml",
-        requires = "kube"
-    )]
+    #[arg(long, value_name = "FILE", default_value = "conf/kube-flannel.yml", requires = "kube")]
     pub manifest: PathBuf,
 }
 

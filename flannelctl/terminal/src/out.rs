@@ -61,12 +61,7 @@ pub fn note(text: impl Display) {
 
 /// Prints an error as one line on standard error, because a newline in the error may come from untrusted text.
 pub fn complain(text: impl Display) {
-    let _ = writeln!(
-        stderr(),
-        "{}: {}",
-        program(),
-        printable::line(&text.to_string())
-    );
+    let _ = writeln!(stderr(), "{}: {}", program(), printable::line(&text.to_string()));
 }
 
 /// Returns the name of this program, for error messages.

@@ -49,10 +49,7 @@ mod tests {
         for (status, has) in [
             ("Name:\tx\nCapEff:\t0000000000001000\n", true),
             ("CapEff:\t000001ffffffffff\n", true),
-            (
-                "CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n",
-                false,
-            ),
+            ("CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n", false),
             ("CapEff:\tx\n", false),
             ("", false),
         ] {

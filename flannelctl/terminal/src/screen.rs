@@ -67,20 +67,12 @@ impl Screen {
 
     /// Returns a screen that is not a terminal and has no colours.
     pub fn plain() -> Screen {
-        Screen {
-            terminal: false,
-            colours: false,
-            unicode: false,
-            width: None,
-        }
+        Screen { terminal: false, colours: false, unicode: false, width: None }
     }
 
     /// Returns a plain screen that is `width` columns wide, for tests of texts.
     pub fn of_width(width: usize) -> Screen {
-        Screen {
-            width: Some(width),
-            ..Screen::plain()
-        }
+        Screen { width: Some(width), ..Screen::plain() }
     }
 
     /// Returns the width of the terminal in columns; `None` if the output is not a terminal.
@@ -133,11 +125,7 @@ impl Screen {
         };
         let text = text.to_string();
         let text = printable::line(&text);
-        if self.colours {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.into_owned()
-        }
+        if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into_owned() }
     }
 
     /// Prints lines that may have styled parts.
@@ -164,9 +152,7 @@ impl Screen {
     /// Runs a step. Shows the name of the step while the step runs, and then its duration and result.
     pub fn step<T>(self, what: &str, work: impl FnOnce() -> Result<(T, String)>) -> Result<T> {
         let start = Instant::now();
-        self.timed_step(what, || {
-            work().map(|(value, result)| (value, result, start.elapsed()))
-        })
+        self.timed_step(what, || work().map(|(value, result)| (value, result, start.elapsed())))
     }
 
     /// Runs a step as [`Screen::step`] does. `work` may have started earlier, and measures its own duration.
@@ -176,11 +162,7 @@ impl Screen {
         work: impl FnOnce() -> Result<(T, String, Duration)>,
     ) -> Result<T> {
         if self.terminal {
-            out::begin(format!(
-                "  {} {:>8}  {what} …",
-                self.styled(Style::Faint, "·"),
-                ""
-            ));
+            out::begin(format!("  {} {:>8}  {what} …", self.styled(Style::Faint, "·"), ""));
         }
         let outcome = work();
         if self.terminal {
@@ -188,24 +170,14 @@ impl Screen {
         }
         match outcome {
             Ok((value, result, took)) => {
-                let line = if result.is_empty() {
-                    what.to_owned()
-                } else {
-                    format!("{what}: {result}")
-                };
+                let line =
+                    if result.is_empty() { what.to_owned() } else { format!("{what}: {result}") };
                 let time = self.styled(Style::Faint, format!("{:>6.2} s", took.as_secs_f64()));
-                self.print(format!(
-                    "  {} {time}  {line}",
-                    self.styled(Style::Good, "✓")
-                ));
+                self.print(format!("  {} {time}  {line}", self.styled(Style::Good, "✓")));
                 Ok(value)
             }
             Err(error) => {
-                self.print(format!(
-                    "  {} {:>8}  {what}",
-                    self.styled(Style::Bad, "✗"),
-                    ""
-                ));
+                self.print(format!("  {} {:>8}  {what}", self.styled(Style::Bad, "✗"), ""));
                 Err(error)
             }
         }
@@ -213,11 +185,7 @@ impl Screen {
 
     /// Prints commands and their purposes.
     pub fn commands(self, commands: &[(String, &str)]) {
-        let width = commands
-            .iter()
-            .map(|(command, _)| command.chars().count())
-            .max()
-            .unwrap_or(0);
+        let width = commands.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
         for (command, purpose) in commands {
             self.print(format!(
                 "  {}  {}",
@@ -274,9 +242,6 @@ mod tests {
             ["the kernel drops packets", "of another VNI"]
         );
         let long = "0123456789012345678901234567890";
-        assert_eq!(
-            Screen::of_width(10).wrap(&format!("a {long} b"), 11),
-            ["a", long, "b"]
-        );
+        assert_eq!(Screen::of_width(10).wrap(&format!("a {long} b"), 11), ["a", long, "b"]);
     }
 }

@@ -10,10 +10,7 @@ use types::reachability::Impact;
 /// Returns short texts about a node's subnet, store, kernel, rules, peers and other details, each with a name.
 pub fn facts(node: &Node) -> Vec<(&'static str, String)> {
     let unused = (!node.unused.is_empty()).then(|| {
-        format!(
-            "{} of the leases in the store: flannelctl leases shows why",
-            node.unused.len()
-        )
+        format!("{} of the leases in the store: flannelctl leases shows why", node.unused.len())
     });
     [
         ("subnet", subnet(node)),
@@ -119,11 +116,7 @@ fn kernel(node: &Node) -> Option<String> {
         .filter(|(count, ..)| *count > 0)
         .map(|(count, one, many)| format!("{count} {}", if *count == 1 { one } else { many }))
         .collect();
-    let objects = if counts.is_empty() {
-        "no objects".to_owned()
-    } else {
-        counts.join(", ")
-    };
+    let objects = if counts.is_empty() { "no objects".to_owned() } else { counts.join(", ") };
     let state = if kernel.in_sync {
         "all in sync".to_owned()
     } else {
@@ -140,46 +133,24 @@ fn kernel(node: &Node) -> Option<String> {
 /// Returns text about the peers whose objects the kernel refuses, with the reason for the first peer.
 fn failed_peers(node: &Node) -> Option<String> {
     let failed = &node.kernel.as_ref()?.failed_peers;
-    let FailedPeer {
-        node, subnet, text, ..
-    } = failed.first()?;
-    let name = node
-        .as_ref()
-        .map_or(String::new(), |node| format!(" ({node})"));
-    let count = if failed.len() == 1 {
-        "1 peer".to_owned()
-    } else {
-        format!("{} peers", failed.len())
-    };
-    Some(format!(
-        "flanneld cannot program {count}: {subnet}{name}: {text}"
-    ))
+    let FailedPeer { node, subnet, text, .. } = failed.first()?;
+    let name = node.as_ref().map_or(String::new(), |node| format!(" ({node})"));
+    let count =
+        if failed.len() == 1 { "1 peer".to_owned() } else { format!("{} peers", failed.len()) };
+    Some(format!("flanneld cannot program {count}: {subnet}{name}: {text}"))
 }
 
 /// Returns text about the WireGuard peers that complete no handshake.
 fn silent_peers(node: &Node) -> Option<String> {
-    let Wireguard { peers, silent } = node
-        .kernel
-        .as_ref()?
-        .wireguard
-        .filter(|wireguard| wireguard.silent > 0)?;
-    Some(format!(
-        "{silent} of {peers} WireGuard peers complete no handshake"
-    ))
+    let Wireguard { peers, silent } =
+        node.kernel.as_ref()?.wireguard.filter(|wireguard| wireguard.silent > 0)?;
+    Some(format!("{silent} of {peers} WireGuard peers complete no handshake"))
 }
 
 fn rules(node: &Node) -> Option<String> {
     let rules = node.rules.as_ref()?;
-    let what = if rules.what.is_empty() {
-        "none wanted".to_owned()
-    } else {
-        rules.what.join(", ")
-    };
-    let state = if rules.in_place {
-        "in place".to_owned()
-    } else {
-        rules.trouble.clone()
-    };
+    let what = if rules.what.is_empty() { "none wanted".to_owned() } else { rules.what.join(", ") };
+    let state = if rules.in_place { "in place".to_owned() } else { rules.trouble.clone() };
     Some(format!("{}: {what}; {state}", rules.with))
 }
 
@@ -196,11 +167,9 @@ fn pod_paths(node: &Node) -> Option<String> {
                 "arrive with another address".to_owned()
             }
             (PodState::All, _) => "are lost on this node".to_owned(),
-            (PodState::Some, _) => format!(
-                "are lost from or to {} of {} peers",
-                path.lost.len(),
-                path.asked
-            ),
+            (PodState::Some, _) => {
+                format!("are lost from or to {} of {} peers", path.lost.len(), path.asked)
+            }
             (PodState::Unknown, Some("no-bridge")) => "not sent before the first pod".to_owned(),
             (PodState::Unknown, Some("taken")) => "not sent: a pod has the address".to_owned(),
             (PodState::Unknown, Some("refused")) => {
@@ -233,15 +202,9 @@ fn peers(node: &Node) -> String {
                     .map(|verdict| verdict.state.impact() == Impact::None)
                     .collect()
             };
-            let probed: Vec<Vec<bool>> = node
-                .peers
-                .iter()
-                .map(verdicts)
-                .filter(|verdicts| !verdicts.is_empty())
-                .collect();
-            let well = probed
-                .iter()
-                .filter(|verdicts| verdicts.iter().all(|well| *well));
+            let probed: Vec<Vec<bool>> =
+                node.peers.iter().map(verdicts).filter(|verdicts| !verdicts.is_empty()).collect();
+            let well = probed.iter().filter(|verdicts| verdicts.iter().all(|well| *well));
             format!("{} of {} well", well.count(), probed.len())
         }
         _ if all == 1 => "1, not probed".to_owned(),
@@ -250,22 +213,13 @@ fn peers(node: &Node) -> String {
 }
 
 fn joined<T: Display>(items: &[T]) -> String {
-    items
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(" and ")
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 /// Formats a duration in its one or two largest units.
 pub fn span(time: Duration) -> String {
     let seconds = time.as_secs();
-    match (
-        seconds / 86_400,
-        seconds / 3_600 % 24,
-        seconds / 60 % 60,
-        seconds % 60,
-    ) {
+    match (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60) {
         (0, 0, 0, seconds) => format!("{seconds} s"),
         (0, 0, minutes, _) => format!("{minutes} min"),
         (0, hours, minutes, _) => format!("{hours} h {minutes} min"),
@@ -284,13 +238,9 @@ mod tests {
 
     #[test]
     fn spans_are_short() {
-        for (seconds, want) in [
-            (0, "0 s"),
-            (59, "59 s"),
-            (60, "1 min"),
-            (3_661, "1 h 1 min"),
-            (90_000, "1 d 1 h"),
-        ] {
+        for (seconds, want) in
+            [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3_661, "1 h 1 min"), (90_000, "1 d 1 h")]
+        {
             assert_eq!(span(Duration::from_secs(seconds)), want);
         }
     }

@@ -19,8 +19,7 @@ impl Peer {
     /// Returns the node's name, or its first address if it has no name.
     pub fn title(&self) -> String {
         let name = self.node.clone().filter(|name| !name.is_empty());
-        name.or_else(|| self.addresses.first().map(IpAddr::to_string))
-            .unwrap_or_default()
+        name.or_else(|| self.addresses.first().map(IpAddr::to_string)).unwrap_or_default()
     }
 }
 
@@ -41,27 +40,10 @@ mod tests {
 
     #[test]
     fn peer_without_a_name_is_titled_by_its_address() {
-        let go = Peer {
-            node: None,
-            addresses: vec!["192.0.2.2".parse().unwrap()],
-            ..Peer::default()
-        };
+        let go =
+            Peer { node: None, addresses: vec!["192.0.2.2".parse().unwrap()], ..Peer::default() };
         assert_eq!(go.title(), "192.0.2.2");
-        assert_eq!(
-            Peer {
-                node: Some(String::new()),
-                ..go.clone()
-            }
-            .title(),
-            "192.0.2.2"
-        );
-        assert_eq!(
-            Peer {
-                node: Some("node-2".to_owned()),
-                ..go
-            }
-            .title(),
-            "node-2"
-        );
+        assert_eq!(Peer { node: Some(String::new()), ..go.clone() }.title(), "192.0.2.2");
+        assert_eq!(Peer { node: Some("node-2".to_owned()), ..go }.title(), "node-2");
     }
 }

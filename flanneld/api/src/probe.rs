@@ -228,14 +228,8 @@ mod tests {
 
     #[test]
     fn request_names_its_target() {
-        assert_eq!(
-            request("fd00:10:2::/64"),
-            "/api/v1/probe?peer=fd00:10:2::/64"
-        );
-        assert_eq!(
-            request("node 2&x=\u{e9}"),
-            "/api/v1/probe?peer=node%202%26x%3D%C3%A9"
-        );
+        assert_eq!(request("fd00:10:2::/64"), "/api/v1/probe?peer=fd00:10:2::/64");
+        assert_eq!(request("node 2&x=\u{e9}"), "/api/v1/probe?peer=node%202%26x%3D%C3%A9");
         for (query, peer) in [
             (None, None),
             (Some(""), None),

@@ -2,9 +2,7 @@
 
 /// Returns the decoded value of a query parameter. Returns `None` if the parameter is absent, empty or not valid percent-encoded UTF-8.
 pub fn parameter(query: Option<&str>, name: &str) -> Option<String> {
-    let encoded = query?
-        .split('&')
-        .find_map(|part| part.strip_prefix(name)?.strip_prefix('='))?;
+    let encoded = query?.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='))?;
     let mut bytes = encoded.bytes();
     let mut out = Vec::new();
     while let Some(byte) = bytes.next() {
@@ -17,9 +15,7 @@ pub fn parameter(query: Option<&str>, name: &str) -> Option<String> {
             plain => plain,
         });
     }
-    String::from_utf8(out)
-        .ok()
-        .filter(|value| !value.is_empty())
+    String::from_utf8(out).ok().filter(|value| !value.is_empty())
 }
 
 #[cfg(test)]

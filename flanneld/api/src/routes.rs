@@ -30,14 +30,8 @@ impl Routes {
     pub fn is_broken(&self) -> bool {
         let rules = self.rules.as_ref().is_some_and(|rules| !rules.in_place);
         rules
-            || self
-                .objects
-                .iter()
-                .any(|object| object.state != ObjectState::InSync)
-            || self
-                .foreign
-                .iter()
-                .any(|other| !other.conflicts_with.is_empty())
+            || self.objects.iter().any(|object| object.state != ObjectState::InSync)
+            || self.foreign.iter().any(|other| !other.conflicts_with.is_empty())
     }
 }
 
@@ -62,12 +56,7 @@ mod tests {
             own_subnet: false,
             conflicts_with,
         };
-        let rules = |in_place| {
-            Some(Rules {
-                in_place,
-                ..Rules::default()
-            })
-        };
+        let rules = |in_place| Some(Rules { in_place, ..Rules::default() });
         let well = Routes {
             objects: vec![object(ObjectState::InSync)],
             foreign: vec![foreign(vec![])],
@@ -75,11 +64,7 @@ mod tests {
             ..Routes::default()
         };
         assert!(!well.is_broken() && !Routes::default().is_broken());
-        for state in [
-            ObjectState::Missing,
-            ObjectState::Different,
-            ObjectState::Refused,
-        ] {
+        for state in [ObjectState::Missing, ObjectState::Different, ObjectState::Refused] {
             assert!(
                 Routes {
                     objects: vec![object(ObjectState::InSync), object(state)],
@@ -89,18 +74,9 @@ mod tests {
             );
         }
         assert!(
-            Routes {
-                foreign: vec![foreign(vec!["10.244.2.0/24".to_owned()])],
-                ..well.clone()
-            }
-            .is_broken()
+            Routes { foreign: vec![foreign(vec!["10.244.2.0/24".to_owned()])], ..well.clone() }
+                .is_broken()
         );
-        assert!(
-            Routes {
-                rules: rules(false),
-                ..well
-            }
-            .is_broken()
-        );
+        assert!(Routes { rules: rules(false), ..well }.is_broken());
     }
 }

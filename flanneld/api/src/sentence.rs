@@ -70,22 +70,14 @@ pub(crate) fn sentence(node: &Node) -> Sentence {
 }
 
 fn new(level: Health, title: impl Into<String>, text: impl Into<String>) -> Sentence {
-    Sentence {
-        level,
-        title: title.into(),
-        text: text.into(),
-    }
+    Sentence { level, title: title.into(), text: text.into() }
 }
 
 /// Returns a sentence if flanneld hangs or the node is not ready.
 fn unready(node: &Node) -> Option<Sentence> {
     let name = &node.node;
     if let Some(silent) = &node.readiness.silent {
-        return Some(new(
-            Health::Bad,
-            format!("flanneld hangs on {name}"),
-            silent,
-        ));
+        return Some(new(Health::Bad, format!("flanneld hangs on {name}"), silent));
     }
     if node.readiness.ready {
         return None;
@@ -93,11 +85,7 @@ fn unready(node: &Node) -> Option<Sentence> {
     let reasons = node.readiness.reasons.iter();
     let text: Vec<String> = reasons.map(|reason| reason.text.clone()).collect();
     let name = if name.is_empty() { "This node" } else { name };
-    Some(new(
-        Health::Bad,
-        format!("{name} is not ready"),
-        text.join(" · "),
-    ))
+    Some(new(Health::Bad, format!("{name} is not ready"), text.join(" · ")))
 }
 
 /// Returns a sentence if packets from this node do not reach a peer, or if the peer's replies do not arrive.
@@ -209,11 +197,8 @@ fn impaired(node: &Node) -> Option<Sentence> {
     let mesh = node.mesh.as_ref()?;
     let all: Vec<&PeerView> = with_impact(mesh, Impact::Some).collect();
     let first = all.iter().max_by_key(|peer| peer.state)?;
-    let alike: Vec<&PeerView> = all
-        .iter()
-        .filter(|peer| peer.state == first.state)
-        .copied()
-        .collect();
+    let alike: Vec<&PeerView> =
+        all.iter().filter(|peer| peer.state == first.state).copied().collect();
     let whom = match nodes(&alike) {
         1 => first.title(),
         count => format!("{count} nodes"),
@@ -221,9 +206,8 @@ fn impaired(node: &Node) -> Option<Sentence> {
     let age = span(Duration::from_millis(first.state_age_ms));
     let (title, text) = match first.state {
         State::SmallMtu => {
-            let arrives = first
-                .carries
-                .map(|bytes| format!("Packets of up to {bytes} bytes arrive. "));
+            let arrives =
+                first.carries.map(|bytes| format!("Packets of up to {bytes} bytes arrive. "));
             (
                 format!("Large packets to and from {whom} get lost"),
                 format!(
@@ -235,10 +219,7 @@ fn impaired(node: &Node) -> Option<Sentence> {
         }
         State::LosesSome => (
             format!("Some packets to and from {whom} get lost"),
-            format!(
-                "{} of the last {} probes got no reply. For {age}.",
-                first.lost, first.asked
-            ),
+            format!("{} of the last {} probes got no reply. For {age}.", first.lost, first.asked),
         ),
         _ => (
             format!("The path to {whom} is slow"),
@@ -270,13 +251,8 @@ fn elsewhere(node: &Node) -> Option<Sentence> {
     }
     let directions = |impact: Impact| -> (usize, Option<(String, String)>) {
         let bad = |row: &Row| -> Vec<(String, String)> {
-            let cells = row
-                .peers
-                .iter()
-                .filter(|cell| cell.state.impact() == impact);
-            cells
-                .map(|cell| (title(row), name_of(node, &cell.subnet)))
-                .collect()
+            let cells = row.peers.iter().filter(|cell| cell.state.impact() == impact);
+            cells.map(|cell| (title(row), name_of(node, &cell.subnet))).collect()
         };
         let all: Vec<(String, String)> = mesh.rows.iter().flat_map(bad).collect();
         (all.len(), all.into_iter().next())
@@ -296,11 +272,7 @@ fn elsewhere(node: &Node) -> Option<Sentence> {
         1 => format!("Packets from {from} to {to} get lost or are slow"),
         some => format!("{some} directions between other nodes lose packets or are slow"),
     };
-    Some(new(
-        Health::Warn,
-        title,
-        format!("{} itself reaches all nodes well.", node.node),
-    ))
+    Some(new(Health::Warn, title, format!("{} itself reaches all nodes well.", node.node)))
 }
 
 fn title(row: &Row) -> String {
@@ -330,11 +302,7 @@ fn well(node: &Node) -> Sentence {
         let text = "No other node has a lease.";
         return new(Health::Good, format!("{name} is ready"), text);
     }
-    let unknown = mesh
-        .peers
-        .iter()
-        .filter(|peer| peer.state == State::Unknown)
-        .count();
+    let unknown = mesh.peers.iter().filter(|peer| peer.state == State::Unknown).count();
     if unknown > 0 || mesh.peers.is_empty() {
         let text = format!(
             "{} of {} paths are not probed yet.",
@@ -366,11 +334,7 @@ fn figures(node: &Node, mesh: &Mesh) -> String {
     if let (Some(bytes), 1) = (carried.first(), carried.len()) {
         parts.push(format!("{bytes} bytes everywhere"));
     }
-    let oldest = mesh
-        .peers
-        .iter()
-        .filter_map(|peer| peer.ages.asked_age_ms)
-        .max();
+    let oldest = mesh.peers.iter().filter_map(|peer| peer.ages.asked_age_ms).max();
     if let Some(ms) = oldest {
         let seconds = Duration::from_secs(ms.div_ceil(1000));
         parts.push(format!("probed within {}", span(seconds)));
@@ -390,11 +354,7 @@ fn figures(node: &Node, mesh: &Mesh) -> String {
 #[expect(clippy::cast_precision_loss, reason = "the text shows rounded times")]
 fn milliseconds(us: u32) -> String {
     let ms = us as f32 / 1000.0;
-    if ms < 10.0 {
-        format!("{ms:.2} ms")
-    } else {
-        format!("{ms:.0} ms")
-    }
+    if ms < 10.0 { format!("{ms:.2} ms") } else { format!("{ms:.0} ms") }
 }
 
 /// Returns whether a check reports faults of paths to peers. The status page shows faults of paths in the cells of its table.

@@ -229,10 +229,7 @@ impl View {
             unknown_checks: node.unknown.clone(),
             mesh: node.mesh.as_ref().map(|mesh| MeshView::of(node, mesh)),
             charts,
-            facts: facts(node)
-                .into_iter()
-                .map(|(name, text)| (name.to_owned(), text))
-                .collect(),
+            facts: facts(node).into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
             events,
         }
     }
@@ -241,9 +238,7 @@ impl View {
 /// Returns the findings that no other finding explains, each with the number of findings that it explains.
 fn problems(node: &Node) -> Vec<Problem> {
     let findings = node.findings.as_deref().unwrap_or_default();
-    let causes = findings
-        .iter()
-        .filter(|finding| finding.explained_by.is_none());
+    let causes = findings.iter().filter(|finding| finding.explained_by.is_none());
     causes
         .map(|finding| Problem {
             check: finding.check.clone(),
@@ -368,9 +363,7 @@ pub(crate) fn own_checks(own: &Own) -> impl Iterator<Item = &str> {
 /// Adds this node's readiness and findings to the node's own entry.
 fn note_own(view: &mut NodeView, node: &Node) {
     view.ready = Some(node.readiness.ready);
-    let own = problems(node)
-        .into_iter()
-        .filter(|problem| !is_about_path(&problem.check));
+    let own = problems(node).into_iter().filter(|problem| !is_about_path(&problem.check));
     for problem in own {
         let count = match problem.severity {
             Severity::Broken => &mut view.broken,
@@ -433,14 +426,7 @@ fn other_row(row: &Row, from: usize, places: &Places, families: usize) -> Option
         if let Some(to) = places.by_subnet.get(&cell.subnet) {
             let state = cell.state.number();
             let ping_only = u8::from(cell.ping_only);
-            let view = (
-                *to,
-                state,
-                cell.lost,
-                cell.rtt_us,
-                cell.asked_age_ms,
-                ping_only,
-            );
+            let view = (*to, state, cell.lost, cell.rtt_us, cell.asked_age_ms, ping_only);
             add(&mut cells, view);
         }
     }
@@ -476,12 +462,8 @@ impl RowDetails {
     /// Returns the details of the report of the node with the given subnet; `None` if no node has the subnet.
     pub fn of(node: &Node, subnet: IpNet) -> Option<Self> {
         let mesh = node.mesh.as_ref()?;
-        let row = |age_ms, cells| Self {
-            schema: ROW_SCHEMA.to_owned(),
-            from: subnet,
-            age_ms,
-            cells,
-        };
+        let row =
+            |age_ms, cells| Self { schema: ROW_SCHEMA.to_owned(), from: subnet, age_ms, cells };
         if node.network.subnets.contains(&subnet) {
             let cells = mesh.peers.iter().map(|peer| CellDetails {
                 to: peer.subnet.to_string(),
@@ -499,15 +481,9 @@ impl RowDetails {
             });
             return Some(row(None, cells.collect()));
         }
-        let peer = node
-            .peers
-            .iter()
-            .find(|peer| peer.subnets.contains(&subnet))?;
+        let peer = node.peers.iter().find(|peer| peer.subnets.contains(&subnet))?;
         // The report may have been requested in the other family.
-        let found = mesh
-            .rows
-            .iter()
-            .find(|row| peer.subnets.contains(&row.subnet));
+        let found = mesh.rows.iter().find(|row| peer.subnets.contains(&row.subnet));
         let Some(found) = found else {
             return Some(row(None, Vec::new()));
         };

@@ -43,11 +43,7 @@ impl Example {
             return self.of(&node, &node, place);
         }
         if let Some(name) = part["$ref"].as_str() {
-            return self.of(
-                schema,
-                &schema["$defs"][name.rsplit('/').next().unwrap()],
-                place,
-            );
+            return self.of(schema, &schema["$defs"][name.rsplit('/').next().unwrap()], place);
         }
         let null = json!({ "type": "null" });
         let (kinds, choices) = (part["type"].as_array(), part["anyOf"].as_array());
@@ -64,11 +60,7 @@ impl Example {
             let never_null = self.never_null.len();
             let value = self.of(schema, &choices[0], place);
             // The value itself may be null.
-            if self
-                .never_null
-                .get(never_null)
-                .is_some_and(|path| path == place)
-            {
+            if self.never_null.get(never_null).is_some_and(|path| path == place) {
                 self.never_null.remove(never_null);
             }
             return value;
@@ -103,31 +95,20 @@ impl Example {
         }
         let Some(fields) = part["properties"].as_object() else {
             // The keys are verdicts.
-            let value = self.of(
-                schema,
-                &part["additionalProperties"],
-                &format!("{place}/well"),
-            );
+            let value = self.of(schema, &part["additionalProperties"], &format!("{place}/well"));
             return json!({ "well": value });
         };
         let required = part["required"].as_array().into_iter().flatten();
         let mut required: Vec<&str> = required.map(|name| name.as_str().unwrap()).collect();
         required.sort_unstable();
-        assert!(
-            fields.keys().eq(required),
-            "{place}: each field is required"
-        );
+        assert!(fields.keys().eq(required), "{place}: each field is required");
         // Later versions may add fields; documents with more fields must still validate.
         assert_eq!(part["additionalProperties"], true, "{place}");
         let value = |(name, part): (&String, &Value)| {
             let place = format!("{place}/{name}");
             (name.clone(), self.of(schema, part, &place))
         };
-        fields
-            .iter()
-            .map(value)
-            .collect::<serde_json::Map<_, _>>()
-            .into()
+        fields.iter().map(value).collect::<serde_json::Map<_, _>>().into()
     }
 }
 
@@ -151,25 +132,17 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, title:
     let mut documents = Vec::new();
     // More than the values of the longest enumeration.
     for choice in (0..20).map(Choice::Full).chain([Choice::Least]) {
-        let mut example = Example {
-            choice,
-            never_null: Vec::new(),
-        };
+        let mut example = Example { choice, never_null: Vec::new() };
         let value = example.of(&schema, &schema, "");
         let document: T = serde_json::from_value(value.clone())
             .unwrap_or_else(|error| panic!("{name}: {error}: {value:#}"));
         assert_eq!(serde_json::to_value(&document).unwrap(), value, "{name}");
-        for path in example
-            .never_null
-            .iter()
-            .filter(|path| !path.is_empty() && !path.ends_with("/detail"))
+        for path in
+            example.never_null.iter().filter(|path| !path.is_empty() && !path.ends_with("/detail"))
         {
             let mut value = value.clone();
             *value.pointer_mut(path).unwrap() = Value::Null;
-            assert!(
-                serde_json::from_value::<T>(value).is_err(),
-                "{name}: {path} may be null"
-            );
+            assert!(serde_json::from_value::<T>(value).is_err(), "{name}: {path} may be null");
         }
         documents.push(document);
     }
@@ -208,19 +181,11 @@ fn schemas_list_the_values_of_each_enumeration() {
     let files = json!([FileState::Right, FileState::Missing, FileState::Different]);
     for (name, place, values) in [
         ("node", "/$defs/file/properties/state", files),
-        (
-            "cluster",
-            "/properties/source",
-            json!([Source::Pods, Source::Probes]),
-        ),
+        ("cluster", "/properties/source", json!([Source::Pods, Source::Probes])),
         ("routes", "/$defs/object/properties/kind", kinds.clone()),
         ("routes", "/$defs/foreign/properties/kind", kinds),
         ("routes", "/$defs/object/properties/state", states),
-        (
-            "probe",
-            "/$defs/step/properties/outcome",
-            json!(Outcome::ALL),
-        ),
+        ("probe", "/$defs/step/properties/outcome", json!(Outcome::ALL)),
         ("probe", "/$defs/state", json!(State::ALL)),
         ("probe", "/$defs/name", json!(StepName::ALL)),
     ] {
@@ -238,16 +203,9 @@ fn schemas_list_the_values_of_each_enumeration() {
 #[test]
 fn node_document_keeps_the_order_of_its_fields() {
     let text = serde_json::to_string(&check::<Node>("node", SCHEMA)).unwrap();
-    let places = [
-        "uptime_seconds",
-        "ready",
-        "notices",
-        "networks",
-        "subnet_env",
-        "store",
-        "findings",
-    ]
-    .map(|name| text.find(&format!("\"{name}\":")).unwrap());
+    let places =
+        ["uptime_seconds", "ready", "notices", "networks", "subnet_env", "store", "findings"]
+            .map(|name| text.find(&format!("\"{name}\":")).unwrap());
     assert!(places.is_sorted(), "{places:?} in {text}");
 }
 

@@ -33,22 +33,11 @@ impl Check {
         explains: &'static [&'static str],
         judge: fn(&Facts) -> Vec<Finding>,
     ) -> Self {
-        Self {
-            id,
-            severity,
-            title,
-            needs,
-            explains,
-            waits: false,
-            judge,
-        }
+        Self { id, severity, title, needs, explains, waits: false, judge }
     }
 
     /// Makes the doctor skip the check in the daemon's first seconds.
     pub(crate) const fn waiting(self) -> Self {
-        Self {
-            waits: true,
-            ..self
-        }
+        Self { waits: true, ..self }
     }
 }

@@ -31,27 +31,18 @@ impl Command {
 
     /// Returns a shell line that uses kubectl.
     pub(crate) fn on_cluster(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            acts_on: ActsOn::Cluster,
-        }
+        Self { text: text.into(), acts_on: ActsOn::Cluster }
     }
 
     /// Returns a shell command that acts on objects in flannel's namespace. The argument of `line` is `kubectl -n NAMESPACE`.
     pub fn in_namespace(namespace: &str, line: impl FnOnce(&str) -> String) -> Self {
-        Self {
-            text: line(&format!("kubectl -n {}", word(namespace))),
-            acts_on: ActsOn::Namespace,
-        }
+        Self { text: line(&format!("kubectl -n {}", word(namespace))), acts_on: ActsOn::Namespace }
     }
 }
 
 impl<T: Into<String>> From<T> for Command {
     fn from(text: T) -> Self {
-        Self {
-            text: text.into(),
-            acts_on: ActsOn::Host,
-        }
+        Self { text: text.into(), acts_on: ActsOn::Host }
     }
 }
 

@@ -22,11 +22,7 @@ pub struct Correction {
 impl Correction {
     fn new(name: &str, old: i64, new: i64, why: &str) -> Self {
         // A name that contains a device is written with slashes, because a device name such as flannel.1 may contain a dot.
-        let path = if name.contains('/') {
-            name.to_owned()
-        } else {
-            name.replace('.', "/")
-        };
+        let path = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
         Self {
             name: name.to_owned(),
             path: PathBuf::from("/proc/sys").join(path),
@@ -51,29 +47,14 @@ pub fn corrections(network: &Network, sysctls: &Sysctls) -> Vec<Correction> {
         list.extend(sysctls.announced.iter().map(|device| {
             Correction::new(&format!("net/ipv6/conf/{device}/accept_ra"), 1, 2, why)
         }));
-        list.push(Correction::new(
-            "net.ipv6.conf.all.forwarding",
-            old,
-            1,
-            forwards,
-        ));
+        list.push(Correction::new("net.ipv6.conf.all.forwarding", old, 1, forwards));
     }
     let bridged = "Service rules must apply to packets on the pods' bridge";
     if let Some(old @ 0) = sysctls.call_iptables.filter(|_| network.v4()) {
-        list.push(Correction::new(
-            "net.bridge.bridge-nf-call-iptables",
-            old,
-            1,
-            bridged,
-        ));
+        list.push(Correction::new("net.bridge.bridge-nf-call-iptables", old, 1, bridged));
     }
     if let Some(old @ 0) = sysctls.call_ip6tables.filter(|_| network.v6()) {
-        list.push(Correction::new(
-            "net.bridge.bridge-nf-call-ip6tables",
-            old,
-            1,
-            bridged,
-        ));
+        list.push(Correction::new("net.bridge.bridge-nf-call-ip6tables", old, 1, bridged));
     }
     list
 }

@@ -52,10 +52,7 @@ fn packets(network: &Network, around: &Surroundings) -> Vec<(Carried, Family, Pa
         peers: around.peers.iter().take(MAX_PEERS).copied().collect(),
         ..around.clone()
     };
-    for family in Family::ALL
-        .into_iter()
-        .filter(|family| network.travels_in(*family))
-    {
+    for family in Family::ALL.into_iter().filter(|family| network.travels_in(*family)) {
         let tunnel = passage::of_tunnel(network.tunnel(), family, around, &pods);
         for packet in tunnel {
             // The source port depends on the backend, and a drop has to affect first packets as well as later ones.
@@ -93,9 +90,7 @@ pub(crate) fn drops(
             continue;
         };
         let is_own = stop.chain.starts_with("FLANNEL");
-        let is_known = found
-            .iter()
-            .any(|known| known.carried == carried && known.stop == stop);
+        let is_known = found.iter().any(|known| known.carried == carried && known.stop == stop);
         if is_own || is_known || holds_policies(&stop.chain) {
             continue;
         }
@@ -120,21 +115,9 @@ pub(crate) fn drops(
         let listed = chain.and_then(|chain| chain.rules.as_ref());
         // A policy has no number: it applies after all rules of the chain, so no network policies can follow it.
         let before_policies = stop.number.is_some_and(|number| {
-            listed
-                .into_iter()
-                .flatten()
-                .skip(number)
-                .flat_map(passage::onward)
-                .any(holds_policies)
+            listed.into_iter().flatten().skip(number).flat_map(passage::onward).any(holds_policies)
         });
-        found.push(Drop {
-            carried,
-            family,
-            stop,
-            hook,
-            command,
-            before_policies,
-        });
+        found.push(Drop { carried, family, stop, hook, command, before_policies });
     }
     found
 }

@@ -29,26 +29,15 @@ pub fn words(encapsulation: Encapsulation) -> String {
 
 /// Returns the verb for the text of [`words`]: "is" or "are".
 pub(crate) fn is_or_are(encapsulation: Encapsulation) -> &'static str {
-    if encapsulation.ports().len() > 1 {
-        "are"
-    } else {
-        "is"
-    }
+    if encapsulation.ports().len() > 1 { "are" } else { "is" }
 }
 
 /// Returns the tcpdump filter for the packets of a tunnel. Callers can combine the tcpdump filter with further conditions.
 pub fn capture(encapsulation: Encapsulation) -> String {
     let filter = |one: Encapsulation| {
-        one.port().map_or_else(
-            || "ip proto 4".to_owned(),
-            |port| format!("udp port {port}"),
-        )
+        one.port().map_or_else(|| "ip proto 4".to_owned(), |port| format!("udp port {port}"))
     };
-    let filters: Vec<String> = encapsulation
-        .each(Family::V4)
-        .into_iter()
-        .map(filter)
-        .collect();
+    let filters: Vec<String> = encapsulation.each(Family::V4).into_iter().map(filter).collect();
     match filters.as_slice() {
         [one] => one.clone(),
         several => format!("({})", several.join(" or ")),
@@ -62,32 +51,19 @@ mod tests {
 
     #[test]
     fn encapsulations_have_words_and_filters() {
-        let two = Encapsulation::Udp {
-            ports: Dual::Both(51821, 51820),
-            outer: None,
-        };
+        let two = Encapsulation::Udp { ports: Dual::Both(51821, 51820), outer: None };
         for (encapsulation, named, captured) in [
             (Encapsulation::udp(8472), "UDP port 8472", "udp port 8472"),
-            (
-                two,
-                "UDP ports 51820 and 51821",
-                "(udp port 51820 or udp port 51821)",
-            ),
+            (two, "UDP ports 51820 and 51821", "(udp port 51820 or udp port 51821)"),
             (Encapsulation::Ipip, "IP protocol 4 (IPIP)", "ip proto 4"),
         ] {
             assert_eq!(
-                (
-                    words(encapsulation).as_str(),
-                    capture(encapsulation).as_str()
-                ),
+                (words(encapsulation).as_str(), capture(encapsulation).as_str()),
                 (named, captured)
             );
         }
         assert_eq!(
-            (
-                iptables(Encapsulation::udp(7)).as_str(),
-                iptables(Encapsulation::Ipip).as_str()
-            ),
+            (iptables(Encapsulation::udp(7)).as_str(), iptables(Encapsulation::Ipip).as_str()),
             ("-p udp --dport 7", "-p 4")
         );
     }

@@ -35,19 +35,11 @@ impl<T> Fact<T> {
 
     /// Returns the value of a known fact; `None` if the value is absent or unavailable.
     pub fn known(&self) -> Option<&T> {
-        if let Self::Known(value) = self {
-            Some(value)
-        } else {
-            None
-        }
+        if let Self::Known(value) = self { Some(value) } else { None }
     }
 
     /// Returns the reason why the value is unavailable; `None` if the value is known or absent.
     pub fn why(&self) -> Option<&str> {
-        if let Self::Unavailable(why) = self {
-            Some(why)
-        } else {
-            None
-        }
+        if let Self::Unavailable(why) = self { Some(why) } else { None }
     }
 }

@@ -70,9 +70,7 @@ impl Facts {
 
     /// Returns the paths of an address family on which the probes allow a verdict.
     pub(crate) fn judged(&self, family: Family) -> Vec<&Path> {
-        self.mesh
-            .known()
-            .map_or_else(Vec::new, |mesh| mesh.judged(family))
+        self.mesh.known().map_or_else(Vec::new, |mesh| mesh.judged(family))
     }
 
     /// Returns the lease with the subnet of a path.
@@ -121,8 +119,7 @@ pub struct Network {
 impl Network {
     /// Returns the encapsulation of pod packets between nodes; `None` without a tunnel, or if the encapsulation is unknown.
     pub fn tunnel(&self) -> Option<Encapsulation> {
-        self.encapsulation
-            .filter(|encapsulation| !encapsulation.is_none())
+        self.encapsulation.filter(|encapsulation| !encapsulation.is_none())
     }
 
     /// Returns whether a network is part of a pod network of the cluster.
@@ -163,12 +160,8 @@ impl Network {
         let assumed = self.encapsulation.is_none() && self.v4();
         let backend = self.backend?;
         let device = backend.device_of(family, self.encapsulation);
-        let device = device.or_else(|| {
-            backend
-                .devices
-                .iter()
-                .find(|device| assumed && device.family.is_none())
-        });
+        let device = device
+            .or_else(|| backend.devices.iter().find(|device| assumed && device.family.is_none()));
         device?.named(self.vni)
     }
 

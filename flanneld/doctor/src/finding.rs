@@ -149,10 +149,7 @@ impl Finding {
             what: what.into(),
             why: why.into(),
             evidence: Vec::new(),
-            remedy: Remedy {
-                commands: Vec::new(),
-                on: HERE.to_owned(),
-            },
+            remedy: Remedy { commands: Vec::new(), on: HERE.to_owned() },
             acts_on: Vec::new(),
             since: None,
             explained_by: None,
@@ -170,11 +167,7 @@ impl Finding {
     #[must_use]
     pub(crate) fn about_peers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: BTreeSet<&str> = names.into_iter().collect();
-        self.peers = names
-            .into_iter()
-            .take(MAX_PEERS)
-            .map(str::to_owned)
-            .collect();
+        self.peers = names.into_iter().take(MAX_PEERS).map(str::to_owned).collect();
         self
     }
 
@@ -188,10 +181,7 @@ impl Finding {
     /// Adds evidence to a finding: an observation as text, and the command or data source that shows the observation.
     #[must_use]
     pub fn seen(mut self, text: impl Into<String>, from: impl Into<String>) -> Self {
-        self.evidence.push(Evidence {
-            text: text.into(),
-            from: from.into(),
-        });
+        self.evidence.push(Evidence { text: text.into(), from: from.into() });
         self
     }
 
@@ -232,14 +222,9 @@ impl Finding {
     /// Makes all texts of a finding printable, because other hosts choose the names of nodes and devices. Removes commands that contain characters
     /// that are not printable.
     pub fn clean(&mut self) {
-        for text in [
-            &mut self.about,
-            &mut self.what,
-            &mut self.why,
-            &mut self.remedy.on,
-        ]
-        .into_iter()
-        .chain(&mut self.peers)
+        for text in [&mut self.about, &mut self.what, &mut self.why, &mut self.remedy.on]
+            .into_iter()
+            .chain(&mut self.peers)
         {
             *text = printable::line(text).into_owned();
         }
@@ -247,9 +232,7 @@ impl Finding {
             seen.text = printable::line(&seen.text).into_owned();
             seen.from = printable::line(&seen.from).into_owned();
         }
-        self.remedy
-            .commands
-            .retain(|command| printable::line(command) == command.as_str());
+        self.remedy.commands.retain(|command| printable::line(command) == command.as_str());
     }
 }
 
@@ -314,22 +297,16 @@ pub struct Report {
 impl Report {
     /// Returns the findings that no other finding explains.
     pub fn causes(&self) -> impl Iterator<Item = &Finding> {
-        self.findings
-            .iter()
-            .filter(|finding| finding.explained_by.is_none())
+        self.findings.iter().filter(|finding| finding.explained_by.is_none())
     }
 
     /// Returns the findings that the finding `cause` explains.
     pub fn explained<'a>(&'a self, cause: &'a Finding) -> impl Iterator<Item = &'a Finding> {
-        self.findings
-            .iter()
-            .filter(|finding| finding.explained_by.as_deref() == Some(&cause.check))
+        self.findings.iter().filter(|finding| finding.explained_by.as_deref() == Some(&cause.check))
     }
 
     /// Returns the number of unexplained findings with the given severity.
     pub fn count(&self, severity: Severity) -> usize {
-        self.causes()
-            .filter(|finding| finding.severity == severity)
-            .count()
+        self.causes().filter(|finding| finding.severity == severity).count()
     }
 }

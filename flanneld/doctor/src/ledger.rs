@@ -36,12 +36,8 @@ impl Ledger {
             now.insert(finding.key(), (since.unwrap_or(report.at), finding.clone()));
         }
         // An unknown check proves nothing, so its earlier findings remain.
-        let blind = |finding: &Finding| {
-            report
-                .unknown
-                .iter()
-                .any(|unknown| unknown.check == finding.check)
-        };
+        let blind =
+            |finding: &Finding| report.unknown.iter().any(|unknown| unknown.check == finding.check);
         for (key, (since, finding)) in std::mem::take(&mut self.known) {
             if now.contains_key(&key) {
                 continue;

@@ -58,9 +58,7 @@ impl Origin {
         let interface = facts.underlay_name().map(str::to_owned);
         let near = near(facts, family);
         let peers = facts.peers().flat_map(Peer::addresses);
-        let peers: Vec<IpAddr> = peers
-            .filter(|address| Family::from(*address) == family)
-            .collect();
+        let peers: Vec<IpAddr> = peers.filter(|address| Family::from(*address) == family).collect();
         let mut sources = near.clone();
         if !peers.is_empty() {
             sources.retain(|net| peers.iter().any(|peer| net.contains(peer)));
@@ -70,11 +68,7 @@ impl Origin {
             .filter(|peer| !near.iter().any(|net| net.contains(*peer)))
             .map(|peer| IpNet::from(*peer));
         sources.extend(few(&far.collect()));
-        Self {
-            interface,
-            sources: IpNet::aggregate(&sources),
-            family,
-        }
+        Self { interface, sources: IpNet::aggregate(&sources), family }
     }
 
     /// Returns the origin of probes, for commands that run on every node. Nodes send probes over the underlay from the nodes' own addresses.
@@ -90,21 +84,14 @@ impl Origin {
             .flat_map(|choice| &choice.addresses)
             .map(|address| IpNet::from(*address));
         let own = own.filter(|own| !self.sources.iter().any(|net| net.contains(own)));
-        let inside = network
-            .networks
-            .nets()
-            .chain(own)
-            .filter(|net| Family::from(net) == self.family);
+        let inside =
+            network.networks.nets().chain(own).filter(|net| Family::from(net) == self.family);
         let sources = if self.sources.is_empty() {
             Vec::new()
         } else {
             self.sources.iter().copied().chain(inside).collect()
         };
-        Self {
-            interface: None,
-            sources,
-            ..self
-        }
+        Self { interface: None, sources, ..self }
     }
 
     /// Returns the conditions of an iptables rule that matches packets from the origin's nodes.
@@ -115,11 +102,8 @@ impl Origin {
     /// Returns the conditions of an iptables rule that matches packets from the origin's nodes or, with `out`, to the nodes.
     pub(crate) fn by_iptables(&self, kind: Encapsulation, out: bool) -> String {
         let (by, end) = if out { ("-o", "-d") } else { ("-i", "-s") };
-        let interface = self
-            .interface
-            .as_ref()
-            .map(|name| format!("{by} {} ", word(name)))
-            .unwrap_or_default();
+        let interface =
+            self.interface.as_ref().map(|name| format!("{by} {} ", word(name))).unwrap_or_default();
         let nodes: Vec<String> = self.sources.iter().map(IpNet::to_string).collect();
         format!("{interface}{end} {} {}", nodes.join(","), iptables(kind))
     }
@@ -165,12 +149,8 @@ fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
             break;
         }
         let wider = |net: &IpNet| {
-            IpNet::new(
-                net.addr(),
-                net.prefix_len()
-                    .min(if net.addr().is_ipv6() { v6 } else { v4 }),
-            )
-            .map(|net| net.trunc())
+            IpNet::new(net.addr(), net.prefix_len().min(if net.addr().is_ipv6() { v6 } else { v4 }))
+                .map(|net| net.trunc())
         };
         nets = IpNet::aggregate(&nets.iter().filter_map(|net| wider(net).ok()).collect());
     }
@@ -192,10 +172,7 @@ pub(crate) fn commands(
         return Vec::new();
     }
     match program {
-        Program::Ufw => kinds
-            .iter()
-            .flat_map(|kind| by_ufw(*kind, origin))
-            .collect(),
+        Program::Ufw => kinds.iter().flat_map(|kind| by_ufw(*kind, origin)).collect(),
         Program::Firewalld => kinds
             .iter()
             .flat_map(|kind| by_firewalld(*kind, origin))
@@ -209,11 +186,7 @@ pub(crate) fn commands(
                 all.map(|(program, place, kind)| {
                     (
                         (*program).to_owned(),
-                        format!(
-                            "-I INPUT {}{} -j ACCEPT",
-                            number(*place),
-                            origin.iptables(*kind)
-                        ),
+                        format!("-I INPUT {}{} -j ACCEPT", number(*place), origin.iptables(*kind)),
                     )
                 })
                 .collect()
@@ -232,17 +205,10 @@ pub(crate) fn commands(
 /// Returns one command for each source network, or one shell loop over many source networks.
 fn each(sources: &[IpNet], command: impl Fn(&str) -> String) -> Vec<String> {
     if sources.len() <= MAX_COMMANDS {
-        return sources
-            .iter()
-            .map(|net| command(&net.to_string()))
-            .collect();
+        return sources.iter().map(|net| command(&net.to_string())).collect();
     }
     let all: Vec<String> = sources.iter().map(IpNet::to_string).collect();
-    vec![format!(
-        "for net in {}; do {}; done",
-        all.join(" "),
-        command("$net")
-    )]
+    vec![format!("for net in {}; do {}; done", all.join(" "), command("$net"))]
 }
 
 fn by_ufw(kind: Encapsulation, origin: &Origin) -> Vec<String> {
@@ -260,10 +226,7 @@ fn by_ufw(kind: Encapsulation, origin: &Origin) -> Vec<String> {
         // ufw's rule syntax does not know the protocol IPIP, so the rule goes to the end of the table filter in ufw's file.
         None => {
             let sources: Vec<String> = origin.sources.iter().map(IpNet::to_string).collect();
-            let rule = format!(
-                "-A ufw-before-input -s {} -p 4 -j ACCEPT",
-                sources.join(",")
-            );
+            let rule = format!("-A ufw-before-input -s {} -p 4 -j ACCEPT", sources.join(","));
             vec![
                 format!(
                     r"sed -i '/^\*filter/,/^COMMIT/ s|^COMMIT$|{rule}\nCOMMIT|' /etc/ufw/before.rules"
@@ -305,10 +268,7 @@ mod tests {
 
     #[test]
     fn many_addresses_become_few_prefixes_never_one_of_all() {
-        assert_eq!(
-            few(&nets(&["192.0.2.2/32", "192.0.2.3/32"])),
-            nets(&["192.0.2.2/31"])
-        );
+        assert_eq!(few(&nets(&["192.0.2.2/32", "192.0.2.3/32"])), nets(&["192.0.2.2/31"]));
         let scattered = |count: u32| {
             few(&(0..count)
                 .map(|n| {
@@ -316,11 +276,7 @@ mod tests {
                 })
                 .collect())
         };
-        assert_eq!(
-            scattered(32).len(),
-            32,
-            "32 single addresses remain single addresses"
-        );
+        assert_eq!(scattered(32).len(), 32, "32 single addresses remain single addresses");
         let many = scattered(5000);
         assert!(
             many.len() <= MAX_PREFIXES && many.iter().all(|net| net.prefix_len() >= 8),

@@ -73,11 +73,7 @@ impl Look {
         targets: &[Target],
         peers: &[PodPeer],
     ) -> Host {
-        let pods = network.map(|network| PodsOf {
-            network,
-            underlay,
-            peers,
-        });
+        let pods = network.map(|network| PodsOf { network, underlay, peers });
         let mut seen = netlink::read(targets, pods.as_ref()).await;
         if let Fact::Known(neighbours) = &mut seen.underlay_neighbours {
             self.remember(neighbours);
@@ -107,11 +103,7 @@ impl Look {
         };
         host.foreign = cni::foreign(&self.places, &host);
         let devices = Family::ALL.map(|family| host.named(&network?.device(family)?));
-        let received = devices
-            .into_iter()
-            .flatten()
-            .map(|device| device.received)
-            .sum();
+        let received = devices.into_iter().flatten().map(|device| device.received).sum();
         let before = std::mem::replace(&mut self.received, received);
         if before > 0 && received > before {
             self.last_received = Some(Instant::now());
@@ -158,12 +150,7 @@ impl Look {
             cni: cni::configurations(&self.places),
             docker: cni::docker(&self.places),
             paths: Fact::Absent,
-            ipam: cni::kept(
-                &self.places,
-                namespace_of_pod(&self.places).is_some(),
-                network,
-                host,
-            ),
+            ipam: cni::kept(&self.places, namespace_of_pod(&self.places).is_some(), network, host),
         }
     }
 
@@ -186,24 +173,18 @@ pub async fn rival(host: &Host, underlay: &str) -> Fact<Mac> {
 
 async fn ask_for_rival(host: &Host, underlay: &str) -> Option<Fact<Mac>> {
     let interfaces = host.interfaces.known()?;
-    let link = interfaces
-        .iter()
-        .find(|interface| interface.name == underlay && !interface.noarp)?;
+    let link =
+        interfaces.iter().find(|interface| interface.name == underlay && !interface.noarp)?;
     let address = crate::facts::host::address(link, Family::V4)?.addr();
     // Another interface of this host may answer ARP requests for the address.
-    let own: Vec<Mac> = interfaces
-        .iter()
-        .filter_map(|interface| interface.mac)
-        .collect();
+    let own: Vec<Mac> = interfaces.iter().filter_map(|interface| interface.mac).collect();
     let (index, from) = (link.index, link.mac?);
     let asked = tokio::task::spawn_blocking(move || {
         netstate::arp::holders(index, from, &own, &[address], 1, ARP_TIMEOUT)
     });
     match asked.await {
         Ok(Ok(others)) => Some(Fact::of(others.first().map(|(_, mac)| *mac))),
-        Ok(Err(error)) => Some(Fact::unavailable(format!(
-            "cannot send ARP requests: {error}"
-        ))),
+        Ok(Err(error)) => Some(Fact::unavailable(format!("cannot send ARP requests: {error}"))),
         Err(_) => None,
     }
 }
@@ -230,11 +211,7 @@ fn astray(host: &Host, underlay: &str) -> Vec<IpAddr> {
         .flatten()
         .filter(|lookup| lookup.kind == LookupPurpose::Peer && lookup.to.is_ipv4());
     let other = lookups.filter(|lookup| {
-        let by = lookup
-            .by
-            .as_ref()
-            .ok()
-            .and_then(|answer| host.interface(answer.index));
+        let by = lookup.by.as_ref().ok().and_then(|answer| host.interface(answer.index));
         by.is_some_and(|interface| interface.name != underlay && !interface.loopback)
     });
     other.map(|lookup| lookup.to).collect()

@@ -19,9 +19,7 @@ const KUBE_PROXY: u32 = 0x4000;
 /// Default name of the pods' bridge.
 const BRIDGE: &str = "cni0";
 /// Name prefixes of interfaces that pod packets never use: the loopback, and bridges of virtual machines and of containers outside Kubernetes.
-const OTHERS: &[&str] = &[
-    "lo", "docker", "br-", "virbr", "lxdbr", "lxcbr", "incusbr", "podman",
-];
+const OTHERS: &[&str] = &["lo", "docker", "br-", "virbr", "lxdbr", "lxcbr", "incusbr", "podman"];
 /// IP protocol number of TCP.
 const TCP: u32 = 6;
 const UDP: u32 = 17;
@@ -52,34 +50,22 @@ pub fn table(
         }
     }
     seen.ufw |= jumps(filter, "INPUT").any(|(_, to)| to.starts_with("ufw"));
-    seen.docker = ["DOCKER", "DOCKER-USER"]
-        .iter()
-        .any(|chain| filter.chains.contains_key(*chain));
+    seen.docker = ["DOCKER", "DOCKER-USER"].iter().any(|chain| filter.chains.contains_key(*chain));
     let only = |table: &Listed, _: &str, _: &Base| table.name == "filter";
     let walk = Walk::through(rules).only(&only);
     seen.forward = forwarded(&walk, net, network, around);
     let family = Family::from(net.addr());
-    let blocks = of_tunnel(
-        network.tunnel(),
-        family,
-        around,
-        &network.networks.nets().collect::<Vec<_>>(),
-    );
+    let blocks =
+        of_tunnel(network.tunnel(), family, around, &network.networks.nets().collect::<Vec<_>>());
     seen.input = blocks.iter().find_map(|packet| first_block(&walk, packet));
     seen
 }
 
 /// Returns the chains to which the rules of a chain jump, each with the number of the rule.
 fn jumps<'a>(table: &'a Listed, chain: &str) -> impl Iterator<Item = (usize, &'a str)> {
-    let rules = table
-        .chains
-        .get(chain)
-        .and_then(|chain| chain.rules.as_ref())
-        .into_iter()
-        .flatten();
-    (1..)
-        .zip(rules)
-        .flat_map(|(number, rule)| onward(rule).map(move |to| (number, to)))
+    let rules =
+        table.chains.get(chain).and_then(|chain| chain.rules.as_ref()).into_iter().flatten();
+    (1..).zip(rules).flat_map(|(number, rule)| onward(rule).map(move |to| (number, to)))
 }
 
 /// Returns the target chains of a rule's jumps and gotos, without the chains in verdict maps.
@@ -111,11 +97,7 @@ fn between_pods(
         .filter(|own| Family::from(own.addr()) == family)
         .map(|own| Ranges::net(&own.trunc()))
         .collect();
-    let own = if own.is_empty() {
-        Ranges::net(net)
-    } else {
-        Ranges::union(&own)
-    };
+    let own = if own.is_empty() { Ranges::net(net) } else { Ranges::union(&own) };
     let others = Ranges::net(net).and(&own.inverted());
     let mut all = Vec::new();
     for out in [true, false] {
@@ -126,11 +108,8 @@ fn between_pods(
                 (outside.clone(), bridge.clone())
             };
             let plain = Packet::new(HookPath::Forward, family, incoming, outgoing);
-            let (source, destination) = if out {
-                (own.clone(), others.clone())
-            } else {
-                (others.clone(), own.clone())
-            };
+            let (source, destination) =
+                if out { (own.clone(), others.clone()) } else { (others.clone(), own.clone()) };
             all.push(Packet {
                 source,
                 destination,
@@ -139,10 +118,7 @@ fn between_pods(
                 protocol: Ranges::one(*protocol),
                 state: Ranges::one(*connection),
                 length: length.clone(),
-                mark: Mark {
-                    value: 0,
-                    known: KUBE_PROXY,
-                },
+                mark: Mark { value: 0, known: KUBE_PROXY },
                 ..plain
             });
         }
@@ -179,29 +155,19 @@ pub(crate) fn of_tunnel(
         .filter(of_family)
         .map(|peer| Ranges::net(&peer))
         .collect();
-    let near: Vec<Ranges> = around
-        .near
-        .iter()
-        .filter(|net| of_family(net))
-        .map(Ranges::net)
-        .collect();
+    let near: Vec<Ranges> =
+        around.near.iter().filter(|net| of_family(net)).map(Ranges::net).collect();
     let source = match (peers.as_slice(), near.as_slice()) {
         // Neither peers nor networks of the underlay are known, so the sender may have any address except a pod's.
         ([], []) => {
-            let pods: Vec<Ranges> = pods
-                .iter()
-                .filter(|net| of_family(net))
-                .map(Ranges::net)
-                .collect();
+            let pods: Vec<Ranges> =
+                pods.iter().filter(|net| of_family(net)).map(Ranges::net).collect();
             Ranges::every_address(family).and(&Ranges::union(&pods).inverted())
         }
         ([], near) => Ranges::union(near),
         (peers, _) => Ranges::union(peers),
     };
-    let incoming = around
-        .underlay
-        .clone()
-        .map_or(Device::UnknownBut(&["lo"]), Device::named);
+    let incoming = around.underlay.clone().map_or(Device::UnknownBut(&["lo"]), Device::named);
     let packet = Packet {
         source,
         mark: Mark { value: 0, known: 0 },
@@ -210,15 +176,9 @@ pub(crate) fn of_tunnel(
     let kinds = tunnel.map(|tunnel| tunnel.each(family)).unwrap_or_default();
     let of_kind = |kind: Encapsulation| {
         let protocol = Ranges::one(u32::from(kind.protocol()?));
-        let plain = Packet {
-            protocol,
-            ..packet.clone()
-        };
+        let plain = Packet { protocol, ..packet.clone() };
         Some(match kind.port() {
-            Some(port) => Packet {
-                destination_port: Ranges::one(port),
-                ..plain
-            },
+            Some(port) => Packet { destination_port: Ranges::one(port), ..plain },
             None => plain,
         })
     };
@@ -241,24 +201,16 @@ fn forwarded(walk: &Walk<'_>, net: &IpNet, network: &Network, around: &Surroundi
     let refused = later.iter().find(|packet| {
         matches!(walk.fate(packet), Fate::No(stop) if stop.named && !holds_policies(&stop.chain))
     });
-    refused
-        .map(|packet| blocks(walk, packet))
-        .unwrap_or_default()
+    refused.map(|packet| blocks(walk, packet)).unwrap_or_default()
 }
 
 fn first_refused(walk: &Walk<'_>, packets: &[Packet]) -> Vec<Block> {
-    let fates: Vec<(Fate, &Packet)> = packets
-        .iter()
-        .map(|packet| (walk.fate(packet), packet))
-        .collect();
+    let fates: Vec<(Fate, &Packet)> =
+        packets.iter().map(|packet| (walk.fate(packet), packet)).collect();
     let aimed = fates
         .iter()
         .find(|(fate, _)| matches!(fate, Fate::No(stop) if stop.named && !stop.is_policy()));
-    if aimed.is_none()
-        && fates
-            .iter()
-            .any(|(fate, _)| matches!(fate, Fate::Yes { named: true }))
-    {
+    if aimed.is_none() && fates.iter().any(|(fate, _)| matches!(fate, Fate::Yes { named: true })) {
         return Vec::new();
     }
     let certain = || fates.iter().find(|(fate, _)| matches!(fate, Fate::No(_)));
@@ -274,10 +226,7 @@ fn first_refused(walk: &Walk<'_>, packets: &[Packet]) -> Vec<Block> {
 }
 
 fn blocks(walk: &Walk<'_>, packet: &Packet) -> Vec<Block> {
-    walk.stops(packet)
-        .into_iter()
-        .map(|(stop, doubt)| Block { stop, doubt })
-        .collect()
+    walk.stops(packet).into_iter().map(|(stop, doubt)| Block { stop, doubt }).collect()
 }
 
 fn first_block(walk: &Walk<'_>, packet: &Packet) -> Option<Block> {
@@ -305,10 +254,7 @@ pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     let mut found = Vec::new();
     for table in &rules.tables {
         let called = table.chains.iter().filter(|(_, chain)| {
-            chain
-                .base
-                .as_ref()
-                .is_some_and(|base| base.hook == Hook::Forward && !base.nat)
+            chain.base.as_ref().is_some_and(|base| base.hook == Hook::Forward && !base.nat)
         });
         let called = called.filter(|(name, _)| judged(table, name));
         found.extend(called.map(|(name, _)| (table.layer, table.name.clone(), name.clone())));
@@ -368,9 +314,7 @@ pub fn firewalld(rules: &Rules, network: &Network, around: &Surroundings) -> Fir
         .copied()
         .collect();
     let with_peers = |family: Family| around.peers.iter().any(|peer| Family::from(peer) == family);
-    let families = Family::ALL
-        .into_iter()
-        .filter(|family| network.travels_in(*family));
+    let families = Family::ALL.into_iter().filter(|family| network.travels_in(*family));
     let (known, unknown): (Vec<Family>, Vec<Family>) =
         families.partition(|family| with_peers(*family));
     let families = if known.is_empty() { unknown } else { known };

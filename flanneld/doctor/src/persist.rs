@@ -31,10 +31,8 @@ pub fn module(name: &str) -> String {
 /// The commands install a systemd unit that inserts the rules in `later`. `netfilter-persistent save` is unsuitable, because the command would also
 /// restore the rules of policy agents before the agents start.
 pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]) -> Vec<String> {
-    let mut commands: Vec<String> = now
-        .iter()
-        .map(|(program, rule)| format!("{program} {rule}"))
-        .collect();
+    let mut commands: Vec<String> =
+        now.iter().map(|(program, rule)| format!("{program} {rule}")).collect();
     if later.is_empty() {
         return commands;
     }
@@ -44,9 +42,8 @@ pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]
         commands.push("# these rules do not survive a reboot".to_owned());
         return commands;
     }
-    let runs = later
-        .iter()
-        .map(|(program, rule)| format!("ExecStart=/usr/bin/env {program} -w {rule}"));
+    let runs =
+        later.iter().map(|(program, rule)| format!("ExecStart=/usr/bin/env {program} -w {rule}"));
     let lines: Vec<String> = [
         "[Unit]",
         "After=netfilter-persistent.service iptables.service ip6tables.service ufw.service",
@@ -108,25 +105,15 @@ mod tests {
             "iptables".to_owned(),
             "-I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT".to_owned(),
         );
-        let commands = iptables(
-            "flannel-input",
-            std::slice::from_ref(&rule),
-            std::slice::from_ref(&rule),
-        );
-        assert_eq!(
-            commands[0],
-            "iptables -I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT"
-        );
+        let commands =
+            iptables("flannel-input", std::slice::from_ref(&rule), std::slice::from_ref(&rule));
+        assert_eq!(commands[0], "iptables -I INPUT -s 192.0.2.0/24 -p udp --dport 8472 -j ACCEPT");
         let folder = tempfile::tempdir().unwrap();
         let script = commands[1]
             .replace(UNITS, &folder.path().display().to_string())
             .replace("systemctl", "true");
         assert!(
-            std::process::Command::new("sh")
-                .args(["-ec", &script])
-                .status()
-                .unwrap()
-                .success(),
+            std::process::Command::new("sh").args(["-ec", &script]).status().unwrap().success(),
             "{script}"
         );
         let unit = std::fs::read_to_string(folder.path().join("flannel-input.service")).unwrap();

@@ -17,9 +17,7 @@ const POD: u8 = 2;
 pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a Interface> {
     let is_in_own = |interface: &&Interface| {
         interface.kind == "bridge"
-            && interface
-                .nets()
-                .any(|net| network.own.nets().any(|own| own.contains(&net.addr())))
+            && interface.nets().any(|net| network.own.nets().any(|own| own.contains(&net.addr())))
     };
     let is_bare = |interface: &&Interface| {
         let mut nets = interface.nets();
@@ -27,17 +25,12 @@ pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a 
             && interface.kind == "bridge"
             && nets.all(|net| netstate::host::is_link_local(net.addr()))
     };
-    interfaces
-        .iter()
-        .find(is_in_own)
-        .or_else(|| interfaces.iter().find(is_bare))
+    interfaces.iter().find(is_in_own).or_else(|| interfaces.iter().find(is_bare))
 }
 
 /// Returns whether a bridge has ports that belong to pods.
 pub fn has_ports(interfaces: &[Interface], bridge: &Interface) -> bool {
-    interfaces
-        .iter()
-        .any(|interface| interface.is_pods_end_in(bridge.index))
+    interfaces.iter().any(|interface| interface.is_pods_end_in(bridge.index))
 }
 
 /// Returns the host's ends of veth pairs that only pods of a deleted bridge have: no port, without an address, with the MTU of flannel's pods.
@@ -48,9 +41,7 @@ pub(crate) fn detached<'a>(interfaces: &'a [Interface], network: &Network) -> Ve
             && interface.master.is_none()
             && interface.name.starts_with("veth")
             && network.mtu == Some(interface.mtu)
-            && interface
-                .nets()
-                .all(|net| netstate::host::is_link_local(net.addr()))
+            && interface.nets().all(|net| netstate::host::is_link_local(net.addr()))
             && !netstate::probe_port::is_port(&interface.name)
     };
     interfaces.iter().filter(is_detached).collect()
@@ -83,14 +74,9 @@ pub(crate) fn packets(
     let mut all = Vec::new();
     for peer in peers {
         let family = Family::from(peer.subnet.addr());
-        let own = network
-            .own
-            .nets()
-            .find(|own| Family::from(own.addr()) == family);
-        let ends = own
-            .as_ref()
-            .and_then(|own| address_in(own, POD))
-            .zip(address_in(&peer.subnet, POD));
+        let own = network.own.nets().find(|own| Family::from(own.addr()) == family);
+        let ends =
+            own.as_ref().and_then(|own| address_in(own, POD)).zip(address_in(&peer.subnet, POD));
         let outside = outside(interfaces, network, family, underlay);
         let (Some((own, theirs)), Some(outside)) = (ends, outside) else {
             continue;
@@ -98,20 +84,12 @@ pub(crate) fn packets(
         all.push(PodPacket {
             peer: peer.clone(),
             out: true,
-            packet: Forwarded {
-                from: own,
-                to: theirs,
-                incoming: bridge.index,
-            },
+            packet: Forwarded { from: own, to: theirs, incoming: bridge.index },
         });
         all.push(PodPacket {
             peer: peer.clone(),
             out: false,
-            packet: Forwarded {
-                from: theirs,
-                to: own,
-                incoming: outside.index,
-            },
+            packet: Forwarded { from: theirs, to: own, incoming: outside.index },
         });
     }
     all

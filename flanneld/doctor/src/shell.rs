@@ -34,9 +34,7 @@ pub(crate) fn iptables_rule(saved: &str) -> String {
 /// `;` as the end of a command.
 pub(crate) fn is_nft_name(text: &str) -> bool {
     let mut characters = text.chars();
-    characters
-        .next()
-        .is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+    characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
         && characters.all(|c| c.is_ascii_alphanumeric() || "/_-.".contains(c))
 }
 
@@ -63,11 +61,7 @@ mod tests {
 
     #[test]
     fn names_of_nft_have_no_other_meaning() {
-        assert!(
-            ["filter", "KUBE-FORWARD", "_a.b/c"]
-                .iter()
-                .all(|name| is_nft_name(name))
-        );
+        assert!(["filter", "KUBE-FORWARD", "_a.b/c"].iter().all(|name| is_nft_name(name)));
         let hostile = ["", "a;flush ruleset", "a b", "$(id)", "7", "{", "a\nb", "*"];
         assert!(!hostile.iter().any(|name| is_nft_name(name)));
     }

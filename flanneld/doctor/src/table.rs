@@ -47,10 +47,9 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
                 check: check.id.to_owned(),
                 why: printable::line(why).into_owned(),
             }),
-            None if check.waits && facts.daemon.young => unknown.push(Unknown {
-                check: check.id.to_owned(),
-                why: YOUNG.to_owned(),
-            }),
+            None if check.waits && facts.daemon.young => {
+                unknown.push(Unknown { check: check.id.to_owned(), why: YOUNG.to_owned() })
+            }
             None => findings.extend((check.judge)(facts)),
         }
     }
@@ -82,20 +81,14 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
 /// Marks the findings that another finding explains. An explained finding explains no other findings, so every explanation names a root cause.
 fn fold(findings: &mut [Finding]) {
     let mut causes: Vec<(&'static Check, Vec<Finding>)> = Vec::new();
-    let found: BTreeSet<String> = findings
-        .iter()
-        .map(|finding| finding.check.clone())
-        .collect();
+    let found: BTreeSet<String> = findings.iter().map(|finding| finding.check.clone()).collect();
     for check in checks().filter(|check| found.contains(check.id)) {
         let explain = |(cause, of): &&(&'static Check, Vec<Finding>), finding: &Finding| {
             let fits = of.iter().filter(|cause| fits(cause, finding));
             cause.explains.contains(&check.id) && cover(fits, finding)
         };
         let mut unexplained = Vec::new();
-        for finding in findings
-            .iter_mut()
-            .filter(|finding| finding.check == check.id)
-        {
+        for finding in findings.iter_mut().filter(|finding| finding.check == check.id) {
             finding.explained_by = causes
                 .iter()
                 .find(|cause| explain(cause, finding))
@@ -115,9 +108,7 @@ fn fold(findings: &mut [Finding]) {
 fn fits(cause: &Finding, finding: &Finding) -> bool {
     let is_of_port = cause.check == daemon::PORT_TAKEN
         && matches!(finding.check.as_str(), "not-running" | "probe-filtered");
-    let differs = cause
-        .family
-        .is_some_and(|of| finding.family.is_some_and(|other| other != of));
+    let differs = cause.family.is_some_and(|of| finding.family.is_some_and(|other| other != of));
     !differs && (cause.severity <= finding.severity || is_of_port)
 }
 
@@ -147,19 +138,14 @@ pub struct Tallied {
 pub fn tally(report: &Report) -> Tallied {
     let mut all = Tallied::default();
     for check in checks() {
-        let is_unknown = report
-            .unknown
-            .iter()
-            .any(|unknown| unknown.check == check.id);
+        let is_unknown = report.unknown.iter().any(|unknown| unknown.check == check.id);
         all.unknown.insert(check.id, u64::from(is_unknown));
         if is_unknown {
             continue;
         }
         all.findings.insert((check.id, check.severity), 0);
         for finding in report.causes().filter(|finding| finding.check == check.id) {
-            *all.findings
-                .entry((check.id, finding.severity))
-                .or_default() += 1;
+            *all.findings.entry((check.id, finding.severity)).or_default() += 1;
         }
     }
     all

@@ -41,10 +41,7 @@ fn report(facts: &Facts) -> Report {
 
 /// Returns the checks of the unexplained findings, in the order of the report.
 fn causes(facts: &Facts) -> Vec<String> {
-    report(facts)
-        .causes()
-        .map(|finding| finding.check.clone())
-        .collect()
+    report(facts).causes().map(|finding| finding.check.clone()).collect()
 }
 
 /// Returns the commands of the only finding of a check.
@@ -55,11 +52,8 @@ fn commands_of(facts: &Facts, check: &str) -> Vec<String> {
 /// Returns the only finding of a check. Panics unless the check has exactly one finding.
 fn only(facts: &Facts, check: &str) -> Finding {
     let report = report(facts);
-    let found: Vec<&Finding> = report
-        .findings
-        .iter()
-        .filter(|finding| finding.check == check)
-        .collect();
+    let found: Vec<&Finding> =
+        report.findings.iter().filter(|finding| finding.check == check).collect();
     assert!(found.len() == 1, "{check}: {report:#?}");
     found[0].clone()
 }
@@ -68,11 +62,8 @@ fn only(facts: &Facts, check: &str) -> Finding {
 fn missing_facts_leave_every_check_unknown() {
     let report = report(&Facts::default());
     assert_eq!(report.findings, []);
-    let unknown: BTreeSet<&str> = report
-        .unknown
-        .iter()
-        .map(|unknown| unknown.check.as_str())
-        .collect();
+    let unknown: BTreeSet<&str> =
+        report.unknown.iter().map(|unknown| unknown.check.as_str()).collect();
     assert_eq!(unknown, checks().map(|check| check.id).collect());
     assert_eq!(report.checks, unknown.len());
 }
@@ -86,11 +77,7 @@ fn healthy_node_has_no_findings_and_no_unknown_checks() {
 #[test]
 fn table_of_checks_is_consistent() {
     let ids: Vec<&str> = checks().map(|check| check.id).collect();
-    assert_eq!(
-        ids.iter().collect::<BTreeSet<_>>().len(),
-        ids.len(),
-        "each name once"
-    );
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "each name once");
     for check in checks() {
         assert!(
             !check.needs.is_empty() && !check.title.is_empty() && !check.title.ends_with('.'),
@@ -123,15 +110,9 @@ fn check_is_raised_only_by_its_case() {
         };
         let (findings, causes) = (report(&facts).findings, causes(&facts));
         let found = findings.iter().any(|finding| finding.check == check);
-        assert!(
-            found && causes.iter().all(explains),
-            "{check}: {causes:?} of {findings:#?}"
-        );
+        assert!(found && causes.iter().all(explains), "{check}: {causes:?} of {findings:#?}");
         for finding in &findings {
-            let texts = finding
-                .evidence
-                .iter()
-                .flat_map(|seen| [&seen.text, &seen.from]);
+            let texts = finding.evidence.iter().flat_map(|seen| [&seen.text, &seen.from]);
             let all = [&finding.what, &finding.why].into_iter().chain(texts);
             assert!(
                 !finding.evidence.is_empty() && all.clone().all(|text| !text.is_empty()),
@@ -142,11 +123,7 @@ fn check_is_raised_only_by_its_case() {
         }
         raised.insert(check);
     }
-    assert_eq!(
-        raised,
-        checks().map(|check| check.id).collect(),
-        "each check has a case"
-    );
+    assert_eq!(raised, checks().map(|check| check.id).collect(), "each check has a case");
 }
 
 #[test]
@@ -157,10 +134,7 @@ fn unavailable_fact_leaves_its_checks_unknown() {
             for (_, mut facts) in faults().filter(|(id, _)| *id == check.id) {
                 need.withhold(&mut facts);
                 let report = report(&facts);
-                let finds = report
-                    .findings
-                    .iter()
-                    .any(|finding| finding.check == check.id);
+                let finds = report.findings.iter().any(|finding| finding.check == check.id);
                 assert!(!finds, "{} without {need:?}", check.id);
                 let mut unknown = report.unknown.iter();
                 let unknown = unknown.find(|unknown| unknown.check == check.id).unwrap();
@@ -176,11 +150,7 @@ fn waiting_checks_report_nothing_right_after_a_start() {
         facts.daemon.young = true;
         let waits = checks().any(|check| check.id == id && check.waits);
         let found = report(&facts).findings;
-        assert_eq!(
-            found.iter().any(|finding| finding.check == id),
-            !waits,
-            "{id}"
-        );
+        assert_eq!(found.iter().any(|finding| finding.check == id), !waits, "{id}");
     }
 }
 
@@ -194,15 +164,9 @@ fn explained_finding_is_folded_and_explains_nothing() {
     assert_eq!(causes(&facts), ["wrong-interface", "ip-forward"]);
     let report = report(&facts);
     let mut explained = report.explained(report.causes().next().unwrap());
-    assert!(
-        explained.any(|finding| finding.check == "duplicate-address"),
-        "{report:#?}"
-    );
+    assert!(explained.any(|finding| finding.check == "duplicate-address"), "{report:#?}");
     let mut rest = report.findings.iter().skip(2);
-    assert!(
-        rest.all(|finding| finding.explained_by.is_some()),
-        "causes come first"
-    );
+    assert!(rest.all(|finding| finding.explained_by.is_some()), "causes come first");
 }
 
 #[test]
@@ -239,10 +203,7 @@ fn finding_is_dated_once_and_ends_once() {
     assert_eq!(second.findings[0].since, Some(at(10)));
     // The finding of a check that has become unknown remains.
     Need::Sysctls.withhold(&mut bad);
-    assert_eq!(
-        ledger.enter(&mut judge(&bad, at(30))),
-        crate::ledger::News::default()
-    );
+    assert_eq!(ledger.enter(&mut judge(&bad, at(30))), crate::ledger::News::default());
     let mut went = || ledger.enter(&mut judge(&healthy(), at(40))).went.len();
     assert_eq!((went(), went()), (1, 0));
 }
@@ -285,15 +246,8 @@ proptest! {
 
 #[test]
 fn severity_is_that_of_the_table_or_milder() {
-    const MILDER: &[&str] = &[
-        "network-overlap",
-        "lease",
-        "rp-filter",
-        "port-taken",
-        "daemon-set",
-        "ufw",
-        "firewalld",
-    ];
+    const MILDER: &[&str] =
+        &["network-overlap", "lease", "rp-filter", "port-taken", "daemon-set", "ufw", "firewalld"];
     for (id, facts) in faults() {
         let declared = checks().find(|check| check.id == id).unwrap().severity;
         let found = report(&facts).findings.into_iter();
@@ -320,10 +274,7 @@ fn restarting_daemon_is_no_filtered_port() {
     // A closed port is not a firewall's fault, so no command opens it.
     paths(&mut facts)[0].refuses = true;
     let refused = only(&facts, "probe-filtered");
-    assert_eq!(
-        (refused.about.as_str(), refused.remedy.on.as_str()),
-        ("refused", "node-2")
-    );
+    assert_eq!((refused.about.as_str(), refused.remedy.on.as_str()), ("refused", "node-2"));
     assert_eq!(refused.remedy.commands, ["flannelctl doctor"]);
 }
 
@@ -335,14 +286,8 @@ fn path_state_has_the_finding_that_the_docs_name() {
         let path = &mut paths(&mut facts)[0];
         (path.verdict.state, path.carries) = (state, Some(1400));
         let found = report(&facts).findings;
-        let row = page
-            .lines()
-            .find(|line| line.starts_with(&format!("| `{state}` |")))
-            .unwrap();
-        let named = row
-            .split(" | ")
-            .nth(3)
-            .and_then(|cell| cell.split('`').nth(1));
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{state}` |"))).unwrap();
+        let named = row.split(" | ").nth(3).and_then(|cell| cell.split('`').nth(1));
         assert_eq!(
             found.first().map(|finding| finding.check.as_str()),
             named,

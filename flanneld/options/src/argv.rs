@@ -35,13 +35,8 @@ pub(crate) struct Argv {
 impl Argv {
     /// Returns the arguments for clap, beginning with the program's name.
     pub(crate) fn words(&self) -> Vec<String> {
-        let flags = self
-            .given
-            .iter()
-            .map(|(name, value)| format!("--{name}={value}"));
-        std::iter::once("flanneld".to_owned())
-            .chain(flags)
-            .collect()
+        let flags = self.given.iter().map(|(name, value)| format!("--{name}={value}"));
+        std::iter::once("flanneld".to_owned()).chain(flags).collect()
     }
 
     /// Returns whether the command line contains the password flag, even with an empty value.
@@ -58,9 +53,7 @@ pub(crate) fn is_switch(arg: &Arg) -> bool {
 /// Reads a command line (without the program's name) as Go does, but continues after a mistake to find all mistakes.
 pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsString>) -> Argv {
     let mut read = Argv::default();
-    let mut args = args
-        .into_iter()
-        .map(|arg| arg.to_string_lossy().into_owned());
+    let mut args = args.into_iter().map(|arg| arg.to_string_lossy().into_owned());
     while let Some(arg) = args.next() {
         let name = match arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) {
             None => {
@@ -96,10 +89,7 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
             read.help = help;
             continue;
         }
-        let Some(flag) = command
-            .get_arguments()
-            .find(|arg| arg.get_long() == Some(name))
-        else {
+        let Some(flag) = command.get_arguments().find(|arg| arg.get_long() == Some(name)) else {
             read.mistakes.push(Mistake::Unknown {
                 name: shown(name),
                 near: nearest(command, name).map(str::to_owned),
@@ -127,9 +117,7 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
 
 /// Returns the placeholder for a flag's value in the help.
 pub(crate) fn value_name(arg: &Arg) -> &str {
-    arg.get_value_names()
-        .and_then(|names| names.first())
-        .map_or("", |name| name.as_str())
+    arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str())
 }
 
 /// Returns the known flag that is most similar to an unknown name; `None` if all flags differ by more than two edits.
@@ -189,15 +177,9 @@ mod tests {
             pairs(&["-ip-masq", "-v=-3"]),
             [pair("ip-masq", "true"), pair("v", "-3")].concat()
         );
-        assert_eq!(
-            pairs(&["--etcd-password=a=b"]),
-            pair("etcd-password", "a=b")
-        );
+        assert_eq!(pairs(&["--etcd-password=a=b"]), pair("etcd-password", "a=b"));
         let switch = read(&["--ip-masq", "false", "--v=1"]);
-        assert_eq!(
-            (switch.given.len(), switch.ignored.as_deref()),
-            (1, Some("false"))
-        );
+        assert_eq!((switch.given.len(), switch.ignored.as_deref()), (1, Some("false")));
         assert_eq!(read(&["-h"]).help, Some(HelpKind::Common));
         assert_eq!(read(&["--help"]).help, Some(HelpKind::Common));
         assert_eq!(read(&["--help-all"]).help, Some(HelpKind::All));
@@ -207,10 +189,6 @@ mod tests {
     fn all_mistakes_of_a_command_line_are_found() {
         let mistakes = read(&["--ifcae=eth0", "---x", "--=1", "--iface"]).mistakes;
         assert_eq!(mistakes.len(), 4, "{mistakes:?}");
-        assert!(
-            mistakes[0].to_string().contains("did you mean --iface?"),
-            "{}",
-            mistakes[0]
-        );
+        assert!(mistakes[0].to_string().contains("did you mean --iface?"), "{}", mistakes[0]);
     }
 }

@@ -47,12 +47,7 @@ impl Flags {
             log,
             rules,
             datapath,
-            other:
-                OtherFlags {
-                    version,
-                    help: _,
-                    help_all: _,
-                },
+            other: OtherFlags { version, help: _, help_all: _ },
         } = self;
         let version = reader.on(version);
         let store = with_node(store.store(&mut reader), environment, &mut reader);
@@ -106,9 +101,7 @@ fn with_node(store: Store, environment: &Environment, reader: &mut Reader) -> St
 impl LeaseFlags {
     /// Returns the minimum remaining time of the lease; below this time, the node is not ready.
     fn read(&self, reader: &mut Reader) -> Duration {
-        let Self {
-            subnet_lease_renew_margin,
-        } = self;
+        let Self { subnet_lease_renew_margin } = self;
         let minutes = reader.ranged(
             subnet_lease_renew_margin,
             1,
@@ -122,21 +115,10 @@ impl LeaseFlags {
 impl DatapathFlags {
     /// Returns the settings of the userspace datapath.
     fn read(&self, reader: &mut Reader) -> Features {
-        let Self {
-            datapath,
-            datapath_queues,
-            datapath_real_time,
-        } = self;
-        let features = Features {
-            real_time: reader.on(datapath_real_time),
-            ..reader.choice(datapath)
-        };
-        let queues = reader.ranged(
-            datapath_queues,
-            0,
-            16,
-            "0 to follow the number of processors",
-        );
+        let Self { datapath, datapath_queues, datapath_real_time } = self;
+        let features =
+            Features { real_time: reader.on(datapath_real_time), ..reader.choice(datapath) };
+        let queues = reader.ranged(datapath_queues, 0, 16, "0 to follow the number of processors");
         match usize::try_from(queues) {
             Ok(queues) if queues > 0 => Features { queues, ..features },
             _ => features,

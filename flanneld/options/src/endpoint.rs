@@ -98,10 +98,9 @@ impl fmt::Display for EndpointError {
                         f.write_str("TLS over a unix socket is not supported")
                     }
                     EndpointFault::NoSocket => f.write_str("the path of the socket is missing"),
-                    EndpointFault::Scheme(scheme) => write!(
-                        f,
-                        "unknown scheme {scheme:?} (http, https and unix are known)"
-                    ),
+                    EndpointFault::Scheme(scheme) => {
+                        write!(f, "unknown scheme {scheme:?} (http, https and unix are known)")
+                    }
                     EndpointFault::TooMuch => {
                         f.write_str("it contains more than a host and a port")
                     }
@@ -128,10 +127,7 @@ impl Endpoint {
     /// # Errors
     /// Returns an error if the text contains a user name or is not an endpoint address. The error names the fault and shows a valid address.
     pub fn parse(text: &str, tls_by_default: bool) -> Result<Self, EndpointError> {
-        let bad = |fault| EndpointError::Bad {
-            text: text.to_owned(),
-            fault,
-        };
+        let bad = |fault| EndpointError::Bad { text: text.to_owned(), fault };
         if text.starts_with("unixs:") {
             return Err(bad(EndpointFault::UnixTls));
         }
@@ -140,10 +136,7 @@ impl Endpoint {
                 return if path.is_empty() {
                     Err(bad(EndpointFault::NoSocket))
                 } else {
-                    Ok(Self {
-                        target: Target::Unix(path.to_owned()),
-                        tls,
-                    })
+                    Ok(Self { target: Target::Unix(path.to_owned()), tls })
                 };
             }
         }
@@ -162,19 +155,14 @@ impl Endpoint {
         }
         let (host, port) = match rest.strip_prefix('[') {
             Some(v6) => {
-                let (host, port) = v6
-                    .split_once(']')
-                    .ok_or_else(|| bad(EndpointFault::NoBracket))?;
-                let host = host
-                    .parse::<std::net::Ipv6Addr>()
-                    .map_err(|_| bad(EndpointFault::NoIpv6))?;
+                let (host, port) =
+                    v6.split_once(']').ok_or_else(|| bad(EndpointFault::NoBracket))?;
+                let host =
+                    host.parse::<std::net::Ipv6Addr>().map_err(|_| bad(EndpointFault::NoIpv6))?;
                 let port = if port.is_empty() {
                     None
                 } else {
-                    Some(
-                        port.strip_prefix(':')
-                            .ok_or_else(|| bad(EndpointFault::NoPort))?,
-                    )
+                    Some(port.strip_prefix(':').ok_or_else(|| bad(EndpointFault::NoPort))?)
                 };
                 (host.to_string(), port)
             }
@@ -195,10 +183,7 @@ impl Endpoint {
                 .filter(|port| *port > 0)
                 .ok_or_else(|| bad(EndpointFault::Port(port.to_owned())))?,
         };
-        Ok(Self {
-            target: Target::Host(host, port),
-            tls,
-        })
+        Ok(Self { target: Target::Host(host, port), tls })
     }
 
     /// Returns the host and port of the endpoint; `None` for a unix socket.
@@ -255,11 +240,7 @@ mod tests {
     fn endpoints_are_read_or_refused_with_a_reason() {
         for (text, tls, want) in [
             ("http://127.0.0.1:4001", true, "http://127.0.0.1:4001"),
-            (
-                "https://etcd.example:2379/",
-                false,
-                "https://etcd.example:2379",
-            ),
+            ("https://etcd.example:2379/", false, "https://etcd.example:2379"),
             ("HTTP://a:1", false, "http://a:1"),
             ("10.0.0.1:2379", false, "http://10.0.0.1:2379"),
             ("10.0.0.1:2379", true, "https://10.0.0.1:2379"),
@@ -269,11 +250,7 @@ mod tests {
             ("unix:/run/etcd.sock", false, "unix:/run/etcd.sock"),
             ("unix:///run/etcd.sock", false, "unix:/run/etcd.sock"),
         ] {
-            assert_eq!(
-                Endpoint::parse(text, tls).unwrap().to_string(),
-                want,
-                "{text}"
-            );
+            assert_eq!(Endpoint::parse(text, tls).unwrap().to_string(), want, "{text}");
         }
         assert!(
             Endpoint::parse("unixs:///run/etcd.sock", false)
@@ -297,10 +274,7 @@ mod tests {
             ("unix:", "path of the socket"),
         ] {
             let error = Endpoint::parse(text, false).unwrap_err().to_string();
-            assert!(
-                error.contains(part) && !error.contains("pw"),
-                "{text}: {error}"
-            );
+            assert!(error.contains(part) && !error.contains("pw"), "{text}: {error}");
         }
     }
 

@@ -127,11 +127,7 @@ pub(crate) struct KubernetesFlags {
     )]
     pub(crate) net_config_path: Vec<Value<String>>,
     /// Sets the Node's condition NetworkUnavailable to False once the Node's network works.
-    #[arg(
-        long,
-        env = "FLANNELD_SET_NODE_NETWORK_UNAVAILABLE",
-        default_value = "true"
-    )]
+    #[arg(long, env = "FLANNELD_SET_NODE_NETWORK_UNAVAILABLE", default_value = "true")]
     pub(crate) set_node_network_unavailable: Vec<Value<bool>>,
 }
 
@@ -166,12 +162,7 @@ pub(crate) struct InterfaceFlags {
     #[arg(long, env = "FLANNELD_IFACE_CAN_REACH", value_name = "IP")]
     pub(crate) iface_can_reach: Vec<Value<String>>,
     /// Maximum time in seconds to wait for a missing interface; 0 sets no limit.
-    #[arg(
-        long,
-        env = "FLANNELD_IFACE_WAIT",
-        value_name = "SECONDS",
-        default_value = "0"
-    )]
+    #[arg(long, env = "FLANNELD_IFACE_WAIT", value_name = "SECONDS", default_value = "0")]
     pub(crate) iface_wait: Vec<Value<i64>>,
     /// IPv4 address to publish if it differs from the interface's address (NAT).
     #[arg(long, env = "FLANNELD_PUBLIC_IP", value_name = "IP")]
@@ -206,23 +197,13 @@ pub(crate) struct NodeFlags {
     pub(crate) refuse_insecure: Vec<Value<bool>>,
     /// Interval in seconds between comparisons of the whole kernel state with the desired state, in addition to
     /// comparisons on events; 0 disables the periodic comparisons.
-    #[arg(
-        long,
-        env = "FLANNELD_AUDIT_INTERVAL",
-        value_name = "SECONDS",
-        default_value = "10"
-    )]
+    #[arg(long, env = "FLANNELD_AUDIT_INTERVAL", value_name = "SECONDS", default_value = "10")]
     pub(crate) audit_interval: Vec<Value<i64>>,
     /// Sets the sysctls that pods need and keeps them set: ip_forward, IPv6 forwarding, bridge-nf-call-*.
     #[arg(long, env = "FLANNELD_SET_SYSCTLS")]
     pub(crate) set_sysctls: Vec<Value<bool>>,
     /// Protocol number that marks flannel's routes (`ip route show proto 241`), 5 to 255.
-    #[arg(
-        long,
-        env = "FLANNELD_ROUTE_PROTOCOL",
-        value_name = "NUMBER",
-        default_value = "241"
-    )]
+    #[arg(long, env = "FLANNELD_ROUTE_PROTOCOL", value_name = "NUMBER", default_value = "241")]
     pub(crate) route_protocol: Vec<Value<i64>>,
 }
 
@@ -230,44 +211,19 @@ pub(crate) struct NodeFlags {
 #[command(next_help_heading = "Health and logs")]
 pub(crate) struct HealthFlags {
     /// Address of the server for /healthz, /livez, /readyz, /metrics and /status.
-    #[arg(
-        long,
-        env = "FLANNELD_HEALTHZ_IP",
-        value_name = "IP",
-        default_value = "0.0.0.0"
-    )]
+    #[arg(long, env = "FLANNELD_HEALTHZ_IP", value_name = "IP", default_value = "0.0.0.0")]
     pub(crate) healthz_ip: Vec<Value<String>>,
     /// Port of the health server; 0 disables the server.
-    #[arg(
-        long,
-        env = "FLANNELD_HEALTHZ_PORT",
-        value_name = "PORT",
-        default_value = "0"
-    )]
+    #[arg(long, env = "FLANNELD_HEALTHZ_PORT", value_name = "PORT", default_value = "0")]
     pub(crate) healthz_port: Vec<Value<i64>>,
     /// Listen address of the read-only status API. The API has no authentication; keep the address on localhost.
-    #[arg(
-        long,
-        env = "FLANNELD_STATUS_IP",
-        value_name = "IP",
-        default_value = "127.0.0.1"
-    )]
+    #[arg(long, env = "FLANNELD_STATUS_IP", value_name = "IP", default_value = "127.0.0.1")]
     pub(crate) status_ip: Vec<Value<String>>,
     /// Port of the status API; 0 disables the API.
-    #[arg(
-        long,
-        env = "FLANNELD_STATUS_PORT",
-        value_name = "PORT",
-        default_value = "8474"
-    )]
+    #[arg(long, env = "FLANNELD_STATUS_PORT", value_name = "PORT", default_value = "8474")]
     pub(crate) status_port: Vec<Value<i64>>,
     /// UDP port for probes between nodes. All nodes must use the same port. 0 disables probing.
-    #[arg(
-        long,
-        env = "FLANNELD_PROBE_PORT",
-        value_name = "PORT",
-        default_value = "8473"
-    )]
+    #[arg(long, env = "FLANNELD_PROBE_PORT", value_name = "PORT", default_value = "8473")]
     pub(crate) probe_port: Vec<Value<i64>>,
     /// Also probes the path of pods' packets, from the last address of this node's subnet, which flanneld reserves for the probes.
     #[arg(long, env = "FLANNELD_PROBE_PODS", default_value = "false")]
@@ -281,12 +237,7 @@ pub(crate) struct HealthFlags {
 #[command(next_help_heading = "Health and logs")]
 pub(crate) struct LogFlags {
     /// Format of log lines on stderr.
-    #[arg(
-        long,
-        env = "FLANNELD_LOG_FORMAT",
-        value_name = "text|json",
-        default_value = "text"
-    )]
+    #[arg(long, env = "FLANNELD_LOG_FORMAT", value_name = "text|json", default_value = "text")]
     pub(crate) log_format: Vec<Value<LogFormat>>,
     /// Verbosity (1: debug; 4 and above: trace); RUST_LOG overrides this flag.
     #[arg(long, env = "FLANNELD_V", value_name = "LEVEL", default_value = "0")]
@@ -295,11 +246,7 @@ pub(crate) struct LogFlags {
     #[arg(long, env = "FLANNELD_VMODULE", value_name = "PATTERN=N,…")]
     pub(crate) vmodule: Vec<Value<String>>,
     /// Accepted for compatibility.
-    #[arg(
-        long = "log_backtrace_at",
-        env = "FLANNELD_LOG_BACKTRACE_AT",
-        value_name = "FILE:N"
-    )]
+    #[arg(long = "log_backtrace_at", env = "FLANNELD_LOG_BACKTRACE_AT", value_name = "FILE:N")]
     pub(crate) log_backtrace_at: Vec<Value<String>>,
 }
 
@@ -325,12 +272,7 @@ pub(crate) struct RuleFlags {
     #[arg(long, env = "FLANNELD_IPTABLES_FORWARD_INSERT")]
     pub(crate) iptables_forward_insert: Vec<Value<bool>>,
     /// Interval in seconds between comparisons of iptables rules with the desired rules; flanneld compares nftables rules on events.
-    #[arg(
-        long,
-        env = "FLANNELD_IPTABLES_RESYNC",
-        value_name = "SECONDS",
-        default_value = "5"
-    )]
+    #[arg(long, env = "FLANNELD_IPTABLES_RESYNC", value_name = "SECONDS", default_value = "5")]
     pub(crate) iptables_resync: Vec<Value<i64>>,
     /// Exempts encapsulated packets from connection tracking.
     #[arg(long, env = "FLANNELD_ENCAP_NOTRACK")]
@@ -363,12 +305,7 @@ pub(crate) struct DatapathFlags {
     )]
     pub(crate) datapath: Vec<Value<Features>>,
     /// Number of queues of the TUN device, up to 16, each with two threads; 0 selects one queue for each two processors, at most 4.
-    #[arg(
-        long,
-        env = "FLANNELD_DATAPATH_QUEUES",
-        value_name = "NUMBER",
-        default_value = "0"
-    )]
+    #[arg(long, env = "FLANNELD_DATAPATH_QUEUES", value_name = "NUMBER", default_value = "0")]
     pub(crate) datapath_queues: Vec<Value<i64>>,
     /// Moves packets of quiet flows with real-time priority (SCHED_RR), for at most a quarter of the processors' time.
     #[arg(long, env = "FLANNELD_DATAPATH_REAL_TIME", default_value = "true")]

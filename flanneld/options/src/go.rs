@@ -28,11 +28,7 @@ pub(crate) fn integer(text: &str) -> Option<i64> {
         (10, lower.as_str(), false)
     };
     // An underscore is allowed between digits, and between the prefix of the base and a digit.
-    let digits = if prefixed {
-        digits.strip_prefix('_').unwrap_or(digits)
-    } else {
-        digits
-    };
+    let digits = if prefixed { digits.strip_prefix('_').unwrap_or(digits) } else { digits };
     if digits.is_empty()
         || digits.starts_with('_')
         || digits.ends_with('_')

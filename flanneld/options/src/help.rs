@@ -155,11 +155,7 @@ mod tests {
         let text = help(&command);
         assert!(command.get_arguments().count() > 40);
         for arg in command.get_arguments() {
-            assert!(
-                text.contains(&format!("\n{}", head(arg))),
-                "{}",
-                arg.get_id()
-            );
+            assert!(text.contains(&format!("\n{}", head(arg))), "{}", arg.get_id());
             assert!(
                 arg.get_help().is_some() && arg.get_help_heading().is_some(),
                 "{}",

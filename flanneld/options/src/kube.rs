@@ -27,12 +27,7 @@ impl KubernetesFlags {
         }
         let mut urls = Vec::new();
         if let Some(value) = given(kube_api_url) {
-            for text in value
-                .text
-                .split(',')
-                .map(str::trim)
-                .filter(|text| !text.is_empty())
-            {
+            for text in value.text.split(',').map(str::trim).filter(|text| !text.is_empty()) {
                 match server_url(text) {
                     Ok(url) => urls.push(url),
                     // A password may contain the comma that separates addresses, so no part is shown if the value may contain one.
@@ -46,10 +41,7 @@ impl KubernetesFlags {
         let prefix = kube_annotation_prefix.last().and_then(|value| {
             Prefix::parse(&value.text)
                 .map_err(|why| {
-                    reader.wrong(Mistake::Prefix {
-                        from: value.from.clone(),
-                        why,
-                    });
+                    reader.wrong(Mistake::Prefix { from: value.from.clone(), why });
                 })
                 .ok()
         })?;
@@ -88,16 +80,11 @@ fn name_in(environment: &Environment, variable: &str) -> Result<Option<String>, 
         return Ok(None);
     };
     let fits = name.len() <= 253
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.')
         && !name.starts_with('.');
     if fits {
         Ok(Some(name))
     } else {
-        Err(Mistake::NodeName {
-            variable: variable.to_owned(),
-            name,
-        })
+        Err(Mistake::NodeName { variable: variable.to_owned(), name })
     }
 }

@@ -111,9 +111,7 @@ pub fn adapt_flags(command: Command) -> Command {
 
 /// Returns clap's definition of flanneld's command line for the manual page.
 pub fn manual() -> Command {
-    let command = command()
-        .after_help(help::EXIT_CODES)
-        .long_about(help::ABOUT);
+    let command = command().after_help(help::EXIT_CODES).long_about(help::ABOUT);
     command.mut_args(|arg| {
         let equals = arg.get_action().takes_values();
         hinted(arg).require_equals(equals)
@@ -126,8 +124,7 @@ pub fn completion() -> Command {
     Flags::command().mut_args(|arg| {
         let arg = hinted(arg);
         if argv::is_switch(&arg) {
-            arg.action(ArgAction::SetTrue)
-                .value_parser(clap::value_parser!(bool))
+            arg.action(ArgAction::SetTrue).value_parser(clap::value_parser!(bool))
         } else {
             arg
         }

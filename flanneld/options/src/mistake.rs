@@ -325,31 +325,22 @@ impl fmt::Display for Fault {
                 f,
                 "{text:?} is not a mode: use offload, mmsg or plain, or omit the mode for the fastest available mode"
             ),
-            Self::Range {
-                value,
-                low,
-                high,
-                note,
-            } => write!(
-                f,
-                "{value} is out of range; it must be {low} to {high} ({note})"
-            ),
+            Self::Range { value, low, high, note } => {
+                write!(f, "{value} is out of range; it must be {low} to {high} ({note})")
+            }
             Self::Port(number) => write!(f, "{number} is not a port; the highest port is 65535"),
             Self::PublicAddress { text, family } => match family {
-                types::Family::V4 => write!(
-                    f,
-                    "invalid public IP address: {text}; it must be an IPv4 address"
-                ),
-                types::Family::V6 => write!(
-                    f,
-                    "invalid public IPv6 address: {text}; it must be an IPv6 address"
-                ),
+                types::Family::V4 => {
+                    write!(f, "invalid public IP address: {text}; it must be an IPv4 address")
+                }
+                types::Family::V6 => {
+                    write!(f, "invalid public IPv6 address: {text}; it must be an IPv6 address")
+                }
             },
             Self::Address(text) => write!(f, "{text:?} is not an IP address"),
-            Self::InterfaceNetwork(text) => write!(
-                f,
-                "{text:?} is not a network; use a value such as 192.168.56.0/24"
-            ),
+            Self::InterfaceNetwork(text) => {
+                write!(f, "{text:?} is not a network; use a value such as 192.168.56.0/24")
+            }
             Self::Network(text) => write!(f, "{text:?} is not a network such as 10.0.0.0/8"),
             Self::Pattern(error) => write!(f, "{error}"),
             Self::Endpoint(error) => write!(f, "{error}"),
@@ -357,10 +348,9 @@ impl fmt::Display for Fault {
             Self::NoEndpoint => {
                 f.write_str("contains no endpoint; write an endpoint such as http://10.0.0.1:2379")
             }
-            Self::Root(text) => write!(
-                f,
-                "{text:?} is not a root for keys; use a path such as /coreos.com/network"
-            ),
+            Self::Root(text) => {
+                write!(f, "{text:?} is not a root for keys; use a path such as /coreos.com/network")
+            }
             Self::Server { named, why } => {
                 match named {
                     Some(named) => write!(f, "{named:?}")?,
@@ -377,11 +367,7 @@ impl fmt::Display for Fault {
             ),
             Self::NoBackend(text) => write!(f, "{text:?} names no backend"),
             Self::Backend { name, known } => {
-                write!(
-                    f,
-                    "{name:?} is not a backend; the backends are {}",
-                    known.join(", ")
-                )
+                write!(f, "{name:?} is not a backend; the backends are {}", known.join(", "))
             }
             Self::File(text) => write!(f, "{text:?} is not the path of a file"),
             Self::TwoFiles(text) => write!(
@@ -401,11 +387,7 @@ impl fmt::Display for PatternError {
         // The compiler's message has several lines, one of which points at the fault.
         let cause = self.cause.to_string();
         let cause = cause.split_whitespace().collect::<Vec<_>>().join(" ");
-        write!(
-            f,
-            "could not compile the IP address regex '{}': {cause}",
-            self.pattern
-        )
+        write!(f, "could not compile the IP address regex '{}': {cause}", self.pattern)
     }
 }
 

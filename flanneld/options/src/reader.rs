@@ -23,15 +23,9 @@ impl Reader {
         if let Some(ignored) = &argv.ignored {
             // With `--etcd-password= secret`, the ignored argument is the secret.
             let secret = holds_user(ignored) || argv.gives_a_secret();
-            warnings.push(Warning::Ignored {
-                from: (!secret).then(|| ignored.clone()),
-            });
+            warnings.push(Warning::Ignored { from: (!secret).then(|| ignored.clone()) });
         }
-        Self {
-            argv: argv.mistakes,
-            mistakes: Vec::new(),
-            warnings,
-        }
+        Self { argv: argv.mistakes, mistakes: Vec::new(), warnings }
     }
 
     /// Returns the warnings, or all mistakes if the reader found mistakes.
@@ -63,9 +57,7 @@ impl Reader {
                 list.push(value.mistake(why.clone()));
             }
         }
-        values
-            .last()
-            .and_then(|value| Some((value, value.parsed.clone().ok()?)))
+        values.last().and_then(|value| Some((value, value.parsed.clone().ok()?)))
     }
 
     /// Returns the last value of a flag that accepts only a fixed set of words, or the default if the value is invalid.
@@ -99,12 +91,7 @@ impl Reader {
         match u64::try_from(value) {
             Ok(value) if (low..=high).contains(&value) => value,
             _ => {
-                self.wrong(from.mistake(Fault::Range {
-                    value,
-                    low,
-                    high,
-                    note,
-                }));
+                self.wrong(from.mistake(Fault::Range { value, low, high, note }));
                 low
             }
         }
@@ -119,10 +106,7 @@ impl Reader {
         let value = given(values)?;
         let address = value.text.parse().ok();
         if address.is_none() {
-            self.wrong(value.mistake(Fault::PublicAddress {
-                text: value.text.clone(),
-                family,
-            }));
+            self.wrong(value.mistake(Fault::PublicAddress { text: value.text.clone(), family }));
         }
         address
     }

@@ -50,10 +50,8 @@ impl Store {
                 (ConfigPlace::File(file), at)
             }
             Store::Kube(kube) => {
-                let at = format!(
-                    "the ConfigMap that the pod mounts as {}",
-                    kube.net_conf.display()
-                );
+                let at =
+                    format!("the ConfigMap that the pod mounts as {}", kube.net_conf.display());
                 (ConfigPlace::Mounted(kube.net_conf.clone()), at)
             }
         }
@@ -105,10 +103,7 @@ impl Store {
         match self {
             Store::Dir(folder) => Box::new(DirManager::new(folder)),
             Store::Etcd(etcd) => Box::new(EtcdManager::new(etcd.options())),
-            Store::Kube(kube) => Box::new(NodeClient::new(KubeOptions {
-                user_agent,
-                ..*kube
-            })),
+            Store::Kube(kube) => Box::new(NodeClient::new(KubeOptions { user_agent, ..*kube })),
         }
     }
 }

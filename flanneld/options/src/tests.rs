@@ -24,9 +24,8 @@ fn with_in(args: &[&str], environment: &[(&str, &str)]) -> Invocation {
 
 /// Reads a command line, which begins with its variables as in a shell.
 fn with(line: &str) -> Invocation {
-    let (variables, args): (Vec<&str>, Vec<&str>) = line
-        .split_whitespace()
-        .partition(|word| word.starts_with(char::is_uppercase));
+    let (variables, args): (Vec<&str>, Vec<&str>) =
+        line.split_whitespace().partition(|word| word.starts_with(char::is_uppercase));
     let variables = variables.iter().filter_map(|word| word.split_once('='));
     with_in(&args, &variables.collect::<Vec<_>>())
 }
@@ -61,32 +60,18 @@ fn etcd(settings: &Settings) -> &Etcd {
 }
 
 fn endpoints(settings: &Settings) -> Vec<String> {
-    etcd(settings)
-        .endpoints
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    etcd(settings).endpoints.iter().map(ToString::to_string).collect()
 }
 
 #[test]
 fn defaults_are_those_of_go_flannel() {
     let settings = settings("");
-    assert_eq!(
-        endpoints(&settings),
-        ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]
-    );
+    assert_eq!(endpoints(&settings), ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]);
     assert_eq!(etcd(&settings).prefix, "/coreos.com/network");
-    assert_eq!(
-        settings.node.subnet_file.to_str(),
-        Some("/run/flannel/subnet.env")
-    );
+    assert_eq!(settings.node.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
     assert_eq!(settings.renew_margin, Duration::from_secs(3600));
     assert_eq!(
-        (
-            settings.listen.health,
-            settings.rules.options.masquerade,
-            settings.interface.wait
-        ),
+        (settings.listen.health, settings.rules.options.masquerade, settings.interface.wait),
         (None, false, None)
     );
     assert_eq!(
@@ -104,56 +89,30 @@ fn command_line_beats_environment_beats_default() {
         ("FLANNELD_IFACE", "a,b"),
         ("FLANNELD_VERSION", "true"),
     ];
-    assert_eq!(
-        etcd(&accepted(with_in(&["--etcd-prefix=/line"], &environment))).prefix,
-        "/line"
-    );
+    assert_eq!(etcd(&accepted(with_in(&["--etcd-prefix=/line"], &environment))).prefix, "/line");
     let from_environment = accepted(with_in(&[], &environment));
     assert_eq!(etcd(&from_environment).prefix, "/env");
+    assert_eq!(from_environment.node.subnet_file.to_str(), Some("/run/flannel/subnet.env"));
+    assert_eq!(from_environment.interface.selectors, [Selector::Name("a,b".to_owned())]);
     assert_eq!(
-        from_environment.node.subnet_file.to_str(),
-        Some("/run/flannel/subnet.env")
-    );
-    assert_eq!(
-        from_environment.interface.selectors,
-        [Selector::Name("a,b".to_owned())]
-    );
-    assert_eq!(
-        accepted(with_in(&["--iface=eth7"], &environment))
-            .interface
-            .selectors,
+        accepted(with_in(&["--iface=eth7"], &environment)).interface.selectors,
         [Selector::Name("eth7".to_owned())]
     );
-    assert_eq!(
-        etcd(&settings("-etcd-prefix=/a -etcd-prefix=/b")).prefix,
-        "/b"
-    );
+    assert_eq!(etcd(&settings("-etcd-prefix=/a -etcd-prefix=/b")).prefix, "/b");
 }
 
 #[test]
 fn required_backends_must_be_known_names() {
     assert_eq!(
-        accepted(with_in(&["--require-backend=WireGuard, ipip,"], &[]))
-            .node
-            .require_backend,
+        accepted(with_in(&["--require-backend=WireGuard, ipip,"], &[])).node.require_backend,
         ["wireguard", "ipip"]
     );
-    assert_eq!(
-        settings("FLANNELD_REQUIRE_BACKEND=vxlan")
-            .node
-            .require_backend,
-        ["vxlan"]
-    );
-    for any in [
-        settings(""),
-        settings("FLANNELD_REQUIRE_BACKEND=vxlan --require-backend="),
-    ] {
+    assert_eq!(settings("FLANNELD_REQUIRE_BACKEND=vxlan").node.require_backend, ["vxlan"]);
+    for any in [settings(""), settings("FLANNELD_REQUIRE_BACKEND=vxlan --require-backend=")] {
         assert!(any.node.require_backend.is_empty());
     }
-    let wrong = refused(with_in(
-        &["--require-backend=vxlan,wiregard"],
-        &[("FLANNELD_NODE_ID", "a b")],
-    ));
+    let wrong =
+        refused(with_in(&["--require-backend=vxlan,wiregard"], &[("FLANNELD_NODE_ID", "a b")]));
     assert!(
         wrong.iter().any(|text| text.contains("--require-backend")
             && text.contains("\"wiregard\" is not a backend; the backends are alloc, ")),
@@ -171,14 +130,8 @@ fn cni_configuration_is_two_paths() {
     .node
     .cni_conf
     .unwrap();
-    assert_eq!(
-        conf.source.to_str(),
-        Some("/etc/kube-flannel/cni-conf.json")
-    );
-    assert_eq!(
-        conf.destination.to_str(),
-        Some("/etc/cni/net.d/10-flannel.conflist")
-    );
+    assert_eq!(conf.source.to_str(), Some("/etc/kube-flannel/cni-conf.json"));
+    assert_eq!(conf.destination.to_str(), Some("/etc/cni/net.d/10-flannel.conflist"));
     assert_eq!(settings("FLANNELD_INSTALL_CNI_CONF=").node.cni_conf, None);
     for text in ["/etc/a", "/etc/a:", ":/etc/a", ":", "/etc/a:/"] {
         let list = mistakes(&format!("--install-cni-conf={text}"));
@@ -219,12 +172,7 @@ fn mistakes_are_all_reported_at_once() {
 const NODE: [(&str, &str); 1] = [("NODE_NAME", "n1")];
 
 fn kube_options(args: &[&str], environment: &[(&str, &str)]) -> KubeOptions {
-    match accepted(with_in(
-        &[&["--kube-subnet-mgr"], args].concat(),
-        environment,
-    ))
-    .store
-    {
+    match accepted(with_in(&[&["--kube-subnet-mgr"], args].concat(), environment)).store {
         Store::Kube(kube) => *kube,
         store => panic!("{store}"),
     }
@@ -233,19 +181,10 @@ fn kube_options(args: &[&str], environment: &[(&str, &str)]) -> KubeOptions {
 #[test]
 fn kubernetes_store_is_read_from_flags_and_environment() {
     let plain = kube_options(&[], &NODE);
-    assert_eq!(
-        (plain.urls.len(), plain.kubeconfig, plain.clear_condition),
-        (0, None, true)
-    );
+    assert_eq!((plain.urls.len(), plain.kubeconfig, plain.clear_condition), (0, None, true));
     assert_eq!(plain.identity, Identity::Node("n1".to_owned()));
-    assert_eq!(
-        plain.net_conf,
-        PathBuf::from("/etc/kube-flannel/net-conf.json")
-    );
-    assert_eq!(
-        plain.prefix,
-        Prefix::parse("flannel.alpha.coreos.com").unwrap()
-    );
+    assert_eq!(plain.net_conf, PathBuf::from("/etc/kube-flannel/net-conf.json"));
+    assert_eq!(plain.prefix, Prefix::parse("flannel.alpha.coreos.com").unwrap());
     let given = kube_options(
         &[
             "-kube-api-url=https://a:6443, http://b/",
@@ -256,22 +195,10 @@ fn kubernetes_store_is_read_from_flags_and_environment() {
         &[("POD_NAME", "p"), ("POD_NAMESPACE", "ns")],
     );
     assert_eq!(given.urls, ["https://a:6443/", "http://b/"]);
-    assert_eq!(
-        (given.kubeconfig, given.clear_condition),
-        (Some(PathBuf::from("/k")), false)
-    );
-    assert_eq!(
-        given.identity,
-        Identity::Pod {
-            namespace: "ns".to_owned(),
-            name: "p".to_owned()
-        }
-    );
+    assert_eq!((given.kubeconfig, given.clear_condition), (Some(PathBuf::from("/k")), false));
+    assert_eq!(given.identity, Identity::Pod { namespace: "ns".to_owned(), name: "p".to_owned() });
     assert_eq!(given.prefix.key("public-ip"), "a.b/c-public-ip");
-    assert!(matches!(
-        settings("FLANNELD_KUBE_SUBNET_MGR=T NODE_NAME=n1").store,
-        Store::Kube(_)
-    ));
+    assert!(matches!(settings("FLANNELD_KUBE_SUBNET_MGR=T NODE_NAME=n1").store, Store::Kube(_)));
 }
 
 #[test]
@@ -279,10 +206,7 @@ fn iface_auto_is_ignored_with_kubernetes() {
     let auto = settings("NODE_NAME=n1 --kube-subnet-mgr --iface=auto");
     assert!(
         auto.interface.selectors.is_empty()
-            && auto
-                .warnings
-                .iter()
-                .any(|warning| warning.to_string().contains("--iface=auto")),
+            && auto.warnings.iter().any(|warning| warning.to_string().contains("--iface=auto")),
         "{:?}",
         auto.warnings
     );
@@ -291,31 +215,16 @@ fn iface_auto_is_ignored_with_kubernetes() {
 #[test]
 fn kubernetes_mistakes_are_reported() {
     for (line, part) in [
-        (
-            "--kube-subnet-mgr",
-            "env variables POD_NAME and POD_NAMESPACE must be set",
-        ),
+        ("--kube-subnet-mgr", "env variables POD_NAME and POD_NAMESPACE must be set"),
         ("POD_NAME=p --kube-subnet-mgr", "POD_NAMESPACE"),
-        (
-            "NODE_NAME=../n1?x --kube-subnet-mgr",
-            "is not a Kubernetes name",
-        ),
-        (
-            "NODE_NAME=n1\u{1b} --kube-subnet-mgr",
-            "is not a Kubernetes name",
-        ),
+        ("NODE_NAME=../n1?x --kube-subnet-mgr", "is not a Kubernetes name"),
+        ("NODE_NAME=n1\u{1b} --kube-subnet-mgr", "is not a Kubernetes name"),
         (
             "NODE_NAME=n1 --kube-subnet-mgr --kube-annotation-prefix=org",
             "prefix must be in a format",
         ),
-        (
-            "NODE_NAME=n1 --kube-subnet-mgr --kube-api-url=10.0.0.1:6443",
-            "\"10.0.0.1:6443\" is not",
-        ),
-        (
-            "NODE_NAME=n1 --kube-subnet-mgr --subnet-dir=/l",
-            "exclude each other",
-        ),
+        ("NODE_NAME=n1 --kube-subnet-mgr --kube-api-url=10.0.0.1:6443", "\"10.0.0.1:6443\" is not"),
+        ("NODE_NAME=n1 --kube-subnet-mgr --subnet-dir=/l", "exclude each other"),
     ] {
         let list = mistakes(line);
         assert!(list.len() == 1 && list[0].contains(part), "{list:?}");
@@ -325,10 +234,7 @@ fn kubernetes_mistakes_are_reported() {
 #[test]
 fn invalid_api_server_address_is_named() {
     let read = |urls: &str| {
-        with_in(
-            &["--kube-subnet-mgr", &format!("--kube-api-url={urls}")],
-            &[("NODE_NAME", "n1")],
-        )
+        with_in(&["--kube-subnet-mgr", &format!("--kube-api-url={urls}")], &[("NODE_NAME", "n1")])
     };
     for good in [
         "https://10.0.0.1:6443",
@@ -338,10 +244,7 @@ fn invalid_api_server_address_is_named() {
         "http://127.0.0.1:8001",
     ] {
         assert!(
-            matches!(
-                read(&format!("https://10.0.0.1:6443,{good}")),
-                Invocation::Run(_)
-            ),
+            matches!(read(&format!("https://10.0.0.1:6443,{good}")), Invocation::Run(_)),
             "{good}"
         );
     }
@@ -375,9 +278,7 @@ fn invalid_api_server_address_is_named() {
         "https://10.0.0.1:6443?token=s3cret",
         "user:s3cret@10.0.0.1",
     ] {
-        let Invocation::Mistakes(list) = read(secret) else {
-            panic!("{secret} is accepted")
-        };
+        let Invocation::Mistakes(list) = read(secret) else { panic!("{secret} is accepted") };
         let list: Vec<String> = list.iter().map(ToString::to_string).collect();
         assert!(
             list[0].starts_with("--kube-api-url: ") && !list.concat().contains("s3cret"),
@@ -392,29 +293,21 @@ fn invalid_event_queue_depth_ends_the_start_as_in_go() {
     for depth in ["5000", "0", "-1", "+7", ""] {
         assert!(
             matches!(
-                with(&format!(
-                    "NODE_NAME=n1 EVENT_QUEUE_DEPTH={depth} --kube-subnet-mgr"
-                )),
+                with(&format!("NODE_NAME=n1 EVENT_QUEUE_DEPTH={depth} --kube-subnet-mgr")),
                 Invocation::Run(_)
             ),
             "{depth}"
         );
     }
     for depth in ["many", "0x10", "5000 ", "1e3"] {
-        let list = refused(with_in(
-            &["--kube-subnet-mgr"],
-            &[node, ("EVENT_QUEUE_DEPTH", depth)],
-        ));
+        let list = refused(with_in(&["--kube-subnet-mgr"], &[node, ("EVENT_QUEUE_DEPTH", depth)]));
         assert!(
             list.len() == 1
                 && list[0].starts_with(&format!("env EVENT_QUEUE_DEPTH={depth} format error: ")),
             "{list:?}"
         );
     }
-    assert!(
-        matches!(with("EVENT_QUEUE_DEPTH=many"), Invocation::Run(_)),
-        "of no use with etcd"
-    );
+    assert!(matches!(with("EVENT_QUEUE_DEPTH=many"), Invocation::Run(_)), "of no use with etcd");
 }
 
 #[test]
@@ -430,20 +323,11 @@ fn switches_take_all_truth_values_of_go() {
 fn tls_options_apply_to_https_endpoints() {
     let tls = ["--etcd-certfile=/c", "--etcd-keyfile=/k"];
     let both = accepted(with_in(
-        &[
-            &["--etcd-endpoints= a:1 ,, https://b:2 , unix:/s ,"][..],
-            &tls,
-        ]
-        .concat(),
+        &[&["--etcd-endpoints= a:1 ,, https://b:2 , unix:/s ,"][..], &tls].concat(),
         &[],
     ));
     assert_eq!(endpoints(&both), ["https://a:1", "https://b:2", "unix:/s"]);
-    assert!(
-        etcd(&both)
-            .tls
-            .as_ref()
-            .is_some_and(|tls| tls.client.is_some() && tls.ca.is_none())
-    );
+    assert!(etcd(&both).tls.as_ref().is_some_and(|tls| tls.client.is_some() && tls.ca.is_none()));
     let ca = settings("--etcd-endpoints=https://b:2 --etcd-cafile=/ca");
     assert!(etcd(&ca).tls.as_ref().is_some_and(|tls| tls.ca.is_some()) && ca.warnings.is_empty());
     let plain = settings("--etcd-endpoints=http://b:2 --etcd-cafile=/ca");
@@ -461,18 +345,9 @@ fn tls_options_apply_to_https_endpoints() {
 #[test]
 fn etcd_password_is_never_printed() {
     let settings = settings("FLANNELD_ETCD_PASSWORD=hunter2= --etcd-username=u");
-    assert_eq!(
-        etcd(&settings)
-            .user
-            .as_ref()
-            .map(|(_, secret)| secret.reveal()),
-        Some("hunter2=")
-    );
+    assert_eq!(etcd(&settings).user.as_ref().map(|(_, secret)| secret.reveal()), Some("hunter2="));
     assert!(!format!("{settings:?}").contains("hunter2"));
-    for list in [
-        mistakes("--etcd-password=hunter2"),
-        mistakes("--etcd-username=u"),
-    ] {
+    for list in [mistakes("--etcd-password=hunter2"), mistakes("--etcd-username=u")] {
         assert!(list.len() == 1 && !list[0].contains("hunter2"), "{list:?}");
     }
 }
@@ -496,14 +371,8 @@ fn secret_of_a_mistyped_flag_is_never_repeated() {
     for text in texts {
         let environment = [("FLANNELD_ETCD_ENDPOINTS", text)];
         for (list, from) in [
-            (
-                mistakes(&format!("--etcd-endpoints={text}")),
-                "--etcd-endpoints",
-            ),
-            (
-                refused(with_in(&[], &environment)),
-                "FLANNELD_ETCD_ENDPOINTS",
-            ),
+            (mistakes(&format!("--etcd-endpoints={text}")), "--etcd-endpoints"),
+            (refused(with_in(&[], &environment)), "FLANNELD_ETCD_ENDPOINTS"),
             (
                 accepted(with_in(&["--etcd-endpoints=http://a:1", text], &[]))
                     .warnings
@@ -516,9 +385,7 @@ fn secret_of_a_mistyped_flag_is_never_repeated() {
             let printed = list.join(" ");
             assert!(printed.contains(from), "{printed}");
             assert!(
-                !["s3c", "ret@", "ret%40"]
-                    .iter()
-                    .any(|piece| printed.contains(piece)),
+                !["s3c", "ret@", "ret%40"].iter().any(|piece| printed.contains(piece)),
                 "{text}: {printed}"
             );
         }
@@ -540,9 +407,7 @@ fn secret_of_a_mistyped_flag_is_never_repeated() {
     );
     // The `@` in a socket's path does not separate a user.
     assert_eq!(
-        endpoints(&settings(
-            "--etcd-endpoints=unix:/run/etcd@1.sock,http://a:1"
-        )),
+        endpoints(&settings("--etcd-endpoints=unix:/run/etcd@1.sock,http://a:1")),
         ["unix:/run/etcd@1.sock", "http://a:1"]
     );
 }
@@ -571,21 +436,15 @@ fn store_flags_without_others_are_read_as_in_the_settings() {
         panic!("an empty directory is none")
     };
     assert_eq!((etcd.prefix.as_str(), etcd.endpoints.len()), ("/env", 1));
-    assert!(matches!(
-        alone(&["--subnet-dir=/x"], &[]),
-        Ok((Store::Dir(_), _))
-    ));
+    assert!(matches!(alone(&["--subnet-dir=/x"], &[]), Ok((Store::Dir(_), _))));
     for args in [
         &["--etcd-prefix="][..],
         &["--subnet-dir=/x", "--etcd-prefix=/y"],
         &["--etcd-endpoints=http://u:p@a"],
         &["--etcd-username=u"],
     ] {
-        let alone: Vec<String> = alone(args, &[])
-            .unwrap_err()
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let alone: Vec<String> =
+            alone(args, &[]).unwrap_err().iter().map(ToString::to_string).collect();
         assert_eq!(alone, refused(with_in(args, &[])), "{args:?}");
     }
 }
@@ -612,12 +471,8 @@ fn selectors_keep_the_order_of_trying() {
         "--iface=",
         "--iface-regex=",
     ];
-    let texts: Vec<String> = accepted(with_in(&args, &[]))
-        .interface
-        .selectors
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let texts: Vec<String> =
+        accepted(with_in(&args, &[])).interface.selectors.iter().map(ToString::to_string).collect();
     assert_eq!(
         texts,
         [
@@ -643,23 +498,11 @@ fn listen_addresses_are_read_from_ip_and_port() {
     for (line, health, status) in [
         ("", None, status),
         ("--healthz-port=8471", Some("0.0.0.0:8471"), status),
-        (
-            "--healthz-port=8471 --healthz-ip=::1",
-            Some("[::1]:8471"),
-            status,
-        ),
-        (
-            "--healthz-port=8471 --healthz-ip=[::1]",
-            Some("[::1]:8471"),
-            status,
-        ),
+        ("--healthz-port=8471 --healthz-ip=::1", Some("[::1]:8471"), status),
+        ("--healthz-port=8471 --healthz-ip=[::1]", Some("[::1]:8471"), status),
         ("--healthz-port=-1 --healthz-ip=nonsense", None, status),
         ("--status-port=0 --status-ip=nonsense", None, None),
-        (
-            "--status-ip=192.0.2.1 --status-port=80",
-            None,
-            Some("192.0.2.1:80"),
-        ),
+        ("--status-ip=192.0.2.1 --status-port=80", None, Some("192.0.2.1:80")),
     ] {
         let have = settings(line).listen;
         let want = [health, status].map(|address| address.map(|text| text.parse().unwrap()));
@@ -680,10 +523,7 @@ fn numbers_out_of_bounds_are_refused() {
     let both = settings(
         "--audit-interval=0 --iface-wait=30 --route-protocol=186 --subnet-lease-renew-margin=1_439",
     );
-    assert_eq!(
-        (both.node.audit, both.interface.wait),
-        (None, Some(Duration::from_secs(30)))
-    );
+    assert_eq!((both.node.audit, both.interface.wait), (None, Some(Duration::from_secs(30))));
     assert_eq!(both.warnings.len(), 1, "{:?}", both.warnings);
     for bad in [
         "--audit-interval=-1",
@@ -694,10 +534,7 @@ fn numbers_out_of_bounds_are_refused() {
     ] {
         assert!(mistakes(bad)[0].contains("out of range"), "{bad}");
     }
-    assert_eq!(
-        settings("--node-id=node-7").node.id.as_deref(),
-        Some("node-7")
-    );
+    assert_eq!(settings("--node-id=node-7").node.id.as_deref(), Some("node-7"));
     assert_eq!(refused(with_in(&["--node-id=a b"], &[])).len(), 1);
 }
 
@@ -706,10 +543,7 @@ fn key_files_are_read_from_the_environment() {
     let names = [("WIREGUARD_KEY_FILE", ""), ("WIREGUARD_PSK_FILE", "/psk")];
     for (environment, want) in [(&names[..], [Some(""), Some("/psk")]), (&[], [None, None])] {
         let node = accepted(with_in(&[], environment)).node;
-        assert_eq!(
-            [node.key_file, node.preshared_file],
-            want.map(|path| path.map(PathBuf::from))
-        );
+        assert_eq!([node.key_file, node.preshared_file], want.map(|path| path.map(PathBuf::from)));
     }
 }
 
@@ -724,26 +558,16 @@ fn etcd_prefix_is_cleaned() {
 fn help_and_version_take_precedence() {
     assert!(matches!(with("--help --nosuch"), Invocation::Help(_)));
     assert!(matches!(with("-h"), Invocation::Help(_)));
-    assert!(matches!(
-        with("FLANNELD_V=abc --version"),
-        Invocation::Version(_)
-    ));
+    assert!(matches!(with("FLANNELD_V=abc --version"), Invocation::Version(_)));
     assert!(matches!(with("--version=false"), Invocation::Run(_)));
-    assert!(matches!(
-        with("--version --nosuch"),
-        Invocation::Mistakes(_)
-    ));
+    assert!(matches!(with("--version --nosuch"), Invocation::Mistakes(_)));
     assert!(matches!(with("FLANNELD_VERSION=true"), Invocation::Run(_)));
 }
 
 #[test]
 fn arguments_after_the_flags_are_ignored_with_a_warning() {
     let settings = settings("--ip-masq=false rest --nosuch");
-    assert!(
-        settings.warnings[0].to_string().contains("\"rest\""),
-        "{:?}",
-        settings.warnings
-    );
+    assert!(settings.warnings[0].to_string().contains("\"rest\""), "{:?}", settings.warnings);
 }
 
 #[test]
@@ -757,8 +581,7 @@ fn flags_have_variables_and_value_names() {
         let variable =
             variable.then(|| format!("FLANNELD_{}", name.to_uppercase().replace('-', "_")));
         assert_eq!(
-            arg.get_env()
-                .map(|name| name.to_string_lossy().into_owned()),
+            arg.get_env().map(|name| name.to_string_lossy().into_owned()),
             variable,
             "{name}"
         );
@@ -774,28 +597,13 @@ fn datapath_flags_choose_the_features() {
     for (line, want) in [
         ("", Features::offload()),
         ("--datapath= --datapath-queues=0", Features::offload()),
-        (
-            "FLANNELD_DATAPATH=plain --datapath=auto",
-            Features::offload(),
-        ),
-        (
-            "FLANNELD_DATAPATH=plain FLANNELD_DATAPATH_QUEUES=",
-            Features::plain(),
-        ),
+        ("FLANNELD_DATAPATH=plain --datapath=auto", Features::offload()),
+        ("FLANNELD_DATAPATH=plain FLANNELD_DATAPATH_QUEUES=", Features::plain()),
         (
             "FLANNELD_DATAPATH_QUEUES=16 --datapath=mmsg",
-            Features {
-                queues: 16,
-                ..Features::mmsg()
-            },
+            Features { queues: 16, ..Features::mmsg() },
         ),
-        (
-            "--datapath-real-time=false",
-            Features {
-                real_time: false,
-                ..Features::offload()
-            },
-        ),
+        ("--datapath-real-time=false", Features { real_time: false, ..Features::offload() }),
     ] {
         assert_eq!(settings(line).features, want, "{line}");
     }
@@ -812,45 +620,26 @@ fn datapath_flags_choose_the_features() {
 #[test]
 fn repeated_flag_is_checked_and_the_last_value_applies() {
     assert_eq!(
-        settings("--healthz-port=1 --healthz-port=2")
-            .listen
-            .health
-            .map(|address| address.port()),
+        settings("--healthz-port=1 --healthz-port=2").listen.health.map(|address| address.port()),
         Some(2)
     );
-    assert!(
-        settings("--ip-masq=false --ip-masq")
-            .rules
-            .options
-            .masquerade
-    );
-    assert_eq!(
-        mistakes("--healthz-port=abc --healthz-port=2 --healthz-port=x").len(),
-        2
-    );
+    assert!(settings("--ip-masq=false --ip-masq").rules.options.masquerade);
+    assert_eq!(mistakes("--healthz-port=abc --healthz-port=2 --healthz-port=x").len(), 2);
     // A variable that the command line overrides is not checked.
-    assert!(matches!(
-        with("FLANNELD_HEALTHZ_PORT=abc --healthz-port=1"),
-        Invocation::Run(_)
-    ));
+    assert!(matches!(with("FLANNELD_HEALTHZ_PORT=abc --healthz-port=1"), Invocation::Run(_)));
 }
 
 /// Returns the variables of all flags.
 fn variables() -> Vec<String> {
     let names = Flags::command();
     let names = names.get_arguments().filter_map(Arg::get_env);
-    names
-        .map(|name| name.to_string_lossy().into_owned())
-        .collect()
+    names.map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
 /// Generates an argument of a command line: a known or damaged flag, with or without a value, or other text.
 fn word() -> impl Strategy<Value = String> {
-    let names: Vec<String> = Flags::command()
-        .get_arguments()
-        .filter_map(Arg::get_long)
-        .map(str::to_owned)
-        .collect();
+    let names: Vec<String> =
+        Flags::command().get_arguments().filter_map(Arg::get_long).map(str::to_owned).collect();
     let name = prop_oneof![proptest::sample::select(names), "[a-z=-]{0,8}"];
     let flag = (
         prop_oneof![Just("-"), Just("--"), Just("---")],

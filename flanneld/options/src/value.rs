@@ -105,19 +105,14 @@ pub(crate) struct Value<T> {
 impl<T> Value<T> {
     /// Returns a mistake that names the flag or variable of this value, and the fault.
     pub(crate) fn mistake(&self, fault: Fault) -> Mistake {
-        Mistake::Value {
-            from: self.from.clone(),
-            fault,
-        }
+        Mistake::Value { from: self.from.clone(), fault }
     }
 }
 
 /// Omits the text of the value, because the text may be a secret.
 impl<T> fmt::Debug for Value<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Value")
-            .field("from", &self.from)
-            .finish_non_exhaustive()
+        f.debug_struct("Value").field("from", &self.from).finish_non_exhaustive()
     }
 }
 
@@ -163,12 +158,7 @@ impl<T: Parse> TypedValueParser for ValueParser<T> {
             (ValueSource::DefaultValue, _) => (Origin::Default, &*flag, &*text),
             _ => (Origin::CommandLine, &*flag, &*text),
         };
-        Ok(Value {
-            origin,
-            from: from.to_owned(),
-            parsed: T::parse(text),
-            text: text.to_owned(),
-        })
+        Ok(Value { origin, from: from.to_owned(), parsed: T::parse(text), text: text.to_owned() })
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {

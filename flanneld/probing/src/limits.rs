@@ -15,51 +15,24 @@ pub struct Rate {
 }
 
 /// Rate limit of echo replies to one address.
-pub(crate) const ANSWERS_AN_ADDRESS: Rate = Rate {
-    per_second: 20.0,
-    burst: 20.0,
-};
+pub(crate) const ANSWERS_AN_ADDRESS: Rate = Rate { per_second: 20.0, burst: 20.0 };
 /// Total rate limit of echo replies to all addresses.
-pub const ANSWERS: Rate = Rate {
-    per_second: 2000.0,
-    burst: 2000.0,
-};
+pub const ANSWERS: Rate = Rate { per_second: 2000.0, burst: 2000.0 };
 /// Rate limit of replies with reports to one address.
-pub(crate) const ROWS_AN_ADDRESS: Rate = Rate {
-    per_second: 2.0,
-    burst: 2.0,
-};
+pub(crate) const ROWS_AN_ADDRESS: Rate = Rate { per_second: 2.0, burst: 2.0 };
 /// Total rate limit of replies with reports to all addresses. The limit saves processor time, because a report covers every peer.
-pub const ROWS: Rate = Rate {
-    per_second: 50.0,
-    burst: 50.0,
-};
+pub const ROWS: Rate = Rate { per_second: 50.0, burst: 50.0 };
 /// Rate limit of follow-up probes, which determine why a probe got no reply.
-pub(crate) const RETRIES: Rate = Rate {
-    per_second: 4.0,
-    burst: 24.0,
-};
+pub(crate) const RETRIES: Rate = Rate { per_second: 4.0, burst: 24.0 };
 /// Rate limit of probes in the search for a common fault. The burst is enough for one round of probes with each of
 /// eight peers. An empty bucket is full again after twelve seconds.
-pub(crate) const SEARCHES: Rate = Rate {
-    per_second: 2.0,
-    burst: 24.0,
-};
+pub(crate) const SEARCHES: Rate = Rate { per_second: 2.0, burst: 24.0 };
 /// Rate limit of probes to peers that other nodes report as unreachable. The limit also bounds the probes that false reports cause.
-pub(crate) const HINTS: Rate = Rate {
-    per_second: 1.5,
-    burst: 6.0,
-};
+pub(crate) const HINTS: Rate = Rate { per_second: 1.5, burst: 6.0 };
 /// Rate limit of probes that check whether the state of peers with confirmed faults has changed.
-pub(crate) const BROKEN_PEERS: Rate = Rate {
-    per_second: 1.0,
-    burst: 6.0,
-};
+pub(crate) const BROKEN_PEERS: Rate = Rate { per_second: 1.0, burst: 6.0 };
 /// Rate limit of report requests to other nodes while a client views the reports.
-pub(crate) const ROW_QUESTIONS: Rate = Rate {
-    per_second: 100.0,
-    burst: 10.0,
-};
+pub(crate) const ROW_QUESTIONS: Rate = Rate { per_second: 100.0, burst: 10.0 };
 
 /// A token bucket, which refills over time.
 #[derive(Clone, Copy, Debug)]
@@ -71,11 +44,7 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     pub(crate) fn new(rate: Rate, now: Duration) -> Self {
-        Self {
-            rate,
-            tokens: rate.burst,
-            at: now,
-        }
+        Self { rate, tokens: rate.burst, at: now }
     }
 
     fn refill(&mut self, now: Duration) {
@@ -130,11 +99,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 impl<K: Eq + Hash + Copy> Buckets<K> {
     /// Creates a map of token buckets with the given rate. Each new bucket is full.
     pub fn new(rate: Rate) -> Self {
-        Self {
-            rate,
-            buckets: HashMap::new(),
-            swept: Duration::ZERO,
-        }
+        Self { rate, buckets: HashMap::new(), swept: Duration::ZERO }
     }
 
     /// Takes one token from the bucket of a key. A call with `spare` leaves half of the key's burst to calls without `spare`.
@@ -143,10 +108,7 @@ impl<K: Eq + Hash + Copy> Buckets<K> {
             self.swept = now;
             self.buckets.retain(|_, bucket| !bucket.is_full(now));
         }
-        self.buckets
-            .entry(key)
-            .or_insert_with(|| Bucket::new(self.rate, now))
-            .take_one(now, spare)
+        self.buckets.entry(key).or_insert_with(|| Bucket::new(self.rate, now)).take_one(now, spare)
     }
 }
 
@@ -191,11 +153,7 @@ mod tests {
         for step in 0..10_000 {
             allowed += u32::from(buckets.take(1, Duration::from_millis(step), false));
         }
-        assert_eq!(
-            allowed,
-            20 + 199,
-            "the burst, and 20 tokens a second for ten seconds"
-        );
+        assert_eq!(allowed, 20 + 199, "the burst, and 20 tokens a second for ten seconds");
         assert!(
             buckets.take(2, Duration::from_secs(10), false),
             "a key takes no tokens of another key"
@@ -212,35 +170,23 @@ mod tests {
             let now = Duration::from_millis(step);
             all += u32::from(buckets.take(1, now, true));
             if step % 100 == 50 {
-                assert!(
-                    buckets.take(1, now, false),
-                    "spare use leaves ten tokens a second"
-                );
+                assert!(buckets.take(1, now, false), "spare use leaves ten tokens a second");
                 all += 1;
             }
         }
-        assert!(
-            (205..=220).contains(&all),
-            "{all}: the rate is that of both"
-        );
+        assert!((205..=220).contains(&all), "{all}: the rate is that of both");
     }
 
     #[test]
     fn bucket_is_ready_once_it_has_enough_tokens() {
         let mut bucket = Bucket::new(RETRIES, Duration::ZERO);
         assert!(bucket.take(Duration::ZERO, 24) && !bucket.take(Duration::ZERO, 1));
-        assert_eq!(
-            bucket.ready_at(Duration::ZERO, 3),
-            Duration::from_millis(750)
-        );
+        assert_eq!(bucket.ready_at(Duration::ZERO, 3), Duration::from_millis(750));
         assert!(
             !bucket.take(Duration::from_millis(749), 3)
                 && bucket.take(Duration::from_millis(751), 3)
         );
-        assert!(
-            bucket.ready_at(Duration::ZERO, 100) < Duration::from_secs(7),
-            "never for ever"
-        );
+        assert!(bucket.ready_at(Duration::ZERO, 100) < Duration::from_secs(7), "never for ever");
         // A clock that stops or goes back adds no tokens.
         assert!(!bucket.take(Duration::ZERO, 3));
     }

@@ -30,11 +30,7 @@ pub struct Search {
 impl Search {
     /// Starts a search between a packet size that the path probably carries and a packet size that is too large.
     pub fn new(carried: u16, too_large: u16) -> Self {
-        Self {
-            carried: carried.min(too_large.saturating_sub(1)),
-            too_large,
-            tries: 0,
-        }
+        Self { carried: carried.min(too_large.saturating_sub(1)), too_large, tries: 0 }
     }
 
     /// Returns the packet size of the next probe; `None` when the search has found the MTU.
@@ -72,9 +68,7 @@ impl Search {
 
     /// Returns the time to wait for a reply, based on the known round-trip time.
     pub fn wait(rtt: Option<Duration>) -> Duration {
-        rtt.map_or(ANSWER_TIMEOUT.1, |rtt| {
-            (rtt * 20).clamp(ANSWER_TIMEOUT.0, ANSWER_TIMEOUT.1)
-        })
+        rtt.map_or(ANSWER_TIMEOUT.1, |rtt| (rtt * 20).clamp(ANSWER_TIMEOUT.0, ANSWER_TIMEOUT.1))
     }
 }
 
@@ -86,18 +80,9 @@ mod tests {
     #[test]
     fn wait_follows_the_round_trip() {
         assert_eq!(Search::wait(None), Duration::from_secs(1));
-        assert_eq!(
-            Search::wait(Some(Duration::from_micros(400))),
-            Duration::from_millis(250)
-        );
-        assert_eq!(
-            Search::wait(Some(Duration::from_millis(20))),
-            Duration::from_millis(400)
-        );
-        assert_eq!(
-            Search::wait(Some(Duration::from_secs(3))),
-            Duration::from_secs(1)
-        );
+        assert_eq!(Search::wait(Some(Duration::from_micros(400))), Duration::from_millis(250));
+        assert_eq!(Search::wait(Some(Duration::from_millis(20))), Duration::from_millis(400));
+        assert_eq!(Search::wait(Some(Duration::from_secs(3))), Duration::from_secs(1));
     }
 
     proptest! {

@@ -110,12 +110,8 @@ pub enum PodState {
 
 impl PodState {
     /// All states.
-    pub const ALL: [PodState; 4] = [
-        PodState::Unknown,
-        PodState::Well,
-        PodState::Some,
-        PodState::All,
-    ];
+    pub const ALL: [PodState; 4] =
+        [PodState::Unknown, PodState::Well, PodState::Some, PodState::All];
 
     /// Returns the name of the state, as in JSON.
     pub const fn as_str(self) -> &'static str {
@@ -198,13 +194,8 @@ impl PodProbes {
         let mut questions = Vec::new();
         for (subnet, to) in peers {
             let nonce = random();
-            let asked = Asked {
-                subnet: *subnet,
-                to: *to,
-                answered: false,
-                called: false,
-                changed: false,
-            };
+            let asked =
+                Asked { subnet: *subnet, to: *to, answered: false, called: false, changed: false };
             self.asked.insert(nonce, asked);
             questions.push((nonce, *subnet, *to));
         }
@@ -250,9 +241,7 @@ impl PodProbes {
 
     /// Returns whether every reply and every pod call of the round has arrived.
     pub fn is_complete(&self) -> bool {
-        self.asked
-            .values()
-            .all(|asked| asked.answered && asked.called)
+        self.asked.values().all(|asked| asked.answered && asked.called)
     }
 
     /// Ends a round. Returns the peers with a loss, each with the kind of
@@ -337,11 +326,7 @@ mod tests {
         for (subnet, ours, last) in [
             ("10.5.1.0/24", "10.5.1.254", "10.5.1.253"),
             ("10.5.1.16/28", "10.5.1.30", "10.5.1.29"),
-            (
-                "fd00:1::/64",
-                "fd00:1::ffff:ffff:ffff:ffff",
-                "fd00:1::ffff:ffff:ffff:fffe",
-            ),
+            ("fd00:1::/64", "fd00:1::ffff:ffff:ffff:ffff", "fd00:1::ffff:ffff:ffff:fffe"),
         ] {
             assert_eq!(address(&net(subnet)), Some(ours.parse().unwrap()));
             assert_eq!(last_of_pods(&net(subnet)), Some(last.parse().unwrap()));

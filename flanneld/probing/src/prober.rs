@@ -149,9 +149,7 @@ impl LoopState {
 
 impl std::fmt::Debug for Prober {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prober")
-            .field("settings", &self.shared.settings)
-            .finish_non_exhaustive()
+        f.debug_struct("Prober").field("settings", &self.shared.settings).finish_non_exhaustive()
     }
 }
 
@@ -159,13 +157,8 @@ impl Prober {
     /// Creates a prober. [`Prober::run`] runs it.
     pub fn new(settings: ProberSettings, underlay: &UnderlayState) -> Self {
         let mut random = StdRng::from_os_rng();
-        let node = Node::new(local(&settings, underlay), Duration::ZERO, move || {
-            random.random()
-        });
-        let state = Mutex::new(Inner {
-            node,
-            problems: Vec::new(),
-        });
+        let node = Node::new(local(&settings, underlay), Duration::ZERO, move || random.random());
+        let state = Mutex::new(Inner { node, problems: Vec::new() });
         Self {
             shared: Arc::new(Shared {
                 settings,
@@ -182,9 +175,7 @@ impl Prober {
     }
 
     fn now(&self) -> Now {
-        let wall = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Now {
             at: self.shared.began.elapsed(),
             wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
@@ -195,11 +186,7 @@ impl Prober {
     pub fn view(&self) -> Arc<Mesh> {
         let now = self.now();
         let inner = self.inner();
-        Arc::new(
-            inner
-                .node
-                .show(now, self.shared.settings.port, inner.problems.clone()),
-        )
+        Arc::new(inner.node.show(now, self.shared.settings.port, inner.problems.clone()))
     }
 
     /// Applies `of` to the view of each peer and returns the results. With thousands of peers, this function takes less memory than [`Prober::view`].
@@ -266,11 +253,7 @@ impl Prober {
 
     /// Returns whether any peer is cut off. This function costs less than [`Prober::view`].
     pub fn anybody_cut_off(&self) -> bool {
-        self.inner()
-            .node
-            .counts()
-            .get(&State::CutOff)
-            .is_some_and(|count| *count > 0)
+        self.inner().node.counts().get(&State::CutOff).is_some_and(|count| *count > 0)
     }
 
     /// Requests other nodes' reports for a client for the next ten seconds, so that [`Prober::view`] includes these reports.
@@ -327,11 +310,7 @@ impl Prober {
             let now = self.now();
             self.follow(&mut state, &mut leases, &mut underlay, now);
             let read = self.drain(&mut state.sockets);
-            let Step {
-                next,
-                notices,
-                common,
-            } = self.step(&state.sockets);
+            let Step { next, notices, common } = self.step(&state.sockets);
             log::report_common(&common);
             state.log.report(now.at, &notices);
             self.publish(&notices, &common);
@@ -371,13 +350,7 @@ impl Prober {
         let underlay = underlay.borrow_and_update().clone();
         let peers = follows.then(|| {
             let table = leases.borrow_and_update().clone();
-            targets(
-                &table,
-                &settings.own,
-                settings.kinds,
-                &underlay.local,
-                settings.outer,
-            )
+            targets(&table, &settings.own, settings.kinds, &underlay.local, settings.outer)
         });
         if let Some(peers) = &peers {
             let subnets = peers.iter().map(|peer| peer.subnet);
@@ -393,9 +366,7 @@ impl Prober {
         let mut inner = self.inner();
         inner.problems = state.sockets.problems();
         let open = state.sockets.places();
-        inner
-            .node
-            .set_sockets(move |path, family, ping| open.contains(&(path, family, ping)));
+        inner.node.set_sockets(move |path, family, ping| open.contains(&(path, family, ping)));
         if let Some(peers) = peers {
             inner.node.set_local(local(settings, &underlay));
             inner.node.set_targets(peers, now.at);
@@ -410,9 +381,7 @@ impl Prober {
     fn publish(&self, notices: &[Notice], common: &[CommonNotice]) {
         let is_news = |notice: &Notice| notice.was.impact().max(notice.is.impact()) >= Impact::Some;
         if !common.is_empty() || notices.iter().any(is_news) {
-            self.shared
-                .verdicts
-                .send_modify(|count| *count = count.wrapping_add(1));
+            self.shared.verdicts.send_modify(|count| *count = count.wrapping_add(1));
         }
     }
 
@@ -429,18 +398,11 @@ impl Prober {
         let may_delay = present >= state.calm_at
             && next.saturating_sub(present) <= MAX_READ_DELAY
             && self.inner().node.is_calm();
-        let longest = if state.sockets.wake_on_packets(!may_delay) {
-            MAX_SLEEP
-        } else {
-            MAX_READ_DELAY
-        };
+        let longest =
+            if state.sockets.wake_on_packets(!may_delay) { MAX_SLEEP } else { MAX_READ_DELAY };
         let changed = state.changed;
         let until = next.min(state.reopen_at).min(present + longest);
-        let until = if changed {
-            until.min(state.follow_at)
-        } else {
-            until
-        };
+        let until = if changed { until.min(state.follow_at) } else { until };
         let source = tokio::select! {
             () = tokio::time::sleep_until((self.shared.began + until).into()) => {
                 let late = self.now().at.saturating_sub(until);
@@ -474,32 +436,16 @@ impl Prober {
             let at = now.at.saturating_sub(age);
             match incoming {
                 // A datagram from another port is from no node, but it may be a pod probe.
-                Incoming::Datagram {
-                    path: Path::Overlay,
-                    from,
-                    port: from_port,
-                    bytes,
-                } if from_port != port => {
-                    let datagram = Datagram {
-                        path: Path::Overlay,
-                        from,
-                        at,
-                        bytes,
-                    };
+                Incoming::Datagram { path: Path::Overlay, from, port: from_port, bytes }
+                    if from_port != port =>
+                {
+                    let datagram = Datagram { path: Path::Overlay, from, at, bytes };
                     self.inner().node.answer_pod(now, &datagram)
                 }
                 Incoming::Datagram { port: from, .. } if from != port => None,
-                Incoming::Datagram {
-                    path, from, bytes, ..
-                } => self.inner().node.receive(
-                    now,
-                    Datagram {
-                        path,
-                        from,
-                        at,
-                        bytes,
-                    },
-                ),
+                Incoming::Datagram { path, from, bytes, .. } => {
+                    self.inner().node.receive(now, Datagram { path, from, at, bytes })
+                }
                 Incoming::Refusal { from, nonce } => {
                     self.inner().node.refused(from, nonce, at);
                     None
@@ -553,10 +499,8 @@ fn overlay_address(settings: &ProberSettings, subnet: &IpNet) -> IpAddr {
 
 /// Returns the addresses to which the prober binds its sockets, each with its path.
 fn addresses(settings: &ProberSettings, underlay: &UnderlayState) -> Vec<(Path, IpAddr)> {
-    let overlay = settings
-        .own
-        .nets()
-        .map(|subnet| (Path::Overlay, overlay_address(settings, &subnet)));
+    let overlay =
+        settings.own.nets().map(|subnet| (Path::Overlay, overlay_address(settings, &subnet)));
     let underlay = [underlay.addresses.0, underlay.addresses.1]
         .into_iter()
         .flatten()

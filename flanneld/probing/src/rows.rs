@@ -94,9 +94,7 @@ pub fn write(body: &Body) -> Vec<u8> {
     }
     let mut name = [0u8; NAME_LENGTH];
     let gravest = body.own.gravest.as_deref().unwrap_or_default();
-    name.iter_mut()
-        .zip(gravest.bytes())
-        .for_each(|(to, from)| *to = from);
+    name.iter_mut().zip(gravest.bytes()).for_each(|(to, from)| *to = from);
     out.extend(name);
     out.push(u8::try_from(State::ALL.len()).unwrap_or(u8::MAX));
     for state in State::ALL {
@@ -148,20 +146,8 @@ pub fn read(bytes: &[u8]) -> Option<Body> {
             asked_age_ms: (age != NEVER).then(|| exact(age, 10)),
         });
     }
-    let own = Own {
-        ready,
-        broken,
-        degraded,
-        risks,
-        gravest,
-        checks: named_checks(&mut read),
-    };
-    Some(Body {
-        own,
-        counts,
-        rtt_us,
-        cells,
-    })
+    let own = Own { ready, broken, degraded, risks, gravest, checks: named_checks(&mut read) };
+    Some(Body { own, counts, rtt_us, cells })
 }
 
 /// Decodes the checks that follow the peers. Stops decoding at a name that is truncated or too long, and skips invalid names.
@@ -191,9 +177,7 @@ fn rough(number: u64, steps: u32) -> u8 {
         clippy::cast_sign_loss,
         reason = "roughly, and clamped"
     )]
-    let step = ((number as f64 + 1.0).log2() * f64::from(steps))
-        .round()
-        .clamp(0.0, 254.0) as u8;
+    let step = ((number as f64 + 1.0).log2() * f64::from(steps)).round().clamp(0.0, 254.0) as u8;
     step
 }
 
@@ -250,26 +234,16 @@ mod tests {
         assert_eq!(read(&bytes), Some(body.clone()));
         assert_eq!(read(&write(&Body::default())), Some(Body::default()));
         // The row of a version without checks.
-        let earlier = Body {
-            own: Own {
-                checks: Vec::new(),
-                ..body.own.clone()
-            },
-            ..body
-        };
+        let earlier = Body { own: Own { checks: Vec::new(), ..body.own.clone() }, ..body };
         assert!(write(&earlier).len() < bytes.len());
         assert_eq!(read(&write(&earlier)), Some(earlier));
     }
 
     #[test]
     fn checks_are_bounded_and_legible() {
-        let own = |checks: Vec<String>| Own {
-            checks,
-            ..Own::default()
-        };
-        let many = own((0..40)
-            .map(|number| format!("a-check-of-this-length-{}", number % 10))
-            .collect());
+        let own = |checks: Vec<String>| Own { checks, ..Own::default() };
+        let many =
+            own((0..40).map(|number| format!("a-check-of-this-length-{}", number % 10)).collect());
         let body = Body {
             own: many.clone(),
             cells: (0..1000).map(|number| cell(number, State::Well)).collect(),
@@ -282,10 +256,7 @@ mod tests {
         assert_eq!(back.cells.len(), room(&many));
         for hostile in ["", "Mtu", "mtu\u{1b}", "a b", "this-name-is-longer-than-24"] {
             let sent = own(vec![hostile.to_owned(), "mtu".to_owned()]);
-            let bytes = write(&Body {
-                own: sent,
-                ..Body::default()
-            });
+            let bytes = write(&Body { own: sent, ..Body::default() });
             assert_eq!(read(&bytes).unwrap().own.checks, ["mtu"], "{hostile:?}");
         }
     }
@@ -310,16 +281,10 @@ mod tests {
             cell(1, State::Well),
             cell(2, State::Unknown),
             cell(3, State::CutOff),
-            Wire {
-                lost: 1,
-                ..cell(4, State::Well)
-            },
+            Wire { lost: 1, ..cell(4, State::Well) },
         ];
         cells.sort_by_key(Wire::rank);
-        assert_eq!(
-            cells.iter().map(|cell| cell.subnet).collect::<Vec<_>>(),
-            [3, 4, 1, 2]
-        );
+        assert_eq!(cells.iter().map(|cell| cell.subnet).collect::<Vec<_>>(), [3, 4, 1, 2]);
     }
 
     #[test]
@@ -327,10 +292,7 @@ mod tests {
         for number in [0u64, 1, 10, 400, 5_000, 1_000_000] {
             for steps in [10, 12] {
                 let back = exact(rough(number, steps), steps);
-                assert!(
-                    back.abs_diff(number) * 20 <= number + 20,
-                    "{number} became {back}"
-                );
+                assert!(back.abs_diff(number) * 20 <= number + 20, "{number} became {back}");
             }
         }
         assert_eq!(rough(u64::MAX, 12), 254);

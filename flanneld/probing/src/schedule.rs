@@ -55,13 +55,9 @@ pub struct TurnPaths {
 /// Returns the paths that a scheduled probe of a peer uses. Every fourth scheduled probe of a peer uses the
 /// underlay, at an offset that differs between peers.
 pub fn turn_paths(who: u64, turn: u32, peers: usize) -> TurnPaths {
-    let underlay = mix([who, 0, 0])
-        .wrapping_add(u64::from(turn))
-        .is_multiple_of(u64::from(UNDERLAY_INTERVAL));
-    TurnPaths {
-        overlay: !underlay || peers <= MAX_BOTH_PATHS,
-        underlay,
-    }
+    let underlay =
+        mix([who, 0, 0]).wrapping_add(u64::from(turn)).is_multiple_of(u64::from(UNDERLAY_INTERVAL));
+    TurnPaths { overlay: !underlay || peers <= MAX_BOTH_PATHS, underlay }
 }
 
 /// A schedule that probes each peer once per cycle, at even intervals. The order of the peers differs between nodes and between cycles.
@@ -80,14 +76,7 @@ impl<K: Copy> Walk<K> {
     /// so that nodes that start together do not probe together.
     pub fn new(own: u64, now: Duration) -> Self {
         let next = now + Duration::from_millis(mix([own, 0, 2]) % 1000);
-        Self {
-            own,
-            number: 0,
-            rest: Vec::new(),
-            next,
-            step: MIN_CYCLE,
-            on_link: 0,
-        }
+        Self { own, number: 0, rest: Vec::new(), next, step: MIN_CYCLE, on_link: 0 }
     }
 
     /// Sets the number of peers on a link with this node, from the next cycle on.
@@ -139,9 +128,8 @@ impl<K: Copy> Walk<K> {
 
     fn begin(&mut self, peers: impl Iterator<Item = (K, u64)>) {
         self.number += 1;
-        let mut order: Vec<(u64, K)> = peers
-            .map(|(key, who)| (mix([self.own, who, self.number]), key))
-            .collect();
+        let mut order: Vec<(u64, K)> =
+            peers.map(|(key, who)| (mix([self.own, who, self.number]), key)).collect();
         order.sort_unstable_by_key(|(hash, _)| *hash);
         self.rest.clear();
         self.rest.extend(order.into_iter().map(|(_, key)| key));
@@ -180,12 +168,7 @@ pub struct Ends<K> {
 impl<K: Copy + Ord> Sample<K> {
     /// Creates an empty sample.
     pub fn new() -> Self {
-        Self {
-            members: Vec::new(),
-            place: 0,
-            next: Duration::ZERO,
-            round: 0,
-        }
+        Self { members: Vec::new(), place: 0, next: Duration::ZERO, round: 0 }
     }
 
     /// Chooses the sample from these paths.
@@ -201,9 +184,8 @@ impl<K: Copy + Ord> Sample<K> {
         families.sort_unstable();
         families.dedup();
         let rings = families.iter().cycle().zip(0..RINGS);
-        let mut members: Vec<K> = rings
-            .flat_map(|(own, ring)| neighbours(paths, *own, ring))
-            .collect();
+        let mut members: Vec<K> =
+            rings.flat_map(|(own, ring)| neighbours(paths, *own, ring)).collect();
         members.sort_unstable();
         members.dedup();
         self.members = members;
@@ -238,11 +220,7 @@ impl<K: Copy + Ord> Sample<K> {
         if now < self.next {
             return None;
         }
-        let key = self
-            .members
-            .get(self.place)
-            .or(self.members.first())
-            .copied()?;
+        let key = self.members.get(self.place).or(self.members.first()).copied()?;
         self.place = (self.place + 1) % self.members.len();
         self.round = self.round.wrapping_add(1);
         // Varies the step by up to a tenth, as the walk does.
@@ -281,10 +259,7 @@ pub(crate) struct FullSize {
 
 impl Default for FullSize {
     fn default() -> Self {
-        Self {
-            last: None,
-            round: 1,
-        }
+        Self { last: None, round: 1 }
     }
 }
 
@@ -297,10 +272,7 @@ impl FullSize {
         done: &mut u32,
         waits: impl FnOnce(u32) -> bool,
     ) -> bool {
-        if self
-            .last
-            .is_some_and(|last| now.saturating_sub(last) < LONG_QUESTION_INTERVAL)
-        {
+        if self.last.is_some_and(|last| now.saturating_sub(last) < LONG_QUESTION_INTERVAL) {
             return false;
         }
         if *done == self.round {
@@ -344,13 +316,7 @@ mod tests {
 
     fn ends(own: u32, others: impl Iterator<Item = u32>) -> Vec<Ends<u32>> {
         let number = |node: u32| u32::try_from(mix([node.into(), 1, 2]) >> 32).unwrap();
-        others
-            .map(|other| Ends {
-                key: other,
-                own: number(own),
-                other: number(other),
-            })
-            .collect()
+        others.map(|other| Ends { key: other, own: number(own), other: number(other) }).collect()
     }
 
     fn sample(own: u32, others: impl Iterator<Item = u32>) -> Vec<u32> {
@@ -366,10 +332,7 @@ mod tests {
         let samples: Vec<Vec<u32>> = (0..NODES).map(|own| sample(own, others(own))).collect();
         for (own, members) in (0..NODES).zip(&samples) {
             // A node may be a neighbour on two rings.
-            assert!(
-                (SAMPLE_SIZE - 3..=SAMPLE_SIZE).contains(&members.len()),
-                "{members:?}"
-            );
+            assert!((SAMPLE_SIZE - 3..=SAMPLE_SIZE).contains(&members.len()), "{members:?}");
             for other in members {
                 assert!(samples[*other as usize].contains(&own), "{own} and {other}");
             }
@@ -413,9 +376,7 @@ mod tests {
         for times in asked.values() {
             assert!((9..=11).contains(&times.len()), "{times:?}");
             assert!(
-                times
-                    .windows(2)
-                    .all(|pair| pair[1] - pair[0] < Duration::from_millis(8900)),
+                times.windows(2).all(|pair| pair[1] - pair[0] < Duration::from_millis(8900)),
                 "{times:?}"
             );
         }
@@ -437,10 +398,7 @@ mod tests {
                 assert!(walk.turn(now, all).is_none(), "turns are apart");
             }
             let took = now - begin;
-            assert!(
-                took > Duration::from_secs(22) && took < Duration::from_secs(29),
-                "{took:?}"
-            );
+            assert!(took > Duration::from_secs(22) && took < Duration::from_secs(29), "{took:?}");
             let mut sorted = order.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, peers);
@@ -489,9 +447,7 @@ mod tests {
                     turns.iter().filter(|paths| paths.overlay).count(),
                     if peers == 3 { 4 } else { 3 }
                 );
-                *counts
-                    .entry(turns.iter().position(|paths| paths.underlay))
-                    .or_insert(0) += 1;
+                *counts.entry(turns.iter().position(|paths| paths.underlay)).or_insert(0) += 1;
             }
             assert_eq!(counts.len(), 4, "not all peers at once: {counts:?}");
         }
@@ -517,8 +473,7 @@ mod tests {
         let total: u32 = long.iter().sum();
         assert!((25..=30).contains(&total), "{long:?}");
         assert!(
-            long.iter()
-                .all(|count| (total / 5 - 1..=total / 5 + 1).contains(count)),
+            long.iter().all(|count| (total / 5 - 1..=total / 5 + 1).contains(count)),
             "{long:?}"
         );
     }

@@ -50,14 +50,12 @@ impl Target {
 /// Returns the first two addresses of a subnet: the overlay device has the first address, and the bridge of pods has the second address.
 pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
     match subnet.network() {
-        IpAddr::V4(first) => [
-            first.into(),
-            std::net::Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into(),
-        ],
-        IpAddr::V6(first) => [
-            first.into(),
-            std::net::Ipv6Addr::from_bits(first.to_bits().saturating_add(1)).into(),
-        ],
+        IpAddr::V4(first) => {
+            [first.into(), std::net::Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into()]
+        }
+        IpAddr::V6(first) => {
+            [first.into(), std::net::Ipv6Addr::from_bits(first.to_bits().saturating_add(1)).into()]
+        }
     }
 }
 
@@ -99,12 +97,8 @@ pub fn targets(
     let of = |lease: &Lease| -> Vec<Target> {
         let node = lease.attrs.node.as_ref();
         // A lease without an id comes from Go flannel or an operator. Any node that replies at its address may be the peer.
-        let id = node
-            .filter(|node| !node.by_go && !node.id.is_empty())
-            .map(|node| node.id.clone());
-        let name = node
-            .map(|node| node.name.clone())
-            .filter(|name| !name.is_empty());
+        let id = node.filter(|node| !node.by_go && !node.id.is_empty()).map(|node| node.id.clone());
+        let name = node.map(|node| node.name.clone()).filter(|name| !name.is_empty());
         let mut primary = true;
         let peers = Peer::of(lease).filter(|peer| own.has(peer.subnet.into()));
         // An address of this host does not lead to another node.
@@ -154,11 +148,7 @@ mod tests {
             ..LeaseAttrs::default()
         };
         Lease {
-            subnets: if dual {
-                Dual::Both(v4_net, v6_net)
-            } else {
-                Dual::V4(v4_net)
-            },
+            subnets: if dual { Dual::Both(v4_net, v6_net) } else { Dual::V4(v4_net) },
             attrs,
             term: Term::Leased,
             since: 1,
@@ -202,13 +192,7 @@ mod tests {
         found.sort_by_key(|target| target.subnet);
         let short: Vec<_> = found
             .iter()
-            .map(|target| {
-                (
-                    target.subnet.to_string(),
-                    target.address.to_string(),
-                    target.primary,
-                )
-            })
+            .map(|target| (target.subnet.to_string(), target.address.to_string(), target.primary))
             .collect();
         let want =
             |subnet: &str, address: &str, primary| (subnet.to_owned(), address.to_owned(), primary);
@@ -236,15 +220,9 @@ mod tests {
         assert!(targets(&table, &own.subnets, Kinds::Only("host-gw"), &[], None).is_empty());
         // A node without IPv6 does not reach the IPv6 half of others.
         assert!(
-            targets(
-                &table,
-                &lease(1, None, false).subnets,
-                Kinds::Any,
-                &[],
-                None
-            )
-            .iter()
-            .all(|target| target.subnet.addr().is_ipv4())
+            targets(&table, &lease(1, None, false).subnets, Kinds::Any, &[], None)
+                .iter()
+                .all(|target| target.subnet.addr().is_ipv4())
         );
     }
 }

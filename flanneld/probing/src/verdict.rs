@@ -65,27 +65,15 @@ impl Evidence {
     /// Returns only the results of probes over the underlay.
     #[must_use]
     pub fn only_underlay(&self) -> Self {
-        Self {
-            underlay: self.underlay,
-            underlay_ping: self.underlay_ping,
-            ..Self::default()
-        }
+        Self { underlay: self.underlay, underlay_ping: self.underlay_ping, ..Self::default() }
     }
 }
 
 /// Returns the verdict that follows from a whole round of probes.
 pub fn judge(evidence: &Evidence) -> Verdict {
     use ProbeResult::{Answered, Lost, NotAsked};
-    let Evidence {
-        full,
-        small,
-        ping,
-        full_ping,
-        underlay,
-        underlay_ping,
-        hears_us_ms,
-        other,
-    } = *evidence;
+    let Evidence { full, small, ping, full_ping, underlay, underlay_ping, hears_us_ms, other } =
+        *evidence;
     if other {
         return Verdict::of(State::WrongNode);
     }
@@ -100,11 +88,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
         _ => {}
     }
     // Without an address in the overlay, the underlay decides.
-    let cut = if evidence.asked_through() {
-        State::OverlayCut
-    } else {
-        State::Well
-    };
+    let cut = if evidence.asked_through() { State::OverlayCut } else { State::Well };
     if underlay == Answered {
         let hears_us =
             evidence.asked_through() && hears_us_ms.is_some_and(|age| age <= JUST_NOW_MS);
@@ -116,11 +100,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     // Without ping, a peer that replies only to ping cannot be distinguished from one that is gone.
     let pinged = [ping, full_ping, underlay_ping] != [NotAsked; 3];
     let silent = pinged && (evidence.asked_through() || underlay == Lost || underlay_ping == Lost);
-    Verdict::of(if silent {
-        State::CutOff
-    } else {
-        State::Unknown
-    })
+    Verdict::of(if silent { State::CutOff } else { State::Unknown })
 }
 
 /// Returns the verdict that follows from several rounds together. `lost` is the number of probes without a reply in all rounds.
@@ -128,10 +108,7 @@ pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     let verdict = judge(evidence);
     // This function does not know the usual round trip of the pair.
     if verdict.state == State::Well {
-        Verdict {
-            state: grade(lost >= MIN_LOSSES, false),
-            ..verdict
-        }
+        Verdict { state: grade(lost >= MIN_LOSSES, false), ..verdict }
     } else {
         verdict
     }
@@ -145,15 +122,7 @@ pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     }
     let lost = |result| result != Answered;
     let kept = |result| result != Lost;
-    let Evidence {
-        full,
-        small,
-        ping,
-        full_ping,
-        underlay,
-        underlay_ping,
-        ..
-    } = *evidence;
+    let Evidence { full, small, ping, full_ping, underlay, underlay_ping, .. } = *evidence;
     match (present.ungraded().state, present.ping_only) {
         (State::Unknown, _) => false,
         (State::Well, false) => kept(full) && kept(small) && kept(underlay),
@@ -232,10 +201,7 @@ impl DebouncedVerdict {
             _ => AGREE,
         };
         if rounds >= needed || at_once {
-            *self = Self {
-                present: verdict,
-                next: None,
-            };
+            *self = Self { present: verdict, next: None };
             return true;
         }
         self.next = Some((verdict, rounds));
@@ -257,15 +223,7 @@ mod tests {
     /// Returns the evidence of a whole round. The order of `results` is: full, small, ping, underlay, underlay ping.
     fn round(results: [ProbeResult; 5], hears_us_ms: Option<u32>) -> Evidence {
         let [full, small, ping, underlay, underlay_ping] = results;
-        Evidence {
-            full,
-            small,
-            ping,
-            underlay,
-            underlay_ping,
-            hears_us_ms,
-            ..Evidence::default()
-        }
+        Evidence { full, small, ping, underlay, underlay_ping, hears_us_ms, ..Evidence::default() }
     }
 
     #[test]
@@ -293,25 +251,12 @@ mod tests {
             ([l, l, l, n, a], None, Verdict::by_ping(State::OverlayCut)),
             ([n, n, n, n, n], None, Verdict::of(State::Unknown)),
         ] {
-            assert_eq!(
-                judge(&round(results, hears_us)),
-                want,
-                "{results:?} {hears_us:?}"
-            );
-            let other = Evidence {
-                other: true,
-                ..round(results, hears_us)
-            };
+            assert_eq!(judge(&round(results, hears_us)), want, "{results:?} {hears_us:?}");
+            let other = Evidence { other: true, ..round(results, hears_us) };
             assert_eq!(judge(&other), Verdict::of(State::WrongNode));
         }
-        let pings = |ping, full_ping| {
-            judge(&Evidence {
-                ping,
-                full_ping,
-                small: l,
-                ..Evidence::default()
-            })
-        };
+        let pings =
+            |ping, full_ping| judge(&Evidence { ping, full_ping, small: l, ..Evidence::default() });
         assert_eq!(pings(a, l), Verdict::by_ping(State::SmallMtu));
         assert_eq!(pings(l, a), Verdict::by_ping(State::Well));
     }
@@ -326,11 +271,7 @@ mod tests {
             ([l, l, l, a, a], 10, State::OverlayCut),
             ([n, n, n, n, n], 2, State::Unknown),
         ] {
-            assert_eq!(
-                judge_rounds(&round(results, None), lost),
-                Verdict::of(want),
-                "{results:?}"
-            );
+            assert_eq!(judge_rounds(&round(results, None), lost), Verdict::of(want), "{results:?}");
         }
         let evidence = round([l, l, l, a, a], Some(1));
         assert_eq!(judge(&evidence).state, State::OneWay);
@@ -340,76 +281,39 @@ mod tests {
     #[test]
     fn verdict_expects_its_own_results() {
         let of = Verdict::of;
-        let turn = |full, small, underlay| Evidence {
-            full,
-            small,
-            underlay,
-            ..Evidence::default()
-        };
+        let turn =
+            |full, small, underlay| Evidence { full, small, underlay, ..Evidence::default() };
         for (present, evidence, is) in [
             (of(State::Well), turn(Answered, NotAsked, Answered), true),
-            (
-                of(State::LosesSome),
-                turn(NotAsked, Answered, NotAsked),
-                true,
-            ),
+            (of(State::LosesSome), turn(NotAsked, Answered, NotAsked), true),
             (of(State::Slow), turn(Lost, NotAsked, NotAsked), false),
             (of(State::Well), turn(NotAsked, NotAsked, Lost), false),
             (
                 of(State::Well),
-                Evidence {
-                    other: true,
-                    ..turn(Answered, NotAsked, NotAsked)
-                },
+                Evidence { other: true, ..turn(Answered, NotAsked, NotAsked) },
                 false,
             ),
-            (
-                of(State::Unknown),
-                turn(Answered, NotAsked, NotAsked),
-                false,
-            ),
+            (of(State::Unknown), turn(Answered, NotAsked, NotAsked), false),
             (of(State::SmallMtu), turn(Lost, Answered, NotAsked), true),
-            (
-                of(State::SmallMtu),
-                turn(Answered, Answered, NotAsked),
-                false,
-            ),
+            (of(State::SmallMtu), turn(Answered, Answered, NotAsked), false),
             (of(State::CutOff), turn(Lost, Lost, Lost), true),
             (of(State::CutOff), turn(Lost, Lost, Answered), false),
             (of(State::OverlayCut), turn(Lost, NotAsked, Answered), true),
             (of(State::OneWay), turn(NotAsked, Answered, Answered), false),
             (
                 Verdict::by_ping(State::Well),
-                Evidence {
-                    ping: Answered,
-                    ..Evidence::default()
-                },
+                Evidence { ping: Answered, ..Evidence::default() },
                 true,
             ),
+            (Verdict::by_ping(State::Well), Evidence { ping: Lost, ..Evidence::default() }, false),
             (
                 Verdict::by_ping(State::Well),
-                Evidence {
-                    ping: Lost,
-                    ..Evidence::default()
-                },
-                false,
-            ),
-            (
-                Verdict::by_ping(State::Well),
-                Evidence {
-                    ping: Answered,
-                    small: Answered,
-                    ..Evidence::default()
-                },
+                Evidence { ping: Answered, small: Answered, ..Evidence::default() },
                 false,
             ),
             (
                 Verdict::by_ping(State::OverlayCut),
-                Evidence {
-                    ping: Lost,
-                    underlay_ping: Answered,
-                    ..Evidence::default()
-                },
+                Evidence { ping: Lost, underlay_ping: Answered, ..Evidence::default() },
                 true,
             ),
         ] {
@@ -419,60 +323,34 @@ mod tests {
 
     #[test]
     fn verdict_changes_after_rounds_that_agree() {
-        let (well, cut, off) = (
-            Verdict::of(State::Well),
-            Verdict::of(State::OverlayCut),
-            Verdict::of(State::CutOff),
-        );
+        let (well, cut, off) =
+            (Verdict::of(State::Well), Verdict::of(State::OverlayCut), Verdict::of(State::CutOff));
         let mut standing = DebouncedVerdict::default();
-        assert!(
-            standing.take(well, false),
-            "the first good verdict applies at once"
-        );
+        assert!(standing.take(well, false), "the first good verdict applies at once");
         assert!(!standing.take(cut, false) && standing.is_undecided());
-        assert!(
-            !standing.take(off, false),
-            "two rounds with different verdicts change nothing"
-        );
-        assert!(
-            !standing.take(well, false) && !standing.is_undecided(),
-            "one bad round"
-        );
+        assert!(!standing.take(off, false), "two rounds with different verdicts change nothing");
+        assert!(!standing.take(well, false) && !standing.is_undecided(), "one bad round");
         assert!(!standing.take(cut, false) && standing.take(cut, false));
-        assert!(
-            !standing.take(well, false) && standing.take(well, false),
-            "mended, likewise"
-        );
+        assert!(!standing.take(well, false) && standing.take(well, false), "mended, likewise");
         let small = Verdict::of(State::SmallMtu);
         assert_eq!(
-            (0..4)
-                .map(|_| standing.take(small, true))
-                .collect::<Vec<_>>(),
+            (0..4).map(|_| standing.take(small, true)).collect::<Vec<_>>(),
             [false, false, false, true]
         );
         // Another grade is not another verdict.
-        let mut graded = DebouncedVerdict {
-            present: Verdict::of(State::LosesSome),
-            next: None,
-        };
+        let mut graded = DebouncedVerdict { present: Verdict::of(State::LosesSome), next: None };
         assert!(!graded.take(well, false) && !graded.is_undecided());
     }
 
     #[test]
     fn slow_is_measured_by_what_is_usual() {
-        for (rtt, usual, want) in [
-            (400, 400, false),
-            (4_900, 10, false),
-            (6_000, 1_000, true),
-            (60_000, 30_000, false),
-        ] {
+        for (rtt, usual, want) in
+            [(400, 400, false), (4_900, 10, false), (6_000, 1_000, true), (60_000, 30_000, false)]
+        {
             assert_eq!(is_slow(rtt, usual), want, "{rtt} {usual}");
         }
         assert_eq!(grade(true, true), State::LosesSome);
-        assert_eq!(
-            [grade(false, true), grade(false, false)],
-            [State::Slow, State::Well]
-        );
+        assert_eq!([grade(false, true), grade(false, false)], [State::Slow, State::Well]);
     }
 
     #[test]
@@ -485,11 +363,7 @@ mod tests {
             (60, 5, 5, true),
             (0, 0, 0, false),
         ] {
-            assert_eq!(
-                loses_everywhere(asked, lost, losers),
-                want,
-                "{asked} {lost} {losers}"
-            );
+            assert_eq!(loses_everywhere(asked, lost, losers), want, "{asked} {lost} {losers}");
         }
     }
 

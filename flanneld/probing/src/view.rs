@@ -187,10 +187,7 @@ pub struct Ages {
 impl PeerView {
     /// Returns the peer's state, and whether the peer replies only to ping.
     pub fn verdict(&self) -> Verdict {
-        Verdict {
-            state: self.state,
-            ping_only: self.ping_only,
-        }
+        Verdict { state: self.state, ping_only: self.ping_only }
     }
 
     /// Returns the hostname, or the address if the peer has no hostname.
@@ -365,11 +362,7 @@ mod tests {
             },
             clock_offset_ms: Some(-3),
             answered_by: None,
-            others: vec![PeerOpinion {
-                by: "node-3".into(),
-                state: State::CutOff,
-                age_ms: 7,
-            }],
+            others: vec![PeerOpinion { by: "node-3".into(), state: State::CutOff, age_ms: 7 }],
         }
     }
 
@@ -398,11 +391,8 @@ mod tests {
                 asked_age_ms: None,
             }],
         };
-        let problem = Problem {
-            address: "192.0.2.1:8473".parse().ok(),
-            taken: true,
-            what: "taken".into(),
-        };
+        let problem =
+            Problem { address: "192.0.2.1:8473".parse().ok(), taken: true, what: "taken".into() };
         let mesh = Mesh {
             peers: vec![peer(State::Well), peer(State::OneWay)],
             rows: vec![row],
@@ -410,10 +400,7 @@ mod tests {
             ..Mesh::default()
         };
         let text = serde_json::to_string(&mesh).unwrap();
-        assert!(
-            text.contains(r#""counts":{"well":2,"small-mtu":1}"#),
-            "{text}"
-        );
+        assert!(text.contains(r#""counts":{"well":2,"small-mtu":1}"#), "{text}");
         assert!(
             text.contains(
                 r#""mtu":1450,"asked_age_ms":1000,"answered_age_ms":999,"beside_age_ms":null,"hears_us_age_ms":1000,"#
@@ -421,9 +408,6 @@ mod tests {
             "{text}"
         );
         assert_eq!(serde_json::from_str::<Mesh>(&text).unwrap(), mesh);
-        assert_eq!(
-            mesh.counts(),
-            BTreeMap::from([(State::Well, 1), (State::OneWay, 1)])
-        );
+        assert_eq!(mesh.counts(), BTreeMap::from([(State::Well, 1), (State::OneWay, 1)]));
     }
 }

@@ -22,23 +22,19 @@ pub fn short(subnet: &IpNet) -> u32 {
 
 fn first<const N: usize>(digest: &[u8]) -> [u8; N] {
     let mut out = [0; N];
-    out.iter_mut()
-        .zip(digest)
-        .for_each(|(to, from)| *to = *from);
+    out.iter_mut().zip(digest).for_each(|(to, from)| *to = *from);
     out
 }
 
 /// Hashes three numbers into one number. The hash is not cryptographic; use the hash only to vary orders and delays between nodes and cycles.
 pub fn mix(numbers: [u64; 3]) -> u64 {
-    numbers
-        .into_iter()
-        .fold(0x9e37_79b9_7f4a_7c15, |state: u64, number| {
-            // The finalizer of splitmix64.
-            let mut z = (state ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        })
+    numbers.into_iter().fold(0x9e37_79b9_7f4a_7c15, |state: u64, number| {
+        // The finalizer of splitmix64.
+        let mut z = (state ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    })
 }
 
 #[cfg(test)]

@@ -126,11 +126,7 @@ pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
     } else {
         [echo.heard_overlay_ms, echo.heard_underlay_ms]
     };
-    out.extend(
-        words
-            .iter()
-            .flat_map(|word| word.unwrap_or(NONE).to_be_bytes()),
-    );
+    out.extend(words.iter().flat_map(|word| word.unwrap_or(NONE).to_be_bytes()));
     out.extend(echo.held_us.to_be_bytes());
     out.extend(echo.wall_ms.to_be_bytes());
     out.extend(address_bytes(echo.answers_at));
@@ -197,11 +193,7 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
         | MessageKind::PodQuestion
         | MessageKind::PodCall => {
             let words = [read.u32()?, read.u32()?].map(|word| (word != NONE).then_some(word));
-            let (tokens, ages) = if kind.asks() {
-                (words, [None; 2])
-            } else {
-                ([None; 2], words)
-            };
+            let (tokens, ages) = if kind.asks() { (words, [None; 2]) } else { ([None; 2], words) };
             let ([token, repeats], [heard_overlay_ms, heard_underlay_ms]) = (tokens, ages);
             let echo = Echo {
                 token,
@@ -303,13 +295,7 @@ mod tests {
             "00000000000000000000ffff0af40200",
             "61626364", // echo
         );
-        assert_eq!(
-            bytes
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect::<String>(),
-            want
-        );
+        assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), want);
         assert_eq!(bytes.len(), ECHO);
         assert_eq!(
             parse(&bytes),
@@ -322,20 +308,13 @@ mod tests {
             ..body
         };
         let question = echo(&header(MessageKind::EchoQuestion, 72), &tokens, ECHO);
-        assert_eq!(
-            question[HEADER..HEADER + 8],
-            [0x81, 0x82, 0x83, 0x84, 0x91, 0x92, 0x93, 0x94]
-        );
+        assert_eq!(question[HEADER..HEADER + 8], [0x81, 0x82, 0x83, 0x84, 0x91, 0x92, 0x93, 0x94]);
         assert_eq!(question[HEADER + 8..], bytes[HEADER + 8..]);
     }
 
     #[test]
     fn malformed_message_is_dropped() {
-        let question = echo(
-            &header(MessageKind::EchoQuestion, 1400),
-            &Echo::default(),
-            1400,
-        );
+        let question = echo(&header(MessageKind::EchoQuestion, 1400), &Echo::default(), 1400);
         assert!(parse(&question).is_some());
         // A truncated probe, or one with trailing bytes, would get a reply with a wrong length.
         assert!(parse(&question[..1399]).is_none());
@@ -345,12 +324,7 @@ mod tests {
             other[place] = value;
             assert!(parse(&other).is_none(), "byte {place}");
         }
-        for asks in [
-            [None, None],
-            [Some(7), None],
-            [None, Some(7)],
-            [Some(u32::MAX), Some(1)],
-        ] {
+        for asks in [[None, None], [Some(7), None], [None, Some(7)], [Some(u32::MAX), Some(1)]] {
             let head = header(MessageKind::RowQuestion, u16::try_from(ROW).unwrap());
             let rows = row_question(&head, asks[0], asks[1]);
             assert_eq!(rows.len(), ROW);

@@ -43,11 +43,7 @@ impl Day {
         world.lost = lost;
         world.run(60 * S);
         let nodes = world.real();
-        Self {
-            world,
-            nodes,
-            number: 0,
-        }
+        Self { world, nodes, number: 0 }
     }
 
     fn random(&mut self) -> u64 {
@@ -124,11 +120,7 @@ impl Day {
                 let after = self.world.now.at - begun;
                 assert!(wrong.is_empty(), "{after:?} after {what} {node}: {wrong:?}");
             }
-            let faults: Vec<_> = self
-                .nodes
-                .iter()
-                .map(|node| self.world.faults(*node))
-                .collect();
+            let faults: Vec<_> = self.nodes.iter().map(|node| self.world.faults(*node)).collect();
             assert!(faults.iter().all(Vec::is_empty), "{faults:?}");
         }
     }

@@ -30,11 +30,7 @@ fn watchers(node: usize, count: usize) -> BTreeSet<usize> {
         return others().collect();
     }
     let ends: Vec<Ends<usize>> = others()
-        .map(|other| Ends {
-            key: other,
-            own: short(&subnet(node)),
-            other: short(&subnet(other)),
-        })
+        .map(|other| Ends { key: other, own: short(&subnet(node)), other: short(&subnet(other)) })
         .collect();
     let mut sample = Sample::new();
     sample.choose(Duration::ZERO, &ends);
@@ -75,12 +71,8 @@ fn one_dead(count: usize, lost: u64) {
     world.off.insert(dead);
     let watchers = watchers(dead, count);
     let knows = |world: &World, node: &usize| world.state(*node, dead).impact() == Impact::All;
-    let first = world.until(FIRST, |world| {
-        watchers.iter().any(|node| knows(world, node))
-    });
-    world.until(SOON - first, |world| {
-        watchers.iter().all(|node| knows(world, node))
-    });
+    let first = world.until(FIRST, |world| watchers.iter().any(|node| knows(world, node)));
+    world.until(SOON - first, |world| watchers.iter().all(|node| knows(world, node)));
 }
 
 /// Sets the fault of all links of a node that has `state` as its verdict, or ends all faults.
@@ -108,9 +100,7 @@ fn all_links(count: usize, state: State, lost: u64) {
     if count >= 14 {
         assert!(
             faults.len() == 1
-                && faults
-                    .iter()
-                    .all(|fault| fault.state == state && fault.asked == fault.failed),
+                && faults.iter().all(|fault| fault.state == state && fault.asked == fault.failed),
             "{faults:?}"
         );
     }
@@ -126,23 +116,13 @@ fn many_dead(count: usize, dead: usize) {
     world.off = (0..dead).collect();
     let mut living = world.real();
     living.retain(|node| *node >= dead && watchers(*node, count).iter().any(|other| *other < dead));
-    world.until(SOON, |world| {
-        living
-            .iter()
-            .all(|node| number(world, *node, State::CutOff) > 0)
-    });
+    world.until(SOON, |world| living.iter().all(|node| number(world, *node, State::CutOff) > 0));
     let mut wrong = 0;
     for _ in 0..120 {
         world.run(S);
-        wrong += living
-            .iter()
-            .filter(|node| !world.faults(**node).is_empty())
-            .count();
+        wrong += living.iter().filter(|node| !world.faults(**node).is_empty()).count();
     }
-    assert!(
-        wrong * 50 <= 120 * living.len(),
-        "{dead} of {count}: {wrong}"
-    );
+    assert!(wrong * 50 <= 120 * living.len(), "{dead} of {count}: {wrong}");
 }
 
 /// The detection takes as long where one packet in a hundred is lost.
@@ -157,10 +137,7 @@ fn one_dead_node_is_known() {
 #[test]
 fn node_knows_that_nothing_reaches_it_or_leaves_it() {
     for count in world::sizes(&[3, 14, 20, 48, 200, 1000]) {
-        for (state, lost) in FAULTS
-            .into_iter()
-            .flat_map(|state| [(state, 0), (state, 10)])
-        {
+        for (state, lost) in FAULTS.into_iter().flat_map(|state| [(state, 0), (state, 10)]) {
             all_links(count, state, lost);
         }
     }
@@ -203,10 +180,7 @@ fn living_peer_among_dead_leases_is_no_part_of_a_common_fault() {
         for _ in 0..240 {
             world.run(S / 4);
             assert_eq!(world.pair(), [State::Well; 2], "seed {seed}");
-            assert!(
-                world.faults(0).is_empty() && world.faults(1).is_empty(),
-                "seed {seed}"
-            );
+            assert!(world.faults(0).is_empty() && world.faults(1).is_empty(), "seed {seed}");
         }
     }
 }
@@ -266,10 +240,7 @@ fn false_hints_cost_little_and_change_no_verdict() {
     }
     let asked = world.counts[0].questions;
     assert!(asked > usual + 30, "hints are heard: {usual} and {asked}");
-    assert!(
-        asked <= usual + 6 + 90 + 10,
-        "{usual} and {asked}: 1.5 a second"
-    );
+    assert!(asked <= usual + 6 + 90 + 10, "{usual} and {asked}: 1.5 a second");
     let mut notices = world.notices.iter();
     assert!(notices.all(|(_, notice)| notice.is == State::Well));
 }
@@ -281,11 +252,7 @@ fn losses_by_chance_are_no_other_fault() {
         let mut world = World::with_seed(30, seed);
         world.lost = lost;
         world.run(600 * S);
-        let worst = if lost < 10 {
-            State::Well
-        } else {
-            State::LosesSome
-        };
+        let worst = if lost < 10 { State::Well } else { State::LosesSome };
         let worse = world.notices.iter().find(|(_, notice)| notice.is > worst);
         assert!(worse.is_none(), "{lost}: {worse:?}");
         assert!((0..30).all(|node| world.faults(node).is_empty()));

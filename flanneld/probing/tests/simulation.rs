@@ -62,10 +62,7 @@ fn healthy_cluster_is_well_and_only_well() {
 #[test]
 fn fault_has_its_verdict_at_both_ends() {
     use State::{CutOff, OneWay, OverlayCut, Slow, SmallMtu, Well};
-    let slow = Link {
-        delay: Duration::from_millis(20),
-        ..Link::default()
-    };
+    let slow = Link { delay: Duration::from_millis(20), ..Link::default() };
     for (link, seconds, verdicts) in [
         (Link::overlay([false; 2]), 11, [OverlayCut, OverlayCut]),
         (Link::dead(), 11, [CutOff, CutOff]),
@@ -119,11 +116,7 @@ fn usable_mtu_is_found_to_the_byte() {
         (577, State::SmallMtu),
         (1450, State::Well),
     ] {
-        world.set(
-            0,
-            1,
-            Link::mtu([mtu.min(1449) + 9000 * u16::from(mtu == 1450); 2]),
-        );
+        world.set(0, 1, Link::mtu([mtu.min(1449) + 9000 * u16::from(mtu == 1450); 2]));
         world.until(120 * S, |world| {
             [peer(world, 0, 0), peer(world, 1, 0)].map(|peer| peer.carries) == [Some(mtu); 2]
                 && world.all(state)
@@ -136,17 +129,11 @@ fn losing_one_in_three_is_lossy_and_no_worse() {
     for seed in 0..16 {
         let mut world = World::with_seed(3, seed);
         world.run(20 * S);
-        let lossy = Link {
-            lost: 333,
-            ..Link::default()
-        };
+        let lossy = Link { lost: 333, ..Link::default() };
         world.set(0, 1, lossy);
         world.until(150 * S, |world| world.pair() == [State::LosesSome; 2]);
         world.run(300 * S);
-        let worse = world
-            .notices
-            .iter()
-            .find(|(_, notice)| notice.is > State::SmallMtu);
+        let worse = world.notices.iter().find(|(_, notice)| notice.is > State::SmallMtu);
         assert!(worse.is_none(), "seed {seed}: {worse:?}");
         assert!([State::Well, State::LosesSome].contains(&world.state(0, 2)));
     }
@@ -159,10 +146,7 @@ fn filtered_port_and_go_flannel_are_well_by_ping() {
     // Node 2 runs no prober.
     world.deaf.insert(2);
     world.until(60 * S, |world| world.tally(0) == [(State::Well, 2)].into());
-    assert_eq!(
-        [0, 1].map(|place| peer(&world, 0, place).ping_only),
-        [false, true]
-    );
+    assert_eq!([0, 1].map(|place| peer(&world, 0, place).ping_only), [false, true]);
     world.run(60 * S);
     // Its MTU is known nevertheless.
     assert_eq!(to_2(&world).carries, Some(1450));
@@ -173,9 +157,7 @@ fn filtered_port_and_go_flannel_are_well_by_ping() {
     world.set(0, 2, Link::default());
     // The prober of node 2 starts. Its probes make its peers probe it at once.
     world.deaf.clear();
-    world.until(30 * S, |world| {
-        world.all(State::Well) && !to_2(world).ping_only
-    });
+    world.until(30 * S, |world| world.all(State::Well) && !to_2(world).ping_only);
     // Firewalls drop the probe port everywhere. No peer is broken, now or later.
     world.filtered = true;
     let before = world.notices.len();
@@ -212,10 +194,7 @@ fn rows_are_requested_only_while_they_are_viewed() {
     world.set(3, 4, Link::overlay([false; 2]));
     world.run(60 * S);
     let busy = world.sent_rows;
-    assert!(
-        busy <= 20 * 10,
-        "{busy}: some are asked about a peer in trouble"
-    );
+    assert!(busy <= 20 * 10, "{busy}: some are asked about a peer in trouble");
     world.run(25 * S);
     world.look(0);
     world.run(3 * S);
@@ -225,23 +204,12 @@ fn rows_are_requested_only_while_they_are_viewed() {
     let of_3 = row(&rows, "node-3");
     assert_eq!(of_3.counts.get(&State::OverlayCut), Some(&1));
     // Node 0 itself is among them.
-    let cut = of_3
-        .peers
-        .iter()
-        .filter(|cell| cell.state == State::OverlayCut);
+    let cut = of_3.peers.iter().filter(|cell| cell.state == State::OverlayCut);
     assert_eq!((of_3.peers.len(), cut.count()), (9, 1));
     // A view has other nodes' verdicts on a peer in trouble, here those of both ends of the link.
     let view = world.view(3);
-    let cut = view
-        .peers
-        .iter()
-        .find(|peer| peer.state == State::OverlayCut);
-    assert!(
-        cut.unwrap()
-            .others
-            .iter()
-            .any(|opinion| opinion.state == State::Well)
-    );
+    let cut = view.peers.iter().find(|peer| peer.state == State::OverlayCut);
+    assert!(cut.unwrap().others.iter().any(|opinion| opinion.state == State::Well));
     world.run(20 * S);
     let (before, others) = (world.sent_rows, world.rows_of_trouble());
     world.run(25 * S);
@@ -249,11 +217,7 @@ fn rows_are_requested_only_while_they_are_viewed() {
     world.run(320 * S);
     world.look(1);
     world.run(S);
-    let mut ages = world
-        .view(0)
-        .rows
-        .into_iter()
-        .map(|row| row.answered_age_ms);
+    let mut ages = world.view(0).rows.into_iter().map(|row| row.answered_age_ms);
     assert!(ages.all(|age| age.is_none_or(|age| age <= 300_000)));
 }
 
@@ -270,14 +234,7 @@ fn hostile_messages_change_no_other_peers_verdict() {
     let (mut answers, mut bytes_in, mut bytes_out) = (0, 0, 0);
     for step in 0..20_000usize {
         let from = sources[step % 4];
-        let kinds = [
-            EchoQuestion,
-            EchoAnswer,
-            RowQuestion,
-            RowAnswer,
-            PodQuestion,
-            PodCall,
-        ];
+        let kinds = [EchoQuestion, EchoAnswer, RowQuestion, RowAnswer, PodQuestion, PodCall];
         let kind = kinds[step / 4 % 6];
         let nonce = u64::try_from(step).unwrap();
         let mut bytes = world.forge(kind, nonce, 1 + step % 3, 0, Some(7));
@@ -293,15 +250,7 @@ fn hostile_messages_change_no_other_peers_verdict() {
         }
         let path = [Path::Overlay, Path::Underlay][step % 2];
         let at = world.now.at;
-        let answer = world.deliver(
-            0,
-            Datagram {
-                path,
-                from,
-                at,
-                bytes: &bytes,
-            },
-        );
+        let answer = world.deliver(0, Datagram { path, from, at, bytes: &bytes });
         bytes_in += bytes.len();
         if let Some(answer) = answer {
             assert!(sources[1..3].contains(&from), "{from} has no lease");
@@ -334,13 +283,7 @@ fn forged_flood_costs_the_peer_no_answer() {
     let mut world = cluster(3);
     let flood = |world: &mut World, seconds: u32, harmless: bool| {
         for nonce in 0..seconds * 2000 {
-            let bytes = world.forge(
-                MessageKind::EchoQuestion,
-                nonce.into(),
-                1,
-                0,
-                Some(nonce + 1),
-            );
+            let bytes = world.forge(MessageKind::EchoQuestion, nonce.into(), 1, 0, Some(nonce + 1));
             world.inject(Path::Overlay, 1, 0, &bytes);
             world.inject(Path::Underlay, 1, 0, &bytes);
             if nonce % 4 > 0 {
@@ -428,14 +371,10 @@ fn rows_of_many_nodes_are_bounded() {
 /// over the underlay except tunnel packets does not make each probe start a whole round of probes.
 #[test]
 fn idle_nodes_send_little() {
-    let filtered = Link {
-        underlay: [false; 2],
-        ..Link::default()
-    };
+    let filtered = Link { underlay: [false; 2], ..Link::default() };
     let large = sizes(&[100, 300, 1000]).map(|nodes| (nodes, 1, Link::default()));
-    for (nodes, cycles, link) in [(10, 5, Link::default()), (40, 3, filtered)]
-        .into_iter()
-        .chain(large)
+    for (nodes, cycles, link) in
+        [(10, 5, Link::default()), (40, 3, filtered)].into_iter().chain(large)
     {
         let mut world = World::new(nodes);
         for a in 0..nodes {
@@ -464,15 +403,8 @@ fn idle_nodes_send_little() {
 
 /// Returns, for each kind of probe, how many probes a session sent and how many of these probes got a reply.
 fn counts(probe: &Probe) -> [(u8, u8); 6] {
-    [
-        probe.small,
-        probe.full,
-        probe.underlay,
-        probe.ping,
-        probe.full_ping,
-        probe.underlay_ping,
-    ]
-    .map(|tally| (tally.asked, tally.answered))
+    [probe.small, probe.full, probe.underlay, probe.ping, probe.full_ping, probe.underlay_ping]
+        .map(|tally| (tally.asked, tally.answered))
 }
 
 #[test]
@@ -485,12 +417,7 @@ fn session_shows_which_direction_or_length_is_cut() {
         // The peer's report over the underlay shows the direction.
         (cut, 0, [NONE, NONE, ALL, NONE, NONE, ALL], 5_000..60_000),
         (cut, 1, [NONE, NONE, ALL, NONE, NONE, ALL], 0..2_500),
-        (
-            Link::mtu([1400; 2]),
-            0,
-            [ALL, NONE, ALL, ALL, NONE, ALL],
-            0..2_500,
-        ),
+        (Link::mtu([1400; 2]), 0, [ALL, NONE, ALL, ALL, NONE, ALL], 0..2_500),
     ] {
         let mut world = cluster(3);
         world.set(0, 1, link);
@@ -499,19 +426,11 @@ fn session_shows_which_direction_or_length_is_cut() {
         let probe = world.ask(asked_by, 1 - asked_by).unwrap();
         assert_eq!(counts(&probe), replies, "{link:?}");
         let hears_us = probe.peer.ages.hears_us_age_ms;
-        assert!(
-            hears_us.is_some_and(|ms| heard.contains(&ms)),
-            "{link:?}: {hears_us:?}"
-        );
+        assert!(hears_us.is_some_and(|ms| heard.contains(&ms)), "{link:?}: {hears_us:?}");
         assert_eq!(probe.answered_by, None);
         if replies == [ALL; 6] {
             assert!(world.now.at - began < S, "nothing is left to wait for");
-            assert!(
-                probe
-                    .small
-                    .rtt_us
-                    .is_some_and(|us| (900..1100).contains(&us))
-            );
+            assert!(probe.small.rtt_us.is_some_and(|us| (900..1100).contains(&us)));
         }
     }
 }
@@ -520,18 +439,12 @@ fn session_shows_which_direction_or_length_is_cut() {
 #[test]
 fn session_counts_no_answer_of_another_one() {
     let mut world = cluster(3);
-    let late = Link {
-        delay: Duration::from_millis(1100),
-        ..Link::default()
-    };
+    let late = Link { delay: Duration::from_millis(1100), ..Link::default() };
     world.set(0, 1, late);
     for _ in 0..2 {
         let probe = world.ask(0, 1).unwrap();
         let mut counts = counts(&probe).into_iter();
-        assert!(
-            counts.all(|(asked, answered)| asked == 5 && answered <= asked),
-            "{probe:?}"
-        );
+        assert!(counts.all(|(asked, answered)| asked == 5 && answered <= asked), "{probe:?}");
     }
     let other = world.ask(0, 2).unwrap();
     assert_eq!(other.small.answered, 5, "another peer is asked by itself");
@@ -558,12 +471,7 @@ fn restarts_and_stalls_are_no_losses() {
         world.deaf.clear();
         world.run(Duration::from_millis(6_000 + round * 330));
     }
-    assert!(
-        world
-            .notices
-            .iter()
-            .all(|(_, notice)| notice.is == State::Well)
-    );
+    assert!(world.notices.iter().all(|(_, notice)| notice.is == State::Well));
     // A node whose daemon is stopped for a while counts no losses.
     for _ in 0..10 {
         world.stall(0, 4 * S);

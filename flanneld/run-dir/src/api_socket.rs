@@ -93,10 +93,7 @@ pub struct Socket {
 impl Socket {
     /// Prepares the socket that belongs to a subnet.env. [`Socket::put`] creates it.
     pub fn new(subnet_file: &Path) -> Self {
-        Self {
-            path: path(subnet_file),
-            ours: None,
-        }
+        Self { path: path(subnet_file), ours: None }
     }
 
     /// Returns the path of the socket.
@@ -120,10 +117,8 @@ impl Socket {
             Ok(_) if is_answered(&self.path) => return Err(SocketError::Held(self.path.clone())),
             _ => {}
         }
-        let listener = replace(&self.path, listener).map_err(|why| SocketError::System {
-            path: self.path.clone(),
-            why,
-        })?;
+        let listener = replace(&self.path, listener)
+            .map_err(|why| SocketError::System { path: self.path.clone(), why })?;
         self.ours = identity(&self.path);
         Ok(Some(listener))
     }
@@ -181,17 +176,11 @@ fn is_answered(path: &Path) -> bool {
 
 /// Returns a short address of a socket, for a path of any length. The address is valid while the returned descriptor of the folder is open.
 fn address(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
-    let opened = open(
-        folder(path),
-        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
-        Mode::empty(),
-    )?;
+    let opened =
+        open(folder(path), OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let address = UnixAddr::new(
-        &Path::new("/proc/self/fd")
-            .join(opened.as_raw_fd().to_string())
-            .join(name),
-    )?;
+    let address =
+        UnixAddr::new(&Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string()).join(name))?;
     Ok((opened, address))
 }
 
@@ -223,14 +212,7 @@ mod tests {
         let path = path(&env);
         let mut first = Socket::new(&env);
         let listener = first.put().unwrap().unwrap();
-        assert_eq!(
-            std::fs::symlink_metadata(&path)
-                .unwrap()
-                .permissions()
-                .mode()
-                & 0o777,
-            0o600
-        );
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(first.put().unwrap().is_none(), "the socket is in place");
         connect_to(&path).unwrap();
         let mut second = Socket::new(&env);
@@ -239,10 +221,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let again = first.put().unwrap().unwrap();
         drop((listener, again));
-        assert_eq!(
-            connect_to(&path).unwrap_err().kind(),
-            io::ErrorKind::ConnectionRefused
-        );
+        assert_eq!(connect_to(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         let listener = second.put().unwrap().unwrap();
         connect_to(&path).unwrap();
         first.remove();
@@ -275,16 +254,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let env = root.path().join("subnet.env");
         std::fs::write(path(&env), "mine").unwrap();
-        assert!(matches!(
-            Socket::new(&env).put(),
-            Err(SocketError::Foreign(_))
-        ));
+        assert!(matches!(Socket::new(&env).put(), Err(SocketError::Foreign(_))));
         assert_eq!(std::fs::read_to_string(path(&env)).unwrap(), "mine");
-        let deep = root
-            .path()
-            .join("x".repeat(100))
-            .join("y".repeat(100))
-            .join("b.env");
+        let deep = root.path().join("x".repeat(100)).join("y".repeat(100)).join("b.env");
         let _listener = Socket::new(&deep).put().unwrap().unwrap();
         connect_to(&path(&deep)).unwrap();
         assert!(path(&deep).ends_with("b.env.sock"));

@@ -61,10 +61,7 @@ pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
     if status_file::lives(subnet_file) {
         return Ok(());
     }
-    let words = ExitReport {
-        text: printable::lines(&words.text).into_owned(),
-        ..words.clone()
-    };
+    let words = ExitReport { text: printable::lines(&words.text).into_owned(), ..words.clone() };
     replace(&path(subnet_file), |temporary| {
         // The report may quote the store, as the log does, so only root may read it.
         let mut file = create(temporary)?;
@@ -122,23 +119,12 @@ mod tests {
             report.text.starts_with("the address is taken\nby ") && !report.text.contains('\u{1b}'),
             "{report:?}"
         );
-        assert_eq!(
-            ExitReport {
-                text: String::new(),
-                ..report
-            },
-            words("")
-        );
-        assert_eq!(
-            std::fs::metadata(path(&env)).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(ExitReport { text: String::new(), ..report }, words(""));
+        assert_eq!(std::fs::metadata(path(&env)).unwrap().permissions().mode() & 0o777, 0o600);
         write(&env, &words("again")).unwrap();
         assert_eq!(read(&env).unwrap().unwrap().text, "again");
         assert_eq!(
-            std::fs::read_dir(folder.path().join("flannel"))
-                .unwrap()
-                .count(),
+            std::fs::read_dir(folder.path().join("flannel")).unwrap().count(),
             1,
             "no temporary file remains"
         );

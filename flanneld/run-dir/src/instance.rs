@@ -41,10 +41,7 @@ pub struct Instance {
 pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instance, InstanceError> {
     let socket = bind(network, backend)?;
     let lock = lock(subnet_file)?;
-    Ok(Instance {
-        _socket: socket,
-        _lock: lock,
-    })
+    Ok(Instance { _socket: socket, _lock: lock })
 }
 
 fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
@@ -56,10 +53,7 @@ fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
             holder: listener(&holder),
         },
         Denied::Host(why) => InstanceError::Host {
-            claim: Claim::Network {
-                network: network.to_owned(),
-                backend: backend.to_owned(),
-            },
+            claim: Claim::Network { network: network.to_owned(), backend: backend.to_owned() },
             why,
         },
     })
@@ -71,34 +65,21 @@ pub fn lock_path(subnet_file: &Path) -> PathBuf {
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let name = subnet_file.file_name().map_or_else(
-        || "subnet.env".to_owned(),
-        |name| name.to_string_lossy().into_owned(),
-    );
+    let name = subnet_file
+        .file_name()
+        .map_or_else(|| "subnet.env".to_owned(), |name| name.to_string_lossy().into_owned());
     folder.join(format!(".{name}.lock"))
 }
 
 fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     let path = lock_path(subnet_file);
     let folder = path.parent().unwrap_or(Path::new("."));
-    let host = |why: io::Error| InstanceError::Host {
-        claim: Claim::Lock(path.clone()),
-        why,
-    };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(folder)
-        .map_err(host)?;
+    let host = |why: io::Error| InstanceError::Host { claim: Claim::Lock(path.clone()), why };
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(host)?;
     let mut options = OpenOptions::new();
     let file = file::open(
         &path,
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(LOCK_MODE),
+        options.read(true).write(true).create(true).truncate(false).mode(LOCK_MODE),
         Links::Refused,
     )
     .map_err(host)?;
@@ -108,8 +89,7 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     }
     // Earlier versions made the file readable for all users, and a user who can read it can lock it.
     if file.metadata().map_err(host)?.mode() & 0o777 != LOCK_MODE {
-        file.set_permissions(std::fs::Permissions::from_mode(LOCK_MODE))
-            .map_err(host)?;
+        file.set_permissions(std::fs::Permissions::from_mode(LOCK_MODE)).map_err(host)?;
     }
     let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => lock,
@@ -118,10 +98,7 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
             // The holder is only needed for the message.
             let _ = file.read_to_string(&mut text);
             let holder = text.trim().parse().map_or(Holder::Unknown, Holder::of);
-            return Err(InstanceError::SubnetFile {
-                file: subnet_file.to_owned(),
-                holder,
-            });
+            return Err(InstanceError::SubnetFile { file: subnet_file.to_owned(), holder });
         }
         Err((_, errno)) => return Err(host(errno.into())),
     };
@@ -182,9 +159,7 @@ pub(crate) mod tests {
         let error = claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
         assert!(
             matches!(&error, InstanceError::Network { .. })
-                && error
-                    .to_string()
-                    .contains(&format!("pid {}", std::process::id())),
+                && error.to_string().contains(&format!("pid {}", std::process::id())),
             "{error}"
         );
         drop(first);
@@ -197,34 +172,21 @@ pub(crate) mod tests {
         let file = folder.path().join("subnet.env");
         std::fs::write(lock_path(&file), "1").unwrap();
         std::fs::set_permissions(lock_path(&file), std::fs::Permissions::from_mode(0o644)).unwrap();
-        let _held = claim(
-            &format!("10.95.0.0/16 of test {}", std::process::id()),
-            "vxlan",
-            &file,
-        )
-        .unwrap();
-        assert_eq!(
-            std::fs::metadata(lock_path(&file)).unwrap().mode() & 0o777,
-            0o600
-        );
+        let _held =
+            claim(&format!("10.95.0.0/16 of test {}", std::process::id()), "vxlan", &file).unwrap();
+        assert_eq!(std::fs::metadata(lock_path(&file)).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]
     fn lock_is_a_file_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let (file, secret) = (
-            folder.path().join("subnet.env"),
-            folder.path().join("secret"),
-        );
+        let (file, secret) = (folder.path().join("subnet.env"), folder.path().join("secret"));
         std::fs::write(&secret, "mine").unwrap();
         let network = format!("10.98.0.0/16 of test {}", std::process::id());
         std::os::unix::fs::symlink(&secret, lock_path(&file)).unwrap();
         let refused = |why: &str| {
             let error = claim(&network, "vxlan", &file).unwrap_err().to_string();
-            assert!(
-                error.contains(why) && error.contains(".subnet.env.lock"),
-                "{error}"
-            );
+            assert!(error.contains(why) && error.contains(".subnet.env.lock"), "{error}");
             assert_eq!(std::fs::read_to_string(&secret).unwrap(), "mine");
             running(&file);
             std::fs::remove_file(lock_path(&file)).unwrap();
@@ -232,11 +194,8 @@ pub(crate) mod tests {
         refused("symbolic link");
         std::fs::hard_link(&secret, lock_path(&file)).unwrap();
         refused("hard links");
-        nix::unistd::mkfifo(
-            &lock_path(&file),
-            nix::sys::stat::Mode::from_bits_truncate(0o600),
-        )
-        .unwrap();
+        nix::unistd::mkfifo(&lock_path(&file), nix::sys::stat::Mode::from_bits_truncate(0o600))
+            .unwrap();
         refused("regular file");
         claim(&network, "vxlan", &file).unwrap();
     }
@@ -255,15 +214,9 @@ pub(crate) mod tests {
             "{error}"
         );
         assert!(error.to_string().contains(&pid), "{error}");
+        assert!(running(&file).iter().any(|words| words.starts_with(&pid)), "{:?}", running(&file));
         assert!(
-            running(&file).iter().any(|words| words.starts_with(&pid)),
-            "{:?}",
-            running(&file)
-        );
-        assert!(
-            sockets()
-                .iter()
-                .any(|name| name.base().ends_with(&format!("{network}/vxlan"))),
+            sockets().iter().any(|name| name.base().ends_with(&format!("{network}/vxlan"))),
             "{:?}",
             sockets()
         );
@@ -282,11 +235,7 @@ pub(crate) mod tests {
         let other = claim(&network, "host-gw", &folder.path().join("third.env")).unwrap();
         drop(first);
         drop(other);
-        assert!(
-            !sockets().iter().any(|name| name.raw.contains(&network)),
-            "{:?}",
-            sockets()
-        );
+        assert!(!sockets().iter().any(|name| name.raw.contains(&network)), "{:?}", sockets());
         claim(&network, "vxlan", &file).unwrap();
     }
 }

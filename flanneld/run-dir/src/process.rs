@@ -27,18 +27,12 @@ impl fmt::Display for PortHolder {
 
 /// Returns the holder of a port, or `None` if no program holds it. Ports of the kernel's own tunnels have no holder.
 pub fn port_holder(port: u16, udp: bool) -> Option<PortHolder> {
-    let tables = if udp {
-        ["udp", "udp6"]
-    } else {
-        ["tcp", "tcp6"]
-    };
+    let tables = if udp { ["udp", "udp6"] } else { ["tcp", "tcp6"] };
     let read = |table: &str| {
         std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default()
     };
-    let found: Vec<(u64, u32)> = tables
-        .iter()
-        .flat_map(|table| holders(&read(table), port, udp))
-        .collect();
+    let found: Vec<(u64, u32)> =
+        tables.iter().flat_map(|table| holders(&read(table), port, udp)).collect();
     let user = found.first()?.1;
     let holds =
         |pid: &i32| sockets(*pid).any(|(inode, _)| found.iter().any(|(other, _)| *other == inode));
@@ -71,18 +65,11 @@ pub fn pids() -> impl Iterator<Item = i32> {
 /// Returns the open sockets of a process, each with its inode and its path in /proc/PID/fd. The result is empty if
 /// the caller has no permission to read the sockets.
 pub fn sockets(pid: i32) -> impl Iterator<Item = (u64, PathBuf)> {
-    let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     files.map(|file| file.path()).filter_map(|path| {
         let target = std::fs::read_link(&path).ok()?;
-        let inode = target
-            .to_str()?
-            .strip_prefix("socket:[")?
-            .strip_suffix(']')?
-            .parse::<u64>()
-            .ok()?;
+        let inode =
+            target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()?;
         Some((inode, path))
     })
 }

@@ -11,15 +11,9 @@ use std::path::Path;
 pub(crate) fn replace<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let folder = folder(path);
     // The folder does not exist yet on a fresh host.
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(folder)?;
-    let temporary = folder.join(format!(
-        "{}{:016x}",
-        temporary_prefix(path),
-        rand::rng().random::<u64>()
-    ));
+    DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    let temporary =
+        folder.join(format!("{}{:016x}", temporary_prefix(path), rand::rng().random::<u64>()));
     let made = make(&temporary).and_then(|made| {
         std::fs::rename(&temporary, path)?;
         Ok(made)
@@ -45,25 +39,15 @@ pub fn write_public(path: &Path, contents: &[u8]) -> io::Result<()> {
 
 /// Creates a file that only root can read and lock.
 pub(crate) fn create(temporary: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(temporary)
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)
 }
 
 /// Returns the folder that contains the file at `path`.
 pub(crate) fn folder(path: &Path) -> &Path {
-    path.parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."))
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Returns the prefix of the names of temporary files for `path`.
 pub(crate) fn temporary_prefix(path: &Path) -> String {
-    format!(
-        ".{}",
-        path.file_name()
-            .map_or("subnet.env".into(), |name| name.to_string_lossy())
-    )
+    format!(".{}", path.file_name().map_or("subnet.env".into(), |name| name.to_string_lossy()))
 }

@@ -33,11 +33,7 @@ pub struct Reason {
 impl Reason {
     /// Creates the reason why a condition is not met, from the condition's name and the problem.
     pub fn new(condition: impl Into<String>, problem: Problem) -> Self {
-        Self {
-            condition: condition.into(),
-            reason: problem.to_string(),
-            problem,
-        }
+        Self { condition: condition.into(), reason: problem.to_string(), problem }
     }
 }
 
@@ -145,10 +141,7 @@ pub struct Writer {
 impl Writer {
     /// Prepares the status file that belongs to a subnet.env. [`Writer::put`] writes it.
     pub fn new(subnet_file: &Path) -> Self {
-        Self {
-            path: path(subnet_file),
-            current: None,
-        }
+        Self { path: path(subnet_file), current: None }
     }
 
     /// Writes a status, unless the file already contains this status.
@@ -157,12 +150,7 @@ impl Writer {
     /// Returns an error if another running daemon wrote the file, or if a system call fails. On an error, the file stays unchanged.
     pub fn put(&mut self, status: &Status) -> Result<(), StatusError> {
         let in_place = self.is_in_place();
-        if in_place
-            && self
-                .current
-                .as_ref()
-                .is_some_and(|(_, written)| written == status)
-        {
+        if in_place && self.current.as_ref().is_some_and(|(_, written)| written == status) {
             return Ok(());
         }
         if !in_place && is_held(&self.path) {
@@ -179,10 +167,7 @@ impl Writer {
             file.write_all(status.render().as_bytes())?;
             Ok(file)
         })
-        .map_err(|why| StatusError::Write {
-            path: self.path.clone(),
-            why,
-        })?;
+        .map_err(|why| StatusError::Write { path: self.path.clone(), why })?;
         // The lock of the old file is released only now, so that the file in place is locked at any time.
         self.current = Some((file, status.clone()));
         Ok(())
@@ -235,10 +220,7 @@ pub fn lives(subnet_file: &Path) -> bool {
 fn is_held(path: &Path) -> bool {
     let file = file::open(path, OpenOptions::new().read(true), Links::Refused);
     file.is_ok_and(|file| {
-        matches!(
-            Flock::lock(file, FlockArg::LockSharedNonblock),
-            Err((_, Errno::EWOULDBLOCK))
-        )
+        matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
     })
 }
 
@@ -253,11 +235,7 @@ mod tests {
             .map(|reason| Reason::new("lease", Problem::in_words(reason)))
             .into_iter()
             .collect();
-        Status {
-            reasons,
-            version: "1.2.3".to_owned(),
-            ..Status::default()
-        }
+        Status { reasons, version: "1.2.3".to_owned(), ..Status::default() }
     }
 
     #[test]
@@ -267,11 +245,7 @@ mod tests {
         let file = path(&env);
         assert_eq!(file, root.path().join("run/subnet.env.status"));
         std::fs::create_dir(root.path().join("run")).unwrap();
-        std::fs::write(
-            root.path().join("run/.subnet.env.status0123456789abcdef"),
-            "{",
-        )
-        .unwrap();
+        std::fs::write(root.path().join("run/.subnet.env.status0123456789abcdef"), "{").unwrap();
         let mut writer = Writer::new(&env);
         assert!(!file.exists());
         writer.put(&status(Some("none yet"))).unwrap();
@@ -280,18 +254,12 @@ mod tests {
         let wanted = json!({"ready": false, "reasons": [{"condition": "lease", "reason": problem.to_string(), "problem": problem}],
                    "pid": std::process::id(), "version": "1.2.3", "pods": {"reasons": [], "devices": []}});
         assert_eq!(
-            (
-                written,
-                std::fs::metadata(&file).unwrap().permissions().mode() & 0o777
-            ),
+            (written, std::fs::metadata(&file).unwrap().permissions().mode() & 0o777),
             (wanted, 0o600)
         );
         assert_eq!(
             read(&env).unwrap(),
-            Some(StatusFile {
-                alive: true,
-                status: status(Some("none yet"))
-            })
+            Some(StatusFile { alive: true, status: status(Some("none yet")) })
         );
         let inode = std::fs::metadata(&file).unwrap().ino();
         writer.put(&status(Some("none yet"))).unwrap();
@@ -302,29 +270,17 @@ mod tests {
         );
         writer.put(&status(None)).unwrap();
         assert!(
-            is_held(&file)
-                && std::fs::read_to_string(&file)
-                    .unwrap()
-                    .contains(r#""ready":true"#)
+            is_held(&file) && std::fs::read_to_string(&file).unwrap().contains(r#""ready":true"#)
         );
         let pods = Pods {
             reasons: vec![Reason::new("rules", Problem::in_words("no iptables"))],
             devices: vec!["flannel.1".to_owned()],
         };
-        let with_device = Status {
-            pods,
-            ..status(None)
-        };
+        let with_device = Status { pods, ..status(None) };
         writer.put(&with_device).unwrap();
         drop(writer);
         assert!(file.exists() && !is_held(&file));
-        assert_eq!(
-            read(&env).unwrap(),
-            Some(StatusFile {
-                alive: false,
-                status: with_device
-            })
-        );
+        assert_eq!(read(&env).unwrap(), Some(StatusFile { alive: false, status: with_device }));
         assert_eq!(read(&root.path().join("other.env")).unwrap(), None);
         assert_eq!(
             std::fs::read_dir(root.path().join("run")).unwrap().count(),
@@ -348,10 +304,8 @@ mod tests {
             detail: taken,
             parts: Vec::new(),
         };
-        let status = Status {
-            reasons: vec![Reason::new("kernel", problem.clone())],
-            ..Status::default()
-        };
+        let status =
+            Status { reasons: vec![Reason::new("kernel", problem.clone())], ..Status::default() };
         Writer::new(&env).put(&status).unwrap();
         assert_eq!(read(&env).unwrap().unwrap().status, status);
         let file: Value = serde_json::from_slice(&std::fs::read(path(&env)).unwrap()).unwrap();
@@ -364,30 +318,21 @@ mod tests {
         let env = root.path().join("subnet.env");
         let (mut first, mut second) = (Writer::new(&env), Writer::new(&env));
         first.put(&status(None)).unwrap();
-        assert!(matches!(
-            second.put(&status(Some("second"))),
-            Err(StatusError::Held(_))
-        ));
+        assert!(matches!(second.put(&status(Some("second"))), Err(StatusError::Held(_))));
         // A deleted file is written again.
         std::fs::remove_file(path(&env)).unwrap();
         first.put(&status(None)).unwrap();
         assert!(is_held(&path(&env)));
         drop(first);
         second.put(&status(Some("second"))).unwrap();
-        assert!(
-            std::fs::read_to_string(path(&env))
-                .unwrap()
-                .contains("second")
-        );
+        assert!(std::fs::read_to_string(path(&env)).unwrap().contains("second"));
     }
 
     #[test]
     fn failed_write_leaves_no_status_file() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("subnet.env.status")).unwrap();
-        let error = Writer::new(&root.path().join("subnet.env"))
-            .put(&status(None))
-            .unwrap_err();
+        let error = Writer::new(&root.path().join("subnet.env")).put(&status(None)).unwrap_err();
         assert!(matches!(error, StatusError::Write { .. }), "{error}");
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1);
     }

@@ -57,11 +57,7 @@ impl SubnetEnv {
                 subnet.prefix_len()
             );
         }
-        let _ = write!(
-            out,
-            "FLANNEL_MTU={}\nFLANNEL_IPMASQ={}\n",
-            self.mtu, self.ip_masq
-        );
+        let _ = write!(out, "FLANNEL_MTU={}\nFLANNEL_IPMASQ={}\n", self.mtu, self.ip_masq);
         for end in &self.range_ends {
             let key = match end {
                 IpAddr::V4(_) => "FLANNEL_RANGE_END",
@@ -180,11 +176,7 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
         step.set(Step::Rename);
         Ok(())
     })
-    .map_err(|why| WriteError {
-        path: path.to_owned(),
-        step: step.get(),
-        why,
-    })?;
+    .map_err(|why| WriteError { path: path.to_owned(), step: step.get(), why })?;
     // The node serves the new subnet, so the former file no longer matters. If it cannot be removed, the new file takes precedence.
     let _ = std::fs::remove_file(former_path(path));
     // Every reader sees the new name. Only a power loss could undo it, and /run is lost then anyway.
@@ -205,10 +197,7 @@ pub fn matches(path: &Path, wanted: &SubnetEnv) -> bool {
 pub fn is_temporary(path: &Path, name: &str) -> bool {
     let random = name.strip_prefix(&temporary_prefix(path));
     random.is_some_and(|random| {
-        random.len() == 16
-            && random
-                .bytes()
-                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        random.len() == 16 && random.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
 }
 
@@ -226,11 +215,9 @@ pub fn former_path(path: &Path) -> PathBuf {
 /// Returns an error if the rename fails.
 pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     match std::fs::rename(path, former_path(path)) {
-        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(WriteError {
-            path: path.to_owned(),
-            step: Step::SetAside,
-            why,
-        }),
+        Err(why) if why.kind() != io::ErrorKind::NotFound => {
+            Err(WriteError { path: path.to_owned(), step: Step::SetAside, why })
+        }
         _ => Ok(()),
     }
 }
@@ -241,20 +228,13 @@ pub fn last_served(path: &Path) -> Previous {
     if present.subnets().is_some() {
         present
     } else {
-        Previous {
-            warnings: present.warnings,
-            ..read(&former_path(path))
-        }
+        Previous { warnings: present.warnings, ..read(&former_path(path)) }
     }
 }
 
 /// Removes the temporary files of a daemon that ended during a write. The caller must hold the lock next to subnet.env.
 pub fn clear(path: &Path) {
-    for entry in std::fs::read_dir(folder(path))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
+    for entry in std::fs::read_dir(folder(path)).into_iter().flatten().flatten() {
         let ours = is_temporary(path, &entry.file_name().to_string_lossy())
             && entry.file_type().is_ok_and(|kind| kind.is_file());
         if ours && std::fs::remove_file(entry.path()).is_ok() {

@@ -44,10 +44,7 @@ pub struct Times {
 
 impl Default for Times {
     fn default() -> Self {
-        Self {
-            head: Duration::from_secs(5),
-            answer: Duration::from_secs(10),
-        }
+        Self { head: Duration::from_secs(5), answer: Duration::from_secs(10) }
     }
 }
 
@@ -99,10 +96,7 @@ pub async fn serve(
                     && stop.run_until_cancelled(tasks.join_next()).await.is_some()
                 {}
                 let number = places.lock().slots.open(Instant::now());
-                let place = Place {
-                    number,
-                    places: places.clone(),
-                };
+                let place = Place { number, places: places.clone() };
                 let task =
                     tasks.spawn(converse(stream, router.clone(), place, times, stop.clone()));
                 let mut places = places.lock();

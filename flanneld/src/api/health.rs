@@ -90,9 +90,8 @@ fn of_the_port(health: Health) -> Router {
     let status = Router::new()
         .route("/status", any(status))
         .layer(from_fn_with_state(health.clone(), own_name_only));
-    let documents = documents(status)
-        .fallback(nothing_here)
-        .layer(from_fn_with_state(Pace::default(), paced));
+    let documents =
+        documents(status).fallback(nothing_here).layer(from_fn_with_state(Pace::default(), paced));
     routes(health, documents, (METRICS, DOCUMENT))
 }
 
@@ -138,10 +137,7 @@ async fn healthz(State(answers): State<Answers>) -> Response {
         Ok(()) => (StatusCode::OK, "flanneld is running").into_response(),
         Err(silent) => (
             StatusCode::INTERNAL_SERVER_ERROR,
-            format!(
-                "flanneld hangs\n{}\n",
-                printable::lines(&silent.to_string())
-            ),
+            format!("flanneld hangs\n{}\n", printable::lines(&silent.to_string())),
         )
             .into_response(),
     }
@@ -154,16 +150,12 @@ async fn readyz(State(answers): State<Answers>) -> Response {
     let has_pods = |unused: &Unused| unused.reason != Reason::Reserved.label();
     let (code, verdict) = match (reasons.is_empty(), unused.iter().any(has_pods)) {
         (true, false) => (StatusCode::OK, "flanneld is ready"),
-        (true, true) => (
-            StatusCode::OK,
-            "flanneld is ready, but does not reach the pods of refused leases",
-        ),
+        (true, true) => {
+            (StatusCode::OK, "flanneld is ready, but does not reach the pods of refused leases")
+        }
         (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "flanneld is not ready yet"),
     };
-    let refused = unused
-        .iter()
-        .take(REFUSED)
-        .map(|unused| format!("refused: {}", unused.text));
+    let refused = unused.iter().take(REFUSED).map(|unused| format!("refused: {}", unused.text));
     let more = unused
         .len()
         .checked_sub(REFUSED + 1)
@@ -184,10 +176,7 @@ async fn readyz(State(answers): State<Answers>) -> Response {
 /// Responds in the OpenMetrics format if the client accepts this format, as Prometheus does. For other clients,
 /// responds in Prometheus' text format, which promtool needs.
 async fn metrics(State(answers): State<Answers>, headers: HeaderMap) -> Response {
-    let Ok(text) = answers
-        .metrics
-        .latest(|| Ok::<_, Infallible>(answers.health.metrics()))
-        .await;
+    let Ok(text) = answers.metrics.latest(|| Ok::<_, Infallible>(answers.health.metrics())).await;
     if accepts_openmetrics(&headers) {
         return ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response();
     }
@@ -223,11 +212,7 @@ async fn status(
     Extension(IsLocal(is_local)): Extension<IsLocal>,
 ) -> Response {
     let render = || {
-        let mut status = if is_local {
-            answers.health.status()
-        } else {
-            answers.health.counts()
-        };
+        let mut status = if is_local { answers.health.status() } else { answers.health.counts() };
         printable::bound(&mut status);
         Ok::<_, Infallible>(printable::json(&status.to_string()).into_owned())
     };
@@ -256,12 +241,8 @@ mod tests {
             counts: shared(),
         };
         let answer = status(State(answers), Extension(IsLocal(is_local))).await;
-        serde_json::from_slice(
-            &axum::body::to_bytes(answer.into_body(), 1 << 20)
-                .await
-                .unwrap(),
-        )
-        .unwrap()
+        serde_json::from_slice(&axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap())
+            .unwrap()
     }
 
     #[tokio::test]
@@ -293,9 +274,6 @@ mod tests {
             serde_json::json!({ "ready": false, "alive": true, "counts": { "ufw": 1 } })
         );
         let all = asked(&health, true).await.to_string();
-        assert!(
-            all.contains("10.5.72.0/24") && all.contains("192.0.2.9"),
-            "{all}"
-        );
+        assert!(all.contains("10.5.72.0/24") && all.contains("192.0.2.9"), "{all}");
     }
 }

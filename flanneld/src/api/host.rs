@@ -36,9 +36,7 @@ fn host(target: &Uri, header: Option<&HeaderValue>) -> Option<String> {
 
 /// Returns the names of this node that `Host` may contain.
 fn names(health: &Health) -> Vec<String> {
-    let hostname = nix::unistd::gethostname()
-        .ok()
-        .and_then(|name| name.into_string().ok());
+    let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     hostname.into_iter().chain([health.name()]).collect()
 }
 
@@ -48,9 +46,7 @@ fn is_ours(host: &str, names: &[String]) -> bool {
         return false;
     };
     if let Some(inner) = name.strip_prefix('[') {
-        return inner
-            .strip_suffix(']')
-            .is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok());
+        return inner.strip_suffix(']').is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok());
     }
     let name = name.strip_suffix('.').unwrap_or(name);
     let is = |known: &str| !known.is_empty() && name.eq_ignore_ascii_case(known);
@@ -75,11 +71,7 @@ mod tests {
 
     #[test]
     fn host_header_with_address_or_own_name_is_accepted() {
-        let names = [
-            "node-1".to_owned(),
-            "Node-1.example.com".to_owned(),
-            String::new(),
-        ];
+        let names = ["node-1".to_owned(), "Node-1.example.com".to_owned(), String::new()];
         for (host, ours) in [
             ("127.0.0.1", true),
             ("127.0.0.1:8474", true),

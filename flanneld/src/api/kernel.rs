@@ -56,12 +56,5 @@ pub(super) async fn routes(
     let Ok(Inspection { objects, foreign }) = compared.await else {
         return Err(Silence::Late);
     };
-    Ok(Routes {
-        schema: SCHEMA.to_owned(),
-        at,
-        node,
-        objects,
-        foreign,
-        rules,
-    })
+    Ok(Routes { schema: SCHEMA.to_owned(), at, node, objects, foreign, rules })
 }

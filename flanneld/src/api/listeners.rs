@@ -100,9 +100,7 @@ pub async fn socket(
     let keep = async {
         loop {
             match socket.put().and_then(|listener| {
-                listener
-                    .map(|listener| adopted(&socket, listener))
-                    .transpose()
+                listener.map(|listener| adopted(&socket, listener)).transpose()
             }) {
                 Ok(None) => {}
                 Ok(Some(listener)) => {
@@ -153,8 +151,6 @@ fn adopted(
     socket: &Socket,
     listener: std::os::unix::net::UnixListener,
 ) -> Result<UnixListener, SocketError> {
-    UnixListener::from_std(listener).map_err(|why| SocketError::System {
-        path: socket.path().to_owned(),
-        why,
-    })
+    UnixListener::from_std(listener)
+        .map_err(|why| SocketError::System { path: socket.path().to_owned(), why })
 }

@@ -25,10 +25,7 @@ pub struct StatusSource {
 impl StatusSource {
     /// Creates the source. A new status source has no network yet.
     pub fn new(health: Health, subnet_file: PathBuf) -> Self {
-        Self {
-            health,
-            subnet_file,
-        }
+        Self { health, subnet_file }
     }
 
     /// Compares the kernel's current state with the desired state.
@@ -36,10 +33,7 @@ impl StatusSource {
     /// # Errors
     /// Returns an error if the network has not started yet, or if flanneld cannot read the kernel's state in time.
     pub async fn routes(&self) -> Result<Routes, kernel::Silence> {
-        let kernel_audit = self
-            .health
-            .network()
-            .and_then(|running| running.kernel_audit);
+        let kernel_audit = self.health.network().and_then(|running| running.kernel_audit);
         let document = self.health.document();
         kernel::routes(kernel_audit, document.node, document.rules).await
     }
@@ -62,10 +56,7 @@ impl StatusSource {
             node.unknown.clone_from(&report.unknown);
         }
         if let Some(running) = self.health.network() {
-            node.mesh = running
-                .prober
-                .as_ref()
-                .map(|prober| Arc::unwrap_or_clone(prober.view()));
+            node.mesh = running.prober.as_ref().map(|prober| Arc::unwrap_or_clone(prober.view()));
             node.pod_paths = running
                 .pod_paths
                 .as_ref()
@@ -80,10 +71,7 @@ impl StatusSource {
                 true if subnet_env::matches(&self.subnet_file, &env) => FileState::Right,
                 true => FileState::Different,
             };
-            node.network.subnet_env = Some(File {
-                path: self.subnet_file.clone(),
-                state,
-            });
+            node.network.subnet_env = Some(File { path: self.subnet_file.clone(), state });
         }
         if let Some(store) = &mut node.store {
             let counters = self.health.store();
@@ -91,9 +79,7 @@ impl StatusSource {
                 .as_ref()
                 .and_then(|counters| counters.why_unavailable())
                 .map(|(why, _)| why.text);
-            store.heard = counters
-                .and_then(|counters| counters.last_heard())
-                .and_then(wall_clock);
+            store.heard = counters.and_then(|counters| counters.last_heard()).and_then(wall_clock);
         }
         node
     }
@@ -133,10 +119,8 @@ fn pod_path((family, path): (&types::Family, &pods::PodPath)) -> PodPath {
         Some(Obstacle::Taken(mac)) => (Some("taken"), Some(mac.clone())),
         Some(Obstacle::Refused(error)) => (Some("refused"), Some(error.clone())),
     };
-    let lost = |(subnet, what): (&ipnet::IpNet, &pods::Lost)| LostPods {
-        subnet: *subnet,
-        what: *what,
-    };
+    let lost =
+        |(subnet, what): (&ipnet::IpNet, &pods::Lost)| LostPods { subnet: *subnet, what: *what };
     PodPath {
         family: *family,
         state: path.state(),
@@ -191,11 +175,7 @@ fn peers(leases: &LeaseTable, own: &Subnets) -> Vec<Peer> {
 fn wall_clock(time: Duration) -> Option<jiff::Timestamp> {
     let now = boot_time();
     let ahead = |by: Duration| jiff::SignedDuration::try_from(by).ok();
-    let offset = if time >= now {
-        ahead(time - now)?
-    } else {
-        -ahead(now - time)?
-    };
+    let offset = if time >= now { ahead(time - now)? } else { -ahead(now - time)? };
     jiff::Timestamp::now().checked_add(offset).ok()
 }
 

@@ -28,10 +28,7 @@ impl Default for Pace {
 
 impl Pace {
     fn new(period: Duration) -> Self {
-        Self {
-            period,
-            next: Arc::new(Mutex::new(Instant::now())),
-        }
+        Self { period, next: Arc::new(Mutex::new(Instant::now())) }
     }
 
     /// Waits for a turn. A client that disconnects while it waits does not use up a permitted response.
@@ -80,15 +77,9 @@ mod tests {
         }
         let begun = Instant::now();
         for _ in 0..10 {
-            assert!(
-                tokio::time::timeout(Duration::from_secs(1), pace.turn())
-                    .await
-                    .is_err()
-            );
+            assert!(tokio::time::timeout(Duration::from_secs(1), pace.turn()).await.is_err());
         }
-        tokio::time::timeout(Duration::from_secs(3600), pace.turn())
-            .await
-            .unwrap();
+        tokio::time::timeout(Duration::from_secs(3600), pace.turn()).await.unwrap();
         assert!(begun.elapsed() <= Duration::from_secs(3601));
     }
 }

@@ -28,8 +28,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 /// Returns the content of the page's only element with this tag.
 fn element(tag: &str) -> Option<&'static str> {
     let (_, rest) = PAGE.split_once(&format!("<{tag}>"))?;
-    rest.split_once(&format!("</{tag}>"))
-        .map(|(content, _)| content)
+    rest.split_once(&format!("</{tag}>")).map(|(content, _)| content)
 }
 
 /// Responds with the page. Browsers without JavaScript show `sentence`.
@@ -94,14 +93,7 @@ mod tests {
             assert!(element(tag).is_some_and(|content| !content.contains("{{")));
             assert_eq!(PAGE.matches(&format!("<{tag}")).count(), 1, "{tag}");
         }
-        for forbidden in [
-            " style=\"",
-            "innerHTML",
-            "http://",
-            "https://",
-            "eval(",
-            "onclick=\"",
-        ] {
+        for forbidden in [" style=\"", "innerHTML", "http://", "https://", "eval(", "onclick=\""] {
             // The namespace of SVG is a name, not an address.
             let text = PAGE.replace("http://www.w3.org/2000/svg", "");
             assert!(!text.contains(forbidden), "{forbidden}");
@@ -116,10 +108,7 @@ mod tests {
             text: "\"'&\u{1b}[31m".into(),
         };
         let page = html("</title><script>alert(1)</script>", &sentence);
-        assert!(
-            !page.contains("<img") && !page.contains("<script>alert"),
-            "{page}"
-        );
+        assert!(!page.contains("<img") && !page.contains("<script>alert"), "{page}");
         assert!(page.contains("&lt;img src=x onerror=alert(1)&gt; is cut off {{text}}"));
         assert!(page.contains("&quot;&#39;&amp;\\u{1b}[31m"));
         assert_eq!(

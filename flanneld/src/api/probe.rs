@@ -26,18 +26,14 @@ pub(super) async fn probe(State(status_source): State<StatusSource>, target: Uri
     match tracer.probe(&peer).await {
         Ok(probe) => match safe(&probe) {
             Ok(text) => (
-                [
-                    (header::CONTENT_TYPE, "application/json"),
-                    (header::CACHE_CONTROL, "no-store"),
-                ],
+                [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")],
                 text,
             )
                 .into_response(),
-            Err(error) => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                format!("cannot write the document: {error}\n"),
-            )
-                .into_response(),
+            Err(error) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the document: {error}\n"))
+                    .into_response()
+            }
         },
         Err(refusal) => {
             let status = if refusal.is_final() {

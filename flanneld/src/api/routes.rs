@@ -53,12 +53,10 @@ pub(super) fn of_the_status_port(status_source: StatusSource) -> Router {
 
 /// Returns the routes of the Unix socket.
 pub(super) fn of_the_socket(status_source: StatusSource, health: Health) -> Router {
-    let kernel = Router::new()
-        .route(node_api::ROUTES, get(routes))
-        .with_state(status_source.clone());
-    let probe = Router::new()
-        .route(node_api::PROBE_PATH, get(probe))
-        .with_state(status_source.clone());
+    let kernel =
+        Router::new().route(node_api::ROUTES, get(routes)).with_state(status_source.clone());
+    let probe =
+        Router::new().route(node_api::PROBE_PATH, get(probe)).with_state(status_source.clone());
     // Only root reaches the socket, so it needs no limit.
     api(status_source, get(fresh_findings), Duration::ZERO)
         .merge(kernel)
@@ -91,11 +89,7 @@ async fn node(State(answers): State<Answers>, target: Uri) -> Response {
     if rows {
         answers.status_source.look(Client::Command);
     }
-    let shared = if rows {
-        &answers.node_with_rows
-    } else {
-        &answers.node
-    };
+    let shared = if rows { &answers.node_with_rows } else { &answers.node };
     document(shared.get(|| answers.status_source.text(rows)).await)
 }
 
@@ -111,12 +105,7 @@ async fn view(State(answers): State<Answers>, target: Uri, headers: HeaderMap) -
             Some(subnet) => answers.view.row(&answers.status_source, &subnet).await,
             None => nothing_here().await,
         },
-        None => {
-            answers
-                .view
-                .document(&answers.status_source, &headers)
-                .await
-        }
+        None => answers.view.document(&answers.status_source, &headers).await,
     }
 }
 
@@ -162,28 +151,21 @@ fn report(report: Option<Arc<Report>>) -> Response {
 }
 
 fn none_yet() -> Response {
-    (
-        StatusCode::SERVICE_UNAVAILABLE,
-        "no check has run yet; try again in a few seconds\n",
-    )
+    (StatusCode::SERVICE_UNAVAILABLE, "no check has run yet; try again in a few seconds\n")
         .into_response()
 }
 
 fn document(text: serde_json::Result<impl Into<Body>>) -> Response {
     match text {
         Ok(text) => (
-            [
-                (header::CONTENT_TYPE, "application/json"),
-                (header::CACHE_CONTROL, "no-store"),
-            ],
+            [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")],
             text.into(),
         )
             .into_response(),
-        Err(error) => (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("cannot write the document: {error}\n"),
-        )
-            .into_response(),
+        Err(error) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the document: {error}\n"))
+                .into_response()
+        }
     }
 }
 
@@ -191,10 +173,9 @@ fn document(text: serde_json::Result<impl Into<Body>>) -> Response {
 async fn read_only(request: Request, next: Next) -> Response {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = next.run(request).await;
-        response.headers_mut().insert(
-            header::X_CONTENT_TYPE_OPTIONS,
-            HeaderValue::from_static("nosniff"),
-        );
+        response
+            .headers_mut()
+            .insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         return response;
     }
     (

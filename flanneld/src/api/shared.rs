@@ -23,10 +23,7 @@ pub(super) struct Shared {
 impl Shared {
     /// Creates a document with at most one rendering per `pause`.
     pub(super) fn new(pause: Duration) -> Self {
-        Self {
-            pause,
-            last: Arc::default(),
-        }
+        Self { pause, last: Arc::default() }
     }
 
     /// Returns a text that `render` made after this call began.
@@ -110,13 +107,7 @@ mod tests {
             let latest = shared.latest(|| {
                 Ok::<_, Infallible>(rendered.fetch_add(1, Ordering::SeqCst).to_string())
             });
-            assert_eq!(
-                tokio::time::timeout(60 * DOCUMENT, latest)
-                    .await
-                    .unwrap()
-                    .unwrap(),
-                "0"
-            );
+            assert_eq!(tokio::time::timeout(60 * DOCUMENT, latest).await.unwrap().unwrap(), "0");
         }
         let shared = Shared::new(Duration::from_millis(1));
         let latest = || {
@@ -134,12 +125,6 @@ mod tests {
         let get = || shared.get(|| Ok::<_, Infallible>("text".to_owned()));
         get().await.unwrap();
         assert!(tokio::time::timeout(DOCUMENT / 100, get()).await.is_err());
-        assert_eq!(
-            tokio::time::timeout(60 * DOCUMENT, get())
-                .await
-                .unwrap()
-                .unwrap(),
-            "text"
-        );
+        assert_eq!(tokio::time::timeout(60 * DOCUMENT, get()).await.unwrap().unwrap(), "text");
     }
 }

@@ -43,13 +43,7 @@ impl Slots {
     /// Assigns a slot to a new connection, and returns the connection's number.
     pub(super) fn open(&mut self, now: Instant) -> u64 {
         self.last += 1;
-        self.open.insert(
-            self.last,
-            Open {
-                since: now,
-                asked: None,
-            },
-        );
+        self.open.insert(self.last, Open { since: now, asked: None });
         self.last
     }
 
@@ -76,16 +70,9 @@ impl Slots {
         if self.open.len() < CONNECTIONS {
             return Room::Free;
         }
-        let due = |open: &Open| {
-            open.asked
-                .map_or(open.since + MINIMUM, |asked| asked + ANSWERING)
-        };
-        let answers_hold_most = self
-            .open
-            .values()
-            .filter(|open| open.asked.is_some())
-            .count()
-            > ANSWERS;
+        let due = |open: &Open| open.asked.map_or(open.since + MINIMUM, |asked| asked + ANSWERING);
+        let answers_hold_most =
+            self.open.values().filter(|open| open.asked.is_some()).count() > ANSWERS;
         let all = self
             .open
             .iter()
@@ -183,15 +170,10 @@ mod tests {
         let late = time_until_in(BACKLOG, |_| millis(9));
         let half = time_until_in(BACKLOG, |client| millis(0).filter(|_| client % 2 == 0));
         let few_are_silent = time_until_in(BACKLOG, |client| millis(0).filter(|_| client % 64 > 0));
-        let answers_first = time_until_in(BACKLOG, |client| {
-            millis(0).filter(|_| client < CONNECTIONS - 1)
-        });
+        let answers_first =
+            time_until_in(BACKLOG, |client| millis(0).filter(|_| client < CONNECTIONS - 1));
         for time in [all_ask, late, half, few_are_silent, answers_first] {
-            assert!(
-                time < TIMEOUT,
-                "{:?}",
-                [all_ask, late, half, few_are_silent, answers_first]
-            );
+            assert!(time < TIMEOUT, "{:?}", [all_ask, late, half, few_are_silent, answers_first]);
         }
     }
 

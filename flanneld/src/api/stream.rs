@@ -111,9 +111,7 @@ impl AsyncWrite for Stream {
     /// Waits until the client has acknowledged the whole response. During the wait, the connection keeps its slot.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.is_owed() {
-            let check = self
-                .check
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep(CHECK)));
+            let check = self.check.get_or_insert_with(|| Box::pin(tokio::time::sleep(CHECK)));
             ready!(check.as_mut().poll(context));
             self.check = None;
         }

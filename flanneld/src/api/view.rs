@@ -121,34 +121,21 @@ fn respond(rendered: &Rendered, headers: &HeaderMap) -> Response {
 
 fn row(source: &StatusSource, subnet: &str) -> Response {
     let Ok(subnet) = subnet.parse::<IpNet>() else {
-        let text = format!(
-            "name a node's subnet: {}?row=10.244.2.0%2F24\n",
-            node_api::VIEW
-        );
+        let text = format!("name a node's subnet: {}?row=10.244.2.0%2F24\n", node_api::VIEW);
         return (StatusCode::BAD_REQUEST, text).into_response();
     };
     match RowDetails::of(&source.node(), subnet).map(|row| safe(&row)) {
         Some(Ok(text)) => (
-            [
-                (header::CONTENT_TYPE, "application/json"),
-                (header::CACHE_CONTROL, "no-store"),
-            ],
+            [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")],
             text,
         )
             .into_response(),
         Some(Err(error)) => failed(&error),
-        None => (
-            StatusCode::NOT_FOUND,
-            "no node with this subnet has reported\n",
-        )
-            .into_response(),
+        None => (StatusCode::NOT_FOUND, "no node with this subnet has reported\n").into_response(),
     }
 }
 
 fn failed(error: &serde_json::Error) -> Response {
-    (
-        StatusCode::INTERNAL_SERVER_ERROR,
-        format!("cannot write the document: {error}\n"),
-    )
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the document: {error}\n"))
         .into_response()
 }

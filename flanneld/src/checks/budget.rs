@@ -24,12 +24,7 @@ pub(super) struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self {
-            left: LINES,
-            counted: None,
-            unlogged: 0,
-            told: None,
-        }
+        Self { left: LINES, counted: None, unlogged: 0, told: None }
     }
 }
 
@@ -40,11 +35,7 @@ impl Budget {
         let refills = now.saturating_duration_since(since).as_millis() / REFILL.as_millis();
         let refills = u32::try_from(refills).unwrap_or(u32::MAX);
         self.left = self.left.saturating_add(refills).min(LINES);
-        self.counted = Some(if self.left == LINES {
-            now
-        } else {
-            since + REFILL * refills
-        });
+        self.counted = Some(if self.left == LINES { now } else { since + REFILL * refills });
         let taken = u32::try_from(lines).unwrap_or(u32::MAX).min(self.left);
         self.left -= taken;
         let taken = usize::try_from(taken).unwrap_or(usize::MAX);
@@ -54,9 +45,8 @@ impl Budget {
 
     /// Returns the number of omitted lines, if a summary is due.
     pub(super) fn summary(&mut self, now: Instant) -> Option<usize> {
-        let is_time = self
-            .told
-            .is_none_or(|told| now.saturating_duration_since(told) >= SUMMARY_INTERVAL);
+        let is_time =
+            self.told.is_none_or(|told| now.saturating_duration_since(told) >= SUMMARY_INTERVAL);
         if self.unlogged == 0 || !is_time {
             return None;
         }
@@ -78,16 +68,10 @@ mod tests {
         assert_eq!(budget.take(at(0), 100), 15);
         assert_eq!(budget.take(at(5), 1), 0);
         assert_eq!(budget.take(at(6), 3), 1);
-        assert_eq!(
-            budget.take(at(17), 3),
-            1,
-            "the budget keeps the rest of a refill interval"
-        );
+        assert_eq!(budget.take(at(17), 3), 1, "the budget keeps the rest of a refill interval");
         assert_eq!(budget.take(at(18), 3), 1);
         assert_eq!(budget.take(at(10_000), 1000), 20);
-        let an_hour: usize = (0..3600)
-            .map(|second| budget.take(at(20_000 + second), 9))
-            .sum();
+        let an_hour: usize = (0..3600).map(|second| budget.take(at(20_000 + second), 9)).sum();
         assert!((600..=625).contains(&an_hour), "{an_hour}");
         let unlogged = 3600 * 9 - an_hour + 980 + 2 + 2 + 2 + 1 + 85;
         assert_eq!(budget.summary(at(30_000)), Some(unlogged));

@@ -104,10 +104,8 @@ pub(super) async fn facts(
     {
         pods.paths = Fact::Known(mesh::pod_paths(prober, &paths.borrow()));
     }
-    let env = pods
-        .env
-        .known()
-        .filter(|env| env.subnets == network.as_ref().map(|network| network.own));
+    let env =
+        pods.env.known().filter(|env| env.subnets == network.as_ref().map(|network| network.own));
     if let (Some(network), Some(mtu)) = (&mut network, env.and_then(|env| env.mtu)) {
         // The MTU of pods follows the underlay's MTU.
         network.mtu = Some(mtu);
@@ -135,14 +133,8 @@ fn mesh_and_taken_ports(running: Option<&RunningNetwork>) -> (Fact<Mesh>, Vec<Po
         return (Fact::unavailable("this node has no lease yet"), Vec::new());
     };
     match &running.prober {
-        Some(prober) => (
-            Fact::Known(mesh::mesh(prober)),
-            mesh::taken_ports(&prober.problems()),
-        ),
-        None => (
-            Fact::unavailable("this node does not probe its peers"),
-            Vec::new(),
-        ),
+        Some(prober) => (Fact::Known(mesh::mesh(prober)), mesh::taken_ports(&prober.problems())),
+        None => (Fact::unavailable("this node does not probe its peers"), Vec::new()),
     }
 }
 
@@ -158,10 +150,7 @@ fn launch(known: &Known) -> Launch {
     known
         .namespace
         .clone()
-        .map_or(Launch::Systemd, |namespace| Launch::Kubernetes {
-            namespace,
-            assumed: false,
-        })
+        .map_or(Launch::Systemd, |namespace| Launch::Kubernetes { namespace, assumed: false })
 }
 
 fn store(
@@ -178,13 +167,7 @@ fn store(
         place: known.store.clone(),
         addresses: known.store_addresses.clone(),
         access: known.access.clone(),
-        trouble: Fact::of(
-            reasons
-                .get("store")
-                .cloned()
-                .or(silence)
-                .or_else(|| away(running)),
-        ),
+        trouble: Fact::of(reasons.get("store").cloned().or(silence).or_else(|| away(running))),
         config: Fact::of(config),
         next_config: match running {
             Some(running) => Fact::of(running.next_config.borrow().clone()),
@@ -215,12 +198,9 @@ fn kubernetes(
         .into_iter()
         .flatten()
         .filter_map(|problem| Some((refusal(problem)?, problem)));
-    let refused = refused
-        .min_by_key(|(refusal, _)| *refusal)
-        .map(|(_, problem)| problem.clone());
-    let by_service = std::env::var("KUBERNETES_SERVICE_HOST")
-        .ok()
-        .and_then(|host| host.parse().ok());
+    let refused = refused.min_by_key(|(refusal, _)| *refusal).map(|(_, problem)| problem.clone());
+    let by_service =
+        std::env::var("KUBERNETES_SERVICE_HOST").ok().and_then(|host| host.parse().ok());
     let unassigned = lease.and_then(|problem| {
         problem.details().find_map(|detail| {
             if let Detail::PodCidrMissing { cluster_cidr } = detail {
@@ -231,11 +211,7 @@ fn kubernetes(
         })
     });
     let unanswered = |service: &IpAddr| {
-        store.is_some_and(|problem| {
-            problem
-                .details()
-                .any(|detail| is_silence_of(detail, *service))
-        })
+        store.is_some_and(|problem| problem.details().any(|detail| is_silence_of(detail, *service)))
     };
     let by_service_unanswered = running.is_none() && by_service.as_ref().is_some_and(unanswered);
     Fact::Known(Kubernetes {
@@ -264,13 +240,10 @@ enum Refusal {
 
 fn refusal(problem: &Problem) -> Option<Refusal> {
     let of = |detail: &Detail| match detail {
-        Detail::Store {
-            status: Some(401), ..
-        } => Some(Refusal::Unknown),
-        Detail::Store {
-            status: Some(403), ..
+        Detail::Store { status: Some(401), .. } => Some(Refusal::Unknown),
+        Detail::Store { status: Some(403), .. } | Detail::Forbidden { .. } => {
+            Some(Refusal::Forbidden)
         }
-        | Detail::Forbidden { .. } => Some(Refusal::Forbidden),
         _ => None,
     };
     problem.details().filter_map(of).min()
@@ -278,12 +251,7 @@ fn refusal(problem: &Problem) -> Option<Refusal> {
 
 /// Returns whether this detail of a problem reports that the server at this address did not respond.
 fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
-    let Detail::Store {
-        status: None,
-        server: Some(server),
-        ..
-    } = detail
-    else {
+    let Detail::Store { status: None, server: Some(server), .. } = detail else {
         return false;
     };
     server.contains(&address.to_string())
@@ -321,9 +289,8 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
 /// `bridge` is the bridge of this node's pods, if known.
 pub(super) fn surroundings(running: &RunningNetwork, bridge: Option<String>) -> Surroundings {
     let leases = running.leases.borrow().clone();
-    let peers = leases
-        .others(&running.network.own, Kinds::Any)
-        .flat_map(|lease| lease.attrs.addresses());
+    let peers =
+        leases.others(&running.network.own, Kinds::Any).flat_map(|lease| lease.attrs.addresses());
     Surroundings {
         underlay: Some(running.underlay.borrow().name.clone()),
         bridge,
@@ -340,10 +307,7 @@ fn pod_peers(running: Option<&RunningNetwork>) -> Vec<PodPeer> {
     };
     let peer = |peer: PeerView| {
         let is_known = peer.verdict().state != State::Unknown && !peer.inferred;
-        is_known.then(|| PodPeer {
-            subnet: peer.subnet,
-            name: called(peer),
-        })
+        is_known.then(|| PodPeer { subnet: peer.subnet, name: called(peer) })
     };
     let known = prober.peers(peer);
     known.into_iter().flatten().take(MAX_LOOKUPS).collect()
@@ -358,9 +322,8 @@ fn called(peer: PeerView) -> String {
 
 /// Returns the kernel objects that other programs keep changing.
 fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
-    let repaired = running
-        .map(|running| running.observer.status().kernel.repaired)
-        .unwrap_or_default();
+    let repaired =
+        running.map(|running| running.observer.status().kernel.repaired).unwrap_or_default();
     let by = look::network_managers();
     let kind = |key: &Key| match key {
         Key::Link(_) => Drifting::Link,
@@ -380,11 +343,7 @@ fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
 
 /// Returns the addresses to which the doctor looks up routes: the store, the API server, and peers to which packets may take a wrong route.
 fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&str>) -> Vec<Target> {
-    let target = |to: &IpAddr, whose: String, kind| Target {
-        to: *to,
-        whose,
-        kind,
-    };
+    let target = |to: &IpAddr, whose: String, kind| Target { to: *to, whose, kind };
     let mut targets: Vec<Target> = known
         .store_addresses
         .iter()
@@ -424,19 +383,10 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
         .collect();
     let inside = |target: &Target| {
         !asked.contains(&target.to)
-            && running
-                .network
-                .networks
-                .nets()
-                .any(|net| net.contains(&target.to))
+            && running.network.networks.nets().any(|net| net.contains(&target.to))
     };
     let looped = peers()
-        .flat_map(|lease| {
-            lease
-                .attrs
-                .addresses()
-                .map(move |address| to(lease, address))
-        })
+        .flat_map(|lease| lease.attrs.addresses().map(move |address| to(lease, address)))
         .filter(inside);
     targets.extend(looped.take(MAX_LOOKUPS));
     targets.extend(silent_peers(running));
@@ -488,10 +438,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
         silent: holder(lease).map(|holder| boot_time().saturating_sub(holder.at).as_secs()),
         node: holder(lease)
             .and_then(|holder| holder.node)
-            .map(|node| NodeHealth {
-                ready: node.ready,
-                cordoned: node.cordoned,
-            }),
+            .map(|node| NodeHealth { ready: node.ready, cordoned: node.cordoned }),
     };
     // A cluster can have ten thousand peers, so the capacity is exact.
     let mut peers = Vec::with_capacity(table.others(&running.network.own, Kinds::Any).count());
@@ -511,11 +458,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
             ends_in: left.map(|left| left.as_secs()),
             trouble: held.trouble.clone().map(Problem::from),
             within_margin: left.is_some_and(|left| left < running.margin),
-            published: held
-                .lease
-                .iter()
-                .flat_map(|lease| lease.attrs.addresses())
-                .collect(),
+            published: held.lease.iter().flat_map(|lease| lease.attrs.addresses()).collect(),
         }),
         peers: Fact::Known(peers),
         refused: Fact::Known(refused),

@@ -33,13 +33,8 @@ pub struct Known {
 impl Known {
     /// Returns the facts from the options, before the daemon queries the store.
     pub fn of(store: &options::Store) -> Self {
-        let node = store.node().map(|name| NodeAddresses {
-            name,
-            ..NodeAddresses::default()
-        });
-        let namespace = node
-            .as_ref()
-            .and_then(|_| namespace_of_pod(&Places::default()));
+        let node = store.node().map(|name| NodeAddresses { name, ..NodeAddresses::default() });
+        let namespace = node.as_ref().and_then(|_| namespace_of_pod(&Places::default()));
         Self {
             store: store.to_string(),
             access: store.access(),
@@ -63,11 +58,7 @@ pub struct NodeAddresses {
 
 impl From<&NodeInfo> for NodeAddresses {
     fn from(info: &NodeInfo) -> Self {
-        Self {
-            name: info.id.clone(),
-            internal: info.internal.clone(),
-            servers: Vec::new(),
-        }
+        Self { name: info.id.clone(), internal: info.internal.clone(), servers: Vec::new() }
     }
 }
 
@@ -87,11 +78,7 @@ impl NodeAddresses {
 
 /// Returns a peer's name from its lease, or the peer's subnets if the lease has no name.
 pub(super) fn name(lease: &Lease) -> Arc<str> {
-    let named = lease
-        .attrs
-        .node
-        .as_ref()
-        .map(|node| node.name.clone())
-        .filter(|name| !name.is_empty());
+    let named =
+        lease.attrs.node.as_ref().map(|node| node.name.clone()).filter(|name| !name.is_empty());
     named.unwrap_or_else(|| lease.subnets.to_string().into())
 }

@@ -48,12 +48,7 @@ pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
     let named =
         |peer: PeerView| is_lost(&peer.subnet).then(|| (peer.subnet, path(peer).node.to_string()));
     let names: BTreeMap<IpNet, String> = prober.peers(named).into_iter().flatten().collect();
-    let name = |subnet: &IpNet| {
-        names
-            .get(subnet)
-            .cloned()
-            .unwrap_or_else(|| subnet.to_string())
-    };
+    let name = |subnet: &IpNet| names.get(subnet).cloned().unwrap_or_else(|| subnet.to_string());
     let lost = |lost: &pods::Lost| match lost {
         pods::Lost::Address => Lost::Address,
         pods::Lost::Everything => Lost::Everything,
@@ -64,11 +59,7 @@ pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
         Some(PodPath {
             family: *family,
             address: path.address?,
-            lost: path
-                .lost
-                .iter()
-                .map(|(subnet, what)| (name(subnet), lost(what)))
-                .collect(),
+            lost: path.lost.iter().map(|(subnet, what)| (name(subnet), lost(what))).collect(),
             others_pass: path.state() == PodState::Some,
             taken_by: match &path.obstacle {
                 Some(Obstacle::Taken(mac)) => Some(mac.clone()),
@@ -88,12 +79,8 @@ pub(super) fn taken_ports(problems: &[Problem]) -> Vec<Port> {
         .collect();
     // A socket of the kernel's vxlan belongs to no process.
     let owner = |number| tunnel_on(number).or_else(|| owner(number, true));
-    let port = |number| Port {
-        number,
-        udp: true,
-        purpose: PortPurpose::Probes,
-        owner: owner(number),
-    };
+    let port =
+        |number| Port { number, udp: true, purpose: PortPurpose::Probes, owner: owner(number) };
     numbers.into_iter().map(port).collect()
 }
 
@@ -111,24 +98,14 @@ fn path(peer: PeerView) -> Path {
         let count = |is: fn(&&State) -> bool| {
             u16::try_from(lately.iter().filter(is).count()).unwrap_or(u16::MAX)
         };
-        (
-            count(|state| state.passes()),
-            count(|state| state.impact() == Impact::All),
-        )
+        (count(|state| state.passes()), count(|state| state.impact() == Impact::All))
     });
     // The peer reports when it last received our probes. Its daemon responded until then.
-    let spoke_ms = [
-        peer.ages.hears_us_age_ms,
-        peer.ages.hears_us_underlay_age_ms,
-    ]
-    .into_iter()
-    .flatten()
-    .min();
+    let spoke_ms =
+        [peer.ages.hears_us_age_ms, peer.ages.hears_us_underlay_age_ms].into_iter().flatten().min();
     let age_ms = spoke_ms
         .filter(|_| verdict.ping_only)
-        .map_or(peer.state_age_ms, |spoke_ms| {
-            spoke_ms.min(peer.state_age_ms)
-        });
+        .map_or(peer.state_age_ms, |spoke_ms| spoke_ms.min(peer.state_age_ms));
     Path {
         node: peer
             .name

@@ -60,25 +60,15 @@ impl Book {
     /// Adds the unreachable peers to the entries, and removes all other peers. Returns the peers about which this round queries the store.
     fn due(&mut self, cut: &BTreeMap<Subnets, Duration>, now: Duration) -> Vec<Subnets> {
         self.entries.retain(|subnets, _| cut.contains_key(subnets));
-        for subnets in cut
-            .iter()
-            .filter(|(_, age)| **age >= MIN_CUT)
-            .map(|(subnets, _)| subnets)
-            .take(MANY)
+        for subnets in
+            cut.iter().filter(|(_, age)| **age >= MIN_CUT).map(|(subnets, _)| subnets).take(MANY)
         {
             self.entries.entry(*subnets).or_insert((now, None));
         }
-        let unasked = self
-            .entries
-            .values()
-            .filter(|(_, heard)| heard.is_none())
-            .count();
+        let unasked = self.entries.values().filter(|(_, heard)| heard.is_none()).count();
         // If a whole rack is gone, all nodes query the store about its peers.
-        let limit = if unasked > PEERS && unasked < self.entries.len() {
-            EACH_ROUND
-        } else {
-            PEERS
-        };
+        let limit =
+            if unasked > PEERS && unasked < self.entries.len() { EACH_ROUND } else { PEERS };
         self.entries
             .iter()
             .filter(|(_, (next, _))| *next <= now)
@@ -104,12 +94,9 @@ impl Book {
         let wait = wait.saturating_mul(batches.max(1));
         // If the store does not respond, the last report stays.
         let before = self.entries.get(&subnets).and_then(|(_, heard)| *heard);
-        let heard = answer.map(|answer| Holder {
-            at: now.saturating_sub(answer.ago),
-            node: answer.node,
-        });
-        self.entries
-            .insert(subnets, (now + wait + self.spread, heard.or(before)));
+        let heard =
+            answer.map(|answer| Holder { at: now.saturating_sub(answer.ago), node: answer.node });
+        self.entries.insert(subnets, (now + wait + self.spread, heard.or(before)));
     }
 
     fn heard(&self) -> Heard {
@@ -125,10 +112,7 @@ pub type Asked = Vec<(IpNet, Option<u64>)>;
 
 /// Returns the entry of a peer in [`Asked`].
 pub fn asked(peer: &PeerView) -> (IpNet, Option<u64>) {
-    (
-        peer.subnet,
-        (peer.state == State::CutOff).then_some(peer.state_age_ms),
-    )
+    (peer.subnet, (peer.state == State::CutOff).then_some(peer.state_age_ms))
 }
 
 /// Returns the peers that are unreachable in every probed address family, with the duration of the fault.
@@ -136,11 +120,7 @@ fn cut(asked: Asked, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Du
     let asked: BTreeMap<IpNet, Option<u64>> = asked.into_iter().collect();
     let age = |lease: &Lease| {
         let durations = lease.subnets.nets().filter_map(|net| asked.get(&net));
-        durations
-            .copied()
-            .collect::<Option<Vec<_>>>()?
-            .into_iter()
-            .min()
+        durations.copied().collect::<Option<Vec<_>>>()?.into_iter().min()
     };
     leases
         .others(own, Kinds::Any)
@@ -156,15 +136,11 @@ pub async fn ask(
     own: Subnets,
     heard: watch::Sender<Heard>,
 ) {
-    let mut book = Book {
-        spread: rand::random_range(Duration::ZERO..MAX_SPREAD),
-        ..Book::default()
-    };
+    let mut book =
+        Book { spread: rand::random_range(Duration::ZERO..MAX_SPREAD), ..Book::default() };
     loop {
         let table = leases.borrow().clone();
-        let cut = asked()
-            .map(|asked| cut(asked, &table, &own))
-            .unwrap_or_default();
+        let cut = asked().map(|asked| cut(asked, &table, &own)).unwrap_or_default();
         let due = book.due(&cut, boot_time());
         for subnets in due {
             let answer = tokio::time::timeout(TIMEOUT, manager.last_heard(&subnets))
@@ -196,18 +172,12 @@ mod tests {
 
     /// Returns the report about a holder that renewed its lease `number` seconds ago.
     fn ago(number: u64) -> Option<LastHeard> {
-        Some(LastHeard {
-            ago: seconds(number),
-            node: None,
-        })
+        Some(LastHeard { ago: seconds(number), node: None })
     }
 
     /// Returns the report about a holder that renewed its lease `number` seconds after the boot.
     fn at(number: u64) -> Heard {
-        let holder = Holder {
-            at: seconds(number),
-            node: None,
-        };
+        let holder = Holder { at: seconds(number), node: None };
         BTreeMap::from([(subnets(1), holder)])
     }
 
@@ -216,14 +186,8 @@ mod tests {
         let mut book = Book::default();
         let cut = BTreeMap::from([(subnets(1), seconds(60))]);
         assert_eq!(book.due(&cut, seconds(1000)), [subnets(1)]);
-        let not_ready = NodeHealth {
-            ready: false,
-            cordoned: true,
-        };
-        let answer = LastHeard {
-            ago: seconds(900),
-            node: Some(not_ready),
-        };
+        let not_ready = NodeHealth { ready: false, cordoned: true };
+        let answer = LastHeard { ago: seconds(900), node: Some(not_ready) };
         book.answered(subnets(1), Some(answer), seconds(1000));
         assert_eq!(book.heard()[&subnets(1)].node, Some(not_ready));
         assert_eq!(
@@ -240,28 +204,18 @@ mod tests {
         assert_eq!(book.due(&cut(15), seconds(1001)), [subnets(1)]);
         book.answered(subnets(1), ago(100), seconds(1001));
         assert_eq!(book.heard(), at(901));
-        assert_eq!(
-            book.due(&cut(500), seconds(1500)),
-            [],
-            "the holder renewed its lease recently"
-        );
+        assert_eq!(book.due(&cut(500), seconds(1500)), [], "the holder renewed its lease recently");
         assert_eq!(book.due(&cut(501), seconds(1501)), [subnets(1)]);
         book.answered(subnets(1), ago(600), seconds(1501));
         assert_eq!(
-            (
-                book.due(&cut(600), seconds(2100)),
-                book.due(&cut(600), seconds(2101))
-            ),
+            (book.due(&cut(600), seconds(2100)), book.due(&cut(600), seconds(2101))),
             (vec![], vec![subnets(1)])
         );
         // The store does not respond.
         book.answered(subnets(1), None, seconds(2101));
         assert_eq!(book.heard(), at(901), "the known renewal time stays");
         assert_eq!(
-            (
-                book.due(&cut(600), seconds(2160)),
-                book.due(&cut(600), seconds(2161))
-            ),
+            (book.due(&cut(600), seconds(2160)), book.due(&cut(600), seconds(2161))),
             (vec![], vec![subnets(1)])
         );
         book.answered(subnets(1), ago(700), seconds(2161));
@@ -271,16 +225,9 @@ mod tests {
 
     #[test]
     fn many_unreachable_peers_are_asked_about_in_batches_of_16() {
-        let all: BTreeMap<Subnets, Duration> = (0..=255)
-            .map(|number| (subnets(number), seconds(60)))
-            .collect();
+        let all: BTreeMap<Subnets, Duration> =
+            (0..=255).map(|number| (subnets(number), seconds(60))).collect();
         let mut book = Book::default();
-        assert_eq!(
-            (
-                book.due(&all, seconds(1)).len(),
-                book.due(&all, seconds(2)).len()
-            ),
-            (16, 16)
-        );
+        assert_eq!((book.due(&all, seconds(1)).len(), book.due(&all, seconds(2)).len()), (16, 16));
     }
 }

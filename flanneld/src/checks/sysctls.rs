@@ -29,13 +29,8 @@ impl SysctlWriter {
     /// Reads the sysctls, and corrects unsuitable values. Logs the first and second write of each sysctl, then at most one write per minute.
     pub fn apply(&self, network: &Network, underlay: &str) {
         let mut written = self.written.lock();
-        for Correction {
-            name,
-            path,
-            old,
-            new,
-            why,
-        } in corrections(network, &look::sysctls(underlay))
+        for Correction { name, path, old, new, why } in
+            corrections(network, &look::sysctls(underlay))
         {
             let result = std::fs::write(path, new.to_string());
             let now = Instant::now();
@@ -47,11 +42,7 @@ impl SysctlWriter {
                 || last.is_none_or(|last| {
                     last.failed != failed || now.duration_since(last.logged) >= LOG_INTERVAL
                 });
-            let logged = if due {
-                now
-            } else {
-                last.map_or(now, |last| last.logged)
-            };
+            let logged = if due { now } else { last.map_or(now, |last| last.logged) };
             match &result {
                 Err(error) if due => {
                     warn!(
@@ -75,14 +66,7 @@ impl SysctlWriter {
                 ),
                 _ => {}
             }
-            written.insert(
-                name,
-                Written {
-                    times,
-                    logged,
-                    failed,
-                },
-            );
+            written.insert(name, Written { times, logged, failed });
         }
     }
 }

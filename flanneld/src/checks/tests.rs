@@ -10,12 +10,8 @@ use types::Subnets;
 
 fn checks_of(health: &Health) -> (Checks, watch::Sender<Known>) {
     let (known_out, known) = watch::channel(Known::default());
-    let mut checks = Checks::new(
-        known,
-        "/nosuch/subnet.env".into(),
-        health.clone(),
-        Arc::default(),
-    );
+    let mut checks =
+        Checks::new(known, "/nosuch/subnet.env".into(), health.clone(), Arc::default());
     // The machine that runs the tests may be a node of Kubernetes.
     let nowhere = PathBuf::from("/nosuch");
     checks.look.places = Places {
@@ -38,14 +34,8 @@ fn facts(ip_forward: i64) -> Facts {
         nftables: true,
         forward: true,
     };
-    let mut facts = Facts {
-        network: Fact::Known(network),
-        ..Facts::default()
-    };
-    facts.host.sysctls = Fact::Known(Sysctls {
-        ip_forward: Some(ip_forward),
-        ..sysctls("lo")
-    });
+    let mut facts = Facts { network: Fact::Known(network), ..Facts::default() };
+    facts.host.sysctls = Fact::Known(Sysctls { ip_forward: Some(ip_forward), ..sysctls("lo") });
     facts
 }
 
@@ -53,10 +43,7 @@ fn facts(ip_forward: i64) -> Facts {
 fn vni_is_that_of_either_family() {
     let text = r#"{"VNI":7,"VtepMAC":"02:00:00:00:00:01"}"#;
     let data = subnet_lease::RawJson::parse(text).unwrap();
-    assert_eq!(
-        (vni(Some(&data), None), vni(None, Some(&data))),
-        (Some(7), Some(7))
-    );
+    assert_eq!((vni(Some(&data), None), vni(None, Some(&data))), (Some(7), Some(7)));
 }
 
 #[test]
@@ -67,18 +54,12 @@ fn each_finding_is_logged_and_counted_once() {
     checks.report(std::time::Instant::now(), &facts(0));
     let line =
         |value: u8| format!("flannel_findings{{check=\"ip-forward\",severity=\"broken\"}} {value}");
-    assert!(
-        health.metrics().lines().any(|have| have == line(1)),
-        "{}",
-        health.metrics()
-    );
+    assert!(health.metrics().lines().any(|have| have == line(1)), "{}", health.metrics());
     // A check that could not run has no number of findings.
     for check in doctor::table::checks() {
         let metrics = health.metrics();
-        let is_unknown = metrics.contains(&format!(
-            "flannel_checks_unknown{{check=\"{}\"}} 1",
-            check.id
-        ));
+        let is_unknown =
+            metrics.contains(&format!("flannel_checks_unknown{{check=\"{}\"}} 1", check.id));
         let is_counted = metrics.contains(&format!("flannel_findings{{check=\"{}\",", check.id));
         assert!(is_unknown != is_counted, "{}", check.id);
     }
@@ -110,39 +91,17 @@ async fn waiting_daemon_reports_what_it_waits_for() {
         Condition::Store,
         types::Problem::in_words("etcd at http://192.0.2.1:2379: Connection refused"),
     );
-    health.fail(
-        Condition::Underlay,
-        types::Problem::in_words("no interface named eth7"),
-    );
+    health.fail(Condition::Underlay, types::Problem::in_words("no interface named eth7"));
     let (mut checks, _keep) = checks_of(&health);
     checks.pass().await;
     let report = health.report().unwrap();
-    let causes: Vec<&str> = report
-        .causes()
-        .map(|finding| finding.check.as_str())
-        .collect();
-    assert_eq!(
-        causes,
-        ["no-interface"],
-        "without the interface there is no way to the store"
-    );
+    let causes: Vec<&str> = report.causes().map(|finding| finding.check.as_str()).collect();
+    assert_eq!(causes, ["no-interface"], "without the interface there is no way to the store");
     assert!(
-        report
-            .findings
-            .iter()
-            .any(|finding| finding.check == "store-unreachable"),
+        report.findings.iter().any(|finding| finding.check == "store-unreachable"),
         "{:?}",
         report.findings
     );
-    assert!(
-        report.unknown.iter().any(|unknown| unknown.check == "mtu"),
-        "{:?}",
-        report.unknown
-    );
-    assert!(
-        report
-            .findings
-            .iter()
-            .all(|finding| finding.since.is_some())
-    );
+    assert!(report.unknown.iter().any(|unknown| unknown.check == "mtu"), "{:?}", report.unknown);
+    assert!(report.findings.iter().all(|finding| finding.since.is_some()));
 }

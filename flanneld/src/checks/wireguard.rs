@@ -14,10 +14,7 @@ use types::{Family, Subnets};
 
 /// Returns whether the network has WireGuard peers.
 pub(super) fn is_used(running: &RunningNetwork) -> bool {
-    running
-        .network
-        .backend
-        .is_some_and(|backend| backend.name == KIND)
+    running.network.backend.is_some_and(|backend| backend.name == KIND)
 }
 
 /// Gathers the facts about the WireGuard peers. If the backend is not WireGuard, the facts are absent.
@@ -34,15 +31,8 @@ pub(super) fn wireguard(running: Option<&RunningNetwork>) -> Fact<Wireguard> {
     } else {
         holders(&running.leases.borrow(), &running.network.own)
     };
-    let silent = silent
-        .iter()
-        .map(|peer| shown(peer, &running.listens, &holders))
-        .collect();
-    Fact::Known(Wireguard {
-        peers,
-        silent,
-        has_tool: has_program("wg"),
-    })
+    let silent = silent.iter().map(|peer| shown(peer, &running.listens, &holders)).collect();
+    Fact::Known(Wireguard { peers, silent, has_tool: has_program("wg") })
 }
 
 /// Returns the silent WireGuard peers, so that the caller can detect changes.
@@ -89,11 +79,7 @@ fn holders(leases: &LeaseTable, own: &Subnets) -> BTreeMap<String, Holder> {
     let of = |lease: &Lease| {
         Family::ALL.map(|family| identity_of(&lease.attrs, family).map(|key| (key, holder(lease))))
     };
-    leases
-        .others(own, Kinds::Only(KIND))
-        .flat_map(of)
-        .flatten()
-        .collect()
+    leases.others(own, Kinds::Only(KIND)).flat_map(of).flatten().collect()
 }
 
 /// Returns whether PATH contains a program.
@@ -121,12 +107,7 @@ mod tests {
             ..LeaseAttrs::default()
         };
         let leases = LeaseTable::of(
-            [Lease {
-                subnets,
-                attrs,
-                term: Term::Leased,
-                since: 1,
-            }],
+            [Lease { subnets, attrs, term: Term::Leased, since: 1 }],
             BTreeSet::new(),
         );
         let holders = holders(&leases, &Subnets::V4("10.244.1.0/24".parse().unwrap()));
@@ -141,22 +122,11 @@ mod tests {
         let listens = BTreeMap::from([("flannel-wg".to_owned(), 51820)]);
         let silent = shown(&peer, &listens, &holders);
         assert_eq!(
-            (
-                silent.port,
-                silent.handshake,
-                silent.silence,
-                silent.initiates
-            ),
+            (silent.port, silent.handshake, silent.silence, silent.initiates),
             (Some(51820), Some(300), 31, true)
         );
-        assert_eq!(
-            silent.holder.as_ref().map(|holder| holder.subnets),
-            Some(subnets)
-        );
-        let other = tunnels::Silent {
-            key: PublicKey([8; 32]),
-            ..peer
-        };
+        assert_eq!(silent.holder.as_ref().map(|holder| holder.subnets), Some(subnets));
+        let other = tunnels::Silent { key: PublicKey([8; 32]), ..peer };
         assert_eq!(shown(&other, &listens, &holders).holder, None);
     }
 }

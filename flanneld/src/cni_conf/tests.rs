@@ -15,10 +15,7 @@ impl Bed {
             source: root.path().join("cni-conf.json"),
             destination: root.path().join("net.d/10-flannel.conflist"),
         };
-        Self {
-            keeper: CniConfKeeper::new(conf, Health::new()),
-            root,
-        }
+        Self { keeper: CniConfKeeper::new(conf, Health::new()), root }
     }
 
     fn wants(&self, text: &str) {
@@ -32,11 +29,7 @@ impl Bed {
 }
 
 fn refused(bed: &Bed) -> bool {
-    bed.keeper
-        .health
-        .reasons()
-        .iter()
-        .any(|(condition, _)| *condition == Condition::CniConf)
+    bed.keeper.health.reasons().iter().any(|(condition, _)| *condition == Condition::CniConf)
 }
 
 #[test]
@@ -47,11 +40,7 @@ fn cni_configuration_follows_its_source() {
     bed.wants("{\"a\":2}");
     assert_eq!(bed.has().as_deref(), Some("{\"a\":2}"));
     std::fs::remove_file(&bed.keeper.conf.destination).unwrap();
-    assert_eq!(
-        bed.has().as_deref(),
-        Some("{\"a\":2}"),
-        "what is missing comes back"
-    );
+    assert_eq!(bed.has().as_deref(), Some("{\"a\":2}"), "what is missing comes back");
     assert!(bed.keeper.trouble.is_empty());
 }
 
@@ -73,17 +62,13 @@ fn node_is_not_ready_when_the_configuration_cannot_be_installed() {
     let mut bed = Bed::new();
     assert_eq!(bed.has(), None);
     assert!(
-        bed.keeper
-            .trouble
-            .contains("cannot read the CNI configuration"),
+        bed.keeper.trouble.contains("cannot read the CNI configuration"),
         "{}",
         bed.keeper.trouble
     );
-    for (text, part) in [
-        ("[]", "is not a JSON object"),
-        ("{\"a\":", "is not JSON"),
-        ("", "is not JSON"),
-    ] {
+    for (text, part) in
+        [("[]", "is not a JSON object"), ("{\"a\":", "is not JSON"), ("", "is not JSON")]
+    {
         bed.wants(text);
         assert_eq!(bed.has(), None);
         assert!(bed.keeper.trouble.contains(part), "{}", bed.keeper.trouble);
@@ -93,9 +78,7 @@ fn node_is_not_ready_when_the_configuration_cannot_be_installed() {
     std::fs::remove_dir(bed.root.path().join("net.d")).unwrap();
     assert_eq!(bed.has(), None);
     assert!(
-        bed.keeper
-            .trouble
-            .ends_with("check that the volume is mounted"),
+        bed.keeper.trouble.ends_with("check that the volume is mounted"),
         "{}",
         bed.keeper.trouble
     );
@@ -108,10 +91,8 @@ fn node_is_not_ready_when_the_configuration_cannot_be_installed() {
 #[tokio::test]
 async fn files_that_are_not_regular_stop_nothing() {
     let mut bed = Bed::new();
-    let (source, destination) = (
-        bed.keeper.conf.source.clone(),
-        bed.keeper.conf.destination.clone(),
-    );
+    let (source, destination) =
+        (bed.keeper.conf.source.clone(), bed.keeper.conf.destination.clone());
     let make = |path: &Path, kind: &str| {
         let _ = std::fs::remove_file(path);
         match kind {

@@ -59,13 +59,7 @@ pub(super) fn terms(
             .local
             .iter()
             .copied()
-            .chain(
-                underlay
-                    .public
-                    .ips()
-                    .filter(|_| !whose.shared_address)
-                    .map(IpNet::from),
-            )
+            .chain(underlay.public.ips().filter(|_| !whose.shared_address).map(IpNet::from))
             .collect(),
         underlay: underlay_networks(config, underlay),
         links: whose.needs_links.then(|| underlay.links.clone()),
@@ -107,15 +101,7 @@ impl Following {
     /// Creates the channels with the state that this node had when the node acquired its lease.
     pub(super) fn new(node: &Node, ip_masq: bool, probe_pods: bool) -> (Self, Ends) {
         let Node { backend, leased } = node;
-        let Leased {
-            config,
-            announced,
-            lease,
-            found,
-            history,
-            held,
-            ..
-        } = leased;
+        let Leased { config, announced, lease, found, history, held, .. } = leased;
         let present = &found.chosen.underlay;
         let whose = Whose {
             rules: backend.rules(),
@@ -133,11 +119,7 @@ impl Following {
             mtu: announced.mtu,
             ip_masq,
             range_ends: if probe_pods {
-                lease
-                    .subnets
-                    .nets()
-                    .filter_map(|subnet| last_of_pods(&subnet))
-                    .collect()
+                lease.subnets.nets().filter_map(|subnet| last_of_pods(&subnet)).collect()
             } else {
                 Vec::new()
             },

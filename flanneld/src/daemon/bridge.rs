@@ -53,12 +53,7 @@ pub(super) async fn release(previous: &[IpNet], present: &Subnets, first: bool) 
             return released;
         }
     };
-    for StaleGateway {
-        bridge,
-        address,
-        other,
-    } in stale
-    {
+    for StaleGateway { bridge, address, other } in stale {
         let remedy = format!("remove the gateway (ip address del {address} dev {bridge})");
         if !first && other.is_some() {
             continue;
@@ -73,10 +68,7 @@ pub(super) async fn release(previous: &[IpNet], present: &Subnets, first: bool) 
             );
             continue;
         }
-        match kernel
-            .apply(&[Op::Delete(Key::Address(bridge, address), Value::Address)])
-            .await
-            .pop()
+        match kernel.apply(&[Op::Delete(Key::Address(bridge, address), Value::Address)]).await.pop()
         {
             None => {
                 info!(

@@ -42,9 +42,7 @@ impl Daemon {
             "read the network configuration"
         );
         let node = identity::node(
-            info.as_ref()
-                .map(|info| info.id.as_str())
-                .or(self.settings.node.id.as_deref()),
+            info.as_ref().map(|info| info.id.as_str()).or(self.settings.node.id.as_deref()),
         );
         self.health.node(|document| {
             if let Some(info) = &info {
@@ -54,12 +52,8 @@ impl Daemon {
             document.network.networks = config.networks.nets().collect();
             document.network.backend = Some(config.backend.clone());
         });
-        requirement::check(
-            &self.settings.node.require_backend,
-            &config,
-            &self.settings.store,
-        )
-        .map_err(End::failed)?;
+        requirement::check(&self.settings.node.require_backend, &config, &self.settings.store)
+            .map_err(End::failed)?;
         let backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
         let guard = self.settings.rules.options.guard.is_some() && !backend.guarded().is_none();
         let wants = rights::wants(&*backend).await;
@@ -71,14 +65,7 @@ impl Daemon {
             Some(subnets) => self.forget_another_subnet(&previous, &subnets).await,
             None => Vec::new(),
         };
-        Ok(Host {
-            config,
-            info,
-            node,
-            backend,
-            previous,
-            released,
-        })
+        Ok(Host { config, info, node, backend, previous, released })
     }
 
     /// Sets subnet.env aside and removes the former gateway, if the store has assigned a new subnet to this node. The
@@ -93,10 +80,7 @@ impl Daemon {
         subnets: &Subnets,
     ) -> Vec<String> {
         let was: Vec<IpNet> = previous.subnets().iter().flat_map(Subnets::nets).collect();
-        if was
-            .iter()
-            .all(|net| subnets.nets().any(|now| now == net.trunc()))
-        {
+        if was.iter().all(|net| subnets.nets().any(|now| now == net.trunc())) {
             return Vec::new();
         }
         if let Err(error) = subnet_env::set_aside(&self.settings.node.subnet_file) {

@@ -92,18 +92,14 @@ impl Daemon {
         let before = previous.networks().iter().flat_map(Subnets::nets).collect();
         let keeper = Keeper::new(
             wanted,
-            Nodes {
-                leases: leases.clone(),
-                underlay: underlay.clone(),
-            },
+            Nodes { leases: leases.clone(), underlay: underlay.clone() },
             before,
             self.rights.devices.clone(),
             self.health.clone(),
         );
         let written = keeper.written();
         let (applied_out, applied) = oneshot::channel();
-        self.run
-            .spawn(keeper.keep(applied_out, self.run.stop.clone()));
+        self.run.spawn(keeper.keep(applied_out, self.run.stop.clone()));
         let _ = tokio::time::timeout(traffic::START_TIMEOUT, applied).await;
         written
     }
@@ -114,11 +110,8 @@ impl Daemon {
             networks: node.config.networks,
             own: node.lease.subnets,
             options: RuleOptions {
-                non_masquerade: [
-                    node.config.non_masquerade.clone(),
-                    rules.non_masquerade.clone(),
-                ]
-                .concat(),
+                non_masquerade: [node.config.non_masquerade.clone(), rules.non_masquerade.clone()]
+                    .concat(),
                 ..rules.clone()
             },
             nftables: node.config.nftables,
@@ -135,8 +128,7 @@ impl Daemon {
     pub(super) fn publish(&mut self, network: &RunningNetwork) {
         if network.set_sysctls {
             // The sysctls are set before the first pods start, and without waiting.
-            self.sysctls
-                .apply(&network.network, &network.underlay.borrow().name);
+            self.sysctls.apply(&network.network, &network.underlay.borrow().name);
         }
         self.health.serves(network.clone());
         if let Err(error) =
@@ -153,10 +145,7 @@ impl Daemon {
         }
         // A first pass that failed on this node's own objects counts before the node is ready for a moment.
         let kernel = network.observer.status().kernel;
-        self.health.condition(
-            Condition::Kernel,
-            kernel.trouble.filter(|_| !kernel.in_sync),
-        );
+        self.health.condition(Condition::Kernel, kernel.trouble.filter(|_| !kernel.in_sync));
         self.health.clear(Condition::Start);
         exit_report::remove(&self.settings.node.subnet_file);
         systemd::ready(&format!(
@@ -177,18 +166,13 @@ impl Daemon {
         let prober = mesh.prober.clone();
         let asks = silence::ask(
             node.manager.clone(),
-            move || {
-                prober
-                    .anybody_cut_off()
-                    .then(|| prober.peers(|peer| silence::asked(&peer)))
-            },
+            move || prober.anybody_cut_off().then(|| prober.peers(|peer| silence::asked(&peer))),
             network.leases.clone(),
             node.lease.subnets,
             heard,
         );
         self.spawn_until_stop(asks);
-        self.run
-            .spawn(mesh.run(network.leases.clone(), self.run.stop.clone()));
+        self.run.spawn(mesh.run(network.leases.clone(), self.run.stop.clone()));
     }
 
     /// Probes the path of pod packets if `--probe-pods` is set. Without `--probe-pods`, removes the bridge port that an earlier run created for pod probes.
@@ -219,11 +203,7 @@ impl Daemon {
         node: &Leased,
     ) -> watch::Receiver<Option<NextConfig>> {
         let (found, next) = watch::channel(None);
-        self.spawn_until_stop(watch_configuration(
-            node.manager.clone(),
-            node.whole.clone(),
-            found,
-        ));
+        self.spawn_until_stop(watch_configuration(node.manager.clone(), node.whole.clone(), found));
         next
     }
 
@@ -266,18 +246,13 @@ impl Daemon {
         };
         let stop = self.run.stop.clone();
         self.run.tasks.spawn(async move {
-            stop.run_until_cancelled(reconsider.watch(changes))
-                .await
-                .unwrap_or(Ok(()))
+            stop.run_until_cancelled(reconsider.watch(changes)).await.unwrap_or(Ok(()))
         });
     }
 
     /// Restarts the network when the underlay begins or ceases to have room for IPv6.
     pub(super) fn keep_families(&mut self, node: &Leased, network: &RunningNetwork) {
-        let Some(overlay) = network
-            .overlay
-            .clone()
-            .filter(|_| node.whole.networks.has(Family::V6))
+        let Some(overlay) = network.overlay.clone().filter(|_| node.whole.networks.has(Family::V6))
         else {
             return;
         };
@@ -311,13 +286,7 @@ impl Daemon {
         };
         let mut chosen = node.found.chosen.clone();
         chosen.leased.own.extend(node.lease.subnets.nets());
-        self.run.spawn(follow(
-            chosen,
-            needs_links,
-            underlay,
-            report,
-            self.run.stop.clone(),
-        ));
+        self.run.spawn(follow(chosen, needs_links, underlay, report, self.run.stop.clone()));
         self.run.spawn(report_addresses(
             node.manager.clone(),
             network.underlay.clone(),
@@ -388,8 +357,7 @@ impl Daemon {
     /// Starts a task that `stop` cancels at the task's next await point.
     pub(super) fn spawn_until_stop(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.run.stop.clone();
-        self.run
-            .spawn(async move { stop.run_until_cancelled(task).await.unwrap_or_default() });
+        self.run.spawn(async move { stop.run_until_cancelled(task).await.unwrap_or_default() });
     }
 }
 
@@ -431,12 +399,8 @@ async fn report_addresses(
 ) {
     let follow = async {
         while underlay.changed().await.is_ok() {
-            let local: Vec<_> = underlay
-                .borrow_and_update()
-                .local
-                .iter()
-                .map(IpNet::addr)
-                .collect();
+            let local: Vec<_> =
+                underlay.borrow_and_update().local.iter().map(IpNet::addr).collect();
             manager.readdressed(&local);
         }
         std::future::pending::<()>().await;

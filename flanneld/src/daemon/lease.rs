@@ -33,21 +33,12 @@ impl Daemon {
         manager: Arc<dyn SubnetManager>,
         host: Host,
     ) -> Result<Node, End> {
-        let Host {
-            config: whole,
-            info,
-            node,
-            mut backend,
-            previous,
-            released,
-        } = host;
+        let Host { config: whole, info, node, mut backend, previous, released } = host;
         let (found, config) = match &info {
             None => (self.find_underlay(&manager, &whole).await?, whole.clone()),
             Some(info) => self.find_node_underlay(&manager, &whole, info).await?,
         };
-        let config = self
-            .leave_out_v6(config, &*manager, &*backend, &found)
-            .await?;
+        let config = self.leave_out_v6(config, &*manager, &*backend, &found).await?;
         let node_at = self.tell_node_apart(&node, info.is_some(), &found);
         if config != whole || node_at != node {
             // The families that this node lacks are left out.
@@ -58,9 +49,8 @@ impl Daemon {
             self.note_node_addresses(info, &found);
         }
         let underlay = &found.chosen.underlay;
-        let mut claim = self
-            .lease_claim(&config, node_at, &found, &previous, released, &*backend)
-            .await;
+        let mut claim =
+            self.lease_claim(&config, node_at, &found, &previous, released, &*backend).await;
         let held = watch::channel(Held::default());
         let (stored, announced, lease) = loop {
             let attempt = self.acquire(&*manager, &claim, &config, underlay, &mut *backend, &held);
@@ -93,19 +83,9 @@ impl Daemon {
             }));
         }
         log_lease(&lease, info.as_ref());
-        self.health
-            .node(|node| node.network.subnets = lease.subnets.nets().collect());
-        let leased = Leased {
-            manager,
-            whole,
-            config,
-            claim,
-            found,
-            announced,
-            lease,
-            history,
-            held,
-        };
+        self.health.node(|node| node.network.subnets = lease.subnets.nets().collect());
+        let leased =
+            Leased { manager, whole, config, claim, found, announced, lease, history, held };
         Ok(Node { backend, leased })
     }
 
@@ -130,10 +110,7 @@ impl Daemon {
             Ok(stored) => stored,
             Err(why) => return Ok(Err(why)),
         };
-        let announced = backend
-            .announce(underlay, stored.as_ref())
-            .await
-            .map_err(End::failed)?;
+        let announced = backend.announce(underlay, stored.as_ref()).await.map_err(End::failed)?;
         let _reporting =
             readiness_monitor::report_lease_trouble(held.1.clone(), self.health.clone());
         let attrs = attrs::of(&announced, underlay);
@@ -182,17 +159,9 @@ impl Daemon {
 
     /// Passes the addresses of this Node and of the API servers to the doctor.
     fn note_node_addresses(&self, info: &NodeInfo, found: &Found) {
-        let servers = found
-            .request
-            .known
-            .as_ref()
-            .map(|known| known.servers.clone())
-            .unwrap_or_default();
-        NodeAddresses {
-            servers,
-            ..NodeAddresses::from(info)
-        }
-        .publish(&self.known);
+        let servers =
+            found.request.known.as_ref().map(|known| known.servers.clone()).unwrap_or_default();
+        NodeAddresses { servers, ..NodeAddresses::from(info) }.publish(&self.known);
     }
 
     async fn find_underlay(
@@ -205,9 +174,8 @@ impl Daemon {
         });
         let wish =
             Wish::of(&self.settings, config.networks.map(|_| (), |_| ())).beside(&listing.await?);
-        let found = wait_for(&wish, |why| self.wait_for_interface(why))
-            .await
-            .map_err(End::failed)?;
+        let found =
+            wait_for(&wish, |why| self.wait_for_interface(why)).await.map_err(End::failed)?;
         self.note_underlay(&found);
         Ok(found)
     }
@@ -230,13 +198,7 @@ impl Daemon {
             reason = found.chosen.why,
             "packets between nodes use this interface"
         );
-        for warning in found
-            .chosen
-            .warnings
-            .iter()
-            .cloned()
-            .chain(found.trap_hint())
-        {
+        for warning in found.chosen.warnings.iter().cloned().chain(found.trap_hint()) {
             warn!(error = %warning, "the choice of the interface may be wrong");
         }
         let chosen = &found.chosen;
@@ -273,10 +235,7 @@ impl Daemon {
         for warning in &previous.warnings {
             warn!(path = %subnet_file.display(), error = %warning, "cannot use all of subnet.env");
         }
-        let queries = Queries {
-            found: found.clone(),
-            identity: backend.identity(),
-        };
+        let queries = Queries { found: found.clone(), identity: backend.identity() };
         let host = HostEvidence {
             previous: previous.subnets(),
             released,
@@ -287,12 +246,7 @@ impl Daemon {
             alone_at_address: false,
             underlay: attrs::underlay_networks(config, underlay)
                 .into_iter()
-                .chain(
-                    found
-                        .facts
-                        .shared_networks(&config.networks)
-                        .map(|(_, net)| net),
-                )
+                .chain(found.facts.shared_networks(&config.networks).map(|(_, net)| net))
                 .collect(),
             shared_address: backend.profile().shares_address,
             choice: Some(subnet_lease::claim::Choice {
@@ -301,11 +255,7 @@ impl Daemon {
                 interfaces: found.advice(),
             }),
         };
-        Claim {
-            node,
-            public: underlay.public,
-            host,
-        }
+        Claim { node, public: underlay.public, host }
     }
 }
 
@@ -324,9 +274,7 @@ async fn is_holder_absent(
     };
     let values = listing.entries.iter().map(|entry| &entry.value);
     let others = values.filter_map(|value| wire::parse_value(value).ok());
-    found
-        .is_alone_at_address(others.flat_map(|attrs| attrs.addresses()))
-        .await
+    found.is_alone_at_address(others.flat_map(|attrs| attrs.addresses())).await
 }
 
 /// Data about this host for queries of the lease protocol.
@@ -364,7 +312,5 @@ fn log_lease(lease: &Lease, info: Option<&NodeInfo>) {
 
 /// Returns whether one of the subnets is not among the known subnets.
 fn has_others(subnets: &Subnets, known: &Subnets) -> bool {
-    subnets
-        .nets()
-        .any(|net| !known.nets().any(|other| other == net))
+    subnets.nets().any(|net| !known.nets().any(|other| other == net))
 }

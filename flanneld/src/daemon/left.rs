@@ -38,16 +38,9 @@ mod tests {
 
     #[test]
     fn given_up_address_is_used_again_after_ten_minutes() {
-        let (left, ip, start) = (
-            Left::default(),
-            IpAddr::from([10, 0, 2, 15]),
-            Instant::now(),
-        );
+        let (left, ip, start) = (Left::default(), IpAddr::from([10, 0, 2, 15]), Instant::now());
         left.note([ip], start);
-        assert!(
-            left.recent(start + NOT_BACK - Duration::from_secs(1))
-                .contains(&ip)
-        );
+        assert!(left.recent(start + NOT_BACK - Duration::from_secs(1)).contains(&ip));
         assert!(left.recent(start + NOT_BACK).is_empty());
     }
 }

@@ -11,10 +11,7 @@ use types::Subnets;
 
 /// Returns flannel's devices with an address inside the current or former networks, except devices that another running daemon uses.
 pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<LinkName> {
-    let ours: Vec<IpNet> = networks
-        .nets()
-        .chain(former.iter().flat_map(Subnets::nets))
-        .collect();
+    let ours: Vec<IpNet> = networks.nets().chain(former.iter().flat_map(Subnets::nets)).collect();
     if running::foreign_flanneld() {
         info!(
             "another implementation of flanneld runs on this host: leaving devices of earlier backends in place"

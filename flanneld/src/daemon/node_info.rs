@@ -115,16 +115,11 @@ impl Daemon {
                 () = tokio::time::sleep(RESELECT_INTERVAL) => continue,
             };
             let present = found.chosen.underlay.addresses;
-            let config = whole.only(&subnets).only(
-                &subnets
-                    .only(|family| present.has(family))
-                    .unwrap_or(subnets),
-            );
+            let config = whole
+                .only(&subnets)
+                .only(&subnets.only(|family| present.has(family)).unwrap_or(subnets));
             for net in subnets.nets().filter(|net| {
-                !config
-                    .networks
-                    .nets()
-                    .any(|other| other.max_prefix_len() == net.max_prefix_len())
+                !config.networks.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())
             }) {
                 let family = if net.addr().is_ipv6() { "IPv6" } else { "IPv4" };
                 warn!(
@@ -157,10 +152,7 @@ impl Daemon {
             tokio::spawn(async move { manager.tell_operator(&why).await });
         };
         if wish.families == Dual::Both((), ()) {
-            let both = Wish {
-                wait: Some(SECOND_FAMILY),
-                ..wish.clone()
-            };
+            let both = Wish { wait: Some(SECOND_FAMILY), ..wish.clone() };
             match wait_for(&both, |_| ()).await {
                 Ok(found) => return Ok(found),
                 // The node does not lack an address: it has one that other nodes also have.
@@ -168,11 +160,7 @@ impl Daemon {
                 Err(_) => {}
             }
             for families in [Dual::V4(()), Dual::V6(())] {
-                let one = Wish {
-                    families,
-                    wait: Some(Duration::ZERO),
-                    ..wish.clone()
-                };
+                let one = Wish { families, wait: Some(Duration::ZERO), ..wish.clone() };
                 match wait_for(&one, |_| ()).await {
                     Ok(found) => return Ok(found),
                     Err(error) if error.shared().is_some() => break,
@@ -194,10 +182,7 @@ pub(super) async fn wish_of(
     left: BTreeSet<IpAddr>,
 ) -> (Wish, Vec<IpAddr>) {
     let bare = Wish::of(settings, families);
-    let wish = bare
-        .clone()
-        .for_node(info, networks)
-        .knowing(left.clone(), Vec::new());
+    let wish = bare.clone().for_node(info, networks).knowing(left.clone(), Vec::new());
     let Ok((_, facts)) = bare.look().await else {
         return (wish, Vec::new());
     };
@@ -207,15 +192,8 @@ pub(super) async fn wish_of(
         .flat_map(|interface| &interface.addresses)
         .map(Address::ip)
         .collect();
-    let needed = wish
-        .known
-        .as_ref()
-        .is_some_and(|known| needs_servers(known, &facts));
-    if needed {
-        (wish.knowing(left, manager.servers().await), local)
-    } else {
-        (wish, local)
-    }
+    let needed = wish.known.as_ref().is_some_and(|known| needs_servers(known, &facts));
+    if needed { (wish.knowing(left, manager.servers().await), local) } else { (wish, local) }
 }
 
 /// Withdraws an address that this node published and no longer has, unless flags or annotations set the published addresses.

@@ -100,8 +100,7 @@ impl ReadinessMonitor {
             self.health.heartbeat("kernel");
             last.passes = kernel.passes;
         }
-        self.health
-            .figures(|figures| figures.put_back.note(kernel.repairs));
+        self.health.figures(|figures| figures.put_back.note(kernel.repairs));
         self.programmed.send_if_modified(|present| {
             std::mem::replace(present, kernel.in_sync) != kernel.in_sync
         });
@@ -109,8 +108,7 @@ impl ReadinessMonitor {
             last.in_sync_at = Some(Instant::now());
         }
         let late = last.in_sync_at.is_none_or(|at| at.elapsed() > OUT_OF_SYNC);
-        self.health
-            .condition(Condition::Kernel, kernel.trouble.filter(|_| late));
+        self.health.condition(Condition::Kernel, kernel.trouble.filter(|_| late));
     }
 
     fn check_peers(&self, last: &mut LastCheck) {
@@ -119,16 +117,12 @@ impl ReadinessMonitor {
             .interrupted
             .map(|since| boot_time().saturating_sub(since))
             .filter(|since| *since > MAX_AGE);
-        self.health.condition(
-            Condition::Watch,
-            stale.map(|since| DaemonProblem::NoNews { since }.into()),
-        );
+        self.health
+            .condition(Condition::Watch, stale.map(|since| DaemonProblem::NoNews { since }.into()));
         if reading.cut_off.is_none() {
             last.in_touch_at = Instant::now();
         }
-        let cut_off = reading
-            .cut_off
-            .filter(|_| last.in_touch_at.elapsed() > CUT_OFF);
+        let cut_off = reading.cut_off.filter(|_| last.in_touch_at.elapsed() > CUT_OFF);
         self.health.condition(
             Condition::Peers,
             cut_off.map(|nodes| DaemonProblem::CutOff { nodes }.into()),
@@ -153,10 +147,7 @@ impl ReadinessMonitor {
                 }
             }
         }
-        self.health.condition(
-            Condition::Lease,
-            self.lease_trouble(&held, last.lease_well_at),
-        );
+        self.health.condition(Condition::Lease, self.lease_trouble(&held, last.lease_well_at));
     }
 
     fn log_readiness(&self, last: &mut LastCheck) {
@@ -181,13 +172,7 @@ impl ReadinessMonitor {
         let trouble = held.trouble.clone().map(Problem::from);
         let left = held.until.map(|until| until.saturating_sub(boot_time()));
         if let Some(left) = left.filter(|left| *left < self.network.margin) {
-            return Some(
-                DaemonProblem::LeaseEnds {
-                    left,
-                    trouble: trouble.map(Box::new),
-                }
-                .into(),
-            );
+            return Some(DaemonProblem::LeaseEnds { left, trouble: trouble.map(Box::new) }.into());
         }
         // Peers that send to a former address do not reach this node, even if this node has no other fault.
         if let Some(unpublished) = held
@@ -285,10 +270,7 @@ mod tests {
 
     impl NetworkHandle for Observer {
         fn status(&self) -> Status {
-            Status {
-                kernel: self.0.lock().unwrap().clone(),
-                ..Status::default()
-            }
+            Status { kernel: self.0.lock().unwrap().clone(), ..Status::default() }
         }
 
         fn needs(&self, _peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
@@ -298,11 +280,8 @@ mod tests {
 
     impl Inputs {
         fn set_kernel(&self, trouble: Option<Problem>) {
-            *self.kernel.lock().unwrap() = Snapshot {
-                in_sync: trouble.is_none(),
-                trouble,
-                ..Snapshot::default()
-            };
+            *self.kernel.lock().unwrap() =
+                Snapshot { in_sync: trouble.is_none(), trouble, ..Snapshot::default() };
         }
 
         fn set_lease(&self, grave: bool) {
@@ -314,8 +293,7 @@ mod tests {
 
         fn set_interrupted_for(&self, seconds: u64) {
             let since = boot_time().saturating_sub(Duration::from_secs(seconds));
-            self.readings
-                .send_modify(|reading| reading.interrupted = Some(since));
+            self.readings.send_modify(|reading| reading.interrupted = Some(since));
         }
 
         fn mend(&self) {
@@ -333,19 +311,13 @@ mod tests {
             inputs.set_kernel(Some(Problem::in_words("EPERM")));
         }),
         (Condition::Store, 0, |inputs| {
-            inputs
-                .store
-                .set_unavailable(Problem::in_words("silent"), true);
+            inputs.store.set_unavailable(Problem::in_words("silent"), true);
         }),
         (Condition::Store, 1_000, |inputs| {
-            inputs
-                .store
-                .set_unavailable(Problem::in_words("silent"), false);
+            inputs.store.set_unavailable(Problem::in_words("silent"), false);
         }),
         (Condition::Peers, 10, |inputs| {
-            inputs
-                .readings
-                .send_modify(|reading| reading.cut_off = Some(3));
+            inputs.readings.send_modify(|reading| reading.cut_off = Some(3));
         }),
         (Condition::Lease, 60, |inputs| inputs.set_lease(false)),
         (Condition::Lease, 0, |inputs| inputs.set_lease(true)),
@@ -359,10 +331,8 @@ mod tests {
     /// The monitor looks at the seconds 0, 1, 2 and so on, and the test looks between two of them.
     #[tokio::test(start_paused = true)]
     async fn trouble_ends_readiness_after_its_grace_period_and_ready_returns() {
-        let (held, readings) = (
-            watch::channel(Held::default()),
-            watch::channel(Reading::default()),
-        );
+        let (held, readings) =
+            (watch::channel(Held::default()), watch::channel(Reading::default()));
         let inputs = Inputs {
             kernel: Arc::default(),
             store: Arc::default(),
@@ -394,31 +364,16 @@ mod tests {
             reasons.map(|(condition, _)| condition).collect::<Vec<_>>()
         };
         tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(
-            conditions_after(0).await,
-            [Condition::Kernel],
-            "the first pass failed"
-        );
+        assert_eq!(conditions_after(0).await, [Condition::Kernel], "the first pass failed");
         inputs.mend();
         assert_eq!(conditions_after(1).await, [], "the first pass succeeded");
         for (condition, grace, fail) in CASES {
             fail(&inputs);
             let none: [Condition; 0] = [];
-            assert_eq!(
-                conditions_after(grace).await,
-                none,
-                "{condition}, {grace} s"
-            );
-            assert_eq!(
-                *in_sync.borrow(),
-                condition != Condition::Kernel || grace == 0
-            );
+            assert_eq!(conditions_after(grace).await, none, "{condition}, {grace} s");
+            assert_eq!(*in_sync.borrow(), condition != Condition::Kernel || grace == 0);
             let expected: &[Condition] = if grace < 1_000 { &[condition] } else { &[] };
-            assert_eq!(
-                conditions_after(1).await,
-                expected,
-                "{condition}, {grace} s"
-            );
+            assert_eq!(conditions_after(1).await, expected, "{condition}, {grace} s");
             inputs.mend();
             assert_eq!(conditions_after(1).await, none, "{condition} is over");
         }

@@ -26,11 +26,7 @@ pub(super) async fn another_configuration(
     }
     loop {
         tokio::time::sleep(CONFIGURATION).await;
-        if manager
-            .network_config()
-            .await
-            .is_ok_and(|now| now != *waiting_with)
-        {
+        if manager.network_config().await.is_ok_and(|now| now != *waiting_with) {
             return End::start_over(DaemonProblem::ConfigChanged);
         }
     }
@@ -65,10 +61,9 @@ fn compared(
             let members: Vec<String> = members.collect();
             Some((!members.is_empty()).then_some(NextConfig::Other(members)))
         }
-        Err(problem) if is_about_config(&problem) => Some(Some(NextConfig::Unusable {
-            problem,
-            in_use: in_use.to_json(),
-        })),
+        Err(problem) if is_about_config(&problem) => {
+            Some(Some(NextConfig::Unusable { problem, in_use: in_use.to_json() }))
+        }
         Err(_) => None,
     }
 }
@@ -116,18 +111,12 @@ mod tests {
         let other = read(r#"{"Network":"10.5.0.0/16","SubnetLen":25,"Backend":{"Type":"udp"}}"#);
         assert_eq!(
             compared(&in_use, other),
-            Some(Some(NextConfig::Other(vec![
-                "SubnetLen".to_owned(),
-                "Backend".to_owned()
-            ])))
+            Some(Some(NextConfig::Other(vec!["SubnetLen".to_owned(), "Backend".to_owned()])))
         );
         let mut seen = Vec::new();
         for broken in ["{", "{}"] {
             let next = compared(&in_use, read(broken)).unwrap();
-            assert!(
-                matches!(next, Some(NextConfig::Unusable { .. })),
-                "{next:?}"
-            );
+            assert!(matches!(next, Some(NextConfig::Unusable { .. })), "{next:?}");
             seen.push(next);
         }
         // One fault after another is news: a remedy for the first might harm with the second.

@@ -101,13 +101,9 @@ impl Reconsider {
         let Ok(received) = received(&self.devices).await else {
             return false;
         };
-        silence.look(
-            Received {
-                answers: prober.figures().traffic.answered,
-                received,
-            },
-            Instant::now(),
-        ) && !self.meets_a_peer().await
+        silence
+            .look(Received { answers: prober.figures().traffic.answered, received }, Instant::now())
+            && !self.meets_a_peer().await
     }
 
     /// Returns whether a peer is on the interface's own link. Packets of a peer on the same link may bypass the tunnel, so the tunnel's counters do not prove silence.
@@ -117,9 +113,7 @@ impl Reconsider {
         let (peers, index): (BTreeSet<IpAddr>, u32) =
             (peers.collect(), self.network.underlay.borrow().index);
         // Neighbours that cannot be read do not prove silence.
-        neighbours(index)
-            .await
-            .map_or(true, |found| found.iter().any(|ip| peers.contains(ip)))
+        neighbours(index).await.map_or(true, |found| found.iter().any(|ip| peers.contains(ip)))
     }
 
     async fn better(&self, info: &NodeInfo, silent: bool) -> Outcome {
@@ -151,10 +145,7 @@ impl Reconsider {
         };
         // The addresses that this node published are in doubt.
         let wish = Wish {
-            known: Some(crate::underlay::KnownAddresses {
-                published: Vec::new(),
-                ..known.clone()
-            }),
+            known: Some(crate::underlay::KnownAddresses { published: Vec::new(), ..known.clone() }),
             ..wish
         };
         let Ok((request, facts)) = wish.look().await else {
@@ -163,18 +154,11 @@ impl Reconsider {
         let doubt = doubt(&present, &known, &facts);
         let claimed = doubt.claimed.iter().find(|(_, claimant)| claimant.served);
         let against = match (claimed, doubt.is_nat) {
-            (Some((ip, claimant)), _) => Against::Claimed {
-                ip: *ip,
-                node: claimant.node.clone(),
-            },
+            (Some((ip, claimant)), _) => Against::Claimed { ip: *ip, node: claimant.node.clone() },
             (None, true) => Against::Nat,
             (None, false) => return Outcome::Stays,
         };
-        let left = SilentInterface {
-            interface: present.name.clone(),
-            silence: SILENCE,
-            against,
-        };
+        let left = SilentInterface { interface: present.name.clone(), silence: SILENCE, against };
         match select(&request, &facts) {
             Ok(chosen) if chosen.underlay.addresses != present.addresses => {
                 self.left.note(present.addresses.ips(), Instant::now());

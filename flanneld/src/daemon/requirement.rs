@@ -79,12 +79,8 @@ mod tests {
             "this node does not accept backend type vxlan (--require-backend=wireguard,ipip); set Backend.Type in the network configuration to \
              wireguard or ipip, in the file /leases/config. To use vxlan, change --require-backend on this node"
         );
-        let problem = check(
-            &["ipip".to_owned()],
-            &config(""),
-            &Store::Dir("/leases".into()),
-        )
-        .unwrap_err();
+        let problem =
+            check(&["ipip".to_owned()], &config(""), &Store::Dir("/leases".into())).unwrap_err();
         let place = Some(ConfigPlace::File("/leases/config".into()));
         assert_eq!(
             types::Problem::of(&problem).detail,
@@ -92,21 +88,12 @@ mod tests {
             "the doctor recognises the problem by its detail"
         );
         let endpoints = vec![options::Endpoint::parse("http://10.0.0.1:2379", false).unwrap()];
-        let etcd = Store::Etcd(Etcd {
-            endpoints,
-            prefix: "/n".to_owned(),
-            tls: None,
-            user: None,
-        });
+        let etcd = Store::Etcd(Etcd { endpoints, prefix: "/n".to_owned(), tls: None, user: None });
         assert!(
             refusal(&["ipip"], "", &etcd)
                 .contains("in the key /n/config of etcd at http://10.0.0.1:2379")
         );
-        let hostile = refusal(
-            &["ipip"],
-            ",\"Backend\":{\"Type\":\"a\\u001b[31m\\nb\"}",
-            &etcd,
-        );
+        let hostile = refusal(&["ipip"], ",\"Backend\":{\"Type\":\"a\\u001b[31m\\nb\"}", &etcd);
         assert!(!hostile.chars().any(char::is_control), "{hostile:?}");
     }
 }

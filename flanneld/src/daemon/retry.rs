@@ -59,12 +59,7 @@ pub(super) async fn until_available<T, F: Future<Output = Result<T, Error>>>(
                 }
             }
         }
-        tokio::time::sleep(
-            RETRY
-                .after(failures)
-                .mul_f64(1.0 + rand::random::<f64>() / 2.0),
-        )
-        .await;
+        tokio::time::sleep(RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>() / 2.0)).await;
         failures += 1;
     }
 }

@@ -28,11 +28,7 @@ pub(super) async fn claim(
 ) -> Result<Rights, InstanceError> {
     let instance = instance::claim(&config.networks.to_string(), &config.backend, subnet_file)?;
     let taken = taken::take(&config.networks, wants)?;
-    let guard = if guard {
-        Some(taken::take_guard_slot()?)
-    } else {
-        None
-    };
+    let guard = if guard { Some(taken::take_guard_slot()?) } else { None };
     Ok(Rights {
         _instance: Some(instance),
         _taken: Some(taken),
@@ -43,22 +39,12 @@ pub(super) async fn claim(
 
 /// Returns the resources that the network needs exclusively.
 pub(super) async fn wants(backend: &dyn Backend) -> Wants {
-    let Takes {
-        devices,
-        tunnels,
-        ports,
-        shares_ports,
-    } = match NetlinkKernel::open() {
+    let Takes { devices, tunnels, ports, shares_ports } = match NetlinkKernel::open() {
         // The kernel is queried only if the resources depend on its support for vxlan.
         Ok(mut kernel) if backend.takes(true) != backend.takes(false) => {
             backend.takes(kernel.supports_vxlan().await.unwrap_or(true))
         }
         _ => backend.takes(true),
     };
-    Wants {
-        devices,
-        tunnels,
-        ports,
-        shares_ports,
-    }
+    Wants { devices, tunnels, ports, shares_ports }
 }

@@ -19,10 +19,7 @@ pub(super) struct Run {
 impl Run {
     /// Creates a run without tasks. `stop`, which stops the process, also stops the run.
     pub(super) fn until(stop: &CancellationToken) -> Self {
-        Self {
-            stop: stop.child_token(),
-            tasks: JoinSet::new(),
-        }
+        Self { stop: stop.child_token(), tasks: JoinSet::new() }
     }
 
     /// Starts a task that cannot fail.

@@ -49,22 +49,16 @@ impl Daemon {
         ends: Ends,
         leases: Leases,
     ) -> Result<(), End> {
-        let Node {
-            backend,
-            leased: node,
-        } = node;
+        let Node { backend, leased: node } = node;
         let tunnel = Tunnel::of(&*backend);
         self.health.carried_by(tunnel.devices.clone());
         let mesh = self.mesh(&node, &tunnel, &following.underlay);
 
-        let running = self
-            .first_pass(backend, &node.lease, &following.underlay, &leases.table)
-            .await?;
+        let running =
+            self.first_pass(backend, &node.lease, &following.underlay, &leases.table).await?;
         memory::trim();
         // The rules come before subnet.env: pods start once it exists, and rely on the rules.
-        let written = self
-            .start_rules(&node, &tunnel, &following.underlay, &leases.table)
-            .await;
+        let written = self.start_rules(&node, &tunnel, &following.underlay, &leases.table).await;
         let (heard_out, heard) = watch::channel(silence::Heard::new());
         let network = RunningNetwork {
             network: network(
@@ -72,10 +66,7 @@ impl Daemon {
                 node.lease.subnets,
                 (tunnel.profile, tunnel.encapsulation),
                 ends.env.borrow().mtu,
-                vni(
-                    node.announced.data.as_ref(),
-                    node.announced.v6_data.as_ref(),
-                ),
+                vni(node.announced.data.as_ref(), node.announced.v6_data.as_ref()),
                 self.settings.rules.options.forward,
             ),
             underlay: following.underlay.clone(),
@@ -128,10 +119,8 @@ impl Daemon {
             self.inherited.release();
         }
         let (table, present) = (leases.borrow().clone(), underlay.borrow().clone());
-        let network = backend
-            .join(lease.clone(), &present, &table)
-            .await
-            .map_err(End::not_joined)?;
+        let network =
+            backend.join(lease.clone(), &present, &table).await.map_err(End::not_joined)?;
         self.inherited.release();
         let others = table.iter().filter(|other| other.subnets != lease.subnets);
         info!(count = others.count(), "leases of other nodes");

@@ -24,10 +24,7 @@ pub(super) struct Silence {
 
 impl Silence {
     pub(super) fn new(now: Instant) -> Self {
-        Self {
-            since: now,
-            last: Received::default(),
-        }
+        Self { since: now, last: Received::default() }
     }
 
     /// Records the current counters. Returns whether no packet has arrived from other nodes for [`SILENCE`].

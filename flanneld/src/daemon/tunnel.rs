@@ -26,12 +26,7 @@ impl Tunnel {
             profile: backend.profile(),
             encapsulation: backend.encapsulation(),
             guarded: backend.guarded(),
-            listens: takes
-                .devices
-                .iter()
-                .cloned()
-                .zip(takes.ports.iter().copied())
-                .collect(),
+            listens: takes.devices.iter().cloned().zip(takes.ports.iter().copied()).collect(),
             devices: takes.devices,
             ports: takes.ports,
             overlay: backend.overlay(),

@@ -102,10 +102,7 @@ mod tests {
     #[test]
     fn condition_names_are_unique_and_sorted() {
         assert!(
-            Condition::ALL
-                .iter()
-                .map(|condition| condition.as_str())
-                .is_sorted_by(|a, b| a < b)
+            Condition::ALL.iter().map(|condition| condition.as_str()).is_sorted_by(|a, b| a < b)
         );
         assert!(Condition::ALL.is_sorted());
     }

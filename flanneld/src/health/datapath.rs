@@ -12,23 +12,14 @@ type Labels = Vec<(&'static str, String)>;
 
 /// Name and help text of each counter that exists for both directions, sent and received.
 const COUNTED: [(&str, &str); 5] = [
-    (
-        "packets",
-        "Packets forwarded by the packet engine, by direction",
-    ),
-    (
-        "bytes",
-        "Bytes forwarded by the packet engine, including inner headers, by direction",
-    ),
+    ("packets", "Packets forwarded by the packet engine, by direction"),
+    ("bytes", "Bytes forwarded by the packet engine, including inner headers, by direction"),
     (
         "batches",
         "Batches of packets: one per receive call, and one per round of the sending thread",
     ),
     ("units", "GSO packets and single packets forwarded"),
-    (
-        "read_errors",
-        "Failed reads; the thread pauses after each failed read",
-    ),
+    ("read_errors", "Failed reads; the thread pauses after each failed read"),
 ];
 
 /// Name and help text of a counter, and the function that reads the counter.
@@ -41,16 +32,12 @@ const WITHOUT_DIRECTION: [EngineCounter; 3] = [
         "ICMP errors that the packet engine sent to pods whose packets the engine could not forward",
         |engine| engine.icmp_errors,
     ),
-    (
-        "unsegmented_sends",
-        "Batches whose packets the engine had to send one by one",
-        |engine| engine.unsegmented_sends,
-    ),
-    (
-        "budgets_spent",
-        "Number of times that a thread used up its real-time budget",
-        |engine| engine.budgets_spent,
-    ),
+    ("unsegmented_sends", "Batches whose packets the engine had to send one by one", |engine| {
+        engine.unsegmented_sends
+    }),
+    ("budgets_spent", "Number of times that a thread used up its real-time budget", |engine| {
+        engine.budgets_spent
+    }),
 ];
 
 fn directions(engine: &EngineStatus) -> [(&'static str, &Traffic); 2] {
@@ -58,13 +45,7 @@ fn directions(engine: &EngineStatus) -> [(&'static str, &Traffic); 2] {
 }
 
 fn counted(traffic: &Traffic) -> [u64; 5] {
-    [
-        traffic.packets,
-        traffic.bytes,
-        traffic.batches,
-        traffic.units,
-        traffic.read_errors,
-    ]
+    [traffic.packets, traffic.bytes, traffic.batches, traffic.units, traffic.read_errors]
 }
 
 /// Escapes a label value so that the value fits on one line of the metrics text.
@@ -102,11 +83,8 @@ pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
                 dropped.get_or_create(&labels).inc_by(*drops);
             }
         }
-        info.get_or_create(&vec![
-            ("device", label(&engine.device)),
-            ("mode", label(&engine.mode)),
-        ])
-        .set(1);
+        info.get_or_create(&vec![("device", label(&engine.device)), ("mode", label(&engine.mode))])
+            .set(1);
     }
     let handshakes = Family::<Labels, Counter>::default();
     for engine in engines {
@@ -132,9 +110,7 @@ pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
     for (name, help, value) in WITHOUT_DIRECTION {
         let family = Family::<Labels, Counter>::default();
         for engine in engines {
-            family
-                .get_or_create(&vec![("device", label(&engine.device))])
-                .inc_by(value(engine));
+            family.get_or_create(&vec![("device", label(&engine.device))]).inc_by(value(engine));
         }
         registry.register(format!("datapath_{name}"), help, family);
     }
@@ -180,17 +156,11 @@ fn json(engines: &[EngineStatus]) -> serde_json::Value {
             "budgets_spent": engine.budgets_spent,
         });
         if let (Some(counts), Some(fields)) = (engine.handshakes, value.as_object_mut()) {
-            let counts: serde_json::Map<_, _> = counts
-                .into_iter()
-                .map(|(event, count)| (event.to_owned(), count.into()))
-                .collect();
+            let counts: serde_json::Map<_, _> =
+                counts.into_iter().map(|(event, count)| (event.to_owned(), count.into())).collect();
             fields.insert("handshakes".to_owned(), counts.into());
         }
         (engine.device.clone(), value)
     };
-    engines
-        .iter()
-        .map(engine)
-        .collect::<serde_json::Map<_, _>>()
-        .into()
+    engines.iter().map(engine).collect::<serde_json::Map<_, _>>().into()
 }

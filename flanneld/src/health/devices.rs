@@ -17,21 +17,13 @@ const COUNTED: [DeviceCounter; 4] = [
         "Packets through the device between nodes; sent packets come from pods",
         |counts| counts.packets,
     ),
-    (
-        "device_bytes",
-        "Bytes through the device between nodes, by direction",
-        |counts| counts.bytes,
-    ),
-    (
-        "device_errors",
-        "Packets that the device lost to errors, by direction",
-        |counts| counts.errors,
-    ),
-    (
-        "device_dropped_packets",
-        "Packets that the device dropped, by direction",
-        |counts| counts.dropped,
-    ),
+    ("device_bytes", "Bytes through the device between nodes, by direction", |counts| counts.bytes),
+    ("device_errors", "Packets that the device lost to errors, by direction", |counts| {
+        counts.errors
+    }),
+    ("device_dropped_packets", "Packets that the device dropped, by direction", |counts| {
+        counts.dropped
+    }),
 ];
 
 /// Registers the counters of the devices. Without devices, registers no counters.

@@ -69,10 +69,7 @@ pub(super) struct Counts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wireguard: Option<Wireguard>,
     /// The packet engines.
-    #[serde(
-        skip_serializing_if = "Vec::is_empty",
-        serialize_with = "datapath::serialize"
-    )]
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "datapath::serialize")]
     pub datapath: Vec<EngineStatus>,
     /// See [`Figures::unknown_senders`].
     #[serde(skip)]
@@ -267,12 +264,7 @@ pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
 
 /// Returns the number of WireGuard peers, and of silent WireGuard peers; `None` without WireGuard peers.
 pub(super) fn wireguard(status: &Status) -> Option<Wireguard> {
-    let (peers, silent) = (
-        number(status.kernel.tunnels.peers),
-        number(status.kernel.tunnels.silent.len()),
-    );
-    (peers > 0).then(|| Wireguard {
-        peers,
-        silent: silent.min(peers),
-    })
+    let (peers, silent) =
+        (number(status.kernel.tunnels.peers), number(status.kernel.tunnels.silent.len()));
+    (peers > 0).then(|| Wireguard { peers, silent: silent.min(peers) })
 }

@@ -19,19 +19,11 @@ impl LastHour {
     }
 
     fn note_at(&mut self, now: Duration, value: u64) {
-        if self
-            .0
-            .back()
-            .is_none_or(|(last, _)| now.saturating_sub(*last) >= STEP)
-        {
+        if self.0.back().is_none_or(|(last, _)| now.saturating_sub(*last) >= STEP) {
             self.0.push_back((now, value));
         }
         // The last value before the hour is the one with which the hour began.
-        while self
-            .0
-            .get(1)
-            .is_some_and(|(second, _)| now.saturating_sub(*second) >= HOUR)
-        {
+        while self.0.get(1).is_some_and(|(second, _)| now.saturating_sub(*second) >= HOUR) {
             self.0.pop_front();
         }
     }
@@ -40,11 +32,7 @@ impl LastHour {
     /// returns the growth since the first recorded value.
     pub fn within(&self, value: u64) -> u64 {
         // With only one noted value, the growth is that since the counter began with 0.
-        let begun = self
-            .0
-            .front()
-            .filter(|_| self.0.len() > 1)
-            .map_or(0, |(_, value)| *value);
+        let begun = self.0.front().filter(|_| self.0.len() > 1).map_or(0, |(_, value)| *value);
         value.saturating_sub(begun)
     }
 }

@@ -85,11 +85,7 @@ fn register_findings(registry: &mut Registry, counts: &Counts) {
     for ((check, severity), count) in &counts.findings.findings {
         let labels = [("check", *check), ("severity", severity.as_str())];
         findings
-            .get_or_create(
-                &labels
-                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                    .into(),
-            )
+            .get_or_create(&labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into())
             .set(i64::try_from(*count).unwrap_or(i64::MAX));
     }
     registry.register(
@@ -116,27 +112,11 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
     let mut gauge = |name: &str, help: &str, value: u64| {
         registry.register(name, help, gauge_of(value));
     };
-    gauge(
-        "ready",
-        "1 while the node is ready",
-        u64::from(node.readiness.ready),
-    );
-    gauge(
-        "uptime_seconds",
-        "Seconds since the daemon started",
-        node.uptime_seconds,
-    );
+    gauge("ready", "1 while the node is ready", u64::from(node.readiness.ready));
+    gauge("uptime_seconds", "Seconds since the daemon started", node.uptime_seconds);
     gauge("peers", "Peers that the backend serves", counts.peers);
-    gauge(
-        "leases",
-        "Leases of other nodes in the store",
-        counts.leases,
-    );
-    gauge(
-        "leases_unreadable",
-        "Unreadable keys in the store",
-        counts.unreadable,
-    );
+    gauge("leases", "Leases of other nodes in the store", counts.leases);
+    gauge("leases_unreadable", "Unreadable keys in the store", counts.unreadable);
     gauge("mtu_bytes", "MTU of pods", u64::from(counts.mtu));
     if let Some(left) = counts.lease_expiry_seconds {
         gauge(
@@ -175,11 +155,7 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
 /// Registers the counters that exist even while no network runs.
 fn register_counters(registry: &mut Registry, counts: &Counts) {
     for (name, help, value) in [
-        (
-            "rule_writes",
-            "Writes of traffic rules",
-            counts.rules.writes,
-        ),
+        ("rule_writes", "Writes of traffic rules", counts.rules.writes),
         (
             "rule_repairs",
             "Repairs of traffic rules that another program had changed",
@@ -201,10 +177,8 @@ fn register_counters(registry: &mut Registry, counts: &Counts) {
 }
 
 fn register_wireguard(registry: &mut Registry, peers: &Wireguard) {
-    let by_state = BTreeMap::from([
-        ("working", peers.peers - peers.silent),
-        ("silent", peers.silent),
-    ]);
+    let by_state =
+        BTreeMap::from([("working", peers.peers - peers.silent), ("silent", peers.silent)]);
     registry.register(
         "wireguard_peers",
         "Peers of WireGuard by state; this node sends packets to silent peers, but they complete no handshake",
@@ -214,26 +188,10 @@ fn register_wireguard(registry: &mut Registry, peers: &Wireguard) {
 
 fn register_kernel(registry: &mut Registry, kernel: &KernelCounts) {
     for (name, help, value) in [
-        (
-            "kernel_passes",
-            "Comparisons of the kernel with the desired state",
-            kernel.passes,
-        ),
-        (
-            "kernel_writes",
-            "Operations that changed the kernel",
-            kernel.writes,
-        ),
-        (
-            "kernel_failures",
-            "Operations that the kernel refused",
-            kernel.failures,
-        ),
-        (
-            "kernel_repairs",
-            "Operations that reverted a change by another program",
-            kernel.repairs,
-        ),
+        ("kernel_passes", "Comparisons of the kernel with the desired state", kernel.passes),
+        ("kernel_writes", "Operations that changed the kernel", kernel.writes),
+        ("kernel_failures", "Operations that the kernel refused", kernel.failures),
+        ("kernel_repairs", "Operations that reverted a change by another program", kernel.repairs),
     ] {
         registry.register(name, help, counter_of(value));
     }
@@ -278,9 +236,7 @@ fn gauges_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels
 fn counters_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels, Counter> {
     let family = Family::<Labels, Counter>::default();
     for (value, count) in counts {
-        family
-            .get_or_create(&vec![(label.to_owned(), (*value).to_owned())])
-            .inc_by(*count);
+        family.get_or_create(&vec![(label.to_owned(), (*value).to_owned())]).inc_by(*count);
     }
     family
 }

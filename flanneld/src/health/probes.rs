@@ -34,36 +34,22 @@ pub(super) fn register_pod_paths(registry: &mut Registry, counts: &BTreeMap<PodS
 
 /// Registers the metrics of the prober.
 pub(super) fn register(registry: &mut Registry, figures: &Figures) {
-    let Figures {
-        traffic, states, ..
-    } = figures;
+    let Figures { traffic, states, .. } = figures;
     for (name, help, value) in [
         ("probe_sent", "Probes sent to peers", traffic.sent),
         ("probe_pings", "Pings sent to peers", traffic.pings),
-        (
-            "probe_answered",
-            "Probes and pings that got a reply",
-            traffic.answered,
-        ),
-        (
-            "probe_questions",
-            "Probes of other nodes that this node replied to",
-            traffic.questions,
-        ),
+        ("probe_answered", "Probes and pings that got a reply", traffic.answered),
+        ("probe_questions", "Probes of other nodes that this node replied to", traffic.questions),
     ] {
         let counter: Counter = Counter::default();
         counter.inc_by(value);
         registry.register(name, help, counter);
     }
     let dropped = Family::<Labels, Counter>::default();
-    for (reason, value) in [
-        ("junk", traffic.junk),
-        ("limit", traffic.limited),
-        ("stranger", traffic.strangers),
-    ] {
-        dropped
-            .get_or_create(&vec![("reason", reason)])
-            .inc_by(value);
+    for (reason, value) in
+        [("junk", traffic.junk), ("limit", traffic.limited), ("stranger", traffic.strangers)]
+    {
+        dropped.get_or_create(&vec![("reason", reason)]).inc_by(value);
     }
     registry.register(
         "probe_dropped",
@@ -86,21 +72,12 @@ pub(super) fn register(registry: &mut Registry, figures: &Figures) {
 
 /// Registers the number of probes by outcome, the round trips of probes, and the number of peers by path.
 fn register_outcomes(registry: &mut Registry, figures: &Figures) {
-    let Figures {
-        traffic,
-        paths,
-        round_trips,
-        ..
-    } = figures;
+    let Figures { traffic, paths, round_trips, .. } = figures;
     let outcomes = Family::<Labels, Counter>::default();
-    for (outcome, value) in [
-        ("answered", traffic.answered),
-        ("lost", traffic.lost),
-        ("refused", traffic.refused),
-    ] {
-        outcomes
-            .get_or_create(&vec![("outcome", outcome)])
-            .inc_by(value);
+    for (outcome, value) in
+        [("answered", traffic.answered), ("lost", traffic.lost), ("refused", traffic.refused)]
+    {
+        outcomes.get_or_create(&vec![("outcome", outcome)]).inc_by(value);
     }
     registry.register(
         "probe_outcomes",
@@ -145,13 +122,10 @@ pub(super) fn register_peers(registry: &mut Registry, peers: &[PeerView]) {
             ("subnet", peer.subnet.to_string()),
         ];
         if let Some(us) = peer.rtt_us {
-            round_trips
-                .get_or_create(&labels)
-                .set(f64::from(us) / 1_000_000.0);
+            round_trips.get_or_create(&labels).set(f64::from(us) / 1_000_000.0);
         }
         if peer.asked > 0 {
-            lost.get_or_create(&labels)
-                .set(f64::from(peer.lost) / f64::from(peer.asked));
+            lost.get_or_create(&labels).set(f64::from(peer.lost) / f64::from(peer.asked));
         }
         let state = ("state", peer.state.name().to_owned());
         states.get_or_create(&[labels, vec![state]].concat()).set(1);

@@ -43,26 +43,12 @@ pub(super) fn register(registry: &mut Registry) {
         "Start time of the process, in seconds since 1970",
         start,
     );
-    let limit = getrlimit(Resource::RLIMIT_NOFILE)
-        .ok()
-        .map(|(soft, _)| soft);
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft);
     for (name, help, value) in [
-        (
-            "resident_memory_bytes",
-            "Memory of the process in RAM",
-            resident_bytes(),
-        ),
-        (
-            "open_fds",
-            "Open file descriptors",
-            entries("/proc/self/fd"),
-        ),
+        ("resident_memory_bytes", "Memory of the process in RAM", resident_bytes()),
+        ("open_fds", "Open file descriptors", entries("/proc/self/fd")),
         ("max_fds", "Limit of open file descriptors", limit),
-        (
-            "threads",
-            "Threads of the process",
-            entries("/proc/self/task"),
-        ),
+        ("threads", "Threads of the process", entries("/proc/self/task")),
     ] {
         if let Some(value) = value {
             let gauge: Gauge = Gauge::default();

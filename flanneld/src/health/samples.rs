@@ -49,10 +49,7 @@ impl Samples {
         // A counter that decreased belongs to a new device.
         let growth = |now: Option<u64>, before: Option<u64>| now?.checked_sub(before?);
         let seconds = elapsed.as_secs_f64().max(0.001);
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a rate for a chart needs no exact value"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "a rate for a chart needs no exact value")]
         let rate = |now, before| growth(now, before).map(|by| (by as f64 / seconds).round());
         self.steps.push_back(Step {
             received_bytes: rate(now.received_bytes, before.received_bytes),
@@ -117,19 +114,9 @@ mod tests {
         samples.add(at(2500, 9), STEP / 5);
         let charts = samples.charts();
         let end = |name: &str| charts.series[name][KEPT - 6..].to_vec();
-        assert_eq!(
-            end("received_bytes"),
-            [None, Some(200.0), None, None, None, Some(1000.0)]
-        );
-        assert_eq!(
-            end("repaired"),
-            [None, Some(2.0), Some(0.0), None, None, Some(0.0)]
-        );
-        assert_eq!(
-            charts.series.len(),
-            2,
-            "a series without counters is absent"
-        );
+        assert_eq!(end("received_bytes"), [None, Some(200.0), None, None, None, Some(1000.0)]);
+        assert_eq!(end("repaired"), [None, Some(2.0), Some(0.0), None, None, Some(0.0)]);
+        assert_eq!(charts.series.len(), 2, "a series without counters is absent");
         for _ in 0..1000 {
             samples.add(Totals::default(), STEP);
         }

@@ -28,11 +28,7 @@ async fn send(address: std::net::SocketAddr, head: &str) -> String {
 }
 
 async fn get(address: std::net::SocketAddr, method: &str, path: &str) -> (u16, String) {
-    let text = send(
-        address,
-        &format!("{method} {path} HTTP/1.1\r\nHost: localhost"),
-    )
-    .await;
+    let text = send(address, &format!("{method} {path} HTTP/1.1\r\nHost: localhost")).await;
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let code = head.split(' ').nth(1).unwrap().parse().unwrap();
     (code, body.to_owned())
@@ -65,27 +61,19 @@ fn tunnels() -> TunnelPeers {
         silence: Duration::from_secs(30),
         initiates: false,
     };
-    TunnelPeers {
-        peers: 5,
-        silent: vec![silent],
-    }
+    TunnelPeers { peers: 5, silent: vec![silent] }
 }
 
 #[test]
 fn wireguard_peers_are_absent_with_other_backends() {
     let health = Health::new();
-    health.serves(RunningNetwork {
-        observer: Arc::new(Status::default()),
-        ..RunningNetwork::idle()
-    });
+    health
+        .serves(RunningNetwork { observer: Arc::new(Status::default()), ..RunningNetwork::idle() });
     assert!(
         !health.metrics().contains("wireguard")
             && health.status()["figures"].get("wireguard").is_none()
     );
-    assert_eq!(
-        health.document().kernel.and_then(|kernel| kernel.wireguard),
-        None
-    );
+    assert_eq!(health.document().kernel.and_then(|kernel| kernel.wireguard), None);
 }
 
 /// A health server for tests, on a free TCP port.
@@ -99,18 +87,11 @@ struct Served {
 impl Served {
     async fn start() -> Self {
         let health = Health::new();
-        let server = Server::bind("127.0.0.1:0".parse().unwrap(), health.clone())
-            .await
-            .unwrap();
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), health.clone()).await.unwrap();
         let address = server.address().unwrap();
         let stop = CancellationToken::new();
         let task = tokio::spawn(server.serve(stop.clone()));
-        Self {
-            health,
-            address,
-            stop,
-            task,
-        }
+        Self { health, address, stop, task }
     }
 
     async fn get(&self, path: &str) -> (u16, String) {
@@ -152,10 +133,7 @@ async fn readyz_lists_conditions_and_refused_leases() {
     );
     health.clear(Condition::Lease);
     health.clear(Condition::Start);
-    assert_eq!(
-        served.get("/readyz").await,
-        (200, "flanneld is ready".to_owned())
-    );
+    assert_eq!(served.get("/readyz").await, (200, "flanneld is ready".to_owned()));
     let unused = |number: usize| Unused {
         lease: format!("10.5.{number}.0/24"),
         reason: "overlap",
@@ -178,10 +156,7 @@ async fn readyz_lists_conditions_and_refused_leases() {
             && text.ends_with("refused: 5 more, listed in /status\n"),
         "{code} {text}"
     );
-    assert_eq!(
-        health.status()["refused"].as_array().map(Vec::len),
-        Some(25)
-    );
+    assert_eq!(health.status()["refused"].as_array().map(Vec::len), Some(25));
     health.fail(Condition::Lease, Problem::in_words("ends"));
     assert!(
         served
@@ -192,10 +167,7 @@ async fn readyz_lists_conditions_and_refused_leases() {
     );
     health.clear(Condition::Lease);
     health.set_unused(Arc::default());
-    assert_eq!(
-        served.get("/readyz").await,
-        (200, "flanneld is ready".to_owned())
-    );
+    assert_eq!(served.get("/readyz").await, (200, "flanneld is ready".to_owned()));
     served.end().await;
 }
 
@@ -211,10 +183,7 @@ async fn healthz_fails_while_a_task_is_silent() {
     let health = &served.health;
     fall_silent(health, "network");
     let (code, text) = served.get("/healthz").await;
-    assert!(
-        code == 500 && text.contains("no heartbeat from network"),
-        "{code} {text}"
-    );
+    assert!(code == 500 && text.contains("no heartbeat from network"), "{code} {text}");
     health.heartbeat("network");
     assert_eq!(served.get("/healthz").await.0, 200);
     served.end().await;
@@ -224,15 +193,8 @@ fn engine() -> EngineStatus {
     EngineStatus {
         device: "flannel0".to_owned(),
         mode: "offload (TSO; 1 queues)".to_owned(),
-        sent: Traffic {
-            packets: 64,
-            units: 2,
-            ..Traffic::default()
-        },
-        received: Traffic {
-            dropped: vec![("unknown_peer", 5)],
-            ..Traffic::default()
-        },
+        sent: Traffic { packets: 64, units: 2, ..Traffic::default() },
+        received: Traffic { dropped: vec![("unknown_peer", 5)], ..Traffic::default() },
         icmp_errors: 4,
         unsegmented_sends: 0,
         budgets_spent: 6,
@@ -253,10 +215,7 @@ fn serve_network(health: &Health) {
     let counters = Counters::default();
     counters.call("txn");
     counters.call("txn");
-    counters.unreadable(
-        "10.5.1.0-24",
-        subnet_lease::wire::ValueError::PublicIp.into(),
-    );
+    counters.unreadable("10.5.1.0-24", subnet_lease::wire::ValueError::PublicIp.into());
     health.stores(Arc::new(counters));
     let refused = (3..5).map(|number| refused(&format!("10.5.{number}.0/24")));
     let unused = refused.clone().map(|refused| Unused {
@@ -268,11 +227,7 @@ fn serve_network(health: &Health) {
     health.set_unused(Arc::new(unused.collect()));
     let peers = (10..17).map(|number| lease(&format!("10.5.{number}.0/24")));
     let status = Status {
-        kernel: Snapshot {
-            repairs: 3,
-            tunnels: tunnels(),
-            ..Snapshot::default()
-        },
+        kernel: Snapshot { repairs: 3, tunnels: tunnels(), ..Snapshot::default() },
         engines: vec![engine()],
     };
     health.serves(RunningNetwork {
@@ -297,10 +252,7 @@ fn serve_network(health: &Health) {
 fn metrics_and_changes_of_the_lease_do_not_block_each_other() {
     let health = Health::new();
     let (held, receiver) = watch::channel(Held::default());
-    health.serves(RunningNetwork {
-        held: receiver,
-        ..RunningNetwork::idle()
-    });
+    health.serves(RunningNetwork { held: receiver, ..RunningNetwork::idle() });
     let (done, finished) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for _ in 0..2_000 {
@@ -347,16 +299,10 @@ async fn metrics_show_the_running_network() {
         "flannel_datapath_handshakes_total{device=\"flannel0\",event=\"completed\"} 4",
         "flannel_datapath_info{device=\"flannel0\",mode=\"offload (TSO; 1 queues)\"} 1",
     ] {
-        assert!(
-            metrics.lines().any(|have| have == line),
-            "{line} in\n{metrics}"
-        );
+        assert!(metrics.lines().any(|have| have == line), "{line} in\n{metrics}");
     }
     assert!(metrics.contains("flannel_build_info{version="), "{metrics}");
-    assert!(
-        metrics.contains("flannel_lease_expiry_seconds 86"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("flannel_lease_expiry_seconds 86"), "{metrics}");
     served.end().await;
 }
 
@@ -371,14 +317,8 @@ async fn metrics_are_in_openmetrics_only_if_it_is_accepted() {
     // What Prometheus 2 and 3 send.
     let accepting = "\r\nAccept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
     let text = requested(accepting).await;
-    assert!(
-        text.contains("content-type: application/openmetrics-text; version=1.0.0"),
-        "{text}"
-    );
-    assert!(
-        text.contains("# type flannel_kernel_repairs counter\n"),
-        "{text}"
-    );
+    assert!(text.contains("content-type: application/openmetrics-text; version=1.0.0"), "{text}");
+    assert!(text.contains("# type flannel_kernel_repairs counter\n"), "{text}");
     assert!(text.ends_with("# eof\n"), "{text}");
     for other in [
         "",
@@ -387,10 +327,7 @@ async fn metrics_are_in_openmetrics_only_if_it_is_accepted() {
         "\r\nAccept: application/openmetrics-text;Q=0.000, text/plain",
     ] {
         let text = requested(other).await;
-        assert!(
-            text.contains("content-type: text/plain; version=0.0.4"),
-            "{other}: {text}"
-        );
+        assert!(text.contains("content-type: text/plain; version=0.0.4"), "{other}: {text}");
         assert!(
             text.contains(
                 "# type flannel_kernel_repairs_total counter\nflannel_kernel_repairs_total 3\n"
@@ -411,27 +348,14 @@ async fn status_shows_the_running_network() {
     assert_eq!(status["ready"], true);
     assert_eq!(status["subnet"], "10.5.72.0/24");
     assert_eq!(status["figures"]["kernel"]["repairs"], 3);
+    assert_eq!(status["figures"]["wireguard"], serde_json::json!({ "peers": 5, "silent": 1 }));
     assert_eq!(
-        status["figures"]["wireguard"],
-        serde_json::json!({ "peers": 5, "silent": 1 })
-    );
-    assert_eq!(
-        served
-            .health
-            .document()
-            .kernel
-            .and_then(|kernel| kernel.wireguard),
-        Some(node_api::Wireguard {
-            peers: 5,
-            silent: 1
-        })
+        served.health.document().kernel.and_then(|kernel| kernel.wireguard),
+        Some(node_api::Wireguard { peers: 5, silent: 1 })
     );
     let engine = &status["figures"]["datapath"]["flannel0"];
     assert_eq!(
-        (
-            &engine["sent"]["packets"],
-            &engine["received"]["dropped"]["unknown_peer"]
-        ),
+        (&engine["sent"]["packets"], &engine["received"]["dropped"]["unknown_peer"]),
         (&64.into(), &5.into())
     );
     served.end().await;
@@ -442,18 +366,11 @@ async fn status_shows_the_running_network() {
 #[tokio::test]
 async fn foreign_host_gets_the_probes_and_no_status() {
     let served = Served::start().await;
-    for (path, code) in [
-        ("/healthz", 200),
-        ("/livez", 200),
-        ("/readyz", 503),
-        ("/metrics", 200),
-        ("/status", 421),
-    ] {
-        let text = send(
-            served.address,
-            &format!("GET {path} HTTP/1.1\r\nHost: evil.example"),
-        )
-        .await;
+    for (path, code) in
+        [("/healthz", 200), ("/livez", 200), ("/readyz", 503), ("/metrics", 200), ("/status", 421)]
+    {
+        let text =
+            send(served.address, &format!("GET {path} HTTP/1.1\r\nHost: evil.example")).await;
         let status = format!("HTTP/1.1 {code} ");
         assert!(text.starts_with(&status), "{path}: {text}");
     }
@@ -462,22 +379,12 @@ async fn foreign_host_gets_the_probes_and_no_status() {
 
 #[tokio::test]
 async fn taken_port_error_names_the_remedy() {
-    let first = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new())
-        .await
-        .unwrap();
+    let first = Server::bind("127.0.0.1:0".parse().unwrap(), Health::new()).await.unwrap();
     let address = first.address().unwrap();
-    let error = Server::bind(address, Health::new())
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains(&address.to_string()) && error.contains("--healthz-port"),
-        "{error}"
-    );
-    let error = Server::bind("192.0.2.1:1".parse().unwrap(), Health::new())
-        .await
-        .unwrap_err()
-        .to_string();
+    let error = Server::bind(address, Health::new()).await.unwrap_err().to_string();
+    assert!(error.contains(&address.to_string()) && error.contains("--healthz-port"), "{error}");
+    let error =
+        Server::bind("192.0.2.1:1".parse().unwrap(), Health::new()).await.unwrap_err().to_string();
     assert!(error.contains("--healthz-ip"), "{error}");
 }
 
@@ -551,25 +458,15 @@ proptest::proptest! {
 
 #[tokio::test]
 async fn unspecified_address_listens_on_both_families() {
-    let server = Server::bind("0.0.0.0:0".parse().unwrap(), Health::new())
-        .await
-        .unwrap();
+    let server = Server::bind("0.0.0.0:0".parse().unwrap(), Health::new()).await.unwrap();
     let port = server.address().unwrap().port();
     let stop = CancellationToken::new();
     let task = tokio::spawn(server.serve(stop.clone()));
     for address in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
-        assert_eq!(
-            get(address.parse().unwrap(), "GET", "/healthz").await.0,
-            200,
-            "{address}"
-        );
+        assert_eq!(get(address.parse().unwrap(), "GET", "/healthz").await.0, 200, "{address}");
     }
     // The port is taken in both families.
-    assert!(
-        Server::bind(format!("0.0.0.0:{port}").parse().unwrap(), Health::new())
-            .await
-            .is_err()
-    );
+    assert!(Server::bind(format!("0.0.0.0:{port}").parse().unwrap(), Health::new()).await.is_err());
     stop.cancel();
     task.await.unwrap();
 }

@@ -117,17 +117,9 @@ impl Sink {
 
     fn line(&self, out: BorrowedFd<'_>, line: &[u8]) {
         let mut state = self.0.lock();
-        let patience = if state.stuck {
-            PollTimeout::ZERO
-        } else {
-            PollTimeout::from(TIMEOUT)
-        };
+        let patience = if state.stuck { PollTimeout::ZERO } else { PollTimeout::from(TIMEOUT) };
         let mut written = 0;
-        let begun = if state.torn {
-            piecewise(out, b"\n", patience, &mut 0)
-        } else {
-            Ok(())
-        };
+        let begun = if state.torn { piecewise(out, b"\n", patience, &mut 0) } else { Ok(()) };
         match begun.and_then(|()| piecewise(out, line, patience, &mut written)) {
             Ok(()) => (state.stuck, state.torn) = (false, false),
             Err(_) => {
@@ -183,24 +175,14 @@ mod tests {
     #[test]
     fn place_that_writes_too_often_is_rationed_alone() {
         let (sink, begun) = (Sink::new(), Instant::now());
-        let here = || {
-            tracing::info_span!("one")
-                .metadata()
-                .map(|span| span.callsite())
-        };
-        let there = || {
-            tracing::info_span!("two")
-                .metadata()
-                .map(|span| span.callsite())
-        };
+        let here = || tracing::info_span!("one").metadata().map(|span| span.callsite());
+        let there = || tracing::info_span!("two").metadata().map(|span| span.callsite());
         let (one, two) = tracing::subscriber::with_default(tracing_subscriber::registry(), || {
             (here().unwrap(), there().unwrap())
         });
         let admitted = |place: &Identifier, seconds, lines| {
             let now = begun + Duration::from_secs(seconds);
-            (0..lines)
-                .filter(|_| sink.admits(place.clone(), now))
-                .count()
+            (0..lines).filter(|_| sink.admits(place.clone(), now)).count()
         };
         assert_eq!(admitted(&one, 0, 1000), 200);
         assert_eq!((admitted(&two, 0, 10), admitted(&one, 5, 1000)), (10, 5));

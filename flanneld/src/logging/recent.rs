@@ -123,17 +123,10 @@ mod tests {
         let lines = recent();
         assert_eq!(lines.len(), KEPT);
         let last = &lines[0];
-        assert_eq!(
-            (last.text.as_str(), last.level, last.count),
-            ("repeats", Level::Warn, 3)
-        );
+        assert_eq!((last.text.as_str(), last.level, last.count), ("repeats", Level::Warn, 3));
         assert!(last.fields.chars().count() <= LENGTH + 1, "{}", last.fields);
         assert_eq!(lines[1].text, "a line of this test");
-        assert!(
-            lines[1].fields.starts_with("number=79 peer=a\\u{1b}[31mb"),
-            "{:?}",
-            lines[1]
-        );
+        assert!(lines[1].fields.starts_with("number=79 peer=a\\u{1b}[31mb"), "{:?}", lines[1]);
         assert!(lines.iter().all(|line| line.level != Level::Error));
     }
 }

@@ -28,18 +28,12 @@ pub(super) struct Visible<F> {
 impl<F> Visible<F> {
     /// Wraps the text format of tracing-subscriber.
     pub(super) fn text(inner: F, colours: bool) -> Self {
-        Self {
-            inner,
-            kind: Kind::Text { colours },
-        }
+        Self { inner, kind: Kind::Text { colours } }
     }
 
     /// Wraps the JSON format of tracing-subscriber.
     pub(super) fn json(inner: F) -> Self {
-        Self {
-            inner,
-            kind: Kind::Json,
-        }
+        Self { inner, kind: Kind::Json }
     }
 }
 
@@ -56,8 +50,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let mut line = String::new();
-        self.inner
-            .format_event(context, Writer::new(&mut line), event)?;
+        self.inner.format_event(context, Writer::new(&mut line), event)?;
         let line = line.strip_suffix('\n').unwrap_or(&line);
         match self.kind {
             // Values contain no colour sequences of their own: all of them have passed through `field`.
@@ -93,9 +86,7 @@ fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt:
 fn quoted(value: &str) -> Cow<'_, str> {
     let is_word = |text: &str| !text.is_empty() && !text.contains([' ', '"', '=', '\\']);
     // `Debug` has already quoted a `str`.
-    let text = value
-        .strip_prefix('"')
-        .and_then(|rest| rest.strip_suffix('"'));
+    let text = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     match text {
         Some(text) if is_word(text) => Cow::Borrowed(text),
         Some(_) => Cow::Borrowed(value),
@@ -106,11 +97,8 @@ fn quoted(value: &str) -> Cow<'_, str> {
 
 /// Shortens the long strings in a JSON line that is longer than [`printable::LINE`].
 fn bounded(line: &str) -> String {
-    let document = if line.len() > printable::LINE {
-        serde_json::from_str(line).ok()
-    } else {
-        None
-    };
+    let document =
+        if line.len() > printable::LINE { serde_json::from_str(line).ok() } else { None };
     let Some(mut document) = document else {
         return line.to_owned();
     };
@@ -157,10 +145,7 @@ mod tests {
         let error = Foreign(text.to_owned());
         tracing::info!("{text}");
         tracing::warn!(plain = text, shown = %text, debug = ?text, "a peer");
-        tracing::error!(
-            error = &error as &dyn std::error::Error,
-            "key {text}: {error}"
-        );
+        tracing::error!(error = &error as &dyn std::error::Error, "key {text}: {error}");
     }
 
     fn written(text: &str, kind: Kind) -> String {
@@ -169,11 +154,7 @@ mod tests {
         match kind {
             Kind::Json => {
                 tracing::subscriber::with_default(
-                    builder
-                        .json()
-                        .flatten_event(true)
-                        .map_event_format(Visible::json)
-                        .finish(),
+                    builder.json().flatten_event(true).map_event_format(Visible::json).finish(),
                     || log(text),
                 );
             }
@@ -191,10 +172,7 @@ mod tests {
 
     /// Removes colour sequences from log text.
     fn uncoloured(text: &str) -> String {
-        regex::Regex::new("\u{1b}\\[[0-9;]*m")
-            .unwrap()
-            .replace_all(text, "")
-            .into_owned()
+        regex::Regex::new("\u{1b}\\[[0-9;]*m").unwrap().replace_all(text, "").into_owned()
     }
 
     fn text() -> impl Strategy<Value = String> {
@@ -233,10 +211,7 @@ mod tests {
         );
         let plain = written("\u{1b}[8mred", Kind::Text { colours: false });
         assert_eq!(
-            uncoloured(&coloured)
-                .lines()
-                .map(after_time)
-                .collect::<Vec<_>>(),
+            uncoloured(&coloured).lines().map(after_time).collect::<Vec<_>>(),
             plain.lines().map(after_time).collect::<Vec<_>>()
         );
     }

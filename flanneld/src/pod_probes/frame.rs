@@ -57,14 +57,12 @@ impl Ends {
         }
         let packet = SlicedPacket::from_ethernet(frame).ok()?;
         let (from, to): (IpAddr, IpAddr) = match packet.net? {
-            NetSlice::Ipv4(v4) => (
-                v4.header().source_addr().into(),
-                v4.header().destination_addr().into(),
-            ),
-            NetSlice::Ipv6(v6) => (
-                v6.header().source_addr().into(),
-                v6.header().destination_addr().into(),
-            ),
+            NetSlice::Ipv4(v4) => {
+                (v4.header().source_addr().into(), v4.header().destination_addr().into())
+            }
+            NetSlice::Ipv6(v6) => {
+                (v6.header().source_addr().into(), v6.header().destination_addr().into())
+            }
             NetSlice::Arp(_) => return None,
         };
         let TransportSlice::Udp(udp) = packet.transport? else {
@@ -86,21 +84,13 @@ mod tests {
     const BRIDGE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
     fn ends(from: &str) -> Ends {
-        Ends {
-            macs: (MAC, BRIDGE),
-            from: from.parse().unwrap(),
-        }
+        Ends { macs: (MAC, BRIDGE), from: from.parse().unwrap() }
     }
 
     /// Builds a frame that the bridge sends to the port of pod probes.
     fn answer(from: &str, to: &str) -> Vec<u8> {
-        let other = Ends {
-            macs: (BRIDGE, MAC),
-            from: from.parse().unwrap(),
-        };
-        other
-            .frame(to.parse().unwrap(), 8473, 50_000, b"flpr")
-            .unwrap()
+        let other = Ends { macs: (BRIDGE, MAC), from: from.parse().unwrap() };
+        other.frame(to.parse().unwrap(), 8473, 50_000, b"flpr").unwrap()
     }
 
     #[test]
@@ -108,29 +98,17 @@ mod tests {
         for (ours, peer) in [("10.5.1.254", "10.5.2.0"), ("fd00::ffff", "fd00:2::")] {
             let ends = ends(ours);
             let frame = answer(peer, ours);
-            let want = Frame {
-                from: peer.parse().unwrap(),
-                to_port: 50_000,
-                payload: b"flpr",
-            };
+            let want = Frame { from: peer.parse().unwrap(), to_port: 50_000, payload: b"flpr" };
             assert_eq!(ends.read(&frame), Some(want));
-            let sent = ends
-                .frame(peer.parse().unwrap(), 50_000, 8473, b"flpr")
-                .unwrap();
+            let sent = ends.frame(peer.parse().unwrap(), 50_000, 8473, b"flpr").unwrap();
             assert_eq!((&sent[..6], &sent[6..12]), (&BRIDGE.0[..], &MAC.0[..]));
             assert_eq!(ends.read(&sent), None, "its own");
             for length in 0..frame.len() {
                 ends.read(&frame[..length]);
             }
         }
-        assert_eq!(
-            ends("10.5.1.254").read(&answer("10.5.2.0", "10.5.1.7")),
-            None
-        );
-        assert_eq!(
-            ends("10.5.1.254").frame("fd00::1".parse().unwrap(), 1, 2, b""),
-            None
-        );
+        assert_eq!(ends("10.5.1.254").read(&answer("10.5.2.0", "10.5.1.7")), None);
+        assert_eq!(ends("10.5.1.254").frame("fd00::1".parse().unwrap(), 1, 2, b""), None);
     }
 
     proptest! {

@@ -23,18 +23,12 @@ pub(super) struct End {
 
 /// Returns the conclusion of a trace to a peer: the path breaks at the first step that failed.
 pub(super) fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
-    let at = steps
-        .iter()
-        .find(|step| step.outcome == Outcome::Failed)
-        .map(|step| step.name);
+    let at = steps.iter().find(|step| step.outcome == Outcome::Failed).map(|step| step.name);
     let peer = title(&seen.target);
     let (sentence, next) = match at {
         None => (well(seen, steps), Vec::new()),
         Some(StepName::Route) => (
-            format!(
-                "The path breaks here: packets to {} do not use flannel's route.",
-                seen.to
-            ),
+            format!("The path breaks here: packets to {} do not use flannel's route.", seen.to),
             vec![here(format!("ip route get {}", seen.to)), here(doctor())],
         ),
         Some(StepName::Neighbour | StepName::Fdb) => at_neighbour(seen, &peer),
@@ -51,20 +45,13 @@ pub(super) fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
             | StepName::Name
             | StepName::Connection
             | StepName::PodConnection,
-        ) => (
-            "The path breaks at the pod.".to_owned(),
-            vec![there(&peer, doctor())],
-        ),
+        ) => ("The path breaks at the pod.".to_owned(), vec![there(&peer, doctor())]),
     };
     End { at, sentence, next }
 }
 
 fn at_neighbour(seen: &Seen, peer: &str) -> (String, Vec<Next>) {
-    let dev = seen
-        .wanted
-        .neighbour
-        .map(|(dev, ..)| dev.to_string())
-        .unwrap_or_default();
+    let dev = seen.wanted.neighbour.map(|(dev, ..)| dev.to_string()).unwrap_or_default();
     (
         wrong_entries(peer),
         vec![
@@ -76,11 +63,7 @@ fn at_neighbour(seen: &Seen, peer: &str) -> (String, Vec<Next>) {
 }
 
 fn at_tunnel_peer(seen: &Seen, peer: &str) -> (String, Vec<Next>) {
-    let dev = seen
-        .wanted
-        .tunnelled
-        .map(|(dev, ..)| dev.to_string())
-        .unwrap_or_default();
+    let dev = seen.wanted.tunnelled.map(|(dev, ..)| dev.to_string()).unwrap_or_default();
     let is_right = matches!((&seen.tunnelled, seen.wanted.tunnelled), (Some(Ok(Some(found))), Some((.., key))) if found.key == key);
     match is_right {
         true => (
@@ -92,10 +75,9 @@ fn at_tunnel_peer(seen: &Seen, peer: &str) -> (String, Vec<Next>) {
                 here(tcpdump(&device(seen), seen.own.tunnel, seen.target.address)),
             ],
         ),
-        false => (
-            wrong_entries(peer),
-            vec![here(format!("wg show {dev} allowed-ips")), here(doctor())],
-        ),
+        false => {
+            (wrong_entries(peer), vec![here(format!("wg show {dev} allowed-ips")), here(doctor())])
+        }
     }
 }
 
@@ -139,10 +121,7 @@ fn here(command: String) -> Next {
 
 /// Returns a command to run on the peer.
 fn there(peer: &str, command: String) -> Next {
-    Next {
-        on: Some(peer.to_owned()),
-        command,
-    }
+    Next { on: Some(peer.to_owned()), command }
 }
 
 fn doctor() -> String {
@@ -172,23 +151,13 @@ fn source(seen: &Seen) -> Option<IpAddr> {
 }
 
 fn tcpdump(device: &str, tunnel: Option<Encapsulation>, host: IpAddr) -> String {
-    let tunnel = tunnel
-        .map(|tunnel| format!("{} and ", capture(tunnel)))
-        .unwrap_or_default();
-    format!(
-        "tcpdump -c 5 -ni {} {tunnel}host {host}",
-        doctor::shell::word(device)
-    )
+    let tunnel = tunnel.map(|tunnel| format!("{} and ", capture(tunnel))).unwrap_or_default();
+    format!("tcpdump -c 5 -ni {} {tunnel}host {host}", doctor::shell::word(device))
 }
 
 fn well(seen: &Seen, steps: &[Step]) -> String {
     let peer = title(&seen.target);
-    let outcome = |name| {
-        steps
-            .iter()
-            .find(|step| step.name == name)
-            .map(|step| step.outcome)
-    };
+    let outcome = |name| steps.iter().find(|step| step.name == name).map(|step| step.outcome);
     match (outcome(StepName::Pod), outcome(StepName::Overlay)) {
         (Some(Outcome::Ok), _) => {
             format!(
@@ -239,9 +208,8 @@ fn overlay_sentence(seen: &Seen, state: State, peer: &str) -> String {
             format!("The path to {peer} through the overlay loses packets.")
         }
         (State::OneWay, _) => {
-            let from = tunnel
-                .map(|tunnel| format!(" from its {}", named(tunnel)))
-                .unwrap_or_default();
+            let from =
+                tunnel.map(|tunnel| format!(" from its {}", named(tunnel))).unwrap_or_default();
             format!(
                 "The reverse path{from} breaks: {peer} receives this node's probes, but its replies do not arrive."
             )

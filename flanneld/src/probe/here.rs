@@ -32,12 +32,7 @@ fn is_own(local: &Local) -> bool {
 
 /// Returns the steps of the trace; only the first step if the kernel does not send packets for the pod to a bridge.
 pub(super) fn steps(local: &Local) -> Vec<Step> {
-    let step = |name, (outcome, text)| Step {
-        name,
-        outcome,
-        text,
-        questions: Vec::new(),
-    };
+    let step = |name, (outcome, text)| Step { name, outcome, text, questions: Vec::new() };
     if is_own(local) {
         let text = format!("{} is an address of this node itself", local.pod);
         return vec![step(StepName::Bridge, (Outcome::Ok, text))];
@@ -50,18 +45,9 @@ pub(super) fn steps(local: &Local) -> Vec<Step> {
     let absent = neighbour.0 == Outcome::Failed;
     steps.push(step(StepName::Neighbour, neighbour));
     let (found, tally) = match &local.pinged {
-        _ if absent => (
-            (Outcome::NotAsked, "not reached".to_owned()),
-            Tally::default(),
-        ),
-        None => (
-            (Outcome::NotAsked, "not asked".to_owned()),
-            Tally::default(),
-        ),
-        Some(Err(why)) => (
-            (Outcome::NotAsked, format!("not asked: {why}")),
-            Tally::default(),
-        ),
+        _ if absent => ((Outcome::NotAsked, "not reached".to_owned()), Tally::default()),
+        None => ((Outcome::NotAsked, "not asked".to_owned()), Tally::default()),
+        Some(Err(why)) => ((Outcome::NotAsked, format!("not asked: {why}")), Tally::default()),
         Some(Ok(tally)) => (answer(local.pod, *tally), *tally),
     };
     steps.push(Step {
@@ -77,33 +63,21 @@ fn bridge(local: &Local) -> (Outcome, String) {
     match (&local.fate, bridged(local)) {
         (Err(why), _) => (Outcome::NotAsked, format!("not known: {why}")),
         (_, Some(hop)) => {
-            let source = hop
-                .source
-                .map(|source| format!(" from {source}"))
-                .unwrap_or_default();
+            let source = hop.source.map(|source| format!(" from {source}")).unwrap_or_default();
             (Outcome::Ok, format!("{} dev {}{source}", hop.net, hop.dev))
         }
         (Ok(Fate::Sent(hop)), None) => (
             Outcome::Failed,
-            format!(
-                "no bridge has {subnet}: packets to {pod} leave by {}",
-                shown(hop)
-            ),
+            format!("no bridge has {subnet}: packets to {pod} leave by {}", shown(hop)),
         ),
         (Ok(Fate::Dropped(hop)), None) => {
-            let by = hop
-                .as_ref()
-                .map(|hop| format!(" by the route {}", shown(hop)))
-                .unwrap_or_default();
-            (
-                Outcome::Failed,
-                format!("no bridge has {subnet}: packets to {pod} are dropped{by}"),
-            )
+            let by =
+                hop.as_ref().map(|hop| format!(" by the route {}", shown(hop))).unwrap_or_default();
+            (Outcome::Failed, format!("no bridge has {subnet}: packets to {pod} are dropped{by}"))
         }
-        (Ok(Fate::NoRoute), None) => (
-            Outcome::Failed,
-            format!("no bridge has {subnet}: no route leads to {pod}"),
-        ),
+        (Ok(Fate::NoRoute), None) => {
+            (Outcome::Failed, format!("no bridge has {subnet}: no route leads to {pod}"))
+        }
     }
 }
 
@@ -113,28 +87,19 @@ fn neighbour(local: &Local, hop: &Hop) -> (Outcome, String) {
     match &local.neighbour {
         Err(why) => (Outcome::NotAsked, format!("not known: {why}")),
         Ok(Neighbour::Known(mac)) => (Outcome::Ok, format!("{pod} is {mac} on {}", hop.dev)),
-        Ok(Neighbour::Silent) => (
-            Outcome::Failed,
-            format!("no host on {} replies to ARP or NDP for {pod}", hop.dev),
-        ),
-        Ok(Neighbour::Absent) => (
-            Outcome::NotAsked,
-            format!("the kernel has not resolved {pod} on {} yet", hop.dev),
-        ),
+        Ok(Neighbour::Silent) => {
+            (Outcome::Failed, format!("no host on {} replies to ARP or NDP for {pod}", hop.dev))
+        }
+        Ok(Neighbour::Absent) => {
+            (Outcome::NotAsked, format!("the kernel has not resolved {pod} on {} yet", hop.dev))
+        }
     }
 }
 
 /// Returns the conclusion of a trace to a pod of this node.
 pub(super) fn end(local: &Local, steps: &[Step]) -> End {
-    let at = steps
-        .iter()
-        .find(|step| step.outcome == Outcome::Failed)
-        .map(|step| step.name);
-    let is_ok = |name| {
-        steps
-            .iter()
-            .any(|step| step.name == name && step.outcome == Outcome::Ok)
-    };
+    let at = steps.iter().find(|step| step.outcome == Outcome::Failed).map(|step| step.name);
+    let is_ok = |name| steps.iter().any(|step| step.name == name && step.outcome == Outcome::Ok);
     let pod = local.pod;
     let here = |command: String| Next { on: None, command };
     let (sentence, next) = match at {
@@ -143,32 +108,21 @@ pub(super) fn end(local: &Local, steps: &[Step]) -> End {
                 "The path breaks here: no bridge of this node has {}, so no pod runs on this node, or the bridge of the pods lost its address.",
                 local.subnet
             );
-            (
-                text,
-                vec![
-                    here("ip address".to_owned()),
-                    here("flannelctl doctor".to_owned()),
-                ],
-            )
+            (text, vec![here("ip address".to_owned()), here("flannelctl doctor".to_owned())])
         }
         Some(_) => {
-            let dev = bridged(local)
-                .map(|hop| doctor::shell::word(hop.dev.as_str()))
-                .unwrap_or_default();
+            let dev =
+                bridged(local).map(|hop| doctor::shell::word(hop.dev.as_str())).unwrap_or_default();
             let next = vec![
                 here(format!("ip neighbour show dev {dev}")),
                 here(format!("bridge link show master {dev}")),
             ];
-            (
-                format!("The path breaks on this node's bridge: the pod {pod} does not exist."),
-                next,
-            )
+            (format!("The path breaks on this node's bridge: the pod {pod} does not exist."), next)
         }
         None if is_own(local) => (format!("{pod} is this node's own address."), Vec::new()),
-        None if is_ok(StepName::Pod) => (
-            format!("The path works: packets reach the pod {pod} on this node."),
-            Vec::new(),
-        ),
+        None if is_ok(StepName::Pod) => {
+            (format!("The path works: packets reach the pod {pod} on this node."), Vec::new())
+        }
         None if is_ok(StepName::Neighbour) => (
             format!("The pod {pod} exists and does not reply to ping, which is not a fault."),
             Vec::new(),

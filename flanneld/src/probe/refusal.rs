@@ -163,10 +163,9 @@ impl fmt::Display for Refusal {
             ),
             Refusal::Ended(error) => write!(f, "the probe failed: {error}"),
             Refusal::Kernel(error) => write!(f, "cannot query the kernel: {error}"),
-            Refusal::LeaseEnded(subnet) => write!(
-                f,
-                "the lease of {subnet} ended during the probe, or flanneld is stopping"
-            ),
+            Refusal::LeaseEnded(subnet) => {
+                write!(f, "the lease of {subnet} ended during the probe, or flanneld is stopping")
+            }
         }
     }
 }

@@ -179,11 +179,7 @@ impl ProbeReplies {
     /// refusal is equivalent to a reply to a ping.
     fn evidence(&self) -> Evidence {
         let or_refused = |ping: Tally, question: Tally| {
-            if question.refused > 0 {
-                verdict::ProbeResult::Answered
-            } else {
-                ping.result()
-            }
+            if question.refused > 0 { verdict::ProbeResult::Answered } else { ping.result() }
         };
         let full_ping = or_refused(self.full_ping, self.full);
         Evidence {
@@ -216,29 +212,18 @@ impl ProbeReplies {
         } else {
             self.ping.lost()
         };
-        let lost_on_underlay = match (
-            self.underlay.answered,
-            self.underlay_ping.answered,
-            self.underlay.refused,
-        ) {
-            (1.., ..) => self.underlay.lost(),
-            (_, 0, 1..) => 0,
-            _ => self.underlay_ping.lost(),
-        };
+        let lost_on_underlay =
+            match (self.underlay.answered, self.underlay_ping.answered, self.underlay.refused) {
+                (1.., ..) => self.underlay.lost(),
+                (_, 0, 1..) => 0,
+                _ => self.underlay_ping.lost(),
+            };
         let underlay = judge_rounds(&evidence.only_underlay(), lost_on_underlay.into());
         if evidence.other || evidence.asked_through() {
             let overlay = judge_rounds(&evidence, lost.into());
-            Judged {
-                whole: overlay,
-                overlay,
-                underlay,
-            }
+            Judged { whole: overlay, overlay, underlay }
         } else {
-            Judged {
-                whole: underlay,
-                overlay: Verdict::default(),
-                underlay,
-            }
+            Judged { whole: underlay, overlay: Verdict::default(), underlay }
         }
     }
 }
@@ -258,13 +243,7 @@ pub(super) enum Rules {
 
 /// Doctor checks about packets that this node forwards or receives. Unlike the forwarding checks, these checks have one
 /// name for both address families.
-const CHECKS: [&str; 5] = [
-    "rp-filter",
-    "ufw",
-    "firewalld",
-    "forward-policy",
-    "forward-reject",
-];
+const CHECKS: [&str; 5] = ["rp-filter", "ufw", "firewalld", "forward-policy", "forward-reject"];
 
 impl Rules {
     /// Selects the findings about dropped packets in the address family `family` from the doctor's report.

@@ -28,34 +28,24 @@ pub(super) fn steps(seen: &Seen, judged: &Judged) -> Vec<Step> {
 }
 
 fn step(name: StepName, (outcome, text): (Outcome, String)) -> Step {
-    Step {
-        name,
-        outcome,
-        text,
-        questions: Vec::new(),
-    }
+    Step { name, outcome, text, questions: Vec::new() }
 }
 
 fn route(seen: &Seen) -> Step {
     let to = seen.to;
     let wanted = seen.wanted.route.as_ref();
-    let wants = wanted
-        .map(|(_, route)| format!("; the lease needs {}", spec(route)))
-        .unwrap_or_default();
+    let wants =
+        wanted.map(|(_, route)| format!("; the lease needs {}", spec(route))).unwrap_or_default();
     let found = match (&seen.fate, wanted) {
         (Err(why), _) => (Outcome::NotAsked, format!("not known: {why}")),
         (Ok(Fate::NoRoute), _) => (Outcome::Failed, format!("no route leads to {to}{wants}")),
         (Ok(Fate::Dropped(Some(hop))), _) => (
             Outcome::Failed,
-            format!(
-                "packets to {to} are dropped by the route {}{wants}",
-                shown(hop)
-            ),
+            format!("packets to {to} are dropped by the route {}{wants}", shown(hop)),
         ),
-        (Ok(Fate::Dropped(None)), _) => (
-            Outcome::Failed,
-            format!("packets to {to} are dropped by a rule or a route{wants}"),
-        ),
+        (Ok(Fate::Dropped(None)), _) => {
+            (Outcome::Failed, format!("packets to {to} are dropped by a rule or a route{wants}"))
+        }
         (Ok(Fate::Sent(hop)), None) => (
             Outcome::Failed,
             format!(
@@ -75,10 +65,7 @@ fn route(seen: &Seen) -> Step {
                 0 => format!(": there is no route to {net}"),
                 _ => String::new(),
             };
-            (
-                Outcome::Failed,
-                format!("packets to {to} leave by {}{why}{wants}", shown(hop)),
-            )
+            (Outcome::Failed, format!("packets to {to} leave by {}{why}{wants}", shown(hop)))
         }
     };
     step(StepName::Route, found)
@@ -91,14 +78,12 @@ fn neighbour(seen: &Seen) -> Option<Step> {
         Ok(Neighbour::Known(known)) if *known == mac => {
             (Outcome::Ok, format!("{ip} is {mac}, as leased"))
         }
-        Ok(Neighbour::Known(other)) => (
-            Outcome::Failed,
-            format!("{ip} is {other} on {dev}; the lease has {mac}"),
-        ),
-        Ok(Neighbour::Silent | Neighbour::Absent) => (
-            Outcome::Failed,
-            format!("{ip} is unknown on {dev}; the lease has {mac}"),
-        ),
+        Ok(Neighbour::Known(other)) => {
+            (Outcome::Failed, format!("{ip} is {other} on {dev}; the lease has {mac}"))
+        }
+        Ok(Neighbour::Silent | Neighbour::Absent) => {
+            (Outcome::Failed, format!("{ip} is unknown on {dev}; the lease has {mac}"))
+        }
     };
     Some(step(StepName::Neighbour, found))
 }
@@ -110,14 +95,12 @@ fn fdb(seen: &Seen) -> Option<Step> {
         Ok(Some(known)) if *known == ip => {
             (Outcome::Ok, format!("{mac} is behind {ip}, as leased"))
         }
-        Ok(Some(other)) => (
-            Outcome::Failed,
-            format!("{mac} is behind {other} on {dev}; the lease has {ip}"),
-        ),
-        Ok(None) => (
-            Outcome::Failed,
-            format!("{mac} is unknown on {dev}; the lease has it behind {ip}"),
-        ),
+        Ok(Some(other)) => {
+            (Outcome::Failed, format!("{mac} is behind {other} on {dev}; the lease has {ip}"))
+        }
+        Ok(None) => {
+            (Outcome::Failed, format!("{mac} is unknown on {dev}; the lease has it behind {ip}"))
+        }
     };
     Some(step(StepName::Fdb, found))
 }
@@ -134,10 +117,7 @@ fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
         ),
         Ok(Some(other)) if other.key != key => (
             Outcome::Failed,
-            format!(
-                "{net} belongs to {} on {dev}; the lease has {key}",
-                other.key
-            ),
+            format!("{net} belongs to {} on {dev}; the lease has {key}", other.key),
         ),
         Ok(Some(found)) => {
             let endpoint = found.endpoint.map_or_else(
@@ -179,14 +159,9 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
     let found = match &seen.underlay {
         Ok(Fate::NoRoute) if !works => (Outcome::Failed, format!("no route leads to {place}")),
         Ok(Fate::Dropped(hop)) if !works => {
-            let by = hop
-                .as_ref()
-                .map(|hop| format!(" by the route {}", shown(hop)))
-                .unwrap_or_default();
-            (
-                Outcome::Failed,
-                format!("packets to {place} are dropped{by}"),
-            )
+            let by =
+                hop.as_ref().map(|hop| format!(" by the route {}", shown(hop))).unwrap_or_default();
+            (Outcome::Failed, format!("packets to {place} are dropped{by}"))
         }
         _ if !verdict.state.passes() && works && asked.asked + ping.asked > 0 => (
             Outcome::NotAsked,
@@ -199,11 +174,7 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
                 _ if asked.asked + ping.asked == 0 => {
                     format!(
                         "{place}: not probed{}",
-                        replies
-                            .silenced
-                            .as_ref()
-                            .map(|why| format!(": {why}"))
-                            .unwrap_or_default()
+                        replies.silenced.as_ref().map(|why| format!(": {why}")).unwrap_or_default()
                     )
                 }
                 state if !state.passes() && ping.asked == 0 => {
@@ -232,10 +203,7 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
             (outcome(verdict), text)
         }
     };
-    Step {
-        questions: questions(&kinds),
-        ..step(StepName::Underlay, found)
-    }
+    Step { questions: questions(&kinds), ..step(StepName::Underlay, found) }
 }
 
 /// Returns the text that explains why the peer replies only to pings.
@@ -256,30 +224,18 @@ fn rules(seen: &Seen) -> Step {
                 .map(|tunnel| {
                     format!(
                         "no rule blocks {}; ",
-                        tunnel
-                            .port()
-                            .map_or_else(|| named(tunnel), |port| format!("UDP {port}"))
+                        tunnel.port().map_or_else(|| named(tunnel), |port| format!("UDP {port}"))
                     )
                 })
                 .unwrap_or_default();
-            (
-                Outcome::Ok,
-                format!("{port}FORWARD lets {} pass", seen.own.network),
-            )
+            (Outcome::Ok, format!("{port}FORWARD lets {} pass", seen.own.network))
         }
         Rules::Broken(findings) => (
             Outcome::Failed,
-            findings
-                .iter()
-                .map(|finding| finding.what.as_str())
-                .collect::<Vec<_>>()
-                .join("; "),
+            findings.iter().map(|finding| finding.what.as_str()).collect::<Vec<_>>().join("; "),
         ),
         Rules::Unknown(check) => (Outcome::NotAsked, format!("unknown: {}", check.why)),
-        Rules::NotLooked => (
-            Outcome::NotAsked,
-            "unknown: no check has run yet".to_owned(),
-        ),
+        Rules::NotLooked => (Outcome::NotAsked, "unknown: no check has run yet".to_owned()),
     };
     step(StepName::Rules, found)
 }
@@ -295,10 +251,7 @@ fn overlay(seen: &Seen, verdict: Verdict) -> Step {
     ];
     Step {
         questions: questions(&kinds),
-        ..step(
-            StepName::Overlay,
-            (outcome(verdict), through(seen, verdict)),
-        )
+        ..step(StepName::Overlay, (outcome(verdict), through(seen, verdict)))
     }
 }
 
@@ -311,10 +264,7 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
     match verdict.state {
         State::WrongNode => {
             let other = replies.answered_by.as_deref().unwrap_or_default();
-            format!(
-                "{} replies instead of {peer}",
-                types::printable::value(other)
-            )
+            format!("{} replies instead of {peer}", types::printable::value(other))
         }
         State::Unknown if !replies.asked_through() => match &replies.silenced {
             Some(why) => format!("not asked: {why}"),
@@ -331,11 +281,7 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
             seen.own.probes
         ),
         State::OneWay | State::OverlayCut | State::CutOff => {
-            format!(
-                "{} replied, not even to ping{}",
-                count(asked),
-                peer_report(seen)
-            )
+            format!("{} replied, not even to ping{}", count(asked), peer_report(seen))
         }
         State::Well | State::Slow | State::LosesSome | State::SmallMtu if !verdict.ping_only => {
             format!(
@@ -348,10 +294,9 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
         }
         State::Well | State::Slow | State::LosesSome | State::SmallMtu => {
             match ping.answered + replies.full_ping.answered {
-                0 => format!(
-                    "{peer} refuses UDP {}, so packets get there and back",
-                    seen.own.probes
-                ),
+                0 => {
+                    format!("{peer} refuses UDP {}, so packets get there and back", seen.own.probes)
+                }
                 _ => {
                     let long = if replies.full_ping.asked > 0 {
                         format!(", {} of {mtu} bytes", count(replies.full_ping))
@@ -397,16 +342,10 @@ fn pod(seen: &Seen) -> Option<Step> {
     let pod = seen.pod?;
     let (found, tally) = match &seen.pinged {
         None => (
-            (
-                Outcome::NotAsked,
-                "not probed: no reply arrived over the overlay".to_owned(),
-            ),
+            (Outcome::NotAsked, "not probed: no reply arrived over the overlay".to_owned()),
             Tally::default(),
         ),
-        Some(Err(why)) => (
-            (Outcome::NotAsked, format!("not asked: {why}")),
-            Tally::default(),
-        ),
+        Some(Err(why)) => ((Outcome::NotAsked, format!("not asked: {why}")), Tally::default()),
         Some(Ok(tally)) => (answer(pod, *tally), *tally),
     };
     Some(Step {
@@ -418,14 +357,7 @@ fn pod(seen: &Seen) -> Option<Step> {
 /// Evaluates the pings to a pod. Missing replies do not prove a fault, because a pod may block ping.
 pub(super) fn answer(pod: std::net::IpAddr, tally: Tally) -> (Outcome, String) {
     if tally.answered > 0 {
-        (
-            Outcome::Ok,
-            format!(
-                "{pod}: {} pings answered{}",
-                count(tally),
-                rtt(tally.rtt_us)
-            ),
-        )
+        (Outcome::Ok, format!("{pod}: {} pings answered{}", count(tally), rtt(tally.rtt_us)))
     } else {
         (
             Outcome::NotAsked,

@@ -53,11 +53,8 @@ pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refu
     if let Ok(net) = asked.parse::<IpNet>() {
         return by_subnet(asked, net, around);
     }
-    let named: Vec<&Target> = around
-        .targets
-        .iter()
-        .filter(|target| target.name.as_deref() == Some(asked))
-        .collect();
+    let named: Vec<&Target> =
+        around.targets.iter().filter(|target| target.name.as_deref() == Some(asked)).collect();
     // A node has one target per family, and exactly one of them is primary.
     let nodes: Vec<&&Target> = named.iter().filter(|target| target.primary).collect();
     match (nodes.as_slice(), named.first()) {
@@ -76,22 +73,12 @@ pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refu
 
 fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
     if let Some(target) = around.targets.iter().find(|target| target.address == ip) {
-        return Ok(ProbeTarget::Peer {
-            target: target.clone(),
-            pod: None,
-        });
+        return Ok(ProbeTarget::Peer { target: target.clone(), pod: None });
     }
-    if let Some(target) = around
-        .targets
-        .iter()
-        .find(|target| target.subnet.contains(&ip))
-    {
+    if let Some(target) = around.targets.iter().find(|target| target.subnet.contains(&ip)) {
         // The addresses of the device and the bridge belong to the node itself, not to a pod.
         let pod = Some(ip).filter(|ip| !target.overlay_addresses().contains(ip));
-        return Ok(ProbeTarget::Peer {
-            target: target.clone(),
-            pod,
-        });
+        return Ok(ProbeTarget::Peer { target: target.clone(), pod });
     }
     if let Some(subnet) = around.own.nets().find(|subnet| subnet.contains(&ip)) {
         return Ok(ProbeTarget::Here { pod: ip, subnet });
@@ -103,15 +90,8 @@ fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarge
 }
 
 fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
-    if let Some(target) = around
-        .targets
-        .iter()
-        .find(|target| target.subnet == net.trunc())
-    {
-        return Ok(ProbeTarget::Peer {
-            target: target.clone(),
-            pod: None,
-        });
+    if let Some(target) = around.targets.iter().find(|target| target.subnet == net.trunc()) {
+        return Ok(ProbeTarget::Peer { target: target.clone(), pod: None });
     }
     if around.own.nets().any(|own| own == net.trunc()) {
         return Err(this_node(asked));
@@ -123,9 +103,7 @@ fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<ProbeTarget
 }
 
 fn this_node(asked: &str) -> Refusal {
-    Refusal::Itself {
-        asked: asked.to_owned(),
-    }
+    Refusal::Itself { asked: asked.to_owned() }
 }
 
 fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Refusal {
@@ -137,17 +115,9 @@ fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Refusal {
             .any(|part| net.is_some_and(|net| part.contains(&net)))
     };
     if let Some((lease, why)) = around.unused.iter().find(|(lease, _)| holds(lease)) {
-        return Refusal::Unused {
-            asked,
-            lease: lease.clone(),
-            why: why.clone(),
-        };
+        return Refusal::Unused { asked, lease: lease.clone(), why: why.clone() };
     }
-    let nodes: Vec<&Target> = around
-        .targets
-        .iter()
-        .filter(|target| target.primary)
-        .collect();
+    let nodes: Vec<&Target> = around.targets.iter().filter(|target| target.primary).collect();
     if nodes.is_empty() {
         return Refusal::NoPeers { asked };
     }
@@ -203,22 +173,15 @@ mod tests {
         ];
         let around = Around {
             targets: &targets,
-            own: &Dual::Both(
-                "10.244.1.0/24".parse().unwrap(),
-                "fd00:1::/64".parse().unwrap(),
-            ),
+            own: &Dual::Both("10.244.1.0/24".parse().unwrap(), "fd00:1::/64".parse().unwrap()),
             names: &["node-1".to_owned()],
             local: &["192.0.2.1".parse().unwrap()],
-            unused: &[(
-                "10.244.9.0/24".to_owned(),
-                "it has the address of\nnode-2".to_owned(),
-            )],
+            unused: &[("10.244.9.0/24".to_owned(), "it has the address of\nnode-2".to_owned())],
         };
         find(asked, &around).map(|target| match target {
-            ProbeTarget::Peer { target, pod } => (
-                target.subnet.to_string(),
-                pod.map(|pod| pod.to_string()).unwrap_or_default(),
-            ),
+            ProbeTarget::Peer { target, pod } => {
+                (target.subnet.to_string(), pod.map(|pod| pod.to_string()).unwrap_or_default())
+            }
             ProbeTarget::Here { pod, subnet } => (format!("here {subnet}"), pod.to_string()),
         })
     }
@@ -242,11 +205,7 @@ mod tests {
             ("10.244.1.7", "here 10.244.1.0/24", "10.244.1.7"),
             ("fd00:1::7", "here fd00:1::/64", "fd00:1::7"),
         ] {
-            assert_eq!(
-                found(asked).unwrap(),
-                (subnet.to_owned(), pod.to_owned()),
-                "{asked}"
-            );
+            assert_eq!(found(asked).unwrap(), (subnet.to_owned(), pod.to_owned()), "{asked}");
         }
     }
 
@@ -269,10 +228,7 @@ mod tests {
             assert!(refusal.is_final());
             let error = refusal.to_string();
             assert!(error.contains(text), "{asked}: {error}");
-            assert!(
-                !error.contains(['\n', '\u{1b}', '\u{7}']),
-                "{asked}: {error:?}"
-            );
+            assert!(!error.contains(['\n', '\u{1b}', '\u{7}']), "{asked}: {error:?}");
         }
         let alone = Around {
             targets: &[],
@@ -282,10 +238,7 @@ mod tests {
             unused: &[],
         };
         assert!(
-            find("node-2", &alone)
-                .unwrap_err()
-                .to_string()
-                .contains("no other node has a lease")
+            find("node-2", &alone).unwrap_err().to_string().contains("no other node has a lease")
         );
     }
 }

@@ -54,28 +54,15 @@ fn hop(net: &str, via: Option<&str>, device: &str) -> Hop {
 }
 
 fn all(rtt_us: u32) -> Tally {
-    Tally {
-        asked: 5,
-        answered: 5,
-        refused: 0,
-        rtt_us: Some(rtt_us),
-    }
+    Tally { asked: 5, answered: 5, refused: 0, rtt_us: Some(rtt_us) }
 }
 
 fn none() -> Tally {
-    Tally {
-        asked: 5,
-        ..Tally::default()
-    }
+    Tally { asked: 5, ..Tally::default() }
 }
 
 fn some(answered: u8) -> Tally {
-    Tally {
-        asked: 5,
-        answered,
-        refused: 0,
-        rtt_us: Some(500),
-    }
+    Tally { asked: 5, answered, refused: 0, rtt_us: Some(500) }
 }
 
 /// Returns the facts about a working vxlan path to a pod.
@@ -93,10 +80,7 @@ fn well() -> Seen {
     let wanted = Wanted::of(&[
         (Key::Fdb(dev("flannel.1"), MAC), Value::Fdb(address)),
         (Key::Neighbor(dev("flannel.1"), via), Value::Neighbor(MAC)),
-        (
-            Key::Route("10.244.3.0/24".parse().unwrap(), 0),
-            Value::Route(route),
-        ),
+        (Key::Route("10.244.3.0/24".parse().unwrap(), 0), Value::Route(route)),
     ]);
     Seen {
         target: Target {
@@ -135,12 +119,7 @@ fn well() -> Seen {
             ..ProbeReplies::default()
         },
         rules: Rules::Clear,
-        pinged: Some(Ok(Tally {
-            asked: 3,
-            answered: 3,
-            refused: 0,
-            rtt_us: Some(600),
-        })),
+        pinged: Some(Ok(Tally { asked: 3, answered: 3, refused: 0, rtt_us: Some(600) })),
         own: Own {
             network: "10.244.0.0/16".parse().unwrap(),
             backend: Some("vxlan"),
@@ -156,12 +135,8 @@ fn well() -> Seen {
 /// Returns the facts about a path on which no reply arrives over the overlay.
 fn cut() -> Seen {
     let mut seen = well();
-    (
-        seen.replies.small,
-        seen.replies.full,
-        seen.replies.ping,
-        seen.replies.full_ping,
-    ) = (none(), none(), none(), none());
+    (seen.replies.small, seen.replies.full, seen.replies.ping, seen.replies.full_ping) =
+        (none(), none(), none(), none());
     (seen.replies.hears_us, seen.pinged) = (Some(183_000), None);
     seen
 }
@@ -177,10 +152,8 @@ fn host_gw(overlay: bool) -> Seen {
         scope: 0,
         protocol: 241,
     };
-    seen.wanted = Wanted {
-        route: Some(("10.244.3.0/24".parse().unwrap(), route)),
-        ..Wanted::default()
-    };
+    seen.wanted =
+        Wanted { route: Some(("10.244.3.0/24".parse().unwrap(), route)), ..Wanted::default() };
     (seen.neighbour, seen.fdb, seen.own.tunnel) = (None, None, None);
     seen.own.backend = Some("host-gw");
     seen.fate = Ok(Fate::Sent(hop("10.244.3.0/24", Some("192.0.2.3"), "eth1")));
@@ -201,15 +174,9 @@ const KEY: PublicKey = PublicKey([7; 32]);
 /// Returns the facts about a WireGuard path. The node sends only pings over the underlay.
 fn wireguard(handshake: Option<u64>) -> Seen {
     let mut seen = well();
-    let (net, network) = (
-        "10.244.3.0/24".parse().unwrap(),
-        "10.244.0.0/16".parse().unwrap(),
-    );
-    seen.wanted = Wanted::of(&[(
-        Key::AllowedIp(dev("flannel-wg"), net),
-        Value::AllowedIp(KEY),
-    )])
-    .in_network(network);
+    let (net, network) = ("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+    seen.wanted = Wanted::of(&[(Key::AllowedIp(dev("flannel-wg"), net), Value::AllowedIp(KEY))])
+        .in_network(network);
     (seen.neighbour, seen.fdb, seen.own.tunnel) = (None, None, Some(Encapsulation::udp(51820)));
     let endpoint = "192.0.2.3:51820".parse().ok();
     seen.tunnelled = Some(Ok(Some(PeerStatus {
@@ -217,10 +184,7 @@ fn wireguard(handshake: Option<u64>) -> Seen {
         endpoint,
         handshake: handshake.map(Duration::from_secs),
     })));
-    seen.fate = Ok(Fate::Sent(Hop {
-        protocol: 241,
-        ..hop("10.244.0.0/16", None, "flannel-wg")
-    }));
+    seen.fate = Ok(Fate::Sent(Hop { protocol: 241, ..hop("10.244.0.0/16", None, "flannel-wg") }));
     (seen.replies.underlay, seen.replies.hears_us_on_underlay) = (Tally::default(), None);
     if handshake.is_none() {
         let replies = &mut seen.replies;
@@ -246,14 +210,7 @@ fn signs(steps: &[Step]) -> String {
 }
 
 /// A test case: its name, the facts about a path, the signs of the steps, and parts of the expected texts.
-type Case = (
-    &'static str,
-    Seen,
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static str,
-);
+type Case = (&'static str, Seen, &'static str, &'static str, &'static str, &'static str);
 
 /// Returns the facts of [`well`], the working path, after `change`.
 fn with(change: fn(&mut Seen)) -> Seen {
@@ -306,11 +263,8 @@ fn tunnel_cases() -> Vec<Case> {
         (
             "all silent",
             cut_with(|seen| {
-                (
-                    seen.replies.underlay,
-                    seen.replies.underlay_ping,
-                    seen.replies.hears_us,
-                ) = (none(), none(), None);
+                (seen.replies.underlay, seen.replies.underlay_ping, seen.replies.hears_us) =
+                    (none(), none(), None);
             }),
             "+++x+x-",
             "0 of 5",
@@ -341,11 +295,7 @@ fn route_cases() -> Vec<Case> {
         (
             "another route",
             with(|seen| {
-                seen.fate = Ok(Fate::Sent(hop(
-                    "10.244.3.0/25",
-                    Some("192.0.2.254"),
-                    "eth0",
-                )));
+                seen.fate = Ok(Fate::Sent(hop("10.244.3.0/25", Some("192.0.2.254"), "eth0")));
             }),
             "x++++++",
             "via 192.0.2.254 dev eth0",
@@ -355,10 +305,8 @@ fn route_cases() -> Vec<Case> {
         (
             "a rule",
             with(|seen| {
-                seen.fate = Ok(Fate::Sent(Hop {
-                    table: 100,
-                    ..hop("10.244.0.0/16", None, "eth0")
-                }));
+                seen.fate =
+                    Ok(Fate::Sent(Hop { table: 100, ..hop("10.244.0.0/16", None, "eth0") }));
             }),
             "x++++++",
             "table 100",
@@ -484,11 +432,8 @@ fn loss_cases() -> Vec<Case> {
         (
             "large pings",
             with(|seen| {
-                (
-                    seen.replies.small,
-                    seen.replies.full,
-                    seen.replies.full_ping,
-                ) = (none(), none(), none());
+                (seen.replies.small, seen.replies.full, seen.replies.full_ping) =
+                    (none(), none(), none());
             }),
             "+++++x+",
             "0 of 5 of 1450 bytes",
@@ -514,11 +459,8 @@ fn loss_cases() -> Vec<Case> {
         (
             "another node",
             with(|seen| {
-                (
-                    seen.replies.small,
-                    seen.replies.full,
-                    seen.replies.answered_by,
-                ) = (none(), none(), Some("node-9\n".to_owned()));
+                (seen.replies.small, seen.replies.full, seen.replies.answered_by) =
+                    (none(), none(), Some("node-9\n".to_owned()));
             }),
             "+++++x+",
             "node-9\\n",
@@ -578,14 +520,7 @@ fn working_cases() -> Vec<Case> {
             "no fault",
             "",
         ),
-        (
-            "no pod",
-            with(|seen| seen.pod = None),
-            "++++++",
-            "",
-            "including large packets",
-            "",
-        ),
+        ("no pod", with(|seen| seen.pod = None), "++++++", "", "including large packets", ""),
         (
             "a silent pod",
             with(|seen| seen.pinged = Some(Ok(none()))),
@@ -594,14 +529,7 @@ fn working_cases() -> Vec<Case> {
             "unknown whether 10.244.3.7",
             "",
         ),
-        (
-            "one loss",
-            with(|seen| seen.replies.full = some(4)),
-            "+++++++",
-            "",
-            "The path works",
-            "",
-        ),
+        ("one loss", with(|seen| seen.replies.full = some(4)), "+++++++", "", "The path works", ""),
         (
             "Go flannel",
             with(|seen| {
@@ -631,17 +559,11 @@ fn unanswered_cases() -> Vec<Case> {
         (
             "a port that is refused",
             with(|seen| {
-                let refused = Tally {
-                    refused: 5,
-                    ..none()
-                };
+                let refused = Tally { refused: 5, ..none() };
                 (seen.replies.small, seen.replies.full, seen.replies.underlay) =
                     (refused, refused, refused);
-                (
-                    seen.replies.ping,
-                    seen.replies.full_ping,
-                    seen.replies.underlay_ping,
-                ) = (none(), none(), none());
+                (seen.replies.ping, seen.replies.full_ping, seen.replies.underlay_ping) =
+                    (none(), none(), none());
             }),
             "+++++++",
             "",
@@ -652,13 +574,8 @@ fn unanswered_cases() -> Vec<Case> {
             "neither ping nor the port",
             cut_with(|seen| {
                 let h = &mut seen.replies;
-                (h.underlay, h.ping, h.full_ping, h.underlay_ping, h.hears_us) = (
-                    none(),
-                    Tally::default(),
-                    Tally::default(),
-                    Tally::default(),
-                    None,
-                );
+                (h.underlay, h.ping, h.full_ping, h.underlay_ping, h.hears_us) =
+                    (none(), Tally::default(), Tally::default(), Tally::default(), None);
             }),
             "+++-+--",
             "",
@@ -702,20 +619,11 @@ fn unanswered_cases() -> Vec<Case> {
 
 /// Returns cases of a whole path and of WireGuard paths.
 fn wireguard_cases() -> Vec<Case> {
-    let with_peer = |peer| Seen {
-        tunnelled: Some(Ok(peer)),
-        ..wireguard(None)
-    };
-    let other = PeerStatus {
-        key: PublicKey([8; 32]),
-        endpoint: None,
-        handshake: Some(Duration::ZERO),
-    };
+    let with_peer = |peer| Seen { tunnelled: Some(Ok(peer)), ..wireguard(None) };
+    let other =
+        PeerStatus { key: PublicKey([8; 32]), endpoint: None, handshake: Some(Duration::ZERO) };
     // The blackhole of the whole network drops the packets.
-    let blackhole = Hop {
-        kind: RouteKind::Blackhole,
-        ..hop("10.244.0.0/16", None, "")
-    };
+    let blackhole = Hop { kind: RouteKind::Blackhole, ..hop("10.244.0.0/16", None, "") };
     vec![
         (
             "vxlan",
@@ -725,14 +633,7 @@ fn wireguard_cases() -> Vec<Case> {
             "The path works: packets reach the pod 10.244.3.7 on node-3",
             "",
         ),
-        (
-            "a peer with a handshake",
-            wireguard(Some(31)),
-            "++++++",
-            "",
-            "The path works",
-            "",
-        ),
+        ("a peer with a handshake", wireguard(Some(31)), "++++++", "", "The path works", ""),
         (
             "no handshake",
             wireguard(None),
@@ -759,10 +660,7 @@ fn wireguard_cases() -> Vec<Case> {
         ),
         (
             "no device",
-            Seen {
-                fate: Ok(Fate::Dropped(Some(blackhole))),
-                ..wireguard(None)
-            },
+            Seen { fate: Ok(Fate::Dropped(Some(blackhole))), ..wireguard(None) },
             "xx++x-",
             "needs dev flannel-wg",
             "",
@@ -795,11 +693,7 @@ fn path_ends_at_the_step_of_the_fault() {
         match wanted.find('x') {
             Some(place) => {
                 assert_eq!(end.at, Some(steps[place].name), "{what}");
-                assert!(
-                    steps[place].text.contains(text),
-                    "{what}: {}",
-                    steps[place].text
-                );
+                assert!(steps[place].text.contains(text), "{what}: {}", steps[place].text);
                 assert!(
                     commands.iter().any(|line| line.starts_with(command)),
                     "{what}: {commands:#?}"
@@ -810,9 +704,7 @@ fn path_ends_at_the_step_of_the_fault() {
         let whole = format!("{steps:?}{end:?}");
         assert!(
             !whole.contains('\u{1b}')
-                && steps
-                    .iter()
-                    .all(|step| !step.text.contains('\n') && !step.text.is_empty()),
+                && steps.iter().all(|step| !step.text.contains('\n') && !step.text.is_empty()),
             "{what}: {whole}"
         );
     }
@@ -820,10 +712,8 @@ fn path_ends_at_the_step_of_the_fault() {
 
 #[test]
 fn verdict_of_a_trace_is_that_of_the_prober() {
-    let verdicts: BTreeMap<&str, Verdict> = cases()
-        .into_iter()
-        .map(|(what, seen, ..)| (what, seen.replies.judged().whole))
-        .collect();
+    let verdicts: BTreeMap<&str, Verdict> =
+        cases().into_iter().map(|(what, seen, ..)| (what, seen.replies.judged().whole)).collect();
     for (what, verdict) in [
         ("one loss", Verdict::of(State::Well)),
         ("losses", Verdict::of(State::LosesSome)),
@@ -848,9 +738,7 @@ fn route_step_fails_when_no_route_is_wanted() {
     let steps = steps::steps(&seen, &seen.replies.judged());
     assert!(
         steps[0].outcome == Outcome::Failed
-            && steps[0]
-                .text
-                .contains("this node needs no route to 10.244.3.0/24"),
+            && steps[0].text.contains("this node needs no route to 10.244.3.0/24"),
         "{steps:#?}"
     );
     assert!(
@@ -876,10 +764,7 @@ fn report(findings: &[(&str, Option<Family>, Severity)], unknown: &[&str]) -> Re
             .collect(),
         unknown: unknown
             .iter()
-            .map(|check| Unknown {
-                check: (*check).to_owned(),
-                why: "no nft".to_owned(),
-            })
+            .map(|check| Unknown { check: (*check).to_owned(), why: "no nft".to_owned() })
             .collect(),
     }
 }
@@ -906,11 +791,7 @@ fn rules_are_broken_by_findings_of_their_family() {
         (&[("forward-policy", v4, Broken)], &["forward-policy"], &[]),
         (&[("forward-reject", v6, Broken)], &[], &["forward-reject"]),
         (&[("forward-policy", v6, Broken)], &[], &["forward-policy"]),
-        (
-            &[("firewalld", None, Broken)],
-            &["firewalld"],
-            &["firewalld"],
-        ),
+        (&[("firewalld", None, Broken)], &["firewalld"], &["firewalld"]),
         (&[("ip-forward", None, Broken)], &["ip-forward"], &[]),
         (&both, &[], &["ipv6-forwarding", "ufw"]),
     ] {
@@ -933,13 +814,7 @@ fn rules_are_unknown_when_a_check_of_them_failed() {
 }
 
 /// A test case for a pod of this node: its name, the facts, the signs of the steps, and parts of the expected texts.
-type LocalCase = (
-    &'static str,
-    Local,
-    &'static str,
-    &'static str,
-    &'static str,
-);
+type LocalCase = (&'static str, Local, &'static str, &'static str, &'static str);
 
 fn local_cases() -> Vec<LocalCase> {
     let local = |fate, neighbour, pinged| Local {
@@ -949,18 +824,9 @@ fn local_cases() -> Vec<LocalCase> {
         neighbour: Ok(neighbour),
         pinged: Some(Ok(pinged)),
     };
-    let bridge = || {
-        Fate::Sent(Hop {
-            source: Some(ip("10.244.1.1")),
-            ..hop("10.244.1.0/24", None, "cni0")
-        })
-    };
-    let own = || {
-        Fate::Sent(Hop {
-            kind: RouteKind::Other(2),
-            ..hop("10.244.1.7/32", None, "lo")
-        })
-    };
+    let bridge =
+        || Fate::Sent(Hop { source: Some(ip("10.244.1.1")), ..hop("10.244.1.0/24", None, "cni0") });
+    let own = || Fate::Sent(Hop { kind: RouteKind::Other(2), ..hop("10.244.1.7/32", None, "lo") });
     let away = || Fate::Sent(hop("0.0.0.0/0", Some("192.0.2.254"), "eth0"));
     vec![
         (
@@ -977,20 +843,8 @@ fn local_cases() -> Vec<LocalCase> {
             "dev cni0",
             "does not reply",
         ),
-        (
-            "no pod",
-            local(bridge(), Neighbour::Silent, none()),
-            "+x-",
-            "dev cni0",
-            "does not exist",
-        ),
-        (
-            "nobody asked",
-            local(bridge(), Neighbour::Absent, none()),
-            "+--",
-            "dev cni0",
-            "no fault",
-        ),
+        ("no pod", local(bridge(), Neighbour::Silent, none()), "+x-", "dev cni0", "does not exist"),
+        ("nobody asked", local(bridge(), Neighbour::Absent, none()), "+--", "dev cni0", "no fault"),
         (
             "no bridge",
             local(away(), Neighbour::Absent, none()),
@@ -998,20 +852,8 @@ fn local_cases() -> Vec<LocalCase> {
             "default via 192.0.2.254",
             "no bridge",
         ),
-        (
-            "no route",
-            local(Fate::NoRoute, Neighbour::Absent, none()),
-            "x",
-            "no route",
-            "no bridge",
-        ),
-        (
-            "an own address",
-            local(own(), Neighbour::Absent, none()),
-            "+",
-            "itself",
-            "own address",
-        ),
+        ("no route", local(Fate::NoRoute, Neighbour::Absent, none()), "x", "no route", "no bridge"),
+        ("an own address", local(own(), Neighbour::Absent, none()), "+", "itself", "own address"),
     ]
 }
 
@@ -1024,11 +866,6 @@ fn local_pod_is_probed_over_its_bridge() {
         assert!(steps[0].text.contains(text), "{what}: {steps:#?}");
         assert!(end.sentence.contains(sentence), "{what}: {}", end.sentence);
         assert_eq!(end.at.is_some(), wanted.contains('x'), "{what}");
-        assert_eq!(
-            end.next.is_empty(),
-            end.at.is_none(),
-            "{what}: {:?}",
-            end.next
-        );
+        assert_eq!(end.next.is_empty(), end.at.is_none(), "{what}: {:?}", end.next);
     }
 }

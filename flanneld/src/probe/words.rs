@@ -16,8 +16,7 @@ const LOCAL: u32 = 255;
 
 /// Formats a round-trip time.
 pub(super) fn rtt(us: Option<u32>) -> String {
-    us.map(|us| format!(", {:.2} ms", f64::from(us) / 1000.0))
-        .unwrap_or_default()
+    us.map(|us| format!(", {:.2} ms", f64::from(us) / 1000.0)).unwrap_or_default()
 }
 
 /// Formats the number of replies and the number of probes: `5 of 5`.
@@ -40,15 +39,8 @@ pub(super) fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
 
 /// Formats a route that the lease requires: `via 10.244.3.0 dev flannel.1 onlink`.
 pub(super) fn spec(route: &RouteSpec) -> String {
-    let via = route
-        .via
-        .map(|via| format!("via {via} "))
-        .unwrap_or_default();
-    format!(
-        "{via}dev {}{}",
-        route.dev,
-        if route.onlink { " onlink" } else { "" }
-    )
+    let via = route.via.map(|via| format!("via {via} ")).unwrap_or_default();
+    format!("{via}dev {}{}", route.dev, if route.onlink { " onlink" } else { "" })
 }
 
 /// Formats a route as `ip route` prints it.
@@ -59,28 +51,16 @@ pub(super) fn route(hop: &Hop) -> String {
         PROHIBIT => "prohibit ",
         _ => "",
     };
-    let net = if hop.net.prefix_len() == 0 {
-        "default".to_owned()
-    } else {
-        hop.net.to_string()
-    };
+    let net = if hop.net.prefix_len() == 0 { "default".to_owned() } else { hop.net.to_string() };
     let via = hop.via.map(|via| format!(" via {via}")).unwrap_or_default();
     let nowhere = !kind.is_empty() || hop.dev.as_str().is_empty();
-    let dev = if nowhere {
-        String::new()
-    } else {
-        format!(" dev {}", hop.dev)
-    };
+    let dev = if nowhere { String::new() } else { format!(" dev {}", hop.dev) };
     let table = if matches!(hop.table, 0 | MAIN | LOCAL) {
         String::new()
     } else {
         format!(" table {}", hop.table)
     };
-    let metric = if hop.metric == 0 {
-        String::new()
-    } else {
-        format!(" metric {}", hop.metric)
-    };
+    let metric = if hop.metric == 0 { String::new() } else { format!(" metric {}", hop.metric) };
     format!(
         "{kind}{net}{via}{dev}{table} proto {}{metric}",
         Protocols::default().name(hop.protocol)
@@ -96,10 +76,7 @@ pub(super) fn by_rule(hop: &Hop) -> bool {
 pub(super) fn place(to: IpAddr, fate: &Result<Fate, KernelError>) -> String {
     match fate {
         Ok(Fate::Sent(hop)) => {
-            let source = hop
-                .source
-                .map(|source| format!(" from {source}"))
-                .unwrap_or_default();
+            let source = hop.source.map(|source| format!(" from {source}")).unwrap_or_default();
             format!("{to} by {}{source}", hop.dev)
         }
         _ => to.to_string(),

@@ -17,14 +17,8 @@ fn plain() -> SubnetEnv {
 /// Returns dual-stack contents of subnet.env, which differ from the contents of [`plain`].
 fn dual() -> SubnetEnv {
     SubnetEnv {
-        networks: Dual::Both(
-            "10.42.0.0/16".parse().unwrap(),
-            "2001:cafe:42::/56".parse().unwrap(),
-        ),
-        subnets: Dual::Both(
-            "10.42.0.0/24".parse().unwrap(),
-            "2001:cafe:42::/64".parse().unwrap(),
-        ),
+        networks: Dual::Both("10.42.0.0/16".parse().unwrap(), "2001:cafe:42::/56".parse().unwrap()),
+        subnets: Dual::Both("10.42.0.0/24".parse().unwrap(), "2001:cafe:42::/64".parse().unwrap()),
         ..plain()
     }
 }
@@ -64,10 +58,7 @@ async fn subnet_env_is_rewritten_when_deleted_or_changed() {
     std::fs::remove_dir_all(&folder).unwrap();
     until("its folder deleted", is(dual())).await;
     assert!(
-        health
-            .reasons()
-            .iter()
-            .all(|(name, _)| *name == Condition::Start),
+        health.reasons().iter().all(|(name, _)| *name == Condition::Start),
         "{:?}",
         health.reasons()
     );
@@ -83,18 +74,9 @@ async fn write_failure_sets_the_condition_until_it_ends() {
     std::fs::write(&blocker, "").unwrap();
     let (_sender, receiver) = watch::channel(plain());
     let (health, stop) = (Health::new(), CancellationToken::new());
-    let task = tokio::spawn(keep(
-        blocker.join("subnet.env"),
-        receiver,
-        health.clone(),
-        stop.clone(),
-    ));
-    let failed = || {
-        health
-            .reasons()
-            .iter()
-            .any(|(name, _)| *name == Condition::SubnetEnv)
-    };
+    let task =
+        tokio::spawn(keep(blocker.join("subnet.env"), receiver, health.clone(), stop.clone()));
+    let failed = || health.reasons().iter().any(|(name, _)| *name == Condition::SubnetEnv);
     until("told", failed).await;
     std::fs::remove_file(&blocker).unwrap();
     until("resolved", || !failed()).await;

@@ -54,16 +54,9 @@ impl Neighbours {
         served: impl IntoIterator<Item = IpNet>,
         guards: impl IntoIterator<Item = u16>,
     ) -> OtherDaemons {
-        self.served.extend(
-            served
-                .into_iter()
-                .filter(|network| !self.own.contains(network)),
-        );
+        self.served.extend(served.into_iter().filter(|network| !self.own.contains(network)));
         // Only guards of running daemons stay: a guard that no daemon updates would drop the packets of new nodes.
-        self.guards = guards
-            .into_iter()
-            .filter(|slot| Some(*slot) != self.slot)
-            .collect();
+        self.guards = guards.into_iter().filter(|slot| Some(*slot) != self.slot).collect();
         self.before.retain(|network| !self.served.contains(network));
         OtherDaemons {
             own: self.own.union(&self.before).copied().collect(),
@@ -91,41 +84,27 @@ mod tests {
 
     #[test]
     fn rules_stay_while_their_daemon_restarts() {
-        let (ours, theirs): (IpNet, IpNet) = (
-            "10.5.0.0/16".parse().unwrap(),
-            "10.6.0.0/16".parse().unwrap(),
-        );
+        let (ours, theirs): (IpNet, IpNet) =
+            ("10.5.0.0/16".parse().unwrap(), "10.6.0.0/16".parse().unwrap());
         let old: IpNet = "10.4.0.0/16".parse().unwrap();
         let mut neighbours = Neighbours::new([ours].into(), [ours, old].into(), Some(0));
         let others = neighbours.learn([], []);
-        assert!(
-            !others.keeps(&old),
-            "this daemon owns the previous daemon's network"
-        );
+        assert!(!others.keeps(&old), "this daemon owns the previous daemon's network");
         assert!(
             others.keeps(&theirs) && !others.keeps(&ours),
             "flanneld keeps the rules of a daemon that may be restarting"
         );
         assert!(!neighbours.may_remove_unserved());
         let others = neighbours.learn([ours, theirs], [0, 1]);
-        assert_eq!(
-            (others.served, others.guards),
-            ([theirs].into(), [1].into())
-        );
+        assert_eq!((others.served, others.guards), ([theirs].into(), [1].into()));
         // The other daemon has stopped: its rules stay in force, and its guard does not.
-        let others = OtherDaemons {
-            unknown: false,
-            ..neighbours.learn([ours], [0])
-        };
+        let others = OtherDaemons { unknown: false, ..neighbours.learn([ours], [0]) };
         assert!(others.keeps(&theirs) && !others.keeps_guard(1));
         assert!(
             !others.keeps(&"10.7.0.0/16".parse().unwrap()),
             "no daemon has served the network since this daemon's start"
         );
-        assert!(
-            neighbours.learn([old], []).keeps(&old),
-            "another daemon serves the network now"
-        );
+        assert!(neighbours.learn([old], []).keeps(&old), "another daemon serves the network now");
         assert!(!is_over(GRACE / 2) && is_over(GRACE));
     }
 }

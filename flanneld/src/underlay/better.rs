@@ -60,11 +60,7 @@ impl fmt::Display for Better {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherFamily => f.write_str("this host has a new address of the other family"),
-            Self::Than {
-                left,
-                interface,
-                why,
-            } => write!(f, "{left}; {interface}: {why}"),
+            Self::Than { left, interface, why } => write!(f, "{left}; {interface}: {why}"),
         }
     }
 }

@@ -40,8 +40,7 @@ impl<'a> Candidate<'a> {
 
     /// Sets the candidate's address of one family to `ip`, found by `rule`.
     pub(super) fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
-        self.fixed
-            .retain(|(other, _)| other.is_ipv6() != ip.is_ipv6());
+        self.fixed.retain(|(other, _)| other.is_ipv6() != ip.is_ipv6());
         self.fixed.push((ip, rule));
         self
     }
@@ -73,49 +72,35 @@ pub(super) fn default_route<'a>(
             v4: interface.name.clone(),
             v6: other.name.clone(),
         }),
-        _ => Ok(Candidate {
-            by_default: true,
-            ..Candidate::new(interface, "the default route's")
-        }),
+        _ => Ok(Candidate { by_default: true, ..Candidate::new(interface, "the default route's") }),
     }
 }
 
 /// Returns the usable interfaces of an address family's default routes, preferred routes first.
 fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Unfit> {
-    let routes: Vec<&Route> = facts
-        .defaults
-        .iter()
-        .filter(|route| route.family() == family)
-        .collect();
+    let routes: Vec<&Route> =
+        facts.defaults.iter().filter(|route| route.family() == family).collect();
     let mut passed_over = Vec::new();
     let mut found = Vec::new();
     for route in &routes {
         let interface = route.index.and_then(|index| facts.by_index(index));
         match interface {
-            _ if !route.carries() => passed_over.push(Useless::Rejects {
-                metric: route.metric,
-            }),
-            None => passed_over.push(Useless::Nowhere {
-                metric: route.metric,
-            }),
+            _ if !route.carries() => passed_over.push(Useless::Rejects { metric: route.metric }),
+            None => passed_over.push(Useless::Nowhere { metric: route.metric }),
             Some(interface) if interface.loopback || facts.serves_pods(interface) => {
                 passed_over.push(Useless::Inward {
                     metric: route.metric,
                     interface: interface.name.clone(),
                 });
             }
-            Some(interface) if !interface.up => passed_over.push(Useless::Down {
-                interface: interface.name.clone(),
-            }),
+            Some(interface) if !interface.up => {
+                passed_over.push(Useless::Down { interface: interface.name.clone() })
+            }
             Some(interface) => found.push(interface),
         }
     }
     if found.is_empty() {
-        Err(Unfit::NoDefault {
-            family,
-            passed_over,
-            host: host(facts),
-        })
+        Err(Unfit::NoDefault { family, passed_over, host: host(facts) })
     } else {
         Ok(found)
     }
@@ -130,14 +115,10 @@ pub(super) fn finish(
 ) -> Result<Chosen, Unfit> {
     let interface = candidate.interface;
     if !interface.up {
-        return Err(Unfit::Down {
-            interface: interface.name.clone(),
-        });
+        return Err(Unfit::Down { interface: interface.name.clone() });
     }
     if interface.mtu == 0 {
-        return Err(Unfit::NoMtu {
-            interface: interface.name.clone(),
-        });
+        return Err(Unfit::NoMtu { interface: interface.name.clone() });
     }
     if facts.serves_pods(interface) {
         return Err(Unfit::Inward(format!(
@@ -170,11 +151,7 @@ pub(super) fn finish(
     let given = request.given_public();
     let public = given.map_or(addresses, |given| given.or(addresses));
     let mut warnings = candidate.warnings;
-    warnings.extend(among_pods(
-        interface,
-        addresses.ips().chain(public.ips()),
-        facts,
-    )?);
+    warnings.extend(among_pods(interface, addresses.ips().chain(public.ips()), facts)?);
     Ok(Chosen {
         underlay: Underlay {
             index: interface.index,
@@ -190,10 +167,7 @@ pub(super) fn finish(
         named: named || given.is_some(),
         by_default: candidate.by_default,
         given_public: given,
-        leased: Leased {
-            all: Vec::new(),
-            ..facts.leased.clone()
-        },
+        leased: Leased { all: Vec::new(), ..facts.leased.clone() },
         warnings,
         rules,
     })
@@ -227,17 +201,9 @@ fn among_pods(
 /// and change often.
 pub(super) fn host(facts: &HostFacts) -> Host {
     let usable = |interface: &Interface| {
-        interface
-            .addresses
-            .iter()
-            .filter(|address| address.usable())
-            .map(Address::ip)
-            .collect()
+        interface.addresses.iter().filter(|address| address.usable()).map(Address::ip).collect()
     };
-    let shown = facts
-        .interfaces
-        .iter()
-        .filter(|interface| facts.is_shown(interface));
+    let shown = facts.interfaces.iter().filter(|interface| facts.is_shown(interface));
     Host(
         shown
             .map(|interface| Choosable {

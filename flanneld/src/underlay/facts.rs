@@ -97,17 +97,10 @@ impl HostFacts {
 
     /// Records the default routes, and the networks that need no gateway, from the main table's routes.
     pub fn take(&mut self, routes: Vec<Route>) {
-        self.links = routes
-            .iter()
-            .filter_map(|route| Some((route.link()?, route.to)))
-            .collect();
-        self.defaults = routes
-            .into_iter()
-            .filter(Route::is_default)
-            .flat_map(Route::split)
-            .collect();
-        self.defaults
-            .sort_by_key(|route| (route.family(), route.metric));
+        self.links = routes.iter().filter_map(|route| Some((route.link()?, route.to))).collect();
+        self.defaults =
+            routes.into_iter().filter(Route::is_default).flat_map(Route::split).collect();
+        self.defaults.sort_by_key(|route| (route.family(), route.metric));
     }
 
     /// Returns whether an interface belongs to flannel or its pods, and is therefore never the underlay.
@@ -151,10 +144,7 @@ impl HostFacts {
         if !interface.loopback {
             return interface.mtu;
         }
-        let found = self
-            .routes
-            .iter()
-            .filter_map(|(_, found)| found.as_ref().ok());
+        let found = self.routes.iter().filter_map(|(_, found)| found.as_ref().ok());
         let defaults = self.defaults.iter().filter_map(|route| route.index);
         let leading = found.map(|answer| answer.index).chain(defaults);
         let leading = leading.filter_map(|index| self.by_index(index));
@@ -165,10 +155,7 @@ impl HostFacts {
     /// Returns what no subnet of this node may overlap of the networks that this host shares with other hosts, each with
     /// its interface. The first pod would take such a network away from the host.
     pub fn shared_networks(&self, pods: &Subnets) -> impl Iterator<Item = (&Interface, IpNet)> {
-        let joining = self
-            .interfaces
-            .iter()
-            .filter(|interface| self.joins_hosts(interface));
+        let joining = self.interfaces.iter().filter(|interface| self.joins_hosts(interface));
         let nets = joining.flat_map(|interface| interface.nets().map(move |net| (interface, net)));
         nets.filter(|(_, net)| has_room(net))
             .map(|(interface, net)| (interface, barred_by(&net, pods)))
@@ -193,10 +180,8 @@ impl HostFacts {
             LinkClass::Bridge => has_card(interface, &self.interfaces),
             LinkClass::Virtual => false,
         };
-        let is_between = interface
-            .addresses
-            .iter()
-            .any(|address| address.usable() && has_room(&address.net));
+        let is_between =
+            interface.addresses.iter().any(|address| address.usable() && has_room(&address.net));
         interface.up && !interface.loopback && interface.master.is_none() && is_link && is_between
     }
 
@@ -210,16 +195,12 @@ impl HostFacts {
 
     /// Returns the interface with the index `index`.
     pub fn by_index(&self, index: u32) -> Option<&Interface> {
-        self.interfaces
-            .iter()
-            .find(|interface| interface.index == index)
+        self.interfaces.iter().find(|interface| interface.index == index)
     }
 
     /// Returns the interface with the name `name`.
     pub fn by_name(&self, name: &str) -> Option<&Interface> {
-        self.interfaces
-            .iter()
-            .find(|interface| interface.name == name)
+        self.interfaces.iter().find(|interface| interface.name == name)
     }
 
     /// Returns the first interface that has the address `ip`.
@@ -260,9 +241,8 @@ impl HostFacts {
         }
         match self.routes.iter().find(|(asked, _)| *asked == target) {
             Some((_, Ok(answer))) => {
-                let interface = self.by_index(answer.index).ok_or(Unreachable::Gone {
-                    index: answer.index,
-                })?;
+                let interface =
+                    self.by_index(answer.index).ok_or(Unreachable::Gone { index: answer.index })?;
                 Ok((interface, answer.source))
             }
             Some((_, Err(why))) => Err(Unreachable::Route(why.clone())),

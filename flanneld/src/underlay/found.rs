@@ -38,9 +38,7 @@ impl Found {
     /// Returns the addresses of the chosen interface with their networks.
     pub fn nets(&self) -> Vec<IpNet> {
         let interface = self.facts.by_index(self.chosen.underlay.index);
-        interface
-            .map(|interface| interface.nets().collect())
-            .unwrap_or_default()
+        interface.map(|interface| interface.nets().collect()).unwrap_or_default()
     }
 
     /// Returns whether the link proves that no other host has this node's address: `others` or the store answer on the
@@ -71,11 +69,8 @@ impl Found {
             IpAddr::V4(Ipv4Addr::UNSPECIFIED)
         };
         // Connecting a datagram socket sends nothing: the kernel only looks up the route. Port 9 is `discard`.
-        let source = UdpSocket::bind((any, 0)).and_then(|socket| {
-            socket
-                .connect((target, 9))
-                .and_then(|()| socket.local_addr())
-        });
+        let source = UdpSocket::bind((any, 0))
+            .and_then(|socket| socket.connect((target, 9)).and_then(|()| socket.local_addr()));
         source.is_ok_and(|source| self.nets().iter().any(|net| net.addr() == source.ip()))
     }
 }

@@ -18,10 +18,7 @@ fn reaching<'a>(store: &StoreAt, facts: &'a HostFacts) -> Option<(&'a Interface,
     addresses
         .iter()
         .find_map(|address| {
-            facts
-                .towards(*address)
-                .ok()
-                .map(|(interface, _)| (interface, *address))
+            facts.towards(*address).ok().map(|(interface, _)| (interface, *address))
         })
         .filter(|(interface, _)| !interface.loopback)
 }
@@ -67,10 +64,9 @@ pub fn interfaces_text(store: &StoreAt, facts: &HostFacts) -> String {
         .filter(|interface| !facts.serves_pods(interface))
     {
         let mark = match reaching {
-            Some((other, address)) if other.index == interface.index => format!(
-                "  <- reaches the store at {address}: --iface={}",
-                interface.name
-            ),
+            Some((other, address)) if other.index == interface.index => {
+                format!("  <- reaches the store at {address}: --iface={}", interface.name)
+            }
             _ => String::new(),
         };
         let down = if interface.up { "" } else { " (down)" };

@@ -117,9 +117,7 @@ impl fmt::Display for SelectError {
             Self::Unread(error) => error.fmt(f),
             Self::Unnamed(why) => write!(f, "Failed to find any valid interface to use: {why}"),
             Self::Named(tried) => {
-                let tried = tried
-                    .iter()
-                    .map(|(selector, why)| format!("{selector}: {why}"));
+                let tried = tried.iter().map(|(selector, why)| format!("{selector}: {why}"));
                 write!(
                     f,
                     "Failed to find interface to use that matches the interfaces and/or regexes provided: {}",
@@ -263,10 +261,7 @@ pub enum Unfit {
 impl Unfit {
     /// Returns whether waiting can resolve this reason.
     pub fn may_come(&self) -> bool {
-        !matches!(
-            self,
-            Self::Apart { .. } | Self::NoMtu { .. } | Self::NoFamily
-        )
+        !matches!(self, Self::Apart { .. } | Self::NoMtu { .. } | Self::NoFamily)
     }
 }
 
@@ -340,18 +335,12 @@ impl fmt::Display for Unfit {
                 write!(
                     f,
                     "no route to the store ({})",
-                    joined(
-                        whys.iter()
-                            .map(|(address, why)| format!("{address}: {why}")),
-                        ", "
-                    )
+                    joined(whys.iter().map(|(address, why)| format!("{address}: {why}")), ", ")
                 )
             }
-            Self::NoDefault {
-                family,
-                passed_over,
-                host,
-            } => write_no_default(f, *family, passed_over, host),
+            Self::NoDefault { family, passed_over, host } => {
+                write_no_default(f, *family, passed_over, host)
+            }
             Self::Down { interface } => write!(
                 f,
                 "interface {interface} is down; bring it up with `ip link set {interface} up`"
@@ -360,30 +349,21 @@ impl fmt::Display for Unfit {
             Self::NoMtu { interface } => {
                 write!(f, "failed to determine MTU for {interface} interface")
             }
-            Self::NoAddress {
-                family,
-                interface,
-                addresses,
-            } => write_no_address(f, *family, interface, addresses),
+            Self::NoAddress { family, interface, addresses } => {
+                write_no_address(f, *family, interface, addresses)
+            }
             Self::NoFamily => f.write_str("the network uses no address family"),
             Self::PeerOutOfReach { peer, target, why } => {
                 write!(f, "no route to {peer} at {target}: {why}")
             }
-            Self::GivenUp {
-                addresses,
-                interface,
-            } => {
+            Self::GivenUp { addresses, interface } => {
                 write!(
                     f,
                     "this node stopped using {addresses} of {interface} less than ten minutes ago, because no peer responded"
                 )
             }
             Self::Each(whys) => f.write_str(&joined(whys, "; ")),
-            Self::Shared {
-                addresses,
-                host,
-                whys,
-            } => write_shared(f, addresses, host, whys),
+            Self::Shared { addresses, host, whys } => write_shared(f, addresses, host, whys),
         }
     }
 }
@@ -391,16 +371,12 @@ impl fmt::Display for Unfit {
 fn write_apart(f: &mut fmt::Formatter<'_>, by: Apart, v4: &str, v6: &str) -> fmt::Result {
     let (route, remedy) = match by {
         Apart::Addresses => ("", ""),
-        Apart::PublicAddresses => (
-            "",
-            ": --public-ip and --public-ipv6 belong to these two interfaces",
-        ),
+        Apart::PublicAddresses => {
+            ("", ": --public-ip and --public-ipv6 belong to these two interfaces")
+        }
         Apart::DefaultRoutes => ("default route ", "; name the interface with --iface"),
     };
-    write!(
-        f,
-        "v6 {route}interface {v6} must be the same with v4 {route}interface {v4}{remedy}"
-    )
+    write!(f, "v6 {route}interface {v6} must be the same with v4 {route}interface {v4}{remedy}")
 }
 
 fn write_no_default(
@@ -428,20 +404,11 @@ fn write_no_address(
     addresses: &[Address],
 ) -> fmt::Result {
     let states = joined(
-        addresses
-            .iter()
-            .map(|address| format!("{}: {}", address.ip(), address.state())),
+        addresses.iter().map(|address| format!("{}: {}", address.ip(), address.state())),
         ", ",
     );
-    let detail = if states.is_empty() {
-        "it has none"
-    } else {
-        &states
-    };
-    write!(
-        f,
-        "failed to find {family} address for interface {interface}: {detail}"
-    )
+    let detail = if states.is_empty() { "it has none" } else { &states };
+    write!(f, "failed to find {family} address for interface {interface}: {detail}")
 }
 
 fn write_shared(
@@ -450,17 +417,8 @@ fn write_shared(
     host: &Host,
     whys: &[Unfit],
 ) -> fmt::Result {
-    let shared = joined(
-        addresses
-            .iter()
-            .map(|(ip, node)| format!("{ip} (Node {node})")),
-        ", ",
-    );
-    let whys = if whys.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", joined(whys, "; "))
-    };
+    let shared = joined(addresses.iter().map(|(ip, node)| format!("{ip} (Node {node})")), ", ");
+    let whys = if whys.is_empty() { String::new() } else { format!(" ({})", joined(whys, "; ")) };
     write!(
         f,
         "other Nodes also have the addresses of this host: {shared}. For example, every Vagrant machine has the address 10.0.2.15 on its NAT interface. Use --iface or --iface-cidr in the arguments of the DaemonSet to name the interface that connects the nodes. Alternatively, set the annotation node-public-ip of this Node or kubelet's --node-ip, or delete the Node that is gone; this host has {host}{whys}"
@@ -544,10 +502,7 @@ impl fmt::Display for Useless {
                 "found default route of metric {metric} but could not determine interface"
             ),
             Self::Inward { metric, interface } => {
-                write!(
-                    f,
-                    "the default route with metric {metric} leads to {interface}"
-                )
+                write!(f, "the default route with metric {metric} leads to {interface}")
             }
             Self::Down { interface } => write!(f, "{interface} is down"),
         }
@@ -592,9 +547,5 @@ impl fmt::Display for Choosable {
 }
 
 fn joined(items: impl IntoIterator<Item: ToString>, by: &str) -> String {
-    items
-        .into_iter()
-        .map(|item| item.to_string())
-        .collect::<Vec<_>>()
-        .join(by)
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(by)
 }

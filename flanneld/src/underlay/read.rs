@@ -41,11 +41,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Returns an error if the kernel does not respond.
 pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
     let links = HostReader::open()?.links().await?;
-    Ok(links
-        .iter()
-        .filter(|link| devices.contains(&link.name))
-        .map(|link| link.received)
-        .sum())
+    Ok(links.iter().filter(|link| devices.contains(&link.name)).map(|link| link.received).sum())
 }
 
 /// Returns the hosts in the interface's neighbour table that have replied to ARP or NDP.
@@ -73,12 +69,7 @@ async fn read(
     let answers = reader.look_up(&targets).await;
     facts.routes = targets.into_iter().zip(answers).collect();
     if let Some(known) = &request.known {
-        let hosts: Vec<IpAddr> = known
-            .servers
-            .iter()
-            .chain(known.taken.keys())
-            .copied()
-            .collect();
+        let hosts: Vec<IpAddr> = known.servers.iter().chain(known.taken.keys()).copied().collect();
         facts.answering = arp::answering(&facts, &hosts).await;
         let is_own = |ip: &&IpAddr| facts.owner(**ip).is_some();
         let claimed: Vec<IpAddr> = known.taken.keys().filter(is_own).copied().collect();
@@ -118,10 +109,7 @@ impl Wish {
             families,
             selectors: settings.interface.selectors.clone(),
             public: settings.interface.public,
-            store: settings
-                .store
-                .host()
-                .map(|(host, port)| (host.to_owned(), port)),
+            store: settings.store.host().map(|(host, port)| (host.to_owned(), port)),
             wait: settings.interface.wait,
             known: None,
         }
@@ -200,11 +188,8 @@ impl Wish {
 
     async fn request(&self) -> Request {
         // A choice that does not depend on the store must not wait long for a name server.
-        let timeout = if self.selectors.contains(&Selector::Auto) {
-            RETRY
-        } else {
-            Duration::from_secs(2)
-        };
+        let timeout =
+            if self.selectors.contains(&Selector::Auto) { RETRY } else { Duration::from_secs(2) };
         Request {
             families: self.families,
             selectors: self.selectors.clone(),
@@ -220,12 +205,7 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
     let Some((host, port)) = host else {
         return StoreAt::Here;
     };
-    let unknown = |resolver| {
-        StoreAt::Unknown(NoName {
-            host: host.clone(),
-            resolver,
-        })
-    };
+    let unknown = |resolver| StoreAt::Unknown(NoName { host: host.clone(), resolver });
     let addresses: Vec<IpAddr> = match host.parse() {
         Ok(ip) => vec![ip],
         Err(_) => {
@@ -238,10 +218,7 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
             }
         }
     };
-    if addresses
-        .iter()
-        .all(|address| address.is_loopback() || address.is_unspecified())
-    {
+    if addresses.iter().all(|address| address.is_loopback() || address.is_unspecified()) {
         StoreAt::Here
     } else {
         StoreAt::There(addresses)
@@ -269,21 +246,14 @@ pub async fn wait_for(
         let facts = read(&mut reader, &request, &wish.leased).await?;
         let error = match select(&request, &facts) {
             Ok(chosen) => {
-                return Ok(Found {
-                    chosen,
-                    request,
-                    facts,
-                });
+                return Ok(Found { chosen, request, facts });
             }
             Err(error) if !error.may_come() => return Err(error),
             Err(error) => error,
         };
         let left = wish.wait.map(|wait| wait.saturating_sub(start.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
-            return Err(SelectError::Late {
-                waited: start.elapsed(),
-                missing: Box::new(error),
-            });
+            return Err(SelectError::Late { waited: start.elapsed(), missing: Box::new(error) });
         }
         if last_reason.as_ref() != Some(&error) {
             waiting(&error);

@@ -111,8 +111,7 @@ impl Request {
 
     /// Returns the configured public addresses in the families that the network uses.
     pub fn given_public(&self) -> Option<Addresses> {
-        self.public
-            .and_then(|public| public.only(|family| self.uses(family)))
+        self.public.and_then(|public| public.only(|family| self.uses(family)))
     }
 
     /// Returns the addresses whose routes flanneld looks up before the selection.
@@ -120,21 +119,17 @@ impl Request {
         let mut targets: Vec<IpAddr> = self
             .selectors
             .iter()
-            .filter_map(|selector| {
-                if let Selector::CanReach(ip) = selector {
-                    Some(*ip)
-                } else {
-                    None
-                }
-            })
+            .filter_map(
+                |selector| {
+                    if let Selector::CanReach(ip) = selector { Some(*ip) } else { None }
+                },
+            )
             .collect();
         if let StoreAt::There(addresses) = &self.store {
             targets.extend(addresses);
         }
         targets.extend(
-            self.known
-                .iter()
-                .flat_map(|known| known.servers.iter().copied().chain(known.others())),
+            self.known.iter().flat_map(|known| known.servers.iter().copied().chain(known.others())),
         );
         targets
     }

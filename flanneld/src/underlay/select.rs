@@ -53,11 +53,9 @@ fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>
     let owned = given.iter().filter_map(|ip| Some((facts.owner(*ip)?, *ip)));
     let owned: Vec<(&Interface, IpAddr)> = owned.collect();
     match owned[..] {
-        [(a, _), (b, _)] if a.index != b.index => Err(Unfit::Apart {
-            by: Apart::PublicAddresses,
-            v4: a.name.clone(),
-            v6: b.name.clone(),
-        }),
+        [(a, _), (b, _)] if a.index != b.index => {
+            Err(Unfit::Apart { by: Apart::PublicAddresses, v4: a.name.clone(), v6: b.name.clone() })
+        }
         [(interface, ip), ..] => {
             let flag = Family::from(ip).pick("--public-ip", "--public-ipv6");
             let why = format!("the interface with the address of {flag}={ip}");
@@ -89,17 +87,15 @@ fn candidate<'a>(
         Selector::DefaultRoute(_) => default_route(request, facts),
         Selector::Auto => auto(request, facts),
         Selector::Name(name) => {
-            let interface = facts.by_name(name).ok_or_else(|| Unfit::NoSuchName {
-                name: name.clone(),
-                host: host(facts),
-            })?;
+            let interface = facts
+                .by_name(name)
+                .ok_or_else(|| Unfit::NoSuchName { name: name.clone(), host: host(facts) })?;
             Ok(Candidate::new(interface, format!("named by {selector}")))
         }
         Selector::Address(ip) => {
-            let interface = facts.owner(*ip).ok_or_else(|| Unfit::NoOwner {
-                address: *ip,
-                host: host(facts),
-            })?;
+            let interface = facts
+                .owner(*ip)
+                .ok_or_else(|| Unfit::NoOwner { address: *ip, host: host(facts) })?;
             let mut candidate =
                 Candidate::new(interface, format!("named by {selector}")).at(*ip, Rule::Exactly);
             if let Some(public) = request
@@ -122,10 +118,8 @@ fn candidate<'a>(
         Selector::Cidr(net) => cidr(*net, selector, request, facts),
         Selector::Regex(pattern) => regex(pattern, selector, request, facts),
         Selector::CanReach(target) => {
-            let (interface, source) = facts.towards(*target).map_err(|why| Unfit::OutOfReach {
-                target: *target,
-                why,
-            })?;
+            let (interface, source) =
+                facts.towards(*target).map_err(|why| Unfit::OutOfReach { target: *target, why })?;
             let why = format!(
                 "named by {selector} (the kernel reaches this address through the interface)"
             );
@@ -162,15 +156,9 @@ fn cidr<'a>(
             interface.loopback,
         )
     });
-    let (interface, ip) = found.ok_or_else(|| Unfit::NoneInside {
-        net,
-        host: host(facts),
-    })?;
-    Ok(Candidate::new(
-        interface,
-        format!("named by {selector} (its address {ip} is inside)"),
-    )
-    .at(ip, Rule::Inside(net)))
+    let (interface, ip) = found.ok_or_else(|| Unfit::NoneInside { net, host: host(facts) })?;
+    Ok(Candidate::new(interface, format!("named by {selector} (its address {ip} is inside)"))
+        .at(ip, Rule::Inside(net)))
 }
 
 /// Returns the first interface whose addresses match `pattern`, otherwise the first interface whose name matches.
@@ -190,43 +178,27 @@ fn regex<'a>(
     let is_leased = |net: IpNet| facts.leased_around(net.addr()).is_some();
     fit.sort_by_key(|interface| interface.nets().any(is_leased));
     let matching = |interface: &Interface, family| {
-        facts
-            .eligible(interface, family)
-            .into_iter()
-            .find(|ip| pattern.matches(&ip.to_string()))
+        facts.eligible(interface, family).into_iter().find(|ip| pattern.matches(&ip.to_string()))
     };
     for interface in &fit {
-        let found = request
-            .families
-            .families()
-            .map(|family| matching(interface, family));
+        let found = request.families.families().map(|family| matching(interface, family));
         let Some(found) = found.collect::<Option<Vec<IpAddr>>>() else {
             continue;
         };
         let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
         let candidate = Candidate::new(
             interface,
-            format!(
-                "named by {selector} (its address {} matches)",
-                texts.join(" and ")
-            ),
+            format!("named by {selector} (its address {} matches)", texts.join(" and ")),
         );
-        return Ok(found.into_iter().fold(candidate, |candidate, ip| {
-            candidate.at(ip, Rule::Matching(pattern.clone()))
-        }));
+        return Ok(found
+            .into_iter()
+            .fold(candidate, |candidate, ip| candidate.at(ip, Rule::Matching(pattern.clone()))));
     }
-    match fit
-        .into_iter()
-        .find(|interface| pattern.matches(&interface.name))
-    {
-        Some(interface) => Ok(Candidate::new(
-            interface,
-            format!("named by {selector} (its name matches)"),
-        )),
-        None => Err(Unfit::NoMatch {
-            pattern: pattern.clone(),
-            host: host(facts),
-        }),
+    match fit.into_iter().find(|interface| pattern.matches(&interface.name)) {
+        Some(interface) => {
+            Ok(Candidate::new(interface, format!("named by {selector} (its name matches)")))
+        }
+        None => Err(Unfit::NoMatch { pattern: pattern.clone(), host: host(facts) }),
     }
 }
 
@@ -237,10 +209,7 @@ fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Un
         StoreAt::There(addresses) => addresses,
     };
     let mut whys = Vec::new();
-    for address in addresses
-        .iter()
-        .take_while(|address| !address.is_loopback())
-    {
+    for address in addresses.iter().take_while(|address| !address.is_loopback()) {
         match facts.towards(*address) {
             Ok((interface, source)) => {
                 let leads = match interface.owns(*address) {
@@ -255,9 +224,7 @@ fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Un
     }
     if whys.len() < addresses.len() || addresses.is_empty() {
         let mut candidate = default_route(request, facts)?;
-        candidate
-            .why
-            .push_str(" (--iface=auto, and the store is on this host)");
+        candidate.why.push_str(" (--iface=auto, and the store is on this host)");
         return Ok(candidate);
     }
     Err(Unfit::StoreOutOfReach(whys))

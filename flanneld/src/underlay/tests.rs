@@ -20,64 +20,30 @@ fn vagrant() -> HostFacts {
         carrier: up,
         loopback: name == "lo",
         mtu: 1500,
-        addresses: addresses
-            .iter()
-            .map(|net| Address::plain(net.parse().unwrap()))
-            .collect(),
+        addresses: addresses.iter().map(|net| Address::plain(net.parse().unwrap())).collect(),
         ..Interface::default()
     };
     HostFacts {
         interfaces: vec![
             interface(1, "lo", true, &["127.0.0.1/8", "::1/128"]),
-            interface(
-                2,
-                "enp0s3",
-                true,
-                &["10.0.2.15/24", "fe80::2/64", "fd17::2/64"],
-            ),
+            interface(2, "enp0s3", true, &["10.0.2.15/24", "fe80::2/64", "fd17::2/64"]),
             interface(
                 3,
                 "enp0s8",
                 true,
-                &[
-                    "192.168.56.11/24",
-                    "192.168.56.12/24",
-                    "fe80::3/64",
-                    "fd00:56::11/64",
-                ],
+                &["192.168.56.11/24", "192.168.56.12/24", "fe80::3/64", "fd00:56::11/64"],
             ),
             interface(4, "enp0s9", false, &["172.16.0.1/24"]),
             interface(5, "v4only", true, &["198.51.100.1/24"]),
         ],
         defaults: vec![default(Family::V4, 2, 100), default(Family::V6, 2, 100)],
         routes: vec![
-            (
-                ip("192.168.56.10"),
-                Ok(RouteAnswer {
-                    index: 3,
-                    source: Some(ip("192.168.56.11")),
-                }),
-            ),
-            (
-                ip("fd00:56::10"),
-                Ok(RouteAnswer {
-                    index: 3,
-                    source: Some(ip("fd00:56::11")),
-                }),
-            ),
-            (
-                ip("8.8.8.8"),
-                Ok(RouteAnswer {
-                    index: 2,
-                    source: Some(ip("10.0.2.15")),
-                }),
-            ),
+            (ip("192.168.56.10"), Ok(RouteAnswer { index: 3, source: Some(ip("192.168.56.11")) })),
+            (ip("fd00:56::10"), Ok(RouteAnswer { index: 3, source: Some(ip("fd00:56::11")) })),
+            (ip("8.8.8.8"), Ok(RouteAnswer { index: 2, source: Some(ip("10.0.2.15")) })),
             (
                 ip("203.0.113.9"),
-                Err(NoRoute::Refused {
-                    errno: libc::ENETUNREACH,
-                    words: String::new(),
-                }),
+                Err(NoRoute::Refused { errno: libc::ENETUNREACH, words: String::new() }),
             ),
         ],
         answering: Vec::new(),
@@ -93,11 +59,7 @@ fn vagrant() -> HostFacts {
 }
 
 fn default(family: Family, index: u32, metric: u32) -> Route {
-    Route {
-        index: Some(index),
-        metric,
-        ..Route::new(net(family.pick("0.0.0.0/0", "::/0")))
-    }
+    Route { index: Some(index), metric, ..Route::new(net(family.pick("0.0.0.0/0", "::/0"))) }
 }
 
 fn net(text: &str) -> IpNet {
@@ -146,10 +108,7 @@ fn there(addresses: &[&str]) -> StoreAt {
 
 /// Returns a store whose name does not resolve.
 fn nowhere() -> StoreAt {
-    StoreAt::Unknown(NoName {
-        host: "etcd".to_owned(),
-        resolver: None,
-    })
+    StoreAt::Unknown(NoName { host: "etcd".to_owned(), resolver: None })
 }
 
 /// Returns the name and the addresses of the interface that flanneld chooses.
@@ -189,17 +148,9 @@ fn first_matching_name_or_the_default_route_is_chosen() {
         (V4, "name enp0s8", "enp0s8 192.168.56.11"),
         (BOTH, "name enp0s8", "enp0s8 192.168.56.11 and fd00:56::11"),
         // The first match wins; selectors that fail are skipped.
-        (
-            V4,
-            "name nosuch; name enp0s9; name enp0s8",
-            "enp0s8 192.168.56.11",
-        ),
+        (V4, "name nosuch; name enp0s9; name enp0s8", "enp0s8 192.168.56.11"),
         (V4, "name nosuch; default", "enp0s3 10.0.2.15"),
-        (
-            BOTH,
-            "name v4only; regex ^enp0s8$",
-            "enp0s8 192.168.56.11 and fd00:56::11",
-        ),
+        (BOTH, "name v4only; regex ^enp0s8$", "enp0s8 192.168.56.11 and fd00:56::11"),
     ]);
 }
 
@@ -207,16 +158,8 @@ fn first_matching_name_or_the_default_route_is_chosen() {
 fn address_selector_fixes_the_address_of_its_family_only() {
     check_choices(vec![
         (V4, "address 192.168.56.12", "enp0s8 192.168.56.12"),
-        (
-            BOTH,
-            "address 192.168.56.12",
-            "enp0s8 192.168.56.12 and fd00:56::11",
-        ),
-        (
-            BOTH,
-            "address fd00:56::11",
-            "enp0s8 192.168.56.11 and fd00:56::11",
-        ),
+        (BOTH, "address 192.168.56.12", "enp0s8 192.168.56.12 and fd00:56::11"),
+        (BOTH, "address fd00:56::11", "enp0s8 192.168.56.11 and fd00:56::11"),
         (V4, "address fd00:56::11", "enp0s8 192.168.56.11"),
         (V6, "address fe80::3", "enp0s8 fe80::3"),
     ]);
@@ -229,11 +172,7 @@ fn pattern_tries_addresses_of_all_interfaces_before_names() {
         (V4, "regex enp0s", "enp0s3 10.0.2.15"),
         (V4, "regex s8", "enp0s8 192.168.56.11"),
         (V6, "regex ^fd00", "enp0s8 fd00:56::11"),
-        (
-            BOTH,
-            "regex ^fd00|^192",
-            "enp0s8 192.168.56.11 and fd00:56::11",
-        ),
+        (BOTH, "regex ^fd00|^192", "enp0s8 192.168.56.11 and fd00:56::11"),
         (V4, "regex .", "enp0s3 10.0.2.15"),
         (V4, "regex ^v4", "v4only 198.51.100.1"),
     ]);
@@ -244,11 +183,7 @@ fn network_selector_chooses_the_address_inside() {
     check_choices(vec![
         (V4, "cidr 192.168.56.0/24", "enp0s8 192.168.56.11"),
         (V4, "cidr 192.168.56.12/32", "enp0s8 192.168.56.12"),
-        (
-            BOTH,
-            "cidr fd00:56::/64",
-            "enp0s8 192.168.56.11 and fd00:56::11",
-        ),
+        (BOTH, "cidr fd00:56::/64", "enp0s8 192.168.56.11 and fd00:56::11"),
         (BOTH, "cidr 0.0.0.0/0", "enp0s3 10.0.2.15 and fd17::2"),
     ]);
 }
@@ -258,11 +193,7 @@ fn reachable_address_chooses_the_interface_of_its_route() {
     check_choices(vec![
         (V4, "reach 192.168.56.10", "enp0s8 192.168.56.11"),
         (V4, "reach fd00:56::10", "enp0s8 192.168.56.11"),
-        (
-            BOTH,
-            "reach fd00:56::10",
-            "enp0s8 192.168.56.11 and fd00:56::11",
-        ),
+        (BOTH, "reach fd00:56::10", "enp0s8 192.168.56.11 and fd00:56::11"),
         (V4, "reach 192.168.56.12", "enp0s8 192.168.56.12"),
     ]);
 }
@@ -289,21 +220,9 @@ fn selector_without_a_match_is_refused_with_the_reason() {
         ),
         (V4, "regex ^lo$", "could not match pattern"),
         (BOTH, "regex ^198", "could not match pattern"),
-        (
-            BOTH,
-            "name v4only",
-            "failed to find IPv6 address for interface v4only",
-        ),
-        (
-            V4,
-            "name enp0s9",
-            "is down; bring it up with `ip link set enp0s9 up`",
-        ),
-        (
-            V4,
-            "name lo",
-            "failed to find IPv4 address for interface lo",
-        ),
+        (BOTH, "name v4only", "failed to find IPv6 address for interface v4only"),
+        (V4, "name enp0s9", "is down; bring it up with `ip link set enp0s9 up`"),
+        (V4, "name lo", "failed to find IPv4 address for interface lo"),
         (V4, "cidr 10.99.0.0/16", "inside 10.99.0.0/16"),
         (
             V4,
@@ -322,18 +241,12 @@ fn selector_without_a_match_is_refused_with_the_reason() {
 fn unusable_default_routes_are_skipped() {
     let mut facts = vagrant();
     // These routes have better metrics, but reject packets, lead to lo, to an interface that is down, or nowhere.
-    let refusing = Route {
-        kind: RouteKind::Unreachable,
-        ..default(Family::V4, 3, 0)
-    };
+    let refusing = Route { kind: RouteKind::Unreachable, ..default(Family::V4, 3, 0) };
     facts.defaults = vec![
         refusing,
         default(Family::V4, 1, 1),
         default(Family::V4, 4, 2),
-        Route {
-            index: None,
-            ..default(Family::V4, 0, 3)
-        },
+        Route { index: None, ..default(Family::V4, 0, 3) },
         default(Family::V4, 3, 50),
     ];
     assert_eq!(chosen(&request(V4, ""), &facts), "enp0s8 192.168.56.11");
@@ -341,9 +254,7 @@ fn unusable_default_routes_are_skipped() {
     let error = refused(&request(V4, ""), &facts);
     assert!(
         error.may_come()
-            && error
-                .to_string()
-                .starts_with("Failed to find any valid interface to use: "),
+            && error.to_string().starts_with("Failed to find any valid interface to use: "),
         "{error}"
     );
     for part in [
@@ -372,10 +283,7 @@ fn default_routes_of_both_families_share_an_interface() {
     assert!(error.to_string().contains("v6 default route interface enp0s8 must be the same with v4 default route interface enp0s3"), "{error}");
     assert!(!error.may_come());
     facts.defaults.push(default(Family::V6, 2, 9));
-    assert_eq!(
-        chosen(&request(BOTH, ""), &facts),
-        "enp0s3 10.0.2.15 and fd17::2"
-    );
+    assert_eq!(chosen(&request(BOTH, ""), &facts), "enp0s3 10.0.2.15 and fd17::2");
     facts.defaults = vec![default(Family::V4, 2, 0)];
     assert!(
         refused(&request(BOTH, ""), &facts).may_come(),
@@ -393,31 +301,12 @@ fn addresses_are_preferred_by_their_state() {
     stage(
         vec![
             plain("fe80::1/64"),
-            Address {
-                dad_failed: true,
-                ..plain("fd00::1/64")
-            },
-            Address {
-                tentative: true,
-                ..plain("fd00::2/64")
-            },
-            Address {
-                deprecated: true,
-                ..plain("fd00::3/64")
-            },
-            Address {
-                permanent: false,
-                temporary: true,
-                ..plain("fd00::4/64")
-            },
-            Address {
-                permanent: false,
-                ..plain("fd00::5/64")
-            },
-            Address {
-                temporary: true,
-                ..plain("fd00::6/64")
-            },
+            Address { dad_failed: true, ..plain("fd00::1/64") },
+            Address { tentative: true, ..plain("fd00::2/64") },
+            Address { deprecated: true, ..plain("fd00::3/64") },
+            Address { permanent: false, temporary: true, ..plain("fd00::4/64") },
+            Address { permanent: false, ..plain("fd00::5/64") },
+            Address { temporary: true, ..plain("fd00::6/64") },
             plain("ff02::1/128"),
             plain("fd00::7/64"),
         ],
@@ -425,9 +314,7 @@ fn addresses_are_preferred_by_their_state() {
     );
     for want in ["fd00::7", "fd00::6", "fd00::5", "fd00::4", "fe80::1"] {
         assert_eq!(chosen(&v6, &facts), format!("enp0s8 {want}"));
-        facts.interfaces[2]
-            .addresses
-            .retain(|address| address.ip() != ip(want));
+        facts.interfaces[2].addresses.retain(|address| address.ip() != ip(want));
     }
     let error = refused(&v6, &facts);
     for part in [
@@ -435,28 +322,12 @@ fn addresses_are_preferred_by_their_state() {
         "fd00::2: still tentative",
         "fd00::3: deprecated",
     ] {
-        assert!(
-            error.may_come() && error.to_string().contains(part),
-            "{error}"
-        );
+        assert!(error.may_come() && error.to_string().contains(part), "{error}");
     }
     // A deprecated address can still be named.
-    assert_eq!(
-        chosen(&request(V6, "address fd00::3"), &facts),
-        "enp0s8 fd00::3"
-    );
-    stage(
-        vec![
-            plain("169.254.1.1/16"),
-            plain("0.0.0.0/0"),
-            plain("10.1.1.1/24"),
-        ],
-        &mut facts,
-    );
-    assert_eq!(
-        chosen(&request(V4, "name enp0s8"), &facts),
-        "enp0s8 10.1.1.1"
-    );
+    assert_eq!(chosen(&request(V6, "address fd00::3"), &facts), "enp0s8 fd00::3");
+    stage(vec![plain("169.254.1.1/16"), plain("0.0.0.0/0"), plain("10.1.1.1/24")], &mut facts);
+    assert_eq!(chosen(&request(V4, "name enp0s8"), &facts), "enp0s8 10.1.1.1");
     facts.interfaces[2].mtu = 0;
     assert!(!refused(&request(V4, "name enp0s8"), &facts).may_come());
 }
@@ -485,11 +356,7 @@ fn check_public_addresses(rows: Vec<PublicCase>) {
             "{request:?}"
         );
         assert_eq!(chosen.underlay.public.to_string(), published, "{request:?}");
-        assert_eq!(
-            (chosen.named, chosen.warnings.len()),
-            (named, warnings),
-            "{request:?}"
-        );
+        assert_eq!((chosen.named, chosen.warnings.len()), (named, warnings), "{request:?}");
     }
 }
 
@@ -503,13 +370,7 @@ fn public_address_of_this_host_chooses_its_interface() {
             true,
             0,
         ),
-        (
-            public(V6, None, Some("fd00:56::11"), ""),
-            "enp0s8 fd00:56::11",
-            "fd00:56::11",
-            true,
-            0,
-        ),
+        (public(V6, None, Some("fd00:56::11"), ""), "enp0s8 fd00:56::11", "fd00:56::11", true, 0),
         (
             public(BOTH, Some("192.168.56.12"), Some("fd00:56::11"), ""),
             "enp0s8 192.168.56.12 and fd00:56::11",
@@ -525,13 +386,7 @@ fn public_address_of_this_host_chooses_its_interface() {
             0,
         ),
         // An address that is not local: the choice is the default route's interface, with a warning.
-        (
-            public(V4, Some("203.0.113.7"), None, ""),
-            "enp0s3 10.0.2.15",
-            "203.0.113.7",
-            true,
-            1,
-        ),
+        (public(V4, Some("203.0.113.7"), None, ""), "enp0s3 10.0.2.15", "203.0.113.7", true, 1),
     ]);
 }
 
@@ -539,20 +394,8 @@ fn public_address_of_this_host_chooses_its_interface() {
 fn public_address_is_only_published_with_a_named_interface() {
     check_public_addresses(vec![
         // An address of the other family is neither used nor fatal.
-        (
-            public(V6, Some("203.0.113.7"), None, ""),
-            "enp0s3 fd17::2",
-            "fd17::2",
-            false,
-            0,
-        ),
-        (
-            public(V4, None, Some("2001:db8::7"), ""),
-            "enp0s3 10.0.2.15",
-            "10.0.2.15",
-            false,
-            0,
-        ),
+        (public(V6, Some("203.0.113.7"), None, ""), "enp0s3 fd17::2", "fd17::2", false, 0),
+        (public(V4, None, Some("2001:db8::7"), ""), "enp0s3 10.0.2.15", "10.0.2.15", false, 0),
         // If an interface is named, the address is only published.
         (
             public(V4, Some("203.0.113.7"), None, "name enp0s8"),
@@ -581,10 +424,7 @@ fn public_address_is_only_published_with_a_named_interface() {
 #[test]
 fn public_address_of_another_interface_is_refused() {
     let facts = vagrant();
-    let error = refused(
-        &public(BOTH, Some("10.0.2.15"), Some("fd00:56::11"), ""),
-        &facts,
-    );
+    let error = refused(&public(BOTH, Some("10.0.2.15"), Some("fd00:56::11"), ""), &facts);
     assert!(
         !error.may_come()
             && error
@@ -592,30 +432,19 @@ fn public_address_of_another_interface_is_refused() {
                 .contains("v6 interface enp0s8 must be the same with v4 interface enp0s3"),
         "{error}"
     );
-    let error = refused(
-        &public(BOTH, None, Some("fd17::2"), "address 192.168.56.11"),
-        &facts,
-    );
+    let error = refused(&public(BOTH, None, Some("fd17::2"), "address 192.168.56.11"), &facts);
     assert!(
-        error
-            .to_string()
-            .contains("v6 interface enp0s3 must be the same with v4 interface enp0s8"),
+        error.to_string().contains("v6 interface enp0s3 must be the same with v4 interface enp0s8"),
         "{error}"
     );
     let error = refused(&public(V4, Some("172.16.0.1"), None, ""), &facts);
-    assert!(
-        error.may_come() && error.to_string().contains("enp0s9 is down"),
-        "{error}"
-    );
+    assert!(error.may_come() && error.to_string().contains("enp0s9 is down"), "{error}");
 }
 
 #[test]
 fn local_addresses_include_those_of_other_interfaces() {
     let facts = vagrant();
-    let local = select(&request(V4, "name enp0s8"), &facts)
-        .unwrap()
-        .underlay
-        .local;
+    let local = select(&request(V4, "name enp0s8"), &facts).unwrap().underlay.local;
     assert!(
         local.contains(&"10.0.2.15/24".parse().unwrap())
             && local.contains(&"127.0.0.1/8".parse().unwrap())
@@ -625,17 +454,11 @@ fn local_addresses_include_those_of_other_interfaces() {
 #[test]
 fn auto_chooses_the_interface_that_reaches_the_store() {
     let facts = vagrant();
-    let at = |store| Request {
-        store,
-        ..request(V4, "auto")
-    };
+    let at = |store| Request { store, ..request(V4, "auto") };
     for (store, want) in [
         (there(&["192.168.56.10"]), "enp0s8 192.168.56.11"),
         (there(&["fd00:56::10"]), "enp0s8 192.168.56.11"),
-        (
-            there(&["203.0.113.9", "192.168.56.10"]),
-            "enp0s8 192.168.56.11",
-        ),
+        (there(&["203.0.113.9", "192.168.56.10"]), "enp0s8 192.168.56.11"),
         // The store runs on this host, at one of its addresses or on loopback.
         (there(&["192.168.56.12"]), "enp0s8 192.168.56.12"),
         (there(&["127.0.0.1"]), "enp0s3 10.0.2.15"),
@@ -656,10 +479,7 @@ fn choice_holds_its_reason() {
         ("name enp0s8", "--iface=enp0s8"),
         ("regex ^192", "--iface-regex=^192 (its address"),
         ("regex s8$", "--iface-regex=s8$ (its name"),
-        (
-            "cidr 192.168.0.0/16",
-            "--iface-cidr=192.168.0.0/16 (its address",
-        ),
+        ("cidr 192.168.0.0/16", "--iface-cidr=192.168.0.0/16 (its address"),
         ("reach 8.8.8.8", "--iface-can-reach=8.8.8.8"),
     ] {
         let found = select(&request(V4, selector), &facts).unwrap().why;
@@ -672,10 +492,7 @@ fn trap_hint_names_the_interface_that_reaches_the_store() {
     let facts = vagrant();
     let store = there(&["192.168.56.10"]);
     let hint = |request: &Request| trap_hint(request, &select(request, &facts).unwrap(), &facts);
-    let trapped = Request {
-        store,
-        ..request(V4, "")
-    };
+    let trapped = Request { store, ..request(V4, "") };
     let text = hint(&trapped).unwrap();
     for part in [
         "enp0s3 (10.0.2.15)",
@@ -686,10 +503,7 @@ fn trap_hint_names_the_interface_that_reaches_the_store() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let empty = Request {
-        selectors: selectors("default"),
-        ..trapped.clone()
-    };
+    let empty = Request { selectors: selectors("default"), ..trapped.clone() };
     assert!(hint(&empty).is_some());
     for (selector, store) in [
         ("name enp0s3", trapped.store.clone()),
@@ -700,10 +514,7 @@ fn trap_hint_names_the_interface_that_reaches_the_store() {
         ("", there(&["203.0.113.9"])),
         ("", nowhere()),
     ] {
-        let quiet = Request {
-            store,
-            ..request(V4, selector)
-        };
+        let quiet = Request { store, ..request(V4, selector) };
         assert_eq!(hint(&quiet), None, "{quiet:?}");
     }
 }
@@ -718,16 +529,9 @@ fn store_is_reached_via_the_underlay_only_when_routes_say_so() {
         ("", StoreAt::Here, true),
         ("", nowhere(), false),
     ] {
-        let request = Request {
-            store,
-            ..request(V4, selector)
-        };
+        let request = Request { store, ..request(V4, selector) };
         let chosen = select(&request, &facts).unwrap();
-        assert_eq!(
-            store_via_underlay(&request, &chosen, &facts),
-            is_via,
-            "{selector}"
-        );
+        assert_eq!(store_via_underlay(&request, &chosen, &facts), is_via, "{selector}");
     }
 }
 
@@ -746,19 +550,14 @@ fn interface_list_marks_the_one_that_reaches_the_store() {
 }
 
 fn set_addresses(facts: &mut HostFacts, nets: &[&str]) {
-    facts.interfaces[2].addresses = nets
-        .iter()
-        .map(|net| Address::plain(net.parse().unwrap()))
-        .collect();
+    facts.interfaces[2].addresses =
+        nets.iter().map(|net| Address::plain(net.parse().unwrap())).collect();
 }
 
 /// Returns the facts of [`vagrant`] with other addresses on enp0s8.
 fn readdressed() -> HostFacts {
     let mut facts = vagrant();
-    set_addresses(
-        &mut facts,
-        &["10.7.7.7/24", "192.168.56.99/24", "fd00:56::99/64"],
-    );
+    set_addresses(&mut facts, &["10.7.7.7/24", "192.168.56.99/24", "fd00:56::99/64"]);
     facts
 }
 
@@ -777,10 +576,7 @@ fn interface_is_followed_when_it_is_renamed_or_recreated() {
     now.interfaces[2].name = "lan0".to_owned();
     now.interfaces[2].mtu = 9000;
     let renamed = followed(&best, last, &now);
-    assert_eq!(
-        (renamed.index, renamed.name.as_str(), renamed.mtu),
-        (3, "lan0", 9000)
-    );
+    assert_eq!((renamed.index, renamed.name.as_str(), renamed.mtu), (3, "lan0", 9000));
 
     // A recreated interface is found by its name. While it is gone, all values are kept.
     now = facts.clone();
@@ -788,10 +584,7 @@ fn interface_is_followed_when_it_is_renamed_or_recreated() {
     assert_eq!(followed(&best, last, &now).index, 77);
     now.interfaces.remove(2);
     let gone = followed(&best, last, &now);
-    assert_eq!(
-        (gone.index, gone.addresses, gone.mtu),
-        (3, last.addresses, 1500)
-    );
+    assert_eq!((gone.index, gone.addresses, gone.mtu), (3, last.addresses, 1500));
 }
 
 #[test]
@@ -801,10 +594,7 @@ fn address_is_followed_when_another_replaces_it() {
     let last = &best.underlay;
     // An additional address changes nothing. One that replaces the old one is followed, separately for each family.
     let mut now = facts.clone();
-    set_addresses(
-        &mut now,
-        &["192.168.56.99/24", "192.168.56.11/24", "fd00:56::11/64"],
-    );
+    set_addresses(&mut now, &["192.168.56.99/24", "192.168.56.11/24", "fd00:56::11/64"]);
     assert_eq!(followed(&best, last, &now).addresses, last.addresses);
     set_addresses(&mut now, &["192.168.56.99/24", "fd00:56::11/64"]);
     let moved = followed(&best, last, &now);
@@ -829,10 +619,7 @@ fn virtual_address_is_no_substitute_and_the_own_address_returns() {
         ("192.168.56.200/32", "192.168.56.11"),
         ("192.168.56.200/32 192.168.56.12/24", "192.168.56.12"),
         // The own address is back, in whatever order.
-        (
-            "192.168.56.200/32 192.168.56.12/24 192.168.56.11/24",
-            "192.168.56.11",
-        ),
+        ("192.168.56.200/32 192.168.56.12/24 192.168.56.11/24", "192.168.56.11"),
         // An address of a pod.
         ("10.5.1.3/16", "192.168.56.11"),
     ] {
@@ -863,9 +650,8 @@ fn other_addresses_are_followed_once_they_last_for_seconds() {
         (tokio::time::Instant::now(), Steady::default(), own.clone());
     // At the second 4, the own address is back, and at once gone again.
     let (seen, kept) = ("oo.ooo..", ".....oo.");
-    for (second, (seen, kept)) in [0, 4, 4, 6, 10, 11, 12, 17]
-        .into_iter()
-        .zip(seen.chars().zip(kept.chars()))
+    for (second, (seen, kept)) in
+        [0, 4, 4, 6, 10, 11, 12, 17].into_iter().zip(seen.chars().zip(kept.chars()))
     {
         let of = |mark| if mark == 'o' { &other } else { &own };
         let now = begin + Duration::from_secs(second);
@@ -900,13 +686,8 @@ fn remade() -> HostFacts {
             ..Interface::default()
         });
     }
-    facts.routes[0].1 = Ok(RouteAnswer {
-        index: 2,
-        source: None,
-    });
-    facts.defaults = [2, 4, 8]
-        .map(|index| default(Family::V4, index, index))
-        .to_vec();
+    facts.routes[0].1 = Ok(RouteAnswer { index: 2, source: None });
+    facts.defaults = [2, 4, 8].map(|index| default(Family::V4, index, index)).to_vec();
     facts.leased.own = vec![net("10.244.1.0/24")];
     facts.leased.all = vec![net("10.244.2.0/24")];
     facts
@@ -920,18 +701,12 @@ fn no_way_of_choosing_takes_an_interface_of_pods() {
         internal: vec![ip(address)],
         ..KnownAddresses::default()
     };
-    let known = |address| Request {
-        known: Some(published(address)),
-        ..request(V4, "")
-    };
+    let known = |address| Request { known: Some(published(address)), ..request(V4, "") };
     for wish in [
         request(V4, "cidr 10.0.0.0/8"),
         request(V4, "regex ^10\\."),
         request(V4, ""),
-        request(
-            V4,
-            "name cni0; address 10.244.1.1; reach 192.168.56.10; default",
-        ),
+        request(V4, "name cni0; address 10.244.1.1; reach 192.168.56.10; default"),
         known("10.244.1.1"),
         known("10.244.1.9"),
     ] {
@@ -948,21 +723,12 @@ fn no_way_of_choosing_takes_an_interface_of_pods() {
         (request(V4, "reach 192.168.56.10"), pods),
         (request(V4, "address 10.244.1.9"), inside),
         (request(V4, "name own"), "failed to find IPv4 address"),
-        (
-            Request {
-                store,
-                ..request(V4, "auto")
-            },
-            pods,
-        ),
+        (Request { store, ..request(V4, "auto") }, pods),
         (public(V4, Some("10.244.1.1"), None, ""), pods),
         (public(V4, Some("10.244.1.77"), None, ""), inside),
     ] {
         let error = refused(&wish, &facts);
-        assert!(
-            error.may_come() && error.to_string().contains(why),
-            "{error}"
-        );
+        assert!(error.may_come() && error.to_string().contains(why), "{error}");
     }
 }
 
@@ -971,9 +737,7 @@ fn address_in_a_leased_subnet_is_a_last_resort() {
     let mut facts = remade();
     let cidr = request(V4, "cidr 10.0.0.0/8");
     // A bridge with a network card joins hosts.
-    facts.interfaces[1]
-        .addresses
-        .push(Address::plain(net("10.9.9.9/8")));
+    facts.interfaces[1].addresses.push(Address::plain(net("10.9.9.9/8")));
     facts.interfaces[7].master = Some(2);
     assert_eq!(chosen(&cidr, &facts), "cni0 10.9.9.9");
     // Somebody else's lease is no reason to be without an underlay, and an address that worked stays.
@@ -996,9 +760,7 @@ fn selector_decides_which_address_is_followed() {
     ] {
         let chosen = chosen_by(selector);
         assert_eq!(
-            followed(&chosen, &chosen.underlay, &now)
-                .addresses
-                .to_string(),
+            followed(&chosen, &chosen.underlay, &now).addresses.to_string(),
             want,
             "{selector}"
         );
@@ -1017,9 +779,7 @@ fn public_address_of_a_flag_stays_when_the_interface_is_readdressed() {
     )
     .unwrap();
     assert_eq!(
-        followed(&named, &named.underlay, &readdressed())
-            .public
-            .to_string(),
+        followed(&named, &named.underlay, &readdressed()).public.to_string(),
         "192.168.56.11 and fd00:56::99"
     );
 }
@@ -1034,34 +794,19 @@ fn links_follow_routes_and_stay_while_the_address_is_absent() {
         change(&mut now);
         followed(&best, last, &now).links
     };
-    let (v4, v6, more) = (
-        net("192.168.56.0/24"),
-        net("fd00:56::/64"),
-        net("10.99.0.0/16"),
-    );
+    let (v4, v6, more) = (net("192.168.56.0/24"), net("fd00:56::/64"), net("10.99.0.0/16"));
     assert_eq!(last.links, [v4, v6], "of its own interface only");
     assert_eq!(links(&|now| now.links.push((3, more))), [v4, v6, more]);
     // The address is present, and the network of the interface is another one.
-    assert_eq!(
-        links(&|now| now.links = vec![(3, more), (3, v6)]),
-        [more, v6]
-    );
+    assert_eq!(links(&|now| now.links = vec![(3, more), (3, v6)]), [more, v6]);
     // The kernel removes the routes with the last address, and while the interface is down.
     let flushed = |now: &mut HostFacts| now.links = vec![(2, net("10.0.2.0/24"))];
     let lost = |now: &mut HostFacts| {
-        now.interfaces[2]
-            .addresses
-            .retain(|address| address.ip().is_ipv6());
+        now.interfaces[2].addresses.retain(|address| address.ip().is_ipv6());
     };
     assert_eq!(links(&|now| (flushed(now), lost(now)).0), [v4]);
-    assert_eq!(
-        links(&|now| (flushed(now), now.interfaces[2].up = false).0),
-        [v4, v6]
-    );
-    assert_eq!(
-        links(&|now| (flushed(now), drop(now.interfaces.remove(2))).0),
-        [v4, v6]
-    );
+    assert_eq!(links(&|now| (flushed(now), now.interfaces[2].up = false).0), [v4, v6]);
+    assert_eq!(links(&|now| (flushed(now), drop(now.interfaces.remove(2))).0), [v4, v6]);
 }
 
 #[test]
@@ -1071,9 +816,7 @@ fn underlay_trouble_names_the_fault_and_the_remedy() {
         let mut facts = vagrant();
         change(&mut facts);
         let now = followed(&chosen, &chosen.underlay, &facts);
-        trouble(&now, &facts, elsewhere)
-            .map(|trouble| trouble.to_string())
-            .unwrap_or_default()
+        trouble(&now, &facts, elsewhere).map(|trouble| trouble.to_string()).unwrap_or_default()
     };
     let own =
         |facts: &mut HostFacts, change: &dyn Fn(&mut Interface)| change(&mut facts.interfaces[2]);
@@ -1105,14 +848,8 @@ fn underlay_trouble_names_the_fault_and_the_remedy() {
         },
         &[],
     );
-    assert!(
-        bare.contains("enp0s8 has lost its address 192.168.56.11; restore it"),
-        "{bare}"
-    );
-    let failed = text(
-        &|facts| own(facts, &|one| one.addresses[3].dad_failed = true),
-        &[],
-    );
+    assert!(bare.contains("enp0s8 has lost its address 192.168.56.11; restore it"), "{bare}");
+    let failed = text(&|facts| own(facts, &|one| one.addresses[3].dad_failed = true), &[]);
     assert!(
         failed.contains("cannot use its address fd00:56::11: another host has this address"),
         "{failed}"
@@ -1123,19 +860,10 @@ fn underlay_trouble_names_the_fault_and_the_remedy() {
         facts.interfaces[4].addresses.extend(taken);
     };
     let moved = text(&moves, &[]);
-    assert!(
-        moved.contains("fd00:56::11 has moved from enp0s8 to v4only"),
-        "{moved}"
-    );
+    assert!(moved.contains("fd00:56::11 has moved from enp0s8 to v4only"), "{moved}");
     assert_eq!(text(&moves, &[ip("fd00:56::11")]), "");
     // A new name is not a problem.
-    assert_eq!(
-        text(
-            &|facts| own(facts, &|one| one.name = "wan0".to_owned()),
-            &[]
-        ),
-        ""
-    );
+    assert_eq!(text(&|facts| own(facts, &|one| one.name = "wan0".to_owned()), &[]), "");
 }
 
 #[test]
@@ -1162,9 +890,7 @@ fn trouble_is_reported_after_a_second_and_its_end_at_once() {
 fn mtu_of_an_address_on_loopback_is_that_of_the_routes_to_other_nodes() {
     let mut facts = vagrant();
     (facts.interfaces[0].mtu, facts.interfaces[2].mtu) = (65536, 1400);
-    facts.interfaces[0]
-        .addresses
-        .push(Address::plain(net("10.1.1.1/32")));
+    facts.interfaces[0].addresses.push(Address::plain(net("10.1.1.1/32")));
     let by_flag = public(V4, Some("10.1.1.1"), None, "");
     let named = ["name lo", "address 10.1.1.1", "cidr 10.1.0.0/16"];
     for wish in named.map(|text| request(V4, text)).iter().chain([&by_flag]) {
@@ -1198,11 +924,7 @@ fn assigned_subnet_clashes_with_the_hosts_network_but_not_with_pods_or_a_wide_ne
         facts.interfaces[4].addresses = vec![Address::plain(net(words[3]))];
         facts.leased.own = vec![own];
         let request = request(V4, "name enp0s3");
-        assert_eq!(
-            chosen(&request, &facts),
-            "enp0s3 10.0.2.15",
-            "served before"
-        );
+        assert_eq!(chosen(&request, &facts), "enp0s3 10.0.2.15", "served before");
         facts.leased.assigned = Some((own.into(), net(words[0]).into()));
         match (select(&request, &facts), words.get(4)) {
             (Ok(_), None) => {}

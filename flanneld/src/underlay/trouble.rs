@@ -86,11 +86,7 @@ impl fmt::Display for UnderlayTrouble {
                 f,
                 "interface {interface} has no carrier; check its cable and the other end of the link"
             ),
-            Self::Unusable {
-                interface,
-                address,
-                state,
-            } => {
+            Self::Unusable { interface, address, state } => {
                 write!(
                     f,
                     "interface {interface} cannot use its address {address}: {state}; see `ip address show {interface}`"
@@ -142,22 +138,15 @@ fn unusable(
     let name = interface.name.clone();
     match interface.addresses.iter().find(|own| own.ip() == address) {
         Some(own) if own.usable() => None,
-        Some(own) => Some(UnderlayTrouble::Unusable {
-            interface: name,
-            address,
-            state: own.state(),
-        }),
+        Some(own) => {
+            Some(UnderlayTrouble::Unusable { interface: name, address, state: own.state() })
+        }
         None => match facts.owner(address) {
             Some(_) if elsewhere.contains(&address) => None,
-            Some(other) => Some(UnderlayTrouble::Moved {
-                address,
-                from: name,
-                to: other.name.clone(),
-            }),
-            None => Some(UnderlayTrouble::Lost {
-                interface: name,
-                address,
-            }),
+            Some(other) => {
+                Some(UnderlayTrouble::Moved { address, from: name, to: other.name.clone() })
+            }
+            None => Some(UnderlayTrouble::Lost { interface: name, address }),
         },
     }
 }
@@ -166,9 +155,7 @@ fn unusable(
 /// addresses once, right after the choice of the interface.
 pub(super) fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
     let own = |address: &IpAddr| {
-        facts
-            .by_index(underlay.index)
-            .is_some_and(|interface| interface.owns(*address))
+        facts.by_index(underlay.index).is_some_and(|interface| interface.owns(*address))
     };
     underlay
         .addresses
@@ -186,10 +173,7 @@ pub(super) struct Alarm<T> {
 
 impl<T> Default for Alarm<T> {
     fn default() -> Self {
-        Self {
-            since: None,
-            reported: None,
-        }
+        Self { since: None, reported: None }
     }
 }
 

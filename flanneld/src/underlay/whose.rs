@@ -44,9 +44,7 @@ impl Doubt {
 
     /// Returns the claimed addresses, each with the name of a node that claims the address.
     fn shared(&self) -> impl Iterator<Item = (IpAddr, String)> {
-        self.claimed
-            .iter()
-            .map(|(ip, claimant)| (*ip, claimant.node.clone()))
+        self.claimed.iter().map(|(ip, claimant)| (*ip, claimant.node.clone()))
     }
 }
 
@@ -55,10 +53,7 @@ impl Doubt {
 pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     let in_doubt = |interface: &Interface| {
         nat_network(interface, facts).is_some()
-            || interface
-                .addresses
-                .iter()
-                .any(|address| known.taken.contains_key(&address.ip()))
+            || interface.addresses.iter().any(|address| known.taken.contains_key(&address.ip()))
     };
     !known.overwritten && (!known.left.is_empty() || facts.interfaces.iter().any(in_doubt))
 }
@@ -67,9 +62,7 @@ pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
 pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> Doubt {
     let addresses = || underlay.addresses.ips();
     Doubt {
-        is_nat: facts
-            .by_index(underlay.index)
-            .is_some_and(|interface| is_nat(interface, facts)),
+        is_nat: facts.by_index(underlay.index).is_some_and(|interface| is_nat(interface, facts)),
         claimed: addresses()
             .filter(|ip| !facts.unshared.contains(ip))
             .filter_map(|ip| Some((ip, known.taken.get(&ip)?.clone())))
@@ -86,19 +79,14 @@ pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<Ip
             .iter()
             .any(|route| route.index == Some(interface.index) && route.via == Some(router))
     };
-    interface
-        .nets()
-        .find(|net| machine_nat(net).is_some_and(leads_there))
+    interface.nets().find(|net| machine_nat(net).is_some_and(leads_there))
 }
 
 /// Returns whether an interface is behind a virtual machine's NAT: the NAT is the router, and no other host on the
 /// link replies to ARP.
 fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
     nat_network(interface, facts).is_some_and(|net| {
-        !facts
-            .answering
-            .iter()
-            .any(|(index, ip)| *index == interface.index && net.contains(ip))
+        !facts.answering.iter().any(|(index, ip)| *index == interface.index && net.contains(ip))
     })
 }
 
@@ -112,25 +100,14 @@ pub(super) fn choose(
     request: &Request,
     facts: &HostFacts,
 ) -> Result<Chosen, Unfit> {
-    let mut search = Search {
-        known,
-        request,
-        facts,
-        passed_over: Vec::new(),
-        whys: Vec::new(),
-    };
+    let mut search = Search { known, request, facts, passed_over: Vec::new(), whys: Vec::new() };
     if let Some(chosen) = search.published().or_else(|| search.undoubted()) {
         return Ok(chosen);
     }
-    let shared: BTreeMap<IpAddr, String> = search
-        .passed_over
-        .iter()
-        .flat_map(|(_, doubt)| doubt.shared())
-        .collect();
-    if let Some((mut chosen, doubt)) = search
-        .passed_over
-        .into_iter()
-        .find(|(_, doubt)| doubt.is_bearable())
+    let shared: BTreeMap<IpAddr, String> =
+        search.passed_over.iter().flat_map(|(_, doubt)| doubt.shared()).collect();
+    if let Some((mut chosen, doubt)) =
+        search.passed_over.into_iter().find(|(_, doubt)| doubt.is_bearable())
     {
         chosen.warnings.push(in_doubt(&chosen, &doubt));
         return Ok(chosen);
@@ -140,11 +117,7 @@ pub(super) fn choose(
     Err(if shared.is_empty() {
         Unfit::Each(whys)
     } else {
-        Unfit::Shared {
-            addresses: shared,
-            host: host(facts),
-            whys,
-        }
+        Unfit::Shared { addresses: shared, host: host(facts), whys }
     })
 }
 
@@ -179,12 +152,9 @@ impl<'a> Search<'a> {
         };
         let mut published = self.known.published.clone();
         published.retain(|ip| !is_virtual(*ip));
-        for candidate in owned(
-            &published,
-            "which this node published last",
-            self.request,
-            self.facts,
-        ) {
+        for candidate in
+            owned(&published, "which this node published last", self.request, self.facts)
+        {
             match finish(self.request, self.facts, candidate, false) {
                 Ok(chosen) if !doubt(&chosen.underlay, self.known, self.facts).was_left => {
                     return Some(chosen);
@@ -198,12 +168,9 @@ impl<'a> Search<'a> {
 
     /// Returns the first candidate that is not in doubt.
     fn undoubted(&mut self) -> Option<Chosen> {
-        for candidate in owned(
-            &self.known.internal,
-            "the Node's InternalIP",
-            self.request,
-            self.facts,
-        ) {
+        for candidate in
+            owned(&self.known.internal, "the Node's InternalIP", self.request, self.facts)
+        {
             if let Some(chosen) = self.consider(Ok(candidate)) {
                 return Some(chosen);
             }
@@ -216,11 +183,8 @@ impl<'a> Search<'a> {
                 return Some(chosen);
             }
         }
-        let seen: Vec<u32> = self
-            .passed_over
-            .iter()
-            .map(|(chosen, _)| chosen.underlay.index)
-            .collect();
+        let seen: Vec<u32> =
+            self.passed_over.iter().map(|(chosen, _)| chosen.underlay.index).collect();
         let is_other = |interface: &&Interface| {
             self.facts.joins_hosts(interface) && !seen.contains(&interface.index)
         };
@@ -264,9 +228,7 @@ fn owned<'a>(
     request: &Request,
     facts: &'a HostFacts,
 ) -> Vec<Candidate<'a>> {
-    let wanted = addresses
-        .iter()
-        .filter(|ip| request.uses(Family::from(**ip)));
+    let wanted = addresses.iter().filter(|ip| request.uses(Family::from(**ip)));
     let here: Vec<(&Interface, IpAddr)> = wanted
         .filter_map(|ip| Some((facts.owner(*ip).filter(|owner| !owner.loopback)?, *ip)))
         .collect();
@@ -276,9 +238,9 @@ fn owned<'a>(
         let other = here.iter().find(|(other, second)| {
             other.index == interface.index && second.is_ipv6() != ip.is_ipv6()
         });
-        other.into_iter().fold(candidate, |candidate, (_, second)| {
-            candidate.at(*second, Rule::Best)
-        })
+        other
+            .into_iter()
+            .fold(candidate, |candidate, (_, second)| candidate.at(*second, Rule::Best))
     };
     here.iter().map(with_other).collect()
 }

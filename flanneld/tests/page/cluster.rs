@@ -34,16 +34,12 @@ fn name(index: usize) -> String {
 
 fn subnet(index: usize) -> IpNet {
     let number = index + 1;
-    format!("10.{}.{}.0/24", 244 + number / 256, number % 256)
-        .parse()
-        .unwrap()
+    format!("10.{}.{}.0/24", 244 + number / 256, number % 256).parse().unwrap()
 }
 
 fn address(index: usize) -> std::net::IpAddr {
     let number = index + 1;
-    format!("192.0.{}.{}", 2 + number / 250, 1 + number % 250)
-        .parse()
-        .unwrap()
+    format!("192.0.{}.{}", 2 + number / 250, 1 + number % 250).parse().unwrap()
 }
 
 /// Returns a number from 0 to 1 that depends only on the pair of nodes and differs between most pairs.
@@ -52,11 +48,7 @@ fn scatter(from: usize, to: usize) -> f64 {
     f64::from(u32::try_from(mixed).unwrap()) / 1000.0
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "below a million"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below a million")]
 fn rtt(from: usize, to: usize) -> u32 {
     (300.0 + 400.0 * scatter(from, to)) as u32
 }
@@ -105,11 +97,7 @@ fn peer_view(fault: Fault, to: usize, count: usize) -> PeerView {
         clock_offset_ms: None,
         answered_by: None,
         others: others
-            .map(|other| PeerOpinion {
-                by: name(other),
-                state: State::CutOff,
-                age_ms: 4000,
-            })
+            .map(|other| PeerOpinion { by: name(other), state: State::CutOff, age_ms: 4000 })
             .collect(),
     }
 }
@@ -143,10 +131,7 @@ fn row(fault: Fault, from: usize, count: usize) -> Row {
         subnet: subnet(from),
         asked_age_ms: 4100,
         answered_age_ms: (!is_cut).then_some(4000),
-        own: (!is_cut).then(|| Own {
-            ready: true,
-            ..Own::default()
-        }),
+        own: (!is_cut).then(|| Own { ready: true, ..Own::default() }),
         counts,
         rtt_us: Some(500),
         peers: cells,
@@ -161,11 +146,8 @@ fn findings(fault: Fault) -> Vec<Finding> {
     let mut finding = match fault {
         Fault::None | Fault::Pair(..) => return Vec::new(),
         Fault::Cut(node) => {
-            let what = format!(
-                "{} ({}) does not respond, not even to ping",
-                name(node),
-                address(node)
-            );
+            let what =
+                format!("{} ({}) does not respond, not even to ping", name(node), address(node));
             let mut finding = Finding::new(
                 "peer-cut",
                 Severity::Broken,
@@ -210,10 +192,7 @@ pub(crate) fn cluster(count: usize, fault: Fault) -> Node {
         node: name(0),
         version: "0.1.0".to_owned(),
         uptime_seconds: 273_600,
-        readiness: Readiness {
-            ready: true,
-            ..Readiness::default()
-        },
+        readiness: Readiness { ready: true, ..Readiness::default() },
         network: NodeNetwork {
             networks: vec!["10.244.0.0/14".parse().unwrap()],
             backend: Some("vxlan".to_owned()),

@@ -62,11 +62,7 @@ fn answer(mut stream: &TcpStream, node: &Node, view: &View, document: &str) -> s
         safe(&RowDetails::of(node, subnet)?).ok()
     };
     let (status, kind, body) = match (path, is_known) {
-        ("/", _) => (
-            "200 OK",
-            "text/html; charset=utf-8",
-            html(&view.node, &view.sentence),
-        ),
+        ("/", _) => ("200 OK", "text/html; charset=utf-8", html(&view.node, &view.sentence)),
         (node_api::VIEW, true) => ("304 Not Modified", "application/json", String::new()),
         (node_api::VIEW, _) if query.is_empty() => {
             ("200 OK", "application/json", document.to_owned())

@@ -19,10 +19,8 @@ pub fn admitted(
     before: &LeaseTable,
     terms: &Terms,
 ) -> (LeaseTable, Vec<Refused>) {
-    let mut by_age: Vec<&Arc<Lease>> = raw
-        .shared_leases()
-        .filter(|lease| !terms.is_own(&lease.subnets))
-        .collect();
+    let mut by_age: Vec<&Arc<Lease>> =
+        raw.shared_leases().filter(|lease| !terms.is_own(&lease.subnets)).collect();
     by_age.sort_by(|a, b| seniority(a, terms).cmp(&seniority(b, terms)));
     let mut judgement = Judgement {
         terms,
@@ -95,11 +93,7 @@ impl<'a> Judgement<'a> {
     }
 
     fn refuse(&mut self, lease: &Lease, half: Option<IpNet>, why: Why) {
-        self.refused.push(Refused {
-            subnets: lease.subnets,
-            half,
-            why,
-        });
+        self.refused.push(Refused { subnets: lease.subnets, half, why });
     }
 
     fn occupy(&mut self, subnets: &Subnets, lease: &Lease) {
@@ -140,21 +134,15 @@ impl<'a> Judgement<'a> {
         identities.assign(&self.usable, self.before, self.terms);
         let mut kept = Vec::with_capacity(self.usable.len());
         // Subnets that the store contains but for which the node uses no lease.
-        let mut blank: BTreeSet<Subnets> = raw
-            .unreadable()
-            .iter()
-            .filter_map(|subnets| trimmed(subnets, self.terms))
-            .collect();
+        let mut blank: BTreeSet<Subnets> =
+            raw.unreadable().iter().filter_map(|subnets| trimmed(subnets, self.terms)).collect();
         let mut barred = BTreeSet::new();
         for (lease, subnets) in std::mem::take(&mut self.usable) {
             let Err(used) = identities.check(lease) else {
                 kept.push(if subnets == lease.subnets {
                     lease.clone()
                 } else {
-                    Arc::new(Lease {
-                        subnets,
-                        ..Lease::clone(lease)
-                    })
+                    Arc::new(Lease { subnets, ..Lease::clone(lease) })
                 });
                 continue;
             };
@@ -184,12 +172,7 @@ impl<'a> Judgement<'a> {
 /// Returns the key that sorts leases by age. Nodes have creation times in whole seconds. Among Nodes of the same
 /// second, the first Node by name is the oldest Node.
 fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subnets) {
-    let name = lease
-        .attrs
-        .node
-        .as_ref()
-        .map(|node| &*node.id)
-        .filter(|_| terms.config.assigned);
+    let name = lease.attrs.node.as_ref().map(|node| &*node.id).filter(|_| terms.config.assigned);
     (lease.since, name, lease.subnets)
 }
 
@@ -239,10 +222,8 @@ pub(super) fn placed(
     if let Some(own) = own.filter(|own| subnets.overlaps(own)) {
         return Err(Why::OverlapsOurs(own));
     }
-    if let Some(net) = terms
-        .underlay
-        .iter()
-        .find(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net)))
+    if let Some(net) =
+        terms.underlay.iter().find(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net)))
     {
         return Err(Why::OverlapsUnderlay(*net));
     }
@@ -290,10 +271,7 @@ pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Re
             ours: ours.clone(),
         });
     }
-    if subnets
-        .nets()
-        .all(|net| lease.attrs.public_for(net.into()).is_none())
-    {
+    if subnets.nets().all(|net| lease.attrs.public_for(net.into()).is_none()) {
         return Err(Why::NoAddress);
     }
     if on_link(lease, subnets, terms).is_none() {
@@ -308,10 +286,7 @@ fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
         return Some(*subnets);
     }
     let near = |family: Family| {
-        lease
-            .attrs
-            .public_for(family)
-            .is_some_and(|address| !terms.is_off_link(address))
+        lease.attrs.public_for(family).is_some_and(|address| !terms.is_off_link(address))
     };
     Dual::from_options(
         subnets.v4().copied().filter(|_| near(Family::V4)),
@@ -325,13 +300,7 @@ fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
     let of_family = |link: &&IpNet| subnets.has(Family::from(**link));
     Why::OffLink {
         at,
-        links: terms
-            .links
-            .iter()
-            .flatten()
-            .filter(of_family)
-            .copied()
-            .collect(),
+        links: terms.links.iter().flatten().filter(of_family).copied().collect(),
         backend: terms.config.backend.clone(),
     }
 }
@@ -358,35 +327,19 @@ pub(super) fn halves_left_out(
         if lease.attrs.public_for(net.into()).is_none() {
             return Some((net, Why::NoAddress));
         }
-        if let Some(address) = lease
-            .attrs
-            .public_for(net.into())
-            .filter(|address| terms.is_off_link(*address))
+        if let Some(address) =
+            lease.attrs.public_for(net.into()).filter(|address| terms.is_off_link(*address))
         {
-            return Some((
-                net,
-                off_link(&net.into(), Some(Addresses::from(address)), terms),
-            ));
+            return Some((net, off_link(&net.into(), Some(Addresses::from(address)), terms)));
         }
-        let half = Lease {
-            subnets: net.into(),
-            ..lease.clone()
-        };
-        terms
-            .rules
-            .accepts(&half)
-            .err()
-            .map(|why| (net, Why::Unusable(Box::new(why))))
+        let half = Lease { subnets: net.into(), ..lease.clone() };
+        terms.rules.accepts(&half).err().map(|why| (net, Why::Unusable(Box::new(why))))
     };
     subnets.nets().filter_map(left_out).collect()
 }
 
 fn overlaps_any(subnets: &Subnets, nets: &[IpNet]) -> bool {
-    nets.iter().any(|net| {
-        subnets
-            .nets()
-            .any(|subnet| nets_overlap(&subnet, &net.trunc()))
-    })
+    nets.iter().any(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, &net.trunc())))
 }
 
 /// Returns whether the address is a broadcast, multicast, loopback or unspecified address, which no node can publish. `local` are the addresses of

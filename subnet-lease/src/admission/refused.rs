@@ -204,11 +204,7 @@ impl fmt::Display for Refused {
                 f,
                 "of the node at {} uses backend {}, but this network uses {ours}; restart flanneld on that node, or restore Backend.Type, so that all nodes use the same backend",
                 place(at),
-                if theirs.is_empty() {
-                    "udp or alloc"
-                } else {
-                    theirs
-                }
+                if theirs.is_empty() { "udp or alloc" } else { theirs }
             ),
             Why::Reserved(at) => write!(
                 f,

@@ -98,20 +98,11 @@ impl LeasesInForce {
         else {
             return false;
         };
-        let changed: Vec<_> = changed
-            .iter()
-            .filter(|subnets| !terms.is_own(subnets))
-            .collect();
-        for was in changed
-            .iter()
-            .filter_map(|subnets| self.admitted.shared_lease(subnets))
-        {
+        let changed: Vec<_> = changed.iter().filter(|subnets| !terms.is_own(subnets)).collect();
+        for was in changed.iter().filter_map(|subnets| self.admitted.shared_lease(subnets)) {
             clear.free(was);
         }
-        for is in changed
-            .iter()
-            .filter_map(|subnets| raw.shared_lease(subnets))
-        {
+        for is in changed.iter().filter_map(|subnets| raw.shared_lease(subnets)) {
             if !clear.take(is) {
                 return false;
             }
@@ -133,14 +124,9 @@ impl Clear {
         terms: &Arc<Terms>,
     ) -> Option<Self> {
         let is_in_force = |lease: &&Arc<Lease>| {
-            admitted
-                .shared_lease(&lease.subnets)
-                .is_some_and(|present| Arc::ptr_eq(present, lease))
+            admitted.shared_lease(&lease.subnets).is_some_and(|present| Arc::ptr_eq(present, lease))
         };
-        let others = || {
-            raw.shared_leases()
-                .filter(|lease| !terms.is_own(&lease.subnets))
-        };
+        let others = || raw.shared_leases().filter(|lease| !terms.is_own(&lease.subnets));
         if !refused.is_empty()
             || !raw.unreadable().is_empty()
             || !others().all(|lease| is_in_force(&lease))
@@ -198,10 +184,8 @@ mod tests {
     use types::Family;
 
     fn lease(third: u8, node: u8) -> Lease {
-        let data = RawJson::parse(&format!(
-            r#"{{"VNI":1,"VtepMAC":"02:00:00:00:00:{node:02x}"}}"#
-        ))
-        .ok();
+        let data =
+            RawJson::parse(&format!(r#"{{"VNI":1,"VtepMAC":"02:00:00:00:00:{node:02x}"}}"#)).ok();
         let attrs = LeaseAttrs {
             public_ip: Some([192, 168, 56, node].into()),
             backend: "vxlan".to_owned(),
@@ -209,12 +193,7 @@ mod tests {
             ..LeaseAttrs::default()
         };
         let subnets = Dual::V4(ipnet::Ipv4Net::new([10, 5, third, 0].into(), 24).unwrap());
-        Lease {
-            subnets,
-            attrs,
-            term: Term::Leased,
-            since: i64::from(third),
-        }
+        Lease { subnets, attrs, term: Term::Leased, since: i64::from(third) }
     }
 
     struct VtepMacs;
@@ -222,11 +201,7 @@ mod tests {
     impl PeerRules for VtepMacs {
         fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {
             let data = family.pick(&attrs.data, &attrs.v6_data);
-            Object::parse(data.as_ref()?.as_str())
-                .ok()?
-                .read("VtepMAC")
-                .ok()
-                .flatten()
+            Object::parse(data.as_ref()?.as_str()).ok()?.read("VtepMAC").ok().flatten()
         }
     }
 
@@ -249,10 +224,7 @@ mod tests {
         let mut raw = LeaseTable::of((1..20).map(|n| lease(n, n)), BTreeSet::new());
         let mut standing = LeasesInForce::default();
         standing.update(&raw, None, &terms);
-        assert_eq!(
-            (standing.admitted().len(), standing.clear.is_some()),
-            (18, true)
-        );
+        assert_eq!((standing.admitted().len(), standing.clear.is_some()), (18, true));
         let mut step = |put: Vec<Lease>, gone: Vec<u8>| {
             let mut changed: BTreeSet<Subnets> = put.iter().map(|lease| lease.subnets).collect();
             put.into_iter()
@@ -266,24 +238,15 @@ mod tests {
             if !followed {
                 standing.update(&raw, None, &terms);
             }
-            assert_eq!(
-                standing.admitted(),
-                &admitted(&raw, &LeaseTable::default(), &terms).0
-            );
+            assert_eq!(standing.admitted(), &admitted(&raw, &LeaseTable::default(), &terms).0);
             followed
         };
-        assert!(
-            step(vec![lease(20, 20), lease(21, 21)], vec![]),
-            "two new leases"
-        );
+        assert!(step(vec![lease(20, 20), lease(21, 21)], vec![]), "two new leases");
         assert!(
             step(vec![lease(1, 1)], vec![5, 6]),
             "this node's own lease, and two deleted leases"
         );
-        assert!(
-            step(vec![lease(7, 99)], vec![]),
-            "a lease with a new address and MAC"
-        );
+        assert!(step(vec![lease(7, 99)], vec![]), "a lease with a new address and MAC");
         assert!(step(vec![lease(30, 20)], vec![]), "a node's second lease");
         assert!(
             step(vec![lease(40, 41), lease(41, 40)], vec![20]),
@@ -296,14 +259,8 @@ mod tests {
         let mut same_mac = lease(50, 50);
         same_mac.attrs.data = lease(8, 8).attrs.data;
         assert!(!step(vec![same_mac], vec![]), "a MAC that is in use");
-        assert!(
-            !step(vec![lease(51, 51)], vec![]),
-            "a new lease during a conflict"
-        );
-        assert!(
-            !step(vec![], vec![50]),
-            "the deleted lease that caused the conflict"
-        );
+        assert!(!step(vec![lease(51, 51)], vec![]), "a new lease during a conflict");
+        assert!(!step(vec![], vec![50]), "the deleted lease that caused the conflict");
         assert!(step(vec![], vec![51]), "a deleted lease after the conflict");
     }
 }

@@ -179,9 +179,7 @@ impl Place {
         let both = self.addresses.zip(other.addresses);
         let pairs = || {
             both.iter().flat_map(|(a, b)| {
-                Family::ALL
-                    .into_iter()
-                    .filter_map(|family| a.of(family).zip(b.of(family)))
+                Family::ALL.into_iter().filter_map(|family| a.of(family).zip(b.of(family)))
             })
         };
         let differs = self.node.zip(other.node).is_some_and(|(a, b)| a != b);
@@ -192,10 +190,7 @@ impl Place {
 impl Identities {
     /// Creates a set that contains only this node's own identities (MACs or keys).
     pub(super) fn of(terms: &Terms) -> Self {
-        let mut ours = Self {
-            rules: terms.rules.clone(),
-            used: HashMap::new(),
-        };
+        let mut ours = Self { rules: terms.rules.clone(), used: HashMap::new() };
         let used = terms
             .own
             .iter()
@@ -222,9 +217,8 @@ impl Identities {
         const ROUNDS: usize = 8;
         for round in 0.. {
             let mut best: HashMap<&str, &Claimant> = HashMap::new();
-            for (one, (identity, claim)) in rest
-                .iter()
-                .flat_map(|one| one.claims.iter().map(move |claim| (one, claim)))
+            for (one, (identity, claim)) in
+                rest.iter().flat_map(|one| one.claims.iter().map(move |claim| (one, claim)))
             {
                 let first = best.entry(identity).or_insert(one);
                 if first.claim(identity).is_some_and(|first| claim < first) {
@@ -301,10 +295,7 @@ impl Identities {
                 None => {}
                 Some(User::Node(known, _)) if known.is(place) => {}
                 Some(user) => {
-                    return Err(Used {
-                        identity,
-                        by: *user,
-                    });
+                    return Err(Used { identity, by: *user });
                 }
             }
         }
@@ -318,10 +309,8 @@ impl Identities {
         }
         let place = Place::of(lease);
         for (identity, _) in identities(&*self.rules, lease) {
-            if let User::Node(_, times) = self
-                .used
-                .entry(identity.into())
-                .or_insert(User::Node(place, 0))
+            if let User::Node(_, times) =
+                self.used.entry(identity.into()).or_insert(User::Node(place, 0))
             {
                 *times += 1;
             }

@@ -178,63 +178,37 @@ impl fmt::Display for ConfigError {
                 "the network configuration is not valid JSON: {fault}; it begins with {beginning}"
             ),
             Self::Value(fault) => write!(f, "the network configuration has a bad value: {fault}"),
-            Self::Missing(member) => write!(
-                f,
-                "please define a correct {member} parameter in the flannel config"
-            ),
+            Self::Missing(member) => {
+                write!(f, "please define a correct {member} parameter in the flannel config")
+            }
             Self::NoFamily => f.write_str(
                 "EnableIPv4 and EnableIPv6 are both false; enable at least one address family",
             ),
             Self::NoNetwork => f.write_str("no network is defined"),
-            Self::LenTooLong {
-                member,
-                limit,
-                given,
-            } => write!(f, "{member} must be less than /{limit}, not {given}"),
-            Self::LenTooShort {
-                network: (name, network),
-                member,
-                least,
-                given,
-            } => write!(
+            Self::LenTooLong { member, limit, given } => {
+                write!(f, "{member} must be less than /{limit}, not {given}")
+            }
+            Self::LenTooShort { network: (name, network), member, least, given } => write!(
                 f,
                 "{name} {network}: network must be able to accommodate at least four subnets, so {member} must be at least {least}, not {given}"
             ),
-            Self::NetworkTooSmall {
-                network: (name, network),
-                longest,
-            } => {
+            Self::NetworkTooSmall { network: (name, network), longest } => {
                 write!(
                     f,
                     "{name} {network}: network is too small. Minimum useful network prefix is /{longest}"
                 )
             }
-            Self::OutOfRange {
-                member,
-                network,
-                address,
-            } => write!(
-                f,
-                "{member} is not in the range of the Network {network}: {address}"
-            ),
-            Self::OffBoundary {
-                member,
-                address,
-                len,
-            } => {
+            Self::OutOfRange { member, network, address } => {
+                write!(f, "{member} is not in the range of the Network {network}: {address}")
+            }
+            Self::OffBoundary { member, address, len } => {
                 write!(
                     f,
                     "{member} is not on a SubnetLen boundary: {address} is not the beginning of a /{len}"
                 )
             }
-            Self::Empty {
-                min: (min, first),
-                max: (max, last),
-            } => {
-                write!(
-                    f,
-                    "{min} {first} is after {max} {last}: the range contains no subnet"
-                )
+            Self::Empty { min: (min, first), max: (max, last) } => {
+                write!(f, "{min} {first} is after {max} {last}: the range contains no subnet")
             }
         }
     }

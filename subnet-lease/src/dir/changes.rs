@@ -31,20 +31,14 @@ impl Watch {
             | WatchMask::CLOSE_WRITE
             | WatchMask::DELETE_SELF;
         let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
-        self.0
-            .clone()
-            .is_some_and(|mut watches| watches.add(path, events).is_ok())
+        self.0.clone().is_some_and(|mut watches| watches.add(path, events).is_ok())
     }
 }
 
 impl Changes {
     /// Initializes inotify. If inotify's limits are exhausted, `Changes` detects no change, and callers poll the directory.
     pub(super) fn new() -> Self {
-        Self(
-            Inotify::init()
-                .and_then(|inotify| inotify.into_event_stream(vec![0; BUFFER]))
-                .ok(),
-        )
+        Self(Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; BUFFER])).ok())
     }
 
     pub(super) fn watch(&self) -> Watch {

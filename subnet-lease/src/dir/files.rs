@@ -48,10 +48,7 @@ pub(super) struct Whole {
 
 impl Files {
     pub(super) fn new(root: PathBuf) -> Self {
-        Self {
-            root: Root::new(root),
-            cleared: AtomicBool::new(false),
-        }
+        Self { root: Root::new(root), cleared: AtomicBool::new(false) }
     }
 
     fn path(&self, key: &str) -> PathBuf {
@@ -90,16 +87,10 @@ impl Files {
             Some(folder) => {
                 // Watch first, then read, so that a change in between is seen by at least one of them.
                 let watched = watch.is_some_and(|watch| watch.follow(&folder));
-                Ok(Whole {
-                    watched,
-                    ..self.whole(&folder)?
-                })
+                Ok(Whole { watched, ..self.whole(&folder)? })
             }
             None => Ok(Whole {
-                listing: Listing {
-                    revision: now(),
-                    entries: Vec::new(),
-                },
+                listing: Listing { revision: now(), entries: Vec::new() },
                 ..Whole::default()
             }),
         }
@@ -107,13 +98,8 @@ impl Files {
 
     fn whole(&self, folder: &OwnedFd) -> Result<Whole, Trouble> {
         let unreadable = |error: Errno| Trouble::SubnetsUnlisted(self.path(""), error.into());
-        let mut whole = Whole {
-            listing: Listing {
-                revision: now(),
-                entries: Vec::new(),
-            },
-            ..Whole::default()
-        };
+        let mut whole =
+            Whole { listing: Listing { revision: now(), entries: Vec::new() }, ..Whole::default() };
         let mut names = Dir::openat(
             folder,
             ".",
@@ -191,10 +177,9 @@ impl Files {
         };
         let failed = |error: &std::io::Error| Trouble::failed(Act::Touch, &self.path(key), error);
         match regular(&folder, key, OFlag::O_WRONLY | OFlag::O_APPEND) {
-            Ok(file) => file
-                .set_modified(SystemTime::now())
-                .map(|()| true)
-                .map_err(|error| failed(&error)),
+            Ok(file) => {
+                file.set_modified(SystemTime::now()).map(|()| true).map_err(|error| failed(&error))
+            }
             Err(error) if error.kind() == ErrorKind::NotFound || foreign(&error) => Ok(false),
             Err(error) => Err(failed(&error)),
         }
@@ -222,10 +207,9 @@ impl Files {
                 find(key).is_some_and(|entry| *entry.value == *value.as_bytes())
             }
             Compare::HangsOn { key, lease } => find(key).is_some_and(|entry| entry.lease == *lease),
-            Compare::NoneUnder(prefix) => !listing
-                .entries
-                .iter()
-                .any(|entry| entry.key.starts_with(prefix.as_str())),
+            Compare::NoneUnder(prefix) => {
+                !listing.entries.iter().any(|entry| entry.key.starts_with(prefix.as_str()))
+            }
             // Checked below: this store cannot answer it with the key's entry.
             Compare::NoneElseAt { .. } => true,
         });
@@ -273,11 +257,7 @@ impl Files {
         }
         // Every reader sees the new names. A power loss may undo them, as if they had never been written.
         let _ = fsync(&folder);
-        Ok(Answer::Txn {
-            done: true,
-            revision,
-            present: None,
-        })
+        Ok(Answer::Txn { done: true, revision, present: None })
     }
 
     fn lock(&self, folder: &OwnedFd) -> Result<Flock<File>, Trouble> {
@@ -313,8 +293,7 @@ fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
         let file = regular(folder, key, OFlag::O_RDONLY)?;
         let meta = file.metadata()?;
         let mut value = Vec::new();
-        file.take(u64::try_from(VALUE_LIMIT).unwrap_or(u64::MAX) + 1)
-            .read_to_end(&mut value)?;
+        file.take(u64::try_from(VALUE_LIMIT).unwrap_or(u64::MAX) + 1).read_to_end(&mut value)?;
         Ok((value, meta.modified()?))
     };
     let (value, touched) = match read() {
@@ -323,19 +302,10 @@ fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
         Err(error) => return Err(LeaseFile((&error).into())),
     };
     // A writer without a rank does not touch files. The entry of an operator is therefore as old as the file; otherwise it would precede every node.
-    let rank = wire::parse_value(&value)
-        .ok()
-        .and_then(|attrs| attrs.node)
-        .map(|node| node.rank);
+    let rank = wire::parse_value(&value).ok().and_then(|attrs| attrs.node).map(|node| node.rank);
     let created = rank.unwrap_or_else(|| nanoseconds(touched));
     let modified = mark(&value);
-    Ok(Some(Entry {
-        key: key.to_owned(),
-        value: value.into(),
-        created,
-        modified,
-        lease: 0,
-    }))
+    Ok(Some(Entry { key: key.to_owned(), value: value.into(), created, modified, lease: 0 }))
 }
 
 /// Writes a file atomically, by rename.
@@ -343,19 +313,14 @@ fn put(folder: &OwnedFd, key: &str, value: &str) -> std::io::Result<()> {
     let temporary = format!(".{key}.{:016x}", rand::random::<u64>());
     let flags =
         OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let written = openat(
-        folder,
-        temporary.as_str(),
-        flags,
-        Mode::from_bits_truncate(0o644),
-    )
-    .map_err(Into::into)
-    .and_then(|file| {
-        let mut file = File::from(file);
-        file.write_all(value.as_bytes())?;
-        file.sync_all()?;
-        Ok(renameat(folder, temporary.as_str(), folder, key)?)
-    });
+    let written = openat(folder, temporary.as_str(), flags, Mode::from_bits_truncate(0o644))
+        .map_err(Into::into)
+        .and_then(|file| {
+            let mut file = File::from(file);
+            file.write_all(value.as_bytes())?;
+            file.sync_all()?;
+            Ok(renameat(folder, temporary.as_str(), folder, key)?)
+        });
     if written.is_err() {
         let _ = unlinkat(folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
     }
@@ -376,11 +341,7 @@ fn clear(folder: &OwnedFd) {
         .iter()
         .flatten()
         .filter_map(|name| {
-            name.file_name()
-                .to_str()
-                .ok()
-                .filter(|name| is_temporary(name))
-                .map(str::to_owned)
+            name.file_name().to_str().ok().filter(|name| is_temporary(name)).map(str::to_owned)
         })
         .collect();
     for name in left {
@@ -389,35 +350,25 @@ fn clear(folder: &OwnedFd) {
             SFlag::from_bits_truncate(meta.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFREG
         }) && unlinkat(folder, name.as_str(), UnlinkatFlags::NoRemoveDir).is_ok()
         {
-            tracing::info!(
-                path = name,
-                "removed a temporary file left by a killed flanneld"
-            );
+            tracing::info!(path = name, "removed a temporary file left by a killed flanneld");
         }
     }
 }
 
 /// Returns whether a name belongs to a temporary file of [`put`]: a dot, a key, a dot and sixteen lower-case hexadecimal digits.
 fn is_temporary(name: &str) -> bool {
-    let parts = name
-        .strip_prefix('.')
-        .and_then(|rest| rest.rsplit_once('.'));
+    let parts = name.strip_prefix('.').and_then(|rest| rest.rsplit_once('.'));
     parts.is_some_and(|(key, random)| {
         wire::parse_key(key).is_some()
             && random.len() == 16
-            && random
-                .bytes()
-                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+            && random.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
 }
 
 /// Returns a hash of the content, which serves as the store's revision of the file.
 fn mark(value: &[u8]) -> i64 {
     let digest = Sha256::digest(value);
-    let word = digest
-        .iter()
-        .take(8)
-        .fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+    let word = digest.iter().take(8).fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
     i64::try_from(word >> 1).unwrap_or(i64::MAX)
 }
 
@@ -427,9 +378,7 @@ fn now() -> i64 {
 }
 
 fn nanoseconds(time: SystemTime) -> i64 {
-    let since = time
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 

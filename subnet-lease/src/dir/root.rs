@@ -13,9 +13,7 @@ use std::sync::OnceLock;
 
 const CONFIG: &str = "config";
 const SUBNETS: &str = "subnets";
-const DIRECTORY: OFlag = OFlag::O_RDONLY
-    .union(OFlag::O_DIRECTORY)
-    .union(OFlag::O_CLOEXEC);
+const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
 /// The path of the store's directory, and the identity of the first directory at this path.
 pub(super) struct Root {
@@ -32,10 +30,7 @@ pub(super) struct Open<'a> {
 
 impl Root {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            first: OnceLock::new(),
-        }
+        Self { path, first: OnceLock::new() }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -99,18 +94,12 @@ impl Open<'_> {
 
     /// Opens the directory of the leases; `None` if it does not exist yet.
     pub(super) fn subnets(&self) -> Result<Option<OwnedFd>, Trouble> {
-        match openat(
-            &self.file,
-            SUBNETS,
-            DIRECTORY | OFlag::O_NOFOLLOW,
-            Mode::empty(),
-        ) {
+        match openat(&self.file, SUBNETS, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty()) {
             Ok(folder) => Ok(Some(folder)),
             Err(Errno::ENOENT) => Ok(None),
-            Err(error) => Err(Trouble::SubnetsClosed(
-                self.root.path.join(SUBNETS),
-                FileFault::of(error),
-            )),
+            Err(error) => {
+                Err(Trouble::SubnetsClosed(self.root.path.join(SUBNETS), FileFault::of(error)))
+            }
         }
     }
 
@@ -147,10 +136,7 @@ pub(super) fn regular(folder: &OwnedFd, name: &str, flags: OFlag) -> std::io::Re
 }
 
 fn strange() -> std::io::Error {
-    std::io::Error::new(
-        std::io::ErrorKind::InvalidInput,
-        "the path is not a regular file",
-    )
+    std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path is not a regular file")
 }
 
 /// Returns whether an operation failed because the file is not a regular file.

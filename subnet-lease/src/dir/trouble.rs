@@ -32,20 +32,14 @@ impl From<&std::io::Error> for FileFault {
         match error.raw_os_error() {
             Some(code) if code == Errno::ELOOP as i32 => Self::Link,
             None if error.kind() == ErrorKind::InvalidInput => Self::NotRegular,
-            errno => Self::System {
-                errno,
-                words: error.to_string(),
-            },
+            errno => Self::System { errno, words: error.to_string() },
         }
     }
 }
 
 impl From<Errno> for FileFault {
     fn from(error: Errno) -> Self {
-        Self::System {
-            errno: Some(error as i32),
-            words: error.to_string(),
-        }
+        Self::System { errno: Some(error as i32), words: error.to_string() }
     }
 }
 
@@ -208,18 +202,13 @@ impl Coded for Trouble {
     fn detail(&self) -> Detail {
         let place = |path: &PathBuf| ConfigPlace::File(path.clone());
         match self {
-            Self::NoConfig(path) => Detail::ConfigMissing {
-                place: place(path),
-                example: EXAMPLE.to_owned(),
-            },
-            Self::ConfigUnread(path, _) | Self::Config(path, _) => Detail::ConfigInvalid {
-                place: Some(place(path)),
-            },
-            _ => Detail::Store {
-                cause: self.cause(),
-                status: None,
-                server: None,
-            },
+            Self::NoConfig(path) => {
+                Detail::ConfigMissing { place: place(path), example: EXAMPLE.to_owned() }
+            }
+            Self::ConfigUnread(path, _) | Self::Config(path, _) => {
+                Detail::ConfigInvalid { place: Some(place(path)) }
+            }
+            _ => Detail::Store { cause: self.cause(), status: None, server: None },
         }
     }
 }

@@ -46,11 +46,7 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(patience: Duration) -> Self {
-        Self {
-            jobs: OnceLock::new(),
-            turn: Arc::new(Semaphore::new(1)),
-            patience,
-        }
+        Self { jobs: OnceLock::new(), turn: Arc::new(Semaphore::new(1)), patience }
     }
 
     /// Runs an operation on the thread.
@@ -62,12 +58,7 @@ impl Worker {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Silence> {
         let answered = async {
-            let permit = self
-                .turn
-                .clone()
-                .acquire_owned()
-                .await
-                .map_err(|_| Silence::Stopped)?;
+            let permit = self.turn.clone().acquire_owned().await.map_err(|_| Silence::Stopped)?;
             let (answer, answered) = oneshot::channel();
             let job = move || {
                 let done = work();
@@ -75,29 +66,19 @@ impl Worker {
                 drop(permit);
                 let _ = answer.send(done);
             };
-            let jobs = self
-                .jobs
-                .get_or_init(start)
-                .as_ref()
-                .map_err(Clone::clone)?;
+            let jobs = self.jobs.get_or_init(start).as_ref().map_err(Clone::clone)?;
             jobs.send(Box::new(job)).map_err(|_| Silence::Stopped)?;
             answered.await.map_err(|_| Silence::Stopped)
         };
-        tokio::time::timeout(self.patience, answered)
-            .await
-            .unwrap_or(Err(Silence::Late))
+        tokio::time::timeout(self.patience, answered).await.unwrap_or(Err(Silence::Late))
     }
 }
 
 fn start() -> Result<mpsc::Sender<Job>, Silence> {
     let (jobs, inbox) = mpsc::channel::<Job>();
     let work = move || inbox.into_iter().for_each(|job| job());
-    let thread = std::thread::Builder::new()
-        .name("lease-files".to_owned())
-        .spawn(work);
-    thread
-        .map(|_| jobs)
-        .map_err(|error| Silence::NotStarted(error.to_string()))
+    let thread = std::thread::Builder::new().name("lease-files".to_owned()).spawn(work);
+    thread.map(|_| jobs).map_err(|error| Silence::NotStarted(error.to_string()))
 }
 
 #[cfg(test)]
@@ -113,17 +94,12 @@ mod tests {
         worker.patience = Duration::from_millis(50);
         let (release, hung) = mpsc::channel::<()>();
         let done = Arc::new(std::sync::atomic::AtomicU32::new(0));
-        assert_eq!(
-            worker.run(move || hung.recv().is_ok()).await,
-            Err(Silence::Late)
-        );
+        assert_eq!(worker.run(move || hung.recv().is_ok()).await, Err(Silence::Late));
         // The next caller times out, and its operation is not run later.
         for _ in 0..3 {
             let done = done.clone();
             assert_eq!(
-                worker
-                    .run(move || done.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
-                    .await,
+                worker.run(move || done.fetch_add(1, std::sync::atomic::Ordering::Relaxed)).await,
                 Err(Silence::Late)
             );
         }

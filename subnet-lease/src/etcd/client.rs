@@ -92,9 +92,7 @@ impl EtcdRegistry {
         let connection = self.connected().await?;
         let key = format!("{}/{name}", self.connections.options().prefix);
         let mut kv = connection.client.kv_client();
-        let response = self
-            .within(&connection, DEADLINE, &key, kv.get(key.as_str(), None))
-            .await?;
+        let response = self.within(&connection, DEADLINE, &key, kv.get(key.as_str(), None)).await?;
         self.judge(&connection, response.header()).await?;
         Ok(response.kvs().first().map(|kv| kv.value().to_vec()))
     }
@@ -108,9 +106,7 @@ impl EtcdRegistry {
         let connection = self.connected().await?;
         let mut kv = connection.client.kv_client();
         let key = self.key("");
-        let response = self
-            .within(&connection, DEADLINE, &key, kv.get(key.as_str(), None))
-            .await?;
+        let response = self.within(&connection, DEADLINE, &key, kv.get(key.as_str(), None)).await?;
         Ok(response.header().map_or(0, ResponseHeader::revision))
     }
 
@@ -127,22 +123,14 @@ impl EtcdRegistry {
         loop {
             let page = self.page.load(Ordering::Relaxed);
             let limit = if page > 1 { PAGE_LIMIT } else { ANSWER_LIMIT };
-            let mut kv = connection
-                .client
-                .kv_client()
-                .max_decoding_message_size(limit);
+            let mut kv = connection.client.kv_client().max_decoding_message_size(limit);
             let mut options = GetOptions::new().with_range(end.clone()).with_limit(page);
             if listing.revision > 0 {
                 options = options.with_revision(listing.revision);
             }
             self.counters.call("range");
             let response = match self
-                .within(
-                    &connection,
-                    LIST_DEADLINE,
-                    &root,
-                    kv.get(from.clone(), Some(options)),
-                )
+                .within(&connection, LIST_DEADLINE, &root, kv.get(from.clone(), Some(options)))
                 .await
             {
                 Ok(response) => response,
@@ -160,9 +148,7 @@ impl EtcdRegistry {
             if bytes < PAGE_LIMIT / 4 {
                 self.page.store((page * 2).min(PAGE), Ordering::Relaxed);
             }
-            listing
-                .entries
-                .extend(response.kvs().iter().filter_map(|kv| self.entry(kv)));
+            listing.entries.extend(response.kvs().iter().filter_map(|kv| self.entry(kv)));
             match response.kvs().last() {
                 Some(last) if response.more() => {
                     from = last.key().to_vec();
@@ -181,19 +167,10 @@ impl EtcdRegistry {
     ) -> Result<Answer, EtcdTrouble> {
         self.counters.call("txn");
         let connection = self.connected().await?;
-        let when: Vec<_> = compare
-            .iter()
-            .filter_map(|compare| self.compare(compare))
-            .collect();
+        let when: Vec<_> = compare.iter().filter_map(|compare| self.compare(compare)).collect();
         let then: Vec<_> = write.iter().map(|write| self.write(write)).collect();
-        let txn = Txn::new()
-            .when(when)
-            .and_then(then)
-            .or_else([TxnOp::get(self.key(key), None)]);
-        let mut kv = connection
-            .client
-            .kv_client()
-            .max_decoding_message_size(ANSWER_LIMIT);
+        let txn = Txn::new().when(when).and_then(then).or_else([TxnOp::get(self.key(key), None)]);
+        let mut kv = connection.client.kv_client().max_decoding_message_size(ANSWER_LIMIT);
         let response = self.within(&connection, DEADLINE, key, kv.txn(txn)).await?;
         self.judge(&connection, response.header()).await?;
         let present = response.op_responses().into_iter().find_map(|op| match op {
@@ -201,11 +178,7 @@ impl EtcdRegistry {
             _ => None,
         });
         let revision = response.header().map_or(0, ResponseHeader::revision);
-        Ok(Answer::Txn {
-            done: response.succeeded(),
-            revision,
-            present,
-        })
+        Ok(Answer::Txn { done: response.succeeded(), revision, present })
     }
 
     fn compare(&self, compare: &Compare) -> Option<etcd_client::Compare> {
@@ -278,8 +251,7 @@ impl EtcdRegistry {
             self.counters.call("lease-revoke");
             let connection = self.connected().await?;
             let mut client = connection.client.lease_client();
-            self.within(&connection, DEADLINE, "lease", client.revoke(lease))
-                .await?;
+            self.within(&connection, DEADLINE, "lease", client.revoke(lease)).await?;
         }
         Ok(Answer::Revoked)
     }
@@ -298,9 +270,7 @@ impl EtcdRegistry {
                 Err(error) => Err(error),
             }
         };
-        self.within(&connection, DEADLINE, "lease", answer)
-            .await
-            .map(Answer::Alive)
+        self.within(&connection, DEADLINE, "lease", answer).await.map(Answer::Alive)
     }
 
     /// Awaits one call to etcd until a deadline. After a transport failure, the function drops the connection.
@@ -312,10 +282,7 @@ impl EtcdRegistry {
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<T, EtcdTrouble> {
         let outcome = async {
-            match connection
-                .until_cut(tokio::time::timeout(deadline, call))
-                .await?
-            {
+            match connection.until_cut(tokio::time::timeout(deadline, call)).await? {
                 Ok(Ok(answer)) => Ok(answer),
                 Ok(Err(error)) => {
                     if !is_answer(&error) {
@@ -346,11 +313,7 @@ impl EtcdRegistry {
         header: Option<&ResponseHeader>,
     ) -> Result<(), EtcdTrouble> {
         match header {
-            Some(header) => {
-                self.connections
-                    .recognise(connection, header.cluster_id())
-                    .await
-            }
+            Some(header) => self.connections.recognise(connection, header.cluster_id()).await,
             None => Ok(()),
         }
     }
@@ -381,17 +344,12 @@ impl EtcdRegistry {
                 let connection = self.connected().await?;
                 let mut client = connection.client.lease_client();
                 let ttl = i64::try_from(TTL.as_secs()).unwrap_or(i64::MAX);
-                let response = self
-                    .within(&connection, DEADLINE, "lease", client.grant(ttl, None))
-                    .await?;
+                let response =
+                    self.within(&connection, DEADLINE, "lease", client.grant(ttl, None)).await?;
                 Ok(Answer::Granted(response.id()))
             }
             Request::LastSeen { lease, .. } => self.last_seen(lease).await,
-            Request::Txn {
-                compare,
-                write,
-                key,
-            } => self.txn(&compare, &write, &key).await,
+            Request::Txn { compare, write, key } => self.txn(&compare, &write, &key).await,
             Request::KeepAlive { lease, .. } => self.keep_alive(lease).await,
             Request::Inherit { lease } => Box::pin(self.inherit(lease)).await,
             Request::Revoke { lease } => self.revoke(lease).await,

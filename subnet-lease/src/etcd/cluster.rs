@@ -26,10 +26,7 @@ pub(crate) struct Recognition {
 impl Recognition {
     /// Creates the state for the given number of endpoints, before any endpoint has reported its cluster.
     pub(crate) fn new(endpoints: usize) -> Self {
-        Self {
-            known: None,
-            votes: vec![None; endpoints],
-        }
+        Self { known: None, votes: vec![None; endpoints] }
     }
 
     /// Records the cluster that an endpoint reports, and returns the verdict on the endpoint.

@@ -81,13 +81,8 @@ impl Connections {
     /// Creates the pool of endpoints, which connects on the first request.
     pub fn new(options: EtcdOptions) -> Self {
         let recognition = Recognition::new(options.endpoints.len());
-        let present = Present {
-            connection: None,
-            next: 0,
-            number: 0,
-            stamp: Vec::new(),
-            recognition,
-        };
+        let present =
+            Present { connection: None, next: 0, number: 0, stamp: Vec::new(), recognition };
         Self {
             options,
             present: Mutex::new(present),
@@ -161,19 +156,13 @@ impl Connections {
         let named = |(at, why): (usize, EndpointTrouble)| {
             (endpoints.get(at).cloned().unwrap_or_default(), why)
         };
-        Err(EtcdTrouble::Endpoints(
-            complaints.into_iter().map(named).collect(),
-        ))
+        Err(EtcdTrouble::Endpoints(complaints.into_iter().map(named).collect()))
     }
 
     /// Drops a connection that failed. The next connection goes to the next endpoint.
     pub async fn leave(&self, number: u64) {
         let mut present = self.present.lock().await;
-        if present
-            .connection
-            .as_ref()
-            .is_some_and(|connection| connection.number == number)
-        {
+        if present.connection.as_ref().is_some_and(|connection| connection.number == number) {
             present.connection = None;
             present.next += 1;
         }
@@ -226,11 +215,8 @@ impl Connections {
             return Ok(());
         }
         let mut present = self.present.lock().await;
-        let Some(at) = self
-            .options
-            .endpoints
-            .iter()
-            .position(|endpoint| *endpoint == connection.endpoint)
+        let Some(at) =
+            self.options.endpoints.iter().position(|endpoint| *endpoint == connection.endpoint)
         else {
             return Ok(());
         };
@@ -249,20 +235,12 @@ impl Connections {
 
     /// Returns the modification times of the TLS files.
     fn stamp(&self) -> Vec<Option<SystemTime>> {
-        let identity = self
-            .options
-            .identity
-            .iter()
-            .flat_map(|(cert, key)| [cert, key]);
+        let identity = self.options.identity.iter().flat_map(|(cert, key)| [cert, key]);
         self.options
             .ca
             .iter()
             .chain(identity)
-            .map(|path| {
-                std::fs::metadata(path)
-                    .and_then(|meta| meta.modified())
-                    .ok()
-            })
+            .map(|path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok())
             .collect()
     }
 
@@ -273,15 +251,9 @@ impl Connections {
         endpoint: &str,
         recognition: &mut Recognition,
     ) -> Result<(Client, Option<IpAddr>), EndpointTrouble> {
-        let target = Target::parse(
-            endpoint,
-            self.options.ca.is_some() || self.options.identity.is_some(),
-        )?;
-        let tls = if target.tls() {
-            Some(Tls::read(&self.options).await?)
-        } else {
-            None
-        };
+        let target =
+            Target::parse(endpoint, self.options.ca.is_some() || self.options.identity.is_some())?;
+        let tls = if target.tls() { Some(Tls::read(&self.options).await?) } else { None };
         let dialed = dial(&target, tls.as_ref()).await?;
         let options = ConnectOptions::new().with_require_leader(true);
         let nobody = client(&dialed, options.clone()).await?;
@@ -317,9 +289,7 @@ impl Connections {
             Some((name, password)) => {
                 self.log_in(
                     &dialed,
-                    options
-                        .with_user(name, password)
-                        .with_auto_token_refresh(true),
+                    options.with_user(name, password).with_auto_token_refresh(true),
                     nobody,
                 )
                 .await?
@@ -343,16 +313,10 @@ impl Connections {
         match timeout(CONNECT * 2, logged_in).await {
             Ok(Ok(client)) => Ok(client),
             Ok(Err(error)) => match Refusal::from(&error) {
-                Refusal {
-                    kind: FailureKind::NoAuthentication,
-                    ..
-                } => Ok(nobody),
+                Refusal { kind: FailureKind::NoAuthentication, .. } => Ok(nobody),
                 refusal => Err(EndpointTrouble::LogIn(name.to_owned(), refusal)),
             },
-            Err(_) => Err(EndpointTrouble::NoAnswer(
-                Asked::LogIn(name.to_owned()),
-                CONNECT * 2,
-            )),
+            Err(_) => Err(EndpointTrouble::NoAnswer(Asked::LogIn(name.to_owned()), CONNECT * 2)),
         }
     }
 
@@ -372,19 +336,12 @@ impl Connections {
         let refusal = Refusal::from(error);
         let user = self.options.user.as_ref().map(|(name, _)| name.clone());
         let lack = match refusal.kind {
-            FailureKind::Permission => Lack::Right {
-                user,
-                prefix: self.options.prefix.clone(),
-            },
+            FailureKind::Permission => Lack::Right { user, prefix: self.options.prefix.clone() },
             FailureKind::NoUser if user.is_none() => Lack::LogIn,
             FailureKind::NoSpace => Lack::Space,
             _ => Lack::Nothing,
         };
-        EndpointTrouble::Key {
-            key: key.to_owned(),
-            refusal,
-            lack,
-        }
+        EndpointTrouble::Key { key: key.to_owned(), refusal, lack }
     }
 }
 

@@ -52,20 +52,17 @@ impl Target {
     /// # Errors
     /// Returns an error if the endpoint is not a valid URL or address.
     pub(super) fn parse(endpoint: &str, secure: bool) -> Result<Self, EndpointTrouble> {
-        if let Some(path) = endpoint
-            .strip_prefix("unix://")
-            .or_else(|| endpoint.strip_prefix("unix:"))
+        if let Some(path) =
+            endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:"))
         {
             return Ok(Self::Unix(path.into()));
         }
-        let (tls, rest) = match (
-            endpoint.strip_prefix("https://"),
-            endpoint.strip_prefix("http://"),
-        ) {
-            (Some(rest), _) => (true, rest),
-            (_, Some(rest)) => (false, rest),
-            _ => (secure, endpoint),
-        };
+        let (tls, rest) =
+            match (endpoint.strip_prefix("https://"), endpoint.strip_prefix("http://")) {
+                (Some(rest), _) => (true, rest),
+                (_, Some(rest)) => (false, rest),
+                _ => (secure, endpoint),
+            };
         // TLS runs below the channel, so the channel's URI has the scheme of plain HTTP.
         let uri = format!("http://{rest}")
             .parse::<Uri>()
@@ -111,12 +108,9 @@ pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, E
         (Target::Host(uri, true), Some(tls)) => {
             match timeout(CONNECT, shake_hands(stream, uri, tls)).await {
                 Err(_) => return Err(EndpointTrouble::NoAnswer(Asked::Handshake, CONNECT)),
-                Ok(Ok(stream)) => Box::new(Listening {
-                    stream,
-                    noted: noted.clone(),
-                    failed: None,
-                    ended: false,
-                }),
+                Ok(Ok(stream)) => {
+                    Box::new(Listening { stream, noted: noted.clone(), failed: None, ended: false })
+                }
                 Ok(Err(error)) => return Err(explained(&error, target, tls).await.into()),
             }
         }
@@ -126,17 +120,11 @@ pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, E
         Target::Host(uri, _) => uri.clone(),
         Target::Unix(_) => Uri::from_static("http://localhost"),
     };
-    let endpoint = Endpoint::from(uri)
-        .http2_keep_alive_interval(PING.0)
-        .keep_alive_timeout(PING.1);
+    let endpoint = Endpoint::from(uri).http2_keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
     let channel = timeout(CONNECT, endpoint.connect_with_connector(Once(Some(stream)))).await;
     let channel = channel.map_err(|_| EndpointTrouble::NoConnection(CONNECT))?;
     let channel = channel.map_err(|error| unreachable(&error))?;
-    Ok(Dialed {
-        channel,
-        local,
-        noted,
-    })
+    Ok(Dialed { channel, local, noted })
 }
 
 /// Opens a connection without TLS and returns it with its local address.
@@ -157,10 +145,8 @@ async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), End
                 match connector.call(uri.clone()).await {
                     Ok(stream) => {
                         let stream = stream.into_inner();
-                        let local = stream
-                            .local_addr()
-                            .ok()
-                            .map(|address| address.ip().to_canonical());
+                        let local =
+                            stream.local_addr().ok().map(|address| address.ip().to_canonical());
                         Ok((Box::new(stream) as Box<dyn Duplex>, local))
                     }
                     Err(error) => Err(unreachable(&error)),
@@ -184,16 +170,10 @@ async fn shake_hands(
     uri: &Uri,
     tls: &Tls,
 ) -> io::Result<tokio_rustls::client::TlsStream<Box<dyn Duplex>>> {
-    let host = uri
-        .host()
-        .unwrap_or_default()
-        .trim_start_matches('[')
-        .trim_end_matches(']')
-        .to_owned();
+    let host =
+        uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
     let name = ServerName::try_from(host).map_err(io::Error::other)?;
-    TlsConnector::from(tls.config.clone())
-        .connect(name, stream)
-        .await
+    TlsConnector::from(tls.config.clone()).connect(name, stream).await
 }
 
 /// Returns the reason why a handshake failed. If the error has no TLS cause, the function checks whether the endpoint speaks plain HTTP/2.
@@ -236,32 +216,22 @@ pub(super) async fn speaks_tls(target: &Target) -> bool {
         return false;
     };
     // No certificate is trusted, so the handshake fails. The kind of failure shows whether the server speaks TLS.
-    let config = builder
-        .with_root_certificates(rustls::RootCertStore::empty())
-        .with_no_client_auth();
+    let config =
+        builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
     let Ok(name) = ServerName::try_from(
-        uri.host()
-            .unwrap_or_default()
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned(),
+        uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned(),
     ) else {
         return false;
     };
     let asked = async {
         let (stream, _) = reach(target).await.ok()?;
-        Some(
-            match TlsConnector::from(Arc::new(config))
-                .connect(name, stream)
-                .await
-            {
-                Ok(_) => true,
-                Err(error) => matches!(
-                    spoken(&error),
-                    Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
-                ),
-            },
-        )
+        Some(match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
+            Ok(_) => true,
+            Err(error) => matches!(
+                spoken(&error),
+                Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
+            ),
+        })
     };
     timeout(CONNECT, asked).await.ok().flatten() == Some(true)
 }
@@ -324,11 +294,7 @@ impl<S: AsyncRead + Unpin> Listening<S> {
                 }
             }
         }
-        Poll::Ready(
-            self.failed
-                .take()
-                .unwrap_or_else(|| io::ErrorKind::BrokenPipe.into()),
-        )
+        Poll::Ready(self.failed.take().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into()))
     }
 }
 

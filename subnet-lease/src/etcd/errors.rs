@@ -48,10 +48,7 @@ impl FailureKind {
 
     /// Returns whether the server cannot serve requests for now.
     pub(crate) fn is_unavailable(self) -> bool {
-        matches!(
-            self,
-            FailureKind::Unavailable | FailureKind::NoLeader | FailureKind::TimedOut
-        )
+        matches!(self, FailureKind::Unavailable | FailureKind::NoLeader | FailureKind::TimedOut)
     }
 
     /// Returns the stable error code that logs and the doctor use instead of the error text.
@@ -104,20 +101,14 @@ pub struct Refusal {
 
 impl From<&etcd_client::Error> for Refusal {
     fn from(error: &etcd_client::Error) -> Self {
-        Self {
-            kind: kind(error),
-            words: words(error),
-        }
+        Self { kind: kind(error), words: words(error) }
     }
 }
 
 impl Refusal {
     /// Creates the refusal of a cancelled watch from etcd's text.
     pub fn cancelled(words: &str) -> Self {
-        Self {
-            kind: of_words(words).unwrap_or(FailureKind::Unavailable),
-            words: words.to_owned(),
-        }
+        Self { kind: of_words(words).unwrap_or(FailureKind::Unavailable), words: words.to_owned() }
     }
 }
 
@@ -157,10 +148,7 @@ fn of_words(text: &str) -> Option<FailureKind> {
         ("user name is empty", FailureKind::NoUser),
         ("invalid auth token", FailureKind::StaleLogIn),
         ("revision of auth store is old", FailureKind::StaleLogIn),
-        (
-            "authentication is not enabled",
-            FailureKind::NoAuthentication,
-        ),
+        ("authentication is not enabled", FailureKind::NoAuthentication),
         ("permission denied", FailureKind::Permission),
         ("NOSPACE", FailureKind::NoSpace),
         ("database space exceeded", FailureKind::NoSpace),
@@ -172,9 +160,7 @@ fn of_words(text: &str) -> Option<FailureKind> {
         ("request timed out", FailureKind::TimedOut),
         ("too many requests", FailureKind::Unavailable),
     ];
-    KNOWN
-        .into_iter()
-        .find_map(|(words, kind)| text.contains(words).then_some(kind))
+    KNOWN.into_iter().find_map(|(words, kind)| text.contains(words).then_some(kind))
 }
 
 /// Returns whether etcd itself replied, and would also reply to the next request on this connection.
@@ -234,24 +220,14 @@ mod tests {
 
     /// Code and text of a refusal, the expected cause, and whether etcd itself replied.
     const REFUSALS: &[(Code, &str, FailureKind, bool)] = &[
-        (
-            Code::InvalidArgument,
-            "etcdserver: user name is empty",
-            FailureKind::NoUser,
-            false,
-        ),
+        (Code::InvalidArgument, "etcdserver: user name is empty", FailureKind::NoUser, false),
         (
             Code::InvalidArgument,
             "etcdserver: authentication failed, invalid user ID or password",
             FailureKind::Credentials,
             false,
         ),
-        (
-            Code::Unauthenticated,
-            "etcdserver: invalid auth token",
-            FailureKind::StaleLogIn,
-            false,
-        ),
+        (Code::Unauthenticated, "etcdserver: invalid auth token", FailureKind::StaleLogIn, false),
         (
             Code::InvalidArgument,
             "etcdserver: revision of auth store is old",
@@ -264,42 +240,22 @@ mod tests {
             FailureKind::NoAuthentication,
             false,
         ),
-        (
-            Code::PermissionDenied,
-            "etcdserver: permission denied",
-            FailureKind::Permission,
-            true,
-        ),
+        (Code::PermissionDenied, "etcdserver: permission denied", FailureKind::Permission, true),
         (
             Code::ResourceExhausted,
             "etcdserver: mvcc: database space exceeded",
             FailureKind::NoSpace,
             true,
         ),
-        (
-            Code::ResourceExhausted,
-            "etcdserver: too many requests",
-            FailureKind::Unavailable,
-            false,
-        ),
-        (
-            Code::Unavailable,
-            "etcdserver: request timed out",
-            FailureKind::TimedOut,
-            false,
-        ),
+        (Code::ResourceExhausted, "etcdserver: too many requests", FailureKind::Unavailable, false),
+        (Code::Unavailable, "etcdserver: request timed out", FailureKind::TimedOut, false),
         (
             Code::Unavailable,
             "tcp connect error",
             FailureKind::Unreachable(ConnectFailure::Other),
             false,
         ),
-        (
-            Code::Unknown,
-            "transport error",
-            FailureKind::Unreachable(ConnectFailure::Other),
-            false,
-        ),
+        (Code::Unknown, "transport error", FailureKind::Unreachable(ConnectFailure::Other), false),
         (
             Code::OutOfRange,
             "Error, decoded message length too large: found 7 bytes, the limit is: 4 bytes",
@@ -312,12 +268,7 @@ mod tests {
             FailureKind::Refused(11),
             true,
         ),
-        (
-            Code::NotFound,
-            "etcdserver: requested lease not found",
-            FailureKind::Refused(5),
-            true,
-        ),
+        (Code::NotFound, "etcdserver: requested lease not found", FailureKind::Refused(5), true),
     ];
 
     #[test]

@@ -39,19 +39,14 @@ impl Tls {
             Arc::new(roots(options.ca.as_deref()).await?),
             provider.clone(),
         );
-        let inner = inner
-            .build()
-            .map_err(|error| TlsTrouble::Authorities(error.to_string()))?;
+        let inner = inner.build().map_err(|error| TlsTrouble::Authorities(error.to_string()))?;
         let seen = Seen::default();
         let builder =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| TlsTrouble::Setup(error.to_string()))?;
         let builder = builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Remembering {
-                inner,
-                seen: seen.clone(),
-            }));
+            .with_custom_certificate_verifier(Arc::new(Remembering { inner, seen: seen.clone() }));
         let (mut config, client) = match &options.identity {
             None => (builder.with_no_client_auth(), None),
             Some((cert, key)) => {
@@ -59,13 +54,11 @@ impl Tls {
                 let own = chain.first().cloned();
                 let secret = PrivateKeyDer::from_pem_slice(&file(key).await?);
                 let secret = secret.map_err(|_| TlsTrouble::NoKey(key.clone()))?;
-                let config = builder
-                    .with_client_auth_cert(chain, secret)
-                    .map_err(|error| match error {
-                        rustls::Error::InconsistentKeys(_) => TlsTrouble::OtherKey {
-                            key: key.clone(),
-                            certificate: cert.clone(),
-                        },
+                let config =
+                    builder.with_client_auth_cert(chain, secret).map_err(|error| match error {
+                        rustls::Error::InconsistentKeys(_) => {
+                            TlsTrouble::OtherKey { key: key.clone(), certificate: cert.clone() }
+                        }
                         error => TlsTrouble::Identity {
                             key: key.clone(),
                             certificate: cert.clone(),
@@ -76,12 +69,7 @@ impl Tls {
             }
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self {
-            config: Arc::new(config),
-            seen,
-            ca: options.ca.clone(),
-            client,
-        })
+        Ok(Self { config: Arc::new(config), seen, ca: options.ca.clone(), client })
     }
 
     /// Converts a rustls error to an error that names the involved files and certificates.
@@ -91,12 +79,9 @@ impl Tls {
                 let seen = self.seen.lock().clone();
                 server_certificate(cause, seen.as_ref(), self.ca.as_deref())
             }
-            rustls::Error::AlertReceived(alert) => refused(
-                *alert,
-                self.client
-                    .as_ref()
-                    .map(|(path, own)| (path.as_path(), own)),
-            ),
+            rustls::Error::AlertReceived(alert) => {
+                refused(*alert, self.client.as_ref().map(|(path, own)| (path.as_path(), own)))
+            }
             other => TlsTrouble::Failed(other.to_string()),
         }
     }
@@ -104,10 +89,9 @@ impl Tls {
     /// Returns the most likely reason why the server closed the connection before any reply.
     pub(super) fn silent_end(&self) -> TlsTrouble {
         match &self.client {
-            Some((path, own)) => TlsTrouble::MostLikelyRefused {
-                path: path.clone(),
-                own: described(own),
-            },
+            Some((path, own)) => {
+                TlsTrouble::MostLikelyRefused { path: path.clone(), own: described(own) }
+            }
             None => TlsTrouble::MostLikelyNoClient,
         }
     }
@@ -245,10 +229,7 @@ fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -
                 Alert::InternalError => AbortCause::Internal,
                 _ => AbortCause::Other,
             };
-            return TlsTrouble::Aborted {
-                cause,
-                alert: u8::from(other),
-            };
+            return TlsTrouble::Aborted { cause, alert: u8::from(other) };
         }
     };
     match own {
@@ -256,11 +237,7 @@ fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -
         Some((path, own)) => {
             // Some versions report only "bad certificate".
             let why = if expired(own) { Refusal::Expired } else { why };
-            TlsTrouble::ClientCertificate {
-                path: path.to_owned(),
-                own: described(own),
-                why,
-            }
+            TlsTrouble::ClientCertificate { path: path.to_owned(), own: described(own), why }
         }
     }
 }
@@ -276,10 +253,7 @@ fn described(certificate: &CertificateDer<'_>) -> String {
         return "which cannot be read".to_owned();
     };
     let validity = read.validity();
-    let (subject, issuer) = (
-        name(&read.subject().to_string()),
-        name(&read.issuer().to_string()),
-    );
+    let (subject, issuer) = (name(&read.subject().to_string()), name(&read.issuer().to_string()));
     format!(
         "{subject}, issued by {issuer}, valid from {} until {}",
         date(validity.not_before),
@@ -295,22 +269,13 @@ fn name(text: &str) -> String {
         .filter(|c| !c.is_control() && !matches!(*c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
         .take(LONGEST)
         .collect();
-    if text.is_empty() {
-        "no name".to_owned()
-    } else {
-        text
-    }
+    if text.is_empty() { "no name".to_owned() } else { text }
 }
 
 fn date(time: ASN1Time) -> String {
     let time = time.to_datetime();
     let (year, month, day) = time.to_calendar_date();
-    format!(
-        "{year:04}-{:02}-{day:02} {:02}:{:02} UTC",
-        u8::from(month),
-        time.hour(),
-        time.minute()
-    )
+    format!("{year:04}-{:02}-{day:02} {:02}:{:02} UTC", u8::from(month), time.hour(), time.minute())
 }
 
 #[cfg(test)]

@@ -183,11 +183,7 @@ impl Coded for TlsTrouble {
     }
 
     fn detail(&self) -> Detail {
-        Detail::Store {
-            cause: self.cause(),
-            status: None,
-            server: None,
-        }
+        Detail::Store { cause: self.cause(), status: None, server: None }
     }
 }
 
@@ -286,15 +282,7 @@ impl fmt::Display for TlsTrouble {
 impl TlsTrouble {
     /// Writes the reason why etcd's certificate is invalid, and the remedy.
     fn remedy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::ServerCertificate {
-            why,
-            clock,
-            ca,
-            names,
-            words,
-            ..
-        } = self
-        else {
+        let Self::ServerCertificate { why, clock, ca, names, words, .. } = self else {
             return Ok(());
         };
         match why {

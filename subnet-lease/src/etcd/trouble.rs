@@ -131,11 +131,7 @@ impl Coded for EndpointTrouble {
     }
 
     fn detail(&self) -> Detail {
-        Detail::Store {
-            cause: self.cause(),
-            status: None,
-            server: None,
-        }
+        Detail::Store { cause: self.cause(), status: None, server: None }
     }
 }
 
@@ -147,10 +143,9 @@ impl fmt::Display for EndpointTrouble {
             Self::NoAnswer(Asked::Handshake, within) => {
                 write!(f, "no response to the TLS handshake within {within:?}")
             }
-            Self::NoAnswer(Asked::LogIn(user), within) => write!(
-                f,
-                "no response to the log-in as user {user} within {within:?}"
-            ),
+            Self::NoAnswer(Asked::LogIn(user), within) => {
+                write!(f, "no response to the log-in as user {user} within {within:?}")
+            }
             Self::NoConnection(within) => write!(f, "no connection within {within:?}"),
             Self::Unreachable(_, words) => f.write_str(words),
             Self::NoAddress(fault) => write!(f, "not a usable address: {fault}"),
@@ -251,9 +246,9 @@ impl EtcdTrouble {
     /// Returns whether the error contains a refusal whose cause satisfies `wanted`.
     pub fn has(&self, wanted: impl Fn(FailureKind) -> bool) -> bool {
         match self {
-            Self::Endpoints(all) => all
-                .iter()
-                .any(|(_, trouble)| trouble.kind().is_some_and(&wanted)),
+            Self::Endpoints(all) => {
+                all.iter().any(|(_, trouble)| trouble.kind().is_some_and(&wanted))
+            }
             Self::Foreign(_, trouble) | Self::Refused(_, trouble) => {
                 trouble.kind().is_some_and(wanted)
             }
@@ -265,11 +260,7 @@ impl EtcdTrouble {
     }
 
     fn store(cause: StoreCause, server: Option<&String>) -> Detail {
-        Detail::Store {
-            cause,
-            status: None,
-            server: server.cloned(),
-        }
+        Detail::Store { cause, status: None, server: server.cloned() }
     }
 }
 
@@ -313,22 +304,16 @@ impl Coded for EtcdTrouble {
                 Self::store(StoreCause::Silent, None)
             }
             Self::WatchClosed => Self::store(StoreCause::Other, None),
-            Self::NoConfig(prefix) => Detail::ConfigMissing {
-                place: place(prefix),
-                example: EXAMPLE.to_owned(),
-            },
-            Self::Config(prefix, _) => Detail::ConfigInvalid {
-                place: Some(place(prefix)),
-            },
+            Self::NoConfig(prefix) => {
+                Detail::ConfigMissing { place: place(prefix), example: EXAMPLE.to_owned() }
+            }
+            Self::Config(prefix, _) => Detail::ConfigInvalid { place: Some(place(prefix)) },
         }
     }
 
     fn parts(&self) -> Vec<Problem> {
         match self {
-            Self::Endpoints(all) => all
-                .iter()
-                .map(|(_, trouble)| Problem::of(trouble))
-                .collect(),
+            Self::Endpoints(all) => all.iter().map(|(_, trouble)| Problem::of(trouble)).collect(),
             _ => Vec::new(),
         }
     }
@@ -338,10 +323,8 @@ impl fmt::Display for EtcdTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Endpoints(all) => {
-                let texts: Vec<String> = all
-                    .iter()
-                    .map(|(endpoint, why)| format!("{endpoint}: {why}"))
-                    .collect();
+                let texts: Vec<String> =
+                    all.iter().map(|(endpoint, why)| format!("{endpoint}: {why}")).collect();
                 write!(f, "cannot reach etcd at {}", texts.join("; "))
             }
             Self::Foreign(endpoint, why) => write!(f, "etcd at {endpoint}: {why}"),
@@ -413,19 +396,14 @@ mod tests {
     use crate::reason::{LogOnce, Reason};
 
     fn refused(kind: FailureKind) -> EndpointTrouble {
-        EndpointTrouble::Call(Refusal {
-            kind,
-            words: "no".to_owned(),
-        })
+        EndpointTrouble::Call(Refusal { kind, words: "no".to_owned() })
     }
 
     #[test]
     fn endpoints_are_compared_one_by_one() {
         let endpoints = |all: &[EndpointTrouble]| {
             EtcdTrouble::Endpoints(
-                all.iter()
-                    .map(|one| ("http://a:1".to_owned(), one.clone()))
-                    .collect(),
+                all.iter().map(|one| ("http://a:1".to_owned(), one.clone())).collect(),
             )
         };
         let away =
@@ -447,14 +425,9 @@ mod tests {
     #[test]
     fn cause_of_several_endpoints_is_the_one_with_a_remedy() {
         let silent = EndpointTrouble::NoConnection(Duration::from_secs(3));
-        let all = [
-            ("http://a:1", silent),
-            ("http://b:1", refused(FailureKind::Permission)),
-        ];
+        let all = [("http://a:1", silent), ("http://b:1", refused(FailureKind::Permission))];
         let trouble = EtcdTrouble::Endpoints(
-            all.into_iter()
-                .map(|(endpoint, trouble)| (endpoint.to_owned(), trouble))
-                .collect(),
+            all.into_iter().map(|(endpoint, trouble)| (endpoint.to_owned(), trouble)).collect(),
         );
         let want = Detail::Store {
             cause: StoreCause::Role,

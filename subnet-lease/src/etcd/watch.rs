@@ -139,17 +139,12 @@ impl<'a> Watch<'a> {
             Anchor::Event(change) => (change.revision(), Some(change.clone()), change.revision()),
         };
         let full = registry.key(key);
-        let mut options = WatchOptions::new()
-            .with_start_revision(from)
-            .with_progress_notify()
-            .with_fragment();
+        let mut options =
+            WatchOptions::new().with_start_revision(from).with_progress_notify().with_fragment();
         if !exact {
             options = options.with_range(range_end(full.as_bytes()));
         }
-        let mut client = connection
-            .client
-            .watch_client()
-            .max_decoding_message_size(ANSWER_LIMIT);
+        let mut client = connection.client.watch_client().max_decoding_message_size(ANSWER_LIMIT);
         let opened = tokio::time::timeout(OPEN, async {
             let mut stream = client.watch(full.as_str(), Some(options)).await?;
             let created = stream.message().await?;
@@ -162,12 +157,9 @@ impl<'a> Watch<'a> {
             }
             Ok(Err(error)) => return Err(lost(registry, connection.number, reason(&error)).await),
             Err(_) => {
-                return Err(lost(
-                    registry,
-                    connection.number,
-                    EtcdTrouble::WatchNotOpened(OPEN),
-                )
-                .await);
+                return Err(
+                    lost(registry, connection.number, EtcdTrouble::WatchNotOpened(OPEN)).await
+                );
             }
         };
         let watch = Self {
@@ -188,11 +180,7 @@ impl<'a> Watch<'a> {
         }
         registry.counters.set_available();
         watch.refuse(&created).await?;
-        if let Anchor::Listed {
-            newest: Some(newest),
-            ..
-        } = anchor
-        {
+        if let Anchor::Listed { newest: Some(newest), .. } = anchor {
             watch.same_past(newest).await?;
         }
         Ok(watch)
@@ -264,9 +252,7 @@ impl<'a> Watch<'a> {
 
     async fn refuse(&self, response: &WatchResponse) -> Result<(), Broken> {
         if response.compact_revision() > 0 {
-            return Err(Broken::History(History::Compacted(
-                response.compact_revision(),
-            )));
+            return Err(Broken::History(History::Compacted(response.compact_revision())));
         }
         if response.canceled() {
             let refusal = Refusal::cancelled(response.cancel_reason());
@@ -294,15 +280,11 @@ impl<'a> Watch<'a> {
     async fn same_past(&self, newest: &Entry) -> Result<(), Broken> {
         self.registry.counters.call("range");
         let connection = self.registry.connected().await.map_err(Broken::Stream)?;
-        let mut kv = connection
-            .client
-            .kv_client()
-            .max_decoding_message_size(ANSWER_LIMIT);
+        let mut kv = connection.client.kv_client().max_decoding_message_size(ANSWER_LIMIT);
         let key = self.registry.key(&newest.key);
         let then = GetOptions::new().with_revision(self.known);
-        let answer = connection
-            .until_cut(tokio::time::timeout(OPEN, kv.get(key, Some(then))))
-            .await;
+        let answer =
+            connection.until_cut(tokio::time::timeout(OPEN, kv.get(key, Some(then)))).await;
         let response = match answer.map_err(Broken::Stream)? {
             Ok(Ok(response)) => response,
             // The revision is compacted, or not reached yet.
@@ -318,24 +300,14 @@ impl<'a> Watch<'a> {
                 return Err(lost(self.registry, connection.number, reason(&error)).await);
             }
             Err(_) => {
-                return Err(lost(
-                    self.registry,
-                    connection.number,
-                    EtcdTrouble::WatchUnanswered,
-                )
-                .await);
+                return Err(
+                    lost(self.registry, connection.number, EtcdTrouble::WatchUnanswered).await
+                );
             }
         };
-        match response
-            .kvs()
-            .first()
-            .and_then(|kv| self.registry.entry(kv))
-        {
+        match response.kvs().first().and_then(|kv| self.registry.entry(kv)) {
             Some(then) if then == *newest => Ok(()),
-            _ => Err(Broken::History(History::Key(
-                newest.key.clone(),
-                newest.modified,
-            ))),
+            _ => Err(Broken::History(History::Key(newest.key.clone(), newest.modified))),
         }
     }
 

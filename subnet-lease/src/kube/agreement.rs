@@ -67,10 +67,8 @@ fn node(number: usize, created: i64, cidrs: &str, kind: Annotations) -> Node {
             ("public-ipv6", v6.as_str()),
         ],
     };
-    node.annotations = annotations
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect();
+    node.annotations =
+        annotations.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     node
 }
 
@@ -93,9 +91,7 @@ fn holders<'a>(nodes: &'a [Node], config: &NetworkConfig) -> BTreeSet<&'a str> {
             held.push((node, subnets));
         }
     }
-    held.into_iter()
-        .map(|(node, _)| node.name.as_str())
-        .collect()
+    held.into_iter().map(|(node, _)| node.name.as_str()).collect()
 }
 
 #[derive(Clone, Debug)]
@@ -115,11 +111,8 @@ fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
         let made = |number: usize, (created, cidrs, kind): (i64, usize, Annotations)| {
             node(number, created, CIDRS[cidrs], kind)
         };
-        let nodes: Vec<Node> = nodes
-            .into_iter()
-            .enumerate()
-            .map(|(number, what)| made(number, what))
-            .collect();
+        let nodes: Vec<Node> =
+            nodes.into_iter().enumerate().map(|(number, what)| made(number, what)).collect();
         let mut early: Vec<Event> = Vec::new();
         for (number, what) in before {
             early.push(what.map_or(Event::Gone(format!("n{number}")), |what| {
@@ -178,9 +171,7 @@ fn seen(
 }
 
 fn terms(config: &NetworkConfig, own: Option<Lease>) -> Terms {
-    let config = own
-        .as_ref()
-        .map_or_else(|| config.clone(), |own| config.only(&own.subnets));
+    let config = own.as_ref().map_or_else(|| config.clone(), |own| config.only(&own.subnets));
     Terms {
         config,
         own,

@@ -28,14 +28,8 @@ pub(crate) const OVERWRITE: &str = "public-ip-overwrite";
 pub(crate) const OVERWRITE_V6: &str = "public-ipv6-overwrite";
 
 /// The annotations that the daemon writes.
-const WRITTEN: [&str; 6] = [
-    MANAGED,
-    BACKEND_TYPE,
-    BACKEND_DATA,
-    BACKEND_V6_DATA,
-    PUBLIC_IP,
-    PUBLIC_IPV6,
-];
+const WRITTEN: [&str; 6] =
+    [MANAGED, BACKEND_TYPE, BACKEND_DATA, BACKEND_V6_DATA, PUBLIC_IP, PUBLIC_IPV6];
 
 /// Value that Go flannel writes for a backend without data.
 const NO_DATA: &str = "null";
@@ -56,26 +50,18 @@ impl Prefix {
     /// # Errors
     /// Returns an error if the text cannot be the prefix of an annotation's name.
     pub fn parse(text: &str) -> Result<Self, PrefixError> {
-        let Some((domain, word)) = text
-            .split_once('/')
-            .or(Some((text, "")))
-            .filter(|(_, word)| !word.contains('/'))
+        let Some((domain, word)) =
+            text.split_once('/').or(Some((text, ""))).filter(|(_, word)| !word.contains('/'))
         else {
             return Err(PrefixError::Slashes);
         };
         let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
         let is_domain = domain.contains('.')
-            && domain
-                .split('.')
-                .all(|part| !part.is_empty() && part.chars().all(label));
+            && domain.split('.').all(|part| !part.is_empty() && part.chars().all(label));
         if !is_domain || !word.chars().all(label) {
             return Err(PrefixError::Form(text.to_owned()));
         }
-        let hyphen = if word.is_empty() || word.ends_with('-') {
-            ""
-        } else {
-            "-"
-        };
+        let hyphen = if word.is_empty() || word.ends_with('-') { "" } else { "-" };
         Ok(Self(format!("{domain}/{word}{hyphen}")))
     }
 
@@ -95,9 +81,7 @@ pub type Annotations = BTreeMap<String, String>;
 
 /// Returns whether flannel runs on the Node: `kube-subnet-manager` is `true`.
 pub fn managed(annotations: &Annotations) -> bool {
-    annotations
-        .get(MANAGED)
-        .is_some_and(|value| value == "true")
+    annotations.get(MANAGED).is_some_and(|value| value == "true")
 }
 
 /// Reads the attributes that a Node publishes.
@@ -159,9 +143,7 @@ fn without_mark(text: &str) -> Option<Cow<'_, str>> {
 
 /// Returns the text after the mark of flannel-rs in the backend's data.
 fn after_mark(text: &str) -> Option<&str> {
-    text.strip_prefix('{')?
-        .strip_prefix(MARK)
-        .filter(|rest| rest.starts_with([',', '}']))
+    text.strip_prefix('{')?.strip_prefix(MARK).filter(|rest| rest.starts_with([',', '}']))
 }
 
 /// Error for a text that is not an address of the expected family.
@@ -219,12 +201,7 @@ pub fn typos(annotations: &Annotations) -> Vec<Typo> {
         } else {
             v6(annotations, name).is_ok()
         };
-        (!is_address).then(|| Typo {
-            name,
-            value: value.clone(),
-            family,
-            names_interface,
-        })
+        (!is_address).then(|| Typo { name, value: value.clone(), family, names_interface })
     };
     let all = [
         (NODE_PUBLIC_IP, "IPv4", true),
@@ -265,22 +242,10 @@ mod tests {
     #[test]
     fn prefixes_as_go_reads_them() {
         for (text, key) in [
-            (
-                "flannel.alpha.coreos.com",
-                "flannel.alpha.coreos.com/backend-type",
-            ),
-            (
-                "flannel.alpha.coreos.com/",
-                "flannel.alpha.coreos.com/backend-type",
-            ),
-            (
-                "flannel.alpha.coreos.com/prefix",
-                "flannel.alpha.coreos.com/prefix-backend-type",
-            ),
-            (
-                "flannel.alpha.coreos.com/prefix-",
-                "flannel.alpha.coreos.com/prefix-backend-type",
-            ),
+            ("flannel.alpha.coreos.com", "flannel.alpha.coreos.com/backend-type"),
+            ("flannel.alpha.coreos.com/", "flannel.alpha.coreos.com/backend-type"),
+            ("flannel.alpha.coreos.com/prefix", "flannel.alpha.coreos.com/prefix-backend-type"),
+            ("flannel.alpha.coreos.com/prefix-", "flannel.alpha.coreos.com/prefix-backend-type"),
             ("org.com", "org.com/backend-type"),
             ("org9.com", "org9.com/backend-type"),
             ("org.com/9", "org.com/9-backend-type"),
@@ -306,18 +271,12 @@ mod tests {
     }
 
     fn annotations(list: &[(&str, &str)]) -> Annotations {
-        list.iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect()
+        list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
     /// Returns the text that Go flannel 0.28 reads as the MAC in the data of its own Node.
     fn mac_as_go_reads_it(data: &str) -> Option<&str> {
-        match data
-            .trim_matches(['"', '}'])
-            .split(":\"")
-            .collect::<Vec<_>>()[..]
-        {
+        match data.trim_matches(['"', '}']).split(":\"").collect::<Vec<_>>()[..] {
             [_, mac] => Some(mac),
             _ => None,
         }
@@ -327,10 +286,7 @@ mod tests {
     fn go_flannel_reads_past_the_mark() {
         let data = r#"{"VNI":1,"VtepMAC":"02:aa:bb:cc:dd:ee"}"#;
         let marked = with_mark(RawJson::parse(data).ok().as_ref());
-        assert_eq!(
-            marked,
-            r#"{"FlannelRs":1,"VNI":1,"VtepMAC":"02:aa:bb:cc:dd:ee"}"#
-        );
+        assert_eq!(marked, r#"{"FlannelRs":1,"VNI":1,"VtepMAC":"02:aa:bb:cc:dd:ee"}"#);
         for text in [data, &marked] {
             assert_eq!(mac_as_go_reads_it(text), Some("02:aa:bb:cc:dd:ee"));
         }
@@ -338,10 +294,7 @@ mod tests {
             (None, r#"{"FlannelRs":1}"#),
             (Some("{}"), r#"{"FlannelRs":1}"#),
             (Some("{ }"), r#"{"FlannelRs":1}"#),
-            (
-                Some(r#"{"PublicKey":"x"}"#),
-                r#"{"FlannelRs":1,"PublicKey":"x"}"#,
-            ),
+            (Some(r#"{"PublicKey":"x"}"#), r#"{"FlannelRs":1,"PublicKey":"x"}"#),
             (Some("[1]"), "[1]"),
         ] {
             let data = data.and_then(|text| RawJson::parse(text).ok());
@@ -373,16 +326,9 @@ mod tests {
 
     #[test]
     fn an_overwrite_changes_what_is_published_alone() {
-        let attrs = LeaseAttrs {
-            public_ip: Some([10, 99, 0, 11].into()),
-            ..LeaseAttrs::default()
-        };
+        let attrs = LeaseAttrs { public_ip: Some([10, 99, 0, 11].into()), ..LeaseAttrs::default() };
         let published = |present: &[(&str, &str)]| {
-            wanted(&attrs, &annotations(present))
-                .get(PUBLIC_IP)
-                .cloned()
-                .flatten()
-                .unwrap()
+            wanted(&attrs, &annotations(present)).get(PUBLIC_IP).cloned().flatten().unwrap()
         };
         assert_eq!(published(&[(OVERWRITE, "10.99.0.77")]), "10.99.0.77");
         assert_eq!(published(&[(OVERWRITE, "")]), "10.99.0.11");
@@ -407,10 +353,7 @@ mod tests {
             []
         );
         assert_eq!(
-            found(&[
-                (NODE_PUBLIC_IP, "10.7.7.7/24"),
-                (OVERWRITE, "203.0.113.5:8472")
-            ]),
+            found(&[(NODE_PUBLIC_IP, "10.7.7.7/24"), (OVERWRITE, "203.0.113.5:8472")]),
             [(NODE_PUBLIC_IP, true), (OVERWRITE, false)]
         );
         assert_eq!(
@@ -429,19 +372,12 @@ mod tests {
             (BACKEND_V6_DATA, "\u{0}"),
         ] {
             assert!(
-                read(&annotations(&[(name, value)]))
-                    .unwrap_err()
-                    .to_string()
-                    .contains(name),
+                read(&annotations(&[(name, value)])).unwrap_err().to_string().contains(name),
                 "{name}={value}"
             );
         }
         assert_eq!(
-            read(&annotations(&[
-                (PUBLIC_IP, "0.0.0.0"),
-                (BACKEND_DATA, "null")
-            ]))
-            .unwrap(),
+            read(&annotations(&[(PUBLIC_IP, "0.0.0.0"), (BACKEND_DATA, "null")])).unwrap(),
             LeaseAttrs::default()
         );
     }

@@ -61,13 +61,7 @@ impl Call {
         what: impl Into<String>,
         path: impl Into<String>,
     ) -> Self {
-        Self {
-            kind,
-            what: what.into(),
-            method: Method::GET,
-            path: path.into(),
-            content: None,
-        }
+        Self { kind, what: what.into(), method: Method::GET, path: path.into(), content: None }
     }
 }
 
@@ -102,11 +96,7 @@ struct Connection {
 impl Api {
     /// Creates the client, which connects on the first request.
     pub(super) fn new(options: KubeOptions) -> Self {
-        Self {
-            options,
-            state: Mutex::default(),
-            counters: Arc::default(),
-        }
+        Self { options, state: Mutex::default(), counters: Arc::default() }
     }
 
     /// Returns the options of the client.
@@ -120,11 +110,7 @@ impl Api {
     /// Returns `Refused` for a mistake, and `Unavailable` for missing files that may still appear.
     pub(super) async fn check(&self) -> Result<(), Error> {
         let fail = |trouble: KubeTrouble| {
-            if trouble.is_final() {
-                Error::refused(trouble)
-            } else {
-                Error::unavailable(trouble)
-            }
+            if trouble.is_final() { Error::refused(trouble) } else { Error::unavailable(trouble) }
         };
         let (config, _) = self.config(0).await.map_err(fail)?;
         let server = shown(&config.cluster_url);
@@ -172,12 +158,7 @@ impl Api {
         if outcome.is_ok() {
             self.counters.heard();
         }
-        outcome.map(|body| Answer {
-            body,
-            server,
-            what: call.what.clone(),
-            generation,
-        })
+        outcome.map(|body| Answer { body, server, what: call.what.clone(), generation })
     }
 
     /// Sends a request and reads the response.
@@ -186,11 +167,8 @@ impl Api {
     /// Returns an error if the server does not respond or refuses the request, or if the response is too large.
     pub(super) async fn read(&self, call: &Call) -> Result<String, Failure> {
         let answer = self.send(call).await?;
-        let (server, what, generation) = (
-            answer.server.clone(),
-            answer.what.clone(),
-            answer.generation,
-        );
+        let (server, what, generation) =
+            (answer.server.clone(), answer.what.clone(), answer.generation);
         let failure =
             match tokio::time::timeout(ANSWER, Limited::new(answer.body, BODY).collect()).await {
                 Ok(Ok(body)) => return Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned()),
@@ -210,12 +188,7 @@ impl Api {
     }
 
     async fn ask(&self, connection: Connection, call: &Call) -> Result<Incoming, Failure> {
-        let Connection {
-            stack,
-            server,
-            token,
-            ..
-        } = connection;
+        let Connection { stack, server, token, .. } = connection;
         let server = server.as_str();
         let mut request = Request::builder()
             .method(call.method.clone())
@@ -241,18 +214,10 @@ impl Api {
         let answer = match tokio::time::timeout(ANSWER, stack.oneshot(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                return Err(Failure::unreachable(
-                    server,
-                    &call.what,
-                    Silence::of(&*error),
-                ));
+                return Err(Failure::unreachable(server, &call.what, Silence::of(&*error)));
             }
             Err(_) => {
-                return Err(Failure::unreachable(
-                    server,
-                    &call.what,
-                    Silence::NoAnswer(ANSWER),
-                ));
+                return Err(Failure::unreachable(server, &call.what, Silence::NoAnswer(ANSWER)));
             }
         };
         let status = answer.status();
@@ -263,18 +228,8 @@ impl Api {
         const WORDS: usize = 64 << 10;
         let words =
             tokio::time::timeout(ANSWER, Limited::new(answer.into_body(), WORDS).collect()).await;
-        let words = words
-            .ok()
-            .and_then(Result::ok)
-            .map(|body| body.to_bytes())
-            .unwrap_or_default();
-        Err(Failure::refused(
-            server,
-            &call.what,
-            status,
-            wait,
-            &String::from_utf8_lossy(&words),
-        ))
+        let words = words.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+        Err(Failure::refused(server, &call.what, status, wait, &String::from_utf8_lossy(&words)))
     }
 
     /// Returns the connection in use, or a new connection.
@@ -291,12 +246,7 @@ impl Api {
         match made {
             Ok((stack, server, token)) => {
                 state.generation += 1;
-                let connection = Connection {
-                    stack,
-                    server,
-                    token,
-                    generation: state.generation,
-                };
+                let connection = Connection { stack, server, token, generation: state.generation };
                 state.connection = Some(connection.clone());
                 Ok(connection)
             }
@@ -372,9 +322,7 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, KubeTrouble> {
         mistake(path, Mistake::Unread(without_values(&with_causes(error))))
     };
     // `read_from` would wait for the writer of a pipe.
-    crate::file::read(path)
-        .await
-        .map_err(|error| unfit(&error))?;
+    crate::file::read(path).await.map_err(|error| unfit(&error))?;
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unfit(&error))?;
     let (cluster, user) = in_use(&kubeconfig);
     let proxy = cluster.and_then(|cluster| cluster.proxy_url.as_deref());
@@ -450,10 +398,7 @@ fn in_cluster() -> Result<Config, KubeTrouble> {
 /// exists. The client never sends a token without TLS.
 fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
     let mut config = Config::new(url.clone());
-    let (token, authority) = (
-        Path::new(ACCOUNT).join("token"),
-        Path::new(ACCOUNT).join("ca.crt"),
-    );
+    let (token, authority) = (Path::new(ACCOUNT).join("token"), Path::new(ACCOUNT).join("ca.crt"));
     if url.scheme_str() == Some("https") && token.exists() {
         let unreadable = |error: &dyn std::error::Error| {
             KubeTrouble::Authority(authority.clone(), with_causes(error))
@@ -463,10 +408,8 @@ fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
         let roots: Result<Vec<_>, _> = roots.map(|root| root.map(|root| root.to_vec())).collect();
         config.root_cert = Some(roots.map_err(|error| unreadable(&error))?);
         config.root_cert_file = Some(authority.clone());
-        config.auth_info = AuthInfo {
-            token_file: Some(token.display().to_string()),
-            ..AuthInfo::default()
-        };
+        config.auth_info =
+            AuthInfo { token_file: Some(token.display().to_string()), ..AuthInfo::default() };
     }
     Ok(config)
 }
@@ -518,13 +461,7 @@ fn shown(url: &http::Uri) -> String {
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     /// Maximum pause in seconds before a repeated request, even if the server demands a longer pause.
     const LONGEST: u64 = 60;
-    let seconds: u64 = headers
-        .get(header::RETRY_AFTER)?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()?;
+    let seconds: u64 = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(LONGEST)))
 }
 
@@ -576,14 +513,8 @@ mod tests {
     #[test]
     fn an_address_loses_its_user() {
         for (url, want) in [
-            (
-                "https://u:s3cret@192.0.2.1:6443/x?y",
-                "https://192.0.2.1:6443/x?y",
-            ),
-            (
-                "https://u@[2001:db8::1]:6443",
-                "https://[2001:db8::1]:6443/",
-            ),
+            ("https://u:s3cret@192.0.2.1:6443/x?y", "https://192.0.2.1:6443/x?y"),
+            ("https://u@[2001:db8::1]:6443", "https://[2001:db8::1]:6443/"),
             ("https://a:6443", "https://a:6443/"),
         ] {
             assert_eq!(without_user(url.parse().unwrap()).to_string(), want);
@@ -625,10 +556,7 @@ mod tests {
                 "line 6 column 25: expected mapping start",
             ),
             (r#"invalid value: string "s3cret"#, "invalid value: a text"),
-            (
-                r#"a string "x", then string "y" there"#,
-                "a a text, then a text there",
-            ),
+            (r#"a string "x", then string "y" there"#, "a a text, then a text there"),
         ] {
             assert_eq!(without_values(text), want);
         }

@@ -30,16 +30,10 @@ impl Assigned {
         let all = match &node.subnets {
             Ok(Some(subnets)) => *subnets,
             Ok(None) => {
-                return Err(PodCidrTrouble::Missing {
-                    node: name(),
-                    networks,
-                });
+                return Err(PodCidrTrouble::Missing { node: name(), networks });
             }
             Err(why) => {
-                return Err(PodCidrTrouble::Unusable {
-                    node: name(),
-                    why: why.clone(),
-                });
+                return Err(PodCidrTrouble::Unusable { node: name(), why: why.clone() });
             }
         };
         let net_conf = || net_conf.to_owned();
@@ -78,23 +72,14 @@ mod tests {
 
     fn node(name: &str, created: i64, cidrs: &str) -> Node {
         let text = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{{"podCIDRs":{cidrs}}}}}"#);
-        Node {
-            created,
-            ..Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap()
-        }
+        Node { created, ..Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap() }
     }
 
     fn assigned(config: &str, node: &Node, others: &Nodes) -> Result<String, String> {
         let config = NetworkConfig::parse_assigned(config).unwrap();
-        let assigned = Assigned::of(
-            node,
-            &config,
-            others,
-            Path::new("/etc/kube-flannel/net-conf.json"),
-        );
-        assigned
-            .map(|assigned| assigned.subnets.to_string())
-            .map_err(|why| why.to_string())
+        let assigned =
+            Assigned::of(node, &config, others, Path::new("/etc/kube-flannel/net-conf.json"));
+        assigned.map(|assigned| assigned.subnets.to_string()).map_err(|why| why.to_string())
     }
 
     const V4: &str = r#"{"Network":"10.244.0.0/16","SubnetLen":99}"#;
@@ -131,30 +116,13 @@ mod tests {
             (
                 V4,
                 r#"["10.42.0.0/24"]"#,
-                &[
-                    "10.42.0.0/24",
-                    "10.244.0.0/16",
-                    "kube-flannel-cfg",
-                    "kubectl",
-                ][..],
+                &["10.42.0.0/24", "10.244.0.0/16", "kube-flannel-cfg", "kubectl"][..],
             ),
             (V4, r#"["10.0.0.0/8"]"#, &["10.0.0.0/8", "10.244.0.0/16"]),
-            (
-                DUAL,
-                r#"["10.244.1.0/24","fd00::/64"]"#,
-                &["fd00::/64", "fd10:244::/48"],
-            ),
+            (DUAL, r#"["10.244.1.0/24","fd00::/64"]"#, &["fd00::/64", "fd10:244::/48"]),
             (V6, r#"["10.244.1.0/24"]"#, &["address family"]),
-            (
-                V4,
-                "[]",
-                &["pod cidr not assigned", "--cluster-cidr=10.244.0.0/16"],
-            ),
-            (
-                V4,
-                r#"["10.244.1.0/24","10.244.2.0/24"]"#,
-                &["IPv4/IPv6 only or dualstack"],
-            ),
+            (V4, "[]", &["pod cidr not assigned", "--cluster-cidr=10.244.0.0/16"]),
+            (V4, r#"["10.244.1.0/24","10.244.2.0/24"]"#, &["IPv4/IPv6 only or dualstack"]),
         ] {
             let why = assigned(config, &node("n1", 5, cidrs), &nobody).unwrap_err();
             assert!(parts.iter().all(|part| why.contains(part)), "{why}");

@@ -65,14 +65,10 @@ impl Change {
                     .ok()
                     .flatten()
                     .ok_or(Nonsense::BookmarkWithoutVersion)?;
-                let annotations = metadata
-                    .get("annotations")
-                    .and_then(|raw| Object::parse(raw.get()).ok());
-                let complete = annotations.and_then(|all| {
-                    all.read::<String>("k8s.io/initial-events-end")
-                        .ok()
-                        .flatten()
-                });
+                let annotations =
+                    metadata.get("annotations").and_then(|raw| Object::parse(raw.get()).ok());
+                let complete = annotations
+                    .and_then(|all| all.read::<String>("k8s.io/initial-events-end").ok().flatten());
                 Change::Bookmark {
                     version,
                     complete: complete.is_some_and(|value| value == "true"),
@@ -82,11 +78,7 @@ impl Change {
                 let status = Object::parse(text).map_err(json)?;
                 Change::Error {
                     code: status.read("code").ok().flatten().unwrap_or(500),
-                    message: status
-                        .read::<String>("message")
-                        .ok()
-                        .flatten()
-                        .unwrap_or_default(),
+                    message: status.read::<String>("message").ok().flatten().unwrap_or_default(),
                 }
             }
             other => return Err(Nonsense::EventType(crate::json::excerpt(other))),
@@ -107,34 +99,13 @@ mod tests {
         );
         let gone =
             read(r#"{"type":"DELETED","object":{"metadata":{"name":"n1","resourceVersion":"9"}}}"#);
-        assert_eq!(
-            gone,
-            Ok(Change::Gone {
-                name: "n1".to_owned(),
-                version: 9
-            })
-        );
+        assert_eq!(gone, Ok(Change::Gone { name: "n1".to_owned(), version: 9 }));
         let mark = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
-        assert_eq!(
-            read(mark),
-            Ok(Change::Bookmark {
-                version: "7".to_owned(),
-                complete: true
-            })
-        );
+        assert_eq!(read(mark), Ok(Change::Bookmark { version: "7".to_owned(), complete: true }));
         let error =
             read(r#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}"#);
-        assert_eq!(
-            error,
-            Ok(Change::Error {
-                code: 410,
-                message: "too old".to_owned()
-            })
-        );
-        assert!(matches!(
-            read(r#"{"type":"MODIFIED","object":{}}"#),
-            Ok(Change::Odd(_))
-        ));
+        assert_eq!(error, Ok(Change::Error { code: 410, message: "too old".to_owned() }));
+        assert!(matches!(read(r#"{"type":"MODIFIED","object":{}}"#), Ok(Change::Odd(_))));
         for odd in [
             "",
             "{}",

@@ -26,11 +26,8 @@ pub(super) struct Claims {
 impl Claims {
     /// Reads the addresses that a Node claims.
     pub(super) fn of(node: &Node) -> Self {
-        let reported = if is_overwritten(&node.annotations) {
-            Vec::new()
-        } else {
-            node.internal.clone()
-        };
+        let reported =
+            if is_overwritten(&node.annotations) { Vec::new() } else { node.internal.clone() };
         Self {
             alive: node.alive,
             boot: node.boot.clone(),
@@ -102,15 +99,10 @@ mod tests {
 
     fn claims(nodes: &[(&str, Claims)]) -> Vec<String> {
         let mut all = BTreeMap::new();
-        nodes
-            .iter()
-            .for_each(|(name, claims)| claims.add(name, Some("here"), &mut all));
+        nodes.iter().for_each(|(name, claims)| claims.add(name, Some("here"), &mut all));
         all.iter()
             .map(|(ip, claimant)| {
-                format!(
-                    "{ip} {} {} {}",
-                    claimant.node, claimant.served, claimant.publishes
-                )
+                format!("{ip} {} {} {}", claimant.node, claimant.served, claimant.publishes)
             })
             .collect()
     }
@@ -137,12 +129,8 @@ mod tests {
 
     #[test]
     fn node_with_an_overwrite_claims_only_what_it_publishes() {
-        let overwritten = node(
-            "True",
-            "",
-            "10.0.0.1",
-            &[SERVED, PUBLISHES, ("public-ip-overwrite", "10.0.0.2")],
-        );
+        let overwritten =
+            node("True", "", "10.0.0.1", &[SERVED, PUBLISHES, ("public-ip-overwrite", "10.0.0.2")]);
         assert_eq!(claims(&[("n2", overwritten)]), ["10.0.0.2 n2 true true"]);
         let typo = node(
             "True",
@@ -150,18 +138,13 @@ mod tests {
             "10.0.0.1",
             &[SERVED, PUBLISHES, ("public-ip-overwrite", "10.0.0.2:80")],
         );
-        assert_eq!(
-            claims(&[("n2", typo)]),
-            ["10.0.0.1 n2 true false", "10.0.0.2 n2 true true"]
-        );
+        assert_eq!(claims(&[("n2", typo)]), ["10.0.0.1 n2 true false", "10.0.0.2 n2 true true"]);
     }
 
     #[test]
     fn claim_of_several_nodes_names_the_one_that_flannel_serves() {
-        let (plain, served) = (
-            node("True", "", "10.0.0.2", &[]),
-            node("True", "", "10.0.0.3", &[SERVED, PUBLISHES]),
-        );
+        let (plain, served) =
+            (node("True", "", "10.0.0.2", &[]), node("True", "", "10.0.0.3", &[SERVED, PUBLISHES]));
         assert_eq!(
             claims(&[("a", plain), ("b", served)]),
             ["10.0.0.2 b true true", "10.0.0.3 b true false"]

@@ -32,59 +32,32 @@ pub(super) async fn list(
 
 fn read(text: &str) -> serde_json::Result<Vec<DaemonPod>> {
     let list: Value = serde_json::from_str(text)?;
-    let items = list
-        .get("items")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten();
-    Ok(items
-        .filter(|pod| lives(pod))
-        .filter_map(daemon_pod)
-        .collect())
+    let items = list.get("items").and_then(Value::as_array).into_iter().flatten();
+    Ok(items.filter(|pod| lives(pod)).filter_map(daemon_pod).collect())
 }
 
 /// Returns whether the pod has neither succeeded nor failed, and is not terminating.
 fn lives(pod: &Value) -> bool {
     let phase = pod.pointer("/status/phase").and_then(Value::as_str);
-    pod.pointer("/metadata/deletionTimestamp")
-        .is_none_or(Value::is_null)
+    pod.pointer("/metadata/deletionTimestamp").is_none_or(Value::is_null)
         && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn daemon_pod(pod: &Value) -> Option<DaemonPod> {
     let metadata = pod.get("metadata")?;
     let name = metadata.get("name")?.as_str()?.to_owned();
-    let owners = metadata
-        .get("ownerReferences")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten();
+    let owners = metadata.get("ownerReferences").and_then(Value::as_array).into_iter().flatten();
     let mut controllers =
         owners.filter(|owner| owner.get("controller").and_then(Value::as_bool) == Some(true));
     let owner = controllers.find_map(|owner| {
-        Some(format!(
-            "{}/{}",
-            owner.get("kind")?.as_str()?,
-            owner.get("name")?.as_str()?
-        ))
+        Some(format!("{}/{}", owner.get("kind")?.as_str()?, owner.get("name")?.as_str()?))
     });
-    let labels = metadata
-        .get("labels")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
-    let labels = labels
-        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        .collect();
-    let charted = metadata
-        .get("annotations")
-        .is_some_and(|annotations| annotations.get(OF_CHART).is_some());
-    Some(DaemonPod {
-        name,
-        owner,
-        labels,
-        charted,
-    })
+    let labels = metadata.get("labels").and_then(Value::as_object).into_iter().flatten();
+    let labels =
+        labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
+    let charted =
+        metadata.get("annotations").is_some_and(|annotations| annotations.get(OF_CHART).is_some());
+    Some(DaemonPod { name, owner, labels, charted })
 }
 
 #[cfg(test)]
@@ -105,16 +78,8 @@ mod tests {
             .into();
         let owner = Some("DaemonSet/kube-flannel-ds".to_owned());
         let want = [
-            DaemonPod {
-                name: "a".to_owned(),
-                owner,
-                labels,
-                charted: true,
-            },
-            DaemonPod {
-                name: "b".to_owned(),
-                ..DaemonPod::default()
-            },
+            DaemonPod { name: "a".to_owned(), owner, labels, charted: true },
+            DaemonPod { name: "b".to_owned(), ..DaemonPod::default() },
         ];
         assert_eq!(read(text).unwrap(), want);
         assert_eq!(read("{}").unwrap(), []);

@@ -69,12 +69,7 @@ impl fmt::Display for NodeEvent {
             NodeEvent::PodCidr(trouble) => trouble.fmt(f),
             NodeEvent::Typo(trouble) => trouble.fmt(f),
             NodeEvent::Interface(problem) => problem.fmt(f),
-            NodeEvent::PodCidrChanged {
-                node,
-                now,
-                before,
-                released,
-            } => {
+            NodeEvent::PodCidrChanged { node, now, before, released } => {
                 write!(
                     f,
                     "this Node's podCIDR changed from {before} to {now}, and pods with old addresses reach no other pod; restart these pods \
@@ -111,10 +106,7 @@ impl PostedEvents {
         /// Maximum number of remembered Events. Beyond this number, the daemon may post an Event again.
         const KEPT: usize = 50;
         if self.events.contains(event)
-            || self
-                .last
-                .get(&event.reason())
-                .is_some_and(|last| now.duration_since(*last) < EVERY)
+            || self.last.get(&event.reason()).is_some_and(|last| now.duration_since(*last) < EVERY)
         {
             return false;
         }

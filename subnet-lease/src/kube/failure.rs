@@ -30,39 +30,21 @@ pub(super) struct Failure {
 impl Failure {
     /// Creates the failure for a server that did not respond.
     pub(super) fn unreachable(server: &str, what: &str, why: Silence) -> Self {
-        let trouble = KubeTrouble::Unreachable {
-            server: server.to_owned(),
-            what: what.to_owned(),
-            why,
-        };
-        Self {
-            status: None,
-            trouble,
-            retry_after: None,
-        }
+        let trouble =
+            KubeTrouble::Unreachable { server: server.to_owned(), what: what.to_owned(), why };
+        Self { status: None, trouble, retry_after: None }
     }
 
     /// Creates the failure for unusable files or options, before any request.
     pub(super) fn local(trouble: KubeTrouble) -> Self {
-        Self {
-            status: None,
-            trouble,
-            retry_after: None,
-        }
+        Self { status: None, trouble, retry_after: None }
     }
 
     /// Creates the failure for a response that is too large.
     pub(super) fn too_large(server: &str, what: &str, limit: usize) -> Self {
-        let trouble = KubeTrouble::TooLarge {
-            server: server.to_owned(),
-            what: what.to_owned(),
-            limit,
-        };
-        Self {
-            status: Some(StatusCode::PAYLOAD_TOO_LARGE),
-            trouble,
-            retry_after: None,
-        }
+        let trouble =
+            KubeTrouble::TooLarge { server: server.to_owned(), what: what.to_owned(), limit };
+        Self { status: Some(StatusCode::PAYLOAD_TOO_LARGE), trouble, retry_after: None }
     }
 
     /// Creates the failure for a response that does not come from the Kubernetes API.
@@ -72,11 +54,7 @@ impl Failure {
             what: what.to_owned(),
             why: why.into(),
         };
-        Self {
-            status: None,
-            trouble,
-            retry_after: None,
-        }
+        Self { status: None, trouble, retry_after: None }
     }
 
     /// Creates the failure for a refusal, with the server's text from the response's body.
@@ -94,11 +72,7 @@ impl Failure {
             status,
             refusal,
         };
-        Self {
-            status: Some(status),
-            trouble,
-            retry_after,
-        }
+        Self { status: Some(status), trouble, retry_after }
     }
 
     /// Returns the effect of the failure on the connection. `reads` indicates whether the request only reads.
@@ -162,42 +136,12 @@ mod tests {
 
     /// HTTP status, error code, cause, and the effects on the connection after a read and after a write.
     const REFUSALS: &[(u16, &str, StoreCause, [Step; 2])] = &[
-        (
-            401,
-            "kubernetes-credentials",
-            StoreCause::User,
-            [Step::Anew; 2],
-        ),
-        (
-            403,
-            "kubernetes-forbidden",
-            StoreCause::Role,
-            [Step::Stay; 2],
-        ),
-        (
-            429,
-            "kubernetes-unavailable",
-            StoreCause::Other,
-            [Step::NextServer; 2],
-        ),
-        (
-            500,
-            "kubernetes-unavailable",
-            StoreCause::Other,
-            [Step::NextServer, Step::Stay],
-        ),
-        (
-            503,
-            "kubernetes-unavailable",
-            StoreCause::Other,
-            [Step::NextServer; 2],
-        ),
-        (
-            422,
-            "kubernetes-refused",
-            StoreCause::Other,
-            [Step::Stay; 2],
-        ),
+        (401, "kubernetes-credentials", StoreCause::User, [Step::Anew; 2]),
+        (403, "kubernetes-forbidden", StoreCause::Role, [Step::Stay; 2]),
+        (429, "kubernetes-unavailable", StoreCause::Other, [Step::NextServer; 2]),
+        (500, "kubernetes-unavailable", StoreCause::Other, [Step::NextServer, Step::Stay]),
+        (503, "kubernetes-unavailable", StoreCause::Other, [Step::NextServer; 2]),
+        (422, "kubernetes-refused", StoreCause::Other, [Step::Stay; 2]),
     ];
 
     #[test]
@@ -205,10 +149,7 @@ mod tests {
         for &(status, code, cause, steps) in REFUSALS {
             let failure = refused(status, "because");
             assert_eq!(
-                (
-                    failure.trouble.code(),
-                    [true, false].map(|reads| failure.step(reads))
-                ),
+                (failure.trouble.code(), [true, false].map(|reads| failure.step(reads))),
                 (code, steps),
                 "{status}"
             );
@@ -219,22 +160,14 @@ mod tests {
             };
             assert_eq!(failure.trouble.detail(), detail, "{status}");
             let text = failure.trouble.to_string();
-            assert!(
-                text.contains("because") && text.contains("list Nodes"),
-                "{failure:?}"
-            );
+            assert!(text.contains("because") && text.contains("list Nodes"), "{failure:?}");
         }
     }
 
     #[test]
     fn refusals_are_recognised_by_status() {
         assert!(refused(429, "x").is_busy() && !refused(503, "x").is_busy());
-        assert!(
-            refused(403, "x")
-                .trouble
-                .to_string()
-                .contains("ClusterRole")
-        );
+        assert!(refused(403, "x").trouble.to_string().contains("ClusterRole"));
         assert!(refused(410, "too old resource version").is_gone());
         assert!(
             refused(504, "Too large resource version: 7, current: 3").is_gone()

@@ -48,10 +48,9 @@ impl fmt::Display for PodCidrError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoNetwork(value) => write!(f, "the podCIDR {value} is not a network"),
-            Self::OneFamily(values) => write!(
-                f,
-                "pod cidrs should be IPv4/IPv6 only or dualstack: {values}"
-            ),
+            Self::OneFamily(values) => {
+                write!(f, "pod cidrs should be IPv4/IPv6 only or dualstack: {values}")
+            }
         }
     }
 }
@@ -104,10 +103,9 @@ impl fmt::Display for NodeFault {
                 write!(f, "the annotation {name} is not {wanted}")
             }
             Self::Outside(subnets) => write!(f, "the podCIDR {subnets} is not inside the network"),
-            Self::Overlaps(subnets, holder) => write!(
-                f,
-                "the podCIDR {subnets} overlaps the podCIDR of the older Node {holder}"
-            ),
+            Self::Overlaps(subnets, holder) => {
+                write!(f, "the podCIDR {subnets} overlaps the podCIDR of the older Node {holder}")
+            }
         }
     }
 }

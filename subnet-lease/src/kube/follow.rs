@@ -147,9 +147,10 @@ impl<'a, S: Sink> Follower<'a, S> {
                         Duration::ZERO
                     };
                     let pause = pause(failures);
-                    let pause = failure.retry_after.map_or(pause, |wait| {
-                        wait.mul_f64(1.0 + rand::random::<f64>()).max(pause)
-                    }) + share;
+                    let pause = failure
+                        .retry_after
+                        .map_or(pause, |wait| wait.mul_f64(1.0 + rand::random::<f64>()).max(pause))
+                        + share;
                     (failure.trouble, pause)
                 }
             };
@@ -181,18 +182,12 @@ impl<'a, S: Sink> Follower<'a, S> {
         };
         let mut nodes = Vec::new();
         loop {
-            match self
-                .change(&mut lines, if nodes.is_empty() { FIRST } else { STREAM })
-                .await
-            {
+            match self.change(&mut lines, if nodes.is_empty() { FIRST } else { STREAM }).await {
                 Ok(Some(Change::Put(node))) => nodes.push(*node),
                 Ok(Some(Change::Gone { name, .. })) => {
                     nodes.retain(|node: &Node| node.name != name);
                 }
-                Ok(Some(Change::Bookmark {
-                    version,
-                    complete: true,
-                })) => {
+                Ok(Some(Change::Bookmark { version, complete: true })) => {
                     self.stagger.set_streams();
                     self.complete(nodes, version);
                     return self.changes(&mut lines).await;
@@ -232,10 +227,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     /// report an error. The follower detects a restored server by a request for the newest known Node.
     async fn resume(&mut self, version: &str) -> Ended {
         let mut lines = match self
-            .open(&format!(
-                "watch=1&resourceVersion={}&allowWatchBookmarks=true",
-                escaped(version)
-            ))
+            .open(&format!("watch=1&resourceVersion={}&allowWatchBookmarks=true", escaped(version)))
             .await
         {
             Ok(lines) => lines,
@@ -272,17 +264,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             if unsettled.is_zero() && self.log.news(None) {
                 tracing::info!("resolved: the watch on Nodes works again");
             }
-            match self
-                .change(
-                    lines,
-                    if unsettled.is_zero() {
-                        QUIET
-                    } else {
-                        unsettled
-                    },
-                )
-                .await
-            {
+            match self.change(lines, if unsettled.is_zero() { QUIET } else { unsettled }).await {
                 Ok(None) if !unsettled.is_zero() => {}
                 Ok(None) => return Ended::Normally,
                 Ok(Some(Change::Put(node))) => {
@@ -335,13 +317,7 @@ impl<'a, S: Sink> Follower<'a, S> {
                 let status =
                     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 let body = serde_json::json!({ "message": message }).to_string();
-                Err(broken(Failure::refused(
-                    lines.server(),
-                    what,
-                    status,
-                    None,
-                    &body,
-                )))
+                Err(broken(Failure::refused(lines.server(), what, status, None, &body)))
             }
             Ok(Change::Odd(why)) => {
                 self.api.counters.unreadable("a Node", why.clone().into());
@@ -361,31 +337,16 @@ impl<'a, S: Sink> Follower<'a, S> {
         const LEAST: u64 = 300;
         let seconds = LEAST + rand::random_range(0..LEAST);
         let (kind, what) = self.words();
-        let path = format!(
-            "/api/v1/nodes?{query}&timeoutSeconds={seconds}{}",
-            selector(self.only)
-        );
+        let path = format!("/api/v1/nodes?{query}&timeoutSeconds={seconds}{}", selector(self.only));
         self.until = Instant::now() + Duration::from_secs(seconds);
-        self.api
-            .send(&Call::get(kind, what, path))
-            .await
-            .map(Lines::of)
+        self.api.send(&Call::get(kind, what, path)).await.map(Lines::of)
     }
 
     /// Reads one Node with a list request, because old manifests do not grant the permission `get`.
     async fn one(&self, name: &str) -> Result<Option<Node>, Failure> {
-        let path = format!(
-            "/api/v1/nodes?limit=1&fieldSelector=metadata.name%3D{}",
-            escaped(name)
-        );
-        let text = self
-            .api
-            .read(&Call::get(
-                "list-node",
-                format!("list the Node {name}"),
-                path,
-            ))
-            .await?;
+        let path = format!("/api/v1/nodes?limit=1&fieldSelector=metadata.name%3D{}", escaped(name));
+        let text =
+            self.api.read(&Call::get("list-node", format!("list the Node {name}"), path)).await?;
         let page = Page::read(&text, &self.api.options().prefix)
             .map_err(|why| Failure::nonsense("the server", "list a Node", why))?;
         Ok(page.nodes.into_iter().find(|node| node.name == name))
@@ -420,8 +381,7 @@ fn pause(failures: u32) -> Duration {
 }
 
 fn selector(only: Option<&str>) -> String {
-    only.map(|name| format!("&fieldSelector=metadata.name%3D{}", escaped(name)))
-        .unwrap_or_default()
+    only.map(|name| format!("&fieldSelector=metadata.name%3D{}", escaped(name))).unwrap_or_default()
 }
 
 /// Lists Nodes page by page, and returns them with the version of the list. The function discards an incomplete list.
@@ -438,11 +398,8 @@ pub(super) async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, S
     let mut nodes = Vec::new();
     let mut next = String::new();
     loop {
-        let token = if next.is_empty() {
-            String::new()
-        } else {
-            format!("&continue={}", escaped(&next))
-        };
+        let token =
+            if next.is_empty() { String::new() } else { format!("&continue={}", escaped(&next)) };
         let path = format!("/api/v1/nodes?limit={limit}{token}{}", selector(only));
         let text = match api.read(&Call::get(kind, what, path)).await {
             Ok(text) => text,
@@ -463,11 +420,7 @@ pub(super) async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, S
 }
 
 fn broken(failure: Failure) -> Ended {
-    if failure.is_gone() {
-        Ended::Unknown(failure.trouble)
-    } else {
-        Ended::Broken(failure)
-    }
+    if failure.is_gone() { Ended::Unknown(failure.trouble) } else { Ended::Broken(failure) }
 }
 
 /// A page of a list.
@@ -520,21 +473,12 @@ mod tests {
     fn a_page_survives_an_odd_node() {
         let text = r#"{"metadata":{"resourceVersion":"7","continue":"a=b"},"items":[{"metadata":{"name":"n1"}},7,{},{"metadata":{"name":"n2"}}]}"#;
         let page = Page::read(text, &Prefix::parse("flannel.alpha.coreos.com").unwrap()).unwrap();
-        assert_eq!(
-            (page.nodes.len(), page.version.as_str(), page.next.as_str()),
-            (2, "7", "a=b")
-        );
+        assert_eq!((page.nodes.len(), page.version.as_str(), page.next.as_str()), (2, "7", "a=b"));
         assert_eq!(escaped("a=b&c/ü"), "a%3Db%26c%2F%C3%BC");
-        for odd in [
-            "",
-            "{}",
-            r#"{"metadata":{}}"#,
-            r#"{"metadata":{"resourceVersion":"1"},"items":7}"#,
-        ] {
-            assert!(
-                Page::read(odd, &Prefix::parse("a.b").unwrap()).is_err(),
-                "{odd}"
-            );
+        for odd in
+            ["", "{}", r#"{"metadata":{}}"#, r#"{"metadata":{"resourceVersion":"1"},"items":7}"#]
+        {
+            assert!(Page::read(odd, &Prefix::parse("a.b").unwrap()).is_err(), "{odd}");
         }
     }
 }

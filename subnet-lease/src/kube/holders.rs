@@ -47,16 +47,13 @@ impl<'a> Holders<'a> {
             return Err(holder);
         }
         self.used.take(&claim.subnets);
-        self.names
-            .extend(claim.subnets.nets().map(|net| (net, claim.name)));
+        self.names.extend(claim.subnets.nets().map(|net| (net, claim.name)));
         Ok(())
     }
 
     /// Returns the Node that holds the given subnets, or a part of them.
     pub(super) fn holder(&self, subnets: &Subnets) -> Option<&'a str> {
-        self.used
-            .taken(subnets)
-            .and_then(|net| self.names.get(&net).copied())
+        self.used.taken(subnets).and_then(|net| self.names.get(&net).copied())
     }
 }
 
@@ -65,11 +62,7 @@ mod tests {
     use super::*;
 
     fn claim<'a>(created: i64, name: &'a str, net: &str) -> Claim<'a> {
-        Claim {
-            created,
-            name,
-            subnets: net.parse::<IpNet>().unwrap().into(),
-        }
+        Claim { created, name, subnets: net.parse::<IpNet>().unwrap().into() }
     }
 
     #[test]
@@ -83,11 +76,7 @@ mod tests {
         ]);
         let holder = |net: &str| holders.holder(&net.parse::<IpNet>().unwrap().into());
         assert_eq!(
-            (
-                holder("10.244.0.0/24"),
-                holder("10.244.1.0/24"),
-                holder("10.244.2.0/24")
-            ),
+            (holder("10.244.0.0/24"), holder("10.244.1.0/24"), holder("10.244.2.0/24")),
             (Some("a"), Some("c"), None)
         );
     }

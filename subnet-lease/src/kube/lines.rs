@@ -30,11 +30,7 @@ pub(super) enum Line {
 impl Lines {
     /// Creates a reader of the response's body.
     pub(super) fn of(answer: Answer) -> Self {
-        Self {
-            answer,
-            buffer: Vec::new(),
-            searched: 0,
-        }
+        Self { answer, buffer: Vec::new(), searched: 0 }
     }
 
     /// Returns the next line. The reader waits at most `patience` for each part of the line.
@@ -60,17 +56,13 @@ impl Lines {
                 if line.is_empty() {
                     continue;
                 }
-                return Ok(Line::Text(String::from_utf8(line).unwrap_or_else(
-                    |error| String::from_utf8_lossy(error.as_bytes()).into_owned(),
-                )));
+                return Ok(Line::Text(String::from_utf8(line).unwrap_or_else(|error| {
+                    String::from_utf8_lossy(error.as_bytes()).into_owned()
+                })));
             }
             self.searched = self.buffer.len();
             if self.buffer.len() > LONGEST {
-                return Err(Failure::too_large(
-                    &self.answer.server,
-                    &self.answer.what,
-                    LONGEST,
-                ));
+                return Err(Failure::too_large(&self.answer.server, &self.answer.what, LONGEST));
             }
             match tokio::time::timeout(patience, self.answer.body.frame()).await {
                 Err(_) => return Ok(Line::Quiet),

@@ -60,15 +60,10 @@ impl Node {
         let part = |name: &str| node.get(name).and_then(object);
         let metadata = part("metadata").ok_or(NodeError::NoMetadata)?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
-        let name = word("name")
-            .filter(|name| !name.is_empty())
-            .ok_or(NodeError::NoName)?;
+        let name = word("name").filter(|name| !name.is_empty()).ok_or(NodeError::NoName)?;
         let annotations = metadata.get("annotations").and_then(object).map(|all| {
             let ours = |(key, value): &(String, &RawValue)| {
-                Some((
-                    prefix.name(key)?.to_owned(),
-                    serde_json::from_str(value.get()).ok()?,
-                ))
+                Some((prefix.name(key)?.to_owned(), serde_json::from_str(value.get()).ok()?))
             };
             all.0.iter().filter_map(ours).collect()
         });
@@ -76,26 +71,20 @@ impl Node {
         Ok(Self {
             name,
             uid: word("uid").unwrap_or_default(),
-            version: word("resourceVersion")
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(0),
+            version: word("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0),
             created: word("creationTimestamp")
                 .and_then(|text| text.parse::<jiff::Timestamp>().ok())
                 .map_or(i64::MAX, jiff::Timestamp::as_second),
             subnets: part("spec").map_or(Ok(None), |spec| pod_cidrs(&spec)),
             annotations: annotations.unwrap_or_default(),
             internal: status.as_ref().map(internal).unwrap_or_default(),
-            unavailable: status
-                .as_ref()
-                .and_then(|status| condition(status, "NetworkUnavailable")),
+            unavailable: status.as_ref().and_then(|status| condition(status, "NetworkUnavailable")),
             alive: status
                 .as_ref()
                 .and_then(|status| condition(status, "Ready"))
                 .is_some_and(|ready| ready == "True" || ready == "False"),
             boot: status.as_ref().and_then(boot),
-            report: status
-                .as_ref()
-                .and_then(|status| report(status, part("spec").as_ref())),
+            report: status.as_ref().and_then(|status| report(status, part("spec").as_ref())),
         })
     }
 }
@@ -119,9 +108,7 @@ fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, PodCidrError> {
             _ => return Err(PodCidrError::NoNetwork(crate::json::excerpt(text))),
         };
         if twice {
-            return Err(PodCidrError::OneFamily(crate::json::excerpt(
-                &texts.join(", "),
-            )));
+            return Err(PodCidrError::OneFamily(crate::json::excerpt(&texts.join(", "))));
         }
     }
     Ok(Dual::from_options(v4, v6))
@@ -171,10 +158,7 @@ fn report(status: &Object<'_>, spec: Option<&Object<'_>>) -> Option<Report> {
 
 fn boot(status: &Object<'_>) -> Option<String> {
     let info = status.get("nodeInfo").and_then(object)?;
-    info.read("bootID")
-        .ok()
-        .flatten()
-        .filter(|id: &String| !id.is_empty())
+    info.read("bootID").ok().flatten().filter(|id: &String| !id.is_empty())
 }
 
 #[cfg(test)]
@@ -197,29 +181,17 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            (
-                node.name.as_str(),
-                node.uid.as_str(),
-                node.version,
-                node.created
-            ),
+            (node.name.as_str(), node.uid.as_str(), node.version, node.created),
             ("n1", "u", 17, 60)
         );
-        assert_eq!(
-            node.subnets.unwrap().unwrap().to_string(),
-            "10.244.1.0/24 and fd00:1::/64"
-        );
+        assert_eq!(node.subnets.unwrap().unwrap().to_string(), "10.244.1.0/24 and fd00:1::/64");
         assert_eq!(
             node.annotations.into_iter().collect::<Vec<_>>(),
             [("public-ip".to_owned(), "10.0.0.1".to_owned())]
         );
         assert_eq!(node.internal, [IpAddr::from([10, 0, 0, 1])]);
         assert_eq!(
-            (
-                node.unavailable.as_deref(),
-                node.alive,
-                node.boot.as_deref()
-            ),
+            (node.unavailable.as_deref(), node.alive, node.boot.as_deref()),
             (Some("False"), true, Some("b1"))
         );
     }
@@ -233,19 +205,10 @@ mod tests {
             );
             read(&text).unwrap().report
         };
-        let report = |ready, cordoned| {
-            Some(Report {
-                ready,
-                since: 120,
-                cordoned,
-            })
-        };
+        let report = |ready, cordoned| Some(Report { ready, since: 120, cordoned });
         assert_eq!(of("True", "{}"), report(true, false));
         assert_eq!(of("Unknown", "{}"), report(false, false));
-        assert_eq!(
-            of("False", r#"{"unschedulable":true}"#),
-            report(false, true)
-        );
+        assert_eq!(of("False", r#"{"unschedulable":true}"#), report(false, true));
         assert_eq!(of("False", r#"{"unschedulable":7}"#), report(false, false));
         let without = r#"{"metadata":{"name":"n1"},"status":{"conditions":[7,{"type":"Ready"}]}}"#;
         assert_eq!(read(without).unwrap().report, None);
@@ -258,22 +221,11 @@ mod tests {
         );
         let node = node.unwrap();
         assert_eq!(
-            (
-                node.version,
-                node.subnets,
-                node.internal.len(),
-                node.unavailable
-            ),
+            (node.version, node.subnets, node.internal.len(), node.unavailable),
             (0, Ok(None), 0, None)
         );
         assert_eq!((node.alive, node.boot), (false, None));
-        for text in [
-            "",
-            "7",
-            "{}",
-            r#"{"metadata":{}}"#,
-            r#"{"metadata":{"name":""}}"#,
-        ] {
+        for text in ["", "7", "{}", r#"{"metadata":{}}"#, r#"{"metadata":{"name":""}}"#] {
             assert!(read(text).is_err(), "{text}");
         }
     }
@@ -281,15 +233,10 @@ mod tests {
     #[test]
     fn pod_cidrs_of_any_shape() {
         let subnets = |spec: &str| {
-            read(&format!(r#"{{"metadata":{{"name":"n"}},"spec":{spec}}}"#))
-                .unwrap()
-                .subnets
+            read(&format!(r#"{{"metadata":{{"name":"n"}},"spec":{spec}}}"#)).unwrap().subnets
         };
         assert_eq!(
-            subnets(r#"{"podCIDR":"10.244.1.0/24"}"#)
-                .unwrap()
-                .unwrap()
-                .to_string(),
+            subnets(r#"{"podCIDR":"10.244.1.0/24"}"#).unwrap().unwrap().to_string(),
             "10.244.1.0/24"
         );
         assert_eq!(subnets(r#"{"podCIDR":""}"#), Ok(None));
@@ -299,10 +246,7 @@ mod tests {
             r#"["x"]"#,
             r#"["0.0.0.0/0"]"#,
         ] {
-            assert!(
-                subnets(&format!(r#"{{"podCIDRs":{bad}}}"#)).is_err(),
-                "{bad}"
-            );
+            assert!(subnets(&format!(r#"{{"podCIDRs":{bad}}}"#)).is_err(), "{bad}");
         }
     }
 }

@@ -42,9 +42,7 @@ pub struct NodeClient {
 impl NodeClient {
     /// Creates the client, which connects on the first request.
     pub fn new(options: KubeOptions) -> Self {
-        Self {
-            api: Arc::new(Api::new(options)),
-        }
+        Self { api: Arc::new(Api::new(options)) }
     }
 
     /// Creates the client for a daemon, over the daemon's connection.
@@ -57,10 +55,7 @@ impl NodeClient {
     /// # Errors
     /// Returns an error if the API server does not respond or refuses the request.
     pub async fn list(&self) -> Result<Vec<Listed>, KubeTrouble> {
-        let nodes = pages(&self.api, None)
-            .await
-            .map_err(|failure| failure.trouble)?
-            .0;
+        let nodes = pages(&self.api, None).await.map_err(|failure| failure.trouble)?.0;
         let listed = |node: Node| Listed {
             managed: annotations::managed(&node.annotations),
             attrs: annotations::read(&node.annotations),
@@ -77,10 +72,7 @@ impl NodeClient {
     pub async fn config(&self) -> Result<NetworkConfig, KubeTrouble> {
         let file = &self.api.options().net_conf;
         let (place, text) = match crate::file::read(file).await {
-            Ok(text) => (
-                file.display().to_string(),
-                String::from_utf8_lossy(&text).into_owned(),
-            ),
+            Ok(text) => (file.display().to_string(), String::from_utf8_lossy(&text).into_owned()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.config_map().await?,
             Err(error) => return Err(KubeTrouble::File(file.clone(), error.to_string())),
         };
@@ -92,11 +84,7 @@ impl NodeClient {
         let all = "/api/v1/configmaps?fieldSelector=metadata.name%3Dkube-flannel-cfg";
         let found = self
             .api
-            .read(&Call::get(
-                "list-configmaps",
-                "find the ConfigMap kube-flannel-cfg",
-                all,
-            ))
+            .read(&Call::get("list-configmaps", "find the ConfigMap kube-flannel-cfg", all))
             .await;
         let maps: Vec<Value> = match found {
             Ok(text) => parsed(&text)?
@@ -125,10 +113,7 @@ impl NodeClient {
                 .and_then(Value::as_str)
                 .unwrap_or("kube-flannel");
             let text = map.pointer("/data/net-conf.json").and_then(Value::as_str)?;
-            Some((
-                format!("the ConfigMap {namespace}/kube-flannel-cfg"),
-                text.to_owned(),
-            ))
+            Some((format!("the ConfigMap {namespace}/kube-flannel-cfg"), text.to_owned()))
         };
         let mut maps: Vec<(String, String)> = maps.iter().filter_map(named).collect();
         maps.dedup_by(|one, other| one.1 == other.1);
@@ -162,10 +147,7 @@ impl LeaseStore for NodeClient {
     }
 
     fn nature(&self) -> Nature {
-        Nature {
-            of_nodes: true,
-            asks_a_server: false,
-        }
+        Nature { of_nodes: true, asks_a_server: false }
     }
 
     async fn config(&self) -> Result<NetworkConfig, Error> {
@@ -185,16 +167,11 @@ impl LeaseStore for NodeClient {
     }
 
     async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
-        let attrs = wire::parse_value(&entry.value)
-            .ok()
-            .filter(|_| entry.subnets().is_some());
+        let attrs = wire::parse_value(&entry.value).ok().filter(|_| entry.subnets().is_some());
         let node = attrs
             .and_then(|attrs| attrs.node)
             .ok_or_else(|| KubeTrouble::NoNodeNamed(entry.key.clone()))?;
-        Ok(self
-            .withdraw(&node.name, &node.instance)
-            .await
-            .map(|()| true)?)
+        Ok(self.withdraw(&node.name, &node.instance).await.map(|()| true)?)
     }
 
     async fn reserve(&self, _: &Subnets, _: String, _: Option<&Entry>) -> Result<bool, Reason> {
@@ -213,16 +190,8 @@ fn entry(listed: &Listed) -> Entry {
         instance: node.uid.clone(),
         ..NodeId::default()
     };
-    let attrs = listed
-        .attrs
-        .clone()
-        .ok()
-        .filter(|_| listed.managed)
-        .unwrap_or_default();
-    let value = wire::render_value(&LeaseAttrs {
-        node: Some(id),
-        ..attrs
-    });
+    let attrs = listed.attrs.clone().ok().filter(|_| listed.managed).unwrap_or_default();
+    let value = wire::render_value(&LeaseAttrs { node: Some(id), ..attrs });
     let key = match &node.subnets {
         Ok(Some(subnets)) => match &listed.attrs {
             Err(why) if listed.managed => format!("{}: {subnets}: {why}", node.name),
@@ -231,13 +200,7 @@ fn entry(listed: &Listed) -> Entry {
         Ok(None) => format!("{}: no podCIDR is assigned", node.name),
         Err(why) => format!("{}: {why}", node.name),
     };
-    Entry {
-        key,
-        value: value.into_bytes().into(),
-        created: node.created,
-        modified: 0,
-        lease: 0,
-    }
+    Entry { key, value: value.into_bytes().into(), created: node.created, modified: 0, lease: 0 }
 }
 
 fn parsed(text: &str) -> Result<Value, KubeTrouble> {

@@ -73,11 +73,7 @@ pub struct Leases {
 impl Nodes {
     /// Creates an empty set, for a daemon whose own Node has the given name.
     pub fn new(own: &str) -> Self {
-        Self {
-            known: BTreeMap::new(),
-            networks: None,
-            own: own.to_owned(),
-        }
+        Self { known: BTreeMap::new(), networks: None, own: own.to_owned() }
     }
 
     /// Sets the networks. The function returns whether the networks changed, because a change of the networks may affect all leases.
@@ -91,9 +87,7 @@ impl Nodes {
         let before = self.known.len();
         self.known.retain(|name, _| names.contains(name));
         let gone = before != self.known.len();
-        nodes
-            .into_iter()
-            .fold(gone, |changed, node| self.put(node, now) || changed)
+        nodes.into_iter().fold(gone, |changed, node| self.put(node, now) || changed)
     }
 
     /// Adds or updates a Node. The function returns whether the Node changed in a part that affects other nodes. A heartbeat of the kubelet affects
@@ -122,12 +116,7 @@ impl Nodes {
 
     /// Returns a Node whose name differs only in case or in the domain after the host name.
     pub(crate) fn similar(&self, name: &str) -> Option<&str> {
-        let host = |name: &str| {
-            name.split('.')
-                .next()
-                .unwrap_or_default()
-                .to_ascii_lowercase()
-        };
+        let host = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
         self.known
             .keys()
             .find(|other| other.as_str() != name && host(other) == host(name))
@@ -158,23 +147,14 @@ impl Nodes {
     pub(crate) fn senior(&self, node: &Node) -> Option<&str> {
         let subnets = node.subnets.clone().ok().flatten()?;
         let subnets = self.served(subnets)?;
-        let own = Claim {
-            created: node.created,
-            name: &node.name,
-            subnets,
-        };
+        let own = Claim { created: node.created, name: &node.name, subnets };
         let older = |claim: &Claim<'_>| claim.name != own.name && *claim < own;
         // Avoids sorting thousands of Nodes if none conflicts.
-        if !self
-            .claims()
-            .any(|claim| older(&claim) && claim.subnets.overlaps(&subnets))
-        {
+        if !self.claims().any(|claim| older(&claim) && claim.subnets.overlaps(&subnets)) {
             return None;
         }
         let holder = Holders::among(self.claims().filter(older).collect()).holder(&subnets)?;
-        self.known
-            .get_key_value(holder)
-            .map(|(name, _)| name.as_str())
+        self.known.get_key_value(holder).map(|(name, _)| name.as_str())
     }
 
     /// Returns another Node that would hold the given subnets, or a part of them, if this node's Node did not exist.
@@ -184,9 +164,7 @@ impl Nodes {
             return None;
         }
         let holder = Holders::among(others().collect()).holder(subnets)?;
-        self.known
-            .get_key_value(holder)
-            .map(|(name, _)| name.as_str())
+        self.known.get_key_value(holder).map(|(name, _)| name.as_str())
     }
 
     /// Returns the readiness and the cordon of the Node that holds the given subnets.
@@ -197,28 +175,18 @@ impl Nodes {
     /// Returns the claims of all Nodes. The function ignores a podCIDR that is not inside the network.
     fn claims(&self) -> impl Iterator<Item = Claim<'_>> {
         self.known.iter().filter_map(|(name, known)| {
-            let subnets = self
-                .served(known.subnets?)
-                .filter(|subnets| self.is_inside(subnets))?;
-            Some(Claim {
-                created: known.created,
-                name,
-                subnets,
-            })
+            let subnets = self.served(known.subnets?).filter(|subnets| self.is_inside(subnets))?;
+            Some(Claim { created: known.created, name, subnets })
         })
     }
 
     /// Returns the subnets of the families that the network has.
     fn served(&self, subnets: Subnets) -> Option<Subnets> {
-        self.networks
-            .as_ref()
-            .map_or(Some(subnets), |networks| trimmed(&subnets, networks))
+        self.networks.as_ref().map_or(Some(subnets), |networks| trimmed(&subnets, networks))
     }
 
     fn is_inside(&self, subnets: &Subnets) -> bool {
-        self.networks
-            .as_ref()
-            .is_none_or(|networks| inside(subnets, networks))
+        self.networks.as_ref().is_none_or(|networks| inside(subnets, networks))
     }
 
     /// Returns the leases of the other Nodes, and the time at which the caller must call again if no Node changes.
@@ -227,24 +195,15 @@ impl Nodes {
         let mut due: Option<Duration> = None;
         let mut by_age = Vec::with_capacity(self.known.len());
         for (name, known) in &self.known {
-            match (
-                known.subnets.and_then(|subnets| self.served(subnets)),
-                &known.lease,
-            ) {
-                (Some(subnets), _) if self.is_inside(&subnets) => by_age.push((
-                    Claim {
-                        created: known.created,
-                        name,
-                        subnets,
-                    },
-                    known,
-                )),
+            match (known.subnets.and_then(|subnets| self.served(subnets)), &known.lease) {
+                (Some(subnets), _) if self.is_inside(&subnets) => {
+                    by_age.push((Claim { created: known.created, name, subnets }, known))
+                }
                 (
                     Some(subnets),
                     Published::Lease(_) | Published::Unreadable(..) | Published::Withdrawn(..),
                 ) if *name != self.own => {
-                    out.left_out
-                        .insert(name.clone(), NodeFault::Outside(subnets));
+                    out.left_out.insert(name.clone(), NodeFault::Outside(subnets));
                 }
                 (None, Published::Unreadable(why, _)) if *name != self.own => {
                     drop(out.left_out.insert(name.clone(), why.clone()));
@@ -263,10 +222,8 @@ impl Nodes {
             }
             if let Err(holder) = taken {
                 if !matches!(known.lease, Published::Nothing) {
-                    out.left_out.insert(
-                        name.to_owned(),
-                        NodeFault::Overlaps(subnets, holder.to_owned()),
-                    );
+                    out.left_out
+                        .insert(name.to_owned(), NodeFault::Overlaps(subnets, holder.to_owned()));
                 }
                 continue;
             }
@@ -305,21 +262,14 @@ impl Known {
             by_go: annotations::by_go(&node.annotations),
             ..NodeId::default()
         };
-        let read = annotations::read(&node.annotations).map(|attrs| LeaseAttrs {
-            node: Some(id),
-            ..attrs
-        });
+        let read = annotations::read(&node.annotations)
+            .map(|attrs| LeaseAttrs { node: Some(id), ..attrs });
         let (subnets, odd) = match node.subnets {
             Ok(subnets) => (subnets, None),
             Err(why) => (None, Some(NodeFault::PodCidr(why))),
         };
         let lease = |attrs: LeaseAttrs, subnets: Subnets| {
-            Arc::new(Lease {
-                subnets,
-                attrs,
-                term: Term::Reserved,
-                since: node.created,
-            })
+            Arc::new(Lease { subnets, attrs, term: Term::Reserved, since: node.created })
         };
         let published = match (managed, odd, read, subnets) {
             (false, _, _, Some(subnets)) => before
@@ -332,12 +282,10 @@ impl Known {
             (true, None, Ok(_), None) => Published::Nothing,
             (true, None, Ok(attrs), Some(subnets)) => match before {
                 // Share an unchanged lease, so that a comparison is cheap.
-                Some(Known {
-                    lease: Published::Lease(same),
-                    ..
-                }) if same.subnets == subnets
-                    && same.attrs == attrs
-                    && same.since == node.created =>
+                Some(Known { lease: Published::Lease(same), .. })
+                    if same.subnets == subnets
+                        && same.attrs == attrs
+                        && same.since == node.created =>
                 {
                     Published::Lease(same.clone())
                 }
@@ -381,38 +329,18 @@ impl Known {
     }
 
     fn matters_as(&self, other: &Known) -> bool {
-        (
-            &self.uid,
-            self.created,
-            &self.subnets,
-            &self.claims,
-            &self.lease,
-        ) == (
-            &other.uid,
-            other.created,
-            &other.subnets,
-            &other.claims,
-            &other.lease,
-        )
+        (&self.uid, self.created, &self.subnets, &self.claims, &self.lease)
+            == (&other.uid, other.created, &other.subnets, &other.claims, &other.lease)
     }
 }
 
 impl Leases {
     /// Returns a `Delete` for each unreadable lease that belonged to another Node in `before`, then a `Reset` with all leases.
     pub fn reset(&self, before: &Leases) -> Vec<LeaseEvent> {
-        let leases = self
-            .readable
-            .values()
-            .map(|lease| Lease::clone(lease))
-            .collect();
-        let reset = LeaseEvent::Reset {
-            leases,
-            unreadable: self.unreadable.keys().copied().collect(),
-        };
-        self.inherited(before)
-            .map(LeaseEvent::Delete)
-            .chain([reset])
-            .collect()
+        let leases = self.readable.values().map(|lease| Lease::clone(lease)).collect();
+        let reset =
+            LeaseEvent::Reset { leases, unreadable: self.unreadable.keys().copied().collect() };
+        self.inherited(before).map(LeaseEvent::Delete).chain([reset]).collect()
     }
 
     /// Returns the events that change the leases `before` into the current leases.
@@ -424,10 +352,8 @@ impl Leases {
             .copied()
             .filter(|subnets| self.owner(subnets).is_none());
         let same = |subnets: &Subnets, lease: &Arc<Lease>| {
-            let was = before
-                .readable
-                .get(subnets)
-                .filter(|_| !before.unreadable.contains_key(subnets));
+            let was =
+                before.readable.get(subnets).filter(|_| !before.unreadable.contains_key(subnets));
             was.is_some_and(|was| Arc::ptr_eq(was, lease) || was == lease)
         };
         let put = self
@@ -440,24 +366,16 @@ impl Leases {
             .iter()
             .filter(|(subnets, name)| before.unreadable.get(subnets) != Some(name));
         let deleted = gone.chain(self.inherited(before)).map(LeaseEvent::Delete);
-        deleted
-            .chain(put)
-            .chain(odd.map(|(subnets, _)| LeaseEvent::Unreadable(*subnets)))
-            .collect()
+        deleted.chain(put).chain(odd.map(|(subnets, _)| LeaseEvent::Unreadable(*subnets))).collect()
     }
 
     /// Returns the subnets that an unreadable Node now holds and that another Node held before. The unreadable Node
     /// must not inherit the lease of the previous holder.
     fn inherited(&self, before: &Leases) -> impl Iterator<Item = Subnets> {
         let inherited = |(subnets, name): &(&Subnets, &String)| {
-            before
-                .owner(subnets)
-                .is_some_and(|was| was != name.as_str())
+            before.owner(subnets).is_some_and(|was| was != name.as_str())
         };
-        self.unreadable
-            .iter()
-            .filter(inherited)
-            .map(|(subnets, _)| *subnets)
+        self.unreadable.iter().filter(inherited).map(|(subnets, _)| *subnets)
     }
 
     /// Returns the name of the Node that has the given subnets.
@@ -468,10 +386,7 @@ impl Leases {
                 .and_then(|lease| lease.attrs.node.as_ref())
                 .map(|node| &*node.id)
         };
-        self.unreadable
-            .get(subnets)
-            .map(String::as_str)
-            .or_else(readable)
+        self.unreadable.get(subnets).map(String::as_str).or_else(readable)
     }
 }
 
@@ -480,10 +395,7 @@ fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
     if lease.subnets == subnets {
         lease.clone()
     } else {
-        Arc::new(Lease {
-            subnets,
-            ..Lease::clone(lease)
-        })
+        Arc::new(Lease { subnets, ..Lease::clone(lease) })
     }
 }
 
@@ -533,41 +445,21 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1000);
 
     fn names(nodes: &Nodes, now: Duration) -> Vec<String> {
-        nodes
-            .leases(now)
-            .0
-            .readable
-            .keys()
-            .map(ToString::to_string)
-            .collect()
+        nodes.leases(now).0.readable.keys().map(ToString::to_string).collect()
     }
 
     #[test]
     fn older_of_two_nodes_gets_the_shared_subnet() {
         let mut nodes = Nodes::new("me");
-        nodes.replace(
-            vec![up("b", 7, 1), up("a", 8, 1), up("me", 1, 9), up("c", 9, 3)],
-            NOW,
-        );
+        nodes.replace(vec![up("b", 7, 1), up("a", 8, 1), up("me", 1, 9), up("c", 9, 3)], NOW);
         let (leases, _) = nodes.leases(NOW);
         assert_eq!(names(&nodes, NOW), ["10.244.1.0/24", "10.244.3.0/24"]);
         assert_eq!(leases.readable.values().next().unwrap().since, 7);
-        assert!(
-            leases.left_out["a"]
-                .to_string()
-                .contains("the older Node b")
-        );
-        assert_eq!(
-            (nodes.senior(&up("a", 8, 1)), nodes.senior(&up("b", 7, 1))),
-            (Some("b"), None)
-        );
+        assert!(leases.left_out["a"].to_string().contains("the older Node b"));
+        assert_eq!((nodes.senior(&up("a", 8, 1)), nodes.senior(&up("b", 7, 1))), (Some("b"), None));
         // Within the same second, the name decides.
         nodes.put(up("a", 7, 1), NOW);
-        assert!(
-            nodes.leases(NOW).0.left_out["b"]
-                .to_string()
-                .contains("the older Node a")
-        );
+        assert!(nodes.leases(NOW).0.left_out["b"].to_string().contains("the older Node a"));
         // A Node that is gone holds no subnet.
         assert!(nodes.remove("a") && !nodes.remove("a"));
         assert!(nodes.leases(NOW).0.left_out.is_empty());
@@ -579,10 +471,7 @@ mod tests {
         assert_eq!((holder(9), holder(1)), (None, Some("b")));
         // A Node that was created again is as young as its new object.
         nodes.put(up("b", 8, 1), NOW);
-        assert_eq!(
-            nodes.leases(NOW).0.readable.values().next().unwrap().since,
-            8
-        );
+        assert_eq!(nodes.leases(NOW).0.readable.values().next().unwrap().since, 8);
         // A Node that is missing in a complete list is gone.
         assert!(nodes.replace(vec![up("c", 9, 3)], NOW));
         assert_eq!(names(&nodes, NOW), ["10.244.3.0/24"]);
@@ -601,11 +490,7 @@ mod tests {
         assert!(nodes.put(moved.clone(), NOW));
         // This node's own Node does not claim addresses against it.
         nodes.put(
-            Node {
-                name: "me".to_owned(),
-                internal: vec![[10, 9, 9, 8].into()],
-                ..moved.clone()
-            },
+            Node { name: "me".to_owned(), internal: vec![[10, 9, 9, 8].into()], ..moved.clone() },
             NOW,
         );
         let claimed: Vec<IpAddr> = nodes.taken(None).into_keys().collect();
@@ -640,27 +525,16 @@ mod tests {
         let cidrs = |node: Node, cidrs: &str| {
             let text = format!(r#"{{"metadata":{{"name":"n"}},"spec":{{"podCIDRs":{cidrs}}}}}"#);
             Node {
-                subnets: Node::read(&text, &Prefix::parse("a.b").unwrap())
-                    .unwrap()
-                    .subnets,
+                subnets: Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap().subnets,
                 ..node
             }
         };
         let subnets = |nodes: &Nodes| {
-            nodes
-                .leases(NOW)
-                .0
-                .readable
-                .keys()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
+            nodes.leases(NOW).0.readable.keys().map(ToString::to_string).collect::<Vec<_>>()
         };
         let mut nodes = Nodes::new("me");
         assert!(nodes.serve(networks(r#"{"Network":"10.42.0.0/16"}"#)));
-        nodes.put(
-            cidrs(up("both", 1, 1), r#"["10.244.1.0/24","fd10:244:0:1::/64"]"#),
-            NOW,
-        );
+        nodes.put(cidrs(up("both", 1, 1), r#"["10.244.1.0/24","fd10:244:0:1::/64"]"#), NOW);
         nodes.put(cidrs(up("v6", 1, 2), r#"["fd10:244:0:2::/64"]"#), NOW);
         assert!(
             subnets(&nodes).is_empty()
@@ -685,10 +559,7 @@ mod tests {
             assert_eq!(subnets(&nodes), want, "{config}");
             let (leases, _) = nodes.leases(NOW);
             assert!(
-                leases
-                    .readable
-                    .iter()
-                    .all(|(subnets, lease)| lease.subnets == *subnets),
+                leases.readable.iter().all(|(subnets, lease)| lease.subnets == *subnets),
                 "{config}"
             );
         }
@@ -704,12 +575,7 @@ mod tests {
             table.apply(event);
         }
         nodes.put(
-            node(
-                "a",
-                1,
-                1,
-                &[("kube-subnet-manager", "true"), ("public-ip", "hostname")],
-            ),
+            node("a", 1, 1, &[("kube-subnet-manager", "true"), ("public-ip", "hostname")]),
             NOW,
         );
         let (odd, _) = nodes.leases(NOW);
@@ -721,28 +587,14 @@ mod tests {
         // The mark is removed meanwhile. The lease stays in force for a minute, like one that can be read.
         let mut unmarked = nodes.clone();
         unmarked.put(node("a", 1, 1, &[("public-ip", "hostname")]), NOW);
-        assert_eq!(
-            (
-                names(&unmarked, NOW).len(),
-                names(&unmarked, NOW + WITHDRAWAL).len()
-            ),
-            (1, 0)
-        );
+        assert_eq!((names(&unmarked, NOW).len(), names(&unmarked, NOW + WITHDRAWAL).len()), (1, 0));
         // The subnet moves to another Node, which cannot be read either. The lease in force did not belong to that Node.
         let mut inherited = nodes.clone();
         inherited.put(
-            node(
-                "0",
-                0,
-                1,
-                &[("kube-subnet-manager", "true"), ("public-ip", "hostname")],
-            ),
+            node("0", 0, 1, &[("kube-subnet-manager", "true"), ("public-ip", "hostname")]),
             NOW,
         );
-        for events in [
-            inherited.leases(NOW).0.since(&odd),
-            inherited.leases(NOW).0.reset(&odd),
-        ] {
+        for events in [inherited.leases(NOW).0.since(&odd), inherited.leases(NOW).0.reset(&odd)] {
             let mut table = table.clone();
             for event in events {
                 table.apply(event);
@@ -752,10 +604,7 @@ mod tests {
         // The Node becomes readable again, with the same value.
         nodes.put(up("a", 1, 1), NOW);
         let again = nodes.leases(NOW).0.since(&odd);
-        assert!(
-            matches!(again.as_slice(), [LeaseEvent::Put(_)]),
-            "{again:?}"
-        );
+        assert!(matches!(again.as_slice(), [LeaseEvent::Put(_)]), "{again:?}");
     }
 
     proptest! {

@@ -50,9 +50,7 @@ pub fn server_url(text: &str) -> Result<Uri, UrlError> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(inside) => {
             let (address, port) = inside.split_once(']').ok_or(UrlError::Brackets)?;
-            address
-                .parse::<Ipv6Addr>()
-                .map_err(|_| UrlError::Brackets)?;
+            address.parse::<Ipv6Addr>().map_err(|_| UrlError::Brackets)?;
             (address, port)
         }
         None if authority.matches(':').count() > 1 => return Err(UrlError::Brackets),
@@ -61,16 +59,10 @@ pub fn server_url(text: &str) -> Result<Uri, UrlError> {
     if host.is_empty() {
         return Err(UrlError::NoHost);
     }
-    if !port.is_empty()
-        && port
-            .strip_prefix(':')
-            .is_none_or(|port| port.parse::<u16>().is_err())
-    {
+    if !port.is_empty() && port.strip_prefix(':').is_none_or(|port| port.parse::<u16>().is_err()) {
         return Err(UrlError::Port);
     }
-    text.trim_end_matches('/')
-        .parse()
-        .map_err(|_| UrlError::Host)
+    text.trim_end_matches('/').parse().map_err(|_| UrlError::Host)
 }
 
 /// Reason why a text is not the address of an API server.

@@ -38,14 +38,11 @@ impl Due {
     pub(crate) fn of(node: &Node, wanted: &Wanted<'_>, prefix: &Prefix) -> Self {
         let differs =
             |(name, value): &(&str, Option<String>)| node.annotations.get(*name) != value.as_ref();
-        let annotations = annotations::wanted(wanted.attrs, &node.annotations)
-            .into_iter()
-            .filter(differs);
+        let annotations =
+            annotations::wanted(wanted.attrs, &node.annotations).into_iter().filter(differs);
         let unavailable = node.unavailable.as_deref() != Some("False");
         Self {
-            annotations: annotations
-                .map(|(name, value)| (prefix.key(name), value))
-                .collect(),
+            annotations: annotations.map(|(name, value)| (prefix.key(name), value)).collect(),
             condition: wanted.clear_condition && wanted.programmed && unavailable,
         }
     }
@@ -62,20 +59,11 @@ pub fn withdrawn(
         (annotations::PUBLIC_IPV6, annotations::OVERWRITE_V6),
     ];
     let gone = |(name, chosen): &(&str, &str)| {
-        let published = node
-            .annotations
-            .get(*name)
-            .and_then(|text| text.trim().parse().ok());
+        let published = node.annotations.get(*name).and_then(|text| text.trim().parse().ok());
         published.is_some_and(|ip: IpAddr| !local.contains(&ip))
-            && node
-                .annotations
-                .get(*chosen)
-                .is_none_or(|text| text.trim().is_empty())
+            && node.annotations.get(*chosen).is_none_or(|text| text.trim().is_empty())
     };
-    all.into_iter()
-        .filter(gone)
-        .map(|(name, _)| (prefix.key(name), None))
-        .collect()
+    all.into_iter().filter(gone).map(|(name, _)| (prefix.key(name), None)).collect()
 }
 
 /// Limits how often the daemon restores an annotation or a condition that another writer changes: the first time at once, then once per interval.
@@ -226,9 +214,7 @@ mod tests {
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect();
             let local = ["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
-            withdrawn(&node(annotations, None), &local, &prefix())
-                .into_keys()
-                .collect::<Vec<_>>()
+            withdrawn(&node(annotations, None), &local, &prefix()).into_keys().collect::<Vec<_>>()
         };
         const V4: &str = "public-ip";
         const V6: &str = "public-ipv6";
@@ -237,14 +223,7 @@ mod tests {
             (&[(V4, "10.0.0.2"), (V6, "fd00::1")], &[V4]),
             (&[(V4, "10.0.0.2"), (OVERWRITE, "10.0.0.2"), (V6, "")], &[]),
             (&[(V6, "fd00::2"), (OVERWRITE, "10.0.0.2")], &[V6]),
-            (
-                &[
-                    (V4, "10.0.0.2"),
-                    (OVERWRITE, " "),
-                    (OVERWRITE_V6, "fd00::2"),
-                ],
-                &[V4],
-            ),
+            (&[(V4, "10.0.0.2"), (OVERWRITE, " "), (OVERWRITE_V6, "fd00::2")], &[V4]),
         ];
         for (present, want) in cases {
             let want: Vec<_> = want.iter().map(|name| prefix().key(name)).collect();

@@ -57,11 +57,7 @@ pub enum PodCidrTrouble {
 }
 
 fn list(networks: &Subnets) -> String {
-    networks
-        .nets()
-        .map(|net| net.to_string())
-        .collect::<Vec<_>>()
-        .join(",")
+    networks.nets().map(|net| net.to_string()).collect::<Vec<_>>().join(",")
 }
 
 impl Coded for PodCidrTrouble {
@@ -77,9 +73,9 @@ impl Coded for PodCidrTrouble {
 
     fn detail(&self) -> Detail {
         match self {
-            Self::Missing { networks, .. } => Detail::PodCidrMissing {
-                cluster_cidr: Some(list(networks)),
-            },
+            Self::Missing { networks, .. } => {
+                Detail::PodCidrMissing { cluster_cidr: Some(list(networks)) }
+            }
             _ => Detail::None,
         }
     }
@@ -97,34 +93,20 @@ impl fmt::Display for PodCidrTrouble {
             Self::Unusable { node, why } => {
                 write!(f, "cannot use the podCIDRs of node \"{node}\": {why}")
             }
-            Self::Family {
-                node,
-                subnets,
-                networks,
-                net_conf,
-            } => write!(
+            Self::Family { node, subnets, networks, net_conf } => write!(
                 f,
                 "node \"{node}\" has podCIDR {subnets}, which is of another address family than the network {networks} in {}; change the ConfigMap \
                  kube-flannel-cfg (kubectl -n kube-flannel edit configmap kube-flannel-cfg)",
                 net_conf.display()
             ),
-            Self::Outside {
-                node,
-                subnets,
-                networks,
-                net_conf,
-            } => write!(
+            Self::Outside { node, subnets, networks, net_conf } => write!(
                 f,
                 "node \"{node}\" has podCIDR {subnets}, which is not inside the Network {networks} of {}. Set Network in the ConfigMap \
                  kube-flannel-cfg to the cluster's pod network (kube-controller-manager's --cluster-cidr; 10.42.0.0/16 in k3s): kubectl -n \
                  kube-flannel edit configmap kube-flannel-cfg. flanneld reads the change within two minutes, without a restart",
                 net_conf.display()
             ),
-            Self::Overlaps {
-                node,
-                subnets,
-                other,
-            } => write!(
+            Self::Overlaps { node, subnets, other } => write!(
                 f,
                 "node \"{node}\" has podCIDR {subnets}, which overlaps the podCIDR of the older Node {other}. Delete one of the two Nodes (kubectl delete node {node}), and restart the deleted Node's kubelet, which registers the Node again"
             ),
@@ -187,21 +169,13 @@ impl Coded for Moved {
 impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Deleted {
-                node,
-                subnets,
-                other,
-            } => {
+            Self::Deleted { node, subnets, other } => {
                 write!(
                     f,
                     "the Node {node} was deleted, and the Node {other} now has its podCIDR {subnets}"
                 )
             }
-            Self::Recreated {
-                node,
-                subnets,
-                other,
-            } => {
+            Self::Recreated { node, subnets, other } => {
                 write!(
                     f,
                     "the Node {node} was created again, and the Node {other} now has its podCIDR {subnets}"

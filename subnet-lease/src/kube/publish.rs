@@ -47,11 +47,7 @@ impl Publisher {
         node: &Node,
         attrs: &LeaseAttrs,
     ) -> Result<(), Failure> {
-        let wanted = Wanted {
-            attrs,
-            programmed: false,
-            clear_condition: false,
-        };
+        let wanted = Wanted { attrs, programmed: false, clear_condition: false };
         let due = Due::of(node, &wanted, &self.api.options().prefix);
         if due.annotations.is_empty() {
             return Ok(());
@@ -146,11 +142,8 @@ impl Written {
         now: Duration,
     ) -> Result<Option<Duration>, Failure> {
         let annotations = self.annotate(publisher, node, attrs, due, now).await?;
-        let condition = if due.condition {
-            self.clear_condition(publisher, node, now).await?
-        } else {
-            None
-        };
+        let condition =
+            if due.condition { self.clear_condition(publisher, node, now).await? } else { None };
         Ok([annotations, condition].into_iter().flatten().min())
     }
 
@@ -216,11 +209,7 @@ impl Coded for AddressUnpublished {
 
 impl fmt::Display for AddressUnpublished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the other nodes do not know yet that this node's address is {}",
-            self.0
-        )
+        write!(f, "the other nodes do not know yet that this node's address is {}", self.0)
     }
 }
 
@@ -259,9 +248,8 @@ impl Holding<'_> {
                 },
             };
             self.report(&state, &attrs, trouble, &written);
-            let nap = next.map_or(Duration::from_secs(3600), |next| {
-                next.saturating_sub(boot_time())
-            });
+            let nap =
+                next.map_or(Duration::from_secs(3600), |next| next.saturating_sub(boot_time()));
             tokio::select! {
                 changed = own.changed() => if changed.is_err() { return Lost::Taken(Stopped::OwnNode.into()) },
                 changed = all.changed() => if changed.is_err() { return Lost::Taken(Stopped::Nodes.into()) },
@@ -281,11 +269,7 @@ impl Holding<'_> {
             Own::Absent => {
                 let node = self.name.to_owned();
                 match self.holder() {
-                    Some(other) => Verdict::Over(Moved::Deleted {
-                        node,
-                        subnets,
-                        other,
-                    }),
+                    Some(other) => Verdict::Over(Moved::Deleted { node, subnets, other }),
                     None => Verdict::Wait(KubeTrouble::NodeDeleted(node, subnets).into()),
                 }
             }
@@ -295,10 +279,9 @@ impl Holding<'_> {
                 });
                 match assigned {
                     Ok(assigned) if assigned.subnets == subnets => Verdict::Ours,
-                    Ok(assigned) => Verdict::Over(Moved::Subnet {
-                        now: assigned.subnets,
-                        before: subnets,
-                    }),
+                    Ok(assigned) => {
+                        Verdict::Over(Moved::Subnet { now: assigned.subnets, before: subnets })
+                    }
                     // A Node that was created again has no podCIDR for a moment.
                     Err(why) if matches!(node.subnets, Ok(None)) => match self.holder() {
                         Some(other) => Verdict::Over(Moved::Recreated {
@@ -313,10 +296,7 @@ impl Holding<'_> {
                         Ok(Some(now))
                             if !subnets.nets().all(|net| now.nets().any(|now| now == net)) =>
                         {
-                            Moved::Subnet {
-                                now: *now,
-                                before: subnets,
-                            }
+                            Moved::Subnet { now: *now, before: subnets }
                         }
                         _ => Moved::PodCidr(why),
                     }),
@@ -350,17 +330,11 @@ impl Holding<'_> {
                 ..Written::default()
             };
         }
-        let wanted = Wanted {
-            attrs,
-            programmed,
-            clear_condition: self.api.options().clear_condition,
-        };
+        let wanted =
+            Wanted { attrs, programmed, clear_condition: self.api.options().clear_condition };
         let due = Due::of(node, &wanted, &self.api.options().prefix);
         // The write may have succeeded although its response was lost. In that case nothing is due.
-        if let Some(retry) = written
-            .retry
-            .filter(|retry| now < *retry && due != Due::default())
-        {
+        if let Some(retry) = written.retry.filter(|retry| now < *retry && due != Due::default()) {
             return (None, Some(retry));
         }
         match written.publish(publisher, node, attrs, &due, now).await {
@@ -369,11 +343,10 @@ impl Holding<'_> {
                 (None, next)
             }
             Err(failure) => {
-                let pause = failure.retry_after.unwrap_or_default().max(
-                    RETRY
-                        .after(written.failures)
-                        .mul_f64(1.0 + rand::random::<f64>() / 2.0),
-                );
+                let pause = failure
+                    .retry_after
+                    .unwrap_or_default()
+                    .max(RETRY.after(written.failures).mul_f64(1.0 + rand::random::<f64>() / 2.0));
                 written.failures += 1;
                 written.retry = Some(boot_time() + pause);
                 (Some((failure.trouble.into(), false)), written.retry)
@@ -389,10 +362,7 @@ impl Holding<'_> {
         written: &Written,
     ) {
         let failing = written.retry.is_some();
-        let lease = Lease {
-            attrs: attrs.clone(),
-            ..self.lease.clone()
-        };
+        let lease = Lease { attrs: attrs.clone(), ..self.lease.clone() };
         state.send_if_modified(|held| {
             let before = held.clone();
             held.lease = Some(lease);
@@ -402,16 +372,10 @@ impl Holding<'_> {
                 None if failing => (held.trouble.take(), held.grave),
                 None => (None, false),
             };
-            let published = written
-                .attrs
-                .as_ref()
-                .is_none_or(|known| known.tells_the_same(attrs));
+            let published = written.attrs.as_ref().is_none_or(|known| known.tells_the_same(attrs));
             held.unpublished = (!published).then(|| {
                 let what = AddressUnpublished(attrs.public_text()).into();
-                before.unpublished.clone().unwrap_or(Unpublished {
-                    since: boot_time(),
-                    what,
-                })
+                before.unpublished.clone().unwrap_or(Unpublished { since: boot_time(), what })
             });
             *held != before
         });

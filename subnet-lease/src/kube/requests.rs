@@ -147,9 +147,7 @@ fn endpoints(text: &str) -> Vec<IpAddr> {
         return Vec::new();
     };
     let slices = list.read_raw_list("items").unwrap_or_default();
-    let endpoints = slices
-        .into_iter()
-        .flat_map(|slice| parse(slice, "endpoints"));
+    let endpoints = slices.into_iter().flat_map(|slice| parse(slice, "endpoints"));
     let addresses = endpoints
         .filter_map(|endpoint| Some(parse(serde_json::from_str(&endpoint).ok()?, "addresses")))
         .flatten();
@@ -231,18 +229,10 @@ pub(super) async fn node_of_pod(
     pod: &str,
 ) -> Result<Option<String>, Failure> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
-    let text = api
-        .read(&Call::get(
-            "get-pod",
-            format!("read the pod {namespace}/{pod}"),
-            path,
-        ))
-        .await?;
+    let text =
+        api.read(&Call::get("get-pod", format!("read the pod {namespace}/{pod}"), path)).await?;
     let pod = Object::parse(&text).ok();
-    let spec = pod.and_then(|pod| {
-        pod.get("spec")
-            .and_then(|raw| Object::parse(raw.get()).ok())
-    });
+    let spec = pod.and_then(|pod| pod.get("spec").and_then(|raw| Object::parse(raw.get()).ok()));
     Ok(spec
         .and_then(|spec| spec.read("nodeName").ok().flatten())
         .filter(|name: &String| !name.is_empty()))

@@ -50,11 +50,8 @@ impl RequestStagger {
         if let Some(place) = place {
             let _ = self.place.set(place);
         }
-        let nodes = place.map_or(1, |place| {
-            usize::try_from(place)
-                .unwrap_or(usize::MAX)
-                .saturating_add(1)
-        });
+        let nodes =
+            place.map_or(1, |place| usize::try_from(place).unwrap_or(usize::MAX).saturating_add(1));
         let _ = self.nodes.compare_exchange(0, nodes, Relaxed, Relaxed);
     }
 
@@ -70,9 +67,7 @@ impl RequestStagger {
 
     /// Returns whether this node lists Nodes in pages.
     pub(super) fn pages(&self) -> bool {
-        self.pages
-            .lock()
-            .is_some_and(|since| since.elapsed() < PAGES)
+        self.pages.lock().is_some_and(|since| since.elapsed() < PAGES)
     }
 
     /// Returns the delay before this node reconnects to the API server. Delays in the order of the podCIDRs
@@ -80,9 +75,8 @@ impl RequestStagger {
     #[expect(clippy::cast_precision_loss, reason = "a number of Nodes")]
     pub(super) fn share(&self) -> Duration {
         let nodes = self.nodes.load(Relaxed);
-        let all = Duration::try_from_secs_f64(nodes as f64 / A_SECOND)
-            .unwrap_or(SPREAD)
-            .min(SPREAD);
+        let all =
+            Duration::try_from_secs_f64(nodes as f64 / A_SECOND).unwrap_or(SPREAD).min(SPREAD);
         let part = match self.place.get() {
             Some(place) if nodes > 0 => {
                 ((place % nodes as u128) as f64 + rand::random::<f64>()) / nodes as f64
@@ -110,18 +104,14 @@ pub(super) fn boot_delay(own: &Node, networks: &Subnets, up: Duration, now: i64)
 
 /// Returns the index of a Node's subnet among the network's subnets of the same size, from 0.
 fn place(own: &Node, networks: &Subnets) -> Option<u128> {
-    let subnet = trimmed(&own.subnets.clone().ok().flatten()?, networks)?
-        .nets()
-        .next()?;
+    let subnet = trimmed(&own.subnets.clone().ok().flatten()?, networks)?.nets().next()?;
     let network = networks.nets().find(|network| network.contains(&subnet))?;
     let number = |address: IpAddr| match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
         IpAddr::V6(v6) => v6.to_bits(),
     };
     let bits = u32::from(subnet.max_prefix_len() - subnet.prefix_len());
-    number(subnet.network())
-        .checked_sub(number(IpNet::network(&network)))?
-        .checked_shr(bits)
+    number(subnet.network()).checked_sub(number(IpNet::network(&network)))?.checked_shr(bits)
 }
 
 #[cfg(test)]
@@ -138,10 +128,7 @@ mod tests {
 
     fn node(created: i64, cidr: &str) -> Node {
         let text = format!(r#"{{"metadata":{{"name":"n"}},"spec":{{"podCIDR":"{cidr}"}}}}"#);
-        Node {
-            created,
-            ..Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap()
-        }
+        Node { created, ..Node::read(&text, &Prefix::parse("a.b").unwrap()).unwrap() }
     }
 
     #[test]
@@ -151,13 +138,8 @@ mod tests {
         stagger.set(3);
         assert!((0..100).all(|_| stagger.share() <= Duration::from_millis(75)));
         stagger.set(500);
-        let late = (0..200)
-            .filter(|_| stagger.share() > Duration::from_secs(5))
-            .count();
-        assert!(
-            (40..160).contains(&late),
-            "{late} of 200 wait for more than half of the time"
-        );
+        let late = (0..200).filter(|_| stagger.share() > Duration::from_secs(5)).count();
+        assert!((40..160).contains(&late), "{late} of 200 wait for more than half of the time");
         for nodes in [50_000, usize::MAX] {
             stagger.set(nodes);
             assert!((0..100).all(|_| stagger.share() <= SPREAD));
@@ -179,10 +161,7 @@ mod tests {
             })
             .collect();
         let within = |from: &Duration| {
-            shares
-                .iter()
-                .filter(|at| *at >= from && **at < *from + Duration::from_secs(1))
-                .count()
+            shares.iter().filter(|at| *at >= from && **at < *from + Duration::from_secs(1)).count()
         };
         let most = shares.iter().map(within).max().unwrap();
         assert!(most <= 45, "{most} of 500 within a second");
@@ -197,10 +176,9 @@ mod tests {
                 r#"{"Network":"10.244.0.0/14"}"#,
                 (|at: u16| format!("10.{}.{}.0/24", 244 + at / 256, at % 256)) as fn(u16) -> String,
             ),
-            (
-                r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#,
-                |at| format!("fd10:244:0:{at:x}::/64"),
-            ),
+            (r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48"}"#, |at| {
+                format!("fd10:244:0:{at:x}::/64")
+            }),
         ] {
             let networks = networks(config);
             let turns: Vec<Duration> = (0..500)
@@ -208,10 +186,7 @@ mod tests {
                 .collect();
             let second = Duration::from_secs(1);
             let within = |from: &Duration| {
-                turns
-                    .iter()
-                    .filter(|at| *at >= from && **at < *from + second)
-                    .count()
+                turns.iter().filter(|at| *at >= from && **at < *from + second).count()
             };
             let most = turns.iter().map(within).max().unwrap();
             assert!(most <= 60, "{most} of 500 within a second");
@@ -227,32 +202,16 @@ mod tests {
     fn single_node_starts_without_delay() {
         let networks = networks(r#"{"Network":"10.244.0.0/14"}"#);
         let wait = |created, up| {
-            boot_delay(
-                &node(created, "10.245.0.0/24"),
-                &networks,
-                Duration::from_secs(up),
-                NOW,
-            )
+            boot_delay(&node(created, "10.245.0.0/24"), &networks, Duration::from_secs(up), NOW)
         };
-        assert!(
-            wait(NOW - 1000, 20) > Duration::from_secs(1),
-            "a host that has just booted"
-        );
-        assert_eq!(
-            wait(NOW - 5, 20),
-            Duration::ZERO,
-            "a Node that was created after the boot"
-        );
+        assert!(wait(NOW - 1000, 20) > Duration::from_secs(1), "a host that has just booted");
+        assert_eq!(wait(NOW - 5, 20), Duration::ZERO, "a Node that was created after the boot");
         assert_eq!(
             wait(NOW - 1000, 301),
             Duration::ZERO,
             "a daemon that restarts long after the boot"
         );
-        assert_eq!(
-            wait(NOW + 1000, 20),
-            Duration::ZERO,
-            "a host whose clock is wrong"
-        );
+        assert_eq!(wait(NOW + 1000, 20), Duration::ZERO, "a host whose clock is wrong");
         for cidr in ["10.42.1.0/24", "10.0.0.0/8", "fd00::/64", "x", "0.0.0.0/0"] {
             assert_eq!(
                 boot_delay(&node(0, cidr), &networks, Duration::ZERO, NOW),
@@ -280,16 +239,10 @@ mod tests {
     #[test]
     fn cluster_size_is_guessed_until_nodes_are_counted() {
         let stagger = RequestStagger::default();
-        stagger.guess(
-            &node(0, "10.244.199.0/24"),
-            &networks(r#"{"Network":"10.244.0.0/16"}"#),
-        );
+        stagger.guess(&node(0, "10.244.199.0/24"), &networks(r#"{"Network":"10.244.0.0/16"}"#));
         assert_eq!(stagger.nodes.load(Relaxed), 200);
         stagger.set(7);
-        stagger.guess(
-            &node(0, "10.244.199.0/24"),
-            &networks(r#"{"Network":"10.244.0.0/16"}"#),
-        );
+        stagger.guess(&node(0, "10.244.199.0/24"), &networks(r#"{"Network":"10.244.0.0/16"}"#));
         assert_eq!(stagger.nodes.load(Relaxed), 7);
     }
 }

@@ -70,8 +70,7 @@ impl Sink for OwnSink {
     }
 
     fn interrupted(&mut self, why: &Reason) {
-        self.out
-            .send_modify(|state| state.trouble = Some(why.clone()));
+        self.out.send_modify(|state| state.trouble = Some(why.clone()));
     }
 
     fn resumed(&mut self) {
@@ -119,12 +118,7 @@ pub(super) struct Look {
 impl All {
     /// Creates a state without Nodes, before the first list.
     pub(super) fn new(own: &str) -> Self {
-        let inner = Inner {
-            nodes: Nodes::new(own),
-            listed: false,
-            lists: 0,
-            trouble: None,
-        };
+        let inner = Inner { nodes: Nodes::new(own), listed: false, lists: 0, trouble: None };
         Self {
             inner: Mutex::new(inner),
             changes: watch::Sender::new(0),
@@ -159,11 +153,7 @@ impl All {
     /// Returns the state of the watch of all Nodes.
     pub(super) fn look(&self) -> Look {
         let inner = self.inner.lock();
-        Look {
-            listed: inner.listed,
-            lists: inner.lists,
-            trouble: inner.trouble.clone(),
-        }
+        Look { listed: inner.listed, lists: inner.lists, trouble: inner.trouble.clone() }
     }
 
     fn change(&self, change: impl FnOnce(&mut Inner) -> bool) {
@@ -209,9 +199,7 @@ impl Sink for AllSink {
 
     fn newest(&self) -> Option<(String, String, u64)> {
         self.0.with(|nodes| {
-            nodes
-                .newest()
-                .map(|(name, uid, version)| (name.to_owned(), uid.to_owned(), version))
+            nodes.newest().map(|(name, uid, version)| (name.to_owned(), uid.to_owned(), version))
         })
     }
 }
@@ -226,11 +214,9 @@ mod tests {
         let all = All::new("me");
         let mut changes = all.changes();
         let networks = |text: &str| NetworkConfig::parse_assigned(text).unwrap().networks;
-        for (network, is_news) in [
-            ("10.42.0.0/16", true),
-            ("10.42.0.0/16", false),
-            ("10.244.0.0/16", true),
-        ] {
+        for (network, is_news) in
+            [("10.42.0.0/16", true), ("10.42.0.0/16", false), ("10.244.0.0/16", true)]
+        {
             all.serve(networks(&format!(r#"{{"Network":"{network}"}}"#)));
             assert_eq!(changes.has_changed().unwrap(), is_news, "{network}");
             changes.borrow_and_update();

@@ -32,37 +32,23 @@ impl ApiRefusal {
     /// Parses the body of the HTTP response to a refused request.
     pub fn read(status: StatusCode, body: &str) -> Self {
         let object = Object::parse(body).ok();
-        let message = object
-            .as_ref()
-            .and_then(|object| object.read::<String>("message").ok().flatten());
+        let message =
+            object.as_ref().and_then(|object| object.read::<String>("message").ok().flatten());
         let message = message.unwrap_or_else(|| body.to_owned());
-        let details = object
-            .as_ref()
-            .and_then(|object| Object::parse(object.get("details")?.get()).ok());
-        let causes = details
-            .and_then(|details| details.read_raw_list("causes").ok())
-            .unwrap_or_default();
+        let details =
+            object.as_ref().and_then(|object| Object::parse(object.get("details")?.get()).ok());
+        let causes =
+            details.and_then(|details| details.read_raw_list("causes").ok()).unwrap_or_default();
         let reason = |raw: &serde_json::value::RawValue| {
-            Object::parse(raw.get())
-                .ok()?
-                .read::<String>("reason")
-                .ok()?
+            Object::parse(raw.get()).ok()?.read::<String>("reason").ok()?
         };
         let is_too_new = status == StatusCode::GATEWAY_TIMEOUT
             && (causes
                 .into_iter()
                 .any(|cause| reason(cause).as_deref() == Some("ResourceVersionTooLarge"))
                 || message.contains("Too large resource version"));
-        let forbidden = if status == StatusCode::FORBIDDEN {
-            forbidden(&message)
-        } else {
-            None
-        };
-        Self {
-            words: words(&message),
-            is_too_new,
-            forbidden,
-        }
+        let forbidden = if status == StatusCode::FORBIDDEN { forbidden(&message) } else { None };
+        Self { words: words(&message), is_too_new, forbidden }
     }
 }
 
@@ -82,10 +68,7 @@ fn forbidden(text: &str) -> Option<Forbidden> {
     let (verb, rest) = rest.split_once(" resource \"")?;
     let (resource, _) = rest.split_once('"')?;
     let plain = |text: &str| {
-        !text.is_empty()
-            && text
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "/-.".contains(c))
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "/-.".contains(c))
     };
     (plain(verb) && plain(resource)).then(|| Forbidden {
         user: user.to_owned(),
@@ -113,35 +96,15 @@ mod tests {
         let text = r#"nodes is forbidden: User "system:serviceaccount:kube-flannel:flannel" cannot list resource "nodes" in API group "" at the cluster scope"#;
         let body = serde_json::json!({ "kind": "Status", "message": text, "reason": "Forbidden" })
             .to_string();
-        let Forbidden {
-            user,
-            verb,
-            resource,
-        } = ApiRefusal::read(StatusCode::FORBIDDEN, &body)
-            .forbidden
-            .unwrap();
+        let Forbidden { user, verb, resource } =
+            ApiRefusal::read(StatusCode::FORBIDDEN, &body).forbidden.unwrap();
         assert_eq!(
             (user.as_str(), verb.as_str(), resource.as_str()),
-            (
-                "system:serviceaccount:kube-flannel:flannel",
-                "list",
-                "nodes"
-            )
+            ("system:serviceaccount:kube-flannel:flannel", "list", "nodes")
         );
-        assert_eq!(
-            ApiRefusal::read(StatusCode::UNAUTHORIZED, &body).forbidden,
-            None
-        );
-        for other in [
-            "",
-            "a policy refuses",
-            "User \"x\" cannot ; reboot resource \"nodes\" in",
-        ] {
-            assert_eq!(
-                ApiRefusal::read(StatusCode::FORBIDDEN, other).forbidden,
-                None,
-                "{other}"
-            );
+        assert_eq!(ApiRefusal::read(StatusCode::UNAUTHORIZED, &body).forbidden, None);
+        for other in ["", "a policy refuses", "User \"x\" cannot ; reboot resource \"nodes\" in"] {
+            assert_eq!(ApiRefusal::read(StatusCode::FORBIDDEN, other).forbidden, None, "{other}");
         }
     }
 

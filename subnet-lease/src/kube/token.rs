@@ -105,26 +105,14 @@ impl Token {
         if auth.auth_provider.is_some() || auth.username.is_some() && auth.password.is_some() {
             return Ok(None);
         }
-        let inline = auth
-            .token
-            .take()
-            .filter(|token| !token.expose_secret().trim().is_empty());
-        let file = auth
-            .token_file
-            .take()
-            .filter(|path| !path.is_empty())
-            .map(PathBuf::from);
+        let inline = auth.token.take().filter(|token| !token.expose_secret().trim().is_empty());
+        let file = auth.token_file.take().filter(|path| !path.is_empty()).map(PathBuf::from);
         if inline.is_none() && file.is_none() {
             return Ok(None);
         }
-        let header = inline
-            .map(|token| header(token.expose_secret().as_bytes()))
-            .transpose();
+        let header = inline.map(|token| header(token.expose_secret().as_bytes())).transpose();
         let header = header.map_err(TokenError::User)?;
-        Ok(Some(Self {
-            file,
-            held: Mutex::new(Held { header, read: None }),
-        }))
+        Ok(Some(Self { file, held: Mutex::new(Held { header, read: None }) }))
     }
 
     /// Returns the value of the header `Authorization`. While the token file is unusable, the client continues to use the last token.
@@ -134,10 +122,8 @@ impl Token {
     pub(super) async fn header(&self) -> Result<HeaderValue, TokenError> {
         let mut held = self.held.lock().await;
         let mut trouble = None;
-        if let Some(file) = self
-            .file
-            .as_ref()
-            .filter(|_| held.read.is_none_or(|read| read.elapsed() >= FRESH))
+        if let Some(file) =
+            self.file.as_ref().filter(|_| held.read.is_none_or(|read| read.elapsed() >= FRESH))
         {
             match crate::file::read(file)
                 .await
@@ -153,17 +139,13 @@ impl Token {
             // Read the file again for the next request.
             held.read = None;
         }
-        held.header
-            .clone()
-            .ok_or_else(|| trouble.unwrap_or(TokenError::User(TokenFault::Empty)))
+        held.header.clone().ok_or_else(|| trouble.unwrap_or(TokenError::User(TokenFault::Empty)))
     }
 }
 
 /// Returns the header `Authorization` for a token, without the white space around the token.
 fn header(text: &[u8]) -> Result<HeaderValue, TokenFault> {
-    let text = std::str::from_utf8(text)
-        .map_err(|_| TokenFault::NotUtf8)?
-        .trim();
+    let text = std::str::from_utf8(text).map_err(|_| TokenFault::NotUtf8)?.trim();
     let line = text.lines().next().unwrap_or_default();
     if line.is_empty() {
         return Err(TokenFault::Empty);
@@ -194,10 +176,7 @@ mod tests {
     fn token_is_sent_without_white_space_around_it() {
         for text in ["a.b-c", " a.b-c\r\n", "a.b-c\n\n", "\ta.b-c "] {
             let header = header(text.as_bytes()).unwrap();
-            assert!(
-                header.is_sensitive() && header == "Bearer a.b-c",
-                "{text:?}"
-            );
+            assert!(header.is_sensitive() && header == "Bearer a.b-c", "{text:?}");
         }
         for text in ["", "\n", "a\nb", "a b", "a\u{7}b", "é"] {
             assert!(header(text.as_bytes()).is_err(), "{text:?}");

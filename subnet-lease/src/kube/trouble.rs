@@ -242,10 +242,7 @@ impl From<PodCidrTrouble> for KubeTrouble {
 impl KubeTrouble {
     /// Returns whether the daemon exits instead of retrying.
     pub fn is_final(&self) -> bool {
-        matches!(
-            self,
-            Self::Kubeconfig(..) | Self::AccountToken(_) | Self::NoPod | Self::Nobody
-        )
+        matches!(self, Self::Kubeconfig(..) | Self::AccountToken(_) | Self::NoPod | Self::Nobody)
     }
 }
 
@@ -300,23 +297,10 @@ impl Coded for KubeTrouble {
         };
         match self {
             Self::Unreachable { server, why, .. } => store(why.cause(), None, server),
-            Self::Refused {
-                server,
-                status,
-                refusal,
-                ..
-            } => match &refusal.forbidden {
+            Self::Refused { server, status, refusal, .. } => match &refusal.forbidden {
                 Some(missing) => {
-                    let status::Forbidden {
-                        user,
-                        verb,
-                        resource,
-                    } = missing.clone();
-                    Detail::Forbidden {
-                        user,
-                        verb,
-                        resource,
-                    }
+                    let status::Forbidden { user, verb, resource } = missing.clone();
+                    Detail::Forbidden { user, verb, resource }
                 }
                 None => store(status::cause(*status), Some(*status), server),
             },
@@ -328,9 +312,9 @@ impl Coded for KubeTrouble {
             Self::NotAnswered => store(StoreCause::Silent, None, ""),
             Self::Pod { why, .. } => why.detail(),
             Self::PodCidr(trouble) => trouble.detail(),
-            Self::NetConf(path, _) | Self::Config(path, _) => Detail::ConfigInvalid {
-                place: Some(ConfigPlace::Mounted(path.clone())),
-            },
+            Self::NetConf(path, _) | Self::Config(path, _) => {
+                Detail::ConfigInvalid { place: Some(ConfigPlace::Mounted(path.clone())) }
+            }
             Self::ConfigAt(..) => Detail::ConfigInvalid { place: None },
             _ => Detail::None,
         }
@@ -469,10 +453,7 @@ mod tests {
             ),
             "{unknown}"
         );
-        assert_eq!(
-            silence(ConnectFailure::Refused, "tcp connect error"),
-            "tcp connect error"
-        );
+        assert_eq!(silence(ConnectFailure::Refused, "tcp connect error"), "tcp connect error");
         assert_eq!(silence(ConnectFailure::Other, ""), "no reason was given");
     }
 }

@@ -58,9 +58,8 @@ impl<'a> Watching<'a> {
                 self.queue.reverse();
                 continue;
             }
-            let nap = self.due.map_or(Duration::from_secs(3600), |due| {
-                due.saturating_sub(boot_time())
-            });
+            let nap =
+                self.due.map_or(Duration::from_secs(3600), |due| due.saturating_sub(boot_time()));
             tokio::select! {
                 changed = self.changes.changed() => if changed.is_err() { std::future::pending::<()>().await },
                 () = tokio::time::sleep(nap) => {}
@@ -83,9 +82,7 @@ impl<'a> Watching<'a> {
         self.note(&leases);
         match &self.sent {
             Some(sent) if look.lists == self.lists => self.queue.extend(leases.since(sent)),
-            sent => self
-                .queue
-                .extend(leases.reset(sent.as_ref().unwrap_or(&Leases::default()))),
+            sent => self.queue.extend(leases.reset(sent.as_ref().unwrap_or(&Leases::default()))),
         }
         (self.sent, self.lists) = (Some(leases), look.lists);
         if look.trouble.is_none() && std::mem::take(&mut self.interrupted) {
@@ -111,7 +108,6 @@ impl<'a> Watching<'a> {
                 "flanneld does not use further Nodes; /status lists all unused Nodes"
             );
         }
-        self.counters
-            .only(&leases.left_out.keys().cloned().collect());
+        self.counters.only(&leases.left_out.keys().cloned().collect());
     }
 }

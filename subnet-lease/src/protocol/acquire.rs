@@ -45,10 +45,9 @@ pub async fn stored(
                 continue;
             }
             Decision::Refuse(why) => Err(*why),
-            Decision::Keep(Keep {
-                key, ours: true, ..
-            })
-            | Decision::Reshape(key, _) => Ok(view.get(&key).and_then(|item| item.attrs.clone())),
+            Decision::Keep(Keep { key, ours: true, .. }) | Decision::Reshape(key, _) => {
+                Ok(view.get(&key).and_then(|item| item.attrs.clone()))
+            }
             Decision::Keep(_) | Decision::Allocate(_) => Ok(None),
         };
     }
@@ -152,20 +151,9 @@ async fn keep(
 ) -> Option<Tenure> {
     let (keepalive, granted) = inherit(io, claim, item).await;
     let lease = if item.reserved() { 0 } else { keepalive };
-    let attrs = signed(
-        claim,
-        attrs,
-        item.attrs.as_ref(),
-        view.revision,
-        lease,
-        keepalive,
-        false,
-    );
+    let attrs = signed(claim, attrs, item.attrs.as_ref(), view.revision, lease, keepalive, false);
     let old = &item.entry.key;
-    let mut compare = vec![Compare::Unchanged {
-        key: old.clone(),
-        modified: item.entry.modified,
-    }];
+    let mut compare = vec![Compare::Unchanged { key: old.clone(), modified: item.entry.modified }];
     let mut write = Vec::new();
     let is_moved = subnets != item.subnets;
     let key = if is_moved {
@@ -217,13 +205,7 @@ async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Du
     if granted.is_some() {
         return io.now();
     }
-    match io
-        .ask(Request::KeepAlive {
-            key: key.to_owned(),
-            lease: keepalive,
-        })
-        .await
-    {
+    match io.ask(Request::KeepAlive { key: key.to_owned(), lease: keepalive }).await {
         Ok(Answer::Alive(true)) => io.now(),
         _ => io.now().saturating_sub(super::hold::RENEWAL),
     }
@@ -251,35 +233,20 @@ async fn allocate(
         let rest = candidates(config, &taken, &claim.node.id)
             .filter(|subnets| !refused.contains(subnets))
             .take(64);
-        wishes
-            .into_iter()
-            .filter(|wish| !refused.contains(wish))
-            .chain(rest)
-            .collect()
+        wishes.into_iter().filter(|wish| !refused.contains(wish)).chain(rest).collect()
     };
     if order.is_empty() {
         return Allocation::Exhausted;
     }
     let keepalive = grant(io).await;
-    let attrs = signed(
-        claim,
-        attrs,
-        None,
-        view.revision,
-        keepalive,
-        keepalive,
-        false,
-    );
+    let attrs = signed(claim, attrs, None, view.revision, keepalive, keepalive, false);
     let keys = view.items.iter().map(|item| item.entry.key.clone());
     let known = Arc::new(keys.collect());
     for subnets in order {
         let key = wire::render_key(&subnets);
         let mut compare = vec![Compare::NoneUnder(wire::key_prefix(&subnets))];
         if !claim.host.shared_address {
-            compare.push(Compare::NoneElseAt {
-                known: Arc::clone(&known),
-                public: claim.public,
-            });
+            compare.push(Compare::NoneElseAt { known: Arc::clone(&known), public: claim.public });
         }
         match txn(io, compare, vec![put(&key, &attrs, keepalive)], &key).await {
             Ok((true, revision, _)) => {

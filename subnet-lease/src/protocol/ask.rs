@@ -58,28 +58,14 @@ pub(super) async fn txn(
     write: Vec<Write>,
     key: &str,
 ) -> Result<(bool, i64, Option<Entry>), Unanswered> {
-    match io
-        .ask(Request::Txn {
-            compare,
-            write,
-            key: key.to_owned(),
-        })
-        .await?
-    {
-        Answer::Txn {
-            done,
-            revision,
-            present,
-        } => Ok((done, revision, present)),
+    match io.ask(Request::Txn { compare, write, key: key.to_owned() }).await? {
+        Answer::Txn { done, revision, present } => Ok((done, revision, present)),
         other => Err(Unanswered(LeaseProblem::OddAnswer(Box::new(other)).into())),
     }
 }
 
 pub(super) async fn last_seen_of(io: &Io, item: &Item) -> Option<Duration> {
-    let request = Request::LastSeen {
-        key: item.entry.key.clone(),
-        lease: item.keepalive(),
-    };
+    let request = Request::LastSeen { key: item.entry.key.clone(), lease: item.keepalive() };
     loop {
         match io.ask(request.clone()).await {
             Ok(Answer::LastSeen(seen)) => return seen,
@@ -99,10 +85,7 @@ pub(super) async fn ask_last_seen(io: &Io, view: &View, key: String, last_seen: 
         Some(item) => last_seen_of(io, item).await,
         None => None,
     };
-    debug_assert!(
-        view.get(&key)
-            .is_none_or(|item| seen_lately(item, last_seen).is_none())
-    );
+    debug_assert!(view.get(&key).is_none_or(|item| seen_lately(item, last_seen).is_none()));
     last_seen.insert(key, seen);
 }
 
@@ -129,11 +112,7 @@ pub(super) fn jitter(claim: &Claim, attempt: u32, base: Duration) -> Duration {
 }
 
 pub(super) fn put(key: &str, attrs: &LeaseAttrs, lease: i64) -> Write {
-    Write::Put {
-        key: key.to_owned(),
-        value: wire::render_value(attrs),
-        lease,
-    }
+    Write::Put { key: key.to_owned(), value: wire::render_value(attrs), lease }
 }
 
 /// Returns this node's attributes with the node's identity, and with the unknown fields of the key's current value.

@@ -101,18 +101,12 @@ impl Io {
 
     /// Adds a warning to the log.
     pub fn warn(&self, news: News) {
-        self.0.lock().log.push(LogLine {
-            warning: true,
-            news,
-        });
+        self.0.lock().log.push(LogLine { warning: true, news });
     }
 
     /// Adds an informational line to the log.
     pub(crate) fn inform(&self, news: News) {
-        self.0.lock().log.push(LogLine {
-            warning: false,
-            news,
-        });
+        self.0.lock().log.push(LogLine { warning: false, news });
     }
 
     /// Changes the lease's state, which the status API shows.
@@ -131,10 +125,7 @@ impl<T> Coroutine<T> {
     /// Creates a state machine from the code that `run` returns. The function does not run the code.
     pub fn new<F: Future<Output = T> + Send + 'static>(run: impl FnOnce(Io) -> F) -> Self {
         let io = Io::default();
-        Self {
-            future: Box::pin(run(io.clone())),
-            io,
-        }
+        Self { future: Box::pin(run(io.clone())), io }
     }
 
     /// Runs the code of the coroutine at the given time until the code needs the next input.

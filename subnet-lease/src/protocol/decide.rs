@@ -95,10 +95,8 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     // Whoever took a lease back is alive, at whatever address.
     let is_elsewhere =
         |item: &Item| claim.host.alone_at_address && item.node().is_some_and(|node| node.contested);
-    let candidates = view
-        .items
-        .iter()
-        .filter(|item| item.publishes(&claim.public) && !is_elsewhere(item));
+    let candidates =
+        view.items.iter().filter(|item| item.publishes(&claim.public) && !is_elsewhere(item));
     let Some(item) = best(claim, candidates) else {
         return Owner::Nobody;
     };
@@ -180,13 +178,8 @@ fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a 
 /// Returns whether subnet.env, the MAC of a device or the key of the backend shows that this host held the lease.
 pub fn evidence(claim: &Claim, item: &Item) -> bool {
     let carried = |mac: &String| {
-        let data = item
-            .attrs
-            .iter()
-            .flat_map(|attrs| [&attrs.data, &attrs.v6_data])
-            .flatten();
-        data.into_iter()
-            .any(|data| data.as_str().to_ascii_lowercase().contains(mac.as_str()))
+        let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
+        data.into_iter().any(|data| data.as_str().to_ascii_lowercase().contains(mac.as_str()))
     };
     named_here(claim, &item.subnets)
         || claim.host.macs.iter().any(carried)
@@ -213,28 +206,19 @@ fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
 }
 
 fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
-    view.items
-        .iter()
-        .find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
+    view.items.iter().find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
 }
 
 /// Returns whether a holder renewed its lease recently; `None` if the node has not requested the time of the last renewal yet.
 pub(crate) fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
-    last_seen
-        .get(&item.entry.key)
-        .map(|seen| seen.is_some_and(|ago| ago < SILENCE))
+    last_seen.get(&item.entry.key).map(|seen| seen.is_some_and(|ago| ago < SILENCE))
 }
 
 /// Decides how to handle a key that belongs to this node.
 fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: bool) -> Decision {
-    let contested = item
-        .node()
-        .is_some_and(|node| node.contested && node.instance != claim.node.instance);
-    let keep = Decision::Keep(Keep {
-        key: item.entry.key.clone(),
-        ours,
-        contested,
-    });
+    let contested =
+        item.node().is_some_and(|node| node.contested && node.instance != claim.node.instance);
+    let keep = Decision::Keep(Keep { key: item.entry.key.clone(), ours, contested });
     if config.fits(&item.subnets) {
         return keep;
     }

@@ -71,9 +71,7 @@ pub(crate) async fn drive<T>(
             Step::Wait(until) => {
                 // tokio's clock stops while the machine sleeps, so the boot-time clock is checked every 30 s.
                 let nap = until.map_or(Duration::from_secs(30), |until| {
-                    until
-                        .saturating_sub(boot_time())
-                        .min(Duration::from_secs(30))
+                    until.saturating_sub(boot_time()).min(Duration::from_secs(30))
                 });
                 tokio::select! {
                     notice = notices.recv(), if open => match notice {

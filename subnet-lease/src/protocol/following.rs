@@ -57,10 +57,7 @@ impl Following {
         self.listed = true;
         let (leases, mut blank) = reading::list(&self.counters, listing);
         blank.extend(unreadable);
-        self.ready.push_back(LeaseEvent::Reset {
-            leases,
-            unreadable: blank,
-        });
+        self.ready.push_back(LeaseEvent::Reset { leases, unreadable: blank });
     }
 
     /// Handles a written key.
@@ -80,8 +77,7 @@ impl Following {
     /// Handles a deleted key.
     pub(crate) fn deleted(&mut self, key: &str) {
         self.counters.readable(key);
-        self.ready
-            .extend(wire::parse_key(key).map(LeaseEvent::Delete));
+        self.ready.extend(wire::parse_key(key).map(LeaseEvent::Delete));
     }
 
     /// Records a failure to follow the store, after which the list of leases becomes stale. The function logs `why` if `why` is present and new.

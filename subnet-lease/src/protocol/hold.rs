@@ -175,10 +175,8 @@ impl Holder {
     }
 
     async fn renew(&mut self) -> Result<(), Lost> {
-        let request = Request::KeepAlive {
-            key: self.tenure.key.clone(),
-            lease: self.tenure.keepalive,
-        };
+        let request =
+            Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
         let now = self.io.now();
         match self.io.ask(request).await {
             Ok(Answer::Alive(true)) => {
@@ -211,10 +209,7 @@ impl Holder {
     async fn prove(&mut self, discontinuity: bool) -> Result<(), Lost> {
         let key = self.tenure.key.clone();
         let mut compare = self.tenure.unchanged();
-        compare.push(Compare::HangsOn {
-            key: key.clone(),
-            lease: self.tenure.lease,
-        });
+        compare.push(Compare::HangsOn { key: key.clone(), lease: self.tenure.lease });
         if discontinuity {
             self.defence.grace = self.io.now() + GRACE;
         }
@@ -281,8 +276,7 @@ impl Holder {
                 if item.reserved() {
                     self.tenure.lease = 0;
                 }
-                self.defend(&item, true, Some(News::contested(&self.tenure.key, &item)))
-                    .await
+                self.defend(&item, true, Some(News::contested(&self.tenure.key, &item))).await
             }
             Verdict::WriteBack { contested: false } => {
                 let news = News::undone(&self.tenure.key, &item, &self.claim, &self.tenure.attrs);
@@ -298,12 +292,12 @@ impl Holder {
                 self.proof = self.defence.grace;
                 Ok(())
             }
-            Verdict::Displaced | Verdict::AskLastSeen => Err(Lost::Displaced(
-                LeaseProblem::displaced(&self.tenure.key, &item).into(),
-            )),
-            Verdict::Taken => Err(Lost::Taken(
-                LeaseProblem::taken(&self.tenure.key, Some(&item)).into(),
-            )),
+            Verdict::Displaced | Verdict::AskLastSeen => {
+                Err(Lost::Displaced(LeaseProblem::displaced(&self.tenure.key, &item).into()))
+            }
+            Verdict::Taken => {
+                Err(Lost::Taken(LeaseProblem::taken(&self.tenure.key, Some(&item)).into()))
+            }
         }
     }
 }

@@ -73,11 +73,7 @@ pub struct KeyManager<S> {
 impl<S: KeyStore> KeyManager<S> {
     /// Creates the manager, without a request to the store.
     pub fn on(store: S) -> Self {
-        Self {
-            store,
-            tenure: Mutex::new(None),
-            recent: Recent::default(),
-        }
+        Self { store, tenure: Mutex::new(None), recent: Recent::default() }
     }
 
     /// Reads the leases from the store, for tools.
@@ -96,22 +92,9 @@ impl<S: KeyStore> KeyManager<S> {
     /// # Errors
     /// Returns an error if the store did not reply.
     pub async fn release(&self, entry: &Entry) -> Result<bool, Unanswered> {
-        let compare = vec![Compare::Unchanged {
-            key: entry.key.clone(),
-            modified: entry.modified,
-        }];
-        let write = vec![Write::Delete {
-            key: entry.key.clone(),
-        }];
-        match self
-            .store
-            .request(Request::Txn {
-                compare,
-                write,
-                key: entry.key.clone(),
-            })
-            .await?
-        {
+        let compare = vec![Compare::Unchanged { key: entry.key.clone(), modified: entry.modified }];
+        let write = vec![Write::Delete { key: entry.key.clone() }];
+        match self.store.request(Request::Txn { compare, write, key: entry.key.clone() }).await? {
             Answer::Txn { done, .. } => Ok(done),
             _ => Ok(false),
         }
@@ -130,24 +113,13 @@ impl<S: KeyStore> KeyManager<S> {
     ) -> Result<bool, Unanswered> {
         let key = present.map_or_else(|| wire::render_key(subnets), |entry| entry.key.clone());
         let compare = match present {
-            Some(entry) => Compare::Unchanged {
-                key: entry.key.clone(),
-                modified: entry.modified,
-            },
+            Some(entry) => Compare::Unchanged { key: entry.key.clone(), modified: entry.modified },
             None => Compare::NoneUnder(wire::key_prefix(subnets)),
         };
-        let write = Write::Put {
-            key: key.clone(),
-            value,
-            lease: 0,
-        };
+        let write = Write::Put { key: key.clone(), value, lease: 0 };
         match self
             .store
-            .request(Request::Txn {
-                compare: vec![compare],
-                write: vec![write],
-                key,
-            })
+            .request(Request::Txn { compare: vec![compare], write: vec![write], key })
             .await?
         {
             Answer::Txn { done, .. } => Ok(done),
@@ -166,11 +138,8 @@ impl<S: KeyStore> KeyManager<S> {
     where
         F: Future<Output = Result<T, LeaseProblem>> + Send + 'static,
     {
-        let reuse = Reuse {
-            registry: &self.store,
-            first: Mutex::new(first),
-            last: Mutex::new(None),
-        };
+        let reuse =
+            Reuse { registry: &self.store, first: Mutex::new(first), last: Mutex::new(None) };
         let (_keep, mut notices) = mpsc::unbounded_channel();
         let done = drive(Coroutine::new(part), &reuse, &mut notices, state).await;
         if let Some(last) = reuse.last.into_inner() {
@@ -191,13 +160,9 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         claim: &Claim,
         config: &NetworkConfig,
     ) -> Result<Option<LeaseAttrs>, Error> {
-        let listing = self
-            .list()
-            .await
-            .map_err(|Unanswered(why)| Error::Unavailable(why))?;
+        let listing = self.list().await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
         let (claim, config) = (claim.clone(), config.clone());
-        self.run(Some(listing), None, move |io| stored(io, claim, config))
-            .await
+        self.run(Some(listing), None, move |io| stored(io, claim, config)).await
     }
 
     async fn acquire(
@@ -209,11 +174,8 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
     ) -> Result<Lease, Error> {
         let (claim, config, attrs) = (claim.clone(), config.clone(), attrs.clone());
         let first = self.recent.take().await;
-        let tenure = self
-            .run(first, Some(state), move |io| {
-                acquire(io, claim, config, attrs)
-            })
-            .await?;
+        let tenure =
+            self.run(first, Some(state), move |io| acquire(io, claim, config, attrs)).await?;
         let lease = tenure.lease();
         *self.tenure.lock().await = Some(tenure);
         Ok(lease)
@@ -252,11 +214,7 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
             write: Vec::new(),
             key: key.clone(),
         };
-        let Ok(Answer::Txn {
-            present: Some(entry),
-            ..
-        }) = self.store.request(read).await
-        else {
+        let Ok(Answer::Txn { present: Some(entry), .. }) = self.store.request(read).await else {
             return None;
         };
         let item = Item::of(entry)?;
@@ -264,10 +222,7 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         item.node()?;
         let lease = item.keepalive();
         match self.store.request(Request::LastSeen { key, lease }).await {
-            Ok(Answer::LastSeen(seen)) => Some(LastHeard {
-                ago: seen?,
-                node: None,
-            }),
+            Ok(Answer::LastSeen(seen)) => Some(LastHeard { ago: seen?, node: None }),
             _ => None,
         }
     }
@@ -307,16 +262,11 @@ impl<S: KeyStore> LeaseStore for KeyManager<S> {
         let Some(item) = Item::of(entry.clone()) else {
             return Ok(Liveness::default());
         };
-        self.store
-            .liveness(&item)
-            .await
-            .map_err(|Unanswered(why)| why)
+        self.store.liveness(&item).await.map_err(|Unanswered(why)| why)
     }
 
     async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
-        KeyManager::release(self, entry)
-            .await
-            .map_err(|Unanswered(why)| why)
+        KeyManager::release(self, entry).await.map_err(|Unanswered(why)| why)
     }
 
     async fn reserve(
@@ -325,9 +275,7 @@ impl<S: KeyStore> LeaseStore for KeyManager<S> {
         value: String,
         present: Option<&Entry>,
     ) -> Result<bool, Reason> {
-        KeyManager::reserve(self, subnets, value, present)
-            .await
-            .map_err(|Unanswered(why)| why)
+        KeyManager::reserve(self, subnets, value, present).await.map_err(|Unanswered(why)| why)
     }
 }
 
@@ -361,11 +309,7 @@ struct Reuse<'a> {
 #[async_trait]
 impl Registry for Reuse<'_> {
     async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
-        let first = if request == Request::List {
-            self.first.lock().await.take()
-        } else {
-            None
-        };
+        let first = if request == Request::List { self.first.lock().await.take() } else { None };
         let answer = match first {
             Some(listing) => Ok(Answer::Listing(listing)),
             None => self.registry.request(request).await,

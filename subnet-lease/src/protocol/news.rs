@@ -63,10 +63,7 @@ impl News {
         match &item.attrs {
             None => Self::Unreadable(key),
             Some(attrs) if !item.publishes(&claim.public) && !published.same_public(attrs) => {
-                Self::AddressEdited {
-                    key,
-                    address: attrs.public_text(),
-                }
+                Self::AddressEdited { key, address: attrs.public_text() }
             }
             Some(_) => Self::Edited(key),
         }
@@ -74,16 +71,8 @@ impl News {
 
     /// Creates the log line for a key that another instance overwrote.
     pub fn contested(key: &str, item: &Item) -> Self {
-        let address = item
-            .attrs
-            .as_ref()
-            .map(LeaseAttrs::public_text)
-            .unwrap_or_default();
-        Self::Contested {
-            key: key.to_owned(),
-            holder: Holder::of(item),
-            address,
-        }
+        let address = item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default();
+        Self::Contested { key: key.to_owned(), holder: Holder::of(item), address }
     }
 
     /// Creates the log line for a new published address.
@@ -142,18 +131,13 @@ impl fmt::Display for News {
                     "the lease subnets/{key} was edited: flanneld restored the lease; do not edit the lease while flanneld runs"
                 )
             }
-            Self::Contested {
-                key,
-                holder,
-                address,
-            } => write!(
+            Self::Contested { key, holder, address } => write!(
                 f,
                 "the lease subnets/{key} was overwritten by another flanneld with this node's identity or address, {holder} at {address}: flanneld restored the lease. Stop one of the two daemons, or give each daemon its own --node-id and address."
             ),
-            Self::Readdressed { key, now, before } => write!(
-                f,
-                "the lease subnets/{key} publishes {now} instead of {before}"
-            ),
+            Self::Readdressed { key, now, before } => {
+                write!(f, "the lease subnets/{key} publishes {now} instead of {before}")
+            }
         }
     }
 }

@@ -56,10 +56,7 @@ pub struct Place {
 
 impl Place {
     fn of(claim: &Claim) -> Self {
-        Self {
-            node: claim.node.clone(),
-            public: claim.public,
-        }
+        Self { node: claim.node.clone(), public: claim.public }
     }
 }
 
@@ -160,16 +157,11 @@ pub enum Unpublished {
 }
 
 fn address(item: &Item) -> String {
-    item.attrs
-        .as_ref()
-        .map(LeaseAttrs::public_text)
-        .unwrap_or_default()
+    item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default()
 }
 
 fn name(item: &Item) -> String {
-    item.node()
-        .map(|node| node.name.to_string())
-        .unwrap_or_default()
+    item.node().map(|node| node.name.to_string()).unwrap_or_default()
 }
 
 impl LeaseProblem {
@@ -198,11 +190,7 @@ impl LeaseProblem {
 
     /// Creates the problem for a lease that another instance of this node keeps alive.
     pub fn contested(claim: &Claim, item: &Item) -> Self {
-        Self::Contested {
-            own: Box::new(Place::of(claim)),
-            name: name(item),
-            subnets: item.subnets,
-        }
+        Self::Contested { own: Box::new(Place::of(claim)), name: name(item), subnets: item.subnets }
     }
 
     /// Creates the problem for a reservation outside the network.
@@ -228,30 +216,15 @@ impl LeaseProblem {
 
     /// Creates the problem for a key that another instance of this node holds with precedence.
     pub fn displaced(key: &str, item: &Item) -> Self {
-        Self::Displaced {
-            key: key.to_owned(),
-            holder: Holder::of(item),
-            address: address(item),
-        }
+        Self::Displaced { key: key.to_owned(), holder: Holder::of(item), address: address(item) }
     }
 
     /// Creates the problem for an exhausted pool.
     pub(crate) fn out_of_subnets(claim: &Claim, config: &NetworkConfig) -> Self {
-        let pools: Vec<Pool> = config
-            .pools
-            .v4()
-            .iter()
-            .chain(config.pools.v6().iter())
-            .map(|pool| **pool)
-            .collect();
+        let pools: Vec<Pool> =
+            config.pools.v4().iter().chain(config.pools.v6().iter()).map(|pool| **pool).collect();
         let overlaps = |net: &&IpNet| pools.iter().any(|pool| nets_overlap(&pool.network, net));
-        let closed = claim
-            .host
-            .underlay
-            .iter()
-            .filter(overlaps)
-            .copied()
-            .collect();
+        let closed = claim.host.underlay.iter().filter(overlaps).copied().collect();
         Self::OutOfSubnets { pools, closed }
     }
 
@@ -260,10 +233,7 @@ impl LeaseProblem {
         Self::Unpublished(if published.same_public(wanted) {
             Unpublished::Other
         } else {
-            Unpublished::Address {
-                now: wanted.public_text(),
-                before: published.public_text(),
-            }
+            Unpublished::Address { now: wanted.public_text(), before: published.public_text() }
         })
     }
 }
@@ -296,9 +266,7 @@ impl Coded for LeaseProblem {
                     .map(IpAddr::V6)),
                 holder: holder.to_string(),
             },
-            Self::IdentityInUse { name, .. } => Detail::IdentityInUse {
-                holder: name.clone(),
-            },
+            Self::IdentityInUse { name, .. } => Detail::IdentityInUse { holder: name.clone() },
             Self::OutOfSubnets { .. } => Detail::OutOfSubnets,
             _ => Detail::None,
         }
@@ -319,11 +287,7 @@ fn write_address_in_use(
         own.public, own.node.name, own.node.id,
     )?;
     if let Some(choice) = choice {
-        let Choice {
-            interface,
-            why,
-            interfaces,
-        } = choice;
+        let Choice { interface, why, interfaces } = choice;
         write!(
             f,
             "This node chose {interface}: {why}. Its interfaces:\n{interfaces}Start it with --iface=NAME of the one that reaches the other nodes."
@@ -340,18 +304,13 @@ fn write_out_of_subnets(
     pools: &[Pool],
     closed: &[IpNet],
 ) -> fmt::Result {
-    let sizes: Vec<String> = pools
-        .iter()
-        .map(|pool| format!("{} in {}", pool.size(), pool.network))
-        .collect();
+    let sizes: Vec<String> =
+        pools.iter().map(|pool| format!("{} in {}", pool.size(), pool.network)).collect();
     let closed: Vec<String> = closed.iter().map(ToString::to_string).collect();
     let closed = if closed.is_empty() {
         String::new()
     } else {
-        format!(
-            ", or overlaps {}, the network of the nodes",
-            closed.join(" and ")
-        )
+        format!(", or overlaps {}, the network of the nodes", closed.join(" and "))
     };
     write!(
         f,
@@ -377,19 +336,12 @@ fn write_identity_in_use(
 impl fmt::Display for LeaseProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AddressInUse {
-                own,
-                holder,
-                subnets,
-                key,
-                choice,
-            } => write_address_in_use(f, own, holder, subnets, key, choice.as_deref()),
-            Self::IdentityInUse {
-                own,
-                name,
-                address,
-                subnets,
-            } => write_identity_in_use(f, own, name, address, subnets),
+            Self::AddressInUse { own, holder, subnets, key, choice } => {
+                write_address_in_use(f, own, holder, subnets, key, choice.as_deref())
+            }
+            Self::IdentityInUse { own, name, address, subnets } => {
+                write_identity_in_use(f, own, name, address, subnets)
+            }
             Self::Contested { own, name, subnets } => write!(
                 f,
                 "another running flanneld, named {name}, has this node's identity ({}) and address ({}), and renews this node's lease {subnets}. Stop one of the two daemons, or give each daemon its own --node-id and address.",
@@ -401,20 +353,12 @@ impl fmt::Display for LeaseProblem {
                     "another instance has restored the lease of {subnets}: flanneld waits to check whether that instance is still running"
                 )
             }
-            Self::ReservedOutside {
-                subnets,
-                key,
-                networks,
-            } => write!(
+            Self::ReservedOutside { subnets, key, networks } => write!(
                 f,
                 "the subnet {subnets} is reserved for this node (key subnets/{key}, without a lease), but lies outside the configured network {networks}. \
                  flanneld never removes a reservation; delete the key, or correct Network in the configuration."
             ),
-            Self::Taken {
-                key,
-                holder,
-                address,
-            } => {
+            Self::Taken { key, holder, address } => {
                 write!(
                     f,
                     "this node's lease subnets/{key} now belongs to {holder} at {address}; this node leases another subnet"
@@ -424,11 +368,7 @@ impl fmt::Display for LeaseProblem {
                 f,
                 "this node's lease subnets/{key} was deleted and its subnet is no longer free; this node leases another subnet"
             ),
-            Self::Displaced {
-                key,
-                holder,
-                address,
-            } => write!(
+            Self::Displaced { key, holder, address } => write!(
                 f,
                 "the lease subnets/{key} is held by an earlier running flanneld with this node's identity or address: {holder} at {address}. Two daemons on one lease would overwrite each other forever, so this daemon stops. Give each node its own address (--iface) and identity (--node-id)."
             ),

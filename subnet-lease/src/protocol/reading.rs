@@ -71,13 +71,7 @@ fn tell(counters: &Counters, key: &str, why: &Problem) {
 pub(crate) fn list(counters: &Counters, listing: Listing) -> (Vec<Lease>, BTreeSet<Subnets>) {
     let mut leases = Vec::with_capacity(listing.entries.len());
     let mut unreadable = BTreeSet::new();
-    counters.only(
-        &listing
-            .entries
-            .iter()
-            .map(|entry| entry.key.clone())
-            .collect(),
-    );
+    counters.only(&listing.entries.iter().map(|entry| entry.key.clone()).collect());
     for entry in listing.entries {
         match read(counters, entry) {
             Some(Ok(lease)) => leases.push(lease),

@@ -174,11 +174,7 @@ pub(crate) fn key_text(key: &[u8]) -> String {
         .flat_map(|chunk| {
             [
                 chunk.valid().to_owned(),
-                chunk
-                    .invalid()
-                    .iter()
-                    .map(|byte| format!("\\x{byte:02x}"))
-                    .collect(),
+                chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")).collect(),
             ]
         })
         .collect()

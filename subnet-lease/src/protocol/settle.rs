@@ -33,11 +33,7 @@ pub(super) async fn settle(
         .find(|item| item.entry.key == tenure.key && item.entry.modified == tenure.modified)
     else {
         // The key is already gone or rewritten. `hold`, or the next round, handles that.
-        return if new {
-            Settled::Yielded
-        } else {
-            Settled::Ours(view)
-        };
+        return if new { Settled::Yielded } else { Settled::Ours(view) };
     };
     tenure.created = own.entry.created;
     let earlier =
@@ -49,8 +45,7 @@ pub(super) async fn settle(
         .any(|item| config.contains(&item.subnets) && item.subnets.overlaps(&tenure.subnets));
     // If a subnet contains a node's address, the older lease also wins. A lease that has carried pods stays: the other nodes decide by age.
     let holds = |item: &Item| {
-        item.addresses()
-            .any(|address| tenure.subnets.nets().any(|net| net.contains(&address)))
+        item.addresses().any(|address| tenure.subnets.nets().any(|net| net.contains(&address)))
     };
     let holds_node = new
         && view
@@ -63,11 +58,7 @@ pub(super) async fn settle(
         return Settled::Yielded;
     }
     if new && !claim.host.shared_address && !claim.host.alone_at_address {
-        let others = view
-            .items
-            .iter()
-            .filter(earlier)
-            .filter(|item| item.publishes(&claim.public));
+        let others = view.items.iter().filter(earlier).filter(|item| item.publishes(&claim.public));
         for item in others.filter(|item| item.node().is_some_and(|node| node.id != claim.node.id)) {
             if seen_within(io, item, SILENCE).await {
                 give_up(io, tenure).await;
@@ -80,11 +71,7 @@ pub(super) async fn settle(
 
 /// Deletes unused keys with this node's address or id: this host's keys, and keys whose holder is gone. Never deletes a reservation.
 pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) {
-    for item in view
-        .items
-        .iter()
-        .filter(|item| item.entry.key != tenure.key && !item.reserved())
-    {
+    for item in view.items.iter().filter(|item| item.entry.key != tenure.key && !item.reserved()) {
         let ours = item.node().is_some_and(|node| node.id == claim.node.id);
         // Where nodes share an address, the address does not identify the owner of a key.
         if !(item.publishes(&claim.public) && !claim.host.shared_address || ours) {
@@ -99,9 +86,7 @@ pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) 
             let _ = txn(
                 io,
                 compare,
-                vec![Write::Delete {
-                    key: item.entry.key.clone(),
-                }],
+                vec![Write::Delete { key: item.entry.key.clone() }],
                 &item.entry.key,
             )
             .await;
@@ -110,15 +95,9 @@ pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) 
 }
 
 async fn give_up(io: &Io, tenure: &Tenure) {
-    let gone = txn(
-        io,
-        tenure.unchanged(),
-        vec![Write::Delete {
-            key: tenure.key.clone(),
-        }],
-        &tenure.key,
-    )
-    .await;
+    let gone =
+        txn(io, tenure.unchanged(), vec![Write::Delete { key: tenure.key.clone() }], &tenure.key)
+            .await;
     // If another writer wrote the key meanwhile, the key may be attached to this lease.
     if matches!(gone, Ok((true, ..))) {
         revoke(io, tenure.keepalive).await;

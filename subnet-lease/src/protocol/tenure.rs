@@ -30,17 +30,8 @@ pub struct Tenure {
 impl Tenure {
     /// Returns the lease without the store's revisions and lease ids.
     pub fn lease(&self) -> Lease {
-        let term = if self.lease == 0 {
-            Term::Reserved
-        } else {
-            Term::Leased
-        };
-        Lease {
-            subnets: self.subnets,
-            attrs: self.attrs.clone(),
-            term,
-            since: self.created,
-        }
+        let term = if self.lease == 0 { Term::Reserved } else { Term::Leased };
+        Lease { subnets: self.subnets, attrs: self.attrs.clone(), term, since: self.created }
     }
 
     /// Returns whether this node's last write tells that another node claims the lease, too.
@@ -51,14 +42,8 @@ impl Tenure {
     /// Returns the conditions under which the key still contains this node's last write.
     pub fn unchanged(&self) -> Vec<Compare> {
         vec![
-            Compare::Unchanged {
-                key: self.key.clone(),
-                modified: self.modified,
-            },
-            Compare::Holds {
-                key: self.key.clone(),
-                value: wire::render_value(&self.attrs),
-            },
+            Compare::Unchanged { key: self.key.clone(), modified: self.modified },
+            Compare::Holds { key: self.key.clone(), value: wire::render_value(&self.attrs) },
         ]
     }
 }

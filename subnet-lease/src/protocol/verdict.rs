@@ -44,11 +44,8 @@ pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>)
     if node.id == claim.node.id && node.instance == claim.node.instance {
         let as_written = *item.entry.value == *wire::render_value(&tenure.attrs).as_bytes();
         // Until a new address is published, the published one is also ours.
-        let ours = published
-            || item
-                .attrs
-                .as_ref()
-                .is_some_and(|attrs| tenure.attrs.same_public(attrs));
+        let ours =
+            published || item.attrs.as_ref().is_some_and(|attrs| tenure.attrs.same_public(attrs));
         return match (item.entry.lease == tenure.lease, item.reserved()) {
             (true, _) if as_written => Verdict::OwnWrite,
             // A value with a foreign address is not meant as a reservation.

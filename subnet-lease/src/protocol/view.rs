@@ -32,10 +32,7 @@ impl View {
     /// Parses a list. The view omits keys without a subnet.
     pub fn of(listing: Listing) -> Self {
         let items = listing.entries.into_iter().filter_map(Item::of).collect();
-        Self {
-            revision: listing.revision,
-            items,
-        }
+        Self { revision: listing.revision, items }
     }
 
     /// Returns the parsed entry of a key.
@@ -55,11 +52,7 @@ impl View {
             .map(IpNet::from)
             .chain(claim.host.underlay.iter().map(IpNet::trunc))
             .map(Subnets::from);
-        self.items
-            .iter()
-            .map(|item| item.subnets)
-            .chain(nets)
-            .collect()
+        self.items.iter().map(|item| item.subnets).chain(nets).collect()
     }
 }
 
@@ -68,11 +61,7 @@ impl Item {
     pub fn of(entry: Entry) -> Option<Self> {
         let subnets = entry.subnets()?;
         let attrs = wire::parse_value(&entry.value).ok();
-        Some(Self {
-            entry,
-            subnets,
-            attrs,
-        })
+        Some(Self { entry, subnets, attrs })
     }
 
     /// Returns the node that wrote the lease, if the lease contains the node's identity.
@@ -83,18 +72,12 @@ impl Item {
     /// Returns whether the lease publishes the given public address of a node. If the node has an IPv4 address, the
     /// function compares only the IPv4 address, as Go flannel does.
     pub fn publishes(&self, public: &Addresses) -> bool {
-        self.attrs
-            .as_ref()
-            .is_some_and(|attrs| publishes(attrs, public))
+        self.attrs.as_ref().is_some_and(|attrs| publishes(attrs, public))
     }
 
     /// Returns the addresses that the lease publishes.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
-        self.attrs
-            .as_ref()
-            .map(LeaseAttrs::addresses)
-            .into_iter()
-            .flatten()
+        self.attrs.as_ref().map(LeaseAttrs::addresses).into_iter().flatten()
     }
 
     /// Returns whether the key never expires, because the key is attached to no lease of the store.
@@ -113,11 +96,7 @@ impl Item {
 
     /// Returns the lease; `None` if the lease's value is unreadable.
     pub fn lease(&self) -> Option<Lease> {
-        let term = if self.reserved() {
-            Term::Reserved
-        } else {
-            Term::Leased
-        };
+        let term = if self.reserved() { Term::Reserved } else { Term::Leased };
         self.attrs.clone().map(|attrs| Lease {
             subnets: self.subnets,
             attrs,

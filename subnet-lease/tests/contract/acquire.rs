@@ -35,17 +35,12 @@ async fn configuration_is_waited_for(bed: Bed) {
     };
     assert!(
         text.to_string().contains("config")
-            && ["Network", "ConfigMap"]
-                .iter()
-                .any(|part| text.to_string().contains(part)),
+            && ["Network", "ConfigMap"].iter().any(|part| text.to_string().contains(part)),
         "{text}"
     );
     for bad in ["{", r#"{"Network":"10.5.0.0/33"}"#, "", "null"] {
         bed.configure(if bad.is_empty() { " " } else { bad });
-        assert!(
-            matches!(manager.network_config().await, Err(Error::Unavailable(_))),
-            "{bad}"
-        );
+        assert!(matches!(manager.network_config().await, Err(Error::Unavailable(_))), "{bad}");
     }
     bed.configure(CONFIG);
     assert_eq!(config(&manager).await.backend, "vxlan");
@@ -65,15 +60,10 @@ async fn a_new_node_gets_a_lease_that_go_can_read(bed: Bed) {
 
 async fn a_restart_keeps_the_lease(bed: Bed) {
     bed.configure(CONFIG);
-    let first = acquire(&bed.node("one").await, &claim("one", 101))
-        .await
-        .unwrap();
+    let first = acquire(&bed.node("one").await, &claim("one", 101)).await.unwrap();
     let manager = bed.node("one").await;
-    let stored = manager
-        .stored(&claim("one", 101), &config(&manager).await)
-        .await
-        .unwrap()
-        .unwrap();
+    let stored =
+        manager.stored(&claim("one", 101), &config(&manager).await).await.unwrap().unwrap();
     assert_eq!(stored.data, first.attrs.data);
     let again = acquire(&manager, &claim("one", 101)).await.unwrap();
     assert_eq!((again.subnets, bed.keys().len()), (first.subnets, 1));
@@ -83,10 +73,7 @@ async fn subnet_of_subnet_env_is_preferred(bed: Bed) {
     bed.configure(CONFIG);
     let mut one = claim("one", 101);
     one.host.previous = Some(subnets("10.5.77.0-24"));
-    assert_eq!(
-        key(&acquire(&bed.manager(), &one).await.unwrap()),
-        "10.5.77.0-24"
-    );
+    assert_eq!(key(&acquire(&bed.manager(), &one).await.unwrap()), "10.5.77.0-24");
     let mut two = claim("two", 102);
     two.host.previous = Some(subnets("10.9.77.0-24"));
     assert!(key(&acquire(&bed.manager(), &two).await.unwrap()).starts_with("10.5."));
@@ -138,10 +125,7 @@ async fn no_lease_holds_a_node(bed: Bed) {
     first.host.underlay = vec!["192.168.57.0/24".parse().unwrap()];
     first.host.previous = Some(Dual::V4("192.168.55.0/24".parse().unwrap()));
     // 56 contains this node, 55 another one, and 57 is the underlay's network.
-    assert_eq!(
-        key(&acquire(&manager, &first).await.unwrap()),
-        "192.168.58.0-24"
-    );
+    assert_eq!(key(&acquire(&manager, &first).await.unwrap()), "192.168.58.0-24");
 }
 
 async fn a_full_pool_is_waited_for(bed: Bed) {
@@ -153,9 +137,7 @@ async fn a_full_pool_is_waited_for(bed: Bed) {
     let (state, held) = watch::channel(Held::default());
     let waiting = tokio::spawn(async move {
         let three = claim("three", 103);
-        manager
-            .acquire(&three, &config, &attrs(&three), &state)
-            .await
+        manager.acquire(&three, &config, &attrs(&three), &state).await
     });
     eventually("the reason is told", || {
         held.borrow()
@@ -165,11 +147,7 @@ async fn a_full_pool_is_waited_for(bed: Bed) {
     })
     .await;
     bed.delete(&key(&second));
-    let third = tokio::time::timeout(DEADLINE, waiting)
-        .await
-        .unwrap()
-        .unwrap()
-        .unwrap();
+    let third = tokio::time::timeout(DEADLINE, waiting).await.unwrap().unwrap().unwrap();
     assert_eq!(third.subnets, second.subnets);
 }
 
@@ -186,16 +164,9 @@ async fn a_go_lease_is_adopted_when_the_underlay_was_named(bed: Bed) {
     let mut named = claim("one", 101);
     named.host.named = true;
     let manager = bed.manager();
-    let stored = manager
-        .stored(&named, &config(&manager).await)
-        .await
-        .unwrap()
-        .unwrap();
+    let stored = manager.stored(&named, &config(&manager).await).await.unwrap().unwrap();
     assert!(stored.data.unwrap().as_str().contains("aa:bb:cc:dd:ee:ff"));
-    assert_eq!(
-        key(&acquire(&manager, &named).await.unwrap()),
-        "10.5.9.0-24"
-    );
+    assert_eq!(key(&acquire(&manager, &named).await.unwrap()), "10.5.9.0-24");
 }
 
 async fn unknown_fields_survive(bed: Bed) {
@@ -208,10 +179,7 @@ async fn unknown_fields_survive(bed: Bed) {
     named.host.named = true;
     let lease = acquire(&bed.manager(), &named).await.unwrap();
     let value = bed.get(&key(&lease)).unwrap();
-    assert!(
-        value.contains(r#""Future":{"a":[1e999]},"Rack":"7 \u0026 8","NodeID""#),
-        "{value}"
-    );
+    assert!(value.contains(r#""Future":{"a":[1e999]},"Rack":"7 \u0026 8","NodeID""#), "{value}");
 }
 
 async fn an_unreadable_key_of_ours_is_ours(bed: Bed) {
@@ -219,10 +187,7 @@ async fn an_unreadable_key_of_ours_is_ours(bed: Bed) {
     bed.put("10.5.9.0-24", "{broken");
     let mut one = claim("one", 101);
     one.host.previous = Some(subnets("10.5.9.0-24"));
-    assert_eq!(
-        key(&acquire(&bed.manager(), &one).await.unwrap()),
-        "10.5.9.0-24"
-    );
+    assert_eq!(key(&acquire(&bed.manager(), &one).await.unwrap()), "10.5.9.0-24");
 }
 
 async fn dual_stack_grows_and_shrinks(bed: Bed) {
@@ -230,15 +195,9 @@ async fn dual_stack_grows_and_shrinks(bed: Bed) {
     let first = acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
     bed.configure(DUAL);
     let mut dual = claim("one", 101);
-    dual.public = Dual::Both(
-        Ipv4Addr::new(192, 168, 56, 101),
-        "fd00:56::101".parse().unwrap(),
-    );
+    dual.public = Dual::Both(Ipv4Addr::new(192, 168, 56, 101), "fd00:56::101".parse().unwrap());
     let grown = acquire(&bed.manager(), &dual).await.unwrap();
-    assert_eq!(
-        (grown.subnets.v4(), grown.subnets.v6().is_some()),
-        (first.subnets.v4(), true)
-    );
+    assert_eq!((grown.subnets.v4(), grown.subnets.v6().is_some()), (first.subnets.v4(), true));
     assert_eq!(bed.keys(), [key(&grown)]);
     bed.configure(CONFIG);
     let shrunk = acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
@@ -261,13 +220,7 @@ async fn v6_only_nodes_get_separate_subnets(bed: Bed) {
             .unwrap()
             .starts_with(r#"{"PublicIP":"0.0.0.0","PublicIPv6":"fd00:56::1","#)
     );
-    assert_eq!(
-        acquire(&bed.manager(), &node("one", 1))
-            .await
-            .unwrap()
-            .subnets,
-        one.subnets
-    );
+    assert_eq!(acquire(&bed.manager(), &node("one", 1)).await.unwrap().subnets, one.subnets);
 }
 
 async fn many_at_once(bed: Bed) {
@@ -276,10 +229,7 @@ async fn many_at_once(bed: Bed) {
         .map(|last| {
             let manager = bed.manager();
             tokio::spawn(async move {
-                acquire(&manager, &claim(&format!("n{last}"), last))
-                    .await
-                    .unwrap()
-                    .subnets
+                acquire(&manager, &claim(&format!("n{last}"), last)).await.unwrap().subnets
             })
         })
         .collect();
@@ -306,8 +256,7 @@ async fn restarts_go_on_with_the_same_lease(bed: Bed) {
     let short = text.split_whitespace().nth(1).unwrap().to_owned();
     let path = bed.path(&format!("subnets/{}", key(&lease)));
     let value = bed.get(&key(&lease)).unwrap();
-    bed.etcd()
-        .ctl(&["put", &format!("--lease={short}"), &path, &value]);
+    bed.etcd().ctl(&["put", &format!("--lease={short}"), &path, &value]);
     acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
     assert_ne!(format!("{:x}", bed.lease_of(&key(&lease))), short);
     assert_ne!(bed.lease_of(&key(&lease)), hangs_on);

@@ -12,10 +12,7 @@ pub(crate) enum Server {
 
 /// A running server, which ends when the test drops `Api`.
 pub(crate) enum Api {
-    Real(
-        Box<ApiServer>,
-        #[expect(dead_code, reason = "a drop removes the host")] Lab,
-    ),
+    Real(Box<ApiServer>, #[expect(dead_code, reason = "a drop removes the host")] Lab),
     Fake(FakeApi),
 }
 
@@ -28,10 +25,7 @@ impl Api {
         let uplink = Uplink::enp0s8(&lab.switch("lan").unwrap(), 99).unwrap();
         let uplink = uplink.gateway("192.168.56.254").unwrap();
         let host = lab.host("api", &[uplink]).unwrap();
-        Self::Real(
-            Box::new(ApiServer::start(&host, Families::V4).unwrap()),
-            lab,
-        )
+        Self::Real(Box::new(ApiServer::start(&host, Families::V4).unwrap()), lab)
     }
 
     /// Returns a client with the permissions of an administrator.

@@ -41,40 +41,14 @@ enum Choice {
     Kube(Server),
 }
 
-const ETCD: &[Need] = &[
-    Need::Keys,
-    Need::Choice,
-    Need::Expiry,
-    Need::Etcd,
-    Need::OwnEtcd,
-];
+const ETCD: &[Need] = &[Need::Keys, Need::Choice, Need::Expiry, Need::Etcd, Need::OwnEtcd];
 
 pub(crate) const KINDS: [Kind; 5] = [
-    Kind {
-        name: "kubernetes",
-        has: &[Need::Nodes],
-        store: Choice::Kube(Server::Real),
-    },
-    Kind {
-        name: "kubernetes_fake",
-        has: &[Need::Nodes],
-        store: Choice::Kube(Server::Fake),
-    },
-    Kind {
-        name: "directory",
-        has: &[Need::Keys, Need::Choice, Need::Files],
-        store: Choice::Dir,
-    },
-    Kind {
-        name: "etcd_3_4",
-        has: ETCD,
-        store: Choice::Etcd(Version::V3_4),
-    },
-    Kind {
-        name: "etcd_3_7",
-        has: ETCD,
-        store: Choice::Etcd(Version::V3_7),
-    },
+    Kind { name: "kubernetes", has: &[Need::Nodes], store: Choice::Kube(Server::Real) },
+    Kind { name: "kubernetes_fake", has: &[Need::Nodes], store: Choice::Kube(Server::Fake) },
+    Kind { name: "directory", has: &[Need::Keys, Need::Choice, Need::Files], store: Choice::Dir },
+    Kind { name: "etcd_3_4", has: ETCD, store: Choice::Etcd(Version::V3_4) },
+    Kind { name: "etcd_3_7", has: ETCD, store: Choice::Etcd(Version::V3_7) },
 ];
 
 /// Prefix of a case's keys, in an etcd that no other case uses.
@@ -128,10 +102,7 @@ fn shared(version: Version) -> Arc<EtcdServer> {
 impl Kind {
     /// Returns a store for the case with the given name.
     pub(crate) fn bed(&self, case: &str, needs: &[Need]) -> Bed {
-        let of = |store| Bed {
-            store,
-            prefix: String::new(),
-        };
+        let of = |store| Bed { store, prefix: String::new() };
         let version = match self.store {
             Choice::Dir => return of(Store::Dir(tempfile::tempdir().unwrap())),
             Choice::Kube(server) => {
@@ -142,15 +113,9 @@ impl Kind {
         if needs.contains(&Need::OwnEtcd) {
             let mut server = EtcdServer::new(version);
             server.start();
-            return Bed {
-                store: Store::Own(Box::new(server)),
-                prefix: PREFIX.to_owned(),
-            };
+            return Bed { store: Store::Own(Box::new(server)), prefix: PREFIX.to_owned() };
         }
-        Bed {
-            store: Store::Shared(shared(version)),
-            prefix: format!("/{case}"),
-        }
+        Bed { store: Store::Shared(shared(version)), prefix: format!("/{case}") }
     }
 }
 
@@ -289,9 +254,7 @@ impl Bed {
         match self.folder() {
             Some(folder) => std::fs::read_to_string(folder.join("subnets").join(key)).ok(),
             None => {
-                let text = self
-                    .etcd()
-                    .ctl(&["get", "--print-value-only", &self.key(key)]);
+                let text = self.etcd().ctl(&["get", "--print-value-only", &self.key(key)]);
                 let text = text.trim_end_matches('\n').to_owned();
                 (!text.is_empty()).then_some(text)
             }

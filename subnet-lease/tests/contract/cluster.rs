@@ -119,10 +119,7 @@ impl Cluster {
     }
 
     pub(crate) fn annotate(&self, name: &str, annotation: &str, value: Option<&str>) {
-        self.patch(
-            name,
-            &json!({ "metadata": { "annotations": { annotation: value } } }),
-        );
+        self.patch(name, &json!({ "metadata": { "annotations": { annotation: value } } }));
     }
 
     pub(crate) fn node(&self, name: &str) -> Value {
@@ -157,19 +154,10 @@ impl Cluster {
             node["metadata"]["annotations"][format!("{PREFIX}/kube-subnet-manager")] == "true"
         };
         let key = |node: &Value| {
-            wire::render_key(&Dual::V4(
-                node["spec"]["podCIDR"].as_str().unwrap().parse().unwrap(),
-            ))
+            wire::render_key(&Dual::V4(node["spec"]["podCIDR"].as_str().unwrap().parse().unwrap()))
         };
-        let nodes = list["items"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(of_case)
-            .filter(served);
-        nodes
-            .map(|node| (key(node), node["metadata"]["annotations"].clone()))
-            .collect()
+        let nodes = list["items"].as_array().unwrap().iter().filter(of_case).filter(served);
+        nodes.map(|node| (key(node), node["metadata"]["annotations"].clone())).collect()
     }
 
     pub(crate) fn keys(&self) -> Vec<String> {

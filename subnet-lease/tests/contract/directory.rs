@@ -31,10 +31,7 @@ async fn unavailable_directory_changes_no_lease(bed: Bed) {
             std::fs::create_dir(&root).unwrap();
             std::fs::write(root.join("config"), CONFIG).unwrap();
         }
-        eventually("it is told", || {
-            manager.counters().why_unavailable().is_some()
-        })
-        .await;
+        eventually("it is told", || manager.counters().why_unavailable().is_some()).await;
         if round == 0 {
             // This change is written once the directory is back.
             let mut changed = attrs(&one);
@@ -51,10 +48,7 @@ async fn unavailable_directory_changes_no_lease(bed: Bed) {
             .await;
         }
         assert_eq!(follower.len(), 1, "what is not seen is not gone");
-        assert!(
-            !root.join("subnets").exists(),
-            "written into what stands in its place"
-        );
+        assert!(!root.join("subnets").exists(), "written into what stands in its place");
         if round == 1 {
             std::fs::remove_dir_all(&root).unwrap();
         }

@@ -24,9 +24,7 @@ fn authority(name: &str) -> (String, rcgen::Issuer<'static, rcgen::KeyPair>) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    params
-        .distinguished_name
-        .push(rcgen::DnType::CommonName, name);
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
     let cert = params.self_signed(&key).unwrap();
     (cert.pem(), rcgen::Issuer::new(params, key))
 }
@@ -46,13 +44,7 @@ fn add_users(server: &EtcdServer) {
         &["user", "add", "root:rootpw"][..],
         &["user", "grant-role", "root", "root"],
         &["role", "add", "flannel"],
-        &[
-            "role",
-            "grant-permission",
-            "flannel",
-            "read",
-            &format!("{PREFIX}/config"),
-        ],
+        &["role", "grant-permission", "flannel", "read", &format!("{PREFIX}/config")],
         &[
             "role",
             "grant-permission",
@@ -120,10 +112,7 @@ async fn passwords(bed: Bed) {
             ])
             .unwrap_or_default()
     };
-    eventually("a new token was fetched", || {
-        get().contains("192.168.56.201")
-    })
-    .await;
+    eventually("a new token was fetched", || get().contains("192.168.56.201")).await;
 }
 
 /// The manager has a user before etcd requires authentication, and keeps the user when etcd no longer requires authentication.
@@ -145,14 +134,9 @@ async fn authentication_comes_and_goes(bed: Bed) {
     eventually("the list is in", || follower.len() == 1).await;
     let mut round = 0;
     let root = |args: &[&str]| {
-        let with: Vec<&str> = ["--user=root:rootpw"]
-            .into_iter()
-            .chain(args.iter().copied())
-            .collect();
-        server
-            .try_ctl(&with)
-            .or_else(|_| server.try_ctl(args))
-            .unwrap()
+        let with: Vec<&str> =
+            ["--user=root:rootpw"].into_iter().chain(args.iter().copied()).collect();
+        server.try_ctl(&with).or_else(|_| server.try_ctl(args)).unwrap()
     };
     let mut works = async |when: &str| {
         round += 1;
@@ -201,27 +185,17 @@ impl Pki {
             std::fs::write(folder.path().join(format!("{name}.pem")), pem).unwrap();
             Some(issuer)
         });
-        let stranger = Self {
-            folder,
-            issuer: issuers[1].take().unwrap(),
-        };
+        let stranger = Self { folder, issuer: issuers[1].take().unwrap() };
         stranger.sign("foreign", "127.0.0.1", 2999);
-        Self {
-            issuer: issuers[0].take().unwrap(),
-            ..stranger
-        }
+        Self { issuer: issuers[0].take().unwrap(), ..stranger }
     }
 
     fn sign(&self, name: &str, address: &str, until: i32) {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(vec![address.to_owned()]).unwrap();
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, name);
-        (params.not_before, params.not_after) = (
-            rcgen::date_time_ymd(2020, 1, 1),
-            rcgen::date_time_ymd(until, 2, 3),
-        );
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        (params.not_before, params.not_after) =
+            (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(until, 2, 3));
         std::fs::write(
             self.path(&format!("{name}.pem")),
             params.signed_by(&key, &self.issuer).unwrap().pem(),
@@ -306,34 +280,16 @@ const TLS_FAILURES: &[(Port, &str, Option<&str>, &[&str])] = &[
         Port::Expired,
         "ca.pem",
         None,
-        &[
-            "this node refuses",
-            "CN=old-server, issued by CN=ca",
-            "until 2021-02-03",
-        ],
+        &["this node refuses", "CN=old-server, issued by CN=ca", "until 2021-02-03"],
     ),
-    (
-        Port::OtherAddress,
-        "ca.pem",
-        None,
-        &["issued for", "10.9.9.9", "--etcd-endpoints"],
-    ),
+    (Port::OtherAddress, "ca.pem", None, &["issued for", "10.9.9.9", "--etcd-endpoints"]),
     (
         Port::OtherAuthority,
         "ca.pem",
         None,
-        &[
-            "issued by CN=stranger",
-            "ca.pem did not sign",
-            "--etcd-cafile",
-        ],
+        &["issued by CN=stranger", "ca.pem did not sign", "--etcd-cafile"],
     ),
-    (
-        Port::Mutual,
-        "ca.pem",
-        None,
-        &["requires", "--etcd-certfile"],
-    ),
+    (Port::Mutual, "ca.pem", None, &["requires", "--etcd-certfile"]),
     (
         Port::Mutual,
         "ca.pem",
@@ -347,18 +303,8 @@ const TLS_FAILURES: &[(Port, &str, Option<&str>, &[&str])] = &[
         &["foreign.pem", "issued by CN=stranger", "--trusted-ca-file"],
     ),
     (Port::Tls, "node.key", None, &["node.key", "--etcd-cafile"]),
-    (
-        Port::PlainAskedForTls,
-        "ca.pem",
-        None,
-        &["does not speak TLS", "http://"],
-    ),
-    (
-        Port::TlsAskedForPlain,
-        "ca.pem",
-        None,
-        &["speaks TLS", "https://", "--etcd-cafile"],
-    ),
+    (Port::PlainAskedForTls, "ca.pem", None, &["does not speak TLS", "http://"]),
+    (Port::TlsAskedForPlain, "ca.pem", None, &["speaks TLS", "https://", "--etcd-cafile"]),
     (Port::Mutual, "ca.pem", Some("node"), &["etcdctl put"]),
 ];
 
@@ -372,21 +318,11 @@ async fn assert_failure(manager: &EtcdManager, parts: &[&str]) {
         for part in parts {
             assert!(why.to_string().contains(part), "{part:?} is missing: {why}");
         }
-        assert_eq!(
-            logged.news(Some(&why)),
-            turn == 0,
-            "another reason at try {turn}: {why}"
-        );
+        assert_eq!(logged.news(Some(&why)), turn == 0, "another reason at try {turn}: {why}");
         assert!(
-            ![
-                "AlertDescription",
-                "BadCertificate",
-                "UnknownIssuer",
-                "Kind::",
-                "transport error"
-            ]
-            .iter()
-            .any(|debug| why.to_string().contains(debug)),
+            !["AlertDescription", "BadCertificate", "UnknownIssuer", "Kind::", "transport error"]
+                .iter()
+                .any(|debug| why.to_string().contains(debug)),
             "{why}"
         );
     }
@@ -423,12 +359,8 @@ async fn tls_refusal_names_the_side_and_the_reason(bed: Bed) {
             endpoints: vec![endpoint(port)],
             prefix: PREFIX.to_owned(),
             ca: Some(pki.path(ca)),
-            identity: identity.map(|name| {
-                (
-                    pki.path(&format!("{name}.pem")),
-                    pki.path(&format!("{name}.key")),
-                )
-            }),
+            identity: identity
+                .map(|name| (pki.path(&format!("{name}.pem")), pki.path(&format!("{name}.key")))),
             ..EtcdOptions::default()
         });
         assert_failure(&manager, parts).await;

@@ -37,19 +37,15 @@ async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
     options.endpoints.push(foreign.endpoint());
     let mut nodes = Vec::new();
     for last in [101, 102] {
-        let (manager, node): (Arc<dyn SubnetManager>, _) = (
-            Arc::new(EtcdManager::new(options.clone())),
-            claim(&format!("n{last}"), last),
-        );
+        let (manager, node): (Arc<dyn SubnetManager>, _) =
+            (Arc::new(EtcdManager::new(options.clone())), claim(&format!("n{last}"), last));
         let lease = acquire(&manager, &node).await.unwrap();
         let holding = hold(&manager, &node).await;
         let follower = Follower::of(manager.clone());
         nodes.push((manager, lease, holding, follower));
     }
-    eventually("both are seen by both", || {
-        nodes.iter().all(|(.., follower)| follower.len() == 2)
-    })
-    .await;
+    eventually("both are seen by both", || nodes.iter().all(|(.., follower)| follower.len() == 2))
+        .await;
     bed.own_etcd().kill();
     for (_, _, holding, _) in &nodes {
         let mut changed = holding.attrs.borrow().clone();
@@ -65,24 +61,15 @@ async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
     }
     // Far longer than the first attempts took. This covers the later attempts, which were the ones that counted as votes.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert!(
-        nodes
-            .iter()
-            .all(|(_, _, holding, follower)| follower.len() == 2
-                && follower.resets() == 1
-                && !holding.task.is_finished())
-    );
-    assert_eq!(
-        revision(&foreign),
-        untouched,
-        "something was written into the foreign cluster"
-    );
+    assert!(nodes.iter().all(|(_, _, holding, follower)| follower.len() == 2
+        && follower.resets() == 1
+        && !holding.task.is_finished()));
+    assert_eq!(revision(&foreign), untouched, "something was written into the foreign cluster");
     assert_eq!(foreign.ctl(&["lease", "list"]).trim(), "found 0 leases");
     bed.own_etcd().start();
     for (_, lease, ..) in &nodes {
         eventually("the right one is used again", || {
-            bed.get(&key(lease))
-                .is_some_and(|value| value.contains("192.168.56.201"))
+            bed.get(&key(lease)).is_some_and(|value| value.contains("192.168.56.201"))
         })
         .await;
     }
@@ -94,9 +81,7 @@ async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
 async fn a_cluster_set_up_anew_is_accepted(mut bed: Bed) {
     bed.configure(CONFIG);
     let mut options = bed.options();
-    options
-        .endpoints
-        .push(format!("http://localhost:{}", bed.etcd().port));
+    options.endpoints.push(format!("http://localhost:{}", bed.etcd().port));
     let (manager, one): (Arc<dyn SubnetManager>, _) =
         (Arc::new(EtcdManager::new(options)), claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
@@ -108,13 +93,8 @@ async fn a_cluster_set_up_anew_is_accepted(mut bed: Bed) {
     anew.start();
     anew.ctl(&["put", &format!("{PREFIX}/config"), CONFIG]);
     eventually("our key is there", || {
-        anew.ctl(&[
-            "get",
-            "--prefix",
-            "--keys-only",
-            &format!("{PREFIX}/subnets/"),
-        ])
-        .contains(&key(&lease))
+        anew.ctl(&["get", "--prefix", "--keys-only", &format!("{PREFIX}/subnets/")])
+            .contains(&key(&lease))
     })
     .await;
 }

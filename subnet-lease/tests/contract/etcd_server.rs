@@ -44,9 +44,8 @@ pub(crate) fn free_port() -> u16 {
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        let number = std::process::id()
-            .wrapping_mul(64)
-            .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let number =
+            std::process::id().wrapping_mul(64).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = u16::try_from(FIRST + number % COUNT).unwrap();
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
@@ -78,20 +77,12 @@ impl EtcdServer {
     }
 
     pub(crate) fn endpoint(&self) -> String {
-        format!(
-            "http{}://127.0.0.1:{}",
-            if self.tls { "s" } else { "" },
-            self.port
-        )
+        format!("http{}://127.0.0.1:{}", if self.tls { "s" } else { "" }, self.port)
     }
 
     pub(crate) fn start(&mut self) {
         let program = programs(self.version).join("etcd");
-        assert!(
-            program.exists(),
-            "{} is missing: run `make setup`",
-            program.display()
-        );
+        assert!(program.exists(), "{} is missing: run `make setup`", program.display());
         let peer = format!("http://127.0.0.1:{}", self.peer_port);
         let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
         let mut command = Command::new(&program);
@@ -111,10 +102,7 @@ impl EtcdServer {
             &format!("t={peer}"),
         ]);
         command.args(["--unsafe-no-fsync"]).args(&self.extra);
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.child = Some(command.spawn().unwrap());
         let begun = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
@@ -180,8 +168,7 @@ impl EtcdServer {
     }
 
     pub(crate) fn ctl(&self, args: &[&str]) -> String {
-        self.try_ctl(args)
-            .unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
+        self.try_ctl(args).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
 
     /// Saves a snapshot of the server's data for a later restore.
@@ -203,14 +190,7 @@ impl EtcdServer {
         let peer = format!("http://127.0.0.1:{}", self.peer_port);
         let status = Command::new(programs(self.version).join(tool))
             .env("ETCDCTL_API", "3")
-            .args([
-                "snapshot",
-                "restore",
-                snapshot.to_str().unwrap(),
-                "--name",
-                "t",
-                "--data-dir",
-            ])
+            .args(["snapshot", "restore", snapshot.to_str().unwrap(), "--name", "t", "--data-dir"])
             .arg(self.data())
             .args([
                 "--initial-cluster",

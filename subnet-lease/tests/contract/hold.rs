@@ -30,8 +30,7 @@ async fn a_connection_made_anew_goes_on(bed: Bed) {
             .send_modify(|attrs| attrs.public_ip = Some(Ipv4Addr::new(192, 168, 56, last)));
         let address = Ipv4Addr::new(192, 168, 56, last);
         eventually("the new address is stored", || {
-            bed.get(&key(&lease))
-                .is_some_and(|value| value.contains(&address.to_string()))
+            bed.get(&key(&lease)).is_some_and(|value| value.contains(&address.to_string()))
         })
         .await;
         eventually("it is told", || {
@@ -76,14 +75,8 @@ async fn a_taken_key_is_lost(bed: Bed) {
     let lease = acquire(&manager, &one).await.unwrap();
     let mut holding = hold(&manager, &one).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    bed.put(
-        &key(&lease),
-        r#"{"PublicIP":"192.168.56.222","PublicIPv6":null}"#,
-    );
-    let lost = tokio::time::timeout(DEADLINE, &mut holding.task)
-        .await
-        .unwrap()
-        .unwrap();
+    bed.put(&key(&lease), r#"{"PublicIP":"192.168.56.222","PublicIPv6":null}"#);
+    let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
     assert!(
         matches!(&lost, Lost::Taken(text) if text.to_string().contains("192.168.56.222")),
         "{lost}"
@@ -96,19 +89,13 @@ async fn a_taken_key_is_lost(bed: Bed) {
 
 async fn reservations_stay(bed: Bed) {
     bed.configure(CONFIG);
-    bed.put(
-        "10.5.9.0-24",
-        r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#,
-    );
+    bed.put("10.5.9.0-24", r#"{"PublicIP":"192.168.56.101","PublicIPv6":null}"#);
     let mut named = claim("one", 101);
     named.host.named = true;
     for _ in 0..2 {
         let manager = bed.manager();
         let lease = acquire(&manager, &named).await.unwrap();
-        assert_eq!(
-            (key(&lease).as_str(), lease.term),
-            ("10.5.9.0-24", Term::Reserved)
-        );
+        assert_eq!((key(&lease).as_str(), lease.term), ("10.5.9.0-24", Term::Reserved));
         assert_eq!(bed.lease_of("10.5.9.0-24"), 0);
         assert!(bed.get("10.5.9.0-24").unwrap().contains(r#""lease":"#));
     }
@@ -118,10 +105,7 @@ async fn reservations_stay(bed: Bed) {
     let _holding = hold(&manager, &named).await;
     let mut other = claim("two", 101);
     other.host.named = true;
-    assert!(matches!(
-        acquire(&bed.manager(), &other).await,
-        Err(Error::Refused(_))
-    ));
+    assert!(matches!(acquire(&bed.manager(), &other).await, Err(Error::Refused(_))));
 }
 
 async fn a_revoked_lease_comes_back(bed: Bed) {
@@ -131,8 +115,7 @@ async fn a_revoked_lease_comes_back(bed: Bed) {
     let _holding = hold(&manager, &one).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let revoked = bed.lease_of(&key(&lease));
-    bed.etcd()
-        .ctl(&["lease", "revoke", &format!("{revoked:x}")]);
+    bed.etcd().ctl(&["lease", "revoke", &format!("{revoked:x}")]);
     eventually("the key is back under another lease", || {
         bed.get(&key(&lease)).is_some() && bed.lease_of(&key(&lease)) != revoked
     })

@@ -66,12 +66,9 @@ pub(crate) async fn acquire(
 ) -> Result<Lease, Error> {
     let config = config(manager).await;
     let (state, _keep) = watch::channel(Held::default());
-    tokio::time::timeout(
-        DEADLINE,
-        manager.acquire(claim, &config, &attrs(claim), &state),
-    )
-    .await
-    .expect("no lease in time")
+    tokio::time::timeout(DEADLINE, manager.acquire(claim, &config, &attrs(claim), &state))
+        .await
+        .expect("no lease in time")
 }
 
 /// A lease that a node holds until the test drops `Holding`.
@@ -94,23 +91,9 @@ pub(crate) async fn hold(manager: &Arc<dyn SubnetManager>, claim: &Claim) -> Hol
     let (manager, claim) = (manager.clone(), claim.clone());
     let task = tokio::spawn(async move {
         let (_kernel, programmed) = watch::channel(true);
-        manager
-            .hold(
-                &claim,
-                &config,
-                NodeState {
-                    attrs: attrs_in,
-                    programmed,
-                },
-                state,
-            )
-            .await
+        manager.hold(&claim, &config, NodeState { attrs: attrs_in, programmed }, state).await
     });
-    Holding {
-        task,
-        attrs: attrs_out,
-        held,
-    }
+    Holding { task, attrs: attrs_out, held }
 }
 
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
@@ -147,12 +130,7 @@ impl Follower {
     }
 
     pub(crate) fn has(&self, key: &str) -> bool {
-        self.table
-            .lock()
-            .unwrap()
-            .0
-            .get(&wire::parse_key(key).unwrap())
-            .is_some()
+        self.table.lock().unwrap().0.get(&wire::parse_key(key).unwrap()).is_some()
     }
 
     pub(crate) fn public_ip(&self, key: &str) -> Option<Ipv4Addr> {

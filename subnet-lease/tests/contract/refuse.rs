@@ -20,14 +20,7 @@ async fn one_address_two_nodes_is_refused(bed: Bed) {
     let Err(Error::Refused(text)) = acquire(&other, &claim("two", 15)).await else {
         panic!("must be refused")
     };
-    for part in [
-        "192.168.56.15",
-        "one",
-        "id-one",
-        "two",
-        "--iface=enp0s8",
-        "10.0.2.15",
-    ] {
+    for part in ["192.168.56.15", "one", "id-one", "two", "--iface=enp0s8", "10.0.2.15"] {
         assert!(text.to_string().contains(part), "{part}: {text}");
     }
     assert!(matches!(
@@ -60,21 +53,14 @@ async fn address_without_a_host_is_taken_over(bed: Bed) {
     let (manager, one) = (bed.manager(), claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
     let mut reborn = claim("reborn", 101);
-    assert!(
-        acquire(&bed.manager(), &reborn).await.is_err(),
-        "it may be alive"
-    );
+    assert!(acquire(&bed.manager(), &reborn).await.is_err(), "it may be alive");
     reborn.host.alone_at_address = true;
     let second = bed.manager();
-    assert_eq!(
-        acquire(&second, &reborn).await.unwrap().subnets,
-        lease.subnets
-    );
+    assert_eq!(acquire(&second, &reborn).await.unwrap().subnets, lease.subnets);
     // The first holder runs after all.
     let _holding = hold(&manager, &one).await;
     eventually("the first holder has it back", || {
-        bed.get(&key(&lease))
-            .is_some_and(|value| value.contains("id-one"))
+        bed.get(&key(&lease)).is_some_and(|value| value.contains("id-one"))
     })
     .await;
     let third = acquire(&bed.manager(), &reborn).await.unwrap();

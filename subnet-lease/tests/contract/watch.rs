@@ -26,18 +26,13 @@ async fn the_watch_sees_leases_come_change_and_go(bed: Bed) {
     let follower = Follower::of(observer);
     let (manager, one) = (bed.node("one").await, claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
-    eventually("it comes", || {
-        follower.public_ip(&key(&lease)) == Some([192, 168, 56, 101].into())
-    })
-    .await;
+    eventually("it comes", || follower.public_ip(&key(&lease)) == Some([192, 168, 56, 101].into()))
+        .await;
     let moved = claim("one", 102);
     let again = acquire(
         &manager,
         &Claim {
-            host: HostEvidence {
-                previous: Some(lease.subnets),
-                ..moved.host.clone()
-            },
+            host: HostEvidence { previous: Some(lease.subnets), ..moved.host.clone() },
             ..moved
         },
     )
@@ -50,11 +45,7 @@ async fn the_watch_sees_leases_come_change_and_go(bed: Bed) {
     .await;
     bed.delete(&key(&lease));
     eventually("it goes", || !follower.has(&key(&lease))).await;
-    assert_eq!(
-        follower.resets(),
-        1,
-        "a list at the start, then changes alone"
-    );
+    assert_eq!(follower.resets(), 1, "a list at the start, then changes alone");
 }
 
 async fn hostile_keys_change_nothing(bed: Bed) {
@@ -63,48 +54,23 @@ async fn hostile_keys_change_nothing(bed: Bed) {
     let follower = Follower::of(bed.manager());
     eventually("the list is in", || follower.len() == 1).await;
     let good = bed.get(&key(&lease)).unwrap();
-    for bad in [
-        "{",
-        "null null",
-        "[]",
-        r#"{"PublicIP":7}"#,
-        r#"{"PublicIP":null}"#,
-        "\u{0}",
-    ] {
+    for bad in ["{", "null null", "[]", r#"{"PublicIP":7}"#, r#"{"PublicIP":null}"#, "\u{0}"] {
         bed.put(&key(&lease), bad);
     }
-    for (at, name) in [
-        "nonsense",
-        "10.5.3.0",
-        "10.5.3.1-24",
-        "10.5.3.0-24.bak",
-        "10.5.3.0-024",
-    ]
-    .iter()
-    .enumerate()
+    for (at, name) in ["nonsense", "10.5.3.0", "10.5.3.1-24", "10.5.3.0-24.bak", "10.5.3.0-024"]
+        .iter()
+        .enumerate()
     {
         bed.put(name, if at % 2 == 0 { "{" } else { &good });
     }
     if let Some(folder) = bed.folder() {
         // Opening a pipe for reading blocks until there is a writer.
         let pipe = folder.join("subnets/10.5.201.0-24");
-        assert!(
-            std::process::Command::new("mkfifo")
-                .arg(pipe)
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
     }
-    bed.put(
-        "10.5.200.0-24",
-        r#"{"PublicIP":"192.168.56.200","PublicIPv6":null}"#,
-    );
+    bed.put("10.5.200.0-24", r#"{"PublicIP":"192.168.56.200","PublicIPv6":null}"#);
     eventually("the watch goes on", || follower.has("10.5.200.0-24")).await;
-    assert!(
-        follower.has(&key(&lease)),
-        "an unreadable value is no removal"
-    );
+    assert!(follower.has(&key(&lease)), "an unreadable value is no removal");
     assert_eq!(follower.len(), 2);
     // A manager that starts now knows that the key exists, but not its value.
     let newcomer = bed.manager();
@@ -112,10 +78,7 @@ async fn hostile_keys_change_nothing(bed: Bed) {
         panic!("begins with a list")
     };
     // The pipe is also an existing key.
-    assert_eq!(
-        (leases.len(), unreadable.len()),
-        (1, if bed.folder().is_some() { 2 } else { 1 })
-    );
+    assert_eq!((leases.len(), unreadable.len()), (1, if bed.folder().is_some() { 2 } else { 1 }));
 }
 
 /// A key with bytes that are not UTF-8 is not a lease. Until the key is gone, the watch and the first list of a new
@@ -128,54 +91,31 @@ async fn keys_that_are_no_text_are_counted(bed: Bed) {
     let follower = Follower::of(manager.clone());
     eventually("the list is in", || follower.len() == 1).await;
     let known = |manager: &Arc<dyn SubnetManager>| {
-        manager
-            .counters()
-            .unreadable_keys()
-            .into_iter()
-            .map(|(key, _)| key)
-            .collect::<Vec<_>>()
+        manager.counters().unreadable_keys().into_iter().map(|(key, _)| key).collect::<Vec<_>>()
     };
     let odd = b"10.5.3.0-24\xff";
     bed.put_bytes(odd, true);
-    eventually("the watch tells of it", || {
-        known(&manager) == ["10.5.3.0-24\\xff"]
-    })
-    .await;
+    eventually("the watch tells of it", || known(&manager) == ["10.5.3.0-24\\xff"]).await;
     // A manager that starts now finds the key in the list. It does no harm that this is the newest key.
     let late = bed.manager();
     let later = Follower::of(late.clone());
-    eventually("the list tells of it", || {
-        known(&late) == ["10.5.3.0-24\\xff"]
-    })
-    .await;
+    eventually("the list tells of it", || known(&late) == ["10.5.3.0-24\\xff"]).await;
     bed.put_bytes(odd, false);
-    eventually("it is gone", || {
-        known(&manager).is_empty() && known(&late).is_empty()
-    })
-    .await;
+    eventually("it is gone", || known(&manager).is_empty() && known(&late).is_empty()).await;
     bed.put("10.5.201.0-24", value);
-    eventually("the watches go on", || {
-        follower.len() == 2 && later.len() == 2
-    })
-    .await;
+    eventually("the watches go on", || follower.len() == 2 && later.len() == 2).await;
     assert_eq!((follower.resets(), later.resets()), (1, 1));
 }
 
 async fn the_watch_survives_compaction_and_restarts(mut bed: Bed) {
     bed.configure(CONFIG);
-    bed.put(
-        "10.5.1.0-24",
-        r#"{"PublicIP":"192.168.56.1","PublicIPv6":null}"#,
-    );
+    bed.put("10.5.1.0-24", r#"{"PublicIP":"192.168.56.1","PublicIPv6":null}"#);
     let follower = Follower::of(bed.manager());
     eventually("the list is in", || follower.len() == 1).await;
     // After a mere restart, the watch resumes without a new list.
     bed.own_etcd().kill();
     bed.own_etcd().start();
-    bed.put(
-        "10.5.2.0-24",
-        r#"{"PublicIP":"192.168.56.2","PublicIPv6":null}"#,
-    );
+    bed.put("10.5.2.0-24", r#"{"PublicIP":"192.168.56.2","PublicIPv6":null}"#);
     eventually("it goes on", || follower.len() == 2).await;
     assert_eq!(follower.resets(), 1);
     // Compaction during the interruption.
@@ -186,10 +126,7 @@ async fn the_watch_survives_compaction_and_restarts(mut bed: Bed) {
         serde_json::from_str(&frozen.ctl(&["get", "x", "-w", "json"])).unwrap();
     let revision = json["header"]["revision"].as_i64().unwrap();
     frozen.ctl(&["compact", &revision.to_string()]);
-    bed.put(
-        "10.5.3.0-24",
-        r#"{"PublicIP":"192.168.56.3","PublicIPv6":null}"#,
-    );
+    bed.put("10.5.3.0-24", r#"{"PublicIP":"192.168.56.3","PublicIPv6":null}"#);
     bed.delete("10.5.1.0-24");
     eventually("it is correct", || {
         follower.has("10.5.3.0-24") && !follower.has("10.5.1.0-24") && follower.len() == 2
@@ -199,15 +136,9 @@ async fn the_watch_survives_compaction_and_restarts(mut bed: Bed) {
 
 async fn the_watch_notices_a_restored_store(mut bed: Bed) {
     bed.configure(CONFIG);
-    bed.put(
-        "10.5.1.0-24",
-        r#"{"PublicIP":"192.168.56.1","PublicIPv6":null}"#,
-    );
+    bed.put("10.5.1.0-24", r#"{"PublicIP":"192.168.56.1","PublicIPv6":null}"#);
     let snapshot = bed.etcd().snapshot();
-    bed.put(
-        "10.5.2.0-24",
-        r#"{"PublicIP":"192.168.56.2","PublicIPv6":null}"#,
-    );
+    bed.put("10.5.2.0-24", r#"{"PublicIP":"192.168.56.2","PublicIPv6":null}"#);
     let (manager, one) = (bed.manager(), claim("one", 101));
     let lease = acquire(&manager, &one).await.unwrap();
     let holding = hold(&manager, &one).await;
@@ -221,10 +152,7 @@ async fn the_watch_notices_a_restored_store(mut bed: Bed) {
             &format!(r#"{{"PublicIP":"192.168.56.{last}","PublicIPv6":null}}"#),
         );
     }
-    eventually("our own key is put back", || {
-        bed.get(&key(&lease)).is_some()
-    })
-    .await;
+    eventually("our own key is put back", || bed.get(&key(&lease)).is_some()).await;
     eventually("the world is the restored one", || {
         follower.has("10.5.7.0-24")
             && follower.has("10.5.1.0-24")
@@ -266,10 +194,7 @@ async fn pages_shrink_to_fit_large_values(bed: Bed) {
     for last in 1..=12 {
         bed.put(&format!("10.5.{last}.0-24"), &big);
     }
-    bed.put(
-        "10.5.100.0-24",
-        r#"{"PublicIP":"192.168.56.100","PublicIPv6":null}"#,
-    );
+    bed.put("10.5.100.0-24", r#"{"PublicIP":"192.168.56.100","PublicIPv6":null}"#);
     let follower = Follower::of(bed.manager());
     eventually("the one readable lease is seen", || follower.len() == 1).await;
     let manager = bed.manager();
@@ -281,11 +206,7 @@ async fn pages_shrink_to_fit_large_values(bed: Bed) {
         "several values do not come in one reply: {requests:?}"
     );
     let values = listing.entries.iter().map(|entry| entry.value.len());
-    assert_eq!(
-        values.max(),
-        Some((64 << 10) + 1),
-        "no more than shows that it is too long"
-    );
+    assert_eq!(values.max(), Some((64 << 10) + 1), "no more than shows that it is too long");
     let lease = acquire(&bed.manager(), &claim("one", 101)).await.unwrap();
     eventually("the watch goes on", || follower.has(&key(&lease))).await;
 }

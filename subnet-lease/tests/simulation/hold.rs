@@ -56,11 +56,7 @@ fn claim(instance: &str) -> Claim {
 }
 
 fn attrs(public: Ipv4Addr) -> LeaseAttrs {
-    LeaseAttrs {
-        public_ip: Some(public),
-        backend: "host-gw".into(),
-        ..LeaseAttrs::default()
-    }
+    LeaseAttrs { public_ip: Some(public), backend: "host-gw".into(), ..LeaseAttrs::default() }
 }
 
 /// Acquires a lease from the store.
@@ -79,25 +75,15 @@ fn acquired(store: &mut Store, instance: &str, now: Duration) -> Tenure {
 
 impl Bench {
     fn new() -> Self {
-        let mut store = Store {
-            revision: 1,
-            ..Store::default()
-        };
+        let mut store = Store { revision: 1, ..Store::default() };
         let now = Duration::from_secs(10);
         let tenure = acquired(&mut store, "first", now);
         let key = tenure.key.clone();
         let seen = store.events.len();
         let coroutine =
             Coroutine::new(move |io| hold(io, claim("first"), super::world::config(), tenure));
-        let mut bench = Self {
-            store,
-            coroutine,
-            key,
-            now,
-            seen,
-            log: Vec::new(),
-            fates: Vec::new(),
-        };
+        let mut bench =
+            Self { store, coroutine, key, now, seen, log: Vec::new(), fates: Vec::new() };
         bench.run(Duration::from_secs(1));
         bench
     }
@@ -106,12 +92,8 @@ impl Bench {
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..10_000 {
-            for event in self
-                .store
-                .events
-                .iter()
-                .skip(self.seen)
-                .filter(|event| event.key == self.key)
+            for event in
+                self.store.events.iter().skip(self.seen).filter(|event| event.key == self.key)
             {
                 self.coroutine.notify(event.notice.clone());
             }
@@ -160,14 +142,7 @@ impl Bench {
     /// Puts a value without an etcd lease, like `etcdctl put`.
     fn put(&mut self, value: &str) {
         self.store
-            .write(
-                &Write::Put {
-                    key: self.key.clone(),
-                    value: value.into(),
-                    lease: 0,
-                },
-                self.now,
-            )
+            .write(&Write::Put { key: self.key.clone(), value: value.into(), lease: 0 }, self.now)
             .unwrap();
     }
 
@@ -180,16 +155,11 @@ impl Bench {
     }
 
     fn public(&self) -> Option<Ipv4Addr> {
-        wire::parse_value(self.value().as_bytes())
-            .unwrap()
-            .public_ip
+        wire::parse_value(self.value().as_bytes()).unwrap().public_ip
     }
 
     fn warnings(&self, words: &str) -> usize {
-        self.log
-            .iter()
-            .filter(|line| line.warning && line.news.to_string().contains(words))
-            .count()
+        self.log.iter().filter(|line| line.warning && line.news.to_string().contains(words)).count()
     }
 }
 
@@ -207,9 +177,7 @@ fn new_address_is_published_at_once_although_answers_are_lost() {
             let new = Ipv4Addr::new(192, 168, 57, change);
             bench.fates.clone_from(&fates);
             let begun = bench.now;
-            bench
-                .coroutine
-                .notify(Notice::Publish(Box::new(attrs(new))));
+            bench.coroutine.notify(Notice::Publish(Box::new(attrs(new))));
             // Each lost reply costs its deadline, and hardly any further time.
             let lost = u32::try_from(fates.iter().filter(|fate| **fate != Fate::Answered).count())
                 .unwrap();
@@ -227,11 +195,7 @@ fn new_address_is_published_at_once_although_answers_are_lost() {
             assert_ne!(bench.lease(), 0);
         }
         assert_eq!(
-            bench
-                .log
-                .iter()
-                .filter(|line| line.news.to_string().contains("instead of"))
-                .count(),
+            bench.log.iter().filter(|line| line.news.to_string().contains("instead of")).count(),
             10,
             "{:?}",
             bench.log
@@ -244,9 +208,7 @@ fn new_address_is_published_at_once_although_answers_are_lost() {
 fn unpublished_address_is_reported() {
     let mut bench = Bench::new();
     bench.fates = vec![Fate::Lost; 4];
-    bench
-        .coroutine
-        .notify(Notice::Publish(Box::new(attrs(FOREIGN))));
+    bench.coroutine.notify(Notice::Publish(Box::new(attrs(FOREIGN))));
     let begun = bench.now;
     bench.run(Duration::from_millis(1));
     let unpublished = bench.coroutine.held().unpublished.unwrap();
@@ -260,11 +222,7 @@ fn unpublished_address_is_reported() {
     assert!(bench.coroutine.held().trouble.is_some());
     bench.run(Duration::from_secs(30));
     assert_eq!(
-        (
-            bench.coroutine.held().unpublished,
-            bench.coroutine.held().trouble,
-            bench.public()
-        ),
+        (bench.coroutine.held().unpublished, bench.coroutine.held().trouble, bench.public()),
         (None, None, Some(FOREIGN))
     );
 }
@@ -303,32 +261,18 @@ fn a_foreign_address_is_put_back_while_the_own_one_changes() {
     let (good, lease) = (bench.value(), bench.lease());
     let new = Ipv4Addr::new(192, 168, 57, 1);
     bench.fates = vec![Fate::Lost];
-    bench
-        .coroutine
-        .notify(Notice::Publish(Box::new(attrs(new))));
+    bench.coroutine.notify(Notice::Publish(Box::new(attrs(new))));
     bench.put(&good.replace("192.168.56.101", "192.168.56.222"));
     bench.run(Duration::from_secs(10));
-    assert_eq!(
-        (bench.public(), bench.lease()),
-        (Some(new), lease),
-        "{:?}",
-        bench.log
-    );
+    assert_eq!((bench.public(), bench.lease()), (Some(new), lease), "{:?}", bench.log);
     // The address published until now is also ours. If an operator copies such a value meanwhile, it is a reservation, and the new address is published.
     let mut bench = Bench::new();
     let good = bench.value();
     bench.fates = vec![Fate::Lost];
-    bench
-        .coroutine
-        .notify(Notice::Publish(Box::new(attrs(new))));
+    bench.coroutine.notify(Notice::Publish(Box::new(attrs(new))));
     bench.put(&good);
     bench.run(Duration::from_secs(10));
-    assert_eq!(
-        (bench.public(), bench.lease()),
-        (Some(new), 0),
-        "{:?}",
-        bench.log
-    );
+    assert_eq!((bench.public(), bench.lease()), (Some(new), 0), "{:?}", bench.log);
 }
 
 #[test]

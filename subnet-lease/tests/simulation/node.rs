@@ -167,12 +167,9 @@ impl Node {
                 if self.unseen(store) {
                     times.push(
                         self.stopped.max(self.cut).max(
-                            store
-                                .events
-                                .get(self.seen.1)
-                                .map_or(Duration::ZERO, |event| {
-                                    event.at + Duration::from_millis(40)
-                                }),
+                            store.events.get(self.seen.1).map_or(Duration::ZERO, |event| {
+                                event.at + Duration::from_millis(40)
+                            }),
                         ),
                     );
                 }

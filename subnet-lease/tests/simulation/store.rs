@@ -64,15 +64,10 @@ impl Store {
                 Answer::Granted(self.next_lease)
             }
             Request::LastSeen { lease, .. } => Answer::LastSeen(
-                self.leases
-                    .get(lease)
-                    .map(|refreshed| now.saturating_sub(*refreshed)),
+                self.leases.get(lease).map(|refreshed| now.saturating_sub(*refreshed)),
             ),
             Request::KeepAlive { lease, .. } => Answer::Alive(
-                self.leases
-                    .get_mut(lease)
-                    .map(|refreshed| *refreshed = now)
-                    .is_some(),
+                self.leases.get_mut(lease).map(|refreshed| *refreshed = now).is_some(),
             ),
             Request::Inherit { lease } => Answer::Alive(self.leases.contains_key(lease)),
             Request::Revoke { lease } => {
@@ -81,11 +76,7 @@ impl Store {
                 }
                 Answer::Revoked
             }
-            Request::Txn {
-                compare,
-                write,
-                key,
-            } => {
+            Request::Txn { compare, write, key } => {
                 let holds = self.ignores_compares && !write.is_empty()
                     || compare.iter().all(|compare| self.holds(compare));
                 if holds {
@@ -96,11 +87,7 @@ impl Store {
                 Answer::Txn {
                     done: holds,
                     revision: self.revision,
-                    present: if holds {
-                        None
-                    } else {
-                        self.keys.get(key).cloned()
-                    },
+                    present: if holds { None } else { self.keys.get(key).cloned() },
                 }
             }
         })
@@ -108,18 +95,15 @@ impl Store {
 
     fn holds(&self, compare: &Compare) -> bool {
         match compare {
-            Compare::Unchanged { key, modified } => self
-                .keys
-                .get(key)
-                .is_some_and(|entry| entry.modified == *modified),
-            Compare::Holds { key, value } => self
-                .keys
-                .get(key)
-                .is_some_and(|entry| *entry.value == *value.as_bytes()),
-            Compare::HangsOn { key, lease } => self
-                .keys
-                .get(key)
-                .is_some_and(|entry| entry.lease == *lease),
+            Compare::Unchanged { key, modified } => {
+                self.keys.get(key).is_some_and(|entry| entry.modified == *modified)
+            }
+            Compare::Holds { key, value } => {
+                self.keys.get(key).is_some_and(|entry| *entry.value == *value.as_bytes())
+            }
+            Compare::HangsOn { key, lease } => {
+                self.keys.get(key).is_some_and(|entry| entry.lease == *lease)
+            }
             Compare::NoneUnder(prefix) => !self.keys.keys().any(|key| key.starts_with(prefix)),
             Compare::NoneElseAt { .. } => true,
         }
@@ -133,10 +117,7 @@ impl Store {
                 }
                 self.revision += 1;
                 self.writes += 1;
-                let created = self
-                    .keys
-                    .get(key)
-                    .map_or(self.revision, |entry| entry.created);
+                let created = self.keys.get(key).map_or(self.revision, |entry| entry.created);
                 let entry = Entry {
                     key: key.clone(),
                     value: value.as_bytes().into(),
@@ -202,9 +183,7 @@ impl Store {
         let (writes, next_lease) = (self.writes, self.next_lease);
         let ignores_compares = self.ignores_compares;
         *self = old.clone();
-        self.leases
-            .values_mut()
-            .for_each(|refreshed| *refreshed = now);
+        self.leases.values_mut().for_each(|refreshed| *refreshed = now);
         self.events.clear();
         self.history = history;
         self.writes = writes;

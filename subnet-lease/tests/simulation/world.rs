@@ -75,11 +75,7 @@ impl World {
         let scenario = Scenario::ALL[rng.random_range(0..Scenario::ALL.len())];
         let count = rng.random_range(2..=6);
         // With a small pool, all nodes start at once.
-        let together = if scenario == Scenario::SmallPool {
-            20
-        } else {
-            3_000
-        };
+        let together = if scenario == Scenario::SmallPool { 20 } else { 3_000 };
         let mut nodes: Vec<Node> = (0..count)
             .map(|name| {
                 let twin = name < 2;
@@ -114,17 +110,10 @@ impl World {
             _ => config(),
         };
         let go_acts = rng.random_bool(0.15);
-        let calm = if rng.random_bool(0.3) {
-            600_000
-        } else {
-            120_000
-        };
+        let calm = if rng.random_bool(0.3) { 600_000 } else { 120_000 };
         Self {
             scenario,
-            store: Store {
-                revision: 1,
-                ..Store::default()
-            },
+            store: Store { revision: 1, ..Store::default() },
             nodes,
             rng,
             now: Duration::ZERO,
@@ -156,12 +145,8 @@ impl World {
             if steps > 400_000 {
                 return Err(format!("{steps} steps by {:?}: a busy loop", self.now));
             }
-            let next = self
-                .nodes
-                .iter()
-                .filter_map(|node| node.next(&self.store))
-                .min()
-                .unwrap_or(END);
+            let next =
+                self.nodes.iter().filter_map(|node| node.next(&self.store)).min().unwrap_or(END);
             let mut to = next.max(self.now + Duration::from_millis(1));
             if fault < FAULTS_UNTIL {
                 to = to.min(fault);
@@ -175,10 +160,7 @@ impl World {
                 fault = self.now + Duration::from_millis(self.rng.random_range(50..self.calm));
             }
             for at in 0..self.nodes.len() {
-                if self.nodes[at]
-                    .next(&self.store)
-                    .is_some_and(|next| next <= self.now)
-                {
+                if self.nodes[at].next(&self.store).is_some_and(|next| next <= self.now) {
                     let before = self.nodes[at].held();
                     self.nodes[at].alone = self.is_alone(at);
                     let line = self.nodes[at].act(
@@ -263,10 +245,7 @@ impl World {
                 self.nodes[at].stopped = now + span;
                 if self.rng.random_bool(0.5)
                     && let Some(lease) = self.nodes[at].held().and_then(|held| {
-                        self.store
-                            .keys
-                            .get(&wire::render_key(&held))
-                            .map(|entry| entry.lease)
+                        self.store.keys.get(&wire::render_key(&held)).map(|entry| entry.lease)
                     })
                 {
                     self.store.drop_lease(lease, now);
@@ -295,24 +274,13 @@ impl World {
 
     fn reserve_key(&mut self) -> Option<String> {
         let now = self.now;
-        let keys: Vec<String> = self
-            .store
-            .keys
-            .keys()
-            .filter(|key| wire::parse_key(key).is_some())
-            .cloned()
-            .collect();
+        let keys: Vec<String> =
+            self.store.keys.keys().filter(|key| wire::parse_key(key).is_some()).cloned().collect();
         let key = pick(&mut self.rng, &keys)?;
         let entry = self.store.keys.get(&key).cloned()?;
         let value = String::from_utf8_lossy(&entry.value).into_owned();
-        let _ = self.store.write(
-            &Write::Put {
-                key: key.clone(),
-                value: value.clone(),
-                lease: 0,
-            },
-            now,
-        );
+        let _ =
+            self.store.write(&Write::Put { key: key.clone(), value: value.clone(), lease: 0 }, now);
         if let Ok(attrs) = wire::parse_value(value.as_bytes())
             && let Some(address) = attrs.public_ip
         {
@@ -326,14 +294,8 @@ impl World {
     fn leave_backup_key(&mut self) -> String {
         let now = self.now;
         let key = format!("10.5.{}.0-24.bak", self.rng.random_range(1..16));
-        let _ = self.store.write(
-            &Write::Put {
-                key: key.clone(),
-                value: "x".into(),
-                lease: 0,
-            },
-            now,
-        );
+        let _ =
+            self.store.write(&Write::Put { key: key.clone(), value: "x".into(), lease: 0 }, now);
         format!("operator leaves {key}")
     }
 
@@ -403,17 +365,11 @@ impl World {
         }) {
             let undisturbed = long_ago(other.stopped) && long_ago(other.cut)
                 || (other.stopped.is_zero() && other.cut.is_zero());
-            let Some(held) = other
-                .held()
-                .filter(|held| undisturbed && held.overlaps(&gained))
+            let Some(held) = other.held().filter(|held| undisturbed && held.overlaps(&gained))
             else {
                 continue;
             };
-            if self
-                .touched
-                .get(&wire::render_key(&held))
-                .is_none_or(|at| long_ago(*at))
-            {
+            if self.touched.get(&wire::render_key(&held)).is_none_or(|at| long_ago(*at)) {
                 return Err(format!(
                     "at {:?} n{} takes {gained} from n{}, which is well",
                     self.now, node.name, other.name
@@ -460,11 +416,7 @@ impl World {
             self.scenario,
             Scenario::SharedAddress | Scenario::Clones | Scenario::ClonesWithOneAddress
         );
-        let pool = if self.scenario == Scenario::SmallPool {
-            4
-        } else {
-            15
-        };
+        let pool = if self.scenario == Scenario::SmallPool { 4 } else { 15 };
         for node in &self.nodes {
             let excused = (twins && node.name < 2)
                 || node.machine != node.address
@@ -479,10 +431,7 @@ impl World {
             if let (Process::Holding(..), Some(held)) = (&node.process, node.held()) {
                 let key = wire::render_key(&held);
                 let Some(entry) = self.store.keys.get(&key) else {
-                    return Err(format!(
-                        "n{} holds {key}, which is not in the store",
-                        node.name
-                    ));
+                    return Err(format!("n{} holds {key}, which is not in the store", node.name));
                 };
                 let attrs =
                     wire::parse_value(&entry.value).map_err(|why| format!("{key}: {why}"))?;
@@ -502,9 +451,7 @@ impl World {
         }
         let allowed = 12 + if twins { 40 } else { 0 };
         if late_writes > allowed {
-            return Err(format!(
-                "{late_writes} writes in the last 400 quiet seconds: a livelock"
-            ));
+            return Err(format!("{late_writes} writes in the last 400 quiet seconds: a livelock"));
         }
         for (key, address) in &self.reserved {
             match self.store.keys.get(key) {
@@ -512,9 +459,7 @@ impl World {
                 other => {
                     let value =
                         other.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
-                    return Err(format!(
-                        "the reservation {key} of {address} is lost: {value:?}"
-                    ));
+                    return Err(format!("the reservation {key} of {address} is lost: {value:?}"));
                 }
             }
         }
@@ -523,9 +468,5 @@ impl World {
 }
 
 fn pick(rng: &mut StdRng, keys: &[String]) -> Option<String> {
-    if keys.is_empty() {
-        None
-    } else {
-        Some(keys[rng.random_range(0..keys.len())].clone())
-    }
+    if keys.is_empty() { None } else { Some(keys[rng.random_range(0..keys.len())].clone()) }
 }

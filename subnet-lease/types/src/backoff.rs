@@ -30,9 +30,8 @@ mod tests {
     #[test]
     fn pauses_double_up_to_the_most() {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-        let pauses: Vec<u128> = (0..9)
-            .map(|failures| backoff.after(failures).as_millis())
-            .collect();
+        let pauses: Vec<u128> =
+            (0..9).map(|failures| backoff.after(failures).as_millis()).collect();
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         for failures in [31, 32, 64, u32::MAX] {
             assert_eq!(backoff.after(failures), Duration::from_secs(5));

@@ -57,11 +57,7 @@ impl<A, B> Dual<A, B> {
     /// Returns the families for which the `Dual` contains a value, IPv4 first.
     pub fn families(&self) -> impl Iterator<Item = Family> + use<A, B> {
         let has = Family::ALL.map(|family| self.has(family));
-        Family::ALL
-            .into_iter()
-            .zip(has)
-            .filter(|(_, has)| *has)
-            .map(|(family, _)| family)
+        Family::ALL.into_iter().zip(has).filter(|(_, has)| *has).map(|(family, _)| family)
     }
 
     /// Returns whether both `Dual`s contain values for the same families.
@@ -127,24 +123,17 @@ impl From<IpAddr> for Addresses {
 impl Subnets {
     /// Returns the subnets, IPv4 first.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> + use<> {
-        Family::ALL
-            .map(|family| self.of(family))
-            .into_iter()
-            .flatten()
+        Family::ALL.map(|family| self.of(family)).into_iter().flatten()
     }
 
     /// Returns the subnet of the given family.
     pub fn of(&self, family: Family) -> Option<IpNet> {
-        family.pick(
-            self.v4().copied().map(IpNet::V4),
-            self.v6().copied().map(IpNet::V6),
-        )
+        family.pick(self.v4().copied().map(IpNet::V4), self.v6().copied().map(IpNet::V6))
     }
 
     /// Returns whether a network lies inside one of the subnets.
     pub fn contains(&self, net: &IpNet) -> bool {
-        self.of(Family::from(net))
-            .is_some_and(|own| own.contains(net))
+        self.of(Family::from(net)).is_some_and(|own| own.contains(net))
     }
 
     /// Returns the network addresses of the subnets.
@@ -155,9 +144,7 @@ impl Subnets {
     /// Returns whether a subnet in `self` and a subnet in `other` have an address in common.
     pub fn overlaps(&self, other: &Subnets) -> bool {
         self.nets().any(|ours| {
-            other
-                .of(Family::from(ours))
-                .is_some_and(|theirs| nets_overlap(&ours, &theirs))
+            other.of(Family::from(ours)).is_some_and(|theirs| nets_overlap(&ours, &theirs))
         })
     }
 }
@@ -168,18 +155,12 @@ impl Addresses {
 
     /// Returns the addresses, IPv4 first.
     pub fn ips(&self) -> impl Iterator<Item = IpAddr> + use<> {
-        Family::ALL
-            .map(|family| self.of(family))
-            .into_iter()
-            .flatten()
+        Family::ALL.map(|family| self.of(family)).into_iter().flatten()
     }
 
     /// Returns the address of the given family.
     pub fn of(&self, family: Family) -> Option<IpAddr> {
-        family.pick(
-            self.v4().copied().map(IpAddr::V4),
-            self.v6().copied().map(IpAddr::V6),
-        )
+        family.pick(self.v4().copied().map(IpAddr::V4), self.v6().copied().map(IpAddr::V6))
     }
 }
 
@@ -236,10 +217,7 @@ mod tests {
     fn or_takes_only_what_is_missing() {
         let (v4, v6, both) = (Dual::V4(4), Dual::V6(6), Dual::Both(44, 66));
         assert_eq!((v4.or(v6), v6.or(v4)), (Dual::Both(4, 6), Dual::Both(4, 6)));
-        assert_eq!(
-            (v4.or(both), v6.or(both)),
-            (Dual::Both(4, 66), Dual::Both(44, 6))
-        );
+        assert_eq!((v4.or(both), v6.or(both)), (Dual::Both(4, 66), Dual::Both(44, 6)));
         assert_eq!((both.or(v4), both.or(Dual::Both(1, 2))), (both, both));
         assert_eq!(v4.or(Dual::V4(5)), v4);
     }
@@ -249,11 +227,7 @@ mod tests {
         let nets = Subnets::V4("10.6.0.0/16".parse().unwrap());
         let inside = |text: &str| nets.contains(&text.parse().unwrap());
         assert_eq!(
-            (
-                inside("10.6.1.0/24"),
-                inside("10.0.0.0/8"),
-                inside("fd00::/64")
-            ),
+            (inside("10.6.1.0/24"), inside("10.0.0.0/8"), inside("fd00::/64")),
             (true, false, false)
         );
     }

@@ -25,10 +25,7 @@ pub enum Encapsulation {
 impl Encapsulation {
     /// Creates an encapsulation in UDP with the same port for both families.
     pub const fn udp(port: u16) -> Self {
-        Encapsulation::Udp {
-            ports: Dual::Both(port, port),
-            outer: None,
-        }
+        Encapsulation::Udp { ports: Dual::Both(port, port), outer: None }
     }
 
     /// Returns whether the packets of pods travel without encapsulation.
@@ -66,9 +63,7 @@ impl Encapsulation {
         let Encapsulation::Udp { ports, .. } = self else {
             return None;
         };
-        family
-            .pick(ports.v4().or(ports.v6()), ports.v6().or(ports.v4()))
-            .copied()
+        family.pick(ports.v4().or(ports.v6()), ports.v6().or(ports.v4())).copied()
     }
 
     /// Returns the family of the outer packets, if one tunnel carries all families.
@@ -107,24 +102,12 @@ mod tests {
 
     #[test]
     fn ports_are_those_of_the_families() {
-        let both = Encapsulation::Udp {
-            ports: Dual::Both(51820, 51821),
-            outer: None,
-        };
+        let both = Encapsulation::Udp { ports: Dual::Both(51820, 51821), outer: None };
         assert_eq!((both.ports(), both.port()), ([51820, 51821].into(), None));
-        assert_eq!(
-            Family::ALL.map(|family| both.port_of(family)),
-            [Some(51820), Some(51821)]
-        );
+        assert_eq!(Family::ALL.map(|family| both.port_of(family)), [Some(51820), Some(51821)]);
         assert_eq!(both.of(Family::V6), Some(Encapsulation::udp(51821)));
-        assert_eq!(
-            both.each(Family::V6),
-            [51820, 51821].map(Encapsulation::udp)
-        );
-        let six = Encapsulation::Udp {
-            ports: Dual::V6(7),
-            outer: Some(Family::V6),
-        };
+        assert_eq!(both.each(Family::V6), [51820, 51821].map(Encapsulation::udp));
+        let six = Encapsulation::Udp { ports: Dual::V6(7), outer: Some(Family::V6) };
         assert_eq!(
             (six.port(), six.port_of(Family::V4), six.outer()),
             (Some(7), Some(7), Some(Family::V6))
@@ -139,10 +122,7 @@ mod tests {
             (ipip.ports(), ipip.of(Family::V4), ipip.outer()),
             ([].into(), Some(ipip), Some(Family::V4))
         );
-        assert_eq!(
-            (ipip.each(Family::V4), ipip.each(Family::V6)),
-            (vec![ipip], vec![])
-        );
+        assert_eq!((ipip.each(Family::V4), ipip.each(Family::V6)), (vec![ipip], vec![]));
         let protocols =
             [Encapsulation::None, Encapsulation::udp(7), ipip].map(|one| one.protocol());
         assert_eq!(protocols, [None, Some(17), Some(4)]);

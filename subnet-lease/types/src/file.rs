@@ -33,11 +33,7 @@ pub fn open(path: &Path, options: &mut OpenOptions, links: Links) -> io::Result<
             Some(libc::ENXIO) => Irregular::Other.into(),
             _ => error,
         })?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(Irregular::Other.into())
-    }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(Irregular::Other.into()) }
 }
 
 /// Reads a regular file of at most `limit` bytes.
@@ -46,9 +42,7 @@ pub fn open(path: &Path, options: &mut OpenOptions, links: Links) -> io::Result<
 /// Returns an error if [`open`] or the read of the file fails, or if the file is longer ([`Irregular::TooLong`]).
 pub fn read(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path, OpenOptions::new().read(true), links)?
-        .take(limit + 1)
-        .read_to_end(&mut bytes)?;
+    open(path, OpenOptions::new().read(true), links)?.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         return Err(Irregular::TooLong(limit).into());
     }
@@ -110,19 +104,10 @@ mod tests {
         std::fs::write(path("file"), "text").unwrap();
         std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
         std::os::unix::fs::symlink("/dev/zero", path("endless")).unwrap();
-        assert!(
-            std::process::Command::new("mkfifo")
-                .arg(path("pipe"))
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
         let error = |name: &str, links| {
             let error = read(&path(name), 4, links).unwrap_err();
-            error
-                .get_ref()
-                .and_then(|inner| inner.downcast_ref().copied())
-                .ok_or(error.kind())
+            error.get_ref().and_then(|inner| inner.downcast_ref().copied()).ok_or(error.kind())
         };
         for links in [Links::Followed, Links::Refused] {
             assert_eq!(read(&path("file"), 4, links).unwrap(), b"text");

@@ -79,9 +79,8 @@ mod tests {
             let before = histogram.snapshot();
             histogram.record(Duration::from_micros(us));
             let after = histogram.snapshot();
-            let changed: Vec<usize> = (0..=BOUNDS.len())
-                .filter(|at| before.counts[*at] != after.counts[*at])
-                .collect();
+            let changed: Vec<usize> =
+                (0..=BOUNDS.len()).filter(|at| before.counts[*at] != after.counts[*at]).collect();
             assert_eq!(changed, [bucket], "{us} µs");
             assert_eq!(after.sum - before.sum, Duration::from_micros(us));
             assert_eq!(after.count(), before.count() + 1);

@@ -36,10 +36,7 @@ pub struct Holder {
 impl Holder {
     /// Returns the name of the node. For a node without a name, the function returns the node's subnet.
     pub fn title(&self) -> String {
-        self.node
-            .clone()
-            .filter(|name| !name.is_empty())
-            .unwrap_or_else(|| self.subnet.to_string())
+        self.node.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| self.subnet.to_string())
     }
 }
 

@@ -35,63 +35,28 @@ pub fn is_printable(c: char) -> bool {
 
 /// Returns an untrusted value (a name, a key, a type) as safe text on one line of at most [`VALUE`] characters.
 pub fn value(text: &str) -> Cow<'_, str> {
-    cleaned(
-        text,
-        Allowed {
-            newlines: false,
-            styles: false,
-            limit: VALUE,
-        },
-    )
+    cleaned(text, Allowed { newlines: false, styles: false, limit: VALUE })
 }
 
 /// Returns a whole line as safe text of at most [`LINE`] characters.
 pub fn line(text: &str) -> Cow<'_, str> {
-    cleaned(
-        text,
-        Allowed {
-            newlines: false,
-            styles: false,
-            limit: LINE,
-        },
-    )
+    cleaned(text, Allowed { newlines: false, styles: false, limit: LINE })
 }
 
 /// Returns a whole line as safe text, and keeps the colours. The caller must have passed the untrusted parts of the line through [`value`].
 pub fn styled_line(text: &str) -> Cow<'_, str> {
-    cleaned(
-        text,
-        Allowed {
-            newlines: false,
-            styles: true,
-            limit: LINE,
-        },
-    )
+    cleaned(text, Allowed { newlines: false, styles: true, limit: LINE })
 }
 
 /// Returns multi-line text that this program wrote, in printable form. The function works like [`line()`],
 /// but keeps newlines and does not truncate the text.
 pub fn lines(text: &str) -> Cow<'_, str> {
-    cleaned(
-        text,
-        Allowed {
-            newlines: true,
-            styles: false,
-            limit: usize::MAX,
-        },
-    )
+    cleaned(text, Allowed { newlines: true, styles: false, limit: usize::MAX })
 }
 
 /// Returns multi-line text that this program wrote, in printable form. The function works like [`lines`], but keeps colours.
 pub fn styled_lines(text: &str) -> Cow<'_, str> {
-    cleaned(
-        text,
-        Allowed {
-            newlines: true,
-            styles: true,
-            limit: usize::MAX,
-        },
-    )
+    cleaned(text, Allowed { newlines: true, styles: true, limit: usize::MAX })
 }
 
 /// Escapes the unprintable characters in the strings of a JSON text, and keeps the values of the
@@ -120,10 +85,7 @@ pub fn bound(document: &mut Value) {
         Value::String(text) => {
             if let Some((place, _)) = text.char_indices().nth(LINE) {
                 let note = cut_note(text.len());
-                let end = text
-                    .char_indices()
-                    .nth(LINE - CUT)
-                    .map_or(place, |(end, _)| end);
+                let end = text.char_indices().nth(LINE - CUT).map_or(place, |(end, _)| end);
                 text.truncate(end);
                 text.push_str(&note);
             }
@@ -143,12 +105,8 @@ fn cleaned(text: &str, allowed: Allowed) -> Cow<'_, str> {
     if text.len() <= allowed.limit && text.chars().all(passes) {
         return Cow::Borrowed(text);
     }
-    let (mut out, mut shown, mut cut, mut styles) = (
-        String::with_capacity(text.len().min(allowed.limit) + CUT),
-        0,
-        None,
-        false,
-    );
+    let (mut out, mut shown, mut cut, mut styles) =
+        (String::with_capacity(text.len().min(allowed.limit) + CUT), 0, None, false);
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
         let style = if allowed.styles { style_at(rest) } else { None };
@@ -184,11 +142,8 @@ fn cleaned(text: &str, allowed: Allowed) -> Cow<'_, str> {
 /// Returns the length in bytes of an escape sequence that sets colour or weight (SGR), if the text begins with such a sequence.
 fn style_at(text: &str) -> Option<usize> {
     let inner = text.strip_prefix("\u{1b}[")?;
-    let length = inner
-        .bytes()
-        .take(16)
-        .take_while(|byte| byte.is_ascii_digit() || *byte == b';')
-        .count();
+    let length =
+        inner.bytes().take(16).take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
     (inner.as_bytes().get(length) == Some(&b'm')).then_some(2 + length + 1)
 }
 
@@ -231,10 +186,7 @@ mod tests {
     #[test]
     fn long_value_is_cut() {
         let long = value(&"n".repeat(70_000)).into_owned();
-        assert!(
-            long.chars().count() <= VALUE && long.ends_with("n… (70000 bytes)"),
-            "{long}"
-        );
+        assert!(long.chars().count() <= VALUE && long.ends_with("n… (70000 bytes)"), "{long}");
         let escapes = value(&"\u{1b}".repeat(100)).into_owned();
         assert!(
             escapes.chars().count() <= VALUE && escapes.ends_with(r"\u{1b}… (100 bytes)"),
@@ -246,12 +198,7 @@ mod tests {
         let mut document = serde_json::json!({ "a": ["x".repeat(LINE), "y".repeat(LINE + 1)] });
         bound(&mut document);
         assert_eq!(document["a"][0].as_str().unwrap().len(), LINE);
-        assert!(
-            document["a"][1]
-                .as_str()
-                .unwrap()
-                .ends_with("y… (8193 bytes)")
-        );
+        assert!(document["a"][1].as_str().unwrap().ends_with("y… (8193 bytes)"));
     }
 
     fn text() -> impl Strategy<Value = String> {

@@ -78,10 +78,7 @@ impl Problem {
 
     /// Returns the details of this problem and of the problems in `parts`.
     pub fn details(&self) -> impl Iterator<Item = &Detail> {
-        self.all()
-            .into_iter()
-            .map(|problem| &problem.detail)
-            .filter(|detail| !detail.is_none())
+        self.all().into_iter().map(|problem| &problem.detail).filter(|detail| !detail.is_none())
     }
 
     /// Returns whether this problem or a problem in `parts` has the given code.
@@ -283,11 +280,9 @@ mod tests {
 
         fn detail(&self) -> Detail {
             match self {
-                Failure::Taken(number) => Detail::PortTaken {
-                    number: *number,
-                    udp: true,
-                    purpose: PortPurpose::Tunnel,
-                },
+                Failure::Taken(number) => {
+                    Detail::PortTaken { number: *number, udp: true, purpose: PortPurpose::Tunnel }
+                }
                 Failure::Both(..) => Detail::None,
             }
         }

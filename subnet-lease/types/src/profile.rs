@@ -76,17 +76,12 @@ impl Profile {
         family: Family,
         encapsulation: Option<Encapsulation>,
     ) -> Option<&'static Device> {
-        let own = self
-            .devices
-            .iter()
-            .find(|device| device.family == Some(family));
+        let own = self.devices.iter().find(|device| device.family == Some(family));
         let shared = self.devices.iter().find(|device| device.family.is_none());
         match (own, shared) {
-            (Some(own), Some(shared)) => Some(if encapsulation?.outer().is_none() {
-                own
-            } else {
-                shared
-            }),
+            (Some(own), Some(shared)) => {
+                Some(if encapsulation?.outer().is_none() { own } else { shared })
+            }
             (own, shared) => own.or(shared),
         }
     }
@@ -95,12 +90,7 @@ impl Profile {
 impl Device {
     /// Creates a device with a fixed name that carries packets of all families.
     pub const fn shared(name: &'static str, kinds: &'static [&'static str]) -> Self {
-        Device {
-            name,
-            is_numbered: false,
-            kinds,
-            family: None,
-        }
+        Device { name, is_numbered: false, kinds, family: None }
     }
 
     /// Returns the name of the device; `None` if the name contains the VNI and the VNI is unknown.
@@ -114,30 +104,20 @@ impl Device {
 
     /// Returns whether the device can have the given name.
     pub(crate) fn is_named(&self, name: &str) -> bool {
-        if self.is_numbered {
-            self.vni_in(name).is_some()
-        } else {
-            self.name == name
-        }
+        if self.is_numbered { self.vni_in(name).is_some() } else { self.name == name }
     }
 
     /// Returns the VNI from a device name; `None` if the name cannot belong to this device.
     pub fn vni_in(&self, name: &str) -> Option<u32> {
         let number = name.strip_prefix(self.name).filter(|_| self.is_numbered)?;
-        number
-            .parse()
-            .ok()
-            .filter(|_| number.bytes().all(|byte| byte.is_ascii_digit()))
+        number.parse().ok().filter(|_| number.bytes().all(|byte| byte.is_ascii_digit()))
     }
 }
 
 impl Overhead {
     /// Creates an overhead with the same number of bytes for both families.
     pub const fn of_both(bytes: u32) -> Self {
-        Self {
-            v4: bytes,
-            v6: bytes,
-        }
+        Self { v4: bytes, v6: bytes }
     }
 
     /// Returns the overhead for outer packets of a family.
@@ -169,27 +149,14 @@ mod tests {
         encrypts: false,
         needs_links: false,
         shares_address: false,
-        keys: Keys {
-            port: None,
-            has_mtu: false,
-        },
+        keys: Keys { port: None, has_mtu: false },
     };
 
     #[test]
     fn device_is_found_by_its_name_alone() {
         let named = |name| TWO.device(name).map(|device| device.name);
-        assert_eq!(
-            (named("dev"), named("dev-v6.7")),
-            (Some("dev"), Some("dev-v6."))
-        );
-        for other in [
-            "dev-v6.",
-            "dev-v6.+7",
-            "dev-v6.7x",
-            "dev1",
-            "dev-v6.99999999999",
-            "",
-        ] {
+        assert_eq!((named("dev"), named("dev-v6.7")), (Some("dev"), Some("dev-v6.")));
+        for other in ["dev-v6.", "dev-v6.+7", "dev-v6.7x", "dev1", "dev-v6.99999999999", ""] {
             assert_eq!(named(other), None, "{other}");
         }
         assert_eq!(TWO.devices[1].named(Some(7)).as_deref(), Some("dev-v6.7"));
@@ -202,24 +169,14 @@ mod tests {
     #[test]
     fn family_has_a_device_of_its_own_unless_one_tunnel_serves_all() {
         let of = |family, outer| {
-            TWO.device_of(
-                family,
-                Some(Encapsulation::Udp {
-                    ports: Dual::Both(1, 2),
-                    outer,
-                }),
-            )
-            .map(|device| device.name)
+            TWO.device_of(family, Some(Encapsulation::Udp { ports: Dual::Both(1, 2), outer }))
+                .map(|device| device.name)
         };
         assert_eq!(
             (of(Family::V6, None), of(Family::V6, Some(Family::V4))),
             (Some("dev-v6."), Some("dev"))
         );
         assert_eq!(of(Family::V4, None), Some("dev"));
-        assert_eq!(
-            TWO.device_of(Family::V6, None),
-            None,
-            "no device without an encapsulation"
-        );
+        assert_eq!(TWO.device_of(Family::V6, None), None, "no device without an encapsulation");
     }
 }

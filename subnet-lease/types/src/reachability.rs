@@ -89,19 +89,13 @@ impl State {
 
     /// Returns the state's number on the wire.
     pub fn number(self) -> u8 {
-        let place = State::ALL
-            .iter()
-            .position(|state| *state == self)
-            .unwrap_or(0);
+        let place = State::ALL.iter().position(|state| *state == self).unwrap_or(0);
         u8::try_from(place).unwrap_or(0)
     }
 
     /// Returns the state for a number on the wire. Unknown numbers belong to states of later versions and yield [`State::Unknown`].
     pub fn of_number(number: u8) -> State {
-        State::ALL
-            .get(usize::from(number))
-            .copied()
-            .unwrap_or(State::Unknown)
+        State::ALL.get(usize::from(number)).copied().unwrap_or(State::Unknown)
     }
 }
 
@@ -123,28 +117,19 @@ pub struct Verdict {
 impl Verdict {
     /// Creates a verdict from replies to probes.
     pub const fn of(state: State) -> Self {
-        Self {
-            state,
-            ping_only: false,
-        }
+        Self { state, ping_only: false }
     }
 
     /// Creates a verdict from replies to ping.
     pub const fn by_ping(state: State) -> Self {
-        Self {
-            state,
-            ping_only: true,
-        }
+        Self { state, ping_only: true }
     }
 
     /// Returns the verdict with the state `well` instead of `slow` or `loses-some`, which depend on statistics.
     #[must_use]
     pub const fn ungraded(self) -> Self {
         match self.state {
-            State::Slow | State::LosesSome => Self {
-                state: State::Well,
-                ..self
-            },
+            State::Slow | State::LosesSome => Self { state: State::Well, ..self },
             _ => self,
         }
     }
@@ -172,11 +157,8 @@ mod tests {
 
     #[test]
     fn packets_pass_where_not_all_are_lost() {
-        let pass: Vec<&str> = State::ALL
-            .iter()
-            .filter(|state| state.passes())
-            .map(|state| state.name())
-            .collect();
+        let pass: Vec<&str> =
+            State::ALL.iter().filter(|state| state.passes()).map(|state| state.name()).collect();
         assert_eq!(pass, ["well", "slow", "loses-some", "small-mtu"]);
     }
 }

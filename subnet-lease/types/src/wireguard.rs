@@ -55,11 +55,8 @@ const fn point(first: u8, between: u8, last: u8) -> [u8; KEY] {
 
 /// Decodes 32 bytes as Go's `base64.StdEncoding` does, which skips line breaks.
 fn decode(text: &str) -> Option<Zeroizing<[u8; KEY]>> {
-    let joined: Zeroizing<Vec<u8>> = Zeroizing::new(
-        text.bytes()
-            .filter(|byte| !matches!(byte, b'\r' | b'\n'))
-            .collect(),
-    );
+    let joined: Zeroizing<Vec<u8>> =
+        Zeroizing::new(text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect());
     // 32 bytes are encoded as 44 characters.
     let bytes = Zeroizing::new(AS_GO.decode(joined.get(..joined.len().min(64))?).ok()?);
     Some(Zeroizing::new(bytes.as_slice().try_into().ok()?))
@@ -195,15 +192,9 @@ mod tests {
         let secret = StaticSecret::from([7; KEY]);
         let is_safe = |point: [u8; KEY]| secret.diffie_hellman(&point.into()).was_contributory();
         for mut point in SMALL_ORDER {
-            assert!(
-                !PublicKey(point).is_usable() && !is_safe(point),
-                "{point:x?}"
-            );
+            assert!(!PublicKey(point).is_usable() && !is_safe(point), "{point:x?}");
             point[KEY - 1] |= 0x80;
-            assert!(
-                !PublicKey(point).is_usable() && !is_safe(point),
-                "{point:x?}"
-            );
+            assert!(!PublicKey(point).is_usable() && !is_safe(point), "{point:x?}");
             point[5] ^= 1;
             assert!(PublicKey(point).is_usable() && is_safe(point), "{point:x?}");
         }
@@ -214,10 +205,7 @@ mod tests {
     fn secrets_are_shown_nowhere() {
         let secret = Secret::generate().unwrap();
         let shown = format!("{secret:?} {:?}", Some(secret.clone()));
-        assert!(
-            shown.contains("(hidden)") && !shown.contains(&*secret.text()),
-            "{shown}"
-        );
+        assert!(shown.contains("(hidden)") && !shown.contains(&*secret.text()), "{shown}");
         assert_eq!(Secret::parse(&secret.text()), Some(secret));
         // A key generated without clamping, by a tool other than WireGuard's, has the same public key.
         let loose = Secret::new([0xff; KEY]);

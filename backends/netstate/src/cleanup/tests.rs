@@ -11,23 +11,13 @@ fn link(name: &str, kind: &str) -> (LinkName, LinkSpec) {
     };
     (
         LinkName::parse(name).unwrap(),
-        LinkSpec {
-            kind,
-            mac: None,
-            mtu: 1450,
-            up: true,
-            accept_ra: None,
-            checksum_offload: None,
-        },
+        LinkSpec { kind, mac: None, mtu: 1450, up: true, accept_ra: None, checksum_offload: None },
     )
 }
 
 fn route(net: &str, via: Option<&str>, dev: &str, protocol: u8) -> (IpNet, u32, RouteSpec) {
-    let kind = if via.is_none() && dev.is_empty() {
-        RouteKind::Blackhole
-    } else {
-        RouteKind::Unicast
-    };
+    let kind =
+        if via.is_none() && dev.is_empty() { RouteKind::Blackhole } else { RouteKind::Unicast };
     let dev = LinkName::parse(dev).unwrap_or_default();
     (
         net.parse().unwrap(),
@@ -56,28 +46,15 @@ fn evidence() -> Evidence {
             length: 64,
         },
     ];
-    Evidence {
-        networks,
-        protocol: 241,
-        bridge: false,
-        others: OtherDaemons::default(),
-    }
+    Evidence { networks, protocol: 241, bridge: false, others: OtherDaemons::default() }
 }
 
 fn removed(inventory: &Inventory, evidence: &Evidence) -> Vec<String> {
-    decide(inventory, evidence)
-        .remove
-        .into_iter()
-        .map(|(_, what)| what)
-        .collect()
+    decide(inventory, evidence).remove.into_iter().map(|(_, what)| what).collect()
 }
 
 fn kept(inventory: &Inventory, evidence: &Evidence) -> Vec<String> {
-    decide(inventory, evidence)
-        .keep
-        .into_iter()
-        .map(|kept| kept.command)
-        .collect()
+    decide(inventory, evidence).keep.into_iter().map(|kept| kept.command).collect()
 }
 
 #[test]
@@ -107,16 +84,11 @@ fn devices_are_removed_by_name_and_kind() {
         ("wg0", "wireguard"),
         ("docker0", "bridge"),
     ];
-    for (list, gone, keeps) in [
-        (&ours[..], true, false),
-        (&doubtful, false, true),
-        (&others, false, false),
-    ] {
+    for (list, gone, keeps) in
+        [(&ours[..], true, false), (&doubtful, false, true), (&others, false, false)]
+    {
         for (name, kind) in list {
-            let inventory = Inventory {
-                links: vec![link(name, kind)],
-                routes: Vec::new(),
-            };
+            let inventory = Inventory { links: vec![link(name, kind)], routes: Vec::new() };
             assert_eq!(
                 (
                     !removed(&inventory, &evidence()).is_empty(),
@@ -131,29 +103,17 @@ fn devices_are_removed_by_name_and_kind() {
 
 #[test]
 fn the_bridge_is_removed_only_on_request() {
-    let inventory = Inventory {
-        links: vec![link("cni0", "bridge")],
-        routes: Vec::new(),
-    };
+    let inventory = Inventory { links: vec![link("cni0", "bridge")], routes: Vec::new() };
     assert_eq!(
-        (
-            removed(&inventory, &evidence()).len(),
-            kept(&inventory, &evidence())
-        ),
+        (removed(&inventory, &evidence()).len(), kept(&inventory, &evidence())),
         (0, vec!["ip link delete cni0".to_owned()])
     );
-    let asked = Evidence {
-        bridge: true,
-        ..evidence()
-    };
+    let asked = Evidence { bridge: true, ..evidence() };
     assert_eq!(
         (removed(&inventory, &asked), kept(&inventory, &asked).len()),
         (vec!["device cni0 (bridge)".to_owned()], 0)
     );
-    let other = Inventory {
-        links: vec![link("cni0", "device")],
-        routes: Vec::new(),
-    };
+    let other = Inventory { links: vec![link("cni0", "device")], routes: Vec::new() };
     assert!(removed(&other, &asked).is_empty());
 }
 
@@ -185,10 +145,8 @@ fn routes_are_removed_by_protocol_or_clear_evidence() {
         route("0.0.0.0/0", Some("192.168.56.1"), "eth0", 3),
         route("10.244.1.0/24", None, "cni0", 2),
     ];
-    let inventory = Inventory {
-        links: vec![link("flannel.1", "tun"), link("eth0", "veth")],
-        routes,
-    };
+    let inventory =
+        Inventory { links: vec![link("flannel.1", "tun"), link("eth0", "veth")], routes };
     assert_eq!(
         removed(&inventory, &evidence()),
         [
@@ -212,15 +170,6 @@ fn routes_are_removed_by_protocol_or_clear_evidence() {
         ]
     );
     // Without evidence, only the protocol number and the devices identify flannel's objects.
-    let nothing = Evidence {
-        networks: Vec::new(),
-        ..evidence()
-    };
-    assert_eq!(
-        (
-            removed(&inventory, &nothing).len(),
-            kept(&inventory, &nothing).len()
-        ),
-        (4, 5)
-    );
+    let nothing = Evidence { networks: Vec::new(), ..evidence() };
+    assert_eq!((removed(&inventory, &nothing).len(), kept(&inventory, &nothing).len()), (4, 5));
 }

@@ -41,10 +41,7 @@ fn state(device: Option<Device>, peers: &Peers) -> KernelState {
     if let Some((vni, own, mtu)) = device {
         let spec = link(LinkKind::Vxlan(vxlan(vni)), Some(mac(100 + own)), mtu);
         state.set(Key::Link(dev), Value::Link(Box::new(spec)));
-        state.set(
-            Key::Address(dev, "10.244.0.0/32".parse().unwrap()),
-            Value::Address,
-        );
+        state.set(Key::Address(dev, "10.244.0.0/32".parse().unwrap()), Value::Address);
     }
     for (peer, (hardware, ip, direct)) in peers {
         let net = subnet(*peer);
@@ -58,10 +55,7 @@ fn state(device: Option<Device>, peers: &Peers) -> KernelState {
         }
         if !*direct {
             let destination = Value::Fdb(public(*ip));
-            if *state
-                .0
-                .entry(Key::Fdb(dev, mac(*hardware)))
-                .or_insert(destination.clone())
+            if *state.0.entry(Key::Fdb(dev, mac(*hardware))).or_insert(destination.clone())
                 != destination
             {
                 continue;
@@ -95,52 +89,26 @@ fn peers() -> impl Strategy<Value = Peers> {
 }
 
 fn device() -> impl Strategy<Value = Option<Device>> {
-    proptest::option::weighted(
-        0.9,
-        (1u32..3, 0u8..2, prop_oneof![Just(1450u32), Just(1400)]),
-    )
+    proptest::option::weighted(0.9, (1u32..3, 0u8..2, prop_oneof![Just(1450u32), Just(1400)]))
 }
 
 /// Removes some objects of a kernel state, as `ip route flush` or `ip neigh flush` would.
 fn damaged(mut state: KernelState, dropped: &[bool]) -> KernelState {
     let mut dropped = dropped.iter().chain(std::iter::repeat(&false));
-    state
-        .0
-        .retain(|key, _| matches!(key, Key::Link(_)) || !dropped.next().unwrap());
+    state.0.retain(|key, _| matches!(key, Key::Link(_)) || !dropped.next().unwrap());
     state
 }
 
 fn vxlan(vni: u32) -> VxlanSpec {
-    VxlanSpec {
-        vni,
-        port: 8472,
-        local: Some(public(1)),
-        lower: 2,
-        learning: false,
-        gbp: false,
-    }
+    VxlanSpec { vni, port: 8472, local: Some(public(1)), lower: 2, learning: false, gbp: false }
 }
 
 fn link(kind: LinkKind, mac: Option<Mac>, mtu: u32) -> LinkSpec {
-    LinkSpec {
-        kind,
-        mac,
-        mtu,
-        up: true,
-        accept_ra: mac.map(|_| false),
-        checksum_offload: None,
-    }
+    LinkSpec { kind, mac, mtu, up: true, accept_ra: mac.map(|_| false), checksum_offload: None }
 }
 
 fn route(via: Option<IpAddr>, dev: LinkName, onlink: bool) -> Value {
-    Value::Route(RouteSpec {
-        via,
-        dev,
-        onlink,
-        kind: RouteKind::Unicast,
-        scope: 0,
-        protocol: 241,
-    })
+    Value::Route(RouteSpec { via, dev, onlink, kind: RouteKind::Unicast, scope: 0, protocol: 241 })
 }
 
 /// Returns the operations as text.
@@ -235,10 +203,7 @@ fn an_ipv6_route_that_moves_to_the_tunnel_is_deleted_first() {
 
 #[test]
 fn a_foreign_link_is_refused_and_left_untouched() {
-    let want = state(
-        Some((1, 0, 1450)),
-        &Peers::from([(1, (5, 2, false)), (2, (6, 3, true))]),
-    );
+    let want = state(Some((1, 0, 1450)), &Peers::from([(1, (5, 2, false)), (2, (6, 3, true))]));
     let mut have = KernelState::default();
     let spec = link(LinkKind::Other("bridge".into()), None, 1500);
     have.set(Key::Link(name(1)), Value::Link(Box::new(spec)));
@@ -250,11 +215,7 @@ fn a_foreign_link_is_refused_and_left_untouched() {
     assert!(diff(&KernelState::default(), &have).is_empty());
     have.set(
         Key::Link(name(1)),
-        Value::Link(Box::new(link(
-            LinkKind::Tun(TunSpec { held: false }),
-            None,
-            1500,
-        ))),
+        Value::Link(Box::new(link(LinkKind::Tun(TunSpec { held: false }), None, 1500))),
     );
     assert_eq!(diff(&KernelState::default(), &have).len(), 1);
 }
@@ -284,18 +245,10 @@ fn fixed_properties_rebuild_and_others_change_in_place() {
 fn tunnels(own: u8, peers: &BTreeMap<u8, (u8, u8)>) -> KernelState {
     let mut state = KernelState::default();
     let dev = LinkName::parse("flannel-wg").unwrap();
-    let kind = LinkKind::Wireguard(WireguardSpec {
-        key: Some(Secret::new([own; 32])),
-        port: 51820,
-    });
-    state.set(
-        Key::Link(dev),
-        Value::Link(Box::new(link(kind, None, 1420))),
-    );
-    state.set(
-        Key::Route("10.244.0.0/16".parse().unwrap(), 0),
-        route(None, dev, false),
-    );
+    let kind =
+        LinkKind::Wireguard(WireguardSpec { key: Some(Secret::new([own; 32])), port: 51820 });
+    state.set(Key::Link(dev), Value::Link(Box::new(link(kind, None, 1420))));
+    state.set(Key::Route("10.244.0.0/16".parse().unwrap(), 0), route(None, dev, false));
     for (peer, (key, endpoint)) in peers {
         let key = PublicKey([*key; 32]);
         let value = WireguardPeer {
@@ -323,10 +276,7 @@ fn sealed_for(state: &KernelState, peer: u8) -> Option<PublicKey> {
     let Some(Value::AllowedIp(key)) = state.0.get(&Key::AllowedIp(dev, subnet(peer))) else {
         return None;
     };
-    state
-        .0
-        .contains_key(&Key::WireguardPeer(dev, *key))
-        .then_some(*key)
+    state.0.contains_key(&Key::WireguardPeer(dev, *key)).then_some(*key)
 }
 
 proptest! {

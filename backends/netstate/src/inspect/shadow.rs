@@ -39,9 +39,7 @@ impl<'a> Shadows<'a> {
             };
             Some((holder, *net, *metric, is_there(key, value)))
         });
-        Self {
-            peers: peers.collect(),
-        }
+        Self { peers: peers.collect() }
     }
 
     /// Returns the peers for which a foreign route diverts this node's traffic.
@@ -49,15 +47,12 @@ impl<'a> Shadows<'a> {
         let Key::Route(net, metric) = &seen.key else {
             return Vec::new();
         };
-        let cut = self
-            .peers
-            .iter()
-            .filter(|(holder, ours, our_metric, in_place)| {
-                let overlaps = net.contains(&holder.subnet) || holder.subnet.contains(net);
-                let better = net.prefix_len() > ours.prefix_len()
-                    || net == ours && (metric < our_metric || metric == our_metric && !in_place);
-                overlaps && better
-            });
+        let cut = self.peers.iter().filter(|(holder, ours, our_metric, in_place)| {
+            let overlaps = net.contains(&holder.subnet) || holder.subnet.contains(net);
+            let better = net.prefix_len() > ours.prefix_len()
+                || net == ours && (metric < our_metric || metric == our_metric && !in_place);
+            overlaps && better
+        });
         let mut named: Vec<String> = cut.map(|(holder, ..)| title(holder)).collect();
         if named.len() > NAMED {
             let more = named.len() - NAMED;

@@ -51,11 +51,7 @@ fn tunnel(vni: u32) -> LinkSpec {
 }
 
 fn route(via: &str, dev: &str, protocol: u8) -> Value {
-    let dev = if dev.is_empty() {
-        LinkName::default()
-    } else {
-        device(dev)
-    };
+    let dev = if dev.is_empty() { LinkName::default() } else { device(dev) };
     Value::Route(RouteSpec {
         via: via.parse().ok(),
         dev,
@@ -77,14 +73,8 @@ fn healthy() -> Sighting {
         let gateway = format!("10.244.{number}.0");
         let subnet = net(&format!("{gateway}/24"));
         let objects = [
-            (
-                Key::Fdb(name, mac(number)),
-                Value::Fdb(format!("192.0.2.{number}").parse().unwrap()),
-            ),
-            (
-                Key::Neighbor(name, subnet.addr()),
-                Value::Neighbor(mac(number)),
-            ),
+            (Key::Fdb(name, mac(number)), Value::Fdb(format!("192.0.2.{number}").parse().unwrap())),
+            (Key::Neighbor(name, subnet.addr()), Value::Neighbor(mac(number))),
             (Key::Route(subnet, 0), route(&gateway, "flannel.1", 241)),
         ];
         for (key, value) in objects {
@@ -108,14 +98,7 @@ fn healthy() -> Sighting {
         owners,
     };
     sighting.survey.links = vec![
-        (
-            2,
-            device("eth1"),
-            LinkSpec {
-                kind: LinkKind::Other("device".to_owned()),
-                ..tunnel(1)
-            },
-        ),
+        (2, device("eth1"), LinkSpec { kind: LinkKind::Other("device".to_owned()), ..tunnel(1) }),
         (3, name, tunnel(1)),
     ];
     sighting.survey.objects = surveyed(&sighting.have);
@@ -128,9 +111,7 @@ fn surveyed(have: &KernelState) -> Vec<Seen> {
         .0
         .iter()
         .filter(|(key, _)| matches!(key, Key::Fdb(..) | Key::Neighbor(..) | Key::Route(..)));
-    on_devices
-        .map(|(key, value)| seen(*key, value.clone(), Origin::Set))
-        .collect()
+    on_devices.map(|(key, value)| seen(*key, value.clone(), Origin::Set)).collect()
 }
 
 fn seen(key: Key, value: Value, origin: Origin) -> Seen {
@@ -151,18 +132,11 @@ impl Sighting {
     /// Adds a foreign route over eth1.
     fn meets(&mut self, to: &str, metric: u32, protocol: u8) {
         let route = route("192.0.2.250", "eth1", protocol);
-        self.survey
-            .objects
-            .push(seen(Key::Route(net(to), metric), route, Origin::Set));
+        self.survey.objects.push(seen(Key::Route(net(to), metric), route, Origin::Set));
     }
 
     fn fails(&mut self, verb: &'static str, key: Key, kind: FailureKind, why: Failure) {
-        self.errors = vec![OpError {
-            verb,
-            key,
-            kind,
-            why,
-        }];
+        self.errors = vec![OpError { verb, key, kind, why }];
     }
 }
 
@@ -182,27 +156,18 @@ fn wrong(inspection: &Inspection) -> Vec<(&str, ObjectState, Option<&str>)> {
 
 fn first_wrong(inspection: &Inspection) -> &Object {
     let mut objects = inspection.objects.iter();
-    objects
-        .find(|object| object.state != ObjectState::InSync)
-        .unwrap()
+    objects.find(|object| object.state != ObjectState::InSync).unwrap()
 }
 
 /// Returns the conflicts of each foreign object.
 fn conflicts(inspection: &Inspection) -> Vec<&[String]> {
-    inspection
-        .foreign
-        .iter()
-        .map(|foreign| &foreign.conflicts_with[..])
-        .collect()
+    inspection.foreign.iter().map(|foreign| &foreign.conflicts_with[..]).collect()
 }
 
 #[test]
 fn healthy_node_is_in_sync() {
     let found = look(&healthy());
-    assert_eq!(
-        (wrong(&found), found.foreign.len(), found.objects.len()),
-        (vec![], 0, 8)
-    );
+    assert_eq!((wrong(&found), found.foreign.len(), found.objects.len()), (vec![], 0, 8));
     for (object, (kind, text, node)) in found.objects.iter().zip([
         (
             ObjectKind::Link,
@@ -226,17 +191,9 @@ fn kernel_route_to_own_address_is_not_foreign() {
         ("10.244.1.0/32", "flannel.1", 4, 1),
     ] {
         let mut sighting = healthy();
-        let route = seen(
-            Key::Route(net(to), 256),
-            route("", dev, protocol),
-            Origin::Set,
-        );
+        let route = seen(Key::Route(net(to), 256), route("", dev, protocol), Origin::Set);
         sighting.survey.objects.push(route);
-        assert_eq!(
-            look(&sighting).foreign.len(),
-            foreign,
-            "{to} {dev} {protocol}"
-        );
+        assert_eq!(look(&sighting).foreign.len(), foreign, "{to} {dev} {protocol}");
     }
 }
 
@@ -245,23 +202,13 @@ fn missing_and_different_objects_are_reported() {
     let mut sighting = healthy();
     let name = device("flannel.1");
     sighting.lacks(Key::Neighbor(name, "10.244.2.0".parse().unwrap()));
-    sighting.has(
-        Key::Fdb(name, mac(3)),
-        Value::Fdb("192.0.2.33".parse().unwrap()),
-    );
-    let link = LinkSpec {
-        mtu: 1400,
-        ..tunnel(1)
-    };
+    sighting.has(Key::Fdb(name, mac(3)), Value::Fdb("192.0.2.33".parse().unwrap()));
+    let link = LinkSpec { mtu: 1400, ..tunnel(1) };
     sighting.has(Key::Link(name), Value::Link(Box::new(link)));
     let found = look(&sighting);
-    let reported = found
-        .objects
-        .iter()
-        .filter(|object| object.state != ObjectState::InSync);
-    let reported: Vec<_> = reported
-        .map(|object| (object.kind, object.state, object.found.as_deref()))
-        .collect();
+    let reported = found.objects.iter().filter(|object| object.state != ObjectState::InSync);
+    let reported: Vec<_> =
+        reported.map(|object| (object.kind, object.state, object.found.as_deref())).collect();
     let link = "flannel.1 mtu 1400 up address 02:00:00:00:00:01 vxlan id 1 local 192.0.2.1 dev eth1 dstport 8472 nolearning";
     let entry = "02:00:00:00:00:03 dev flannel.1 dst 192.0.2.33 self permanent";
     assert_eq!(
@@ -281,17 +228,11 @@ fn a_learned_entry_in_the_place_of_ours_is_shown_there() {
     let key = Key::Fdb(device("flannel.1"), mac(2));
     sighting.lacks(key);
     let learned = Value::Fdb("192.0.2.9".parse().unwrap());
-    sighting
-        .survey
-        .objects
-        .push(seen(key, learned, Origin::Learned));
+    sighting.survey.objects.push(seen(key, learned, Origin::Learned));
     let found = look(&sighting);
     let object = first_wrong(&found);
     let text = "02:00:00:00:00:02 dev flannel.1 dst 192.0.2.9 self";
-    assert_eq!(
-        (object.state, object.found.as_deref()),
-        (ObjectState::Different, Some(text))
-    );
+    assert_eq!((object.state, object.found.as_deref()), (ObjectState::Different, Some(text)));
     assert_eq!(found.foreign[0].text, text);
     assert!(found.foreign[0].by.contains("learned"), "{found:?}");
 }
@@ -306,10 +247,7 @@ fn refused_route_has_its_reason_and_the_conflicting_route() {
     sighting.fails("add", key, FailureKind::Conflict, why.clone());
     let found = look(&sighting);
     let text = "10.244.2.0/24 via 10.244.2.0 dev flannel.1 proto 241 onlink";
-    assert_eq!(
-        wrong(&found),
-        [(text, ObjectState::Refused, Some(why.to_string().as_str()))]
-    );
+    assert_eq!(wrong(&found), [(text, ObjectState::Refused, Some(why.to_string().as_str()))]);
     assert_eq!(
         first_wrong(&found).found.as_deref(),
         Some("10.244.2.0/24 via 192.0.2.250 dev eth1 proto bird")
@@ -373,10 +311,7 @@ fn one_route_for_all_peers_is_beaten_by_any_longer_one() {
         look(&sighting).foreign[0].conflicts_with.clone()
     };
     for (to, wanted) in [
-        (
-            "10.244.2.0/23",
-            &["10.244.2.0/24 (node-2)", "10.244.3.0/24 (node-3)"][..],
-        ),
+        ("10.244.2.0/23", &["10.244.2.0/24 (node-2)", "10.244.3.0/24 (node-3)"][..]),
         ("10.244.3.0/24", &["10.244.3.0/24 (node-3)"]),
         ("10.244.1.0/24", &[]),
         ("10.244.9.0/24", &[]),
@@ -418,64 +353,40 @@ fn device_with_our_tunnel_conflicts_with_a_missing_one() {
     if let LinkKind::Vxlan(vxlan) = &mut far.kind {
         vxlan.port = 4789;
     }
-    for (index, name, spec) in [
-        (9, "other", tunnel(1)),
-        (10, "second", tunnel(2)),
-        (11, "elsewhere", far),
-    ] {
+    for (index, name, spec) in
+        [(9, "other", tunnel(1)), (10, "second", tunnel(2)), (11, "elsewhere", far)]
+    {
         sighting.survey.links.push((index, device(name), spec));
     }
     // The tunnels of both families share a port, and may share a VNI.
     let found = look(&sighting);
-    let names = found
-        .foreign
-        .iter()
-        .map(|foreign| foreign.text.split(' ').next().unwrap());
+    let names = found.foreign.iter().map(|foreign| foreign.text.split(' ').next().unwrap());
     assert_eq!(names.collect::<Vec<_>>(), ["other", "second"]);
     assert_eq!(conflicts(&found), [&[""; 0]; 2]);
     let key = Key::Link(device("flannel.1"));
     sighting.have.0.remove(&key);
     sighting.fails("add", key, FailureKind::Conflict, refused(libc::EEXIST));
-    assert_eq!(
-        conflicts(&look(&sighting)),
-        [&["flannel.1".to_owned()][..], &[]]
-    );
+    assert_eq!(conflicts(&look(&sighting)), [&["flannel.1".to_owned()][..], &[]]);
 }
 
 #[test]
 fn another_kind_under_our_name_is_refused() {
     let mut sighting = healthy();
     let name = device("flannel.1");
-    let bridge = LinkSpec {
-        kind: LinkKind::Other("bridge".to_owned()),
-        ..tunnel(1)
-    };
+    let bridge = LinkSpec { kind: LinkKind::Other("bridge".to_owned()), ..tunnel(1) };
     sighting.have = KernelState::default();
     sighting.has(Key::Link(name), Value::Link(Box::new(bridge)));
-    let taken = Failure::NameTaken {
-        link: name,
-        kind: "dummy".to_owned(),
-    };
-    sighting.fails(
-        "take over",
-        Key::Link(name),
-        FailureKind::Conflict,
-        taken.clone(),
-    );
+    let taken = Failure::NameTaken { link: name, kind: "dummy".to_owned() };
+    sighting.fails("take over", Key::Link(name), FailureKind::Conflict, taken.clone());
     let found = look(&sighting);
     let link = &found.objects[0];
-    assert_eq!(
-        (link.state, &link.why),
-        (ObjectState::Refused, &Some(taken.to_string()))
-    );
+    assert_eq!((link.state, &link.why), (ObjectState::Refused, &Some(taken.to_string())));
     assert_eq!(
         link.found.as_deref(),
         Some("flannel.1 mtu 1450 up address 02:00:00:00:00:01 bridge")
     );
     assert!(
-        found.objects[1..]
-            .iter()
-            .all(|object| object.state == ObjectState::Missing)
+        found.objects[1..].iter().all(|object| object.state == ObjectState::Missing)
             && found.foreign.is_empty(),
         "{found:?}"
     );

@@ -33,11 +33,7 @@ impl IpipSpec {
         if self.remote != found.remote {
             return Fit::Rebuild;
         }
-        if self == found {
-            Fit::Same
-        } else {
-            Fit::Change
-        }
+        if self == found { Fit::Same } else { Fit::Change }
     }
 }
 
@@ -55,28 +51,9 @@ mod tests {
         };
         for (found, fit) in [
             (want, Fit::Same),
-            (
-                IpipSpec {
-                    local: None,
-                    ..want
-                },
-                Fit::Change,
-            ),
-            (
-                IpipSpec {
-                    ttl: 64,
-                    pmtudisc: true,
-                    ..want
-                },
-                Fit::Change,
-            ),
-            (
-                IpipSpec {
-                    remote: Some(Ipv4Addr::new(192, 0, 2, 2)),
-                    ..want
-                },
-                Fit::Rebuild,
-            ),
+            (IpipSpec { local: None, ..want }, Fit::Change),
+            (IpipSpec { ttl: 64, pmtudisc: true, ..want }, Fit::Change),
+            (IpipSpec { remote: Some(Ipv4Addr::new(192, 0, 2, 2)), ..want }, Fit::Rebuild),
         ] {
             assert_eq!(want.fit(&found), fit, "{found:?}");
         }

@@ -15,10 +15,6 @@ pub struct TunSpec {
 impl TunSpec {
     /// Compares `found` with the desired device `self`.
     pub(super) fn fit(&self, found: &TunSpec) -> Fit {
-        if self == found {
-            Fit::Same
-        } else {
-            Fit::Rebuild
-        }
+        if self == found { Fit::Same } else { Fit::Rebuild }
     }
 }

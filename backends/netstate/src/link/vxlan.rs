@@ -31,11 +31,7 @@ impl VxlanSpec {
         if self.vni != found.vni || self.gbp != found.gbp || self.port != found.port {
             return Fit::Rebuild;
         }
-        if self.changeable() == found.changeable() {
-            Fit::Same
-        } else {
-            Fit::Change
-        }
+        if self.changeable() == found.changeable() { Fit::Same } else { Fit::Change }
     }
 
     /// Returns the properties that flanneld can change without a new interface.

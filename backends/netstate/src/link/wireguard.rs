@@ -18,10 +18,6 @@ pub struct WireguardSpec {
 impl WireguardSpec {
     /// Compares `found` with this desired interface.
     pub(super) fn fit(&self, found: &WireguardSpec) -> Fit {
-        if self == found {
-            Fit::Same
-        } else {
-            Fit::Change
-        }
+        if self == found { Fit::Same } else { Fit::Change }
     }
 }

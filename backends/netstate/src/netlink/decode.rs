@@ -67,12 +67,12 @@ fn accept_ra(families: &[u8]) -> Option<bool> {
 
 fn link_kind(info: &[u8]) -> LinkKind {
     match inside(info, IFLA_INFO_KIND).map(wire::text) {
-        Some(crate::link::vxlan::KIND) => LinkKind::Vxlan(vxlan::decode(
-            inside(info, IFLA_INFO_DATA).unwrap_or_default(),
-        )),
-        Some(crate::link::ipip::KIND) => LinkKind::Ipip(ipip::decode(
-            inside(info, IFLA_INFO_DATA).unwrap_or_default(),
-        )),
+        Some(crate::link::vxlan::KIND) => {
+            LinkKind::Vxlan(vxlan::decode(inside(info, IFLA_INFO_DATA).unwrap_or_default()))
+        }
+        Some(crate::link::ipip::KIND) => {
+            LinkKind::Ipip(ipip::decode(inside(info, IFLA_INFO_DATA).unwrap_or_default()))
+        }
         // Key and port are read over generic netlink.
         Some(crate::link::wireguard::KIND) => {
             LinkKind::Wireguard(WireguardSpec { key: None, port: 0 })
@@ -98,10 +98,7 @@ pub(super) fn address(message: &Received<'_>, family: u8, index: u32) -> Option<
             .and_then(|(_, value)| wire::ip(value))
     };
     let ip = of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS))?;
-    Some((
-        IpNet::new(ip, wire::u8_at(body, 1)?).ok()?,
-        wire::u8_at(body, 3)?,
-    ))
+    Some((IpNet::new(ip, wire::u8_at(body, 1)?).ok()?, wire::u8_at(body, 3)?))
 }
 
 /// A neighbour or an FDB entry, decoded from a netlink message.
@@ -156,15 +153,8 @@ pub(super) fn neighbor(message: &Received<'_>) -> Option<SeenNeighbor> {
         wire::u16_at(body, 8)?,
         wire::u8_at(body, 10)?,
     );
-    let mut seen = SeenNeighbor {
-        family,
-        index,
-        state,
-        flags,
-        dst: None,
-        mac: None,
-        protocol: None,
-    };
+    let mut seen =
+        SeenNeighbor { family, index, state, flags, dst: None, mac: None, protocol: None };
     for (kind, value) in wire::attrs(body, NDMSG) {
         match kind {
             NDA_DST => seen.dst = wire::ip(value),
@@ -230,13 +220,5 @@ pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
     }
     // Our routes have no type of service, and a cached copy is not a route.
     let plain = tos == 0 && table == u32::from(RT_TABLE_MAIN) && flags & RTM_F_CLONED == 0;
-    Some(SeenRoute {
-        net: IpNet::new(dst, len).ok()?,
-        metric,
-        oif,
-        table,
-        source,
-        plain,
-        spec,
-    })
+    Some(SeenRoute { net: IpNet::new(dst, len).ok()?, metric, oif, table, source, plain, spec })
 }

@@ -39,9 +39,7 @@ impl CounterReader {
     /// # Errors
     /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
-        Ok(Self {
-            requests: Requests::open()?,
-        })
+        Ok(Self { requests: Requests::open()? })
     }
 
     /// Returns the counters of a device, or `None` if the device does not exist or the kernel does not answer.
@@ -75,10 +73,7 @@ fn counters(message: &Received<'_>) -> Option<DeviceCounters> {
             dropped: number(first + 6)?,
         })
     };
-    Some(DeviceCounters {
-        received: direction(0)?,
-        sent: direction(1)?,
-    })
+    Some(DeviceCounters { received: direction(0)?, sent: direction(1)? })
 }
 
 #[cfg(test)]
@@ -91,9 +86,7 @@ mod tests {
         let mut reader = CounterReader::open().unwrap();
         let name = LinkName::parse("lo").unwrap();
         let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        receiver
-            .send_to(&[0; 1000], receiver.local_addr().unwrap())
-            .unwrap();
+        receiver.send_to(&[0; 1000], receiver.local_addr().unwrap()).unwrap();
         let mut text = String::new();
         std::fs::File::open("/proc/self/net/dev")
             .and_then(|mut file| file.read_to_string(&mut text))
@@ -109,10 +102,7 @@ mod tests {
         let now = reader.of(name).await.unwrap();
         for (now, fields) in [(now.received, &fields[..4]), (now.sent, &fields[8..12])] {
             // Other tests send through the device at the same time.
-            assert!(
-                now.bytes >= fields[0].max(1000) && now.packets >= fields[1].max(1),
-                "{now:?}"
-            );
+            assert!(now.bytes >= fields[0].max(1000) && now.packets >= fields[1].max(1), "{now:?}");
             assert_eq!((now.errors, now.dropped), (fields[2], fields[3]));
         }
     }

@@ -11,12 +11,7 @@ use ipnet::IpNet;
 use types::Errno;
 
 pub(super) fn failed(op: &Op, kind: FailureKind, why: Failure) -> OpError {
-    OpError {
-        verb: op.verb(),
-        key: *op.key(),
-        kind,
-        why,
-    }
+    OpError { verb: op.verb(), key: *op.key(), kind, why }
 }
 
 /// Converts the kernel's reply to an operation into an error, or `None` if the object now has the requested state.
@@ -43,15 +38,7 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
         }
         _ => (FailureKind::Other, Cause::Unknown),
     };
-    Some(failed(
-        op,
-        kind,
-        Failure::Refused {
-            errno: Errno(code),
-            words: words.to_owned(),
-            cause,
-        },
-    ))
+    Some(failed(op, kind, Failure::Refused { errno: Errno(code), words: words.to_owned(), cause }))
 }
 
 /// Returns whether the kernel refused an operation that has no effect: the object to delete does not exist, or the address to add exists.
@@ -95,19 +82,11 @@ fn of_link(op: &Op, link: LinkName, code: i32) -> (FailureKind, Cause) {
         Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)) => Some(&spec.kind),
         _ => None,
     };
-    let port_taken = |port: u16, wireguard: bool| Cause::PortTaken {
-        link,
-        port,
-        wireguard,
-    };
+    let port_taken = |port: u16, wireguard: bool| Cause::PortTaken { link, port, wireguard };
     match (code, kind) {
-        (libc::EOPNOTSUPP, _) => (
-            FailureKind::Unsupported,
-            Cause::ModuleMissing {
-                link,
-                module: module(op).to_owned(),
-            },
-        ),
+        (libc::EOPNOTSUPP, _) => {
+            (FailureKind::Unsupported, Cause::ModuleMissing { link, module: module(op).to_owned() })
+        }
         // The kernel identifies tunnels by their addresses (net/ipv4/ip_tunnel.c, `ip_tunnel_find`).
         (libc::EEXIST, Some(kind)) if kind.name() == ipip::KIND => {
             (FailureKind::Conflict, Cause::SameEnds(link))
@@ -135,33 +114,13 @@ fn module(op: &Op) -> &str {
 
 fn of_gateway(op: &Op) -> Cause {
     match op {
-        Op::Add(
-            _,
-            Value::Route(RouteSpec {
-                via: Some(via),
-                dev,
-                onlink,
-                ..
-            }),
-        )
-        | Op::Replace(
-            _,
-            Value::Route(RouteSpec {
-                via: Some(via),
-                dev,
-                onlink,
-                ..
-            }),
-        ) => match onlink {
-            false => Cause::NotOnLink {
-                via: *via,
-                dev: *dev,
-            },
-            true => Cause::Unreachable {
-                via: *via,
-                dev: *dev,
-            },
-        },
+        Op::Add(_, Value::Route(RouteSpec { via: Some(via), dev, onlink, .. }))
+        | Op::Replace(_, Value::Route(RouteSpec { via: Some(via), dev, onlink, .. })) => {
+            match onlink {
+                false => Cause::NotOnLink { via: *via, dev: *dev },
+                true => Cause::Unreachable { via: *via, dev: *dev },
+            }
+        }
         _ => Cause::Unknown,
     }
 }
@@ -192,10 +151,7 @@ mod tests {
             scope: 0,
             protocol: 241,
         };
-        (
-            Key::Route("10.244.2.0/24".parse().unwrap(), 0),
-            Value::Route(route),
-        )
+        (Key::Route("10.244.2.0/24".parse().unwrap(), 0), Value::Route(route))
     }
 
     fn link() -> (Key, Value) {
@@ -223,10 +179,7 @@ mod tests {
     }
 
     fn ipv6_address() -> (Key, Value) {
-        (
-            Key::Address(name(), "fd00::/128".parse().unwrap()),
-            Value::Address,
-        )
+        (Key::Address(name(), "fd00::/128".parse().unwrap()), Value::Address)
     }
 
     fn add((key, value): (Key, Value)) -> Op {
@@ -257,12 +210,7 @@ mod tests {
     fn refusals() -> Vec<(Op, i32, FailureKind, &'static str)> {
         use FailureKind::{Conflict, Other, Unsupported};
         vec![
-            (
-                add(route()),
-                libc::EEXIST,
-                Conflict,
-                "another route to 10.244.2.0/24 already exists",
-            ),
+            (add(route()), libc::EEXIST, Conflict, "another route to 10.244.2.0/24 already exists"),
             (
                 add(route()),
                 libc::ENETUNREACH,
@@ -270,12 +218,7 @@ mod tests {
                 "192.168.56.2 is not on the network of eth0",
             ),
             (add(link()), libc::EOPNOTSUPP, Unsupported, "modprobe vxlan"),
-            (
-                add(link()),
-                libc::EEXIST,
-                Conflict,
-                "VNI and UDP port of flannel.1",
-            ),
+            (add(link()), libc::EEXIST, Conflict, "VNI and UDP port of flannel.1"),
             (
                 replace(link()),
                 libc::EADDRINUSE,
@@ -290,12 +233,7 @@ mod tests {
             (add(route()), libc::ENOBUFS, Other, "words"),
             (add(route()), libc::EPERM, Unsupported, "CAP_NET_ADMIN"),
             (replace(route()), libc::EAFNOSUPPORT, Conflict, "words"),
-            (
-                add(ipv6_address()),
-                libc::EACCES,
-                Unsupported,
-                "disable_ipv6=0",
-            ),
+            (add(ipv6_address()), libc::EACCES, Unsupported, "disable_ipv6=0"),
         ]
     }
 
@@ -303,10 +241,7 @@ mod tests {
     fn errnos_map_to_kinds_and_remedies() {
         for (op, code, failure, part) in refusals() {
             let error = refused(&op, code).unwrap();
-            assert!(
-                error.kind == failure && error.to_string().contains(part),
-                "{error}"
-            );
+            assert!(error.kind == failure && error.to_string().contains(part), "{error}");
         }
         assert!(op_error(&add(route()), &Answer::Lost).is_some());
     }

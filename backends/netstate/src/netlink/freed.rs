@@ -29,10 +29,7 @@ unsafe impl GlobalAlloc for Watched {
         if WATCHED.try_with(Cell::get) == Ok(true) {
             // SAFETY: the block is still allocated, `layout.size()` bytes long and initialised since its allocation.
             let bytes = unsafe { std::slice::from_raw_parts(pointer, layout.size()) };
-            let found = bytes
-                .windows(SECRET.len())
-                .filter(|window| *window == SECRET)
-                .count();
+            let found = bytes.windows(SECRET.len()).filter(|window| *window == SECRET).count();
             let _ = FOUND.try_with(|all| all.set(all.get() + found));
         }
         // SAFETY: the caller has the same obligations.
@@ -56,8 +53,5 @@ fn secrets_in_freed_memory_are_found() {
         let mut bytes = zeroize::Zeroizing::new(SECRET.to_vec());
         (0..10_000).for_each(|_| bytes.push(0));
     });
-    assert!(
-        grown > 0,
-        "a buffer that grows leaves copies of the secret in freed memory"
-    );
+    assert!(grown > 0, "a buffer that grows leaves copies of the secret in freed memory");
 }

@@ -21,17 +21,11 @@ impl Generic {
         let request = Message::new(GENL_ID_CTRL, 0, &[CTRL_CMD_GETFAMILY, 1, 0, 0])
             .text(CTRL_ATTR_FAMILY_NAME, WG_GENL_NAME);
         let answers = requests.batch(vec![request], 1, |_, message| {
-            family = inside(
-                message.body.get(GENLMSG..).unwrap_or_default(),
-                CTRL_ATTR_FAMILY_ID,
-            )
-            .and_then(|value| wire::u16_at(value, 0));
+            family = inside(message.body.get(GENLMSG..).unwrap_or_default(), CTRL_ATTR_FAMILY_ID)
+                .and_then(|value| wire::u16_at(value, 0));
         });
         let answer = answers.await.pop();
-        let failed = |why| KernelError {
-            what: Request::FindWireguard,
-            why,
-        };
+        let failed = |why| KernelError { what: Request::FindWireguard, why };
         match (family, answer) {
             (Some(family), _) => Ok(Some(Self { requests, family })),
             (None, Some(Answer::Refused(libc::ENOENT | libc::EOPNOTSUPP, _))) => Ok(None),
@@ -44,9 +38,7 @@ impl Generic {
     pub(super) async fn open() -> Result<Self, KernelError> {
         let missing = || KernelError {
             what: Request::ConfigureWireguard,
-            why: Failure::NotLoaded {
-                module: crate::link::wireguard::KIND,
-            },
+            why: Failure::NotLoaded { module: crate::link::wireguard::KIND },
         };
         Self::find().await?.ok_or_else(missing)
     }

@@ -3,11 +3,7 @@
 /// struct ifinfomsg
 pub(super) fn link_header(index: u32) -> [u8; 16] {
     let mut bytes = [0; 16];
-    bytes
-        .iter_mut()
-        .skip(4)
-        .zip(index.to_ne_bytes())
-        .for_each(|(to, from)| *to = from);
+    bytes.iter_mut().skip(4).zip(index.to_ne_bytes()).for_each(|(to, from)| *to = from);
     bytes
 }
 

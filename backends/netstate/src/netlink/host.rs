@@ -30,9 +30,7 @@ impl HostReader {
     /// # Errors
     /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
-        Ok(Self {
-            requests: Requests::open()?,
-        })
+        Ok(Self { requests: Requests::open()? })
     }
 
     /// Lists all interfaces, ordered by index, without their addresses.
@@ -68,9 +66,8 @@ impl HostReader {
             |list: &mut Vec<(u32, Address)>, message| list.extend(address(message)),
         );
         for (index, address) in all.await? {
-            if let Some(interface) = interfaces
-                .iter_mut()
-                .find(|interface| interface.index == index)
+            if let Some(interface) =
+                interfaces.iter_mut().find(|interface| interface.index == index)
             {
                 interface.addresses.push(address);
             }
@@ -122,11 +119,7 @@ impl HostReader {
     /// Looks up the routes of packets from this host to the addresses `targets`. The results are in the order of `targets`.
     pub async fn look_up(&mut self, targets: &[IpAddr]) -> Vec<Result<RouteAnswer, NoRoute>> {
         let query = |to: &IpAddr| {
-            let (family, len) = if to.is_ipv4() {
-                (AF_INET, 32)
-            } else {
-                (AF_INET6, 128)
-            };
+            let (family, len) = if to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
             Message::new(RTM_GETROUTE, 0, &route_header(family, len, 0, 0, 0, 0)).ip(RTA_DST, *to)
         };
         self.answers(targets.iter().map(query).collect()).await
@@ -138,11 +131,7 @@ impl HostReader {
         packets: &[Forwarded],
     ) -> Vec<Result<RouteAnswer, NoRoute>> {
         let query = |packet: &Forwarded| {
-            let (family, len) = if packet.to.is_ipv4() {
-                (AF_INET, 32)
-            } else {
-                (AF_INET6, 128)
-            };
+            let (family, len) = if packet.to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
             Message::new(RTM_GETROUTE, 0, &forwarded_header(family, len))
                 .ip(RTA_DST, packet.to)
                 .ip(RTA_SRC, packet.from)
@@ -158,10 +147,7 @@ impl HostReader {
                 *place = if seen.oif == 0 {
                     Err(NoRoute::WithoutInterface)
                 } else {
-                    Ok(RouteAnswer {
-                        index: seen.oif,
-                        source: seen.source,
-                    })
+                    Ok(RouteAnswer { index: seen.oif, source: seen.source })
                 };
             }
         });
@@ -209,9 +195,8 @@ impl HostReader {
         for table in tables.into_iter().take(POLICY_TABLES) {
             let destinations = self.destinations(table).await?;
             for rule in rules.iter_mut().filter(|rule| rule.table == Some(table)) {
-                let of_family = destinations
-                    .iter()
-                    .filter(|net| Family::from(**net) == rule.family);
+                let of_family =
+                    destinations.iter().filter(|net| Family::from(**net) == rule.family);
                 rule.destinations = Some(of_family.copied().collect());
             }
         }
@@ -236,10 +221,7 @@ impl HostReader {
                 Vec::new,
                 |list: &mut Vec<IpNet>, message| {
                     let seen = route(message).filter(|seen| seen.table == number);
-                    list.extend(
-                        seen.map(|seen| seen.net)
-                            .filter(|_| list.len() < POLICY_ROUTES),
-                    );
+                    list.extend(seen.map(|seen| seen.net).filter(|_| list.len() < POLICY_ROUTES));
                 },
             );
             match all.await {
@@ -261,10 +243,7 @@ impl HostReader {
         self.entries(index, |seen| {
             let mac = seen.mac.filter(|_| seen.answered());
             let is_asked_for = seen.unanswered() || mac.is_some();
-            Some(Neighbour {
-                address: seen.dst.filter(|_| is_asked_for)?,
-                mac,
-            })
+            Some(Neighbour { address: seen.dst.filter(|_| is_asked_for)?, mac })
         })
         .await
     }
@@ -274,8 +253,7 @@ impl HostReader {
     /// # Errors
     /// Returns an error if the list is incomplete.
     pub async fn answered(&mut self, index: u32) -> Result<Vec<IpAddr>, KernelError> {
-        self.entries(index, |seen| seen.dst.filter(|_| seen.answered()))
-            .await
+        self.entries(index, |seen| seen.dst.filter(|_| seen.answered())).await
     }
 
     /// Applies `of` to the neighbour entries of an interface and returns the results.
@@ -292,11 +270,7 @@ impl HostReader {
             request,
             Vec::new,
             |list: &mut Vec<T>, message| {
-                list.extend(
-                    neighbor(message)
-                        .filter(|seen| seen.index == index)
-                        .and_then(&of),
-                );
+                list.extend(neighbor(message).filter(|seen| seen.index == index).and_then(&of));
             },
         );
         all.await
@@ -314,11 +288,7 @@ impl HostEvents {
     /// # Errors
     /// Returns an error if the kernel provides no socket.
     pub fn open(routes: bool) -> Result<Self, KernelError> {
-        let of_routes = if routes {
-            RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE
-        } else {
-            0
-        };
+        let of_routes = if routes { RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE } else { 0 };
         Ok(Self {
             notices: Notices::open(
                 RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR | of_routes,
@@ -341,9 +311,7 @@ impl HostEvents {
     /// # Cancel safety
     /// Dropping the future loses no event.
     pub async fn about(&mut self, index: u32, name: &str) {
-        self.notices
-            .until(|message| concerns(message, index, name))
-            .await;
+        self.notices.until(|message| concerns(message, index, name)).await;
     }
 
     /// Drops all queued events.
@@ -414,10 +382,7 @@ fn address(message: &Received<'_>) -> Option<(u32, Address)> {
     if message.kind != RTM_NEWADDR {
         return None;
     }
-    let (len, index) = (
-        wire::u8_at(message.body, 1)?,
-        wire::u32_at(message.body, 4)?,
-    );
+    let (len, index) = (wire::u8_at(message.body, 1)?, wire::u32_at(message.body, 4)?);
     let (mut local, mut peer, mut flags) = (None, None, u32::from(wire::u8_at(message.body, 2)?));
     for (kind, value) in wire::attrs(message.body, IFADDRMSG) {
         match kind {
@@ -449,11 +414,8 @@ fn policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
     }
     let body = message.body;
     let (to_len, from_len) = (wire::u8_at(body, 1)?, wire::u8_at(body, 2)?);
-    let (header_table, action, flags) = (
-        u32::from(wire::u8_at(body, 4)?),
-        wire::u8_at(body, 7)?,
-        wire::u32_at(body, 8)?,
-    );
+    let (header_table, action, flags) =
+        (u32::from(wire::u8_at(body, 4)?), wire::u8_at(body, 7)?, wire::u32_at(body, 8)?);
     // Rules that jump to another rule or do nothing make no decision.
     if !matches!(action, FR_ACT_TO_TBL | FR_ACT_BLACKHOLE..=FR_ACT_PROHIBIT) {
         return None;
@@ -527,13 +489,8 @@ fn paths(mut rest: &[u8]) -> Vec<Path> {
                 _ => {}
             }
         }
-        paths.push(Path {
-            via,
-            index: wire::u32_at(hop, 4),
-        });
-        rest = rest
-            .get(hop.len().next_multiple_of(4)..)
-            .unwrap_or_default();
+        paths.push(Path { via, index: wire::u32_at(hop, 4) });
+        rest = rest.get(hop.len().next_multiple_of(4)..).unwrap_or_default();
     }
     paths
 }
@@ -579,15 +536,11 @@ mod tests {
         const FRA_PROTOCOL: u16 = 21;
         let all_ones = u32::MAX;
         let plain = |priority: u32| {
-            Message::new(
-                RTM_NEWRULE,
-                0,
-                &[AF_INET, 16, 0, 0, 99, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0],
-            )
-            .number(FRA_PRIORITY, priority)
-            .number(FRA_TABLE, 99)
-            .number(FRA_SUPPRESS_PREFIXLEN, all_ones)
-            .attr(FRA_PROTOCOL, &[3])
+            Message::new(RTM_NEWRULE, 0, &[AF_INET, 16, 0, 0, 99, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0])
+                .number(FRA_PRIORITY, priority)
+                .number(FRA_TABLE, 99)
+                .number(FRA_SUPPRESS_PREFIXLEN, all_ones)
+                .attr(FRA_PROTOCOL, &[3])
         };
         let rule = read(plain(100).attr(FRA_DST, &[10, 244, 0, 0]), policy_rule).unwrap();
         let is_about = |rule: &PolicyRule, to: &str, by: Option<&str>| {
@@ -619,18 +572,12 @@ mod tests {
         assert_eq!(rule.table, None, "it drops");
 
         // The rule ignores the default route, so it is not known where the rule leads.
-        let partly = Message::new(
-            RTM_NEWRULE,
-            0,
-            &[AF_INET, 0, 0, 0, 254, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0],
-        )
-        .number(FRA_SUPPRESS_PREFIXLEN, 0);
+        let partly =
+            Message::new(RTM_NEWRULE, 0, &[AF_INET, 0, 0, 0, 254, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0])
+                .number(FRA_SUPPRESS_PREFIXLEN, 0);
         let rule = read(partly, policy_rule).unwrap();
         assert!(!is_about(&rule, "10.244.2.2", None));
-        assert_eq!(
-            read(Message::new(RTM_NEWROUTE, 0, &header), policy_rule),
-            None
-        );
+        assert_eq!(read(Message::new(RTM_NEWROUTE, 0, &header), policy_rule), None);
     }
 
     #[test]
@@ -640,11 +587,7 @@ mod tests {
             &"fe80::1".parse::<std::net::Ipv6Addr>().unwrap().octets(),
         ]
         .concat();
-        let hops = [
-            hop(2, RTA_GATEWAY, &[192, 0, 2, 1]),
-            hop(3, RTA_VIA, &inet6),
-        ]
-        .concat();
+        let hops = [hop(2, RTA_GATEWAY, &[192, 0, 2, 1]), hop(3, RTA_VIA, &inet6)].concat();
         let header = route_header(AF_INET, 0, 16, 0, RTN_UNICAST, RT_TABLE_MAIN);
         let message = || {
             Message::new(RTM_NEWROUTE, 0, &header)
@@ -659,23 +602,10 @@ mod tests {
             "{route:?}"
         );
         assert_eq!((route.protocol, route.metric), (16, 7));
-        let paths: Vec<_> = route
-            .split()
-            .into_iter()
-            .map(|path| (path.via, path.index, path.metric))
-            .collect();
-        assert_eq!(
-            paths,
-            [
-                (Some(ip("192.0.2.1")), Some(2), 7),
-                (Some(ip("fe80::1")), Some(3), 7)
-            ]
-        );
-        assert_eq!(
-            read(message().number(RTA_TABLE, 100), main_route),
-            None,
-            "another table"
-        );
+        let paths: Vec<_> =
+            route.split().into_iter().map(|path| (path.via, path.index, path.metric)).collect();
+        assert_eq!(paths, [(Some(ip("192.0.2.1")), Some(2), 7), (Some(ip("fe80::1")), Some(3), 7)]);
+        assert_eq!(read(message().number(RTA_TABLE, 100), main_route), None, "another table");
     }
 
     #[test]
@@ -716,29 +646,13 @@ mod tests {
             "for IPv4, IFA_F_TEMPORARY means secondary"
         );
         let v6 = |flags| {
-            read(
-                of(AF_INET6, flags).ip(IFA_ADDRESS, ip("2001:db8::1")),
-                address,
-            )
-            .unwrap()
-            .1
+            read(of(AF_INET6, flags).ip(IFA_ADDRESS, ip("2001:db8::1")), address).unwrap().1
         };
         let state = |flags| {
-            (
-                v6(flags).temporary,
-                v6(flags).tentative,
-                v6(flags).deprecated,
-                v6(flags).dad_failed,
-            )
+            (v6(flags).temporary, v6(flags).tentative, v6(flags).deprecated, v6(flags).dad_failed)
         };
-        assert_eq!(
-            state(IFA_F_TEMPORARY | IFA_F_DEPRECATED),
-            (true, false, true, false)
-        );
-        assert_eq!(
-            state(IFA_F_TENTATIVE | IFA_F_DADFAILED),
-            (false, true, false, true)
-        );
+        assert_eq!(state(IFA_F_TEMPORARY | IFA_F_DEPRECATED), (true, false, true, false));
+        assert_eq!(state(IFA_F_TENTATIVE | IFA_F_DADFAILED), (false, true, false, true));
         assert_eq!(
             state(IFA_F_TENTATIVE | IFA_F_OPTIMISTIC),
             (false, false, false, false),
@@ -762,24 +676,15 @@ mod tests {
             )
         };
         assert!(of(route().number(RTA_OIF, 2)) && !of(route().number(RTA_OIF, 9)));
-        assert!(!of(route()
-            .number(RTA_OIF, 2)
-            .ip(RTA_GATEWAY, ip("192.0.2.1"))));
-        assert!(of(Message::new(
-            RTM_DELADDR,
-            0,
-            &address_header(AF_INET, 24, 9)
-        )));
+        assert!(!of(route().number(RTA_OIF, 2).ip(RTA_GATEWAY, ip("192.0.2.1"))));
+        assert!(of(Message::new(RTM_DELADDR, 0, &address_header(AF_INET, 24, 9))));
     }
 
     #[tokio::test]
     async fn this_host_has_a_loopback_interface_and_a_route_to_itself() {
         let mut reader = HostReader::open().unwrap();
         let interfaces = reader.interfaces().await.unwrap();
-        let lo = interfaces
-            .iter()
-            .find(|interface| interface.loopback)
-            .unwrap();
+        let lo = interfaces.iter().find(|interface| interface.loopback).unwrap();
         let here = ip("127.0.0.1");
         assert!(
             lo.owns(here)
@@ -802,16 +707,11 @@ mod tests {
             2,
             "{found:?}"
         );
-        assert_eq!(
-            reader.answered(lo.index).await.unwrap(),
-            Vec::<IpAddr>::new()
-        );
+        assert_eq!(reader.answered(lo.index).await.unwrap(), Vec::<IpAddr>::new());
         let all = reader.routes(|_| true).await.unwrap();
         assert_eq!(
             reader.routes(Route::is_default).await.unwrap(),
-            all.into_iter()
-                .filter(Route::is_default)
-                .collect::<Vec<_>>()
+            all.into_iter().filter(Route::is_default).collect::<Vec<_>>()
         );
         let mut events = HostEvents::open(true).unwrap();
         events.clear();

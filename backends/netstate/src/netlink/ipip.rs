@@ -23,12 +23,7 @@ pub(super) fn attributes(message: Message, spec: &IpipSpec) -> Message {
 
 /// Decodes the attributes of an IPIP link.
 pub(super) fn decode(data: &[u8]) -> IpipSpec {
-    let mut spec = IpipSpec {
-        local: None,
-        remote: None,
-        ttl: 0,
-        pmtudisc: false,
-    };
+    let mut spec = IpipSpec { local: None, remote: None, ttl: 0, pmtudisc: false };
     let address = |value: &[u8]| match wire::ip(value) {
         Some(IpAddr::V4(ip)) if !ip.is_unspecified() => Some(ip),
         _ => None,
@@ -59,28 +54,15 @@ mod tests {
         };
         for spec in [
             spec,
-            IpipSpec {
-                remote: Some(Ipv4Addr::new(192, 0, 2, 2)),
-                ..spec
-            },
-            IpipSpec {
-                local: None,
-                remote: None,
-                ttl: 0,
-                pmtudisc: false,
-            },
+            IpipSpec { remote: Some(Ipv4Addr::new(192, 0, 2, 2)), ..spec },
+            IpipSpec { local: None, remote: None, ttl: 0, pmtudisc: false },
         ] {
             let message =
                 attributes(Message::new(RTM_NEWLINK, 0, &[0; IFINFOMSG]), &spec).finish(1);
-            let info = wire::inside(
-                message.get(wire::HEADER + IFINFOMSG..).unwrap(),
-                IFLA_LINKINFO,
-            )
-            .unwrap();
-            assert_eq!(
-                wire::inside(info, IFLA_INFO_KIND).map(wire::text),
-                Some(KIND)
-            );
+            let info =
+                wire::inside(message.get(wire::HEADER + IFINFOMSG..).unwrap(), IFLA_LINKINFO)
+                    .unwrap();
+            assert_eq!(wire::inside(info, IFLA_INFO_KIND).map(wire::text), Some(KIND));
             assert_eq!(decode(wire::inside(info, IFLA_INFO_DATA).unwrap()), spec);
         }
     }

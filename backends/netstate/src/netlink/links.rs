@@ -22,9 +22,7 @@ impl NetlinkKernel {
                     return Some(failed(
                         op,
                         FailureKind::Unsupported,
-                        Failure::OpenedByProgram {
-                            kind: spec.kind.name().to_owned(),
-                        },
+                        Failure::OpenedByProgram { kind: spec.kind.name().to_owned() },
                     ));
                 };
                 // Otherwise a second device would be created, and could not have the port of the first.
@@ -36,11 +34,7 @@ impl NetlinkKernel {
                     // Another program may have renamed our own device, which then conflicts with the new one.
                     let back =
                         error.kind == FailureKind::Conflict && self.rename_back(name, spec).await;
-                    return if back {
-                        self.change_link(name, spec, op).await
-                    } else {
-                        Some(error)
-                    };
+                    return if back { self.change_link(name, spec, op).await } else { Some(error) };
                 }
                 self.finish_link(name, spec, op).await
             }
@@ -50,19 +44,11 @@ impl NetlinkKernel {
                     // Otherwise a pod that gets one of the addresses would not be reachable.
                     let _ = port::forget_all(&mut self.requests, bridge).await;
                 }
-                let link = self
-                    .links_by_name(&[name])
-                    .await
-                    .unwrap_or_default()
-                    .remove(&name)?;
-                self.one(op, Message::new(RTM_DELLINK, 0, &link_header(link.index)))
-                    .await
+                let link = self.links_by_name(&[name]).await.unwrap_or_default().remove(&name)?;
+                self.one(op, Message::new(RTM_DELLINK, 0, &link_header(link.index))).await
             }
             Op::Refuse(_, Value::Link(spec)) => {
-                let why = Failure::NameTaken {
-                    link: name,
-                    kind: spec.kind.name().to_owned(),
-                };
+                let why = Failure::NameTaken { link: name, kind: spec.kind.name().to_owned() };
                 Some(failed(op, FailureKind::Conflict, why))
             }
             Op::Add(..) | Op::Replace(..) | Op::Refuse(..) => None,
@@ -85,31 +71,17 @@ impl NetlinkKernel {
             _ => wanted.mac.is_some() && link.spec.mac == wanted.mac,
         };
         let ours = |link: &SeenLink| same_tunnel(&link.spec.kind) && known(link);
-        let Some(found) = self
-            .all_links()
-            .await
-            .unwrap_or_default()
-            .into_iter()
-            .find(ours)
-        else {
+        let Some(found) = self.all_links().await.unwrap_or_default().into_iter().find(ours) else {
             return false;
         };
         let renaming = || {
             Message::new(RTM_NEWLINK, 0, &link_header(found.index)).text(IFLA_IFNAME, name.as_str())
         };
-        let mut answer = self
-            .requests
-            .batch(vec![renaming()], 1, |_, _| ())
-            .await
-            .pop();
+        let mut answer = self.requests.batch(vec![renaming()], 1, |_, _| ()).await.pop();
         if matches!(answer, Some(Answer::Refused(libc::EBUSY, _))) {
             // Before Linux 6.2 an interface can be renamed only while it is down. Its routes are lost and come back with the next pass.
             let down = Message::new(RTM_NEWLINK, 0, &flag_header(found.index, IFF_UP, false));
-            answer = self
-                .requests
-                .batch(vec![down, renaming()], 1, |_, _| ())
-                .await
-                .pop();
+            answer = self.requests.batch(vec![down, renaming()], 1, |_, _| ()).await.pop();
         }
         let done = answer == Some(Answer::Done);
         if done {
@@ -128,31 +100,21 @@ impl NetlinkKernel {
             return Some(failed(op, FailureKind::Other, Failure::InterfaceGone));
         };
         let header = link_header(found.index);
-        if let Some(message) = change_of_kind(
-            Message::new(RTM_NEWLINK, 0, &header),
-            &spec.kind,
-            &found.spec.kind,
-        ) && let Some(error) = self.one(op, message).await
+        if let Some(message) =
+            change_of_kind(Message::new(RTM_NEWLINK, 0, &header), &spec.kind, &found.spec.kind)
+            && let Some(error) = self.one(op, message).await
         {
             return Some(error);
         }
         if let Some(mac) = spec.mac.filter(|mac| Some(*mac) != found.spec.mac)
-            && let Some(error) = self
-                .one(
-                    op,
-                    Message::new(RTM_NEWLINK, 0, &header).attr(IFLA_ADDRESS, &mac.0),
-                )
-                .await
+            && let Some(error) =
+                self.one(op, Message::new(RTM_NEWLINK, 0, &header).attr(IFLA_ADDRESS, &mac.0)).await
         {
             return Some(error);
         }
         if spec.mtu != found.spec.mtu
-            && let Some(error) = self
-                .one(
-                    op,
-                    Message::new(RTM_NEWLINK, 0, &header).number(IFLA_MTU, spec.mtu),
-                )
-                .await
+            && let Some(error) =
+                self.one(op, Message::new(RTM_NEWLINK, 0, &header).number(IFLA_MTU, spec.mtu)).await
         {
             return Some(error);
         }
@@ -199,11 +161,7 @@ impl NetlinkKernel {
         {
             return Some(error);
         }
-        self.one(
-            op,
-            Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_UP, spec.up)),
-        )
-        .await
+        self.one(op, Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_UP, spec.up))).await
     }
 }
 
@@ -219,9 +177,11 @@ fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     match &spec.kind {
         LinkKind::Vxlan(spec) => Some(vxlan::creation(message, spec)),
         LinkKind::Ipip(spec) => Some(ipip::attributes(message, spec)),
-        LinkKind::Wireguard(_) => Some(message.nest(IFLA_LINKINFO, |info| {
-            info.text(IFLA_INFO_KIND, crate::link::wireguard::KIND)
-        })),
+        LinkKind::Wireguard(_) => {
+            Some(message.nest(IFLA_LINKINFO, |info| {
+                info.text(IFLA_INFO_KIND, crate::link::wireguard::KIND)
+            }))
+        }
         LinkKind::Tun(_) | LinkKind::Other(_) => None,
     }
 }

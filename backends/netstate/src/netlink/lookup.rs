@@ -70,9 +70,7 @@ impl Lookup {
     /// # Errors
     /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
-        Ok(Self {
-            requests: Requests::open()?,
-        })
+        Ok(Self { requests: Requests::open()? })
     }
 
     /// Looks up the route of this host's packets to an address, like `ip route get`.
@@ -80,10 +78,7 @@ impl Lookup {
     /// # Errors
     /// Returns an error if the kernel does not answer.
     pub async fn fate(&mut self, to: IpAddr) -> Result<Fate, KernelError> {
-        let failed = |why| KernelError {
-            what: Request::Lookup(to),
-            why,
-        };
+        let failed = |why| KernelError { what: Request::Lookup(to), why };
         let (family, len) = family(to);
         // For IPv6 the kernel always returns the table, and refuses requests for it.
         let table = if to.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
@@ -93,15 +88,12 @@ impl Lookup {
         };
         // The result for the packet, and the route that matched.
         let mut seen: [Option<SeenRoute>; 2] = [None, None];
-        let answers = self.requests.batch(
-            vec![query(0), query(RTM_F_FIB_MATCH)],
-            2,
-            |which, message| {
+        let answers =
+            self.requests.batch(vec![query(0), query(RTM_F_FIB_MATCH)], 2, |which, message| {
                 if let Some(place) = seen.get_mut(which) {
                     *place = route(message);
                 }
-            },
-        );
+            });
         let answers = answers.await;
         match answers.first() {
             Some(Answer::Done) => {}
@@ -129,11 +121,7 @@ impl Lookup {
             metric: from.metric,
             table: from.table,
         };
-        Ok(if drops(hop.kind) {
-            Fate::Dropped(Some(hop))
-        } else {
-            Fate::Sent(hop)
-        })
+        Ok(if drops(hop.kind) { Fate::Dropped(Some(hop)) } else { Fate::Sent(hop) })
     }
 
     /// Finds the most specific route that drops packets to an address.
@@ -266,17 +254,10 @@ impl Lookup {
 
 /// Returns whether a route drops packets, silently or with an ICMP error to the sender.
 fn drops(kind: RouteKind) -> bool {
-    matches!(
-        kind,
-        RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Other(RTN_PROHIBIT)
-    )
+    matches!(kind, RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Other(RTN_PROHIBIT))
 }
 
 /// Returns the family number of an address and the full prefix length of the family in bits.
 fn family(ip: IpAddr) -> (u8, u8) {
-    if ip.is_ipv4() {
-        (AF_INET, 32)
-    } else {
-        (AF_INET6, 128)
-    }
+    if ip.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) }
 }

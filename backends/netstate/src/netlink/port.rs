@@ -40,10 +40,7 @@ impl Ports {
     /// # Errors
     /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
-        Ok(Self {
-            requests: Requests::open()?,
-            host: HostReader::open()?,
-        })
+        Ok(Self { requests: Requests::open()?, host: HostReader::open()? })
     }
 
     /// Lists the interfaces of this host, with their addresses.
@@ -74,12 +71,7 @@ impl Ports {
         self.request(into).await?;
         self.request(without_floods(outer)).await?;
         for end in [inner, outer] {
-            self.request(Message::new(
-                RTM_NEWLINK,
-                0,
-                &flag_header(end, IFF_UP, true),
-            ))
-            .await?;
+            self.request(Message::new(RTM_NEWLINK, 0, &flag_header(end, IFF_UP, true))).await?;
         }
         Ok(inner)
     }
@@ -134,8 +126,7 @@ impl Ports {
         let (outer, inner) = names(bridge);
         match self.ends(&outer, &inner).await? {
             Some((outer, _)) => {
-                self.request(Message::new(RTM_DELLINK, 0, &link_header(outer)))
-                    .await
+                self.request(Message::new(RTM_DELLINK, 0, &link_header(outer))).await
             }
             None => Ok(()),
         }
@@ -149,16 +140,12 @@ impl Ports {
 /// Deletes all neighbour entries of a bridge that contain the probe port's MAC.
 pub(super) async fn forget_all(requests: &mut Requests, bridge: u32) -> Result<(), KernelError> {
     let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0));
-    let found = requests.dump(
-        Listed::Neighbours,
-        request,
-        Vec::new,
-        |list: &mut Vec<IpAddr>, message| {
+    let found =
+        requests.dump(Listed::Neighbours, request, Vec::new, |list: &mut Vec<IpAddr>, message| {
             let ours = neighbor(message)
                 .filter(|seen| seen.index == bridge && seen.mac == Some(MAC) && seen.permanent());
             list.extend(ours.and_then(|seen| seen.dst));
-        },
-    );
+        });
     for address in found.await? {
         ask(requests, deletion(bridge, address)).await?;
     }
@@ -182,10 +169,7 @@ async fn ask(requests: &mut Requests, message: Message) -> Result<(), KernelErro
 }
 
 fn failed(why: Failure) -> KernelError {
-    KernelError {
-        what: Request::MakePort,
-        why,
-    }
+    KernelError { what: Request::MakePort, why }
 }
 
 fn family(address: IpAddr) -> u8 {
@@ -199,15 +183,14 @@ fn pair(outer: &str, inner: &str) -> Message {
         .attr(IFLA_ADDRESS, &OUTER_MAC.0)
         .number(IFLA_MTU, MTU)
         .nest(IFLA_LINKINFO, |info| {
-            info.text(IFLA_INFO_KIND, "veth")
-                .nest(IFLA_INFO_DATA, |data| {
-                    data.nest(VETH_INFO_PEER, |peer| {
-                        peer.header(&[0; IFINFOMSG])
-                            .text(IFLA_IFNAME, inner)
-                            .attr(IFLA_ADDRESS, &INNER_MAC.0)
-                            .number(IFLA_MTU, MTU)
-                    })
+            info.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
+                data.nest(VETH_INFO_PEER, |peer| {
+                    peer.header(&[0; IFINFOMSG])
+                        .text(IFLA_IFNAME, inner)
+                        .attr(IFLA_ADDRESS, &INNER_MAC.0)
+                        .number(IFLA_MTU, MTU)
                 })
+            })
         })
 }
 
@@ -226,10 +209,8 @@ fn silent(index: u32) -> Message {
 /// Returns the request that stops a bridge from flooding broadcasts and multicasts to a port.
 fn without_floods(port: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &link_header(port)).nest(IFLA_LINKINFO, |info| {
-        info.text(IFLA_INFO_SLAVE_KIND, "bridge")
-            .nest(IFLA_INFO_SLAVE_DATA, |data| {
-                data.attr(IFLA_BRPORT_BCAST_FLOOD, &[0])
-                    .attr(IFLA_BRPORT_MCAST_FLOOD, &[0])
-            })
+        info.text(IFLA_INFO_SLAVE_KIND, "bridge").nest(IFLA_INFO_SLAVE_DATA, |data| {
+            data.attr(IFLA_BRPORT_BCAST_FLOOD, &[0]).attr(IFLA_BRPORT_MCAST_FLOOD, &[0])
+        })
     })
 }

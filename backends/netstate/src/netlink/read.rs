@@ -34,14 +34,11 @@ impl NetlinkKernel {
             }
         }
         // A link of another kind under our name is not ours, nor are the objects on it.
-        let ours = links
-            .values()
-            .filter(|link| !matches!(link.spec.kind, LinkKind::Other(_)));
+        let ours = links.values().filter(|link| !matches!(link.spec.kind, LinkKind::Other(_)));
         self.links = ours.map(|link| (link.name, link.index)).collect();
         self.last_index.extend(self.links.iter().copied());
-        let wireguards = links
-            .values()
-            .filter(|link| matches!(link.spec.kind, LinkKind::Wireguard(_)));
+        let wireguards =
+            links.values().filter(|link| matches!(link.spec.kind, LinkKind::Wireguard(_)));
         self.wireguards = wireguards.map(|link| (link.name, link.index)).collect();
         let mut found = ExistingState::default();
         for (name, mut link) in links {
@@ -51,17 +48,13 @@ impl NetlinkKernel {
                 link.spec.kind =
                     LinkKind::Wireguard(self.wireguard(scope, name, link.index, &mut found).await?);
             }
-            found
-                .ours
-                .set(Key::Link(name), Value::Link(Box::new(link.spec)));
+            found.ours.set(Key::Link(name), Value::Link(Box::new(link.spec)));
             if foreign {
                 continue;
             }
             for family in families(scope) {
-                self.addresses(scope, name, link.index, family, &mut found.ours)
-                    .await?;
-                self.neighbors(scope, name, link.index, family, &mut found.ours)
-                    .await?;
+                self.addresses(scope, name, link.index, family, &mut found.ours).await?;
+                self.neighbors(scope, name, link.index, family, &mut found.ours).await?;
             }
             if vxlan {
                 self.fdb(name, link.index, &mut found.ours).await?;
@@ -93,24 +86,16 @@ impl NetlinkKernel {
                 Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str())
             })
             .collect();
-        Ok(self
-            .links_of(requests)
-            .await?
-            .into_iter()
-            .map(|link| (link.name, link))
-            .collect())
+        Ok(self.links_of(requests).await?.into_iter().map(|link| (link.name, link)).collect())
     }
 
     /// Lists all links, including the links of other programs.
     pub(super) async fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         self.requests
-            .dump(
-                Listed::Links,
-                request,
-                Vec::new,
-                |list: &mut Vec<SeenLink>, message| list.extend(link(message)),
-            )
+            .dump(Listed::Links, request, Vec::new, |list: &mut Vec<SeenLink>, message| {
+                list.extend(link(message))
+            })
             .await
     }
 
@@ -138,18 +123,14 @@ impl NetlinkKernel {
         let mut routes = Vec::new();
         for family in [AF_INET, AF_INET6] {
             for mut seen in self.main_routes(family, |_| true).await? {
-                let dev = links
-                    .iter()
-                    .find(|link| link.index == seen.oif && !seen.spec.kind.drops());
+                let dev =
+                    links.iter().find(|link| link.index == seen.oif && !seen.spec.kind.drops());
                 seen.spec.dev = dev.map(|link| link.name).unwrap_or_default();
                 routes.push((seen.net, seen.metric, seen.spec));
             }
         }
         Ok(Inventory {
-            links: links
-                .into_iter()
-                .map(|link| (link.name, link.spec))
-                .collect(),
+            links: links.into_iter().map(|link| (link.name, link.spec)).collect(),
             routes,
         })
     }
@@ -164,10 +145,8 @@ impl NetlinkKernel {
 
     async fn links_of(&mut self, requests: Vec<Message>) -> Result<Vec<SeenLink>, KernelError> {
         let mut links = Vec::new();
-        let answers = self
-            .requests
-            .batch(requests, LOOKUPS, |_, message| links.extend(link(message)))
-            .await;
+        let answers =
+            self.requests.batch(requests, LOOKUPS, |_, message| links.extend(link(message))).await;
         let problem = answers.iter().find_map(|answer| match answer {
             Answer::Done | Answer::Refused(libc::ENODEV, _) => None,
             Answer::Refused(code, _) => Some(Failure::refused(Errno(*code))),
@@ -175,10 +154,7 @@ impl NetlinkKernel {
         });
         match problem {
             None => Ok(links),
-            Some(why) => Err(KernelError {
-                what: Request::List(Listed::Links),
-                why,
-            }),
+            Some(why) => Err(KernelError { what: Request::List(Listed::Links), why }),
         }
     }
 
@@ -245,9 +221,7 @@ impl NetlinkKernel {
             },
         );
         into.add(
-            all.await?
-                .into_iter()
-                .map(|(ip, mac)| (Key::Neighbor(name, ip), Value::Neighbor(mac))),
+            all.await?.into_iter().map(|(ip, mac)| (Key::Neighbor(name, ip), Value::Neighbor(mac))),
         );
         Ok(())
     }
@@ -274,11 +248,7 @@ impl NetlinkKernel {
                 }
             },
         );
-        into.add(
-            all.await?
-                .into_iter()
-                .map(|(mac, ip)| (Key::Fdb(name, mac), Value::Fdb(ip))),
-        );
+        into.add(all.await?.into_iter().map(|(mac, ip)| (Key::Fdb(name, mac), Value::Fdb(ip))));
         Ok(())
     }
 
@@ -290,13 +260,8 @@ impl NetlinkKernel {
     ) -> Result<(), KernelError> {
         let ours: Vec<u32> = self.links.iter().map(|(_, index)| *index).collect();
         let underlay = self.underlay.0;
-        let request = || {
-            Message::new(
-                RTM_GETROUTE,
-                0,
-                &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN),
-            )
-        };
+        let request =
+            || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
         let begin = || (Vec::new(), BTreeSet::new());
         let all = self.requests.dump(
             Listed::Routes,
@@ -358,21 +323,14 @@ impl NetlinkKernel {
         &mut self,
         indices: impl Iterator<Item = u32>,
     ) -> Result<BTreeMap<u32, LinkName>, KernelError> {
-        let mut names: BTreeMap<u32, LinkName> = self
-            .links
-            .iter()
-            .map(|(name, index)| (*index, *name))
-            .collect();
+        let mut names: BTreeMap<u32, LinkName> =
+            self.links.iter().map(|(name, index)| (*index, *name)).collect();
         names.insert(self.underlay.0, self.underlay.1);
-        let unknown: BTreeSet<u32> = indices
-            .filter(|index| *index != 0 && !names.contains_key(index))
-            .collect();
+        let unknown: BTreeSet<u32> =
+            indices.filter(|index| *index != 0 && !names.contains_key(index)).collect();
         let unknown: Vec<u32> = unknown.into_iter().collect();
         names.extend(
-            self.links_by_index(&unknown)
-                .await?
-                .into_iter()
-                .map(|link| (link.index, link.name)),
+            self.links_by_index(&unknown).await?.into_iter().map(|link| (link.index, link.name)),
         );
         Ok(names)
     }
@@ -387,11 +345,7 @@ impl NetlinkKernel {
             self.on_link.clear();
         }
         let mut now = underlay.clone();
-        let link = self
-            .links_by_index(&[underlay.index])
-            .await?
-            .into_iter()
-            .next();
+        let link = self.links_by_index(&[underlay.index]).await?.into_iter().next();
         if let Some(link) = link {
             link.name.as_str().clone_into(&mut now.name);
             // The loopback interface is on no path to another host.
@@ -400,43 +354,28 @@ impl NetlinkKernel {
             }
             self.underlay = (link.index, link.name);
         } else {
-            self.underlay = (
-                underlay.index,
-                LinkName::parse(&underlay.name).unwrap_or_default(),
-            );
+            self.underlay = (underlay.index, LinkName::parse(&underlay.name).unwrap_or_default());
         }
         self.asking = !queries.is_empty();
         self.on_link = self.on_link_of(queries, underlay.index).await;
-        Ok(Facts {
-            underlay: now,
-            on_link: self.on_link.clone(),
-            accepted_macs: BTreeMap::new(),
-        })
+        Ok(Facts { underlay: now, on_link: self.on_link.clone(), accepted_macs: BTreeMap::new() })
     }
 
     /// Returns the queried addresses that the link reaches without a gateway. If a lookup fails, the last result for the address applies.
     pub(super) async fn on_link_of(&mut self, queries: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
         let requests = queries.iter().map(|ip| {
-            let (family, len) = if ip.is_ipv4() {
-                (AF_INET, 32)
-            } else {
-                (AF_INET6, 128)
-            };
+            let (family, len) = if ip.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
             Message::new(RTM_GETROUTE, 0, &route_header(family, len, 0, 0, 0, 0)).ip(RTA_DST, *ip)
         });
         let mut near = BTreeSet::new();
-        let answers = self
-            .requests
-            .batch(requests.collect(), LOOKUPS, |which, message| {
-                let direct = route(message).is_some_and(|seen| {
-                    seen.spec.via.is_none()
-                        && seen.oif == index
-                        && seen.spec.kind == RouteKind::Unicast
-                });
-                if let (true, Some(ip)) = (direct, queries.get(which)) {
-                    near.insert(*ip);
-                }
+        let answers = self.requests.batch(requests.collect(), LOOKUPS, |which, message| {
+            let direct = route(message).is_some_and(|seen| {
+                seen.spec.via.is_none() && seen.oif == index && seen.spec.kind == RouteKind::Unicast
             });
+            if let (true, Some(ip)) = (direct, queries.get(which)) {
+                near.insert(*ip);
+            }
+        });
         let answers = answers.await;
         let failed = queries
             .iter()
@@ -449,8 +388,6 @@ impl NetlinkKernel {
 }
 
 pub(super) fn families(scope: &Scope) -> impl Iterator<Item = u8> + use<> {
-    let nets = scope
-        .former
-        .map_or(scope.networks, |former| scope.networks.or(former));
+    let nets = scope.former.map_or(scope.networks, |former| scope.networks.or(former));
     nets.families().map(|family| family.pick(AF_INET, AF_INET6))
 }

@@ -64,11 +64,7 @@ impl Requests {
     /// Returns an error if the kernel provides no socket.
     pub(super) fn of(protocol: isize) -> Result<Self, KernelError> {
         let socket = open(protocol, 0).map_err(|error| failed(Request::Open, error))?;
-        Ok(Self {
-            socket,
-            sequence: 0,
-            buffer: Zeroizing::new(Vec::with_capacity(DATAGRAM)),
-        })
+        Ok(Self { socket, sequence: 0, buffer: Zeroizing::new(Vec::with_capacity(DATAGRAM)) })
     }
 
     /// Erases the last received datagram, because the datagram contained secrets.
@@ -90,11 +86,8 @@ impl Requests {
     ) -> Result<S, KernelError> {
         for attempt in 0..DUMP_TRIES {
             let mut state = begin();
-            match timeout(
-                DEADLINE,
-                self.dump_once(request(), |message| each(&mut state, message)),
-            )
-            .await
+            match timeout(DEADLINE, self.dump_once(request(), |message| each(&mut state, message)))
+                .await
             {
                 Ok(Ok(true)) => return Ok(state),
                 Ok(Ok(false)) => tokio::time::sleep(Duration::from_millis(1 << attempt)).await,
@@ -108,17 +101,11 @@ impl Requests {
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Ok(Err(error)) => return Err(failed(Request::List(what), error)),
                 Err(_) => {
-                    return Err(KernelError {
-                        what: Request::List(what),
-                        why: Failure::Silent,
-                    });
+                    return Err(KernelError { what: Request::List(what), why: Failure::Silent });
                 }
             }
         }
-        Err(KernelError {
-            what: Request::List(what),
-            why: Failure::Interrupted(DUMP_TRIES),
-        })
+        Err(KernelError { what: Request::List(what), why: Failure::Interrupted(DUMP_TRIES) })
     }
 
     /// Requests a dump once. Returns whether the kernel completed the dump.
@@ -192,9 +179,7 @@ impl Requests {
             let mut bytes = Zeroizing::new(Vec::with_capacity(
                 finished.iter().map(|message| message.len()).sum(),
             ));
-            finished
-                .iter()
-                .for_each(|message| bytes.extend_from_slice(message));
+            finished.iter().for_each(|message| bytes.extend_from_slice(message));
             drop(finished);
             let part = answers.get_mut(done..done + count).unwrap_or_default();
             let offset = done;
@@ -276,10 +261,7 @@ impl Notices {
     /// Returns an error if the kernel provides no socket.
     pub(super) fn of(protocol: isize, groups: u32) -> Result<Self, KernelError> {
         let socket = open(protocol, groups).map_err(|error| failed(Request::Subscribe, error))?;
-        Ok(Self {
-            socket,
-            buffer: Vec::with_capacity(DATAGRAM),
-        })
+        Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
     /// Waits for a notification that `concerns` accepts. This function also returns after the kernel has dropped notifications.
@@ -303,11 +285,7 @@ impl Notices {
         let mut any = false;
         loop {
             self.buffer.clear();
-            match self
-                .socket
-                .socket_ref()
-                .recv(&mut self.buffer, libc::MSG_DONTWAIT)
-            {
+            match self.socket.socket_ref().recv(&mut self.buffer, libc::MSG_DONTWAIT) {
                 Ok(_) => any |= wire::messages(&self.buffer).any(|message| concerns(&message)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
@@ -320,30 +298,21 @@ impl Notices {
 fn open(protocol: isize, groups: u32) -> io::Result<TokioSocket> {
     let mut socket = TokioSocket::new(protocol)?;
     let inner = socket.socket_mut();
-    if nix::sys::socket::setsockopt(
-        inner,
-        nix::sys::socket::sockopt::RcvBufForce,
-        &RECEIVE_BUFFER,
-    )
-    .is_err()
+    if nix::sys::socket::setsockopt(inner, nix::sys::socket::sockopt::RcvBufForce, &RECEIVE_BUFFER)
+        .is_err()
     {
         // Without CAP_NET_ADMIN the limit net.core.rmem_max applies.
         inner.set_rx_buf_sz(RECEIVE_BUFFER as u32)?;
     }
     // Older kernels lack these options. Answers are then longer, and the decoders filter dumps.
-    let _ = (
-        inner.set_cap_ack(true),
-        inner.set_ext_ack(true),
-        inner.set_netlink_get_strict_chk(true),
-    );
+    let _ =
+        (inner.set_cap_ack(true), inner.set_ext_ack(true), inner.set_netlink_get_strict_chk(true));
     inner.bind(&SocketAddr::new(0, groups))?;
     Ok(socket)
 }
 
 async fn send(socket: &TokioSocket, bytes: &[u8]) -> io::Result<()> {
-    poll_fn(|context| socket.poll_send(context, bytes))
-        .await
-        .map(|_| ())
+    poll_fn(|context| socket.poll_send(context, bytes)).await.map(|_| ())
 }
 
 async fn receive(socket: &TokioSocket, buffer: &mut Vec<u8>) -> io::Result<()> {
@@ -359,8 +328,5 @@ fn set_flags(message: &mut [u8], more: u16) {
 }
 
 fn failed(what: Request, error: io::Error) -> KernelError {
-    KernelError {
-        what,
-        why: Failure::refused(error),
-    }
+    KernelError { what, why: Failure::refused(error) }
 }

@@ -22,20 +22,14 @@ impl NetlinkKernel {
         let mut found = Survey::default();
         for family in families(scope) {
             for (name, index) in &ours {
-                self.entries(*name, *index, family, &mut found.objects)
-                    .await?;
+                self.entries(*name, *index, family, &mut found.objects).await?;
             }
-            self.routes_inside(scope, family, &names, &mut found.objects)
-                .await?;
+            self.routes_inside(scope, family, &names, &mut found.objects).await?;
         }
         for (name, index) in ours {
-            self.entries(name, index, AF_BRIDGE, &mut found.objects)
-                .await?;
+            self.entries(name, index, AF_BRIDGE, &mut found.objects).await?;
         }
-        found.links = links
-            .into_iter()
-            .map(|link| (link.index, link.name, link.spec))
-            .collect();
+        found.links = links.into_iter().map(|link| (link.index, link.name, link.spec)).collect();
         Ok(found)
     }
 

@@ -52,13 +52,8 @@ impl Tunnels {
             .iter()
             .filter(|seen| uses(seen) && !own.iter().any(|name| name == seen.name.as_str()))
         {
-            let request = || {
-                Message::new(
-                    RTM_GETNEIGH,
-                    0,
-                    &neighbor_header(AF_BRIDGE, seen.index, 0, 0),
-                )
-            };
+            let request =
+                || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, seen.index, 0, 0));
             let entries = self.requests.dump(
                 Listed::Fdb,
                 request,
@@ -82,16 +77,10 @@ impl Tunnels {
     /// Waits until a vxlan interface or a permanent FDB entry has changed.
     pub async fn changed(&mut self) {
         let concerns = |message: &Received<'_>| match message.kind {
-            RTM_NEWLINK | RTM_DELLINK => link(&Received {
-                kind: RTM_NEWLINK,
-                ..*message
-            })
-            .is_some_and(|seen| matches!(seen.spec.kind, LinkKind::Vxlan(_))),
-            RTM_NEWNEIGH | RTM_DELNEIGH => neighbor(&Received {
-                kind: RTM_NEWNEIGH,
-                ..*message
-            })
-            .is_some_and(|entry| entry.family == AF_BRIDGE && entry.permanent()),
+            RTM_NEWLINK | RTM_DELLINK => link(&Received { kind: RTM_NEWLINK, ..*message })
+                .is_some_and(|seen| matches!(seen.spec.kind, LinkKind::Vxlan(_))),
+            RTM_NEWNEIGH | RTM_DELNEIGH => neighbor(&Received { kind: RTM_NEWNEIGH, ..*message })
+                .is_some_and(|entry| entry.family == AF_BRIDGE && entry.permanent()),
             _ => false,
         };
         self.notices.until(concerns).await;

@@ -7,10 +7,7 @@ use crate::link::vxlan::{KIND, PORT, VxlanSpec};
 /// Returns the UDP port of vxlan devices without a configured port: the module parameter `udp_port`, or [`PORT`] without a valid parameter.
 pub fn default_port() -> u16 {
     let parameter = std::fs::read_to_string("/sys/module/vxlan/parameters/udp_port").ok();
-    parameter
-        .and_then(|text| text.trim().parse().ok())
-        .filter(|port| *port != 0)
-        .unwrap_or(PORT)
+    parameter.and_then(|text| text.trim().parse().ok()).filter(|port| *port != 0).unwrap_or(PORT)
 }
 
 /// Returns a request for a link without a VNI, which every kernel refuses.
@@ -27,8 +24,7 @@ pub(super) fn creation(message: Message, spec: &VxlanSpec) -> Message {
             m = m.attr(IFLA_VXLAN_GBP, &[]);
         }
         // UDP checksums over IPv6 remain required.
-        m.attr(IFLA_VXLAN_UDP_ZERO_CSUM6_TX, &[0])
-            .attr(IFLA_VXLAN_UDP_ZERO_CSUM6_RX, &[0])
+        m.attr(IFLA_VXLAN_UDP_ZERO_CSUM6_TX, &[0]).attr(IFLA_VXLAN_UDP_ZERO_CSUM6_RX, &[0])
     })
 }
 
@@ -38,9 +34,7 @@ pub(super) fn change(message: Message, want: &VxlanSpec, have: &VxlanSpec) -> Op
 }
 
 fn link_info(message: Message, data: impl FnOnce(Message) -> Message) -> Message {
-    message.nest(IFLA_LINKINFO, |m| {
-        m.text(IFLA_INFO_KIND, KIND).nest(IFLA_INFO_DATA, data)
-    })
+    message.nest(IFLA_LINKINFO, |m| m.text(IFLA_INFO_KIND, KIND).nest(IFLA_INFO_DATA, data))
 }
 
 /// Adds the attributes that the kernel can change on an existing link, and the VNI, which the kernel requires in each request.
@@ -50,36 +44,21 @@ fn changeable(message: Message, spec: &VxlanSpec) -> Message {
         .number(IFLA_VXLAN_LINK, spec.lower)
         .attr(IFLA_VXLAN_LEARNING, &[u8::from(spec.learning)]);
     match spec.local {
-        Some(ip) => message.ip(
-            if ip.is_ipv4() {
-                IFLA_VXLAN_LOCAL
-            } else {
-                IFLA_VXLAN_LOCAL6
-            },
-            ip,
-        ),
+        Some(ip) => message.ip(if ip.is_ipv4() { IFLA_VXLAN_LOCAL } else { IFLA_VXLAN_LOCAL6 }, ip),
         None => message,
     }
 }
 
 /// Decodes the attributes of a vxlan link.
 pub(super) fn decode(data: &[u8]) -> VxlanSpec {
-    let mut spec = VxlanSpec {
-        vni: 0,
-        port: PORT,
-        local: None,
-        lower: 0,
-        learning: false,
-        gbp: false,
-    };
+    let mut spec =
+        VxlanSpec { vni: 0, port: PORT, local: None, lower: 0, learning: false, gbp: false };
     for (kind, value) in wire::attrs(data, 0) {
         match kind {
             IFLA_VXLAN_ID => spec.vni = wire::u32_at(value, 0).unwrap_or(0),
             IFLA_VXLAN_LINK => spec.lower = wire::u32_at(value, 0).unwrap_or(0),
             IFLA_VXLAN_LOCAL | IFLA_VXLAN_LOCAL6 => {
-                spec.local = wire::ip(value)
-                    .filter(|ip| !ip.is_unspecified())
-                    .or(spec.local);
+                spec.local = wire::ip(value).filter(|ip| !ip.is_unspecified()).or(spec.local);
             }
             IFLA_VXLAN_LEARNING => spec.learning = wire::u8_at(value, 0) == Some(1),
             IFLA_VXLAN_PORT => spec.port = value.try_into().map_or(spec.port, u16::from_be_bytes),

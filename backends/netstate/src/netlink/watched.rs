@@ -25,48 +25,39 @@ pub(super) struct Watched<'a> {
 impl Watched<'_> {
     pub(super) fn concerns(&self, message: &Received<'_>) -> bool {
         match message.kind {
-            RTM_NEWLINK | RTM_DELLINK => link(&Received {
-                kind: RTM_NEWLINK,
-                ..*message
-            })
-            .is_some_and(|link| {
-                link.index == self.underlay.0
-                    || self.is_ours(link.index)
-                    || self.scope.links.contains(&link.name)
-            }),
+            RTM_NEWLINK | RTM_DELLINK => link(&Received { kind: RTM_NEWLINK, ..*message })
+                .is_some_and(|link| {
+                    link.index == self.underlay.0
+                        || self.is_ours(link.index)
+                        || self.scope.links.contains(&link.name)
+                }),
             RTM_NEWADDR | RTM_DELADDR => wire::u32_at(message.body, 4)
                 .is_some_and(|index| index == self.underlay.0 || self.is_ours(index)),
             // Neighbours of pods are on other links. Learned FDB entries are neither permanent nor inside our networks.
-            RTM_NEWNEIGH | RTM_DELNEIGH => neighbor(&Received {
-                kind: RTM_NEWNEIGH,
-                ..*message
-            })
-            .is_some_and(|seen| {
-                self.is_ours(seen.index)
-                    && (seen.permanent()
-                        || self.replaces(&seen)
-                        || seen.family != AF_BRIDGE
-                            && seen.dst.is_some_and(|ip| self.scope.covers_ip(&ip)))
-                    && !self.is_known_neighbor(&seen, message.kind == RTM_NEWNEIGH)
-            }),
-            RTM_NEWROUTE | RTM_DELROUTE => route(&Received {
-                kind: RTM_NEWROUTE,
-                ..*message
-            })
-            .filter(|seen| seen.plain)
-            .is_some_and(|seen| {
-                // Routes to single pods come and go with the pods.
-                let pod = seen.net.prefix_len() == seen.net.max_prefix_len();
-                let ours = seen.spec.protocol == self.scope.protocol || self.is_ours(seen.oif);
-                let covered = seen.spec.protocol != RTPROT_KERNEL
-                    && self.scope.covers(&seen.net)
-                    && (ours || !pod);
-                // A route outside our networks may change an on-link result. So may one inside them, if it covers addresses of nodes.
-                covered && !self.is_known_route(&seen, message.kind == RTM_NEWROUTE)
-                    || self.asking
-                        && (!self.scope.covers(&seen.net)
-                            || !ours && self.on_link.iter().any(|ip| seen.net.contains(ip)))
-            }),
+            RTM_NEWNEIGH | RTM_DELNEIGH => neighbor(&Received { kind: RTM_NEWNEIGH, ..*message })
+                .is_some_and(|seen| {
+                    self.is_ours(seen.index)
+                        && (seen.permanent()
+                            || self.replaces(&seen)
+                            || seen.family != AF_BRIDGE
+                                && seen.dst.is_some_and(|ip| self.scope.covers_ip(&ip)))
+                        && !self.is_known_neighbor(&seen, message.kind == RTM_NEWNEIGH)
+                }),
+            RTM_NEWROUTE | RTM_DELROUTE => route(&Received { kind: RTM_NEWROUTE, ..*message })
+                .filter(|seen| seen.plain)
+                .is_some_and(|seen| {
+                    // Routes to single pods come and go with the pods.
+                    let pod = seen.net.prefix_len() == seen.net.max_prefix_len();
+                    let ours = seen.spec.protocol == self.scope.protocol || self.is_ours(seen.oif);
+                    let covered = seen.spec.protocol != RTPROT_KERNEL
+                        && self.scope.covers(&seen.net)
+                        && (ours || !pod);
+                    // A route outside our networks may change an on-link result. So may one inside them, if it covers addresses of nodes.
+                    covered && !self.is_known_route(&seen, message.kind == RTM_NEWROUTE)
+                        || self.asking
+                            && (!self.scope.covers(&seen.net)
+                                || !ours && self.on_link.iter().any(|ip| seen.net.contains(ip)))
+                }),
             _ => false,
         }
     }
@@ -80,10 +71,7 @@ impl Watched<'_> {
             .zip(seen.mac)
             .map(|((name, _), mac)| Key::Fdb(*name, mac));
         seen.family == AF_BRIDGE
-            && self
-                .known
-                .zip(ours)
-                .is_some_and(|(known, key)| known.0.contains_key(&key))
+            && self.known.zip(ours).is_some_and(|(known, key)| known.0.contains_key(&key))
     }
 
     /// Returns whether the reconciler already knows the change of a neighbour or an FDB entry.
@@ -97,33 +85,18 @@ impl Watched<'_> {
             (AF_BRIDGE, Some(mac), dst) => {
                 self.is_known(&Key::Fdb(*name, mac), dst.map(Value::Fdb).as_ref(), added)
             }
-            (_, mac, Some(ip)) => self.is_known(
-                &Key::Neighbor(*name, ip),
-                mac.map(Value::Neighbor).as_ref(),
-                added,
-            ),
+            (_, mac, Some(ip)) => {
+                self.is_known(&Key::Neighbor(*name, ip), mac.map(Value::Neighbor).as_ref(), added)
+            }
             _ => false,
         }
     }
 
     fn is_known_route(&self, seen: &SeenRoute, added: bool) -> bool {
-        let names = self
-            .links
-            .iter()
-            .map(|(name, index)| (*index, *name))
-            .chain([self.underlay]);
-        let dev = names
-            .filter(|_| !seen.spec.kind.drops())
-            .find(|(index, _)| *index == seen.oif);
-        let route = RouteSpec {
-            dev: dev.map(|(_, name)| name).unwrap_or_default(),
-            ..seen.spec
-        };
-        self.is_known(
-            &Key::Route(seen.net, seen.metric),
-            Some(&Value::Route(route)),
-            added,
-        )
+        let names = self.links.iter().map(|(name, index)| (*index, *name)).chain([self.underlay]);
+        let dev = names.filter(|_| !seen.spec.kind.drops()).find(|(index, _)| *index == seen.oif);
+        let route = RouteSpec { dev: dev.map(|(_, name)| name).unwrap_or_default(), ..seen.spec };
+        self.is_known(&Key::Route(seen.net, seen.metric), Some(&Value::Route(route)), added)
     }
 
     fn is_known(&self, key: &Key, value: Option<&Value>, added: bool) -> bool {

@@ -153,9 +153,7 @@ pub(super) fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8
 
 /// Returns the value of the attribute `wanted` inside a nested attribute.
 pub(super) fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
-    attrs(nest, 0)
-        .find(|(kind, _)| *kind == wanted)
-        .map(|(_, value)| value)
+    attrs(nest, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
 /// Parses an address of 4 or 16 bytes.
@@ -163,9 +161,7 @@ pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(value) {
         return Some(IpAddr::V4(Ipv4Addr::from(v4)));
     }
-    <[u8; 16]>::try_from(value)
-        .ok()
-        .map(|v6| IpAddr::V6(Ipv6Addr::from(v6)))
+    <[u8; 16]>::try_from(value).ok().map(|v6| IpAddr::V6(Ipv6Addr::from(v6)))
 }
 
 /// Parses a zero-terminated text.
@@ -180,29 +176,17 @@ pub(super) fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
 
 /// Returns the 16-bit number at an offset, in host byte order.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes
-        .get(at..at + 2)?
-        .try_into()
-        .ok()
-        .map(u16::from_ne_bytes)
+    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 
 /// Returns the 32-bit number at an offset, in host byte order.
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes
-        .get(at..at + 4)?
-        .try_into()
-        .ok()
-        .map(u32::from_ne_bytes)
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
 /// Returns the 64-bit number at an offset, in host byte order.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes
-        .get(at..at + 8)?
-        .try_into()
-        .ok()
-        .map(u64::from_ne_bytes)
+    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
 /// Returns the errno of an NLMSG_ERROR message (0 for an acknowledgement) and the kernel's message. The kernel's message may be empty.

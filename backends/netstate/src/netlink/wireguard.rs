@@ -43,11 +43,7 @@ struct Seen {
 impl Seen {
     /// Returns whether all, some or none of the peer's allowed IPs are inside flannel's present or former networks.
     fn inside(&self, scope: &Scope) -> Inside {
-        let ours = self
-            .allowed
-            .iter()
-            .filter(|net| is_inside(scope, net))
-            .count();
+        let ours = self.allowed.iter().filter(|net| is_inside(scope, net)).count();
         match (ours, self.allowed.len()) {
             (ours, all) if ours == all => Inside::All,
             (0, _) => Inside::Nothing,
@@ -78,17 +74,12 @@ impl Generic {
             Message::new(family, 0, &[WG_CMD_GET_DEVICE, WG_GENL_VERSION, 0, 0])
                 .number(WGDEVICE_A_IFINDEX, index)
         };
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let device = self
             .requests
-            .dump(
-                Listed::WireguardPeers,
-                request,
-                Device::default,
-                |device, message| decode(device, message, now),
-            )
+            .dump(Listed::WireguardPeers, request, Device::default, |device, message| {
+                decode(device, message, now)
+            })
             .await;
         self.requests.forget();
         device
@@ -105,17 +96,11 @@ impl Generic {
     async fn vacate(&mut self, port: u16, interfaces: Vec<u32>) -> bool {
         let mut done = false;
         for index in interfaces {
-            if !self
-                .device(index)
-                .await
-                .is_ok_and(|device| device.port == port)
-            {
+            if !self.device(index).await.is_ok_and(|device| device.port == port) {
                 continue;
             }
             // The kernel chooses a free port.
-            let message = self
-                .setting(index)
-                .attr(WGDEVICE_A_LISTEN_PORT, &0u16.to_ne_bytes());
+            let message = self.setting(index).attr(WGDEVICE_A_LISTEN_PORT, &0u16.to_ne_bytes());
             done |=
                 self.requests.batch(vec![message], 1, |_, _| ()).await.pop() == Some(Answer::Done);
         }
@@ -137,10 +122,7 @@ pub struct PeerStatus {
 /// Returns the peer of an interface whose allowed IPs contain exactly the network `net`.
 pub(super) async fn peer_status(index: u32, net: IpNet) -> Result<Option<PeerStatus>, KernelError> {
     let device = Generic::open().await?.device(index).await?;
-    let seen = device
-        .peers
-        .into_iter()
-        .find(|seen| seen.allowed.contains(&net));
+    let seen = device.peers.into_iter().find(|seen| seen.allowed.contains(&net));
     Ok(seen.map(|seen| PeerStatus {
         key: seen.key,
         endpoint: seen.peer.endpoint,
@@ -172,10 +154,8 @@ impl NetlinkKernel {
         }
         let device = device?;
         // Collected first: a map that is built in one go needs half the memory, and the peers are read every few seconds.
-        let (mut ours, mut sessions) = (
-            Vec::with_capacity(device.peers.len() * 2),
-            Vec::with_capacity(device.peers.len()),
-        );
+        let (mut ours, mut sessions) =
+            (Vec::with_capacity(device.peers.len() * 2), Vec::with_capacity(device.peers.len()));
         for seen in device.peers {
             match seen.inside(scope) {
                 Inside::All => {}
@@ -195,10 +175,7 @@ impl NetlinkKernel {
         }
         found.ours.0.append(&mut ours.into_iter().collect());
         found.sessions.append(&mut sessions.into_iter().collect());
-        Ok(WireguardSpec {
-            key: device.key,
-            port: device.port,
-        })
+        Ok(WireguardSpec { key: device.key, port: device.port })
     }
 
     /// Sets the private key and the UDP port of a WireGuard interface.
@@ -220,26 +197,18 @@ impl NetlinkKernel {
             }
         };
         let setting = |generic: &Generic| {
-            let message = generic
-                .setting(index)
-                .attr(WGDEVICE_A_LISTEN_PORT, &spec.port.to_ne_bytes());
+            let message =
+                generic.setting(index).attr(WGDEVICE_A_LISTEN_PORT, &spec.port.to_ne_bytes());
             match &spec.key {
                 Some(key) => message.attr(WGDEVICE_A_PRIVATE_KEY, key.bytes()),
                 None => message,
             }
         };
         let message = setting(generic);
-        let mut answer = generic
-            .requests
-            .batch(vec![message], 1, |_, _| ())
-            .await
-            .pop()
-            .unwrap_or(Answer::Lost);
+        let mut answer =
+            generic.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
         if matches!(answer, Answer::Refused(libc::EADDRINUSE, _)) {
-            let others = others
-                .into_iter()
-                .map(|(_, other)| other)
-                .filter(|other| *other != index);
+            let others = others.into_iter().map(|(_, other)| other).filter(|other| *other != index);
             if generic.vacate(spec.port, others.collect()).await {
                 let message = setting(generic);
                 answer = generic
@@ -259,11 +228,8 @@ impl NetlinkKernel {
             let Ok(generic) = self.generic().await else {
                 return;
             };
-            let of_it: Vec<&PublicKey> = peers
-                .iter()
-                .filter(|(link, _)| *link == name)
-                .map(|(_, key)| key)
-                .collect();
+            let of_it: Vec<&PublicKey> =
+                peers.iter().filter(|(link, _)| *link == name).map(|(_, key)| key).collect();
             let messages = of_it.chunks(OPERATIONS).map(|part| {
                 generic.setting(index).nest(WGDEVICE_A_PEERS, |list| {
                     part.iter().fold(list, |list, key| greeting(list, key))
@@ -292,33 +258,23 @@ impl NetlinkKernel {
             }
         };
         let message = |generic: &Generic, ops: &[&Op]| {
-            generic.setting(index).nest(WGDEVICE_A_PEERS, |list| {
-                ops.iter().fold(list, |list, op| peers_of(op, list))
-            })
+            generic
+                .setting(index)
+                .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
         };
         let mut errors = Vec::new();
         for part in ops.chunks(OPERATIONS) {
             let together = message(generic, part);
-            if generic
-                .requests
-                .batch(vec![together], 1, |_, _| ())
-                .await
-                .pop()
+            if generic.requests.batch(vec![together], 1, |_, _| ()).await.pop()
                 == Some(Answer::Done)
             {
                 continue;
             }
             // Sent one by one, to find out which one is refused. Operations that took effect are repeated.
             let each = part.iter().map(|op| message(generic, &[op])).collect();
-            let answers = generic
-                .requests
-                .batch(each, super::socket::BATCH, |_, _| ())
-                .await;
-            errors.extend(
-                part.iter()
-                    .zip(answers)
-                    .filter_map(|(op, answer)| op_error(op, &answer)),
-            );
+            let answers = generic.requests.batch(each, super::socket::BATCH, |_, _| ()).await;
+            errors
+                .extend(part.iter().zip(answers).filter_map(|(op, answer)| op_error(op, &answer)));
         }
         errors
     }
@@ -331,10 +287,7 @@ fn greeting(list: Message, key: &PublicKey) -> Message {
             let named = message
                 .attr(WGPEER_A_PUBLIC_KEY, &key.0)
                 .number(WGPEER_A_FLAGS, WGPEER_F_UPDATE_ONLY);
-            named.attr(
-                WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL,
-                &interval.to_ne_bytes(),
-            )
+            named.attr(WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, &interval.to_ne_bytes())
         })
     })
 }
@@ -347,9 +300,7 @@ pub(super) fn concerns(op: &Op) -> bool {
 /// Appends the change that an operation requires to a message's list of peers.
 fn peers_of(op: &Op, list: Message) -> Message {
     let named = |message: Message, key: &PublicKey, flags: u32| {
-        message
-            .attr(WGPEER_A_PUBLIC_KEY, &key.0)
-            .number(WGPEER_A_FLAGS, flags)
+        message.attr(WGPEER_A_PUBLIC_KEY, &key.0).number(WGPEER_A_FLAGS, flags)
     };
     match op {
         Op::Add(Key::WireguardPeer(_, key), Value::WireguardPeer(peer))
@@ -359,14 +310,9 @@ fn peers_of(op: &Op, list: Message) -> Message {
                 let mut message = named(message, key, 0)
                     .attr(
                         WGPEER_A_PRESHARED_KEY,
-                        peer.preshared
-                            .as_ref()
-                            .map_or(&none, |preshared| preshared.bytes()),
+                        peer.preshared.as_ref().map_or(&none, |preshared| preshared.bytes()),
                     )
-                    .attr(
-                        WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL,
-                        &peer.keepalive.to_ne_bytes(),
-                    );
+                    .attr(WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL, &peer.keepalive.to_ne_bytes());
                 if let Some(endpoint) = peer.endpoint {
                     message = message.attr(WGPEER_A_ENDPOINT, &sockaddr(endpoint));
                 }
@@ -377,9 +323,9 @@ fn peers_of(op: &Op, list: Message) -> Message {
             list.nest(0, |message| named(message, key, WGPEER_F_REMOVE_ME))
         }
         Op::Add(Key::AllowedIp(_, net), Value::AllowedIp(key))
-        | Op::Replace(Key::AllowedIp(_, net), Value::AllowedIp(key)) => list.nest(0, |message| {
-            allowing(named(message, key, WGPEER_F_UPDATE_ONLY), net)
-        }),
+        | Op::Replace(Key::AllowedIp(_, net), Value::AllowedIp(key)) => {
+            list.nest(0, |message| allowing(named(message, key, WGPEER_F_UPDATE_ONLY), net))
+        }
         Op::Delete(Key::AllowedIp(_, net), _) => {
             // Before Linux 6.16, a single allowed IP can only be removed by moving it to another peer. That peer is deleted at once.
             let other = PublicKey(rand::random());
@@ -391,11 +337,7 @@ fn peers_of(op: &Op, list: Message) -> Message {
 }
 
 fn allowing(message: Message, net: &IpNet) -> Message {
-    let family = u16::from(if net.addr().is_ipv4() {
-        AF_INET
-    } else {
-        AF_INET6
-    });
+    let family = u16::from(if net.addr().is_ipv4() { AF_INET } else { AF_INET6 });
     message.nest(WGPEER_A_ALLOWEDIPS, |list| {
         list.nest(0, |entry| {
             entry
@@ -410,13 +352,9 @@ fn allowing(message: Message, net: &IpNet) -> Message {
 fn sockaddr(endpoint: SocketAddr) -> Vec<u8> {
     let port = endpoint.port().to_be_bytes();
     match endpoint {
-        SocketAddr::V4(v4) => [
-            &u16::from(AF_INET).to_ne_bytes()[..],
-            &port,
-            &v4.ip().octets(),
-            &[0; 8],
-        ]
-        .concat(),
+        SocketAddr::V4(v4) => {
+            [&u16::from(AF_INET).to_ne_bytes()[..], &port, &v4.ip().octets(), &[0; 8]].concat()
+        }
         SocketAddr::V6(v6) => [
             &u16::from(AF_INET6).to_ne_bytes()[..],
             &port,
@@ -450,11 +388,7 @@ fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
     for (kind, value) in wire::attrs(message.body, GENLMSG) {
         match kind {
             WGDEVICE_A_PRIVATE_KEY => {
-                device.key = value
-                    .try_into()
-                    .ok()
-                    .filter(|key| *key != [0; KEY])
-                    .map(Secret::new);
+                device.key = value.try_into().ok().filter(|key| *key != [0; KEY]).map(Secret::new);
             }
             WGDEVICE_A_LISTEN_PORT => device.port = wire::u16_at(value, 0).unwrap_or(0),
             WGDEVICE_A_PEERS => {
@@ -475,22 +409,15 @@ fn peer(value: &[u8], now: Duration) -> Option<Seen> {
     let key = PublicKey(inside(value, WGPEER_A_PUBLIC_KEY)?.try_into().ok()?);
     let mut seen = Seen {
         key,
-        peer: WireguardPeer {
-            endpoint: None,
-            preshared: None,
-            keepalive: 0,
-        },
+        peer: WireguardPeer { endpoint: None, preshared: None, keepalive: 0 },
         session: Session::default(),
         allowed: Vec::new(),
     };
     for (kind, value) in wire::attrs(value, 0) {
         match kind {
             WGPEER_A_PRESHARED_KEY => {
-                seen.peer.preshared = value
-                    .try_into()
-                    .ok()
-                    .filter(|key| *key != [0; KEY])
-                    .map(Secret::new);
+                seen.peer.preshared =
+                    value.try_into().ok().filter(|key| *key != [0; KEY]).map(Secret::new);
             }
             WGPEER_A_ENDPOINT => seen.peer.endpoint = endpoint(value),
             WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL => {
@@ -532,9 +459,7 @@ mod tests {
     fn device_of(ops: &[&Op]) -> Device {
         let bytes = Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .attr(WGDEVICE_A_LISTEN_PORT, &51820u16.to_ne_bytes())
-            .nest(WGDEVICE_A_PEERS, |list| {
-                ops.iter().fold(list, |list, op| peers_of(op, list))
-            })
+            .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
             .finish(1);
         let mut device = Device::default();
         wire::messages(&bytes)
@@ -559,24 +484,18 @@ mod tests {
                 )
             })
             .collect();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let of = |ops: &[Op]| {
             let message = Message::new(0xfff0, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
                 .attr(WGDEVICE_A_PRIVATE_KEY, &SECRET);
-            message.nest(WGDEVICE_A_PEERS, |list| {
-                ops.iter().fold(list, |list, op| peers_of(op, list))
-            })
+            message
+                .nest(WGDEVICE_A_PEERS, |list| ops.iter().fold(list, |list, op| peers_of(op, list)))
         };
         let found = secrets_in_freed_memory(|| {
             runtime.block_on(async {
                 let mut requests = crate::netlink::socket::Requests::open_generic().unwrap();
                 let together = requests.batch(vec![of(&ops)], 1, |_, _| ()).await;
-                let each = requests
-                    .batch(ops.chunks(20).map(of).collect(), 4, |_, _| ())
-                    .await;
+                let each = requests.batch(ops.chunks(20).map(of).collect(), 4, |_, _| ()).await;
                 assert!(
                     together
                         .iter()
@@ -608,19 +527,14 @@ mod tests {
                 ),
                 &Op::Replace(Key::AllowedIp(name, net), Value::AllowedIp(key)),
             ]);
-            let [seen] = &device.peers[..] else {
-                panic!("one peer")
-            };
+            let [seen] = &device.peers[..] else { panic!("one peer") };
             assert_eq!(
                 (seen.key, &seen.peer, &seen.allowed, device.port),
                 (key, &peer, &vec![net], 51820)
             );
         }
         // An allowed IP is moved to a peer that is deleted with it.
-        let device = device_of(&[&Op::Delete(
-            Key::AllowedIp(name, net),
-            Value::AllowedIp(key),
-        )]);
+        let device = device_of(&[&Op::Delete(Key::AllowedIp(name, net), Value::AllowedIp(key))]);
         assert!(
             device.peers.len() == 1
                 && device.peers[0].key != key
@@ -631,33 +545,18 @@ mod tests {
     #[test]
     fn removed_peer_attributes_are_sent_to_the_kernel() {
         let (name, key) = (LinkName::parse("flannel-wg").unwrap(), PublicKey([5; KEY]));
-        let peer = WireguardPeer {
-            endpoint: None,
-            preshared: None,
-            keepalive: 0,
-        };
-        let op = Op::Replace(
-            Key::WireguardPeer(name, key),
-            Value::WireguardPeer(Box::new(peer)),
-        );
-        let bytes = peers_of(
-            &op,
-            Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]),
-        )
-        .finish(1);
+        let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
+        let op = Op::Replace(Key::WireguardPeer(name, key), Value::WireguardPeer(Box::new(peer)));
+        let bytes = peers_of(&op, Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0]))
+            .finish(1);
         let peer = wire::messages(&bytes)
             .find_map(|message| {
-                wire::attrs(message.body, GENLMSG)
-                    .next()
-                    .map(|(_, value)| value.to_vec())
+                wire::attrs(message.body, GENLMSG).next().map(|(_, value)| value.to_vec())
             })
             .unwrap();
         // Without these attributes, the kernel would keep its values.
         assert_eq!(inside(&peer, WGPEER_A_PRESHARED_KEY), Some(&[0; KEY][..]));
-        assert_eq!(
-            inside(&peer, WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL),
-            Some(&[0; 2][..])
-        );
+        assert_eq!(inside(&peer, WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL), Some(&[0; 2][..]));
     }
 
     #[test]
@@ -678,18 +577,10 @@ mod tests {
             (vec!["10.0.0.0/8"], Inside::Nothing),
             (vec!["::/0"], Inside::Nothing),
         ] {
-            let peer = WireguardPeer {
-                endpoint: None,
-                preshared: None,
-                keepalive: 0,
-            };
+            let peer = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
             let allowed: Vec<IpNet> = allowed.iter().map(|net| net.parse().unwrap()).collect();
-            let seen = Seen {
-                key: PublicKey([5; KEY]),
-                peer,
-                session: Session::default(),
-                allowed,
-            };
+            let seen =
+                Seen { key: PublicKey([5; KEY]), peer, session: Session::default(), allowed };
             assert_eq!(seen.inside(&scope), inside, "{:?}", seen.allowed);
         }
     }

@@ -55,9 +55,7 @@ impl NetlinkKernel {
                 .unzip();
             let answers = self.requests.batch(messages, BATCH, |_, _| ()).await;
             errors.extend(
-                sent.into_iter()
-                    .zip(answers)
-                    .filter_map(|(op, answer)| op_error(op, &answer)),
+                sent.into_iter().zip(answers).filter_map(|(op, answer)| op_error(op, &answer)),
             );
         }
         errors
@@ -89,20 +87,13 @@ impl NetlinkKernel {
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
         let names: Vec<LinkName> = names.into_iter().collect();
         let links = self.links_by_name(&names).await.unwrap_or_default();
-        links
-            .into_iter()
-            .map(|(name, link)| (name, link.index))
-            .collect()
+        links.into_iter().map(|(name, link)| (name, link.index)).collect()
     }
 
     /// Sends the message for an operation and returns the error if the kernel refuses the operation.
     pub(super) async fn one(&mut self, op: &Op, message: Message) -> Option<OpError> {
-        let answer = self
-            .requests
-            .batch(vec![message], 1, |_, _| ())
-            .await
-            .pop()
-            .unwrap_or(Answer::Lost);
+        let answer =
+            self.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
         op_error(op, &answer)
     }
 }
@@ -132,18 +123,11 @@ fn message(op: &Op, indices: &Indices) -> Result<Message, Option<LinkName>> {
         Op::Refuse(..) => return Err(None),
     };
     // A learned or failed entry on our own link may conflict. It has no owner and is overwritten.
-    let over = if kind == 0 {
-        NLM_F_CREATE | NLM_F_REPLACE
-    } else {
-        0
-    };
+    let over = if kind == 0 { NLM_F_CREATE | NLM_F_REPLACE } else { 0 };
     match (op.key(), value) {
-        (Key::Address(name, net), Value::Address) => Ok(address_message(
-            RTM_NEWADDR + kind,
-            flags,
-            net,
-            index(*name)?,
-        )),
+        (Key::Address(name, net), Value::Address) => {
+            Ok(address_message(RTM_NEWADDR + kind, flags, net, index(*name)?))
+        }
         (Key::Fdb(name, mac), Value::Fdb(ip)) => Ok(Message::new(
             RTM_NEWNEIGH + kind,
             over,
@@ -158,18 +142,10 @@ fn message(op: &Op, indices: &Indices) -> Result<Message, Option<LinkName>> {
                 &neighbor_header(family(ip), index(*name)?, NUD_PERMANENT, 0),
             )
             .ip(NDA_DST, *ip);
-            Ok(if kind == 0 {
-                message.attr(NDA_LLADDR, &mac.0)
-            } else {
-                message
-            })
+            Ok(if kind == 0 { message.attr(NDA_LLADDR, &mac.0) } else { message })
         }
         (Key::Route(net, metric), Value::Route(route)) => {
-            let oif = if route.dev == LinkName::default() {
-                0
-            } else {
-                index(route.dev)?
-            };
+            let oif = if route.dev == LinkName::default() { 0 } else { index(route.dev)? };
             Ok(if kind == 0 {
                 route_message(flags, net, *metric, route, oif)
             } else {
@@ -186,9 +162,7 @@ fn address_message(kind: u16, flags: u16, net: &IpNet, index: u32) -> Message {
     if let (IpAddr::V6(_), Some(place), RTM_NEWADDR) = (net.addr(), header.get_mut(2), kind) {
         *place = IFA_F_NODAD;
     }
-    Message::new(kind, flags, &header)
-        .ip(IFA_LOCAL, net.addr())
-        .ip(IFA_ADDRESS, net.addr())
+    Message::new(kind, flags, &header).ip(IFA_LOCAL, net.addr()).ip(IFA_ADDRESS, net.addr())
 }
 
 fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
@@ -209,22 +183,12 @@ fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u
     if let (true, Some(place)) = (route.onlink, header.get_mut(8..12)) {
         place.copy_from_slice(&RTNH_F_ONLINK.to_ne_bytes());
     }
-    rest_of_route(
-        Message::new(RTM_NEWROUTE, flags, &header),
-        net,
-        metric,
-        route,
-        oif,
-    )
+    rest_of_route(Message::new(RTM_NEWROUTE, flags, &header), net, metric, route, oif)
 }
 
 /// Builds the request that deletes a route. The request contains all known properties, such as the protocol number, so that the kernel deletes no other route.
 fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
-    let scope = if net.addr().is_ipv4() {
-        RT_SCOPE_NOWHERE
-    } else {
-        0
-    };
+    let scope = if net.addr().is_ipv4() { RT_SCOPE_NOWHERE } else { 0 };
     let kind = match route.kind {
         RouteKind::Blackhole => RTN_BLACKHOLE,
         RouteKind::Unreachable => RTN_UNREACHABLE,
@@ -238,13 +202,7 @@ fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Messa
         kind,
         RT_TABLE_MAIN,
     );
-    rest_of_route(
-        Message::new(RTM_DELROUTE, 0, &header),
-        net,
-        metric,
-        route,
-        oif,
-    )
+    rest_of_route(Message::new(RTM_DELROUTE, 0, &header), net, metric, route, oif)
 }
 
 fn rest_of_route(
@@ -258,17 +216,10 @@ fn rest_of_route(
     if oif != 0 {
         message = message.number(RTA_OIF, oif);
     }
-    if let Some(via) = route
-        .via
-        .filter(|via| via.is_ipv4() == net.addr().is_ipv4())
-    {
+    if let Some(via) = route.via.filter(|via| via.is_ipv4() == net.addr().is_ipv4()) {
         message = message.ip(RTA_GATEWAY, via);
     }
-    if metric != 0 {
-        message.number(RTA_PRIORITY, metric)
-    } else {
-        message
-    }
+    if metric != 0 { message.number(RTA_PRIORITY, metric) } else { message }
 }
 
 fn family(ip: &IpAddr) -> u8 {

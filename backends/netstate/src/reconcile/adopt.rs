@@ -38,16 +38,12 @@ pub(super) fn adopt(
     }
     let encrypted = Encrypted::by(want);
     let leads_to_a_node = |net: &IpNet, route: &RouteSpec| {
-        let mut of_family = own
-            .nets()
-            .filter(|own| own.addr().is_ipv4() == net.addr().is_ipv4());
+        let mut of_family = own.nets().filter(|own| own.addr().is_ipv4() == net.addr().is_ipv4());
         of_family.any(|own| is_go_flannels(net, route, Some(own), own.prefix_len()))
             && route.dev.as_str() == facts.underlay.name
     };
-    let peers: BTreeMap<_, _> = leases
-        .peers(own, Kinds::Any)
-        .map(|peer| (peer.subnet, peer.public_ip))
-        .collect();
+    let peers: BTreeMap<_, _> =
+        leases.peers(own, Kinds::Any).map(|peer| (peer.subnet, peer.public_ip)).collect();
     for (key, route) in leftovers {
         let Key::Route(net, _) = key else { continue };
         if blackhole::is_replaced(net, route, want) {

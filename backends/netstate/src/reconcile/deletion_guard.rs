@@ -44,18 +44,10 @@ impl DeletionGuard {
             value => matches!(value, Value::WireguardPeer(_)),
         };
         let ours = |key: &Key, value: &Value| counts(value) && !stale(key, value);
-        let marked = have
-            .0
-            .iter()
-            .filter(|(key, value)| ours(key, value))
-            .count();
+        let marked = have.0.iter().filter(|(key, value)| ours(key, value)).count();
         let going = ops.iter().filter(|op| matches!(op, Op::Delete(key, value) if ours(key, value) && !want.0.contains_key(key))).count();
         let now = Instant::now();
-        let due = if let DeletionGuard::Waiting(due) = *self {
-            due
-        } else {
-            now + DELETION_DELAY
-        };
+        let due = if let DeletionGuard::Waiting(due) = *self { due } else { now + DELETION_DELAY };
         if going <= 3 || going * 5 <= marked || now >= due {
             *self = DeletionGuard::Off;
             return None;

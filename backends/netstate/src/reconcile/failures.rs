@@ -44,18 +44,14 @@ impl Failures {
                 .filter(|_| error.kind == FailureKind::Conflict && !own.0.contains_key(&error.key));
             place.and_then(|place| Some((*place, holders.get(*place)?)))
         };
-        let failed: BTreeSet<usize> = errors
-            .iter()
-            .filter_map(|error| Some(owner(error)?.0))
-            .collect();
+        let failed: BTreeSet<usize> =
+            errors.iter().filter_map(|error| Some(owner(error)?.0)).collect();
         let peers: BTreeSet<usize> = owners.values().copied().collect();
         let of_family = |places: &BTreeSet<usize>, family: Family| {
             places
                 .iter()
                 .filter(|place| {
-                    holders
-                        .get(**place)
-                        .is_some_and(|holder| Family::from(holder.subnet) == family)
+                    holders.get(**place).is_some_and(|holder| Family::from(holder.subnet) == family)
                 })
                 .count()
         };
@@ -71,10 +67,7 @@ impl Failures {
                     if !Family::from(peer.subnet).pick(all_failed[0], all_failed[1]) =>
                 {
                     if reported.insert(place) {
-                        failures.peers.push(FailedPeer {
-                            peer: peer.clone(),
-                            why: error,
-                        });
+                        failures.peers.push(FailedPeer { peer: peer.clone(), why: error });
                     }
                 }
                 _ => failures.node.push(error),
@@ -105,19 +98,11 @@ mod tests {
     }
 
     fn fdb(peer: u8) -> Key {
-        Key::Fdb(
-            LinkName::parse("flannel.1").unwrap(),
-            Mac([2, 0, 0, 0, 0, peer]),
-        )
+        Key::Fdb(LinkName::parse("flannel.1").unwrap(), Mac([2, 0, 0, 0, 0, peer]))
     }
 
     fn error(key: Key, kind: FailureKind) -> OpError {
-        OpError {
-            verb: "add",
-            key,
-            kind,
-            why: Failure::refused(Errno(libc::EINVAL)),
-        }
+        OpError { verb: "add", key, kind, why: Failure::refused(Errno(libc::EINVAL)) }
     }
 
     /// Assigns the errors to this node or to peers. Each peer has a route and an FDB entry. Returns the number of
@@ -139,17 +124,9 @@ mod tests {
             owners.entry(fdb(*peer)).or_insert(place);
         }
         let mut state = KernelState::default();
-        own.iter()
-            .for_each(|key| state.set(*key, crate::object::Value::Address));
+        own.iter().for_each(|key| state.set(*key, crate::object::Value::Address));
         let failures = Failures::of(errors, &state, &holders, &owners);
-        (
-            failures.node.len(),
-            failures
-                .peers
-                .into_iter()
-                .map(|failed| failed.peer.subnet)
-                .collect(),
-        )
+        (failures.node.len(), failures.peers.into_iter().map(|failed| failed.peer.subnet).collect())
     }
 
     #[test]
@@ -160,37 +137,13 @@ mod tests {
         let all = |family| vec![route(2, family), route(3, family)];
         let conflict = FailureKind::Conflict;
         for (peers, own, keys, kind, wanted) in [
-            (
-                &two[..1],
-                &[][..],
-                vec![route(2, V4)],
-                conflict,
-                (0, vec![subnet(2, V4)]),
-            ),
+            (&two[..1], &[][..], vec![route(2, V4)], conflict, (0, vec![subnet(2, V4)])),
             (&two, &[], all(V4), conflict, (2, vec![])),
             // The other family works.
             (&dual, &[], all(V6), conflict, (2, vec![])),
-            (
-                &dual,
-                &[],
-                vec![route(2, V6)],
-                conflict,
-                (0, vec![subnet(2, V6)]),
-            ),
-            (
-                &two,
-                &[],
-                vec![route(3, V4)],
-                FailureKind::Other,
-                (1, vec![]),
-            ),
-            (
-                &two,
-                &[],
-                vec![route(3, V4)],
-                FailureKind::Unsupported,
-                (1, vec![]),
-            ),
+            (&dual, &[], vec![route(2, V6)], conflict, (0, vec![subnet(2, V6)])),
+            (&two, &[], vec![route(3, V4)], FailureKind::Other, (1, vec![])),
+            (&two, &[], vec![route(3, V4)], FailureKind::Unsupported, (1, vec![])),
             (&two, &own, own.to_vec(), conflict, (3, vec![])),
             // A leftover object that belongs to no peer.
             (&two[..1], &[], vec![route(77, V4)], conflict, (1, vec![])),

@@ -21,11 +21,7 @@ impl MacConflicts {
     pub(super) fn accept_rewritten(&mut self, want: &KernelState, have: &KernelState) -> bool {
         let now = Instant::now();
         let mut accepted = false;
-        for (key, value) in want
-            .0
-            .iter()
-            .take_while(|(key, _)| matches!(key, Key::Link(_)))
-        {
+        for (key, value) in want.0.iter().take_while(|(key, _)| matches!(key, Key::Link(_))) {
             let (Key::Link(name), Value::Link(spec)) = (key, value) else {
                 continue;
             };
@@ -35,9 +31,7 @@ impl MacConflicts {
                 continue;
             };
             // A link of another kind under our name is not ours.
-            let ours = have
-                .link(*name)
-                .is_some_and(|link| spec.fit(link) != Fit::Refused);
+            let ours = have.link(*name).is_some_and(|link| spec.fit(link) != Fit::Refused);
             if wanted == found || !ours {
                 continue;
             }

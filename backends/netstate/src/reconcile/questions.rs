@@ -26,10 +26,7 @@ impl KernelAudit {
     /// # Cancel safety
     /// The loop does not answer a request whose caller dropped the future.
     pub async fn look(&self) -> Result<Sighting, KernelError> {
-        let ended = || KernelError {
-            what: Request::Look,
-            why: Failure::Stopping,
-        };
+        let ended = || KernelError { what: Request::Look, why: Failure::Stopping };
         let (sender, answer) = oneshot::channel();
         self.0.send(sender).await.map_err(|_| ended())?;
         answer.await.unwrap_or_else(|_| Err(ended()))

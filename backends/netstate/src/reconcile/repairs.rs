@@ -18,11 +18,8 @@ pub(super) struct Repairs(BTreeMap<Key, VecDeque<Instant>>);
 impl Repairs {
     /// Records the repair of objects.
     pub(super) fn note<'a>(&mut self, keys: impl Iterator<Item = &'a Key>, now: Instant) {
-        self.0.retain(|_, times| {
-            times
-                .back()
-                .is_some_and(|last| now.duration_since(*last) < WINDOW)
-        });
+        self.0
+            .retain(|_, times| times.back().is_some_and(|last| now.duration_since(*last) < WINDOW));
         for key in keys {
             if self.0.len() >= WATCHED && !self.0.contains_key(key) {
                 continue;
@@ -38,10 +35,7 @@ impl Repairs {
     /// Returns the objects that flanneld restored in the last ten minutes, with the number of repairs.
     pub(super) fn lately(&self, now: Instant) -> Vec<(Key, u32)> {
         let count = |times: &VecDeque<Instant>| {
-            times
-                .iter()
-                .filter(|time| now.duration_since(**time) < WINDOW)
-                .count()
+            times.iter().filter(|time| now.duration_since(**time) < WINDOW).count()
         };
         let counted = self
             .0
@@ -63,14 +57,8 @@ mod tests {
             repairs.note([key(1)].iter(), start + Duration::from_secs(60 * minute));
         }
         repairs.note([key(2)].iter(), start);
-        assert_eq!(
-            repairs.lately(start + Duration::from_secs(240)),
-            [(key(1), 5), (key(2), 1)]
-        );
-        assert_eq!(
-            repairs.lately(start + Duration::from_secs(630)),
-            [(key(1), 4)]
-        );
+        assert_eq!(repairs.lately(start + Duration::from_secs(240)), [(key(1), 5), (key(2), 1)]);
+        assert_eq!(repairs.lately(start + Duration::from_secs(630)), [(key(1), 4)]);
         assert_eq!(repairs.lately(start + Duration::from_secs(3600)), []);
         // Memory use is bounded for any number of repairs.
         let many: Vec<Key> = (0..=255).map(key).collect();

@@ -90,9 +90,7 @@ impl Report {
     ) {
         let done = ops.len().saturating_sub(errors.len());
         self.progress.writes.fetch_add(done as u64, Relaxed);
-        self.progress
-            .failures
-            .fetch_add(errors.len() as u64, Relaxed);
+        self.progress.failures.fetch_add(errors.len() as u64, Relaxed);
         if done == 0 {
             return;
         }
@@ -115,9 +113,7 @@ impl Report {
             let (tried_again, repairs): (Vec<&Op>, Vec<&Op>) =
                 ops.into_iter().partition(|op| before.contains(op.key()));
             if !repairs.is_empty() {
-                self.progress
-                    .repairs
-                    .fetch_add(repairs.len() as u64, Relaxed);
+                self.progress.repairs.fetch_add(repairs.len() as u64, Relaxed);
                 let mut by_kind = self.progress.repairs_by_kind.lock();
                 for op in &repairs {
                     *by_kind.entry(op.key().label()).or_default() += 1;
@@ -143,14 +139,7 @@ impl Report {
                 _ => other += 1,
             }
         }
-        tracing::info!(
-            added,
-            changed,
-            removed,
-            other,
-            routes = routes(),
-            "kernel state updated"
-        );
+        tracing::info!(added, changed, removed, other, routes = routes(), "kernel state updated");
     }
 
     /// Returns whether another program keeps undoing flanneld's repairs.
@@ -162,8 +151,7 @@ impl Report {
 
     fn repairs(&mut self, ops: &[&Op]) {
         let now = Instant::now();
-        self.repaired
-            .retain(|_, (_, last)| now.duration_since(*last) < REPEAT_INTERVAL);
+        self.repaired.retain(|_, (_, last)| now.duration_since(*last) < REPEAT_INTERVAL);
         for op in ops.iter().take(WATCHED) {
             if self.repaired.len() >= WATCHED && !self.repaired.contains_key(op.key()) {
                 continue;
@@ -182,10 +170,7 @@ impl Report {
         }
         self.unlogged += ops.len();
         // The first repair is logged at once, further ones every ten seconds.
-        if self
-            .repair_logged
-            .is_none_or(|last| now.duration_since(last) >= REPEAT_INTERVAL / 6)
-        {
+        if self.repair_logged.is_none_or(|last| now.duration_since(last) >= REPEAT_INTERVAL / 6) {
             tracing::warn!(
                 objects = %summary(ops, self.unlogged),
                 "repaired changes made by another program"
@@ -198,10 +183,7 @@ impl Report {
     /// Reports the failures of a pass, and whether the loop delays deletions.
     pub(super) fn state(&mut self, failures: &Failures, held: bool) {
         let errors = &failures.node;
-        self.set_problem(
-            Unfinished::of(held, errors).map(Problem::from),
-            errors.is_empty(),
-        );
+        self.set_problem(Unfinished::of(held, errors).map(Problem::from), errors.is_empty());
         self.peers(&failures.peers);
     }
 
@@ -209,10 +191,7 @@ impl Report {
     /// once, because the failure lasts until an operator acts.
     fn peers(&mut self, failed: &[FailedPeer]) {
         let mut last = self.progress.failed_peers.lock();
-        let new: Vec<&FailedPeer> = failed
-            .iter()
-            .filter(|failed| !last.contains(failed))
-            .collect();
+        let new: Vec<&FailedPeer> = failed.iter().filter(|failed| !last.contains(failed)).collect();
         for FailedPeer { peer, why } in new.iter().take(LOGGED_PEERS) {
             let node = peer.node.as_deref().unwrap_or_default();
             tracing::warn!(
@@ -269,10 +248,7 @@ impl Report {
 fn summary(ops: &[&Op], total: usize) -> String {
     let mut kinds: BTreeMap<(&str, &str), (usize, &Key)> = BTreeMap::new();
     for op in ops {
-        kinds
-            .entry((op.key().kind(), op.verb()))
-            .or_insert((0, op.key()))
-            .0 += 1;
+        kinds.entry((op.key().kind(), op.verb())).or_insert((0, op.key())).0 += 1;
     }
     let parts: Vec<String> = kinds
         .iter()

@@ -55,13 +55,10 @@ impl Schedule {
 
     /// Schedules the next read of the WireGuard peers after a pass.
     pub(super) fn plan_tunnel_read(&mut self, want: &KernelState) {
-        let mut links = want.0.values().map_while(|value| {
-            if let Value::Link(spec) = value {
-                Some(spec)
-            } else {
-                None
-            }
-        });
+        let mut links = want
+            .0
+            .values()
+            .map_while(|value| if let Value::Link(spec) = value { Some(spec) } else { None });
         let any = links.any(|spec| matches!(spec.kind, LinkKind::Wireguard(_)));
         self.tunnel_read = any.then(|| Instant::now() + TUNNEL_READ_INTERVAL);
     }
@@ -75,9 +72,8 @@ impl Schedule {
 
     /// Returns whether a pass is due because the desired peers are unknown. If a pass is due, this function also records the pass.
     pub(super) fn take_blind_pass(&mut self, began: Instant) -> bool {
-        let due = self
-            .last_blind_pass
-            .is_none_or(|last| last.elapsed() >= MAX_TUNNEL_READ_INTERVAL);
+        let due =
+            self.last_blind_pass.is_none_or(|last| last.elapsed() >= MAX_TUNNEL_READ_INTERVAL);
         if due {
             self.last_blind_pass = Some(began);
         }
@@ -92,7 +88,5 @@ fn pause_end(began: Instant, times: u32) -> Instant {
 
 /// Returns the delay before a retry: 50 ms, which doubles with each failure up to 5 s, with 25 % jitter.
 pub(super) fn backoff(failures: u32) -> Duration {
-    RETRY
-        .after(failures.saturating_sub(1))
-        .mul_f64(rand::rng().random_range(0.75..1.25))
+    RETRY.after(failures.saturating_sub(1)).mul_f64(rand::rng().random_range(0.75..1.25))
 }

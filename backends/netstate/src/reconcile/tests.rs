@@ -38,10 +38,7 @@ fn routes() -> Routes {
         protocol: 241,
         checksum_offload: false,
     };
-    Routes {
-        scope,
-        device: None,
-    }
+    Routes { scope, device: None }
 }
 
 fn subnets(n: u8) -> Subnets {
@@ -55,10 +52,7 @@ fn key(n: u8) -> Key {
 fn table(peers: impl IntoIterator<Item = (u8, u8)>) -> LeaseTable {
     let lease = |(n, ip)| Lease {
         subnets: subnets(n),
-        attrs: LeaseAttrs {
-            public_ip: Some([192, 168, 56, ip].into()),
-            ..LeaseAttrs::default()
-        },
+        attrs: LeaseAttrs { public_ip: Some([192, 168, 56, ip].into()), ..LeaseAttrs::default() },
         term: Term::Leased,
         since: i64::from(n),
     };
@@ -134,17 +128,11 @@ fn an_earlier_backends_device_stays_until_there_is_another() {
         let (old, new) = (name("flannel.1"), name("flannel.ipip"));
         for refused in [true, false] {
             let kernel = FakeKernel::default();
-            kernel
-                .world()
-                .state
-                .set(Key::Link(old), Value::Link(Box::new(tunnel())));
+            kernel.world().state.set(Key::Link(old), Value::Link(Box::new(tunnel())));
             if refused {
                 kernel.world().foreign.insert(Key::Link(new));
             }
-            let mut plan = Routes {
-                device: Some(new),
-                ..routes()
-            };
+            let mut plan = Routes { device: Some(new), ..routes() };
             plan.scope.links = vec![new, old];
             let joined = Reconciler::join(
                 plan,
@@ -155,9 +143,8 @@ fn an_earlier_backends_device_stays_until_there_is_another() {
             )
             .await;
             assert_eq!(joined.is_err(), refused);
-            let found: Vec<bool> = [old, new]
-                .map(|name| kernel.world().state.link(name).is_some())
-                .into();
+            let found: Vec<bool> =
+                [old, new].map(|name| kernel.world().state.link(name).is_some()).into();
             assert_eq!(found, [refused, !refused]);
         }
     });
@@ -180,23 +167,15 @@ async fn start(kernel: &FakeKernel, leases: LeaseTable) -> Running {
 }
 
 async fn start_with(kernel: &FakeKernel, leases: LeaseTable, blackhole: bool) -> Running {
-    let options = Options {
-        audit: None,
-        blackhole,
-    };
-    let reconciler = Reconciler::join(routes(), kernel.clone(), &underlay(), &leases, options)
-        .await
-        .unwrap();
+    let options = Options { audit: None, blackhole };
+    let reconciler =
+        Reconciler::join(routes(), kernel.clone(), &underlay(), &leases, options).await.unwrap();
     let (progress, audit) = (reconciler.progress(), reconciler.kernel_audit());
     let (leases, leases_seen) = watch::channel(Arc::new(leases));
     let (underlay, underlay_seen) = watch::channel(underlay());
     let (announcements, out) = watch::channel(announced(1500));
     let stop = CancellationToken::new();
-    let inputs = Inputs {
-        leases: leases_seen,
-        underlay: underlay_seen,
-        stop: stop.clone(),
-    };
+    let inputs = Inputs { leases: leases_seen, underlay: underlay_seen, stop: stop.clone() };
     Running {
         kernel: kernel.clone(),
         leases,
@@ -210,12 +189,7 @@ async fn start_with(kernel: &FakeKernel, leases: LeaseTable, blackhole: bool) ->
 }
 
 fn announced(mtu: u32) -> Announced {
-    Announced {
-        backend: "x".into(),
-        data: None,
-        v6_data: None,
-        mtu,
-    }
+    Announced { backend: "x".into(), data: None, v6_data: None, mtu }
 }
 
 /// Starts and ends a loop with these leases.
@@ -244,8 +218,7 @@ impl Running {
 
     /// Another program deletes the route to the subnet of peer `n`.
     fn lose(&self, n: u8) {
-        self.kernel
-            .modify(|world| drop(world.state.0.remove(&key(n))));
+        self.kernel.modify(|world| drop(world.state.0.remove(&key(n))));
     }
 
     fn passes(&self) -> u64 {
@@ -382,10 +355,7 @@ fn blackhole_of_a_former_subnet_swallows_no_pods() {
     paused(async {
         let kernel = FakeKernel::default();
         let stays = ["10.244.1.7/32", "10.244.2.0/25"];
-        for net in ["10.244.1.0/25", "10.244.1.192/26"]
-            .into_iter()
-            .chain(stays)
-        {
+        for net in ["10.244.1.0/25", "10.244.1.192/26"].into_iter().chain(stays) {
             let dead = RouteSpec {
                 via: None,
                 dev: LinkName::default(),
@@ -476,9 +446,7 @@ fn a_burst_of_changes_takes_few_passes() {
         let before = running.passes();
         for n in 0..5000u32 {
             let ip = u8::try_from(n % 200).unwrap() + 2;
-            running
-                .leases
-                .send_replace(Arc::new(table((2..60).map(|peer| (peer, ip)))));
+            running.leases.send_replace(Arc::new(table((2..60).map(|peer| (peer, ip)))));
             tokio::task::yield_now().await;
         }
         running.wait().await;
@@ -507,13 +475,7 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
             .iter()
             .map(|failed| (failed.peer.subnet.to_string(), failed.why.why.clone()))
             .collect();
-        assert_eq!(
-            named,
-            [(
-                "10.244.3.0/24".to_owned(),
-                Failure::refused(Errno(libc::EEXIST))
-            )]
-        );
+        assert_eq!(named, [("10.244.3.0/24".to_owned(), Failure::refused(Errno(libc::EEXIST)))]);
         // The longest pause between attempts is five seconds.
         kernel.world().foreign.clear();
         sleep(Duration::from_secs(7)).await;
@@ -576,11 +538,7 @@ fn a_first_pass_delays_many_deletions_for_a_minute() {
         sleep(Duration::from_secs(6)).await;
         running.is_done();
         let updated = kernel.world().state.0[&key(5)].clone();
-        assert_eq!(
-            state.0[&key(5)],
-            updated,
-            "existing routes are updated at once"
-        );
+        assert_eq!(state.0[&key(5)], updated, "existing routes are updated at once");
         // Later deletions are not delayed: the feed has its own hold-down.
         running.leases.send_replace(Arc::new(table([])));
         sleep(Duration::from_secs(1)).await;
@@ -596,9 +554,7 @@ fn a_first_pass_stops_waiting_once_few_deletions_remain() {
         let running = start(&kernel, table([])).await;
         sleep(Duration::from_secs(5)).await;
         // Two of twenty deletions are not delayed.
-        running
-            .leases
-            .send_replace(Arc::new(table((2..20).map(|n| (n, n)))));
+        running.leases.send_replace(Arc::new(table((2..20).map(|n| (n, n)))));
         sleep(Duration::from_secs(1)).await;
         running.is_done();
         running.end().await;
@@ -638,14 +594,9 @@ fn an_unreadable_kernel_fails_the_start() {
     paused(async {
         let kernel = FakeKernel::default();
         kernel.world().faults = vec![true; 100].into();
-        let result = Reconciler::join(
-            routes(),
-            kernel.clone(),
-            &underlay(),
-            &table([]),
-            Options::default(),
-        )
-        .await;
+        let result =
+            Reconciler::join(routes(), kernel.clone(), &underlay(), &table([]), Options::default())
+                .await;
         let error = result.err().unwrap();
         assert_eq!(error.why, Failure::refused(Errno(libc::EIO)), "{error}");
     });
@@ -657,20 +608,14 @@ fn kernel_audit_reports_the_current_state() {
         let running = start(&FakeKernel::default(), table([(2, 2), (3, 3)])).await;
         let (kernel, audit) = (running.kernel.clone(), running.audit.clone());
         let seen = audit.look().await.unwrap();
-        assert_eq!(
-            (&seen.want, seen.holders.len(), seen.owners[&key(3)]),
-            (&seen.have, 2, 1)
-        );
+        assert_eq!((&seen.want, seen.holders.len(), seen.owners[&key(3)]), (&seen.have, 2, 1));
         running.wait().await;
         // This change has no notification, so only a read finds it. An audit repairs nothing.
         kernel.world().state.0.remove(&key(2));
         let writes = kernel.world().writes;
         for _ in 0..2 {
             let seen = audit.look().await.unwrap();
-            assert_eq!(
-                (seen.want.len(), seen.have.len(), kernel.world().writes),
-                (2, 1, writes)
-            );
+            assert_eq!((seen.want.len(), seen.have.len(), kernel.world().writes), (2, 1, writes));
         }
         // New leases are applied before an audit is answered.
         let leases = table([(2, 2), (3, 3), (4, 4)]);

@@ -27,11 +27,7 @@ impl<'e> Unfinished<'e> {
 
 impl Coded for Unfinished<'_> {
     fn code(&self) -> &'static str {
-        if self.errors.is_empty() {
-            "deletions-held"
-        } else {
-            "kernel-not-in-sync"
-        }
+        if self.errors.is_empty() { "deletions-held" } else { "kernel-not-in-sync" }
     }
 
     fn parts(&self) -> Vec<Problem> {
@@ -41,16 +37,12 @@ impl Coded for Unfinished<'_> {
 
 impl fmt::Display for Unfinished<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = self
-            .held
-            .then(|| "flanneld keeps many routes without a lease for a minute".to_owned());
+        let held =
+            self.held.then(|| "flanneld keeps many routes without a lease for a minute".to_owned());
         let more = self.errors.len().saturating_sub(NAMED);
         let more = (more > 0).then(|| format!("and {more} more"));
-        let parts: Vec<String> = held
-            .into_iter()
-            .chain(self.named().map(ToString::to_string))
-            .chain(more)
-            .collect();
+        let parts: Vec<String> =
+            held.into_iter().chain(self.named().map(ToString::to_string)).chain(more).collect();
         f.write_str(&parts.join("; "))
     }
 }
@@ -65,11 +57,8 @@ mod tests {
     use types::{Detail, Errno};
 
     fn error(name: &str, cause: Cause) -> OpError {
-        let why = Failure::Refused {
-            errno: Errno(libc::EOPNOTSUPP),
-            words: "words".to_owned(),
-            cause,
-        };
+        let why =
+            Failure::Refused { errno: Errno(libc::EOPNOTSUPP), words: "words".to_owned(), cause };
         OpError {
             verb: "add",
             key: Key::Link(LinkName::parse(name).unwrap()),
@@ -82,44 +71,16 @@ mod tests {
     fn unfinished_pass_names_the_first_refusals_with_what_others_act_on() {
         let link = LinkName::parse("flannel.1").unwrap();
         let mut errors = vec![
-            error(
-                "flannel.1",
-                Cause::ModuleMissing {
-                    link,
-                    module: "vxlan".to_owned(),
-                },
-            ),
-            error(
-                "flannel.1",
-                Cause::PortTaken {
-                    link,
-                    port: 8472,
-                    wireguard: false,
-                },
-            ),
+            error("flannel.1", Cause::ModuleMissing { link, module: "vxlan".to_owned() }),
+            error("flannel.1", Cause::PortTaken { link, port: 8472, wireguard: false }),
         ];
         assert!(Unfinished::of(false, &[]).is_none());
         let held = Problem::from(Unfinished::of(true, &[]).unwrap());
-        assert_eq!(
-            (held.code.as_ref(), held.parts.len()),
-            ("deletions-held", 0)
-        );
+        assert_eq!((held.code.as_ref(), held.parts.len()), ("deletions-held", 0));
         let problem = Problem::from(Unfinished::of(true, &errors).unwrap());
         let details: Vec<Detail> = problem.details().cloned().collect();
-        let taken = Detail::PortTaken {
-            number: 8472,
-            udp: true,
-            purpose: PortPurpose::Tunnel,
-        };
-        assert_eq!(
-            details,
-            [
-                Detail::ModuleMissing {
-                    name: "vxlan".to_owned()
-                },
-                taken
-            ]
-        );
+        let taken = Detail::PortTaken { number: 8472, udp: true, purpose: PortPurpose::Tunnel };
+        assert_eq!(details, [Detail::ModuleMissing { name: "vxlan".to_owned() }, taken]);
         assert!(
             problem.has("module-missing")
                 && problem.has("tunnel-port-taken")

@@ -70,10 +70,7 @@ struct TunnelPeer {
 impl TunnelPeer {
     /// Returns whether the peer responds, as far as the reconciler knows. The reconciler treats an idle peer as responding.
     fn works(&self, now: Instant) -> bool {
-        !self.over
-            && self
-                .unanswered
-                .is_none_or(|since| now.duration_since(since) < NO_ANSWER)
+        !self.over && self.unanswered.is_none_or(|since| now.duration_since(since) < NO_ANSWER)
     }
 
     /// Returns whether the bytes sent since the last read may be only keepalives, which need no response. Handshakes
@@ -83,18 +80,13 @@ impl TunnelPeer {
             0 => KEEPALIVE_TIMEOUT,
             seconds => KEEPALIVE_TIMEOUT.min(Duration::from_secs(seconds.into())),
         };
-        let passed = self
-            .looked
-            .map(|looked| now.duration_since(looked))
-            .unwrap_or_default();
+        let passed = self.looked.map(|looked| now.duration_since(looked)).unwrap_or_default();
         let most = 1 + passed.as_secs() / between.as_secs().max(1);
         sent.is_multiple_of(KEEPALIVE) && sent / KEEPALIVE <= most
     }
 
     fn silence(&self, now: Instant) -> Option<Duration> {
-        let lately = self
-            .sent
-            .is_some_and(|sent| now.duration_since(sent) < AT_REST);
+        let lately = self.sent.is_some_and(|sent| now.duration_since(sent) < AT_REST);
         let silence = now.duration_since(self.unanswered?);
         (lately && silence >= SILENCE).then_some(silence)
     }
@@ -120,9 +112,7 @@ impl Tunnels {
             } else if shook {
                 peer.handshake_at = Some(now);
             }
-            let lives = peer
-                .handshake_at
-                .is_some_and(|at| now.duration_since(at) < SESSION);
+            let lives = peer.handshake_at.is_some_and(|at| now.duration_since(at) < SESSION);
             // Without a session, received bytes are handshake attempts. Any sender can make these, so they are not a response.
             let (came, sent) = (
                 session.received != peer.session.received,
@@ -225,14 +215,7 @@ impl Tunnels {
             let silence = peer.silence(now)?;
             let TunnelPeer { set, initiates, .. } = *peer;
             let handshake = peer.handshake_at.map(|at| now.duration_since(at));
-            Some(Silent {
-                link: *link,
-                key: *key,
-                endpoint: set,
-                handshake,
-                silence,
-                initiates,
-            })
+            Some(Silent { link: *link, key: *key, endpoint: set, handshake, silence, initiates })
         });
         silent.collect()
     }
@@ -255,15 +238,8 @@ mod tests {
 
     fn state(endpoint: &str) -> KernelState {
         let mut state = KernelState::default();
-        let peer = WireguardPeer {
-            endpoint: endpoint.parse().ok(),
-            preshared: None,
-            keepalive: 0,
-        };
-        state.set(
-            Key::WireguardPeer(name(), PEER),
-            Value::WireguardPeer(Box::new(peer)),
-        );
+        let peer = WireguardPeer { endpoint: endpoint.parse().ok(), preshared: None, keepalive: 0 };
+        state.set(Key::WireguardPeer(name(), PEER), Value::WireguardPeer(Box::new(peer)));
         state
     }
 
@@ -287,10 +263,7 @@ mod tests {
 
     impl Clock {
         fn new() -> Self {
-            Self(
-                Tunnels::default(),
-                Instant::now() + Duration::from_secs(3600),
-            )
+            Self(Tunnels::default(), Instant::now() + Duration::from_secs(3600))
         }
 
         fn at(&self, seconds: u64) -> Instant {
@@ -300,12 +273,7 @@ mod tests {
         /// Reads the session after `at` seconds. The session's last handshake was `handshake` seconds before `at`.
         fn note(&mut self, at: u64, handshake: Option<u64>, received: u64, sent: u64) {
             let handshake_at = handshake.map(|ago| 10_000 + at - ago);
-            let session = session(
-                handshake.map(Duration::from_secs),
-                handshake_at,
-                received,
-                sent,
-            );
+            let session = session(handshake.map(Duration::from_secs), handshake_at, received, sent);
             self.0.note(&session, self.at(at));
         }
 
@@ -332,10 +300,7 @@ mod tests {
         clock.note(0, Some(100), 10, 10);
         assert!(clock.accepts(0, LEASE), "it works");
         clock.0.follow(&state(LEASE));
-        assert!(
-            !clock.accepts(0, "192.0.2.9:51820"),
-            "the lease now has another endpoint"
-        );
+        assert!(!clock.accepts(0, "192.0.2.9:51820"), "the lease now has another endpoint");
         for (second, received, sent, accepted) in [
             // An answer may be under way.
             (10, 10, 20, true),
@@ -349,10 +314,7 @@ mod tests {
         }
         let mut clock = Clock::new();
         clock.note(0, Some(300), 20, 40);
-        assert!(
-            !clock.accepts(0, LEASE),
-            "the session was over at the first read"
-        );
+        assert!(!clock.accepts(0, LEASE), "the session was over at the first read");
     }
 
     #[test]
@@ -373,11 +335,7 @@ mod tests {
             initiates: false,
         };
         assert_eq!(clock.silent(135), [silent]);
-        assert_eq!(
-            clock.silent(400),
-            [],
-            "this node sent its last packet to the peer long ago"
-        );
+        assert_eq!(clock.silent(400), [], "this node sent its last packet to the peer long ago");
         // The peer's own handshake attempts are not a response: they also arrive if the preshared keys differ.
         clock.note(138, None, 148, 1000);
         assert_eq!(clock.silent(138).len(), 1);
@@ -394,10 +352,7 @@ mod tests {
             clock.note(second, None, received, second * 100);
         }
         let [silent] = <[_; 1]>::try_from(clock.silent(35)).unwrap();
-        assert!(
-            silent.initiates && silent.endpoint == LEASE.parse().ok(),
-            "{silent:?}"
-        );
+        assert!(silent.initiates && silent.endpoint == LEASE.parse().ok(), "{silent:?}");
         // The peer answered, and then no more.
         for (second, ago, sent) in [(45, 0, 4100), (50, 5, 4200), (85, 40, 4300)] {
             clock.note(second, Some(ago), 1276, sent);
@@ -439,11 +394,7 @@ mod tests {
     #[test]
     fn keepalives_need_no_answer() {
         for (keepalive, each) in [(0, 0), (1, 5), (2, 2), (25, 1), (40, 1)] {
-            let peer = WireguardPeer {
-                endpoint: None,
-                preshared: None,
-                keepalive,
-            };
+            let peer = WireguardPeer { endpoint: None, preshared: None, keepalive };
             let mut kept = KernelState::default();
             let key = Key::WireguardPeer(name(), PEER);
             kept.set(key, Value::WireguardPeer(Box::new(peer)));

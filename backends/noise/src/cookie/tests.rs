@@ -25,9 +25,7 @@ fn cookie_proves_an_address_and_port_for_two_minutes() {
     let baker = Baker::new(from(1), now);
     let (_, first) = message(&pair, &mut jar, now);
     assert!(!baker.is_proven(here(), first.bytes(), now));
-    let reply = baker
-        .reply(&pair.b, here(), first.bytes(), [5; 24])
-        .unwrap();
+    let reply = baker.reply(&pair.b, here(), first.bytes(), [5; 24]).unwrap();
     assert_eq!(reply.receiver(), 7);
     jar.keep(&pair.to_b, &reply, now).unwrap();
 
@@ -53,23 +51,16 @@ fn cookie_that_answers_nothing_is_refused() {
     let (pair, (mut jar, now)) = (Pair::new(), jar());
     let baker = Baker::new(from(1), now);
     let (_, first) = message(&pair, &mut jar, now);
-    let reply = baker
-        .reply(&pair.b, here(), first.bytes(), [5; 24])
-        .unwrap();
+    let reply = baker.reply(&pair.b, here(), first.bytes(), [5; 24]).unwrap();
     // The reply to the message of another jar, and the reply of another node.
     let mut others = Jar::default();
     assert_eq!(others.keep(&pair.to_b, &reply, now), Err(Refused::Unasked));
-    let foreign = baker
-        .reply(&pair.a, here(), first.bytes(), [5; 24])
-        .unwrap();
+    let foreign = baker.reply(&pair.a, here(), first.bytes(), [5; 24]).unwrap();
     assert_eq!(jar.keep(&pair.to_b, &foreign, now), Err(Refused::Tag));
     jar.keep(&pair.to_b, &reply, now).unwrap();
     // A copy of the reply.
     assert_eq!(jar.keep(&pair.to_b, &reply, now), Err(Refused::Unasked));
-    assert_eq!(
-        baker.reply(&pair.b, here(), &[4; 148], [5; 24]).err(),
-        Some(Refused::Malformed)
-    );
+    assert_eq!(baker.reply(&pair.b, here(), &[4; 148], [5; 24]).err(), Some(Refused::Malformed));
 }
 
 /// The boringtun library requests a proof of this node's address and accepts the proof.
@@ -117,10 +108,7 @@ fn the_other_implementation_proves_its_address() {
     let first = initiation(&mut theirs, &mut room);
     assert!(!baker.is_proven(here(), &first, now));
     let reply = baker.reply(&pair.b, here(), &first, [5; 24]).unwrap();
-    assert!(matches!(
-        theirs.decapsulate(None, reply.bytes(), &mut room),
-        TunnResult::Done
-    ));
+    assert!(matches!(theirs.decapsulate(None, reply.bytes(), &mut room), TunnResult::Done));
     let second = initiation(&mut theirs, &mut room);
     assert!(baker.is_proven(here(), &second, now));
 }

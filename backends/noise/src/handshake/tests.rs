@@ -34,18 +34,13 @@ fn messages_are_those_of_the_paper() {
     assert_eq!(half.public(), pair.a.public());
     let (asked, at) = half.prove(&pair.to_a).unwrap();
     assert_eq!(at, stamp());
-    let (theirs, answer) = asked
-        .answer(&pair.to_a, &from(129), 0x5566_7788, &from(97))
-        .unwrap();
+    let (theirs, answer) = asked.answer(&pair.to_a, &from(129), 0x5566_7788, &from(97)).unwrap();
     assert_eq!(answer.bytes(), response);
 
     let ours = initiated.complete(&pair.a, &from(129), &answer).unwrap();
     assert_eq!(sealed(&ours, b"sixteen bytes..."), data);
     assert_eq!(opened(&theirs, data).unwrap(), b"sixteen bytes...");
-    assert_eq!(
-        opened(&ours, sealed(&theirs, b"answer")).unwrap(),
-        b"answer"
-    );
+    assert_eq!(opened(&ours, sealed(&theirs, b"answer")).unwrap(), b"answer");
 }
 
 /// Creates a boringtun tunnel whose peer is A or B of `Pair`.
@@ -80,9 +75,7 @@ fn the_other_implementation_answers_ours() {
     let mut room = [0; 256];
     let answer = to_network(theirs.decapsulate(None, message.bytes(), &mut room));
     assert!(pair.a.is_addressed(&answer));
-    let ours = initiated
-        .complete(&pair.a, &from(129), Response::read(&answer).unwrap())
-        .unwrap();
+    let ours = initiated.complete(&pair.a, &from(129), Response::read(&answer).unwrap()).unwrap();
     let packet = packet();
     // The second counter is not zero.
     for _ in 0..2 {
@@ -129,9 +122,7 @@ fn initiation_that_was_changed_is_refused() {
             "byte {at}, the second code is not covered by the first"
         );
         let proven = Initiation::read(&changed).map(|message| {
-            Half::read(&pair.b, message)
-                .and_then(|half| half.prove(&pair.to_a))
-                .map(drop)
+            Half::read(&pair.b, message).and_then(|half| half.prove(&pair.to_a)).map(drop)
         });
         match at {
             0..4 => assert_eq!(proven, None),
@@ -150,11 +141,7 @@ fn initiation_of_another_node_is_refused() {
     let half = Half::read(&pair.b, &message).unwrap();
     assert_eq!(half.public(), stranger.public());
     assert_eq!(half.prove(&pair.to_a).err(), Some(Refused::Stranger));
-    assert_eq!(
-        Half::read(&pair.a, &message).err(),
-        Some(Refused::Tag),
-        "it is for another node"
-    );
+    assert_eq!(Half::read(&pair.a, &message).err(), Some(Refused::Tag), "it is for another node");
 }
 
 #[test]
@@ -165,10 +152,7 @@ fn answer_under_another_preshared_key_is_refused_and_the_right_one_taken_after_i
     let answer = |preshared, ephemeral| {
         let half = Half::read(&pair.b, &message).unwrap();
         let (asked, _) = half.prove(&pair.to_a).unwrap();
-        asked
-            .answer(&pair.to_a, &preshared, 8, &ephemeral)
-            .unwrap()
-            .1
+        asked.answer(&pair.to_a, &preshared, 8, &ephemeral).unwrap().1
     };
     let complete = |answer| initiated.complete(&pair.a, &from(1), &answer).map(drop);
     assert_eq!(complete(answer(from(2), from(97))), Err(Refused::Tag));

@@ -25,10 +25,7 @@ fn datagram_that_was_changed_does_not_open_and_does_not_count_as_received() {
         let mut changed = datagram.clone();
         changed[at] ^= 0x10;
         // A counter after the end of the session is refused before the cipher runs.
-        assert!(
-            matches!(opened(&b, changed), Err(Refused::Tag | Refused::Exhausted)),
-            "byte {at}"
-        );
+        assert!(matches!(opened(&b, changed), Err(Refused::Tag | Refused::Exhausted)), "byte {at}");
     }
     assert_eq!(opened(&b, datagram).unwrap(), b"packet");
 }
@@ -40,11 +37,7 @@ fn short_datagram_carries_no_packet() {
     for length in 0..OVERHEAD {
         assert_eq!(Session::index_in(&datagram[..length]), None);
         assert!(opened(&b, datagram[..length].to_vec()).is_err());
-        assert_eq!(
-            a.seal(&mut vec![0; length]),
-            Err(Refused::Malformed),
-            "{length}"
-        );
+        assert_eq!(a.seal(&mut vec![0; length]), Err(Refused::Malformed), "{length}");
     }
     assert_eq!(opened(&b, datagram).unwrap(), b"");
 }
@@ -75,17 +68,12 @@ fn threads_seal_and_open_side_by_side() {
                 scope.spawn(move || (0..500_u16).map(|_| sealed(a, &[thread; 40])).collect())
             })
             .collect();
-        sealing
-            .into_iter()
-            .flat_map(|thread| -> Vec<Vec<u8>> { thread.join().unwrap() })
-            .collect()
+        sealing.into_iter().flat_map(|thread| -> Vec<Vec<u8>> { thread.join().unwrap() }).collect()
     });
     let counters: BTreeSet<&[u8]> = datagrams.iter().map(|datagram| &datagram[8..16]).collect();
     assert_eq!(counters.len(), 2000);
     let opened_by = |part: &[Vec<u8>]| {
-        part.iter()
-            .filter(|datagram| opened(&b, datagram.to_vec()).is_ok())
-            .count()
+        part.iter().filter(|datagram| opened(&b, datagram.to_vec()).is_ok()).count()
     };
     // Two threads open each half: each packet opens in only one of them.
     let count: usize = std::thread::scope(|scope| {

@@ -103,11 +103,7 @@ impl Backlog {
     pub(super) fn next(&mut self, bytes: usize, batch: &mut Vec<Unit>) {
         let mut gathered = 0;
         while gathered < bytes && self.waiting > 0 {
-            let next = if self.fragments > 0 {
-                self.oldest()
-            } else {
-                self.by_turns()
-            };
+            let next = if self.fragments > 0 { self.oldest() } else { self.by_turns() };
             let Some(Waiting { unit, fragment, .. }) = next else {
                 continue;
             };

@@ -14,10 +14,7 @@ pub(super) struct Part {
 impl Part {
     /// Share of processor time for which one packet thread may have priority over other threads. This share leaves a fifth
     /// of the processor to threads that cannot run on other processors, such as ksoftirqd.
-    pub(super) const THREAD: Self = Self {
-        of: (4, 5),
-        most: Duration::from_millis(2),
-    };
+    pub(super) const THREAD: Self = Self { of: (4, 5), most: Duration::from_millis(2) };
 
     /// Returns the share for all packet threads together: a quarter of the processors. Two daemons on
     /// one machine (two networks, or a test environment) therefore leave half of the processors to other programs.
@@ -44,26 +41,15 @@ pub(super) struct Budget {
 impl Budget {
     /// Creates a full budget.
     pub(super) fn new(part: Part, now: Instant) -> Self {
-        Self {
-            part,
-            left: part.most,
-            debt: Duration::ZERO,
-            looked: now,
-            spent: false,
-        }
+        Self { part, left: part.most, debt: Duration::ZERO, looked: now, spent: false }
     }
 
     /// Subtracts from the budget the time for which a thread had priority over other threads. Returns whether the packet threads
     /// may have priority over other threads from now on.
     pub(super) fn spend(&mut self, now: Instant, ahead: Duration) -> bool {
-        let Part {
-            of: (numerator, denominator),
-            most,
-        } = self.part;
+        let Part { of: (numerator, denominator), most } = self.part;
         // One second fills any budget. The limit prevents an overflow.
-        let time = now
-            .saturating_duration_since(self.looked)
-            .min(Duration::from_secs(1));
+        let time = now.saturating_duration_since(self.looked).min(Duration::from_secs(1));
         self.looked = self.looked.max(now);
         let gained = time.saturating_mul(numerator) / denominator.max(1);
         let (have, owe) = (self.left + gained, self.debt + ahead);

@@ -27,31 +27,19 @@ impl Errors {
     pub(super) fn new(sources: Option<Addresses>) -> Self {
         let open = |source: IpAddr| {
             let domain = Domain::for_address(SocketAddr::new(source, 0));
-            Socket::new(
-                domain,
-                Type::RAW.nonblocking().cloexec(),
-                Some(Protocol::from(RAW)),
-            )
-            .inspect_err(|error| {
-                tracing::warn!(
-                    error = %error,
-                    remedy = "give flanneld the capability CAP_NET_RAW",
-                    "cannot open a raw socket; pods get no ICMP errors"
-                );
-            })
-            .ok()
-            .map(|socket| (source, socket))
+            Socket::new(domain, Type::RAW.nonblocking().cloexec(), Some(Protocol::from(RAW)))
+                .inspect_err(|error| {
+                    tracing::warn!(
+                        error = %error,
+                        remedy = "give flanneld the capability CAP_NET_RAW",
+                        "cannot open a raw socket; pods get no ICMP errors"
+                    );
+                })
+                .ok()
+                .map(|socket| (source, socket))
         };
-        let sockets = sources
-            .iter()
-            .flat_map(Addresses::ips)
-            .filter_map(open)
-            .collect();
-        Self {
-            sockets,
-            buckets: Buckets::new(rand::random()),
-            began: Instant::now(),
-        }
+        let sockets = sources.iter().flat_map(Addresses::ips).filter_map(open).collect();
+        Self { sockets, buckets: Buckets::new(rand::random()), began: Instant::now() }
     }
 
     /// Sends an ICMP error to the sender of `packet`, unless the protocol forbids the error or the engine has reached the rate limit.

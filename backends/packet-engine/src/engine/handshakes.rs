@@ -39,14 +39,9 @@ impl<P: Port> Handshakes<P> {
 
     /// Does the work of one iteration of the thread's loop. Returns the time of the next iteration if no new work arrives earlier.
     pub(super) fn round(&self, state: &mut HandshakeState) -> Option<Instant> {
-        let HandshakeState {
-            worker,
-            sender,
-            log,
-        } = state;
-        let next = self.device.work(worker, &mut |to, datagram| {
-            self.send(to, datagram, sender, log)
-        });
+        let HandshakeState { worker, sender, log } = state;
+        let next =
+            self.device.work(worker, &mut |to, datagram| self.send(to, datagram, sender, log));
         let refused = sender.refused();
         if !refused.is_empty() {
             self.device.forget_sources(&refused);
@@ -62,10 +57,7 @@ impl<P: Port> Handshakes<P> {
         sender: &mut Sender,
         log: &mut LogLimit,
     ) -> Result<(), Reason> {
-        let Some(socket) = self
-            .sockets
-            .iter()
-            .find(|socket| socket.is_ipv6() == to.to.is_ipv6())
+        let Some(socket) = self.sockets.iter().find(|socket| socket.is_ipv6() == to.to.is_ipv6())
         else {
             return Err(Reason::NoEndpoint);
         };
@@ -79,19 +71,10 @@ impl<P: Port> Handshakes<P> {
             tos: tos(datagram),
             socket: 0,
         };
-        let piece = Piece {
-            made: true,
-            at: 0,
-            len: u32::try_from(len).unwrap_or(0),
-        };
+        let piece = Piece { made: true, at: 0, len: u32::try_from(len).unwrap_or(0) };
         for last in [false, true] {
-            let (_, error) = socket.send(
-                sender,
-                std::slice::from_ref(&message),
-                &[piece],
-                datagram,
-                &[],
-            );
+            let (_, error) =
+                socket.send(sender, std::slice::from_ref(&message), &[piece], datagram, &[]);
             let Some(error) = error else { return Ok(()) };
             // The first error may be that of an earlier datagram.
             if last && let Some(times) = log.count(kind(&error), 1) {

@@ -23,11 +23,7 @@ impl LogLimit {
     pub(super) fn count(&mut self, name: &'static str, times: usize) -> Option<u64> {
         let times = times as u64;
         let Some(kind) = self.kinds.iter_mut().find(|kind| kind.name == name) else {
-            self.kinds.push(LogKind {
-                name,
-                since: 0,
-                last: Instant::now(),
-            });
+            self.kinds.push(LogKind { name, since: 0, last: Instant::now() });
             return Some(times);
         };
         let before = kind.since;

@@ -36,14 +36,7 @@ pub(super) struct Messages {
 impl Messages {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self {
-            bulk: vec![None; FLOWS],
-            since: now,
-            short: 0,
-            flood: None,
-            now,
-            count: 0,
-        }
+        Self { bulk: vec![None; FLOWS], since: now, short: 0, flood: None, now, count: 0 }
     }
 
     /// Begins a batch.
@@ -126,10 +119,7 @@ mod tests {
         assert_eq!(count(Duration::ZERO, &[(false, short), (true, short)]), 2);
         // One flow carries a bulk transfer, the other does not.
         assert_eq!(
-            count(
-                Duration::ZERO,
-                &[(false, 20_000), (false, short), (true, short), (true, 1400)]
-            ),
+            count(Duration::ZERO, &[(false, 20_000), (false, short), (true, short), (true, 1400)]),
             1
         );
         assert_eq!(count(LATELY / 2, &[(false, short)]), 0);

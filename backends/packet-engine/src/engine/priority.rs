@@ -89,29 +89,15 @@ struct Attributes {
 
 /// Returns the attributes of an ordinary thread with this nice value. Since Linux 6.12, the short time slice lets the thread run earlier.
 fn ordinary(nice: i32) -> Attributes {
-    Attributes {
-        policy: libc::SCHED_OTHER as u32,
-        nice,
-        runtime: SLICE,
-        ..Attributes::default()
-    }
+    Attributes { policy: libc::SCHED_OTHER as u32, nice, runtime: SLICE, ..Attributes::default() }
 }
 
 /// Sets the scheduling policy and attributes of the calling thread (sched_setattr(2)). Returns false if the kernel refuses the request.
 fn schedule(attributes: &Attributes) -> bool {
-    let attributes = Attributes {
-        size: size_of::<Attributes>() as u32,
-        ..*attributes
-    };
+    let attributes = Attributes { size: size_of::<Attributes>() as u32, ..*attributes };
     // SAFETY: the kernel reads as many bytes as `size` says, and 0 is the calling thread.
-    let set = unsafe {
-        libc::syscall(
-            libc::SYS_sched_setattr,
-            0,
-            std::ptr::from_ref(&attributes),
-            0,
-        )
-    };
+    let set =
+        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(&attributes), 0) };
     set == 0
 }
 
@@ -140,11 +126,7 @@ impl Scheduling {
     pub(super) fn new(means: Means, processors: usize, counters: Arc<Counters>) -> Self {
         let processors = u32::try_from(processors).unwrap_or(u32::MAX);
         let budget = Budget::new(Part::of_all(processors), Instant::now());
-        Self {
-            means,
-            budget: Arc::new(Mutex::new(budget)),
-            counters,
-        }
+        Self { means, budget: Arc::new(Mutex::new(budget)), counters }
     }
 }
 
@@ -216,11 +198,7 @@ impl Priority {
 
     fn look(&mut self, now: Instant) {
         let ran = ran();
-        let spent = if self.ahead {
-            ran.saturating_sub(self.ran)
-        } else {
-            Duration::ZERO
-        };
+        let spent = if self.ahead { ran.saturating_sub(self.ran) } else { Duration::ZERO };
         let all = self.scheduling.budget.lock().spend(now, spent);
         let may = self.budget.spend(now, spent) && all;
         (self.looked, self.ran) = (now, ran);

@@ -38,9 +38,8 @@ impl ReadBackoff {
         match poll(&mut polled, PollTimeout::NONE) {
             Ok(_) => {
                 let [file, _] = polled;
-                self.spurious = !file
-                    .revents()
-                    .is_some_and(|events| events.contains(PollFlags::POLLIN));
+                self.spurious =
+                    !file.revents().is_some_and(|events| events.contains(PollFlags::POLLIN));
             }
             Err(Errno::EINTR) => {}
             Err(_) => self.failed(wake),
@@ -77,10 +76,7 @@ mod tests {
     #[test]
     fn pauses_grow_up_to_a_second() {
         let pauses: Vec<u16> = (0..14).map(pause).collect();
-        assert_eq!(
-            pauses,
-            [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000, 1000]
-        );
+        assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000, 1000]);
         assert_eq!(pause(u32::MAX), LONGEST);
     }
 

@@ -39,10 +39,7 @@ impl Offload {
         if self.in_a_row < IN_A_ROW || !self.is_on() {
             return false;
         }
-        *self = Self {
-            in_a_row: 0,
-            off_since: Some(now),
-        };
+        *self = Self { in_a_row: 0, off_since: Some(now) };
         true
     }
 
@@ -67,12 +64,7 @@ pub(super) struct Segmenting {
 
 impl Segmenting {
     pub(super) fn new(supported: bool) -> Self {
-        Self {
-            supported,
-            to_all: Offload::default(),
-            refused: HashMap::new(),
-            oldest: None,
-        }
+        Self { supported, to_all: Offload::default(), refused: HashMap::new(), oldest: None }
     }
 
     /// Returns whether the engine remembers no refusal, neither for one destination nor for all destinations.
@@ -142,10 +134,7 @@ mod tests {
         for n in 0..10 {
             let now = start + n * REMEMBERED;
             segmenting.forgive(now);
-            assert!(
-                segmenting.is_unrestricted() && !segmenting.refused(ip(1), false, now),
-                "{n}"
-            );
+            assert!(segmenting.is_unrestricted() && !segmenting.refused(ip(1), false, now), "{n}");
             assert!(!segmenting.is_on(ip(1)) && segmenting.is_on(ip(2)));
         }
     }

@@ -108,10 +108,8 @@ impl RxState {
     pub(super) fn forgive(&mut self, now: Instant) {
         self.tcp.forgive(now);
         self.udp.forgive(now);
-        self.merger.merge(
-            self.offload.tcp && self.tcp.is_on(),
-            self.offload.udp && self.udp.is_on(),
-        );
+        self.merger
+            .merge(self.offload.tcp && self.tcp.is_on(), self.offload.udp && self.udp.is_on());
     }
 
     /// Returns the offload state for writes of GSO packets of a kind, or `None` for a single packet.
@@ -128,10 +126,7 @@ impl RxState {
 impl<D: Device, P: Port> Rx<D, P> {
     /// Returns the offloads that the kernel granted for the device.
     fn offload(&self) -> Offload {
-        self.queues
-            .first()
-            .map(|queue| queue.offload())
-            .unwrap_or_default()
+        self.queues.first().map(|queue| queue.offload()).unwrap_or_default()
     }
 
     /// Returns the queue for the flow of a packet. The kernel gives the replies of a flow to the
@@ -210,10 +205,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         state.merger.clear();
         state.messages.begin(Instant::now());
         let mut bytes = 0;
-        let published = self
-            .wireguard
-            .as_deref()
-            .map(|device| (device, device.snapshot()));
+        let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
         let mut opener = published
             .as_ref()
             .map(|(device, snapshot)| Opener::new(device, snapshot, Instant::now()));
@@ -239,13 +231,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     fn meta(&self, meta: &RecvMeta, buffer: &mut [u8], table: &Table, state: &mut RxState) {
         let datagrams = meta.at.len().div_ceil(meta.segment.max(1)).max(1);
         if meta.truncated {
-            return self.dropped(
-                Reason::Truncated,
-                meta.from.ip(),
-                datagrams,
-                &mut state.log,
-                &[],
-            );
+            return self.dropped(Reason::Truncated, meta.from.ip(), datagrams, &mut state.log, &[]);
         }
         // Datagrams from unknown senders are not inspected at all.
         if table.checks != Checks::Off && !table.knows(meta.from.ip()) {
@@ -258,11 +244,7 @@ impl<D: Device, P: Port> Rx<D, P> {
             );
         }
         let gathered = datagrams > 1 && self.is_gathered(meta, buffer);
-        let step = if gathered {
-            meta.at.len()
-        } else {
-            meta.segment.max(1)
-        };
+        let step = if gathered { meta.at.len() } else { meta.segment.max(1) };
         let mut start = meta.at.start;
         loop {
             let end = meta.at.end.min(start + step);
@@ -377,16 +359,11 @@ impl<D: Device, P: Port> Rx<D, P> {
         };
         let mut refused = false;
         if taken {
-            let Err(error) = put(
-                queue,
-                vnet,
-                group.ranges().filter_map(|range| buffer.get(range.clone())),
-            ) else {
+            let Err(error) =
+                put(queue, vnet, group.ranges().filter_map(|range| buffer.get(range.clone())))
+            else {
                 written.add(count, group.bytes());
-                return state
-                    .writes_of(kind)
-                    .into_iter()
-                    .for_each(refusals::Offload::worked);
+                return state.writes_of(kind).into_iter().for_each(refusals::Offload::worked);
             };
             // EINVAL: the kernel refused the offload. ENOMEM: the kernel refused to allocate so much memory at once.
             refused = error.raw_os_error() == Some(libc::EINVAL);
@@ -415,10 +392,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     #[cold]
     fn merged_refused(&self, kind: Gso, state: &mut RxState) {
         let now = Instant::now();
-        if !state
-            .writes_of(kind)
-            .is_some_and(|writes| writes.refused(now))
-        {
+        if !state.writes_of(kind).is_some_and(|writes| writes.refused(now)) {
             return;
         }
         state.forgive(now);
@@ -485,9 +459,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     /// Counts and logs packets that the TUN device did not accept.
     #[cold]
     fn count_lost(&self, error: &io::Error, count: usize, log: &mut LogLimit) {
-        self.counters
-            .received
-            .dropped_many(Reason::WriteFailed, count);
+        self.counters.received.dropped_many(Reason::WriteFailed, count);
         if let Some(times) = log.count("write", count) {
             tracing::warn!(
                 device = %self.config.device,
@@ -522,9 +494,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         let Some(times) = log.count(reason.as_str(), times) else {
             return;
         };
-        let inner = self
-            .inner(datagram)
-            .and_then(|packet| Header::parse(packet).ok());
+        let inner = self.inner(datagram).and_then(|packet| Header::parse(packet).ok());
         let source = inner.as_ref().map(|header| display(header.source));
         let destination = inner.as_ref().map(|header| display(header.destination));
         tracing::warn!(

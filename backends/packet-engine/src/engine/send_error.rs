@@ -80,10 +80,7 @@ mod tests {
         for code in 1..134 {
             for many in [false, true] {
                 assert!(
-                    matches!(
-                        of(code, many, TRIES),
-                        SendAction::SendSingly | SendAction::Drop
-                    ),
+                    matches!(of(code, many, TRIES), SendAction::SendSingly | SendAction::Drop),
                     "{code}"
                 );
             }

@@ -35,11 +35,7 @@ use types::{Coded, Detail};
 mod wireguard;
 
 const MTU: u16 = 1450;
-const ALL: Offload = Offload {
-    vnet: true,
-    tcp: true,
-    udp: true,
-};
+const ALL: Offload = Offload { vnet: true, tcp: true, udp: true };
 
 /// The scripted results of system calls, in order. After the last scripted result, all calls succeed.
 type Script = Mutex<VecDeque<i32>>;
@@ -88,12 +84,7 @@ impl Device for FakeTun {
     }
 
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let next = self
-            .reads
-            .lock()
-            .unwrap()
-            .pop_front()
-            .unwrap_or(Err(libc::EAGAIN));
+        let next = self.reads.lock().unwrap().pop_front().unwrap_or(Err(libc::EAGAIN));
         let packet = next.map_err(io::Error::from_raw_os_error)?;
         buffer[..packet.len()].copy_from_slice(&packet);
         Ok(packet.len())
@@ -165,22 +156,15 @@ impl Port for FakeSocket {
         _: &[u8],
         _: &[u8],
     ) -> (usize, Option<io::Error>) {
-        self.runs
-            .lock()
-            .unwrap()
-            .push(messages.iter().map(|message| message.count).sum());
+        self.runs.lock().unwrap().push(messages.iter().map(|message| message.count).sum());
         for (done, message) in messages.iter().enumerate() {
             if let Err(error) = next(&self.faults) {
                 return (done, Some(error));
             }
             if message.count > 1 {
                 self.segmented.lock().unwrap().push(message.to.ip());
-                if let Some((_, code)) = self
-                    .refuses
-                    .lock()
-                    .unwrap()
-                    .iter()
-                    .find(|(to, _)| *to == message.to.ip())
+                if let Some((_, code)) =
+                    self.refuses.lock().unwrap().iter().find(|(to, _)| *to == message.to.ip())
                 {
                     return (done, Some(io::Error::from_raw_os_error(*code)));
                 }
@@ -210,28 +194,18 @@ fn settings(networks: Networks, own: Networks) -> TableSettings {
 }
 
 fn networks(v4: &str, v6: Option<&str>) -> Networks {
-    Networks {
-        v4: Some(v4.parse().unwrap()),
-        v6: v6.map(|net| net.parse().unwrap()),
-    }
+    Networks { v4: Some(v4.parse().unwrap()), v6: v6.map(|net| net.parse().unwrap()) }
 }
 
 /// Returns the peer at this address of loopback.
 fn peer(n: u8) -> Peer {
-    Peer {
-        address: (peer_at(n), 8285).into(),
-        mac: [0; 6],
-        carries_v6: true,
-        outer_ecn: true,
-    }
+    Peer { address: (peer_at(n), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: true }
 }
 
 fn table(own: bool) -> Table {
     // The recipes' sources are the peer's and their destinations ours, or the other way round.
-    let nets = [
-        ("10.5.1.0/24", "fdfd:fdfd:fdfd:fdfd::/64"),
-        ("10.5.2.0/24", "fcfc:fcfc:fcfc:fcfc::/64"),
-    ];
+    let nets =
+        [("10.5.1.0/24", "fdfd:fdfd:fdfd:fdfd::/64"), ("10.5.2.0/24", "fcfc:fcfc:fcfc:fcfc::/64")];
     let [(peer4, peer6), (own4, own6)] = if own { nets } else { [nets[1], nets[0]] };
     let all = networks("10.5.0.0/16", Some("fc00::/7"));
     Table::build(
@@ -241,10 +215,7 @@ fn table(own: bool) -> Table {
 }
 
 fn config() -> Arc<EngineConfig> {
-    let features = Features {
-        queues: 1,
-        ..Features::offload()
-    };
+    let features = Features { queues: 1, ..Features::offload() };
     Arc::new(EngineConfig {
         device: "flannel0".to_owned(),
         framing: Framing::Udp,
@@ -326,12 +297,7 @@ impl Receiving {
             Socket::inherit(bound.into(), to.ip(), to.port(), &Features::offload()).unwrap();
         let from = UdpSocket::bind("127.0.0.1:0").unwrap();
         from.connect(to).unwrap();
-        Self {
-            rx: rx(&tape, Arc::new(socket)),
-            tape,
-            state: rx::RxState::new(offload),
-            from,
-        }
+        Self { rx: rx(&tape, Arc::new(socket)), tape, state: rx::RxState::new(offload), from }
     }
 
     /// Handles the datagrams that arrived.
@@ -346,9 +312,7 @@ impl Receiving {
     fn receive_segments(&mut self, round: u32) -> usize {
         let before = self.tape.written.lock().unwrap().len();
         for n in round * 20..round * 20 + 20 {
-            self.from
-                .send(&Recipe::stream(n * 1000, 1000).packet())
-                .unwrap();
+            self.from.send(&Recipe::stream(n * 1000, 1000).packet()).unwrap();
         }
         self.drain();
         self.tape.written.lock().unwrap().len() - before
@@ -384,10 +348,7 @@ enum Incoming {
 }
 
 fn incoming() -> impl Strategy<Value = Incoming> {
-    let stream = |recipe: Recipe| Recipe {
-        flags: 0x10,
-        ..recipe
-    };
+    let stream = |recipe: Recipe| Recipe { flags: 0x10, ..recipe };
     prop_oneof![
         4 => recipe(1400).prop_map(move |recipe| Incoming::Packet(stream(recipe))),
         4 => recipe(1300).prop_map(move |recipe| Incoming::Partial(stream(recipe))),
@@ -556,11 +517,7 @@ fn packets_of_a_flow_are_written_into_one_queue() {
     bed.rx.queues = Arc::new(tapes.clone());
     for round in 0..6_u16 {
         for port in 0..FLOWS {
-            let recipe = Recipe {
-                tcp: false,
-                id: round,
-                ..Recipe::stream(0, 1000)
-            };
+            let recipe = Recipe { tcp: false, id: round, ..Recipe::stream(0, 1000) };
             // One batch has single packets, and the next one has packets that merge.
             for _ in 0..=round % 2 * 2 {
                 let mut packet = recipe.packet();
@@ -574,10 +531,7 @@ fn packets_of_a_flow_are_written_into_one_queue() {
         bed.drain();
     }
     let received = &bed.rx.counters.received;
-    assert!(
-        count(&received.packets) > count(&received.units),
-        "{received:?}"
-    );
+    assert!(count(&received.packets) > count(&received.units), "{received:?}");
     let [one, other] = tapes.map(|tape| {
         let written = tape.written.lock().unwrap();
         let ports = written.iter().flat_map(|write| packets(write, ALL));
@@ -629,19 +583,14 @@ impl Sending {
             send_read(&self.tx, &table, &mut self.state, tx::BATCH);
         }
         let segmented = self.line.segmented.lock().unwrap();
-        assert_eq!(
-            *segmented,
-            tried.iter().copied().map(peer_at).collect::<Vec<_>>()
-        );
+        assert_eq!(*segmented, tried.iter().copied().map(peer_at).collect::<Vec<_>>());
         assert_eq!(self.tx.counters.sent.all_drops(), 0);
     }
 
     /// The kernel refuses nothing anymore, and the time for which the engine remembers refusals passes.
     fn forgive(&mut self) {
         self.line.refuses.lock().unwrap().clear();
-        self.state
-            .segmenting
-            .forgive(Instant::now() + refusals::REMEMBERED);
+        self.state.segmenting.forgive(Instant::now() + refusals::REMEMBERED);
     }
 }
 
@@ -651,11 +600,7 @@ fn segmented_sends_continue_to_others_when_one_peer_refuses_them() {
     // The refusing peer comes alone, and between others. It is tried once.
     bed.send(&[2, 2, 2, 2, 3, 2, 3], &[2, 3, 3]);
     assert_eq!(count(&bed.tx.counters.unsegmented), 1);
-    assert_eq!(
-        bed.line.taken.lock().unwrap().0,
-        7 * 3,
-        "every datagram is sent"
-    );
+    assert_eq!(bed.line.taken.lock().unwrap().0, 7 * 3, "every datagram is sent");
     // The refusal is remembered for a while, because the path may change.
     bed.line.refuses.lock().unwrap().clear();
     bed.send(&[2], &[]);
@@ -667,10 +612,7 @@ fn segmented_sends_continue_to_others_when_one_peer_refuses_them() {
 fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_accepts() {
     let mut bed = Sending::new((2..60).map(|n| (n, [libc::EINVAL, libc::EIO][usize::from(n % 2)])));
     // A success in between shows that the kernel supports segmented sends.
-    bed.send(
-        &[2, 3, 70, 4, 5, 70, 6, 7, 70],
-        &[2, 3, 70, 4, 5, 70, 6, 7, 70],
-    );
+    bed.send(&[2, 3, 70, 4, 5, 70, 6, 7, 70], &[2, 3, 70, 4, 5, 70, 6, 7, 70]);
     // Three in a row: nobody is tried.
     bed.send(&[8, 9, 10, 70, 11], &[8, 9, 10]);
     bed.forgive();
@@ -705,17 +647,9 @@ fn merged_writes_return_a_while_after_the_kernel_refused_them() {
     (0..5).for_each(|round| assert_eq!(bed.receive_segments(round), 20));
     // Merging changes only the identification and with it the checksum.
     let bare = |packet: &[u8]| [&packet[..4], &packet[6..10], &packet[12..]].concat();
-    let written: Vec<_> = bed
-        .tape
-        .written
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|write| bare(&write[virtio::LEN..]))
-        .collect();
-    let sent: Vec<_> = (0..100)
-        .map(|n| bare(&Recipe::stream(n * 1000, 1000).packet()))
-        .collect();
+    let written: Vec<_> =
+        bed.tape.written.lock().unwrap().iter().map(|write| bare(&write[virtio::LEN..])).collect();
+    let sent: Vec<_> = (0..100).map(|n| bare(&Recipe::stream(n * 1000, 1000).packet())).collect();
     assert_eq!(written, sent, "all of them, in order");
     assert_eq!((bed.state.merges(), bed.counts()), (false, (100, 0)));
     bed.refuse_merged(false);
@@ -737,10 +671,7 @@ fn merged_writes_go_on_when_refusals_are_rare() {
 /// Each address has one socket per queue. After a restart, systemd returns the sockets in the reverse order.
 #[test]
 fn inherited_sockets_are_known_by_their_addresses() {
-    let features = Features {
-        queues: 2,
-        ..Features::offload()
-    };
+    let features = Features { queues: 2, ..Features::offload() };
     let first = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = first.local_addr().unwrap().port();
     drop(first);
@@ -760,23 +691,11 @@ fn inherited_sockets_are_known_by_their_addresses() {
         ([1, 2, 3, 0].map(copy), adopted),
         ([copy(0), copy(1), copy(2), other], vec![]),
     ] {
-        let config = EngineConfig {
-            port,
-            features,
-            ..EngineConfig::clone(&config())
-        };
-        let inheritance = Inheritance {
-            queues: Vec::new(),
-            sockets: sockets.into(),
-        };
+        let config = EngineConfig { port, features, ..EngineConfig::clone(&config()) };
+        let inheritance = Inheritance { queues: Vec::new(), sockets: sockets.into() };
         let mut engine = Engine::new(config, table(true), inheritance);
         engine.adopt(listen);
-        let found: Vec<bool> = engine
-            .files()
-            .1
-            .iter()
-            .map(|socket| socket.is_ipv6())
-            .collect();
+        let found: Vec<bool> = engine.files().1.iter().map(|socket| socket.is_ipv6()).collect();
         assert_eq!(found, families);
     }
 }
@@ -786,32 +705,17 @@ fn port_holder_hint_depends_on_the_framing() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     for (framing, kind) in [
-        (
-            Framing::Vxlan {
-                vni: 1,
-                mac: [0; 6],
-            },
-            "type vxlan",
-        ),
+        (Framing::Vxlan { vni: 1, mac: [0; 6] }, "type vxlan"),
         (Framing::Udp, "type vxlan"),
         (Framing::WireGuard, "type wireguard"),
     ] {
-        let config = EngineConfig {
-            framing,
-            port: address.port(),
-            ..EngineConfig::clone(&config())
-        };
+        let config =
+            EngineConfig { framing, port: address.port(), ..EngineConfig::clone(&config()) };
         let mut engine = Engine::new(config, table(true), Inheritance::default());
         let error = engine.open(address.ip()).unwrap_err();
-        let detail = Detail::PortTaken {
-            number: address.port(),
-            udp: true,
-            purpose: PortPurpose::Tunnel,
-        };
-        assert_eq!(
-            (error.code(), error.detail()),
-            ("tunnel-port-taken", detail)
-        );
+        let detail =
+            Detail::PortTaken { number: address.port(), udp: true, purpose: PortPurpose::Tunnel };
+        assert_eq!((error.code(), error.detail()), ("tunnel-port-taken", detail));
         assert!(error.to_string().contains(kind), "{error}");
     }
 }
@@ -843,17 +747,9 @@ fn an_unreadable_device_or_socket_causes_no_busy_loop() {
     let tape = FakeTun::new(ALL, vec![Err(libc::EIO); TRIES], Vec::new());
     let (tx, _) = tx(&tape, Vec::new());
     let (wake, counters) = (tx.wake.clone(), tx.counters.clone());
-    count_errors(
-        &wake,
-        || count(&counters.sent.errors),
-        || tx.run(unscheduled()),
-    );
+    count_errors(&wake, || count(&counters.sent.errors), || tx.run(unscheduled()));
     let line = FakeSocket::new(false, vec![libc::ENETDOWN; TRIES]);
     let rx = rx(&tape, line);
     let (wake, counters) = (rx.wake.clone(), rx.counters.clone());
-    count_errors(
-        &wake,
-        || count(&counters.received.errors),
-        || rx.run(unscheduled()),
-    );
+    count_errors(&wake, || count(&counters.received.errors), || rx.run(unscheduled()));
 }

@@ -145,9 +145,8 @@ impl<D: Device, P: Port> Tx<D, P> {
         let mut table = arc_swap::Cache::new(&*self.table);
         while !self.wake.called() {
             let error = self.read(&mut backlog, &mut buffer);
-            if let Some(error) = error
-                .as_ref()
-                .filter(|error| error.kind() != io::ErrorKind::WouldBlock)
+            if let Some(error) =
+                error.as_ref().filter(|error| error.kind() != io::ErrorKind::WouldBlock)
             {
                 self.read_failed(error, &mut state.log);
                 if backlog.is_empty() {
@@ -187,10 +186,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             state.segmenting.forgive(Instant::now());
         }
         state.messages.begin(Instant::now());
-        let published = self
-            .wireguard
-            .as_deref()
-            .map(|device| (device, device.snapshot()));
+        let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
         let mut sealer = published
             .as_ref()
             .map(|(device, snapshot)| Sealer::new(device, snapshot, Instant::now()));
@@ -248,11 +244,7 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     /// Returns the length in bytes of the virtio header before a packet.
     fn vnet(&self) -> usize {
-        if self.tun.offload().vnet {
-            virtio::LEN
-        } else {
-            0
-        }
+        if self.tun.offload().vnet { virtio::LEN } else { 0 }
     }
 
     /// Counts and logs a failed read.
@@ -281,17 +273,14 @@ impl<D: Device, P: Port> Tx<D, P> {
             None
         };
         let vnet = self.vnet();
-        let Some((head, packet)) = buffer
-            .get_mut(at..at + length)
-            .and_then(|all| all.split_at_mut_checked(vnet))
+        let Some((head, packet)) =
+            buffer.get_mut(at..at + length).and_then(|all| all.split_at_mut_checked(vnet))
         else {
             return dropped(Reason::Short);
         };
-        let Some(vnet_header) = (if vnet > 0 {
-            VnetHeader::parse(head)
-        } else {
-            Some(VnetHeader::default())
-        }) else {
+        let Some(vnet_header) =
+            (if vnet > 0 { VnetHeader::parse(head) } else { Some(VnetHeader::default()) })
+        else {
             return dropped(Reason::BadOffload);
         };
         let header = match Header::parse(packet) {
@@ -299,12 +288,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             Err(reason) => return dropped(reason),
         };
         match split(&vnet_header, &header, packet) {
-            Ok(split) => Some(Unpacked {
-                start: at + vnet,
-                length: packet.len(),
-                header,
-                split,
-            }),
+            Ok(split) => Some(Unpacked { start: at + vnet, length: packet.len(), header, split }),
             Err(reason) => dropped(reason),
         }
     }
@@ -321,12 +305,9 @@ impl<D: Device, P: Port> Tx<D, P> {
     ) {
         let (_, count) = unpacked.segments();
         if let Some(kind) = reply {
-            let packet = buffer
-                .get(unpacked.start..unpacked.start + unpacked.length)
-                .unwrap_or_default();
-            state
-                .errors
-                .reply(kind, packet, &unpacked.header, &self.counters);
+            let packet =
+                buffer.get(unpacked.start..unpacked.start + unpacked.length).unwrap_or_default();
+            state.errors.reply(kind, packet, &unpacked.header, &self.counters);
             if let Some(times) = (reason == Reason::NoRoute)
                 .then(|| state.log.count(reason.as_str(), count))
                 .flatten()
@@ -357,12 +338,7 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     /// Looks up the peer of a packet and gathers the datagrams to the peer, or drops the packet.
     fn packet(&self, unpacked: &Unpacked, buffer: &mut [u8], table: &Table, state: &mut TxState) {
-        let Unpacked {
-            start,
-            length,
-            header,
-            ..
-        } = *unpacked;
+        let Unpacked { start, length, header, .. } = *unpacked;
         let (segment, count) = unpacked.segments();
         let sent = &self.counters.sent;
         let Some(packet) = buffer.get_mut(start..start + length) else {
@@ -393,22 +369,12 @@ impl<D: Device, P: Port> Tx<D, P> {
                 let from = gathered.pieces.len();
                 gathered.made_piece(made);
                 gathered.read_piece(start, bytes);
-                gathered.add(
-                    Datagram {
-                        bytes: made + bytes,
-                        ..datagram
-                    },
-                    from,
-                    gso,
-                );
+                gathered.add(Datagram { bytes: made + bytes, ..datagram }, from, gso);
             }
             Split::Segments(segments) => {
                 for index in 0..count {
                     let front = self.front(gathered, peer, &header);
-                    let room = gathered
-                        .made
-                        .get_mut(gathered.used + front..)
-                        .unwrap_or_default();
+                    let room = gathered.made.get_mut(gathered.used + front..).unwrap_or_default();
                     let Some((own, payload)) = segments.header(index, packet, room) else {
                         sent.dropped(Reason::BadOffload);
                         continue;
@@ -417,10 +383,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                     gathered.made_piece(front + own);
                     gathered.read_piece(start + payload.start, payload.len());
                     gathered.add(
-                        Datagram {
-                            bytes: front + own + payload.len(),
-                            ..datagram
-                        },
+                        Datagram { bytes: front + own + payload.len(), ..datagram },
                         from,
                         gso,
                     );
@@ -453,10 +416,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         let mut rest = messages.as_slice();
         let mut tries = 0;
         while let Some(first) = rest.first() {
-            let run = rest
-                .iter()
-                .take_while(|message| message.socket == first.socket)
-                .count();
+            let run = rest.iter().take_while(|message| message.socket == first.socket).count();
             let Some((now, behind)) = rest.split_at_checked(run) else {
                 break;
             };
@@ -502,12 +462,8 @@ impl<D: Device, P: Port> Tx<D, P> {
         state: &mut TxState,
         buffer: &[u8],
     ) -> (usize, Option<io::Error>) {
-        let TxState {
-            sender, gathered, ..
-        } = state;
-        let socket = messages
-            .first()
-            .and_then(|message| self.sockets.get(message.socket));
+        let TxState { sender, gathered, .. } = state;
+        let socket = messages.first().and_then(|message| self.sockets.get(message.socket));
         socket.map_or((0, None), |socket| {
             socket.send(sender, messages, &gathered.pieces, &gathered.made, buffer)
         })
@@ -520,18 +476,14 @@ impl<D: Device, P: Port> Tx<D, P> {
         add(&sent.packets, message.count);
         add(
             &sent.bytes,
-            message
-                .bytes
-                .saturating_sub(message.count * self.config.framing.overhead()),
+            message.bytes.saturating_sub(message.count * self.config.framing.overhead()),
         );
     }
 
     /// Counts and logs a message after a failed send.
     #[cold]
     fn count_lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
-        self.counters
-            .sent
-            .dropped_many(Reason::SendFailed, message.count);
+        self.counters.sent.dropped_many(Reason::SendFailed, message.count);
         if let Some(times) = log.count(kind(error), message.count) {
             tracing::warn!(
                 device = %self.config.device,
@@ -554,10 +506,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
         ];
         let ready = poll(&mut polled, PollTimeout::from(SEND_TIMEOUT)).unwrap_or(0);
-        ready > 0
-            && polled
-                .first()
-                .is_some_and(|polled| polled.any().unwrap_or(false))
+        ready > 0 && polled.first().is_some_and(|polled| polled.any().unwrap_or(false))
     }
 
     /// Sends each datagram of a message separately.
@@ -576,20 +525,11 @@ impl<D: Device, P: Port> Tx<D, P> {
             let mut bytes = 0;
             let mut to = from;
             while to < message.pieces.end && bytes < message.segment {
-                bytes += state
-                    .gathered
-                    .pieces
-                    .get(to)
-                    .map_or(0, |piece| piece.len as usize);
+                bytes += state.gathered.pieces.get(to).map_or(0, |piece| piece.len as usize);
                 to += 1;
             }
-            let one = Message {
-                pieces: from..to,
-                segment: bytes,
-                count: 1,
-                bytes,
-                ..message.clone()
-            };
+            let one =
+                Message { pieces: from..to, segment: bytes, count: 1, bytes, ..message.clone() };
             lost |= !self.single(&one, state, buffer);
             from = to;
         }
@@ -662,11 +602,7 @@ impl Gathered {
     #[inline]
     fn made_piece(&mut self, length: usize) {
         if length > 0 {
-            self.pieces.push(Piece {
-                made: true,
-                at: self.used as u32,
-                len: length as u32,
-            });
+            self.pieces.push(Piece { made: true, at: self.used as u32, len: length as u32 });
             self.used += length;
         }
     }
@@ -674,11 +610,7 @@ impl Gathered {
     #[inline]
     fn read_piece(&mut self, at: usize, length: usize) {
         if length > 0 {
-            self.pieces.push(Piece {
-                made: false,
-                at: at as u32,
-                len: length as u32,
-            });
+            self.pieces.push(Piece { made: false, at: at as u32, len: length as u32 });
         }
     }
 

@@ -18,10 +18,7 @@ impl Wake {
         use nix::sys::eventfd::{EfdFlags, EventFd};
         let event =
             EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self {
-            event,
-            called: AtomicBool::new(false),
-        })
+        Ok(Self { event, called: AtomicBool::new(false) })
     }
 
     /// Sets the signal, which ends all current and future waits.

@@ -9,18 +9,11 @@ const OURS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 5, 0, 1, 0, 0, 0, 0);
 const ALL: [Icmp; 3] = [Icmp::NetUnreachable, Icmp::TimeExceeded, Icmp::TooBig(1472)];
 
 fn ours(header: &Header) -> IpAddr {
-    if header.version == Version::V4 {
-        OURS.into()
-    } else {
-        OURS_V6.into()
-    }
+    if header.version == Version::V4 { OURS.into() } else { OURS_V6.into() }
 }
 
 fn udp(payload: usize) -> Vec<u8> {
-    datagram(
-        PacketBuilder::ipv4([10, 5, 1, 2], [10, 5, 9, 9], 64),
-        payload,
-    )
+    datagram(PacketBuilder::ipv4([10, 5, 1, 2], [10, 5, 9, 9], 64), payload)
 }
 
 fn udp_v6(payload: usize) -> Vec<u8> {
@@ -31,10 +24,7 @@ fn udp_v6(payload: usize) -> Vec<u8> {
 fn datagram(builder: PacketBuilderStep<IpHeaders>, payload: usize) -> Vec<u8> {
     let mut packet = Vec::new();
     let payload = vec![7; payload];
-    builder
-        .udp(1000, 2000)
-        .write(&mut packet, &payload)
-        .unwrap();
+    builder.udp(1000, 2000).write(&mut packet, &payload).unwrap();
     packet
 }
 
@@ -50,18 +40,12 @@ fn answer(icmp: Icmp, offender: &[u8]) -> Option<Vec<u8>> {
 /// Parses the ICMP error with an independent parser and checks all checksums.
 fn read(answer: &[u8]) -> (IpAddr, u8, u8, u32, Vec<u8>) {
     let header = Header::parse(answer).unwrap();
-    assert_eq!(
-        (header.ttl, header.source, header.fragment),
-        (64, ours(&header), Fragment::No)
-    );
+    assert_eq!((header.ttl, header.source, header.fragment), (64, ours(&header), Fragment::No));
     let ip = IpSlice::from_slice(answer).unwrap();
     let message = ip.payload().payload;
     match header.version {
         Version::V4 => {
-            assert_eq!(
-                (fold(sum(&answer[..20], 0)), fold(sum(message, 0))),
-                (0xffff, 0xffff)
-            );
+            assert_eq!((fold(sum(&answer[..20], 0)), fold(sum(message, 0))), (0xffff, 0xffff));
             let slice = ip.ipv4().unwrap();
             assert_eq!(
                 slice.header().header_checksum(),
@@ -69,10 +53,7 @@ fn read(answer: &[u8]) -> (IpAddr, u8, u8, u32, Vec<u8>) {
             );
         }
         Version::V6 => assert_eq!(
-            fold(sum(
-                message,
-                pseudo(&answer[8..24], &answer[24..40], 58, message.len() as u32)
-            )),
+            fold(sum(message, pseudo(&answer[8..24], &answer[24..40], 58, message.len() as u32))),
             0xffff
         ),
     }
@@ -106,10 +87,9 @@ fn errors_go_to_the_sender() {
 #[test]
 fn the_quote_fills_the_message() {
     for payload in [0, 1, 8, 500, 519, 520, 521, 549, 1400, 60_000] {
-        for (offender, headers, most, longest) in [
-            (udp(payload), 28, 548, V4_MAX),
-            (udp_v6(payload), 48, 1232, V6_MAX),
-        ] {
+        for (offender, headers, most, longest) in
+            [(udp(payload), 28, 548, V4_MAX), (udp_v6(payload), 48, 1232, V6_MAX)]
+        {
             let reply = answer(Icmp::TimeExceeded, &offender).unwrap();
             assert_eq!(reply[headers..], offender[..offender.len().min(most)]);
             assert!(reply.len() <= longest);
@@ -120,21 +100,13 @@ fn the_quote_fills_the_message() {
 #[test]
 fn too_little_room_gives_no_reply() {
     // The minimum quote is the header and 8 bytes, or all of a shorter packet.
-    for (offender, headers, least) in [
-        (udp(100), 28, 28),
-        (udp_v6(100), 48, 48),
-        (udp(0), 28, 28),
-        (udp_v6(0), 48, 48),
-    ] {
+    for (offender, headers, least) in
+        [(udp(100), 28, 28), (udp_v6(100), 48, 48), (udp(0), 28, 28), (udp_v6(0), 48, 48)]
+    {
         let header = Header::parse(&offender).unwrap();
         for room in 0..300 {
-            let len = reply(
-                Icmp::TimeExceeded,
-                &offender,
-                &header,
-                ours(&header),
-                &mut vec![0; room],
-            );
+            let len =
+                reply(Icmp::TimeExceeded, &offender, &header, ours(&header), &mut vec![0; room]);
             assert_eq!(
                 len,
                 (room >= headers + least).then(|| room.min(headers + offender.len())),
@@ -152,17 +124,10 @@ fn icmp_errors_get_no_icmp_error() {
         (packet[protocol_at], packet[body]) = (protocol, kind);
         answer(Icmp::TimeExceeded, &packet).is_some()
     };
-    let answered: Vec<u8> = (0..=255)
-        .filter(|kind| with(udp(12), 9, 1, *kind))
-        .collect();
+    let answered: Vec<u8> = (0..=255).filter(|kind| with(udp(12), 9, 1, *kind)).collect();
     assert_eq!(answered, [0, 8, 9, 10, 13, 14, 15, 16, 17, 18, 42, 43]);
-    let answered: Vec<u8> = (0..=255)
-        .filter(|kind| with(udp_v6(12), 6, 58, *kind))
-        .collect();
-    assert_eq!(
-        answered,
-        (128..=255).filter(|kind| *kind != 137).collect::<Vec<u8>>()
-    );
+    let answered: Vec<u8> = (0..=255).filter(|kind| with(udp_v6(12), 6, 58, *kind)).collect();
+    assert_eq!(answered, (128..=255).filter(|kind| *kind != 137).collect::<Vec<u8>>());
     // The packet ends before the type.
     for (mut packet, at, protocol, len_at) in [(udp(0), 9, 1, 3), (udp_v6(0), 6, 58, 5)] {
         packet.truncate(packet.len() - 8);
@@ -181,10 +146,7 @@ fn an_error_behind_extension_headers_is_one() {
         (packet[40], packet[48]) = (next, kind);
         answer(Icmp::TimeExceeded, &packet).is_some()
     };
-    assert_eq!(
-        [with(58, 128), with(58, 1), with(58, 3), with(17, 1)],
-        [true, false, false, true]
-    );
+    assert_eq!([with(58, 128), with(58, 1), with(58, 3), with(17, 1)], [true, false, false, true]);
     // A chain that is too long to follow may end in an error.
     let mut long = udp_v6(100);
     long[6] = 60;
@@ -242,16 +204,7 @@ fn icmp_errors_are_sent_only_between_hosts() {
     // No error may be sent with a source of the other family.
     let packet = udp(8);
     let header = Header::parse(&packet).unwrap();
-    assert_eq!(
-        reply(
-            Icmp::TimeExceeded,
-            &packet,
-            &header,
-            OURS_V6.into(),
-            &mut [0; 600]
-        ),
-        None
-    );
+    assert_eq!(reply(Icmp::TimeExceeded, &packet, &header, OURS_V6.into(), &mut [0; 600]), None);
 }
 
 #[test]
@@ -260,15 +213,8 @@ fn options_are_quoted_whole() {
     packet[0] = 0x4f;
     let header = Header::parse(&packet).unwrap();
     assert_eq!(header.header_len, 60);
-    let reply = |room: usize| {
-        reply(
-            Icmp::TimeExceeded,
-            &packet,
-            &header,
-            OURS.into(),
-            &mut vec![0; room],
-        )
-    };
+    let reply =
+        |room: usize| reply(Icmp::TimeExceeded, &packet, &header, OURS.into(), &mut vec![0; room]);
     assert_eq!((reply(28 + 67), reply(28 + 68)), (None, Some(28 + 68)));
 }
 

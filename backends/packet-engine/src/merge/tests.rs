@@ -9,11 +9,7 @@ fn offer(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
     let mut at = 0;
     for packet in packets {
         let range = at..at + packet.len();
-        merger.offer(
-            &buffer,
-            range.clone(),
-            &Header::parse(&buffer[range]).unwrap(),
-        );
+        merger.offer(&buffer, range.clone(), &Header::parse(&buffer[range]).unwrap());
         at += packet.len();
     }
     buffer
@@ -36,12 +32,7 @@ fn changed(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
     }
     packet[36..38].fill(0);
-    let pseudo = checksum::pseudo(
-        &packet[12..16],
-        &packet[16..20],
-        6,
-        packet.len() as u32 - 20,
-    );
+    let pseudo = checksum::pseudo(&packet[12..16], &packet[16..20], 6, packet.len() as u32 - 20);
     let sum = checksum::checksum(checksum::sum(&packet[20..], pseudo));
     packet[36..38].copy_from_slice(&sum.to_be_bytes());
     packet
@@ -55,18 +46,10 @@ fn a_stream_is_merged_until_it_ends() {
     };
     assert_eq!(counts(&stream(5, 1000)), [5]);
     assert_eq!(counts(&stream(130, 10)), [64, 64, 2]);
-    assert_eq!(
-        counts(&stream(50, 1448)),
-        [45, 5],
-        "no packet is longer than 65535 bytes"
-    );
+    assert_eq!(counts(&stream(50, 1448)), [45, 5], "no packet is longer than 65535 bytes");
     let segments = |parts: &[(u32, usize, u8)]| -> Vec<_> {
         let segment = |&(sequence, length, flags)| {
-            Recipe {
-                flags,
-                ..Recipe::stream(sequence, length)
-            }
-            .packet()
+            Recipe { flags, ..Recipe::stream(sequence, length) }.packet()
         };
         parts.iter().map(segment).collect()
     };
@@ -76,31 +59,15 @@ fn a_stream_is_merged_until_it_ends() {
             [(0, 900, 0x10), (900, 500, 0x10), (1400, 900, 0x10)],
             &[2, 1][..],
         ),
-        (
-            "PSH ends it",
-            [(0, 900, 0x10), (900, 900, 0x18), (1800, 900, 0x10)],
-            &[2, 1],
-        ),
+        ("PSH ends it", [(0, 900, 0x10), (900, 900, 0x18), (1800, 900, 0x10)], &[2, 1]),
         (
             "a longer one is another",
             [(0, 900, 0x10), (900, 1000, 0x10), (1900, 1000, 0x10)],
             &[1, 2],
         ),
-        (
-            "a gap",
-            [(0, 900, 0x10), (1800, 900, 0x10), (2700, 900, 0x10)],
-            &[1, 2],
-        ),
-        (
-            "a repetition",
-            [(0, 900, 0x10), (0, 900, 0x10), (900, 900, 0x10)],
-            &[1, 2],
-        ),
-        (
-            "no packet is overtaken",
-            [(0, 900, 0x10), (900, 0, 0x10), (900, 900, 0x10)],
-            &[1, 1, 1],
-        ),
+        ("a gap", [(0, 900, 0x10), (1800, 900, 0x10), (2700, 900, 0x10)], &[1, 2]),
+        ("a repetition", [(0, 900, 0x10), (0, 900, 0x10), (900, 900, 0x10)], &[1, 2]),
+        ("no packet is overtaken", [(0, 900, 0x10), (900, 0, 0x10), (900, 900, 0x10)], &[1, 1, 1]),
     ] {
         assert_eq!(counts(&segments(&parts)), wanted, "{what}");
     }
@@ -117,73 +84,42 @@ fn packets_that_differ_are_not_merged() {
     wrong[60] ^= 1;
     let mut others = vec![("a wrong checksum is not corrected".to_owned(), wrong)];
     // TOS, fragment bits, TTL, an address, a port, the acknowledgement, the window, an option.
-    for (at, value) in [
-        (1, 3),
-        (6, 0),
-        (6, 0x20),
-        (8, 62),
-        (15, 9),
-        (21, 9),
-        (31, 9),
-        (34, 9),
-        (41, 9),
-    ] {
+    for (at, value) in
+        [(1, 3), (6, 0), (6, 0x20), (8, 62), (15, 9), (21, 9), (31, 9), (34, 9), (41, 9)]
+    {
         others.push((format!("byte {at}"), changed(&second, at, value)));
     }
     for (what, other) in others {
         assert_eq!(counts(&[first.packet(), other]), [1, 1], "{what}");
     }
-    let datagram = Recipe {
-        tcp: false,
-        ..first
-    }
-    .packet();
+    let datagram = Recipe { tcp: false, ..first }.packet();
     assert_eq!(counts(&[datagram.clone(), datagram.clone()]), [2]);
     let mut unchecked = datagram;
     unchecked[26..28].fill(0);
-    assert_eq!(
-        counts(&[unchecked.clone(), unchecked]),
-        [1, 1],
-        "UDP without checksum"
-    );
+    assert_eq!(counts(&[unchecked.clone(), unchecked]), [1, 1], "UDP without checksum");
 }
 
 #[test]
 fn small_flows_are_written_before_a_stream() {
-    let stream: Vec<_> = (0..60)
-        .map(|n| Recipe::stream(n * 1400, 1400).packet())
-        .collect();
-    let answer = Recipe {
-        tcp: false,
-        ..Recipe::stream(0, 40)
-    }
-    .packet();
+    let stream: Vec<_> = (0..60).map(|n| Recipe::stream(n * 1400, 1400).packet()).collect();
+    let answer = Recipe { tcp: false, ..Recipe::stream(0, 40) }.packet();
     let turns = |packets: &[Vec<u8>]| {
         let mut merger = Merger::new(true, true);
         offer(&mut merger, packets);
         merger.arrange();
-        (0..merger.groups().len())
-            .map(|position| merger.group_at(position))
-            .collect::<Vec<_>>()
+        (0..merger.groups().len()).map(|position| merger.group_at(position)).collect::<Vec<_>>()
     };
     let mut packets = [&stream[..], std::slice::from_ref(&answer)].concat();
     assert_eq!(turns(&packets), [2, 0, 1]);
     let mut fragment = answer;
     fragment[6] = 0x20;
     packets.push(fragment);
-    assert_eq!(
-        turns(&packets),
-        [0, 1, 2, 3],
-        "the flow of a fragment is unknown"
-    );
+    assert_eq!(turns(&packets), [0, 1, 2, 3], "the flow of a fragment is unknown");
 }
 
 #[test]
 fn disabled_merging_merges_nothing() {
-    let stream = [
-        Recipe::stream(0, 100).packet(),
-        Recipe::stream(100, 100).packet(),
-    ];
+    let stream = [Recipe::stream(0, 100).packet(), Recipe::stream(100, 100).packet()];
     let mut merger = Merger::new(false, true);
     offer(&mut merger, &stream);
     assert_eq!(merger.groups().len(), 2);
@@ -196,40 +132,25 @@ fn with_partial_checksum(packet: &[u8]) -> Vec<u8> {
     let header = Header::parse(packet).unwrap();
     let mut packet = packet.to_vec();
     let sum = checksum::fold(partial_checksum::pseudo(&packet, &header).unwrap());
-    put(
-        &mut packet,
-        header.transport + partial_checksum::field(header.protocol).unwrap(),
-        sum,
-    )
-    .unwrap();
+    put(&mut packet, header.transport + partial_checksum::field(header.protocol).unwrap(), sum)
+        .unwrap();
     packet
 }
 
 /// Returns the single packets of a group.
 fn out(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
-    let mut packet: Vec<u8> = group
-        .ranges()
-        .flat_map(|range| buffer[range.clone()].iter().copied())
-        .collect();
+    let mut packet: Vec<u8> =
+        group.ranges().flat_map(|range| buffer[range.clone()].iter().copied()).collect();
     all(vnet, &mut packet).unwrap()
 }
 
 /// Returns the flow of a packet, and the packet.
 fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let header = Header::parse(packet).unwrap();
-    let addresses = if header.version == Version::V4 {
-        12..20
-    } else {
-        8..40
-    };
+    let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
     let ports = &packet[header.transport..header.transport + 4];
     (
-        packet[addresses]
-            .iter()
-            .chain(ports)
-            .copied()
-            .chain([header.protocol])
-            .collect(),
+        packet[addresses].iter().chain(ports).copied().chain([header.protocol]).collect(),
         packet.to_vec(),
     )
 }

@@ -5,16 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 fn v6(next: u8, body: &[u8]) -> Vec<u8> {
-    let mut packet = vec![
-        0x60,
-        0,
-        0,
-        0,
-        (body.len() >> 8) as u8,
-        body.len() as u8,
-        next,
-        64,
-    ];
+    let mut packet = vec![0x60, 0, 0, 0, (body.len() >> 8) as u8, body.len() as u8, next, 64];
     packet.extend([0xfd; 16]);
     packet.extend([0xfc; 16]);
     packet.extend(body);
@@ -198,11 +189,7 @@ fn extension_headers_are_followed_to_a_limit() {
     // Headers that end beyond the packet, and a jumbogram: its payload length is zero.
     let mut jumbo = v6(0, &[6, 0, 0xc2, 4, 0, 1, 0, 0]);
     (jumbo[4], jumbo[5]) = (0, 0);
-    for packet in [
-        v6(60, &[17, 1, 0, 0, 0, 0, 0, 0]),
-        v6(60, &[17, 0, 0, 0, 0, 0, 0]),
-        jumbo,
-    ] {
+    for packet in [v6(60, &[17, 1, 0, 0, 0, 0, 0, 0]), v6(60, &[17, 0, 0, 0, 0, 0, 0]), jumbo] {
         assert_eq!(Header::parse(&packet), Err(Reason::Malformed));
     }
 }
@@ -219,21 +206,14 @@ fn fragments() {
     for bits in [0, 0x4000, 0x8000] {
         assert_eq!(
             [v4(bits), v4(bits | 0x2000), v4(bits | 1), v4(bits | 0x2001)],
-            [
-                Fragment::No,
-                Fragment::First,
-                Fragment::Later,
-                Fragment::Later
-            ]
+            [Fragment::No, Fragment::First, Fragment::Later, Fragment::Later]
         );
     }
     let v6 = |offset: u16, more: u16| {
         let [high, low] = (offset << 3 | 6 | more).to_be_bytes();
-        let header = Header::parse(&v6(
-            44,
-            &[60, 0, high, low, 0, 0, 0, 9, 17, 0, 1, 1, 1, 1, 1, 1],
-        ))
-        .unwrap();
+        let header =
+            Header::parse(&v6(44, &[60, 0, high, low, 0, 0, 0, 9, 17, 0, 1, 1, 1, 1, 1, 1]))
+                .unwrap();
         (header.fragment, header.protocol, header.transport)
     };
     assert_eq!(v6(0, 0), (Fragment::No, 17, 56));

@@ -6,11 +6,7 @@ fn pair(features: &Features, address: &str) -> (Socket, Socket, SocketAddr) {
     let address: IpAddr = address.parse().unwrap();
     let receiver = Socket::bind(address, 0, features).unwrap();
     receiver.prepare(features, true, address.is_unspecified());
-    let to = socket2::SockRef::from(&receiver.fd)
-        .local_addr()
-        .unwrap()
-        .as_socket()
-        .unwrap();
+    let to = socket2::SockRef::from(&receiver.fd).local_addr().unwrap().as_socket().unwrap();
     (Socket::bind(address, 0, features).unwrap(), receiver, to)
 }
 
@@ -18,9 +14,7 @@ fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
     for _ in 0..1000 {
         match receiver.receive(socket, 64) {
             Ok(count) => {
-                return (0..count)
-                    .map(|index| receiver.meta(index).unwrap())
-                    .collect();
+                return (0..count).map(|index| receiver.meta(index).unwrap()).collect();
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 std::thread::sleep(std::time::Duration::from_millis(1));
@@ -72,11 +66,7 @@ fn messages_arrive_as_they_were_sent() {
                 tos: 0,
                 ..message(to.into(), 0..6)
             };
-            let one = Message {
-                segment: 77,
-                bytes: 77,
-                ..message(to.into(), 6..7)
-            };
+            let one = Message { segment: 77, bytes: 77, ..message(to.into(), 6..7) };
             let mut sender = Sender::default();
             let (sent, error) = sender.send(&from, &[many, one], &pieces, &made, &read);
             assert!(error.is_none() && sent == 2, "{error:?}");
@@ -106,10 +96,7 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     let messages = [0, 1, 2].map(|n| message(to.into(), n..n + 1));
     let mut sender = Sender::default();
     let (sent, error) = sender.send(&from, &messages, &pieces, &[], &read);
-    assert_eq!(
-        (sent, error.and_then(|error| error.raw_os_error())),
-        (1, Some(libc::EMSGSIZE))
-    );
+    assert_eq!((sent, error.and_then(|error| error.raw_os_error())), (1, Some(libc::EMSGSIZE)));
     let (sent, error) = sender.send(&from, &messages[2..], &pieces, &[], &read);
     assert!(sent == 1 && error.is_none());
     let mut receiver = Receiver::new(8);
@@ -171,11 +158,8 @@ impl Dialog {
     /// Sends messages, checks that all of them arrive in order, and returns their senders.
     fn pass(&mut self, answers: bool, messages: &[Message]) -> Vec<Endpoint> {
         let name = &self.name;
-        let (from, to) = if answers {
-            (&self.answerer, &self.asker)
-        } else {
-            (&self.asker, &self.answerer)
-        };
+        let (from, to) =
+            if answers { (&self.answerer, &self.asker) } else { (&self.asker, &self.answerer) };
         let (read, pieces) = six_pieces();
         let (sent, error) = self.sender.send(from, messages, &pieces, &[], &read);
         assert!(
@@ -228,11 +212,7 @@ fn answers_come_from_the_address_that_was_asked() {
     for (mut dialog, _) in dialogs() {
         let question = dialog.ask();
         let answers = dialog.pass(true, &[message(question, 0..1), message(question, 1..3)]);
-        assert!(
-            answers.iter().all(|from| from.to == dialog.asked),
-            "{}: {answers:?}",
-            dialog.name
-        );
+        assert!(answers.iter().all(|from| from.to == dialog.asked), "{}: {answers:?}", dialog.name);
         assert_eq!(dialog.sender.refused(), []);
     }
 }
@@ -242,10 +222,8 @@ fn answers_come_from_the_address_that_was_asked() {
 fn answers_from_a_lost_address_are_sent_from_another() {
     for (mut dialog, lost) in dialogs() {
         let question = dialog.ask();
-        let [first, second] = lost.map(|lost| Endpoint {
-            source: Some(lost.parse().unwrap()),
-            ..question
-        });
+        let [first, second] =
+            lost.map(|lost| Endpoint { source: Some(lost.parse().unwrap()), ..question });
         let late = [
             message(question, 0..1),
             message(first, 1..3),
@@ -272,24 +250,12 @@ fn answers_from_a_lost_address_are_sent_from_another() {
 fn source_is_not_refused_when_the_destination_is_invalid() {
     for (mut dialog, _) in dialogs() {
         let question = dialog.ask();
-        let nowhere = Endpoint {
-            to: SocketAddr::new(question.ip(), 0),
-            ..question
-        };
+        let nowhere = Endpoint { to: SocketAddr::new(question.ip(), 0), ..question };
         let (read, pieces) = six_pieces();
-        let (sent, error) = dialog.sender.send(
-            &dialog.answerer,
-            &[message(nowhere, 0..1)],
-            &pieces,
-            &[],
-            &read,
-        );
+        let (sent, error) =
+            dialog.sender.send(&dialog.answerer, &[message(nowhere, 0..1)], &pieces, &[], &read);
         assert_eq!(
-            (
-                sent,
-                error.and_then(|error| error.raw_os_error()),
-                dialog.sender.refused()
-            ),
+            (sent, error.and_then(|error| error.raw_os_error()), dialog.sender.refused()),
             (0, Some(libc::EINVAL), vec![]),
             "{}",
             dialog.name

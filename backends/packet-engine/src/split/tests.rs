@@ -36,18 +36,11 @@ impl Recipe {
 
     /// Returns the sum of the pseudo header, the protocol, and the place of the checksum.
     fn pseudo(&self, packet: &[u8]) -> (u64, usize) {
-        let addresses = if self.ipv6 {
-            &packet[8..40]
-        } else {
-            &packet[12..20]
-        };
+        let addresses = if self.ipv6 { &packet[8..40] } else { &packet[12..20] };
         let (from, to) = addresses.split_at(addresses.len() / 2);
         let (protocol, at) = if self.tcp { (TCP, 16) } else { (UDP, 6) };
         let length = packet.len() - self.transport();
-        (
-            checksum::pseudo(from, to, protocol, length as u32),
-            self.transport() + at,
-        )
+        (checksum::pseudo(from, to, protocol, length as u32), self.transport() + at)
     }
 
     fn headers(&self) -> usize {
@@ -78,20 +71,7 @@ impl Recipe {
         if self.tcp {
             out.extend([0x9c, 0x40, 0x14, 0x51]);
             out.extend(self.sequence.to_be_bytes());
-            out.extend([
-                0,
-                0,
-                0,
-                7,
-                ((5 + self.options) << 4) as u8,
-                self.flags,
-                1,
-                0,
-                0,
-                0,
-                0,
-                0,
-            ]);
+            out.extend([0, 0, 0, 7, ((5 + self.options) << 4) as u8, self.flags, 1, 0, 0, 0, 0, 0]);
             out.extend(std::iter::repeat_n(1, self.options * 4));
         } else {
             out.extend([0x9c, 0x40, 0x14, 0x51]);
@@ -170,17 +150,15 @@ pub(crate) fn recipe(longest: usize) -> impl Strategy<Value = Recipe> {
         any::<u16>(),
         proptest::collection::vec(any::<u8>(), 1..longest),
     )
-        .prop_map(
-            |(ipv6, tcp, sequence, flags, options, id, payload)| Recipe {
-                ipv6,
-                tcp,
-                sequence,
-                flags,
-                options,
-                id,
-                payload,
-            },
-        )
+        .prop_map(|(ipv6, tcp, sequence, flags, options, id, payload)| Recipe {
+            ipv6,
+            tcp,
+            sequence,
+            flags,
+            options,
+            id,
+            payload,
+        })
 }
 
 /// Returns the single packets of a packet with a virtio header.
@@ -246,10 +224,6 @@ fn wrong_virtio_headers_are_refused() {
     for change in changes {
         let mut wrong = recipe.vnet(1000);
         change(&mut wrong);
-        assert_eq!(
-            all(&wrong, &mut recipe.partial()),
-            Err(Reason::BadOffload),
-            "{wrong:?}"
-        );
+        assert_eq!(all(&wrong, &mut recipe.partial()), Err(Reason::BadOffload), "{wrong:?}");
     }
 }

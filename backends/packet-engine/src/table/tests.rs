@@ -49,10 +49,7 @@ fn slow(peers: &[(IpNet, Peer)], ip: IpAddr) -> Option<&Peer> {
 }
 
 fn is_flat(table: &Table) -> [bool; 2] {
-    [
-        matches!(table.v4, Prefixes::Flat { .. }),
-        matches!(table.v6, Prefixes::Flat { .. }),
-    ]
+    [matches!(table.v4, Prefixes::Flat { .. }), matches!(table.v6, Prefixes::Flat { .. })]
 }
 
 /// Returns the first and last address of each subnet, and addresses next to them.
@@ -66,19 +63,12 @@ fn probes(peers: &[(IpNet, Peer)]) -> Vec<IpAddr> {
         })
     };
     let all = ["0.0.0.0/0", "::/0"].map(|net| net.parse().unwrap());
-    all.iter()
-        .chain(peers.iter().map(|(net, _)| net))
-        .flat_map(edges)
-        .flatten()
-        .collect()
+    all.iter().chain(peers.iter().map(|(net, _)| net)).flat_map(edges).flatten().collect()
 }
 
 fn check(nets: Vec<IpNet>, more: Vec<IpAddr>) -> Result<Table, TestCaseError> {
-    let peers: Vec<(IpNet, Peer)> = nets
-        .into_iter()
-        .enumerate()
-        .map(|(n, net)| (net, numbered(n as u32)))
-        .collect();
+    let peers: Vec<(IpNet, Peer)> =
+        nets.into_iter().enumerate().map(|(n, net)| (net, numbered(n as u32))).collect();
     let table = Table::build(settings(), peers.clone());
     for ip in probes(&peers).into_iter().chain(more) {
         prop_assert_eq!(table.lookup(ip), slow(&peers, ip), "{}", ip);
@@ -166,11 +156,7 @@ fn the_array_size_is_limited() {
 fn table_without_peers_has_no_routes() {
     let table = Table::build(settings(), []);
     assert_eq!(
-        (
-            table.lookup(ip("10.5.2.1")),
-            table.lookup(ip("::")),
-            table.knows(ip("0.0.0.0"))
-        ),
+        (table.lookup(ip("10.5.2.1")), table.lookup(ip("::")), table.knows(ip("0.0.0.0"))),
         (None, None, false)
     );
     assert!(
@@ -193,38 +179,19 @@ fn a_peer_inside_a_subnet_is_refused() {
         ("10.5.2.0/24", "10.5.98.9", "10.5.2.9", Some("10.5.99.9")),
         ("10.5.2.77/24", "10.5.99.9", "10.5.2.1", Some("10.5.99.9")),
         ("10.5.3.0/24", "10.5.3.7", "10.5.3.9", None),
-        (
-            "fd00:5:0:4::/64",
-            "[fd00:5::1]",
-            "fd00:5:0:4::9",
-            Some("[fd00:5::1]"),
-        ),
+        ("fd00:5:0:4::/64", "[fd00:5::1]", "fd00:5:0:4::9", Some("[fd00:5::1]")),
         ("10.5.5.0/24", "[::ffff:10.5.2.9]", "10.5.5.9", None),
         ("10.5.6.0/24", "10.5.1.9", "10.5.6.9", None),
-        (
-            "10.5.7.0/24",
-            "[::ffff:192.168.0.2]",
-            "10.5.7.9",
-            Some("192.168.0.2"),
-        ),
+        ("10.5.7.0/24", "[::ffff:192.168.0.2]", "10.5.7.9", Some("192.168.0.2")),
     ];
     let net = |net: &str| net.parse::<IpNet>().unwrap();
-    let table = Table::build(
-        settings(),
-        peers.map(|(subnet, address, ..)| (net(subnet), peer(address))),
-    );
-    assert_eq!(
-        table.refused,
-        ["10.5.3.0/24", "10.5.5.0/24", "10.5.6.0/24"].map(net)
-    );
+    let table =
+        Table::build(settings(), peers.map(|(subnet, address, ..)| (net(subnet), peer(address))));
+    assert_eq!(table.refused, ["10.5.3.0/24", "10.5.5.0/24", "10.5.6.0/24"].map(net));
     for (_, _, pod, found) in peers {
         assert_eq!(table.lookup(ip(pod)), found.map(peer).as_ref(), "{pod}");
     }
-    for (node, known) in [
-        ("10.5.3.7", false),
-        ("192.168.0.2", true),
-        ("10.5.99.9", true),
-    ] {
+    for (node, known) in [("10.5.3.7", false), ("192.168.0.2", true), ("10.5.99.9", true)] {
         assert_eq!(table.knows(ip(node)), known, "{node}");
     }
 }

@@ -40,12 +40,7 @@ fn settings(networks: Networks, own: Networks, checks: Checks, routed: bool) -> 
 }
 
 fn peer(address: &str, carries_v6: bool) -> Peer {
-    Peer {
-        address: (ip(address), 8285).into(),
-        mac: [0; 6],
-        carries_v6,
-        outer_ecn: false,
-    }
+    Peer { address: (ip(address), 8285).into(), mac: [0; 6], carries_v6, outer_ecn: false }
 }
 
 fn build(checks: Checks, routed: bool) -> Table {
@@ -55,34 +50,23 @@ fn build(checks: Checks, routed: bool) -> Table {
     };
     Table::build(
         settings(both(NETWORKS), both(OWN), checks, routed),
-        LEASES
-            .iter()
-            .map(|(subnet, address, v6)| (net(subnet), peer(address, *v6))),
+        LEASES.iter().map(|(subnet, address, v6)| (net(subnet), peer(address, *v6))),
     )
 }
 
 /// The forwarding tables for all combinations of settings. The tests build these tables only once.
 static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
     let settings = |checks| [false, true].map(|routed| build(checks, routed));
-    [Checks::Cluster, Checks::Strict, Checks::Off]
-        .into_iter()
-        .flat_map(settings)
-        .collect()
+    [Checks::Cluster, Checks::Strict, Checks::Off].into_iter().flat_map(settings).collect()
 });
 
 fn table(checks: Checks, routed: bool) -> &'static Table {
-    TABLES
-        .iter()
-        .find(|table| table.checks == checks && table.routed == routed)
-        .unwrap()
+    TABLES.iter().find(|table| table.checks == checks && table.routed == routed).unwrap()
 }
 
 fn header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -> Header {
-    let (version, header_len) = if source.is_ipv4() {
-        (Version::V4, 20)
-    } else {
-        (Version::V6, 40)
-    };
+    let (version, header_len) =
+        if source.is_ipv4() { (Version::V4, 20) } else { (Version::V6, 40) };
     let fragment = Fragment::No;
     Header {
         version,
@@ -127,9 +111,7 @@ fn slow_martian(ip: &IpAddr) -> bool {
 /// Returns whether a packet's destination is the UDP port of the tunnel at an address of a node.
 fn slow_nested(header: &Header, port: u16) -> bool {
     let is_node = header.destination == ip(HERE)
-        || LEASES
-            .iter()
-            .any(|(_, address, _)| ip(address) == header.destination);
+        || LEASES.iter().any(|(_, address, _)| ip(address) == header.destination);
     header.protocol == 17 && header.fragment != Fragment::Later && port == 8285 && is_node
 }
 
@@ -147,10 +129,7 @@ fn slow_inbound(
     };
     let from = mapped(from);
     if checks != Checks::Off {
-        let mut of_sender = LEASES
-            .iter()
-            .filter(|(_, address, _)| ip(address) == from)
-            .peekable();
+        let mut of_sender = LEASES.iter().filter(|(_, address, _)| ip(address) == from).peekable();
         if of_sender.peek().is_none() {
             return Err(Reason::UnknownPeer);
         }
@@ -163,20 +142,14 @@ fn slow_inbound(
         if slow_martian(&source) || destination == ip("10.5.1.255") {
             return Err(Reason::Martian);
         }
-        let inside = NETWORKS
-            .iter()
-            .any(|network| net(network).contains(&source));
+        let inside = NETWORKS.iter().any(|network| net(network).contains(&source));
         if !of_sender.any(|(subnet, ..)| net(subnet).contains(&source))
             && (inside || checks == Checks::Strict)
         {
             return Err(Reason::Spoofed);
         }
     }
-    if ttl == 0 {
-        Err(Reason::TtlExceeded)
-    } else {
-        Ok(())
-    }
+    if ttl == 0 { Err(Reason::TtlExceeded) } else { Ok(()) }
 }
 
 fn addresses() -> impl Strategy<Value = IpAddr> {
@@ -222,11 +195,7 @@ fn kinds() -> impl Strategy<Value = (u8, Fragment)> {
 }
 
 fn checks() -> impl Strategy<Value = Checks> {
-    prop_oneof![
-        Just(Checks::Cluster),
-        Just(Checks::Strict),
-        Just(Checks::Off)
-    ]
+    prop_oneof![Just(Checks::Cluster), Just(Checks::Strict), Just(Checks::Off)]
 }
 
 proptest! {
@@ -271,10 +240,7 @@ proptest! {
 fn martian_ranges_have_exact_ends() {
     for net in MARTIAN_NETS.iter() {
         let (first, last) = match net {
-            IpNet::V4(net) => (
-                net.network().to_bits().into(),
-                net.broadcast().to_bits().into(),
-            ),
+            IpNet::V4(net) => (net.network().to_bits().into(), net.broadcast().to_bits().into()),
             IpNet::V6(net) => (net.network().to_bits(), net.broadcast().to_bits()),
         };
         for bits in [first.wrapping_sub(1), first, last, last.wrapping_add(1)] {
@@ -285,13 +251,7 @@ fn martian_ranges_have_exact_ends() {
             assert_eq!(martian(&ip), slow_martian(&ip), "{ip}");
         }
     }
-    for ordinary in [
-        "10.5.2.1",
-        "100.64.0.1",
-        "fd00::1",
-        "2001:db8::1",
-        "::10.5.2.1",
-    ] {
+    for ordinary in ["10.5.2.1", "100.64.0.1", "fd00::1", "2001:db8::1", "::10.5.2.1"] {
         assert!(!martian(&ip(ordinary)), "{ordinary}");
     }
 }
@@ -327,15 +287,7 @@ fn peers_send_as_themselves_and_not_from_our_subnet() {
             Ok(()),
             Err(Reason::Spoofed),
         ),
-        (
-            "10.5.0.0/16",
-            "10.5.1.0/24",
-            "10.5.2.0/24",
-            "10.5.56.2",
-            "10.5.2.9",
-            Ok(()),
-            Ok(()),
-        ),
+        ("10.5.0.0/16", "10.5.1.0/24", "10.5.2.0/24", "10.5.56.2", "10.5.2.9", Ok(()), Ok(())),
         (
             "10.5.0.0/16",
             "10.5.1.0/24",
@@ -347,10 +299,7 @@ fn peers_send_as_themselves_and_not_from_our_subnet() {
         ),
     ] {
         let judge = |checks| {
-            let only = |net: &str| Networks {
-                v4: Some(net.parse().unwrap()),
-                v6: None,
-            };
+            let only = |net: &str| Networks { v4: Some(net.parse().unwrap()), v6: None };
             let settings = settings(only(network), only(own), checks, true);
             let table = Table::build(settings, [(net(lease), peer(node, true))]);
             let header = header(ip(source), net(own).addr(), 64, 100);
@@ -369,9 +318,5 @@ fn every_reason_has_an_index_and_a_label() {
     let labels: std::collections::BTreeSet<&str> =
         Reason::ALL.iter().map(|reason| reason.as_str()).collect();
     assert_eq!(labels.len(), Reason::ALL.len());
-    assert!(
-        (0..)
-            .zip(Reason::ALL)
-            .all(|(n, reason)| reason.index() == n)
-    );
+    assert!((0..).zip(Reason::ALL).all(|(n, reason)| reason.index() == n));
 }

@@ -117,18 +117,10 @@ impl Admission {
 
     /// Returns whether an address is the endpoint of a peer: configured, or learned from authentic datagrams.
     pub(super) fn is_peer(&mut self, from: SocketAddr, snapshot: &Snapshot, now: Instant) -> bool {
-        if self
-            .looked
-            .is_none_or(|looked| now.saturating_duration_since(looked) >= KNOWN)
-        {
+        if self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= KNOWN) {
             self.looked = Some(now);
             self.known.clear();
-            self.known.extend(
-                snapshot
-                    .peers
-                    .iter()
-                    .filter_map(|peer| Some(peer.endpoint()?.to)),
-            );
+            self.known.extend(snapshot.peers.iter().filter_map(|peer| Some(peer.endpoint()?.to)));
         }
         self.known.contains(&from)
     }
@@ -137,7 +129,6 @@ impl Admission {
         if self.waiting.iter().map(VecDeque::len).sum::<usize>() >= LOAD {
             self.loaded = Some(now);
         }
-        self.loaded
-            .is_some_and(|last| now.saturating_duration_since(last) < LOADED)
+        self.loaded.is_some_and(|last| now.saturating_duration_since(last) < LOADED)
     }
 }

@@ -84,19 +84,13 @@ mod tests {
                 })
                 .count()
         };
-        assert_eq!(
-            (taken(&mut buckets, 0, 1), taken(&mut buckets, 1, 10_001)),
-            (1, 4 + 200)
-        );
+        assert_eq!((taken(&mut buckets, 0, 1), taken(&mut buckets, 1, 10_001)), (1, 4 + 200));
     }
 
     #[test]
     fn sources_are_addresses_with_ipv4_and_networks_of_64_bits_with_ipv6() {
         assert_ne!(source(ip("192.0.2.1")), source(ip("192.0.2.2")));
-        assert_eq!(
-            source(ip("2001:db8:0:1::1")),
-            source(ip("2001:db8:0:1:ffff::2"))
-        );
+        assert_eq!(source(ip("2001:db8:0:1::1")), source(ip("2001:db8:0:1:ffff::2")));
         assert_ne!(source(ip("2001:db8:0:1::1")), source(ip("2001:db8:0:2::1")));
         assert_ne!(source(ip("::c000:201")), source(ip("192.0.2.1")));
     }
@@ -107,16 +101,12 @@ mod tests {
         let mut buckets = Allowances::new(start);
         // Ten times more sources than buckets, each with five initiations.
         let flood = |buckets: &mut Allowances, now| {
-            (0..50 * SLOTS as u128)
-                .filter(|n| buckets.take((1 << 40) + n / 5, now))
-                .count()
+            (0..50 * SLOTS as u128).filter(|n| buckets.take((1 << 40) + n / 5, now)).count()
         };
         assert!(flood(&mut buckets, start) <= 5 * SLOTS);
         let full = (0..1000).filter(|n| !buckets.take(*n, start)).count();
         assert!(full > 900, "{full}");
-        let free = (0..1000)
-            .filter(|n| buckets.take(*n, start + SHARED))
-            .count();
+        let free = (0..1000).filter(|n| buckets.take(*n, start + SHARED)).count();
         assert!(free > 900, "{free}");
     }
 }

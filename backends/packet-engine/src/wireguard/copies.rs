@@ -17,10 +17,7 @@ pub(super) struct Copies {
 
 impl Default for Copies {
     fn default() -> Self {
-        Self {
-            keys: RandomState::new(),
-            seen: vec![0; PLACES].into(),
-        }
+        Self { keys: RandomState::new(), seen: vec![0; PLACES].into() }
     }
 }
 
@@ -32,8 +29,7 @@ impl Copies {
 
     /// Returns whether an initiation has the ephemeral key of an authentic initiation.
     pub(super) fn has(&self, initiation: &[u8]) -> bool {
-        self.hash(initiation)
-            .is_some_and(|(hash, at)| self.seen.get(at) == Some(&hash))
+        self.hash(initiation).is_some_and(|(hash, at)| self.seen.get(at) == Some(&hash))
     }
 
     /// Remembers an authentic initiation.

@@ -87,11 +87,7 @@ impl Device {
 
     /// Returns the public key of the device, if the device has a private key.
     pub fn public_key(&self) -> Option<PublicKey> {
-        self.published
-            .load()
-            .identity
-            .as_ref()
-            .map(|identity| PublicKey(*identity.keys.public()))
+        self.published.load().identity.as_ref().map(|identity| PublicKey(*identity.keys.public()))
     }
 
     /// Returns the status of all peers, sorted by key.
@@ -99,10 +95,7 @@ impl Device {
         let control = self.control.lock();
         let snapshot = self.published.load();
         let mut allowed: BTreeMap<PublicKey, Vec<IpNet>> = BTreeMap::new();
-        control
-            .allowed
-            .iter()
-            .for_each(|(net, key)| allowed.entry(*key).or_default().push(*net));
+        control.allowed.iter().for_each(|(net, key)| allowed.entry(*key).or_default().push(*net));
         let status = |peer: &Arc<Peer>| {
             let link = peer.lock();
             let state = PeerState {
@@ -189,9 +182,7 @@ impl Device {
     pub(super) fn give_up(&self, link: &mut Link) {
         let parked = std::mem::take(&mut link.parked);
         parked.iter().for_each(|packet| self.unparked(packet));
-        self.counters
-            .sent
-            .dropped_many(Reason::NoSession, parked.len());
+        self.counters.sent.dropped_many(Reason::NoSession, parked.len());
     }
 
     /// Handles the peer's first packet in a session that this node's response created. After this function returns,
@@ -217,10 +208,7 @@ impl Device {
     #[cold]
     pub(crate) fn forget_sources(&self, refused: &[Endpoint]) {
         for peer in self.snapshot().peers.iter() {
-            if peer
-                .endpoint()
-                .is_some_and(|endpoint| refused.contains(&endpoint))
-            {
+            if peer.endpoint().is_some_and(|endpoint| refused.contains(&endpoint)) {
                 peer.forget_source();
             }
         }
@@ -258,11 +246,7 @@ impl Change<'_> {
     /// Sets the private key. Threads seal no more packets in sessions under the former key, but still open packets in
     /// flight. The device immediately begins handshakes with the new key.
     pub fn set_private_key(&mut self, private: Secret) {
-        self.device
-            .counters
-            .handshakes
-            .happen
-            .store(true, Ordering::Relaxed);
+        self.device.counters.handshakes.happen.store(true, Ordering::Relaxed);
         if self.control.private.as_ref() == Some(&private) {
             return;
         }
@@ -324,12 +308,7 @@ impl Change<'_> {
         if !key.is_usable() {
             return Err(PeerError::WeakKey);
         }
-        if self
-            .next
-            .identity
-            .as_ref()
-            .is_some_and(|identity| *identity.keys.public() == key.0)
-        {
+        if self.next.identity.as_ref().is_some_and(|identity| *identity.keys.public() == key.0) {
             return Err(PeerError::OwnKey);
         }
         let link = Link::new(self.next.identity.clone(), preshared, keepalive);
@@ -420,9 +399,7 @@ impl Drop for Change<'_> {
                 self.device.pending.greet(peer.slot);
             }
         } else {
-            self.added
-                .iter()
-                .for_each(|slot| self.device.pending.greet(*slot));
+            self.added.iter().for_each(|slot| self.device.pending.greet(*slot));
         }
         // Done only after publishing, so that no packet is routed to a removed peer whose allowed IPs already belong to another. A thread with the
         // former snapshot is stopped by the peer's lock.

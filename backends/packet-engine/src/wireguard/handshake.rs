@@ -120,13 +120,9 @@ impl Device {
         send: Send<'_>,
     ) -> Result<(), Reason> {
         // A sender that already has a cookie has no tokens left.
-        let cookie = identity
-            .cookie(message.from.to, message.bytes(), now)
-            .ok_or(Reason::HandshakeLimit)?;
-        add(
-            &self.counters.handshakes.cookies,
-            usize::from(send(message.from, cookie.bytes())),
-        );
+        let cookie =
+            identity.cookie(message.from.to, message.bytes(), now).ok_or(Reason::HandshakeLimit)?;
+        add(&self.counters.handshakes.cookies, usize::from(send(message.from, cookie.bytes())));
         Ok(())
     }
 
@@ -154,10 +150,7 @@ impl Device {
         } else {
             let initiation = Initiation::read(message.bytes()).ok_or(Reason::BadHandshake)?;
             let half = Half::read(&identity.keys, initiation).map_err(|_| Reason::BadHandshake)?;
-            let peer = snapshot
-                .peers
-                .get(&PublicKey(*half.public()))
-                .ok_or(Reason::UnknownPeer)?;
+            let peer = snapshot.peers.get(&PublicKey(*half.public())).ok_or(Reason::UnknownPeer)?;
             (&**peer, Asked::Initiation(Box::new(half)))
         };
         if peer.is_removed() {
@@ -168,9 +161,7 @@ impl Device {
         if !message.proven
             && refused.is_some_and(|last| now.saturating_duration_since(last) < ANSWERS)
         {
-            return self
-                .demand_proof(message, identity, now, send)
-                .map(|()| false);
+            return self.demand_proof(message, identity, now, send).map(|()| false);
         }
         let done = match asked {
             Asked::Initiation(half) => self.answer(message, *half, peer, now, send),
@@ -197,10 +188,7 @@ impl Device {
     ) -> Result<(), Reason> {
         let draft = {
             let mut link = peer.lock();
-            if link
-                .answered
-                .is_some_and(|last| now.saturating_duration_since(last) < ANSWERS)
-            {
+            if link.answered.is_some_and(|last| now.saturating_duration_since(last) < ANSWERS) {
                 return Err(Reason::HandshakeFlood);
             }
             link.draft(&peer.key).ok_or(Reason::BadHandshake)?
@@ -211,9 +199,7 @@ impl Device {
         let made = random_key()
             .ok_or(Reason::NoSession)
             .and_then(|ephemeral| {
-                asked
-                    .answer(&draft.remote, draft.preshared(), index, &ephemeral)
-                    .map_err(reason)
+                asked.answer(&draft.remote, draft.preshared(), index, &ephemeral).map_err(reason)
             })
             .inspect_err(|_| self.indices.set(index, None));
         let (session, mut reply) = made?;
@@ -225,8 +211,7 @@ impl Device {
                 return Err(Reason::BadHandshake);
             }
             link.jar.prove_answer(&mut reply, now);
-            self.indices
-                .set(index, Some(&Named::Session(Arc::clone(&keypair))));
+            self.indices.set(index, Some(&Named::Session(Arc::clone(&keypair))));
             let over = link.answer_with(keypair);
             self.end(over);
             link.answered = Some(now);
@@ -258,9 +243,7 @@ impl Device {
     ) -> Result<(), Reason> {
         let (draft, initiated) = {
             let mut link = peer.lock();
-            let initiated = link
-                .initiated(response.receiver())
-                .ok_or(Reason::NoSession)?;
+            let initiated = link.initiated(response.receiver()).ok_or(Reason::NoSession)?;
             let draft = link.draft(&peer.key).ok_or(Reason::BadHandshake)?;
             (draft, initiated)
         };
@@ -272,10 +255,7 @@ impl Device {
         if peer.is_removed() || !link.is_current(&draft) {
             return Err(Reason::BadHandshake);
         }
-        self.indices.set(
-            initiated.index(),
-            Some(&Named::Session(Arc::clone(&keypair))),
-        );
+        self.indices.set(initiated.index(), Some(&Named::Session(Arc::clone(&keypair))));
         let over = link.complete_with(Arc::clone(&keypair));
         self.end(over);
         peer.send_in(Some(keypair));

@@ -16,19 +16,13 @@ pub(super) struct Identity {
 
 impl Identity {
     pub(super) fn new(private: &Secret) -> Self {
-        Self {
-            keys: noise::Identity::new(private.bytes()),
-            baker: Mutex::new(None),
-        }
+        Self { keys: noise::Identity::new(private.bytes()), baker: Mutex::new(None) }
     }
 
     /// Returns whether the sender of a message proved its address with a correct mac2. Returns `None` if mac1 is invalid.
     pub(super) fn proof(&self, from: SocketAddr, message: &[u8], now: Instant) -> Option<bool> {
         self.keys.is_addressed(message).then(|| {
-            self.baker
-                .lock()
-                .as_ref()
-                .is_some_and(|baker| baker.is_proven(from, message, now))
+            self.baker.lock().as_ref().is_some_and(|baker| baker.is_proven(from, message, now))
         })
     }
 

@@ -132,9 +132,7 @@ pub(super) struct Indices {
 
 impl Default for Indices {
     fn default() -> Self {
-        Self {
-            buckets: (0..BUCKETS).map(|_| ArcSwapOption::empty()).collect(),
-        }
+        Self { buckets: (0..BUCKETS).map(|_| ArcSwapOption::empty()).collect() }
     }
 }
 
@@ -187,27 +185,16 @@ mod tests {
     fn index_stands_for_one_thing_until_it_is_taken_back() {
         let indices = Indices::default();
         let slots = 0..20_000;
-        let reserved: Vec<u32> = slots
-            .clone()
-            .map(|slot| indices.reserve(slot).unwrap())
-            .collect();
+        let reserved: Vec<u32> = slots.clone().map(|slot| indices.reserve(slot).unwrap()).collect();
         assert_eq!(reserved.iter().collect::<BTreeSet<_>>().len(), 20_000);
         for (slot, index) in slots.zip(&reserved) {
             assert_eq!(indices.get(*index).unwrap().slot(), slot);
         }
-        reserved
-            .iter()
-            .step_by(2)
-            .for_each(|index| indices.set(*index, None));
-        let left = reserved
-            .iter()
-            .filter(|index| indices.get(**index).is_some());
+        reserved.iter().step_by(2).for_each(|index| indices.set(*index, None));
+        let left = reserved.iter().filter(|index| indices.get(**index).is_some());
         assert_eq!(left.count(), 10_000);
         // An observer of one index must not be able to find other indices of the same peer.
-        let near = reserved
-            .windows(2)
-            .filter(|pair| pair[0].abs_diff(pair[1]) < 1 << 16)
-            .count();
+        let near = reserved.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) < 1 << 16).count();
         assert!(near < 20, "{near} follow each other");
     }
 }

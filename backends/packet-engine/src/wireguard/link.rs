@@ -50,17 +50,8 @@ struct Sessions {
 impl Sessions {
     /// Removes and returns all sessions.
     fn take(&mut self) -> Over {
-        let Self {
-            previous,
-            current,
-            next,
-            retired,
-        } = std::mem::take(self);
-        [previous, current, next]
-            .into_iter()
-            .flatten()
-            .chain(retired)
-            .collect()
+        let Self { previous, current, next, retired } = std::mem::take(self);
+        [previous, current, next].into_iter().flatten().chain(retired).collect()
     }
 }
 
@@ -148,12 +139,7 @@ impl Link {
                 Arc::clone(self.remote.insert(remote))
             }
         };
-        Some(Draft {
-            identity,
-            remote,
-            preshared: self.preshared.clone(),
-            changes: self.changes,
-        })
+        Some(Draft { identity, remote, preshared: self.preshared.clone(), changes: self.changes })
     }
 
     /// Returns whether the keys for a handshake are still the current keys.
@@ -189,18 +175,12 @@ impl Link {
 
     /// Returns the index of the initiation that waits for its response.
     pub(super) fn waits_for(&self) -> Option<u32> {
-        self.attempts
-            .initiated
-            .as_ref()
-            .map(|initiated| initiated.index())
+        self.attempts.initiated.as_ref().map(|initiated| initiated.index())
     }
 
     /// Returns the initiation with this index, if the initiation still waits for a response.
     pub(super) fn initiated(&self, index: u32) -> Option<Arc<Initiated>> {
-        self.attempts
-            .initiated
-            .clone()
-            .filter(|initiated| initiated.index() == index)
+        self.attempts.initiated.clone().filter(|initiated| initiated.index() == index)
     }
 
     /// Returns the timestamp for the next initiation. The timestamp is later than any earlier timestamp, even if the
@@ -298,10 +278,7 @@ impl Link {
     /// Confirms the session that this node's response created, because the peer has used the session. Returns `None`
     /// if the session was already confirmed, and otherwise the replaced previous session, if any.
     pub(super) fn confirm(&mut self, keypair: &Arc<Keypair>) -> Option<Option<Arc<Keypair>>> {
-        let next = self
-            .sessions
-            .next
-            .take_if(|next| Arc::ptr_eq(next, keypair))?;
+        let next = self.sessions.next.take_if(|next| Arc::ptr_eq(next, keypair))?;
         next.confirm();
         self.shaken();
         let former = self.sessions.current.replace(next);
@@ -316,38 +293,23 @@ impl Link {
 
     /// Returns the session in which threads seal packets.
     pub(super) fn sending(&self, now: Instant) -> Option<Arc<Keypair>> {
-        self.sessions
-            .current
-            .clone()
-            .filter(|current| current.lasts(now) && current.is_confirmed())
+        self.sessions.current.clone().filter(|current| current.lasts(now) && current.is_confirmed())
     }
 
     /// Removes and returns the sessions that have expired.
     pub(super) fn end_sessions(&mut self, now: Instant) -> Over {
-        let Sessions {
-            previous,
-            current,
-            next,
-            retired,
-        } = &mut self.sessions;
+        let Sessions { previous, current, next, retired } = &mut self.sessions;
         let is_over = |keypair: &mut Arc<Keypair>| !keypair.lasts(now);
         let mut over: Over = retired.extract_if(.., is_over).collect();
         over.extend(
-            [previous, current, next]
-                .into_iter()
-                .filter_map(|session| session.take_if(is_over)),
+            [previous, current, next].into_iter().filter_map(|session| session.take_if(is_over)),
         );
         over
     }
 
     /// Returns the earliest time at which a session with the peer expires.
     pub(super) fn session_ends(&self) -> Option<Instant> {
-        let Sessions {
-            previous,
-            current,
-            next,
-            retired,
-        } = &self.sessions;
+        let Sessions { previous, current, next, retired } = &self.sessions;
         [previous, current, next]
             .into_iter()
             .flatten()
@@ -363,11 +325,7 @@ impl Link {
             self.attempts.since = None;
         }
         self.parked.push_back(plain.to_vec());
-        if self.parked.len() > PARKED {
-            self.parked.pop_front()
-        } else {
-            None
-        }
+        if self.parked.len() > PARKED { self.parked.pop_front() } else { None }
     }
 
     /// Ends all sessions and handshakes with the peer. Returns the sessions, and the index of the waiting initiation, if any.

@@ -23,8 +23,5 @@ pub(crate) fn tos(datagram: &[u8]) -> u8 {
 /// Returns the length of an inner packet with its padding, in bytes. Padding hides the exact length but never makes a packet longer than the MTU.
 #[inline]
 pub(super) fn padded(length: usize, mtu: u16) -> usize {
-    length
-        .next_multiple_of(PADDING)
-        .min(usize::from(mtu))
-        .max(length)
+    length.next_multiple_of(PADDING).min(usize::from(mtu)).max(length)
 }

@@ -38,12 +38,7 @@ struct Held<'s> {
 impl<'s> Opener<'s> {
     /// Creates an opener for one batch, with the snapshot that is current when the batch begins.
     pub fn new(device: &'s Device, snapshot: &'s Snapshot, now: Instant) -> Self {
-        Self {
-            device,
-            snapshot,
-            now,
-            held: None,
-        }
+        Self { device, snapshot, now, held: None }
     }
 
     /// Opens a datagram in place, so that the packet is at the beginning of the datagram. Returns `None` if the datagram
@@ -72,11 +67,7 @@ impl<'s> Opener<'s> {
     #[cold]
     fn leave(&mut self, datagram: &[u8], from: Endpoint) -> Result<Option<Header>, Reason> {
         let message = Message::new(from, datagram).ok_or(Reason::BadHeader)?;
-        if self.device.pending.leave(message) {
-            Ok(None)
-        } else {
-            Err(Reason::HandshakeFlood)
-        }
+        if self.device.pending.leave(message) { Ok(None) } else { Err(Reason::HandshakeFlood) }
     }
 
     /// Queues a response or cookie reply to one of this node's messages. `at` is the offset of the receiver index, which a forger has to guess.
@@ -87,14 +78,9 @@ impl<'s> Opener<'s> {
         at: usize,
         from: Endpoint,
     ) -> Result<Option<Header>, Reason> {
-        let index = datagram
-            .get(at..)
-            .and_then(|rest| rest.first_chunk::<4>())
-            .ok_or(Reason::Short)?;
-        self.device
-            .indices
-            .get(u32::from_le_bytes(*index))
-            .ok_or(Reason::NoSession)?;
+        let index =
+            datagram.get(at..).and_then(|rest| rest.first_chunk::<4>()).ok_or(Reason::Short)?;
+        self.device.indices.get(u32::from_le_bytes(*index)).ok_or(Reason::NoSession)?;
         self.leave(datagram, from)
     }
 
@@ -128,10 +114,7 @@ impl<'s> Opener<'s> {
         if self.snapshot.slot_of(header.source) != Some(slot) {
             return Err(Reason::Spoofed);
         }
-        if self
-            .snapshot
-            .is_nested(&header, datagram.get(..length).unwrap_or_default())
-        {
+        if self.snapshot.is_nested(&header, datagram.get(..length).unwrap_or_default()) {
             return Err(Reason::Loop);
         }
         Ok(Some(header))
@@ -151,13 +134,7 @@ impl<'s> Opener<'s> {
             if peer.key != keypair.peer || peer.is_removed() || !keypair.lasts(self.now) {
                 return Err(Reason::NoSession);
             }
-            self.held = Some(Held {
-                peer,
-                keypair,
-                from: None,
-                opened: 0,
-                carried: false,
-            });
+            self.held = Some(Held { peer, keypair, from: None, opened: 0, carried: false });
         }
         self.held.as_mut().ok_or(Reason::NoSession)
     }
@@ -169,9 +146,7 @@ impl<'s> Opener<'s> {
             return;
         };
         let (peer, traffic) = (held.peer, &held.peer.traffic);
-        traffic
-            .received
-            .fetch_add(held.opened as u64, Ordering::Relaxed);
+        traffic.received.fetch_add(held.opened as u64, Ordering::Relaxed);
         if let Some(at) = traffic.note_received(&self.device.clock, self.now, held.carried) {
             self.device.visit_by(peer, at, self.now);
         }

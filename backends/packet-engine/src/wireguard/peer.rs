@@ -63,10 +63,7 @@ impl Peer {
     /// Lets the route select the source address until the peer sends an authentic datagram to an address of this host.
     pub(super) fn forget_source(&self) {
         if let Some(endpoint) = self.endpoint().filter(|endpoint| endpoint.source.is_some()) {
-            self.set_endpoint(Endpoint {
-                source: None,
-                ..endpoint
-            });
+            self.set_endpoint(Endpoint { source: None, ..endpoint });
         }
     }
 

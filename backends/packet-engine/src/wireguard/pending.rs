@@ -38,18 +38,11 @@ impl Message {
     pub(super) fn new(from: Endpoint, message: &[u8]) -> Option<Self> {
         let mut bytes = [0; LONGEST];
         bytes.get_mut(..message.len())?.copy_from_slice(message);
-        Some(Self {
-            from,
-            bytes,
-            length: u8::try_from(message.len()).ok()?,
-            proven: false,
-        })
+        Some(Self { from, bytes, length: u8::try_from(message.len()).ok()?, proven: false })
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        self.bytes
-            .get(..usize::from(self.length))
-            .unwrap_or_default()
+        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }
 
     /// Returns whether the message is a handshake initiation.
@@ -89,10 +82,7 @@ impl Inbox {
     /// Adds a message. Returns false if the inbox is full, or if the share of the message's source is used up.
     fn push(&mut self, message: Message) -> bool {
         let place = |key: u128| self.keys.hash_one((self.turn, key)) as usize % SHARES;
-        let (port, source) = (
-            place(exact(message.from.to)),
-            place(source(message.from.ip())),
-        );
+        let (port, source) = (place(exact(message.from.to)), place(source(message.from.ip())));
         let (Some(port), Some(source)) =
             (self.by_port.get_mut(port), self.by_source.get_mut(source))
         else {
@@ -162,11 +152,8 @@ impl Pending {
     /// Queues a message. Returns false if too many messages already wait in the inbox.
     pub(super) fn leave(&self, message: Message) -> bool {
         let mut queues = self.queues.lock();
-        let inbox = if message.is_initiation() {
-            &mut queues.initiations
-        } else {
-            &mut queues.answers
-        };
+        let inbox =
+            if message.is_initiation() { &mut queues.initiations } else { &mut queues.answers };
         if !inbox.push(message) {
             return false;
         }
@@ -184,10 +171,7 @@ impl Pending {
     /// Schedules the time `due` at which the handshake thread runs a peer's timers.
     pub(super) fn schedule(&self, due: Instant, slot: u32) {
         let mut queues = self.queues.lock();
-        let sooner = queues
-            .due
-            .peek()
-            .is_none_or(|Reverse((first, _))| due < *first);
+        let sooner = queues.due.peek().is_none_or(|Reverse((first, _))| due < *first);
         queues.due.push(Reverse((due, slot)));
         if sooner {
             self.ring_for(queues);

@@ -21,10 +21,7 @@ impl Routes {
                 IpNet::V6(net) => v6.insert((net.prefix_len(), net.network().to_bits()), slot),
             };
         }
-        Self {
-            v4: Prefixes::build(&v4),
-            v6: Prefixes::build(&v6),
-        }
+        Self { v4: Prefixes::build(&v4), v6: Prefixes::build(&v6) }
     }
 
     /// Returns the slot of the peer to which an address belongs.

@@ -47,12 +47,7 @@ struct Held<'s> {
 impl<'s> Sealer<'s> {
     /// Creates a sealer for one batch, with the device's snapshot from the start of the batch.
     pub fn new(device: &'s Device, snapshot: &'s Snapshot, now: Instant) -> Self {
-        Self {
-            device,
-            snapshot,
-            now,
-            held: None,
-        }
+        Self { device, snapshot, now, held: None }
     }
 
     /// Returns whether a packet is itself a datagram to a peer.
@@ -117,12 +112,7 @@ impl<'s> Sealer<'s> {
             }
             None => SendState::AwaitingSession,
         };
-        self.held = Some(Held {
-            peer,
-            state,
-            keypair,
-            sealed: 0,
-        });
+        self.held = Some(Held { peer, state, keypair, sealed: 0 });
         Ok(state)
     }
 
@@ -130,8 +120,7 @@ impl<'s> Sealer<'s> {
     #[inline]
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Option<usize> {
         let length = plain.len() + OVERHEAD;
-        out.get_mut(HEAD..HEAD + plain.len())?
-            .copy_from_slice(plain);
+        out.get_mut(HEAD..HEAD + plain.len())?.copy_from_slice(plain);
         self.seal_in_place(out.get_mut(..length)?)
     }
 
@@ -157,9 +146,7 @@ impl<'s> Sealer<'s> {
             return;
         };
         let traffic = &held.peer.traffic;
-        traffic
-            .sent
-            .fetch_add(held.sealed as u64, Ordering::Relaxed);
+        traffic.sent.fetch_add(held.sealed as u64, Ordering::Relaxed);
         if let Some(at) = traffic.note_sent(&self.device.clock, self.now, true) {
             self.device.visit_by(held.peer, at, self.now);
         }

@@ -103,17 +103,11 @@ impl Node {
 
     fn set(&self, key: PublicKey, endpoint: Option<SocketAddr>, preshared: Option<u8>) {
         let preshared = preshared.map(|byte| Secret::new([byte; 32]));
-        self.device
-            .change()
-            .set_peer(key, endpoint, preshared, 0)
-            .unwrap();
+        self.device.change().set_peer(key, endpoint, preshared, 0).unwrap();
     }
 
     fn allow(&self, allowed: &str, key: PublicKey) {
-        self.device
-            .change()
-            .set_allowed_ip(net(allowed), key)
-            .unwrap();
+        self.device.change().set_allowed_ip(net(allowed), key).unwrap();
     }
 
     fn now(&self) -> Instant {
@@ -124,12 +118,7 @@ impl Node {
     fn work(&mut self) {
         loop {
             let now = self.now();
-            let Self {
-                device,
-                worker,
-                sent,
-                ..
-            } = self;
+            let Self { device, worker, sent, .. } = self;
             let next = device.work_at(now, worker, &mut |to, datagram| {
                 sent.push_back((to.to, datagram.to_vec()));
                 Ok(())
@@ -204,11 +193,7 @@ impl Node {
     }
 
     fn sees(&self, peer: &PublicKey) -> PeerStatus {
-        self.device
-            .peers()
-            .into_iter()
-            .find(|status| status.key == *peer)
-            .unwrap()
+        self.device.peers().into_iter().find(|status| status.key == *peer).unwrap()
     }
 }
 
@@ -285,10 +270,7 @@ fn packets_pass_both_ways() {
         }
     }
     let seen = a.sees(&b.key);
-    assert!(
-        seen.handshake.is_some() && seen.sent > 3000 && seen.received > 3000,
-        "{seen:?}"
-    );
+    assert!(seen.handshake.is_some() && seen.sent > 3000 && seen.received > 3000, "{seen:?}");
     assert_eq!(seen.state.allowed, [net("10.5.2.0/24"), net("fd00:2::/64")]);
     for node in [&a, &b] {
         assert!(count(&node.handshakes().completed) > 0);
@@ -314,10 +296,7 @@ fn packets_wait_for_the_first_session() {
     settle(&mut [&mut a, &mut b]);
     assert_eq!(b.delivered, all, "in order");
     assert_eq!(
-        (
-            count(&a.device.counters.sent.packets),
-            count(&a.device.counters.sent.bytes)
-        ),
+        (count(&a.device.counters.sent.packets), count(&a.device.counters.sent.bytes)),
         (5, 5 * 58)
     );
 }
@@ -344,19 +323,13 @@ fn the_longest_allowed_ip_wins_and_moves_at_once() {
     a.add(&c, &["10.5.2.128/25"]);
     c.add(&a, &["10.5.1.0/24"]);
     settle(&mut [&mut a, &mut b, &mut c]);
-    let (high, low) = (
-        packet(ip("10.5.1.9"), ip("10.5.2.200"), b"high"),
-        there(b"low"),
-    );
+    let (high, low) = (packet(ip("10.5.1.9"), ip("10.5.2.200"), b"high"), there(b"low"));
     passes(&mut a, &mut c, &high);
     passes(&mut a, &mut b, &low);
     a.allow("10.5.2.0/24", c.key);
     passes(&mut a, &mut c, &low);
     // Until a moment ago, B owned this subnet.
-    assert_eq!(
-        a.receives(b.address, &b.sealed(&back(b"mine"))),
-        Err(Reason::Spoofed)
-    );
+    assert_eq!(a.receives(b.address, &b.sealed(&back(b"mine"))), Err(Reason::Spoofed));
     let remove = |subnet, key| a.device.change().remove_allowed_ip(net(subnet), key);
     assert!(remove("10.5.2.0/24", &c.key));
     assert!(!remove("10.5.2.128/25", &b.key), "it is C's");
@@ -390,10 +363,7 @@ fn endpoint_follows_authentic_packets() {
         (moved, &datagram, Ok(()), moved),
         (elsewhere(), &datagram, Err(Reason::Replayed), moved),
     ] {
-        assert_eq!(
-            (a.receives(from, datagram), endpoint(&a)),
-            (result, Some(known))
-        );
+        assert_eq!((a.receives(from, datagram), endpoint(&a)), (result, Some(known)));
     }
     // Without a configured endpoint, the learned one stays. A configured endpoint takes precedence.
     a.set(b.key, None, None);
@@ -408,11 +378,10 @@ fn endpoint_follows_authentic_packets() {
 fn sends(node: &mut Node) -> Vec<(Endpoint, Vec<u8>)> {
     let mut all = Vec::new();
     let now = node.now();
-    node.device
-        .work_at(now, &mut node.worker, &mut |to, datagram| {
-            all.push((to, datagram.to_vec()));
-            Ok(())
-        });
+    node.device.work_at(now, &mut node.worker, &mut |to, datagram| {
+        all.push((to, datagram.to_vec()));
+        Ok(())
+    });
     all
 }
 
@@ -420,9 +389,7 @@ fn sends(node: &mut Node) -> Vec<(Endpoint, Vec<u8>)> {
 fn source(a: &Node) -> Option<IpAddr> {
     let (snapshot, packet) = (a.device.snapshot(), there(b""));
     let mut sealer = Sealer::new(&a.device, &snapshot, a.now());
-    let slot = sealer
-        .route(&Header::parse(&packet).unwrap(), packet.len())
-        .unwrap();
+    let slot = sealer.route(&Header::parse(&packet).unwrap(), packet.len()).unwrap();
     match sealer.hold(slot).unwrap() {
         SendState::Ready(to) => to.source,
         SendState::AwaitingSession => panic!("no session"),
@@ -437,10 +404,7 @@ fn known_source() -> Option<IpAddr> {
 /// Returns two nodes with a session that `b` initiated, and the endpoint of `b` with the known address of `a`.
 fn session_at_the_known_address() -> (Node, Node, Endpoint) {
     let (mut a, mut b) = strangers();
-    let from_b = Endpoint {
-        to: b.address,
-        source: known_source(),
-    };
+    let from_b = Endpoint { to: b.address, source: known_source() };
     // The response leaves from the address at which the initiation arrived.
     let initiation = sends(&mut b).remove(0).1;
     sends(&mut a);
@@ -470,10 +434,7 @@ fn answers_come_from_the_address_that_the_peer_uses() {
 #[test]
 fn source_is_forgotten_and_learned_again() {
     let (mut a, b, from_b) = session_at_the_known_address();
-    let other = Endpoint {
-        to: elsewhere(),
-        ..from_b
-    };
+    let other = Endpoint { to: elsewhere(), ..from_b };
     a.device.forget_sources(&[other]);
     assert_eq!(source(&a), known_source());
     a.device.forget_sources(&[other, from_b]);
@@ -521,11 +482,7 @@ fn new_key_is_used_at_once_and_packets_in_flight_open() {
     let (under_way, old) = (b.sealed(&back(b"under way")), a.key);
     a.rekey(77);
     let answer = there(b"answer");
-    assert_eq!(
-        a.pod_sends(&answer),
-        Ok(None),
-        "nothing is sealed under the former key"
-    );
+    assert_eq!(a.pod_sends(&answer), Ok(None), "nothing is sealed under the former key");
     settle(&mut [&mut a, &mut b]);
     a.receives(b.address, &under_way).unwrap();
     assert_eq!(a.delivered.len(), 1);
@@ -567,16 +524,11 @@ fn removed_peer_is_gone_for_old_snapshots() {
     assert!(device.change().remove_peer(&b.key) && !device.change().remove_peer(&b.key));
     let there = there(b"there");
     let mut sealer = Sealer::new(device, &before, Instant::now());
-    let slot = sealer
-        .route(&Header::parse(&there).unwrap(), there.len())
-        .unwrap();
+    let slot = sealer.route(&Header::parse(&there).unwrap(), there.len()).unwrap();
     assert_eq!(sealer.hold(slot), Err(Reason::NoRoute));
     sealer.release();
     let mut opener = Opener::new(device, &before, Instant::now());
-    assert_eq!(
-        opener.open(&mut datagram, b.address.into()),
-        Err(Reason::NoSession)
-    );
+    assert_eq!(opener.open(&mut datagram, b.address.into()), Err(Reason::NoSession));
     drop(opener);
     assert_eq!(a.pod_sends(&there), Err(Reason::NoRoute));
     assert!(a.device.peers().is_empty());
@@ -586,14 +538,8 @@ fn removed_peer_is_gone_for_old_snapshots() {
 fn keys_that_no_peer_can_have_are_refused() {
     let a = Node::new(1);
     let mut change = a.device.change();
-    assert_eq!(
-        change.set_peer(PublicKey([0; 32]), None, None, 0),
-        Err(PeerError::WeakKey)
-    );
-    assert_eq!(
-        change.set_peer(a.key, None, None, 0),
-        Err(PeerError::OwnKey)
-    );
+    assert_eq!(change.set_peer(PublicKey([0; 32]), None, None, 0), Err(PeerError::WeakKey));
+    assert_eq!(change.set_peer(a.key, None, None, 0), Err(PeerError::OwnKey));
     assert_eq!(
         change.set_allowed_ip(net("10.5.2.0/24"), PublicKey([9; 32])),
         Err(PeerError::NoPeer)
@@ -630,8 +576,7 @@ fn peer_gets_in_with_a_cookie_under_load() {
         a.ahead = Duration::from_secs(seconds);
         let asked = a.message();
         for port in 1..300 {
-            b.receives(SocketAddr::new(elsewhere().ip(), port), &initiation)
-                .unwrap();
+            b.receives(SocketAddr::new(elsewhere().ip(), port), &initiation).unwrap();
         }
         b.work();
         b.sent.clear();
@@ -650,9 +595,7 @@ fn peer_gets_in_with_a_cookie_under_load() {
 fn park(node: &Node, packet: &[u8], count: usize) -> usize {
     let snapshot = node.device.snapshot();
     let mut sealer = Sealer::new(&node.device, &snapshot, Instant::now());
-    let slot = sealer
-        .route(&Header::parse(packet).unwrap(), packet.len())
-        .unwrap();
+    let slot = sealer.route(&Header::parse(packet).unwrap(), packet.len()).unwrap();
     assert_eq!(sealer.hold(slot), Ok(SendState::AwaitingSession));
     (0..count).map(|_| sealer.park(packet)).sum()
 }
@@ -697,16 +640,10 @@ fn handshakes_with_two_preshared_keys_are_given_up() {
             &handshakes.completed,
         ]
         .map(count);
-        assert!(
-            (10..=25).contains(&initiated) && answered >= 10,
-            "{handshakes:?}"
-        );
+        assert!((10..=25).contains(&initiated) && answered >= 10, "{handshakes:?}");
         assert_eq!((failed, completed), (1, 0));
         let lost = node.unsent(Reason::NoSession) as usize;
-        assert!(
-            (88..=100).contains(&lost),
-            "{lost} packets waited for a session in vain"
-        );
+        assert!((88..=100).contains(&lost), "{lost} packets waited for a session in vain");
         lost
     });
     // Once both have the same key, all packets are delivered that were not dropped by then.
@@ -714,10 +651,7 @@ fn handshakes_with_two_preshared_keys_are_given_up() {
     b.set(a.key, None, Some(1));
     assert_eq!(b.pod_sends(&back(b"z")), Ok(None));
     settle(&mut [&mut a, &mut b]);
-    assert_eq!(
-        [b.delivered.len(), a.delivered.len()],
-        [120 - lost[0], 121 - lost[1]]
-    );
+    assert_eq!([b.delivered.len(), a.delivered.len()], [120 - lost[0], 121 - lost[1]]);
 }
 
 /// After a node responds to its peer's initiation, the node no longer repeats its own initiation. While a packet waits, the node
@@ -728,13 +662,9 @@ fn a_single_packet_is_tried_for_until_it_is_given_up() {
     a.shares(&b, "10.5.2.0/24", 1);
     b.shares(&a, "10.5.1.0/24", 2);
     assert_eq!(a.pod_sends(&there(b"x")), Ok(None));
-    for (second, repeats, failed) in [
-        (0, false, 0),
-        (4, false, 0),
-        (6, true, 0),
-        (89, true, 0),
-        (96, true, 1),
-    ] {
+    for (second, repeats, failed) in
+        [(0, false, 0), (4, false, 0), (6, true, 0), (89, true, 0), (96, true, 1)]
+    {
         a.ahead = Duration::from_secs(second);
         settle(&mut [&mut a, &mut b]);
         let handshakes = a.handshakes();
@@ -755,8 +685,7 @@ fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
     assert_eq!(a.pod_sends(&there(b"x")), Ok(None));
     b.receives(a.address, &a.message()).unwrap();
     a.receives(b.address, &b.message()).unwrap();
-    a.device
-        .work(&mut a.worker, &mut |_, _| Err(Reason::SendFailed));
+    a.device.work(&mut a.worker, &mut |_, _| Err(Reason::SendFailed));
     // Two sends failed: the keepalive that confirms the session, and the packet.
     let sent = count(&a.device.counters.sent.packets);
     assert_eq!((sent, a.unsent(Reason::SendFailed)), (0, 2));

@@ -55,10 +55,7 @@ impl Clock {
     /// Stores a time unless the mark already holds a time. Returns whether this call stored the time.
     pub(super) fn set_first(&self, mark: &Mark, at: Instant) -> bool {
         mark.0.load(Relaxed) == 0
-            && mark
-                .0
-                .compare_exchange(0, self.tick(at), Relaxed, Relaxed)
-                .is_ok()
+            && mark.0.compare_exchange(0, self.tick(at), Relaxed, Relaxed).is_ok()
     }
 }
 
@@ -150,10 +147,7 @@ mod tests {
         assert_eq!(clock.read(&traffic.unanswered), Some(now));
         assert_eq!(traffic.note_received(&clock, later, false), None);
         assert_eq!(clock.read(&traffic.unanswered), None);
-        assert_eq!(
-            traffic.note_received(&clock, later, true),
-            Some(later + KEEPALIVE)
-        );
+        assert_eq!(traffic.note_received(&clock, later, true), Some(later + KEEPALIVE));
         assert_eq!(traffic.note_received(&clock, later, true), None);
         traffic.note_sent(&clock, later, false);
         assert_eq!(clock.read(&traffic.unacknowledged), None);

@@ -42,10 +42,8 @@ impl Device {
             let alive = self.keep_alive(peer, &mut link, now, buffer, send);
             self.acknowledge(peer, now, buffer, send);
             // Sent packets got no reply: the peer may have restarted.
-            let unanswered = self
-                .clock
-                .read(&peer.traffic.unanswered)
-                .filter(|since| *since + ANSWER <= now);
+            let unanswered =
+                self.clock.read(&peer.traffic.unanswered).filter(|since| *since + ANSWER <= now);
             if unanswered.is_some() {
                 peer.traffic.unanswered.clear();
                 peer.traffic.wants_session.store(true, Ordering::Relaxed);
@@ -93,8 +91,7 @@ impl Device {
         let every = Duration::from_secs(link.keepalive.into());
         // Any datagram in either direction also keeps a NAT mapping alive.
         let passed = self.clock.read(&peer.traffic.passed);
-        link.kept
-            .map(|kept| kept.max(passed.unwrap_or(kept)) + every)
+        link.kept.map(|kept| kept.max(passed.unwrap_or(kept)) + every)
     }
 
     /// Sends a keepalive to acknowledge the peer's packets, if this node sent no packet for [`KEEPALIVE`].
@@ -115,10 +112,9 @@ impl Device {
         send: Send<'_>,
     ) -> bool {
         let sending = peer.sending();
-        let (Some(to), Some(keypair)) = (
-            peer.endpoint(),
-            sending.as_ref().filter(|own| own.lasts(now)),
-        ) else {
+        let (Some(to), Some(keypair)) =
+            (peer.endpoint(), sending.as_ref().filter(|own| own.lasts(now)))
+        else {
             return false;
         };
         if let Some(datagram) = buffer.get_mut(..OVERHEAD)
@@ -150,13 +146,7 @@ impl Device {
         let (Some(ephemeral), Some(index)) = (random_key(), self.indices.reserve(peer.slot)) else {
             return;
         };
-        let made = noise::initiate(
-            &draft.identity.keys,
-            &draft.remote,
-            index,
-            stamp,
-            &ephemeral,
-        );
+        let made = noise::initiate(&draft.identity.keys, &draft.remote, index, stamp, &ephemeral);
         let mut link = peer.lock();
         let (true, Ok((initiated, mut message))) =
             (!peer.is_removed() && link.is_current(&draft), made)
@@ -199,15 +189,11 @@ impl Device {
                 self.counters.sent.dropped(Reason::NoRoute);
                 continue;
             };
-            let sealed = buffer
-                .get_mut(..plain.len() + OVERHEAD)
-                .and_then(|datagram| {
-                    datagram
-                        .get_mut(HEAD..HEAD + plain.len())?
-                        .copy_from_slice(&plain);
-                    keypair.session.seal(datagram).ok()?;
-                    Some(&*datagram)
-                });
+            let sealed = buffer.get_mut(..plain.len() + OVERHEAD).and_then(|datagram| {
+                datagram.get_mut(HEAD..HEAD + plain.len())?.copy_from_slice(&plain);
+                keypair.session.seal(datagram).ok()?;
+                Some(&*datagram)
+            });
             let Some(datagram) = sealed else {
                 self.counters.sent.dropped(Reason::NoSession);
                 continue;
@@ -232,11 +218,7 @@ impl Device {
             .again()
             .filter(|again| link.repeats() || wants || !link.parked.is_empty() && *again > now);
         let since = |mark, pause| self.clock.read(mark).map(|since| since + pause);
-        let keepalive = if link.keepalive > 0 {
-            self.keepalive_due(peer, link)
-        } else {
-            None
-        };
+        let keepalive = if link.keepalive > 0 { self.keepalive_due(peer, link) } else { None };
         let next = [
             retry,
             link.tired_at(),
@@ -258,7 +240,5 @@ impl Device {
 /// Returns the length in bytes and the destination of a waiting packet.
 fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
     let length = told_length(plain)?;
-    Header::parse(plain.get(..length)?)
-        .ok()
-        .map(|header| (length, header.destination))
+    Header::parse(plain.get(..length)?).ok().map(|header| (length, header.destination))
 }

@@ -65,9 +65,7 @@ impl Device {
         send: Transmit<'_>,
     ) -> Option<Instant> {
         let mut send = |to: Endpoint, datagram: &[u8]| {
-            send(to, datagram)
-                .inspect_err(|reason| self.counters.sent.dropped(*reason))
-                .is_ok()
+            send(to, datagram).inspect_err(|reason| self.counters.sent.dropped(*reason)).is_ok()
         };
         self.round(now, worker, &mut send)
     }
@@ -107,10 +105,7 @@ impl Device {
             next = self.pending.next();
         }
         let greet = self.pending.greets().then_some(worker.greet);
-        next.into_iter()
-            .chain(greet)
-            .chain(busy.then_some(now))
-            .min()
+        next.into_iter().chain(greet).chain(busy.then_some(now)).min()
     }
 
     /// Handles waiting messages, up to [`ANSWERS`] responses or cookie replies and [`INITIATIONS`] initiations. Returns whether more messages wait.
@@ -121,15 +116,8 @@ impl Device {
         snapshot: &Snapshot,
         send: Send<'_>,
     ) -> bool {
-        self.pending
-            .take(&mut worker.answers, &mut worker.initiations);
-        let Worker {
-            buffer,
-            answers,
-            initiations,
-            admission,
-            ..
-        } = worker;
+        self.pending.take(&mut worker.answers, &mut worker.initiations);
+        let Worker { buffer, answers, initiations, admission, .. } = worker;
         for message in answers.drain(..answers.len().min(ANSWERS)) {
             self.answered(message, admission, snapshot, now, buffer, send);
         }

@@ -77,23 +77,15 @@ pub fn read(saved: &str, family: Family, variant: Variant) -> Rules {
         if let Some((name, policy)) = line.strip_prefix(':').and_then(|rest| rest.split_once(' ')) {
             let chain = table.chains.entry(name.to_owned()).or_default();
             chain.rules.get_or_insert_default();
-            chain.base = base(
-                &table.name,
-                name,
-                policy.split(' ').next().unwrap_or_default(),
-            );
+            chain.base = base(&table.name, name, policy.split(' ').next().unwrap_or_default());
         }
         // With `-c`, a rule starts with its counters.
-        let counted = line
-            .strip_prefix('[')
-            .and_then(|rest| rest.split_once("] "));
+        let counted = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
         let packets = counted
             .and_then(|(counters, _)| counters.split_once(':'))
             .and_then(|(packets, _)| packets.parse().ok());
         let line = counted.map_or(line, |(_, rule)| rule);
-        if let Some((chain, rest)) = line
-            .strip_prefix("-A ")
-            .and_then(|rest| rest.split_once(' '))
+        if let Some((chain, rest)) = line.strip_prefix("-A ").and_then(|rest| rest.split_once(' '))
         {
             let rule = Rule {
                 steps: steps(&split(rest), family),
@@ -126,13 +118,7 @@ fn base(table: &str, chain: &str, policy: &str) -> Option<Base> {
         ("security", _) => 50,
         _ => 0,
     };
-    Some(Base {
-        hook,
-        priority,
-        drops: policy == "DROP",
-        nat: table == "nat",
-        device: None,
-    })
+    Some(Base { hook, priority, drops: policy == "DROP", nat: table == "nat", device: None })
 }
 
 /// Splits a line of `iptables-save` into words. A word in quotation marks may contain spaces.
@@ -188,11 +174,7 @@ fn options(words: &[String]) -> Vec<Given<'_>> {
                 values: Vec::new(),
                 negated: std::mem::take(&mut negated),
             }),
-            _ => all
-                .iter_mut()
-                .next_back()
-                .into_iter()
-                .for_each(|last| last.values.push(word)),
+            _ => all.iter_mut().next_back().into_iter().for_each(|last| last.values.push(word)),
         }
     }
     all
@@ -226,11 +208,7 @@ fn target_of(verb: &Given<'_>, arguments: &[Given<'_>]) -> Vec<Step> {
         "RETURN" => Verdict::Return,
         "MASQUERADE" | "SNAT" => Verdict::Accept,
         "MARK" => return vec![arguments.iter().find_map(mark).unwrap_or(Step::MarkUnknown)],
-        "CONNMARK"
-            if arguments
-                .iter()
-                .any(|option| option.name == "--restore-mark") =>
-        {
+        "CONNMARK" if arguments.iter().any(|option| option.name == "--restore-mark") => {
             return vec![Step::MarkUnknown];
         }
         "CONNMARK" => Verdict::Continue,
@@ -303,19 +281,16 @@ fn condition(option: &Given<'_>, family: Family) -> Vec<Condition> {
                 .map(|all| Ranges::union(&all)),
         ),
         "--icmp-type" | "--icmpv6-type" => {
-            let (kind, code) = first
-                .split_once('/')
-                .map_or((first, None), |(kind, code)| (kind, Some(code)));
+            let (kind, code) =
+                first.split_once('/').map_or((first, None), |(kind, code)| (kind, Some(code)));
             if first == "any" {
                 return Vec::new();
             }
             if option.negated && code.is_some() {
                 return vec![Condition::unknown()];
             }
-            let kind = numbers(
-                Key::IcmpType(family),
-                words::icmp_type(kind, family).map(Ranges::one),
-            );
+            let kind =
+                numbers(Key::IcmpType(family), words::icmp_type(kind, family).map(Ranges::one));
             return [kind]
                 .into_iter()
                 .chain(
@@ -352,10 +327,7 @@ pub(crate) fn network(text: &str) -> Option<IpNet> {
 
 fn networks(text: &str) -> Option<Ranges> {
     let net = |text: &str| network(text).map(|net| Ranges::net(&net));
-    text.split(',')
-        .map(net)
-        .collect::<Option<Vec<_>>>()
-        .map(|all| Ranges::union(&all))
+    text.split(',').map(net).collect::<Option<Vec<_>>>().map(|all| Ranges::union(&all))
 }
 
 fn addresses(text: &str) -> Option<Ranges> {
@@ -367,33 +339,19 @@ fn addresses(text: &str) -> Option<Ranges> {
 fn ports(text: &str) -> Option<Ranges> {
     let span = |text: &str| {
         let (first, last) = text.split_once(':').unwrap_or((text, text));
-        let first: u16 = if first.is_empty() {
-            0
-        } else {
-            first.parse().ok()?
-        };
-        let last: u16 = if last.is_empty() {
-            u16::MAX
-        } else {
-            last.parse().ok()?
-        };
+        let first: u16 = if first.is_empty() { 0 } else { first.parse().ok()? };
+        let last: u16 = if last.is_empty() { u16::MAX } else { last.parse().ok()? };
         Some(Ranges::span(first, last))
     };
-    text.split(',')
-        .map(span)
-        .collect::<Option<Vec<_>>>()
-        .map(|all| Ranges::union(&all))
+    text.split(',').map(span).collect::<Option<Vec<_>>>().map(|all| Ranges::union(&all))
 }
 
 /// Parses a list of connection states. The states DNAT and SNAT mean that the kernel rewrites the connection's addresses.
 fn states(text: &str, negated: bool) -> Condition {
-    let (translated, plain): (Vec<&str>, Vec<&str>) = text
-        .split(',')
-        .partition(|name| matches!(*name, "DNAT" | "SNAT"));
-    let Some(plain) = plain
-        .iter()
-        .map(|name| words::state_of(name).map(Ranges::one))
-        .collect::<Option<Vec<_>>>()
+    let (translated, plain): (Vec<&str>, Vec<&str>) =
+        text.split(',').partition(|name| matches!(*name, "DNAT" | "SNAT"));
+    let Some(plain) =
+        plain.iter().map(|name| words::state_of(name).map(Ranges::one)).collect::<Option<Vec<_>>>()
     else {
         return Condition::unknown();
     };

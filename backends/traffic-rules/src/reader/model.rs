@@ -41,16 +41,9 @@ impl Layer {
     }
 
     pub(super) fn named(name: &str) -> Option<Self> {
-        [
-            Layer::Ip,
-            Layer::Ip6,
-            Layer::Inet,
-            Layer::Bridge,
-            Layer::Netdev,
-            Layer::Arp,
-        ]
-        .into_iter()
-        .find(|layer| layer.name() == name)
+        [Layer::Ip, Layer::Ip6, Layer::Inet, Layer::Bridge, Layer::Netdev, Layer::Arp]
+            .into_iter()
+            .find(|layer| layer.name() == name)
     }
 
     /// Returns whether a table of this family sees packets at a hook of the family `other`.
@@ -111,8 +104,7 @@ impl Rules {
                 continue;
             }
             if by(&other) {
-                self.tables
-                    .retain(|table| !same(table) || table.program != Program::Nft);
+                self.tables.retain(|table| !same(table) || table.program != Program::Nft);
             }
             match self.tables.iter_mut().find(|table| {
                 (table.layer, &table.name, table.program)
@@ -298,23 +290,13 @@ impl Name {
     /// Parses the name of an interface, or a prefix of interface names, which ends with `wildcard`.
     pub(super) fn new(text: &str, wildcard: char) -> Self {
         match text.strip_suffix(wildcard) {
-            Some(start) => Self {
-                text: start.to_owned(),
-                is_prefix: true,
-            },
-            None => Self {
-                text: text.to_owned(),
-                is_prefix: false,
-            },
+            Some(start) => Self { text: start.to_owned(), is_prefix: true },
+            None => Self { text: text.to_owned(), is_prefix: false },
         }
     }
 
     pub(super) fn is(&self, name: &str) -> bool {
-        if self.is_prefix {
-            name.starts_with(&self.text)
-        } else {
-            name == self.text
-        }
+        if self.is_prefix { name.starts_with(&self.text) } else { name == self.text }
     }
 }
 
@@ -364,10 +346,7 @@ pub enum Key {
 impl Key {
     /// Returns whether the field is an interface or an address of the packet.
     pub(super) fn is_whose(&self) -> bool {
-        matches!(
-            self,
-            Key::Source | Key::Destination | Key::Incoming | Key::Outgoing
-        )
+        matches!(self, Key::Source | Key::Destination | Key::Incoming | Key::Outgoing)
     }
 }
 

@@ -37,15 +37,9 @@ pub fn read(listing: &Json, extent: Extent) -> Rules {
         let Some(layer) = Layer::named(text(body, "family")) else {
             continue;
         };
-        let Some(table) = table(
-            &mut rules,
-            layer,
-            if kind == "table" {
-                &name
-            } else {
-                text(body, "table")
-            },
-        ) else {
+        let Some(table) =
+            table(&mut rules, layer, if kind == "table" { &name } else { text(body, "table") })
+        else {
             continue;
         };
         match kind.as_str() {
@@ -78,10 +72,7 @@ pub fn read(listing: &Json, extent: Extent) -> Rules {
                     .into_iter()
                     .flatten()
                     .find_map(|step| step.get("counter")?.get("packets")?.as_u64());
-                let chain = table
-                    .chains
-                    .entry(text(body, "chain").to_owned())
-                    .or_default();
+                let chain = table.chains.entry(text(body, "chain").to_owned()).or_default();
                 chain.rules.get_or_insert_default().push(Rule {
                     steps,
                     handle,
@@ -126,10 +117,7 @@ fn base(chain: &Json) -> Option<Base> {
 
 /// Converts an expression of an nft rule to conditions and actions of the model.
 fn steps(expression: &Json) -> Vec<Step> {
-    let Some((kind, body)) = expression
-        .as_object()
-        .and_then(|object| object.iter().next())
-    else {
+    let Some((kind, body)) = expression.as_object().and_then(|object| object.iter().next()) else {
         return vec![Step::When(Condition::unknown())];
     };
     match kind.as_str() {
@@ -143,9 +131,7 @@ fn steps(expression: &Json) -> Vec<Step> {
         "counter" | "log" | "set" | "map" | "ct helper" | "ct timeout" | "ct expectation"
         | "secmark" | "flow" | "dup" | "last" => Vec::new(),
         "snat" | "masquerade" => vec![Step::Verdict(Verdict::Accept)],
-        _ => vec![Step::Verdict(
-            verdict(expression).unwrap_or(Verdict::Unknown),
-        )],
+        _ => vec![Step::Verdict(verdict(expression).unwrap_or(Verdict::Unknown))],
     }
 }
 
@@ -169,11 +155,7 @@ fn lookup(body: &Json) -> Vec<Step> {
     };
     let (keys, needs) = keys(key);
     let source = source(data, Some(&keys));
-    needs
-        .into_iter()
-        .map(Step::When)
-        .chain([Step::Lookup(keys, source)])
-        .collect()
+    needs.into_iter().map(Step::When).chain([Step::Lookup(keys, source)]).collect()
 }
 
 /// Converts an nft statement that changes the packet to actions of the model.
@@ -181,9 +163,9 @@ fn mangle(body: &Json) -> Vec<Step> {
     let key = body.get("key").unwrap_or(&Json::Null);
     if text(key.get("meta").unwrap_or(&Json::Null), "key") == "mark" {
         let change = body.get("value").and_then(change);
-        return vec![change.map_or(Step::MarkUnknown, |(kept, inverted)| {
-            Step::Mark(kept, inverted)
-        })];
+        return vec![
+            change.map_or(Step::MarkUnknown, |(kept, inverted)| Step::Mark(kept, inverted)),
+        ];
     }
     let field = key.get("payload").map(|payload| text(payload, "field"));
     match field {
@@ -227,20 +209,14 @@ fn conditions(body: &Json) -> Vec<Condition> {
         return vec![tracking(text(tracked, "key"), operator, right)];
     }
     let (keys, mut needs) = keys(left);
-    let compared = |source: Source, negated: bool| Condition {
-        keys: keys.clone(),
-        source,
-        negated,
-    };
+    let compared =
+        |source: Source, negated: bool| Condition { keys: keys.clone(), source, negated };
     let beyond = |span: &dyn Fn(u128) -> Ranges| {
         let found = keys
             .first()
             .and_then(|key| number(key, right))
             .map(|number| Value::Numbers(span(u128::from(number))));
-        compared(
-            Source::Here(Elements::one(found.unwrap_or(Value::Unknown))),
-            false,
-        )
+        compared(Source::Here(Elements::one(found.unwrap_or(Value::Unknown))), false)
     };
     needs.push(match operator {
         "==" => compared(source(right, Some(&keys)), false),
@@ -249,10 +225,7 @@ fn conditions(body: &Json) -> Vec<Condition> {
         ">" => beyond(&|number| Ranges::span(number.saturating_add(1), u128::MAX)),
         "<=" => beyond(&|number| Ranges::span(0_u32, number)),
         "<" => beyond(&|number| {
-            number
-                .checked_sub(1)
-                .map(|last| Ranges::span(0_u32, last))
-                .unwrap_or_default()
+            number.checked_sub(1).map(|last| Ranges::span(0_u32, last)).unwrap_or_default()
         }),
         _ => Condition::unknown(),
     });
@@ -268,10 +241,8 @@ fn tracking(key: &str, operator: &str, right: &Json) -> Condition {
     match (key, operator) {
         // Any of these bits.
         ("state", "in" | "!") => {
-            let bits: Option<Vec<Ranges>> = list
-                .iter()
-                .map(|bit| number(&Key::State, bit).map(Ranges::one))
-                .collect();
+            let bits: Option<Vec<Ranges>> =
+                list.iter().map(|bit| number(&Key::State, bit).map(Ranges::one)).collect();
             let mut found = bits.map_or_else(Condition::unknown, |bits| {
                 Condition::number(Key::State, Ranges::union(&bits))
             });
@@ -306,9 +277,7 @@ fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
 /// Returns the field that an nft expression reads from packet metadata, the connection or the route, not from a header.
 fn key_without_header(left: &Json) -> Key {
     if let Some([value, mask]) = left.get("&").and_then(Json::as_array).map(Vec::as_slice) {
-        let is_mark = value
-            .get("meta")
-            .is_some_and(|meta| text(meta, "key") == "mark");
+        let is_mark = value.get("meta").is_some_and(|meta| text(meta, "key") == "mark");
         let mask = number(&Key::Mark(u32::MAX), mask).filter(|_| is_mark);
         return mask.map_or(Key::Unknown, Key::Mark);
     }
@@ -345,10 +314,7 @@ fn key_without_header(left: &Json) -> Key {
 fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
     let family = |number: u32| Condition::number(Key::Family, Ranges::one(number));
     let protocol = |name: &str| {
-        Condition::number(
-            Key::Protocol,
-            words::protocol(name).map(Ranges::one).unwrap_or_default(),
-        )
+        Condition::number(Key::Protocol, words::protocol(name).map(Ranges::one).unwrap_or_default())
     };
     match (header, field) {
         ("ip", "saddr") => (Key::Source, vec![family(2)]),
@@ -371,10 +337,7 @@ fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
         ("tcp" | "udp" | "sctp" | "dccp" | "udplite", _) => (Key::Unknown, vec![protocol(header)]),
         ("icmp", "type") => (Key::IcmpType(Family::V4), vec![family(2), protocol("icmp")]),
         ("icmp", "code") => (Key::IcmpCode, vec![family(2), protocol("icmp")]),
-        ("icmpv6", "type") => (
-            Key::IcmpType(Family::V6),
-            vec![family(10), protocol("icmpv6")],
-        ),
+        ("icmpv6", "type") => (Key::IcmpType(Family::V6), vec![family(10), protocol("icmpv6")]),
         ("icmpv6", "code") => (Key::IcmpCode, vec![family(10), protocol("icmpv6")]),
         ("ether", "type") => (Key::Family, vec![]),
         _ => (Key::Unknown, vec![]),
@@ -427,10 +390,7 @@ fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
             Some([value, then]) => (value, Some(verdict(then).unwrap_or(Verdict::Unknown))),
             _ => (element, None),
         };
-        let value = value
-            .get("elem")
-            .and_then(|element| element.get("val"))
-            .unwrap_or(value);
+        let value = value.get("elem").and_then(|element| element.get("val")).unwrap_or(value);
         let parts = match value.get("concat").and_then(Json::as_array) {
             Some(parts) => parts.as_slice(),
             None => std::slice::from_ref(value),
@@ -438,11 +398,9 @@ fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
         let values = match keys {
             // `*` matches all values that are in no other element.
             Some(keys) if is_rest(value) => keys.iter().map(any).collect(),
-            Some(keys) if keys.len() == parts.len() => keys
-                .iter()
-                .zip(parts)
-                .map(|(key, part)| self::value(key, part))
-                .collect(),
+            Some(keys) if keys.len() == parts.len() => {
+                keys.iter().zip(parts).map(|(key, part)| self::value(key, part)).collect()
+            }
             _ => vec![Value::Unknown],
         };
         (is_rest(value), (values, then))
@@ -454,10 +412,9 @@ fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
 /// Returns a value that matches every value of the field.
 fn any(key: &Key) -> Value {
     match key {
-        Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut => Value::Name(Name {
-            text: String::new(),
-            is_prefix: true,
-        }),
+        Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut => {
+            Value::Name(Name { text: String::new(), is_prefix: true })
+        }
         _ => Value::Numbers(Ranges::all()),
     }
 }
@@ -471,11 +428,7 @@ fn value(key: &Key, json: &Json) -> Value {
         Key::Source | Key::Destination => addresses(json).map_or(Value::Unknown, Value::Numbers),
         Key::Unknown => Value::Unknown,
         _ => {
-            let found = match json
-                .get("range")
-                .and_then(Json::as_array)
-                .map(Vec::as_slice)
-            {
+            let found = match json.get("range").and_then(Json::as_array).map(Vec::as_slice) {
                 Some([first, last]) => number(key, first)
                     .zip(number(key, last))
                     .map(|(first, last)| Ranges::span(first, last)),
@@ -489,31 +442,21 @@ fn value(key: &Key, json: &Json) -> Value {
 /// Parses an IP address, a network or an address range.
 fn addresses(json: &Json) -> Option<Ranges> {
     let address = |json: &Json| json.as_str()?.parse::<IpAddr>().ok();
-    if let Some([first, last]) = json
-        .get("range")
-        .and_then(Json::as_array)
-        .map(Vec::as_slice)
-    {
+    if let Some([first, last]) = json.get("range").and_then(Json::as_array).map(Vec::as_slice) {
         return Some(Ranges::addresses(address(first)?, address(last)?));
     }
     let Some(prefix) = json.get("prefix") else {
         return address(json).map(|one| Ranges::addresses(one, one));
     };
-    let length = prefix
-        .get("len")
-        .and_then(Json::as_u64)
-        .and_then(|length| u8::try_from(length).ok())?;
-    Some(Ranges::net(
-        &IpNet::new(prefix.get("addr").and_then(address)?, length).ok()?,
-    ))
+    let length =
+        prefix.get("len").and_then(Json::as_u64).and_then(|length| u8::try_from(length).ok())?;
+    Some(Ranges::net(&IpNet::new(prefix.get("addr").and_then(address)?, length).ok()?))
 }
 
 /// Parses a number, or the name of a protocol, a connection state, an address type or an ICMP type.
 fn number(key: &Key, json: &Json) -> Option<u32> {
     if let Some(parts) = json.get("|").and_then(Json::as_array) {
-        return parts
-            .iter()
-            .try_fold(0, |bits, part| Some(bits | number(key, part)?));
+        return parts.iter().try_fold(0, |bits, part| Some(bits | number(key, part)?));
     }
     let text = match json {
         Json::Number(number) => {

@@ -59,19 +59,13 @@ impl Mark {
     /// Returns a mark with only the bits that are known and equal in both marks.
     pub(super) fn or(self, other: Self) -> Self {
         let known = self.known & other.known & !(self.value ^ other.value);
-        Self {
-            value: self.value & known,
-            known,
-        }
+        Self { value: self.value & known, known }
     }
 
     /// Returns the mark after a rule has cleared the bits outside `kept` and inverted the bits in `inverted`.
     pub(super) fn changed(self, kept: u32, inverted: u32) -> Self {
         let known = self.known | !kept;
-        Self {
-            value: ((self.value & kept) ^ inverted) & known,
-            known,
-        }
+        Self { value: ((self.value & kept) ^ inverted) & known, known }
     }
 }
 
@@ -150,10 +144,7 @@ impl Packet {
             length: Ranges::span(20_u32, u32::from(u16::MAX)),
             state: Ranges::one(state::NEW),
             translated: Some(false),
-            mark: Mark {
-                value: 0,
-                known: u32::MAX,
-            },
+            mark: Mark { value: 0, known: u32::MAX },
         }
     }
 
@@ -161,10 +152,7 @@ impl Packet {
     pub(super) fn by_bridge(&self) -> Vec<Packet> {
         match self.bridge_calls_ip.is_none() && self.port_in.is_some() {
             true => [true, false]
-                .map(|calls| Packet {
-                    bridge_calls_ip: Some(calls),
-                    ..self.clone()
-                })
+                .map(|calls| Packet { bridge_calls_ip: Some(calls), ..self.clone() })
                 .into(),
             false => vec![self.clone()],
         }
@@ -212,18 +200,13 @@ impl Packet {
         if let Some(port) = &self.port_in {
             stages.push(self.stage(Layer::Bridge, Hook::Prerouting, port, &none));
         }
-        let input = self
-            .port_in
-            .as_ref()
-            .map(|port| self.stage(Layer::Bridge, Hook::Input, port, &none));
+        let input =
+            self.port_in.as_ref().map(|port| self.stage(Layer::Bridge, Hook::Input, port, &none));
         let received = (self.path != HookPath::Output)
             .then(|| self.ip_stage(Hook::Prerouting, &self.incoming, &none));
         // The bridge itself calls the first IP hook.
-        let (first, second) = if self.bridge_calls() {
-            (received, input)
-        } else {
-            (input, received)
-        };
+        let (first, second) =
+            if self.bridge_calls() { (received, input) } else { (input, received) };
         stages.extend(first.into_iter().chain(second));
         stages
     }
@@ -243,13 +226,7 @@ impl Packet {
         } else {
             self.port_in.clone()
         };
-        Stage {
-            layer,
-            hook,
-            incoming: incoming.clone(),
-            outgoing: outgoing.clone(),
-            port_in,
-        }
+        Stage { layer, hook, incoming: incoming.clone(), outgoing: outgoing.clone(), port_in }
     }
 
     /// Returns the numbers that a field of the packets may have, or `None` if these numbers are unknown.

@@ -57,12 +57,10 @@ impl Ranges {
     /// Returns the numbers that are in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
-        let pairs = self.0.iter().flat_map(|one| {
-            other
-                .0
-                .iter()
-                .map(move |two| (one.0.max(two.0), one.1.min(two.1)))
-        });
+        let pairs = self
+            .0
+            .iter()
+            .flat_map(|one| other.0.iter().map(move |two| (one.0.max(two.0), one.1.min(two.1))));
         pairs.collect()
     }
 
@@ -101,10 +99,8 @@ impl Ranges {
 /// Creates a set from ranges in any order. Ignores a range whose end is smaller than its start.
 impl FromIterator<(u128, u128)> for Ranges {
     fn from_iter<I: IntoIterator<Item = (u128, u128)>>(ranges: I) -> Self {
-        let mut all: Vec<(u128, u128)> = ranges
-            .into_iter()
-            .filter(|(first, last)| first <= last)
-            .collect();
+        let mut all: Vec<(u128, u128)> =
+            ranges.into_iter().filter(|(first, last)| first <= last).collect();
         all.sort_unstable();
         let mut merged: Vec<(u128, u128)> = Vec::new();
         for (first, last) in all {

@@ -9,9 +9,7 @@ use types::Family;
 
 /// Returns the rules that the real nft lists after a script.
 fn by_nft(script: &str) -> Rules {
-    let listing = netns(&format!(
-        "nft -f - <<'X'\n{script}\nX\nnft -j -a list ruleset"
-    ));
+    let listing = netns(&format!("nft -f - <<'X'\n{script}\nX\nnft -j -a list ruleset"));
     nft::read(&serde_json::from_str(&listing).unwrap(), Extent::Rules)
 }
 
@@ -41,12 +39,7 @@ fn tunnel() -> Packet {
         source: Ranges::net(&"192.0.2.2/32".parse().unwrap()),
         protocol: Ranges::one(17_u32),
         destination_port: Ranges::one(8472_u32),
-        ..Packet::new(
-            HookPath::Input,
-            Family::V4,
-            Device::named("eth0"),
-            Device::none(),
-        )
+        ..Packet::new(HookPath::Input, Family::V4, Device::named("eth0"), Device::none())
     }
 }
 
@@ -58,9 +51,7 @@ fn word(rules: &Rules, packet: &Packet) -> String {
             "{} {}{}",
             stop.table,
             stop.chain,
-            stop.place
-                .map(|place| format!(" {place}"))
-                .unwrap_or_default()
+            stop.place.map(|place| format!(" {place}")).unwrap_or_default()
         ),
         Fate::Perhaps { .. } => "perhaps".to_owned(),
     }
@@ -68,28 +59,13 @@ fn word(rules: &Rules, packet: &Packet) -> String {
 
 #[test]
 fn hooks_of_bridges_and_devices_are_on_the_path() {
-    let of = |script: &str| {
-        (
-            word(&by_nft(script), &pods()),
-            word(&by_nft(script), &tunnel()),
-        )
-    };
+    let of = |script: &str| (word(&by_nft(script), &pods()), word(&by_nft(script), &tunnel()));
     let chain = |table: &str, hook: &str, rule: &str| {
         format!("table {table} {{ chain c {{ type filter hook {hook} priority -5; {rule}\n }}\n }}")
     };
-    assert_eq!(
-        of(&chain("bridge b", "input", "ip daddr 10.244.0.0/16 drop")).0,
-        "b c 1"
-    );
-    assert_eq!(
-        of(&chain("bridge b", "prerouting", "iifname \"veth*\" drop")).0,
-        "b c 1"
-    );
-    assert_eq!(
-        of(&chain("bridge b", "forward", "drop")).0,
-        "passes",
-        "it leaves the bridge"
-    );
+    assert_eq!(of(&chain("bridge b", "input", "ip daddr 10.244.0.0/16 drop")).0, "b c 1");
+    assert_eq!(of(&chain("bridge b", "prerouting", "iifname \"veth*\" drop")).0, "b c 1");
+    assert_eq!(of(&chain("bridge b", "forward", "drop")).0, "passes", "it leaves the bridge");
     let ingress = |device: &str| {
         let listing = serde_json::json!({"nftables": [
             {"chain": {"family": "netdev", "table": "n", "name": "c", "hook": "ingress", "type": "filter", "prio": 0, "policy": "accept", "dev": device}},
@@ -97,31 +73,15 @@ fn hooks_of_bridges_and_devices_are_on_the_path() {
         ]});
         word(&nft::read(&listing, Extent::Rules), &tunnel())
     };
+    assert_eq!((ingress("eth0"), ingress("eth1")), ("n c 1".to_owned(), "passes".to_owned()));
     assert_eq!(
-        (ingress("eth0"), ingress("eth1")),
-        ("n c 1".to_owned(), "passes".to_owned())
-    );
-    assert_eq!(
-        of(&chain(
-            "netdev n",
-            "ingress device lo",
-            "udp dport 8472 drop"
-        ))
-        .1,
+        of(&chain("netdev n", "ingress device lo", "udp dport 8472 drop")).1,
         "perhaps",
         "older nft lists no device"
     );
+    assert_eq!(of(&chain("inet n", "prerouting", "udp dport 8472 drop")).1, "n c 1");
     assert_eq!(
-        of(&chain("inet n", "prerouting", "udp dport 8472 drop")).1,
-        "n c 1"
-    );
-    assert_eq!(
-        of(&chain(
-            "inet n",
-            "forward",
-            "iifname \"cni0\" oifname \"flannel.1\" drop"
-        ))
-        .0,
+        of(&chain("inet n", "forward", "iifname \"cni0\" oifname \"flannel.1\" drop")).0,
         "n c 1"
     );
     assert_eq!(of(&chain("ip6 n", "forward", "drop")).0, "passes");
@@ -142,25 +102,13 @@ fn sets_maps_and_pairs_decide_for_whole_networks() {
     for (rules, wanted) in [
         ("ip saddr . ip daddr @nets accept", "passes"),
         ("iifname . oifname vmap @pairs", "passes"),
-        (
-            "ip saddr 10.244.0.0/17 accept; ip saddr 10.244.128.0/17 accept",
-            "passes",
-        ),
+        ("ip saddr 10.244.0.0/17 accept; ip saddr 10.244.128.0/17 accept", "passes"),
         ("ip saddr 10.244.0.0/17 accept", "perhaps"),
-        (
-            "ct state vmap { established : accept, new : goto own }",
-            "passes",
-        ),
-        (
-            "meta mark set 0x10; meta mark & 0x10 == 0x10 accept",
-            "passes",
-        ),
+        ("ct state vmap { established : accept, new : goto own }", "passes"),
+        ("meta mark set 0x10; meta mark & 0x10 == 0x10 accept", "passes"),
         ("meta mark 7 accept", "t c"),
         ("limit rate 5/second accept", "perhaps"),
-        (
-            "ct state established,related accept; tcp dport 22 accept",
-            "t c",
-        ),
+        ("ct state established,related accept; tcp dport 22 accept", "t c"),
         ("ct state != established,related accept", "passes"),
         ("notrack; ct state new accept", "t c"),
     ] {
@@ -188,13 +136,7 @@ fn mark_that_is_not_known_decides_nothing() {
     let rules = by_iptables(
         "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT\nCOMMIT\n",
     );
-    let unknown = Packet {
-        mark: Mark {
-            value: 0,
-            known: 0x4000,
-        },
-        ..pods()
-    };
+    let unknown = Packet { mark: Mark { value: 0, known: 0x4000 }, ..pods() };
     assert_eq!(
         (word(&rules, &unknown), word(&rules, &pods())),
         ("perhaps".to_owned(), "filter FORWARD".to_owned())
@@ -214,10 +156,8 @@ fn next_drop_is_found_behind_the_first() {
         "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth9 -j DROP\n-A FORWARD -j REJECT\nCOMMIT\n",
     );
     let stops = Walk::through(&rules).stops(&pods());
-    let words: Vec<(Option<usize>, bool)> = stops
-        .iter()
-        .map(|(stop, doubt)| (stop.number, *doubt))
-        .collect();
+    let words: Vec<(Option<usize>, bool)> =
+        stops.iter().map(|(stop, doubt)| (stop.number, *doubt)).collect();
     assert_eq!(words, [(Some(2), false), (None, false)]);
 }
 

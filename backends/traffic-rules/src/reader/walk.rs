@@ -92,23 +92,14 @@ impl Fate {
     /// Returns the combined result for two classes of packets.
     fn and(self, other: Fate) -> Fate {
         match (self, other) {
-            (Fate::Yes { named }, Fate::Yes { named: also }) => Fate::Yes {
-                named: named && also,
-            },
+            (Fate::Yes { named }, Fate::Yes { named: also }) => Fate::Yes { named: named && also },
             (Fate::No(stop), Fate::No(_)) => Fate::No(stop),
             (one, other) => {
                 let why = [&one, &other].into_iter().find_map(|fate| {
-                    if let Fate::Perhaps { why, .. } = fate {
-                        Some(why.clone())
-                    } else {
-                        None
-                    }
+                    if let Fate::Perhaps { why, .. } = fate { Some(why.clone()) } else { None }
                 });
                 let unless = one.stop().filter(|_| other.stop().is_some()).cloned();
-                Fate::Perhaps {
-                    why: why.unwrap_or_else(|| SOME.to_owned()),
-                    unless,
-                }
+                Fate::Perhaps { why: why.unwrap_or_else(|| SOME.to_owned()), unless }
             }
         }
     }
@@ -162,11 +153,7 @@ pub struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// Creates an evaluation of all base chains of the rules.
     pub fn through(rules: &'a Rules) -> Self {
-        Self {
-            rules,
-            only: &|_, _, _| true,
-            over: &[],
-        }
+        Self { rules, only: &|_, _, _| true, over: &[] }
     }
 
     /// Restricts the evaluation to the base chains for which `only` returns true.
@@ -192,11 +179,7 @@ impl<'a> Walk<'a> {
         {
             found.push((stop, !matches!(fate, Fate::No(_))));
             let over: Vec<Stop> = found.iter().map(|(stop, _)| stop.clone()).collect();
-            fate = Walk {
-                over: &over,
-                ..*self
-            }
-            .fate(packet);
+            fate = Walk { over: &over, ..*self }.fate(packet);
         }
         found
     }
@@ -212,9 +195,7 @@ impl<'a> Walk<'a> {
             .by_bridge()
             .into_iter()
             .map(|packet| self.divide(&packet, &mut parts, &mut rest, &mut missing));
-        let fate = fates
-            .reduce(Fate::and)
-            .unwrap_or(Fate::Yes { named: false });
+        let fate = fates.reduce(Fate::and).unwrap_or(Fate::Yes { named: false });
         (fate, missing)
     }
 
@@ -240,9 +221,7 @@ impl<'a> Walk<'a> {
         };
         let fate = steps.run();
         *rest = steps.rest;
-        let divided = steps
-            .partial
-            .filter(|_| *parts > 0 && matches!(fate, Fate::Perhaps { .. }));
+        let divided = steps.partial.filter(|_| *parts > 0 && matches!(fate, Fate::Perhaps { .. }));
         match divided.and_then(|(key, by)| packet.divided(&key, &by)) {
             Some([some, others]) => self
                 .divide(&some, parts, rest, missing)
@@ -266,12 +245,7 @@ struct May {
 impl May {
     /// Returns the possible outcomes in a chain whose rules are unknown: all of them.
     fn anything() -> Self {
-        Self {
-            accept: true,
-            drop: true,
-            fall: true,
-            named: false,
-        }
+        Self { accept: true, drop: true, fall: true, named: false }
     }
 }
 
@@ -368,12 +342,7 @@ impl<'a> Steps<'a, '_> {
         let (mut stop, mut may_drop, mut named) = (None, false, false);
         for stage in self.packet.stages() {
             let mut bases: Vec<(&Table, &String, &Chain, &Base)> = Vec::new();
-            for table in self
-                .walk
-                .rules
-                .tables
-                .iter()
-                .filter(|table| table.layer.sees(stage.layer))
+            for table in self.walk.rules.tables.iter().filter(|table| table.layer.sees(stage.layer))
             {
                 let called = table
                     .chains
@@ -386,10 +355,9 @@ impl<'a> Steps<'a, '_> {
             bases.sort_by_key(|(.., base)| base.priority);
             for (table, name, chain, base) in bases {
                 let fits = match &base.device {
-                    Some(device) => stage.incoming.fits(&Name {
-                        text: device.clone(),
-                        is_prefix: false,
-                    }),
+                    Some(device) => {
+                        stage.incoming.fits(&Name { text: device.clone(), is_prefix: false })
+                    }
                     // nft before 1.0.7 does not list the device.
                     None if table.layer == Layer::Netdev => Fits::Perhaps,
                     None => Fits::Yes,
@@ -419,19 +387,13 @@ impl<'a> Steps<'a, '_> {
                 if may.drop && !may.accept && fits == Fits::Yes {
                     return match stop {
                         Some(stop) => Fate::No(stop),
-                        None => Fate::Perhaps {
-                            why: self.doubt(),
-                            unless: None,
-                        },
+                        None => Fate::Perhaps { why: self.doubt(), unless: None },
                     };
                 }
             }
         }
         if may_drop {
-            Fate::Perhaps {
-                why: self.doubt(),
-                unless: stop,
-            }
+            Fate::Perhaps { why: self.doubt(), unless: stop }
         } else {
             Fate::Yes { named }
         }
@@ -451,11 +413,7 @@ impl<'a> Steps<'a, '_> {
             may.drop |= drops;
             may.accept |= !drops;
             if matches!(end, End::Fall) {
-                end = if drops {
-                    End::Drop(policy)
-                } else {
-                    End::Accept
-                };
+                end = if drops { End::Drop(policy) } else { End::Accept };
             }
             if !drops {
                 self.accepts();
@@ -468,10 +426,7 @@ impl<'a> Steps<'a, '_> {
     }
 
     fn changed(&self) -> Changed {
-        Changed {
-            mark: self.mark,
-            state: self.state.clone(),
-        }
+        Changed { mark: self.mark, state: self.state.clone() }
     }
 
     fn set(&mut self, changed: Changed) {
@@ -486,11 +441,7 @@ impl<'a> Steps<'a, '_> {
 
     /// Follows the packets through the rules of a chain.
     fn chain(&mut self, place: Place<'_>, name: &str, chain: &Chain) -> (May, End) {
-        let mut walked = Walked {
-            may: May::default(),
-            end: None,
-            left: None,
-        };
+        let mut walked = Walked { may: May::default(), end: None, left: None };
         let Some(rules) = &chain.rules else {
             self.misses(place, name, Part::Chain);
             return (May::anything(), End::Fall);
@@ -498,14 +449,8 @@ impl<'a> Steps<'a, '_> {
         for (number, rule) in (1..).zip(rules) {
             self.rest = self.rest.saturating_sub(1);
             if self.rest == 0 {
-                self.doubt
-                    .get_or_insert_with(|| "the ruleset has too many rules".to_owned());
-                let may = May {
-                    accept: true,
-                    drop: true,
-                    fall: true,
-                    ..walked.may
-                };
+                self.doubt.get_or_insert_with(|| "the ruleset has too many rules".to_owned());
+                let may = May { accept: true, drop: true, fall: true, ..walked.may };
                 return (may, walked.end.unwrap_or(End::Fall));
             }
             let at_base = place.depth == 0;
@@ -514,11 +459,7 @@ impl<'a> Steps<'a, '_> {
                 handle: if at_base { rule.handle } else { place.handle },
                 ..place
             };
-            let at = RuleAt {
-                chain: name,
-                number,
-                rule,
-            };
+            let at = RuleAt { chain: name, number, rule };
             if self.rule(here, at, &mut walked) {
                 // No packet continues after this rule.
                 if let Some(left) = walked.left {
@@ -555,11 +496,7 @@ impl<'a> Steps<'a, '_> {
                 }
                 Step::Mark(kept, inverted) => {
                     let mark = self.mark.changed(*kept, *inverted);
-                    self.mark = if fits == Fits::Yes {
-                        mark
-                    } else {
-                        self.mark.or(mark)
-                    };
+                    self.mark = if fits == Fits::Yes { mark } else { self.mark.or(mark) };
                 }
                 Step::MarkUnknown => self.mark.known = 0,
                 Step::Untrack => {
@@ -607,10 +544,7 @@ impl<'a> Steps<'a, '_> {
                 self.doubts(place, at);
             }
             let verdict = verdict.as_ref().unwrap_or(&Verdict::Unknown);
-            let place = Place {
-                named: place.named || whose && found == Fits::Yes,
-                ..place
-            };
+            let place = Place { named: place.named || whose && found == Fits::Yes, ..place };
             let decided = self.verdict(place, at, verdict, found, walked);
             // At most one element holds a value.
             if found == Fits::Yes {
@@ -655,12 +589,7 @@ impl<'a> Steps<'a, '_> {
             }
             Verdict::Unknown => {
                 self.doubts(place, at);
-                walked.may = May {
-                    accept: true,
-                    drop: true,
-                    fall: true,
-                    ..walked.may
-                };
+                walked.may = May { accept: true, drop: true, fall: true, ..walked.may };
                 self.mark.known = 0;
                 self.accepts();
                 join(&mut walked.left, self.changed());
@@ -685,10 +614,7 @@ impl<'a> Steps<'a, '_> {
         let target = place.table.chains.get(name).filter(|_| place.depth < DEPTH);
         let (may, end) = match target {
             Some(target) => {
-                let place = Place {
-                    depth: place.depth + 1,
-                    ..place
-                };
+                let place = Place { depth: place.depth + 1, ..place };
                 self.chain(place, name, target)
             }
             None => {
@@ -778,10 +704,8 @@ impl<'a> Steps<'a, '_> {
     }
 
     fn field(&self, place: Place<'_>, key: &Key, value: &Value) -> Fits {
-        let tracked = !matches!(
-            place.stage.hook,
-            Hook::Prerouting | Hook::Output | Hook::Ingress
-        ) || place.base.priority > TRACKING;
+        let tracked = !matches!(place.stage.hook, Hook::Prerouting | Hook::Output | Hook::Ingress)
+            || place.base.priority > TRACKING;
         let port = |port: &Option<super::packet::Device>, name: &Name| {
             port.as_ref().map_or(Fits::Perhaps, |port| port.fits(name))
         };
@@ -824,19 +748,15 @@ impl<'a> Steps<'a, '_> {
             (Key::SourcePort | Key::DestinationPort, Value::Numbers(_)) if !self.has_ports() => {
                 Fits::Perhaps
             }
-            (key, Value::Numbers(numbers)) => self
-                .packet
-                .numbers(key)
-                .map_or(Fits::Perhaps, |own| own.within(numbers)),
+            (key, Value::Numbers(numbers)) => {
+                self.packet.numbers(key).map_or(Fits::Perhaps, |own| own.within(numbers))
+            }
             _ => Fits::Perhaps,
         }
     }
 
     fn has_ports(&self) -> bool {
-        let all: Vec<Ranges> = WITH_PORTS
-            .iter()
-            .map(|protocol| Ranges::one(*protocol))
-            .collect();
+        let all: Vec<Ranges> = WITH_PORTS.iter().map(|protocol| Ranges::one(*protocol)).collect();
         self.packet.protocol.within(&Ranges::union(&all)) == Fits::Yes
     }
 
@@ -863,13 +783,12 @@ impl<'a> Steps<'a, '_> {
 
     fn doubts(&mut self, place: Place<'_>, RuleAt { chain, rule, .. }: RuleAt<'_>) {
         let Table { layer, name, .. } = place.table;
-        self.doubt
-            .get_or_insert_with(|| match (&rule.handle, rule.text.as_str()) {
-                (Some(handle), _) => {
-                    format!("a rule of {} {name} {chain}, handle {handle}", layer.name())
-                }
-                (None, text) => format!("the rule `{text}` of the table {name}"),
-            });
+        self.doubt.get_or_insert_with(|| match (&rule.handle, rule.text.as_str()) {
+            (Some(handle), _) => {
+                format!("a rule of {} {name} {chain}, handle {handle}", layer.name())
+            }
+            (None, text) => format!("the rule `{text}` of the table {name}"),
+        });
     }
 }
 

@@ -69,14 +69,7 @@ impl Sent {
         let (path, established) = match number {
             12 => (HookPath::Forward, true),
             13 => (HookPath::Input, true),
-            _ => (
-                if number % 5 < 3 {
-                    HookPath::Forward
-                } else {
-                    HookPath::Input
-                },
-                false,
-            ),
+            _ => (if number % 5 < 3 { HookPath::Forward } else { HookPath::Input }, false),
         };
         // ICMP has no ports that distinguish packets, so each receiver gets only one ICMP packet.
         let protocol = match number {
@@ -101,11 +94,7 @@ impl Sent {
             protocol,
             source: address(family, 1, random.random_range(0..4)),
             destination,
-            source_port: if matches!(protocol, 1 | 58) {
-                echo
-            } else {
-                fresh
-            },
+            source_port: if matches!(protocol, 1 | 58) { echo } else { fresh },
             destination_port: if matches!(protocol, 1 | 58) {
                 fresh
             } else {
@@ -169,19 +158,11 @@ impl Sent {
         let ([kind, code], [a, b]) = (from.to_be_bytes(), to.to_be_bytes());
         let mut bytes = Vec::new();
         match (self.protocol, nth) {
-            (1, _) => ip
-                .icmpv4_raw(kind, code, [a, b, 0, 1])
-                .write(&mut bytes, &[]),
-            (58, _) => ip
-                .icmpv6_raw(kind, code, [a, b, 0, 1])
-                .write(&mut bytes, &[]),
+            (1, _) => ip.icmpv4_raw(kind, code, [a, b, 0, 1]).write(&mut bytes, &[]),
+            (58, _) => ip.icmpv6_raw(kind, code, [a, b, 0, 1]).write(&mut bytes, &[]),
             (17, _) => ip.udp(from, to).write(&mut bytes, &[]),
             (_, Nth::First) => ip.tcp(from, to, 1, 0xffff).syn().write(&mut bytes, &[]),
-            (_, Nth::Reply) => ip
-                .tcp(from, to, 100, 0xffff)
-                .syn()
-                .ack(2)
-                .write(&mut bytes, &[]),
+            (_, Nth::Reply) => ip.tcp(from, to, 100, 0xffff).syn().ack(2).write(&mut bytes, &[]),
             (_, Nth::Third) => ip.tcp(from, to, 2, 0xffff).ack(101).write(&mut bytes, &[]),
         }
         .unwrap();
@@ -193,30 +174,17 @@ impl Sent {
 fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
     let path = format!("/var/run/netns/{namespace}");
     let send = || {
-        setns(
-            std::fs::File::open(&path).unwrap(),
-            CloneFlags::CLONE_NEWNET,
-        )
-        .unwrap();
+        setns(std::fs::File::open(&path).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
         for sent in all {
             let domain = sent.family.pick(AddressFamily::Inet, AddressFamily::Inet6);
-            let socket = socket(
-                domain,
-                SockType::Raw,
-                SockFlag::SOCK_CLOEXEC,
-                SockProtocol::Raw,
-            )
-            .unwrap();
+            let socket =
+                socket(domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw).unwrap();
             if nth == Nth::Reply {
                 setsockopt(&socket, sockopt::Mark, &OTHER_WAY).unwrap();
             }
             let (bytes, to) = (
                 sent.datagram(nth),
-                if nth == Nth::Reply {
-                    sent.source
-                } else {
-                    sent.destination
-                },
+                if nth == Nth::Reply { sent.source } else { sent.destination },
             );
             let done = match to {
                 IpAddr::V4(to) => sendto(
@@ -259,12 +227,7 @@ fn shell(script: &str, input: &str) -> String {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(
         output.status.success(),
@@ -323,19 +286,14 @@ impl Bed {
             for g in 10.9.0.1 fd00:9::1; do ip -n {b} neigh replace $g lladdr 02:00:00:00:00:04 dev b0 nud permanent; ip -n {b} route add default via $g dev b0 table {OTHER_WAY}; done
             ip netns exec {b} nft -f -"
         );
-        let bed = Self {
-            names: names.clone(),
-        };
+        let bed = Self { names: names.clone() };
         shell(&script, &probe("prerouting", -400));
         // With STP off, the bridge ports forward as soon as they are up.
         let begun = Instant::now();
         while !shell(&format!("ip -n {r} -o link show pt0"), "").contains("state UP")
             || !shell(&format!("ip -n {r} -o link show pt1"), "").contains("state UP")
         {
-            assert!(
-                begun.elapsed() < DEADLINE,
-                "the ports of the bridge come up"
-            );
+            assert!(begun.elapsed() < DEADLINE, "the ports of the bridge come up");
             std::thread::yield_now();
         }
         bed
@@ -345,23 +303,14 @@ impl Bed {
     pub(crate) fn apply(&self, set: &RuleSet) -> Rules {
         let (host, name) = (&self.names[1], set.family.pick("iptables", "ip6tables"));
         let empty = |table: &str, chains: &[&str]| {
-            let chains: String = chains
-                .iter()
-                .map(|chain| format!(":{chain} ACCEPT [0:0]\n"))
-                .collect();
+            let chains: String =
+                chains.iter().map(|chain| format!(":{chain} ACCEPT [0:0]\n")).collect();
             format!("*{table}\n{chains}COMMIT\n")
         };
         let nothing = empty("filter", &["INPUT", "FORWARD", "OUTPUT"])
-            + &empty(
-                "mangle",
-                &["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"],
-            )
+            + &empty("mangle", &["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"])
             + &empty("raw", &["PREROUTING", "OUTPUT"]);
-        let legacy = if set.legacy.is_empty() {
-            &nothing
-        } else {
-            &set.legacy
-        };
+        let legacy = if set.legacy.is_empty() { &nothing } else { &set.legacy };
         let nft_part = if set.nft_variant.is_empty() {
             String::new()
         } else {
@@ -390,9 +339,7 @@ ALL",
         );
         let text = shell(&script, "");
         let parts: Vec<&str> = text.split("#next\n").collect();
-        let [legacy, by_nft, listing] = parts.as_slice() else {
-            panic!("{text}")
-        };
+        let [legacy, by_nft, listing] = parts.as_slice() else { panic!("{text}") };
         let mut rules = nft::read(&serde_json::from_str(listing).unwrap(), Extent::Rules);
         rules.tables.retain(|table| table.name != "probe");
         rules.extend(iptables::read(legacy, set.family, Variant::Legacy));
@@ -405,56 +352,34 @@ ALL",
     pub(crate) fn establish(&self, all: &[&Sent]) {
         let [a, r, b] = &self.names;
         self.apply(&RuleSet::none());
-        shell(
-            &format!("ip netns exec {b} nft flush set inet probe seen"),
-            "",
-        );
+        shell(&format!("ip netns exec {b} nft flush set inet probe seen"), "");
         emit(a, all, Nth::First);
         self.wait("seen", |seen| {
             all.iter()
                 .all(|sent| seen[sent.receiver()].contains(&(sent.protocol, sent.source_port)))
         });
         for (namespace, receiver) in [(r, 0), (b, 1)] {
-            let from: Vec<&Sent> = all
-                .iter()
-                .copied()
-                .filter(|sent| sent.receiver() == receiver)
-                .collect();
+            let from: Vec<&Sent> =
+                all.iter().copied().filter(|sent| sent.receiver() == receiver).collect();
             emit(namespace, &from, Nth::Reply);
         }
         let done = self.wait("replied", |replied| {
-            all.iter()
-                .all(|sent| replied[0].contains(&(sent.protocol, sent.source_port)))
+            all.iter().all(|sent| replied[0].contains(&(sent.protocol, sent.source_port)))
         });
         let missing = || {
             all.iter()
                 .filter(|sent| !done[0].contains(&(sent.protocol, sent.source_port)))
                 .collect::<Vec<_>>()
         };
-        assert!(
-            missing().is_empty(),
-            "connections without reply: {:?}",
-            missing()
-        );
+        assert!(missing().is_empty(), "connections without reply: {:?}", missing());
     }
 
     /// Sends packets from the sender, and returns for each packet whether the packet arrived.
     pub(crate) fn send(&self, all: &[Sent], fates: &[Fate]) -> Vec<bool> {
         let [a, _, b] = &self.names;
-        shell(
-            &format!("ip netns exec {b} nft flush set inet probe seen"),
-            "",
-        );
+        shell(&format!("ip netns exec {b} nft flush set inet probe seen"), "");
         for sent in all {
-            emit(
-                a,
-                &[sent],
-                if sent.established {
-                    Nth::Third
-                } else {
-                    Nth::First
-                },
-            );
+            emit(a, &[sent], if sent.established { Nth::Third } else { Nth::First });
         }
         let arrived = |sent: &Sent, seen: &[Seen]| {
             seen[sent.receiver()].contains(&(sent.protocol, sent.source_port))
@@ -479,11 +404,8 @@ ALL",
                 ),
                 "",
             );
-            let seen: Vec<Seen> = text
-                .lines()
-                .filter(|line| line.starts_with('{'))
-                .map(elements)
-                .collect();
+            let seen: Vec<Seen> =
+                text.lines().filter(|line| line.starts_with('{')).map(elements).collect();
             if is_complete(&seen) || begun.elapsed() > DEADLINE {
                 return seen;
             }

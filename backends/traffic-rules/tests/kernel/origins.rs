@@ -89,18 +89,8 @@ go ip 10.244.0.0/16; go ip6 fd10:244::/48
 
 fn sh(script: &str) -> String {
     let mut shell = Command::new("sh");
-    let mut child = shell
-        .arg("-e")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(script.as_bytes())
-        .unwrap();
+    let mut child = shell.arg("-e").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{script}");
     String::from_utf8(output.stdout).unwrap()
@@ -118,9 +108,7 @@ fn captured_chains() -> String {
     for line in golden("masq-dual/iptables.txt").lines() {
         match line.strip_prefix("# ") {
             Some(listing) => {
-                command = listing
-                    .replace("tables", "tables-$variant")
-                    .replace("-S", "");
+                command = listing.replace("tables", "tables-$variant").replace("-S", "");
             }
             None if line.starts_with("-P") => {}
             None => script.push_str(&format!("{command}{line}\n")),
@@ -132,14 +120,8 @@ fn captured_chains() -> String {
 /// Does what a start does with the rules, in the lease of the capture. Returns the tool of the first family.
 async fn start(nftables: bool) -> ActiveRules {
     let wanted = Wanted {
-        networks: Dual::Both(
-            "10.244.0.0/16".parse().unwrap(),
-            "fd10:244::/48".parse().unwrap(),
-        ),
-        own: Dual::Both(
-            "10.244.90.0/24".parse().unwrap(),
-            "fd10:244:0:22::/64".parse().unwrap(),
-        ),
+        networks: Dual::Both("10.244.0.0/16".parse().unwrap(), "fd10:244::/48".parse().unwrap()),
+        own: Dual::Both("10.244.90.0/24".parse().unwrap(), "fd10:244:0:22::/64".parse().unwrap()),
         options: RuleOptions {
             masquerade: true,
             fully_random: true,
@@ -164,10 +146,7 @@ async fn start(nftables: bool) -> ActiveRules {
         if let Some(variant) = applier.variant() {
             *kept = ActiveRules::Iptables(variant);
         }
-        assert!(
-            !applier.apply(rules).await.unwrap().wrote,
-            "a second pass writes"
-        );
+        assert!(!applier.apply(rules).await.unwrap().wrote, "a second pass writes");
     }
     let cleared = clear_inactive(kept, &OtherDaemons::default()).await;
     assert!(cleared.errors.is_empty(), "{cleared:?}");
@@ -177,10 +156,7 @@ async fn start(nftables: bool) -> ActiveRules {
 #[tokio::test(flavor = "current_thread")]
 async fn first_start_creates_only_its_own_tables() {
     for (nftables, tables) in [
-        (
-            false,
-            "table ip filter\ntable ip nat\ntable ip6 filter\ntable ip6 nat\n",
-        ),
+        (false, "table ip filter\ntable ip nat\ntable ip6 filter\ntable ip6 nat\n"),
         (true, "table ip flannel-ipv4\ntable ip6 flannel-ipv6\n"),
     ] {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -223,11 +199,8 @@ async fn rules_of_every_origin_become_those_of_a_first_start() {
                 let theirs = sh(LIST);
                 sh(&format!("variant={variant}\n{origin}"));
                 // Perhaps another start comes in between.
-                let between = if let Some(nftables) = before {
-                    Some(start(nftables).await)
-                } else {
-                    None
-                };
+                let between =
+                    if let Some(nftables) = before { Some(start(nftables).await) } else { None };
                 let kept = start(nftables).await;
                 let wanted = match (nftables, between) {
                     (true, _) => ActiveRules::Nftables,
@@ -252,10 +225,7 @@ async fn rules_of_every_origin_become_those_of_a_first_start() {
         }
     }
     assert!(
-        first.len() == 3
-            && first
-                .iter()
-                .all(|(_, rules)| rules.contains("10.244.90.0/24")),
+        first.len() == 3 && first.iter().all(|(_, rules)| rules.contains("10.244.90.0/24")),
         "{first:?}"
     );
 }

@@ -33,11 +33,7 @@ impl fmt::Display for RuleSet {
 
 impl RuleSet {
     pub(crate) fn random(random: &mut StdRng, seed: u64) -> Self {
-        let family = if random.random_bool(0.3) {
-            Family::V6
-        } else {
-            Family::V4
-        };
+        let family = if random.random_bool(0.3) { Family::V6 } else { Family::V4 };
         let mut dice = Dice { random, family };
         let (mut legacy, mut nft_variant, mut nft) = (String::new(), String::new(), String::new());
         match seed % 4 {
@@ -52,25 +48,13 @@ impl RuleSet {
             }
         }
         let bridge_calls_ip = dice.chance(0.5);
-        Self {
-            family,
-            bridge_calls_ip,
-            legacy,
-            nft_variant,
-            nft,
-        }
+        Self { family, bridge_calls_ip, legacy, nft_variant, nft }
     }
 
     /// Creates a set without rules.
     pub(crate) fn none() -> Self {
         let [legacy, nft_variant, nft] = [const { String::new() }; 3];
-        Self {
-            family: Family::V4,
-            bridge_calls_ip: false,
-            legacy,
-            nft_variant,
-            nft,
-        }
+        Self { family: Family::V4, bridge_calls_ip: false, legacy, nft_variant, nft }
     }
 }
 
@@ -108,11 +92,7 @@ impl Dice<'_> {
     fn span(&mut self, source: bool) -> String {
         let (net, first) = (if source { 1 } else { 2 }, self.random.random_range(0..3));
         let last = self.random.random_range(first + 1..5);
-        format!(
-            "{}-{}",
-            address(self.family, net, first),
-            address(self.family, net, last)
-        )
+        format!("{}-{}", address(self.family, net, first), address(self.family, net, last))
     }
 
     fn port(&mut self) -> u16 {
@@ -133,11 +113,7 @@ impl Dice<'_> {
         let mut text = String::new();
         for (table, of, chains) in [
             ("raw", 0.4, &["PREROUTING"][..]),
-            (
-                "mangle",
-                0.5,
-                &["PREROUTING", "FORWARD", "INPUT", "POSTROUTING"],
-            ),
+            ("mangle", 0.5, &["PREROUTING", "FORWARD", "INPUT", "POSTROUTING"]),
             ("filter", 1.0, &["INPUT", "FORWARD"]),
         ] {
             if !self.chance(of) {
@@ -152,13 +128,8 @@ impl Dice<'_> {
             for (chain, drops) in chains.iter().zip(policies) {
                 text += &format!(":{chain} {} [0:0]\n", if drops { "DROP" } else { "ACCEPT" });
             }
-            let own: &[&str] = if self.chance(0.7) {
-                &["own", "more"]
-            } else {
-                &[]
-            };
-            own.iter()
-                .for_each(|chain| text += &format!(":{chain} - [0:0]\n"));
+            let own: &[&str] = if self.chance(0.7) { &["own", "more"] } else { &[] };
+            own.iter().for_each(|chain| text += &format!(":{chain} - [0:0]\n"));
             for chain in chains.iter().chain(own) {
                 for _ in 0..self.random.random_range(0..5) {
                     let rule = self.iptables_rule(table, chain, own);
@@ -202,11 +173,8 @@ impl Dice<'_> {
                 }
                 8 if !text.contains("physdev") => text += &self.iptables_physdev(chain, not),
                 9 if !text.contains("-range") => {
-                    let (side, source) = if self.chance(0.5) {
-                        ("src", true)
-                    } else {
-                        ("dst", false)
-                    };
+                    let (side, source) =
+                        if self.chance(0.5) { ("src", true) } else { ("dst", false) };
                     text += &format!(" -m iprange{not} --{side}-range {}", self.span(source));
                 }
                 _ => {}
@@ -229,16 +197,12 @@ impl Dice<'_> {
             }
             3 => {
                 let (first, last) = self.ports();
-                format!(
-                    " -p {name} -m multiport{not} --dports {},{first}:{last}",
-                    self.port()
-                )
+                format!(" -p {name} -m multiport{not} --dports {},{first}:{last}", self.port())
             }
             _ => {
-                let (own, module) = self.family.pick(
-                    ("icmp", "icmp --icmp-type 8"),
-                    ("ipv6-icmp", "icmp6 --icmpv6-type 128"),
-                );
+                let (own, module) = self
+                    .family
+                    .pick(("icmp", "icmp --icmp-type 8"), ("ipv6-icmp", "icmp6 --icmpv6-type 128"));
                 format!(" -p {own} -m {module}")
             }
         }
@@ -260,10 +224,7 @@ impl Dice<'_> {
     fn iptables_physdev(&mut self, chain: &str, not: &str) -> String {
         let leaves = matches!(chain, "FORWARD" | "POSTROUTING");
         let condition = match self.random.random_range(0..if leaves { 4 } else { 2 }) {
-            0 | 1 => format!(
-                "{not} --physdev-in {}",
-                self.pick(&["pt0", "pt+", "pt1", "eth9"])
-            ),
+            0 | 1 => format!("{not} --physdev-in {}", self.pick(&["pt0", "pt+", "pt1", "eth9"])),
             2 => format!("{not} --physdev-is-bridged"),
             _ => format!(
                 " --physdev-is-bridged{not} --physdev-out {}",
@@ -289,12 +250,8 @@ impl Dice<'_> {
             ),
             (4, _) if table == "raw" && chain == "PREROUTING" => "-j CT --notrack".to_owned(),
             (6 | 7, _) if table == "filter" || self.chance(0.3) => {
-                if table == "filter" && self.chance(0.4) {
-                    "-j REJECT"
-                } else {
-                    "-j DROP"
-                }
-                .to_owned()
+                if table == "filter" && self.chance(0.4) { "-j REJECT" } else { "-j DROP" }
+                    .to_owned()
             }
             _ => "-j ACCEPT".to_owned(),
         }
@@ -372,14 +329,8 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
     }
 
     fn nft_bridge_table(&mut self, word: &str) -> String {
-        let hook = self.pick(&[
-            "prerouting",
-            "input",
-            "forward",
-            "forward",
-            "forward",
-            "postrouting",
-        ]);
+        let hook =
+            self.pick(&["prerouting", "input", "forward", "forward", "forward", "postrouting"]);
         let (net, to, port) = (self.net(true), self.net(false), self.port());
         let rule = match self.random.random_range(0..7) {
             0 => format!("{word} saddr {net} drop"),
@@ -455,15 +406,11 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
         let not = if self.not() { "!= " } else { "" };
         match self.random.random_range(0..15) {
             which @ 0..=4 => self.nft_addresses(which, word, not),
-            5 => format!(
-                "iifname {not}{}",
-                self.pick(&["\"br*\"", "\"eth*\"", "\"b*\""])
-            ),
+            5 => format!("iifname {not}{}", self.pick(&["\"br*\"", "\"eth*\"", "\"b*\""])),
             6 => format!("iifname {not}{{ \"br0\", \"eth9\" }}"),
-            7 if leaves => format!(
-                "oifname {not}{}",
-                self.pick(&["\"out0\"", "\"eth9\"", "\"out*\""])
-            ),
+            7 if leaves => {
+                format!("oifname {not}{}", self.pick(&["\"out0\"", "\"eth9\"", "\"out*\""]))
+            }
             which @ 8..=10 => self.nft_ports(which, not),
             11 => self.nft_state(),
             12 => self
@@ -474,10 +421,7 @@ map doors {{ type {kind} . inet_service : verdict; flags interval; elements = {{
                     "meta mark { 1, 0x10-0x20 }",
                 ])
                 .to_owned(),
-            13 => self
-                .family
-                .pick("icmp type echo-request", "icmpv6 type echo-request")
-                .to_owned(),
+            13 => self.family.pick("icmp type echo-request", "icmpv6 type echo-request").to_owned(),
             _ => format!("meta l4proto {not}{{ tcp, 132 }}"),
         }
     }

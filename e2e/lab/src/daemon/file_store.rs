@@ -45,12 +45,7 @@ impl FileStore {
                 }
             }
         });
-        Ok(FileStore {
-            socket: socket.to_owned(),
-            handle,
-            end,
-            thread: Some(thread),
-        })
+        Ok(FileStore { socket: socket.to_owned(), handle, end, thread: Some(thread) })
     }
 
     /// Returns the path of the store's socket, for a daemon's `NOTIFY_SOCKET`.
@@ -110,31 +105,21 @@ fn receive(listener: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
     for control in message.cmsgs().ok()? {
         if let ControlMessageOwned::ScmRights(sent) = control {
             // SAFETY: the kernel has just created these descriptors for this process.
-            files.extend(
-                sent.into_iter()
-                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
-            );
+            files.extend(sent.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
     let length = message.bytes;
-    Some((
-        String::from_utf8_lossy(buffer.get(..length)?).into_owned(),
-        files,
-    ))
+    Some((String::from_utf8_lossy(buffer.get(..length)?).into_owned(), files))
 }
 
 fn keep(files: &mut Files, text: &str, sent: Vec<OwnedFd>) {
     let has = |line: &str| text.lines().any(|have| have == line);
-    let name = text
-        .lines()
-        .find_map(|line| line.strip_prefix("FDNAME="))
-        .unwrap_or("stored");
+    let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored");
     if has("FDSTOREREMOVE=1") {
         files.retain(|(kept, _)| kept != name);
     }
     if has("FDSTORE=1") {
         // systemd inserts each file before the earlier ones, and therefore returns the last file first.
-        sent.into_iter()
-            .for_each(|file| files.insert(0, (name.to_owned(), Arc::new(file))));
+        sent.into_iter().for_each(|file| files.insert(0, (name.to_owned(), Arc::new(file))));
     }
 }

@@ -45,10 +45,8 @@ fn confinement_by_the_unit(is_script: bool) -> Result<Confinement> {
             .collect::<Result<Vec<u32>>>()
     };
     ensure!(value("NoNewPrivileges")? == "yes" && value("ProtectSystem")? == "full");
-    let mut capabilities = numbers(
-        "CapabilityBoundingSet",
-        &[("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13)],
-    )?;
+    let mut capabilities =
+        numbers("CapabilityBoundingSet", &[("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13)])?;
     // CAP_SYS_NICE in place of LimitRTPRIO= and LimitNICE=, which not every container may raise.
     capabilities.push(23);
     if is_script {
@@ -66,11 +64,7 @@ fn confinement_by_the_unit(is_script: bool) -> Result<Confinement> {
             ],
         )?,
         capabilities,
-        read_only: if is_script {
-            vec![]
-        } else {
-            vec!["/usr", "/etc"]
-        },
+        read_only: if is_script { vec![] } else { vec!["/usr", "/etc"] },
     })
 }
 
@@ -188,16 +182,10 @@ impl Host {
 
 impl Flanneld {
     fn start(host: &Host, options: &FlanneldOptions) -> Result<Flanneld> {
-        let binary = options
-            .binary
-            .clone()
-            .map_or_else(|| binaries::own("flanneld"), Ok)?;
+        let binary = options.binary.clone().map_or_else(|| binaries::own("flanneld"), Ok)?;
         let usual = host.subnet_file()?;
         let (subnet_file, log) = match &options.second {
-            Some(name) => (
-                usual.with_file_name(format!("{name}.env")),
-                format!("flanneld-{name}"),
-            ),
+            Some(name) => (usual.with_file_name(format!("{name}.env")), format!("flanneld-{name}")),
             None => (usual, "flanneld".to_owned()),
         };
         let mut launch = Launch::new(binary)
@@ -210,11 +198,7 @@ impl Flanneld {
         // Keep the key of each daemon next to its subnet.env.
         launch = launch.env("WIREGUARD_KEY_FILE", subnet_file.with_file_name("wgkey"));
         // The id determines the subnet, and the derived one differs between machines and runs.
-        if !options
-            .args
-            .iter()
-            .any(|arg| arg.starts_with("--kube-subnet-mgr"))
-        {
+        if !options.args.iter().any(|arg| arg.starts_with("--kube-subnet-mgr")) {
             launch = launch.env("FLANNELD_NODE_ID", host.name());
         }
         for (name, value) in &options.env {
@@ -223,9 +207,7 @@ impl Flanneld {
         if let Some(store) = &options.file_store {
             launch = launch.files(store.files());
         }
-        let health = options
-            .healthz_port
-            .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let health = options.healthz_port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let started = (Instant::now(), SystemTime::now());
         let process = host.spawn(&log, &launch)?;
         Ok(Flanneld {
@@ -293,11 +275,7 @@ impl Flanneld {
     /// # Errors
     /// Returns an error if the daemon has no health endpoint or does not respond.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
-        http::get(
-            &self.netns,
-            self.health.context("this daemon has no health endpoint")?,
-            path,
-        )
+        http::get(&self.netns, self.health.context("this daemon has no health endpoint")?, path)
     }
 
     /// Reads a document of the status API on the default port, such as `/api/v1/node`. Returns the status code and the body.
@@ -305,11 +283,7 @@ impl Flanneld {
     /// # Errors
     /// Returns an error if the daemon does not respond on the default port.
     pub fn api(&self, path: &str) -> Result<(u16, String)> {
-        http::get(
-            &self.netns,
-            SocketAddr::from((Ipv4Addr::LOCALHOST, 8474)),
-            path,
-        )
+        http::get(&self.netns, SocketAddr::from((Ipv4Addr::LOCALHOST, 8474)), path)
     }
 
     /// Returns the value of a metric, given by its exact name and labels.
@@ -322,10 +296,7 @@ impl Flanneld {
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
             .with_context(|| format!("no metric {name}"))?;
-        value
-            .trim()
-            .parse()
-            .with_context(|| format!("metric {name}"))
+        value.trim().parse().with_context(|| format!("metric {name}"))
     }
 
     /// Returns the number of a check's findings, of any severity, from the daemon's metrics. Returns `None` if the result of the check is unknown.

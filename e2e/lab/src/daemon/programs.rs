@@ -40,9 +40,7 @@ impl Programs {
     /// # Errors
     /// Returns an error if the creation of the folder fails.
     pub fn none(lab: &Lab, name: &str) -> Result<Programs> {
-        Ok(Programs {
-            folder: lab.folder(&format!("programs-{name}"))?,
-        })
+        Ok(Programs { folder: lab.folder(&format!("programs-{name}"))? })
     }
 
     /// Returns the path of the folder, as the value of `PATH`.
@@ -139,9 +137,7 @@ pub fn write_script(path: &Path, text: &str) -> Result<()> {
 
 fn installed(name: &str) -> Result<PathBuf> {
     let folders = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
-    let found = folders
-        .iter()
-        .map(|folder| Path::new(folder).join(name))
-        .find(|path| path.exists());
+    let found =
+        folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());
     found.with_context(|| format!("cannot find {name} in {folders:?}; run `make setup`"))
 }

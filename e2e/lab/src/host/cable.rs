@@ -36,12 +36,9 @@ impl Cable {
                 "tx-udp_tnl-csum-segmentation",
             ] {
                 // A kernel without one of these features does not send such GSO packets.
-                let _ = host
-                    .netns()
-                    .exec("ethtool", &["-K", "enp0s8", feature, "off"]);
+                let _ = host.netns().exec("ethtool", &["-K", "enp0s8", feature, "off"]);
             }
-            host.netns()
-                .exec("ethtool", &["-K", "enp0s8", "gro", "on"])?;
+            host.netns().exec("ethtool", &["-K", "enp0s8", "gro", "on"])?;
         }
         Ok(())
     }

@@ -37,10 +37,7 @@ impl CniAnswer {
         if self.ok {
             0
         } else {
-            self.output
-                .get("code")
-                .and_then(Value::as_u64)
-                .unwrap_or(u64::MAX)
+            self.output.get("code").and_then(Value::as_u64).unwrap_or(u64::MAX)
         }
     }
 
@@ -49,12 +46,7 @@ impl CniAnswer {
     /// # Errors
     /// Returns an error with all output if the plugin failed.
     pub fn ok(self) -> Result<Value> {
-        ensure!(
-            self.ok,
-            "the plugin failed: {} {}",
-            self.output,
-            self.stderr
-        );
+        ensure!(self.ok, "the plugin failed: {} {}", self.output, self.stderr);
         Ok(self.output)
     }
 }
@@ -62,11 +54,7 @@ impl CniAnswer {
 impl Host {
     /// Returns a runtime that executes `plugin`. `path` is the folder in which the plugin finds other plugins.
     pub fn cni(&self, plugin: &Path, path: &Path) -> Cni {
-        Cni {
-            host: self.clone(),
-            plugin: plugin.to_owned(),
-            path: path.to_owned(),
-        }
+        Cni { host: self.clone(), plugin: plugin.to_owned(), path: path.to_owned() }
     }
 
     /// Creates a pod's network namespace without interfaces, as a container runtime does before ADD.
@@ -98,19 +86,13 @@ impl Cni {
                 .env("CNI_NETNS", pod.path())
                 .env("CNI_IFNAME", interface);
         }
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let conf = conf.to_string();
         let run = || -> Result<_> {
             let start = Instant::now();
             let mut child = command.spawn()?;
             // A plugin that fails early does not read its standard input.
-            let _ = child
-                .stdin
-                .take()
-                .map(|mut stdin| stdin.write_all(conf.as_bytes()));
+            let _ = child.stdin.take().map(|mut stdin| stdin.write_all(conf.as_bytes()));
             let output = child.wait_with_output()?;
             Ok((output, start.elapsed()))
         };

@@ -47,13 +47,7 @@ impl Monitor {
 
     fn start(host: &Host, marks: Marks, launch: &Launch) -> Result<Monitor> {
         let process = host.spawn("monitor", launch)?;
-        let mut monitor = Monitor {
-            process,
-            host: host.clone(),
-            marks,
-            made: 0,
-            read: 0,
-        };
+        let mut monitor = Monitor { process, host: host.clone(), marks, made: 0, read: 0 };
         // A change before it listens is not reported.
         until_ok("the monitor listens", || {
             let mark = monitor.mark()?;
@@ -87,12 +81,11 @@ impl Monitor {
         let mark = format!("{}{}", self.common(), self.made);
         let netns = self.host.netns();
         match self.marks {
-            Marks::Routes => netns.ip(&format!(
-                "route add {mark} dev lo table 99\nroute del {mark} dev lo table 99"
-            )),
-            Marks::Tables => netns.sh(&format!(
-                "nft add table ip {mark}; nft delete table ip {mark}"
-            )),
+            Marks::Routes => netns
+                .ip(&format!("route add {mark} dev lo table 99\nroute del {mark} dev lo table 99")),
+            Marks::Tables => {
+                netns.sh(&format!("nft add table ip {mark}; nft delete table ip {mark}"))
+            }
         }?;
         Ok(mark)
     }
@@ -100,10 +93,7 @@ impl Monitor {
     /// Reports whether the log has both changes of a mark, of which the second one comes last.
     fn has_reported(&self, mark: &str) -> bool {
         let (log, inside) = (self.process.log(), format!("{mark} "));
-        log.lines()
-            .filter(|line| line.ends_with(mark) || line.contains(&inside))
-            .count()
-            >= 2
+        log.lines().filter(|line| line.ends_with(mark) || line.contains(&inside)).count() >= 2
     }
 
     /// Returns the common prefix of the monitor's test routes or test tables.

@@ -51,14 +51,8 @@ impl Pod {
         } else {
             gateways(host, subnet)?;
         }
-        let v4 = subnet
-            .subnet
-            .map(|gateway| after_v4(gateway, number))
-            .transpose()?;
-        let v6 = subnet
-            .v6_subnet
-            .map(|gateway| after_v6(gateway, number))
-            .transpose()?;
+        let v4 = subnet.subnet.map(|gateway| after_v4(gateway, number)).transpose()?;
+        let v6 = subnet.v6_subnet.map(|gateway| after_v6(gateway, number)).transpose()?;
         let (pod, port, mtu) = (netns.name(), format!("veth{number}"), subnet.mtu);
         host.netns().ip(&format!(
             "link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pod}\n\
@@ -82,14 +76,7 @@ impl Pod {
         }
         netns.ip(&batch)?;
         wait_connected(host.netns(), &port, &netns, "eth0")?;
-        Ok(Pod {
-            name: format!("{}/{name}", host.name()),
-            host: host.clone(),
-            netns,
-            v4,
-            v6,
-            mtu,
-        })
+        Ok(Pod { name: format!("{}/{name}", host.name()), host: host.clone(), netns, v4, v6, mtu })
     }
 
     /// Returns the pod's name in reports: `<host>/<pod>`.
@@ -117,8 +104,7 @@ impl Pod {
     /// # Errors
     /// Returns an error if the pod has no IPv4 address.
     pub fn v4(&self) -> Result<Ipv4Addr> {
-        self.v4
-            .with_context(|| format!("pod {} has no v4 address", self.name))
+        self.v4.with_context(|| format!("pod {} has no v4 address", self.name))
     }
 
     /// Returns the pod's IPv6 address.
@@ -126,17 +112,12 @@ impl Pod {
     /// # Errors
     /// Returns an error if the pod has no IPv6 address.
     pub fn v6(&self) -> Result<Ipv6Addr> {
-        self.v6
-            .with_context(|| format!("pod {} has no v6 address", self.name))
+        self.v6.with_context(|| format!("pod {} has no v6 address", self.name))
     }
 
     /// Returns the pod's addresses, IPv4 before IPv6.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.v4
-            .map(IpAddr::V4)
-            .into_iter()
-            .chain(self.v6.map(IpAddr::V6))
-            .collect()
+        self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6)).collect()
     }
 
     /// Returns the pod's IPv4 address, or the IPv6 address of a pod without an IPv4 address.
@@ -176,18 +157,13 @@ fn bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
 
 /// Adds the gateway addresses that the bridge lacks, as the bridge plugin does when the host receives another subnet.
 fn gateways(host: &Host, subnet: &SubnetEnv) -> Result<()> {
-    let present = host
-        .netns()
-        .exec("ip", &["-oneline", "address", "show", "dev", BRIDGE])?;
+    let present = host.netns().exec("ip", &["-oneline", "address", "show", "dev", BRIDGE])?;
     let wanted = [
         subnet.subnet.map(|net| net.to_string()),
         subnet.v6_subnet.map(|net| format!("{net} nodad")),
     ];
     let missing = |wanted: &&String| {
-        !wanted
-            .split(' ')
-            .next()
-            .is_some_and(|net| present.contains(&format!(" {net} ")))
+        !wanted.split(' ').next().is_some_and(|net| present.contains(&format!(" {net} ")))
     };
     let batch: String = wanted
         .iter()

@@ -88,16 +88,14 @@ impl Launch {
     /// Adds arguments to the program's command line, in order.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Launch {
-        self.args
-            .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
     /// Sets an environment variable of the program.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Launch {
-        self.env
-            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
@@ -105,10 +103,7 @@ impl Launch {
     #[must_use]
     pub(crate) fn inside(mut self, namespace: &str) -> Launch {
         let program = std::mem::replace(&mut self.program, PathBuf::from("nsenter"));
-        self.args.splice(
-            0..0,
-            [namespace.into(), "--".into(), program.into_os_string()],
-        );
+        self.args.splice(0..0, [namespace.into(), "--".into(), program.into_os_string()]);
         self
     }
 
@@ -162,15 +157,9 @@ impl Launch {
             .arg(&self.program)
             .args(&self.args);
         let names: Vec<&str> = self.files.iter().map(|(name, _)| name.as_str()).collect();
-        command
-            .env("LISTEN_FDS", names.len().to_string())
-            .env("LISTEN_FDNAMES", names.join(":"));
-        let files: Vec<i32> = self
-            .files
-            .iter()
-            .take(FILES)
-            .map(|(_, file)| file.as_raw_fd())
-            .collect();
+        command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+        let files: Vec<i32> =
+            self.files.iter().take(FILES).map(|(_, file)| file.as_raw_fd()).collect();
         let hand_over = move || {
             // Duplicate to high numbers first, so that the second loop overwrites no file.
             let mut moved = [0; FILES];
@@ -203,11 +192,7 @@ fn socket_filter(families: &[u32]) -> Vec<libc::sock_filter> {
     let refuse = op(RETURN, 0, 0x0005_0000 | libc::EAFNOSUPPORT.cast_unsigned());
     let others = u8::try_from(2 * families.len() + 2).unwrap_or_default();
     let socket = u32::try_from(libc::SYS_socket).unwrap_or_default();
-    let mut filter = vec![
-        op(LOAD, 0, 0),
-        op(UNLESS_EQUAL, others, socket),
-        op(LOAD, 0, 16),
-    ];
+    let mut filter = vec![op(LOAD, 0, 0), op(UNLESS_EQUAL, others, socket), op(LOAD, 0, 16)];
     for family in families {
         filter.extend([op(UNLESS_EQUAL, 1, *family), allow]);
     }
@@ -264,35 +249,16 @@ impl Process {
                     command.env_remove(name);
                 }
                 command.envs(launch.env.iter().map(|(name, value)| (name, value)));
-                command
-                    .stdin(Stdio::null())
-                    .stdout(out)
-                    .stderr(err)
-                    .process_group(0);
-                command
-                    .spawn()
-                    .with_context(|| format!("starting {}", launch.program.display()))
+                command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+                command.spawn().with_context(|| format!("starting {}", launch.program.display()))
             };
             scope.spawn(spawn).join()
         });
         let Ok(child) = spawned else {
-            bail!(
-                "the thread that starts {} panicked",
-                launch.program.display()
-            )
+            bail!("the thread that starts {} panicked", launch.program.display())
         };
-        let program = launch
-            .program
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        Ok(Process {
-            child: child?,
-            program,
-            log: log.to_owned(),
-            site,
-        })
+        let program = launch.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Process { child: child?, program, log: log.to_owned(), site })
     }
 
     /// Returns the process ID in the machine's PID namespace.
@@ -337,10 +303,7 @@ impl Process {
     pub fn kill(&mut self) -> Result<()> {
         // The process may have ended before.
         let _ = self.child.kill();
-        self.child
-            .wait()
-            .map(drop)
-            .with_context(|| format!("waiting for {}", self.program))
+        self.child.wait().map(drop).with_context(|| format!("waiting for {}", self.program))
     }
 
     /// Sends SIGTERM to the process and waits for its end.
@@ -382,10 +345,7 @@ impl Process {
     pub fn log_tail(&self, count: usize) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
-        lines
-            .get(lines.len().saturating_sub(count)..)
-            .unwrap_or_default()
-            .join("\n")
+        lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().join("\n")
     }
 
     /// Returns the processor time that the process has used, in seconds.
@@ -452,18 +412,9 @@ fn furnish(machine: &Machine) -> Result<()> {
 /// Makes a folder of the calling thread, with the mounts in it, read-only.
 fn protect(folder: &str) -> Result<()> {
     const NONE: Option<&str> = None;
-    mount(
-        Some(folder),
-        folder,
-        NONE,
-        MsFlags::MS_BIND | MsFlags::MS_REC,
-        NONE,
-    )?;
+    mount(Some(folder), folder, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?;
     let within = PLACES.into_iter().filter(|place| place.starts_with(folder));
-    for place in within
-        .filter(|place| Path::new(place).is_dir())
-        .chain([folder])
-    {
+    for place in within.filter(|place| Path::new(place).is_dir()).chain([folder]) {
         mount(
             NONE,
             place,
@@ -482,23 +433,9 @@ fn hide_kubelet(places: &Path) -> Result<()> {
     let (links, machine) = (places.join("links"), places.join("machine"));
     std::fs::create_dir_all(&links)?;
     std::fs::create_dir_all(&machine)?;
-    mount(
-        Some(parent),
-        &machine,
-        NONE,
-        MsFlags::MS_BIND | MsFlags::MS_REC,
-        NONE,
-    )?;
-    mount(
-        NONE,
-        &machine,
-        NONE,
-        MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY,
-        NONE,
-    )?;
-    for entry in std::fs::read_dir(&machine)?
-        .flatten()
-        .filter(|entry| entry.file_name() != kubelet)
+    mount(Some(parent), &machine, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?;
+    mount(NONE, &machine, NONE, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, NONE)?;
+    for entry in std::fs::read_dir(&machine)?.flatten().filter(|entry| entry.file_name() != kubelet)
     {
         // Another process of the host may have made the link before.
         let _ = symlink(entry.path(), links.join(entry.file_name()));

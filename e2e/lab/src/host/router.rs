@@ -22,9 +22,7 @@ impl Router {
         for (number, (switch, address)) in legs.iter().enumerate() {
             uplinks.push(Uplink::new(switch, &format!("eth{number}")).address(address)?);
         }
-        Ok(Router {
-            host: Host::build(site, name, &uplinks)?,
-        })
+        Ok(Router { host: Host::build(site, name, &uplinks)? })
     }
 }
 

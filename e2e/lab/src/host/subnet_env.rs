@@ -40,9 +40,8 @@ impl SubnetEnv {
     pub fn parse(text: &str) -> Result<SubnetEnv> {
         let mut env = SubnetEnv::default();
         for line in text.lines() {
-            let (key, value) = line
-                .split_once('=')
-                .with_context(|| format!("no `=` in {line:?}"))?;
+            let (key, value) =
+                line.split_once('=').with_context(|| format!("no `=` in {line:?}"))?;
             let wrong = || format!("{line:?}");
             match key {
                 "FLANNEL_NETWORK" => env.network = Some(value.parse().with_context(wrong)?),

@@ -46,11 +46,7 @@ impl Uplink {
     /// # Errors
     /// Returns an error if `address` is malformed.
     pub fn address(mut self, address: &str) -> Result<Uplink> {
-        self.addresses.push(
-            address
-                .parse()
-                .with_context(|| format!("address {address}"))?,
-        );
+        self.addresses.push(address.parse().with_context(|| format!("address {address}"))?);
         Ok(self)
     }
 
@@ -59,11 +55,7 @@ impl Uplink {
     /// # Errors
     /// Returns an error if `gateway` is malformed.
     pub fn gateway(mut self, gateway: &str) -> Result<Uplink> {
-        self.gateways.push(
-            gateway
-                .parse()
-                .with_context(|| format!("gateway {gateway}"))?,
-        );
+        self.gateways.push(gateway.parse().with_context(|| format!("gateway {gateway}"))?);
         Ok(self)
     }
 
@@ -78,21 +70,11 @@ impl Uplink {
         let port = self.switch.plug(netns, &self.interface, self.mtu)?;
         let mut batch = String::new();
         for address in &self.addresses {
-            let nodad = if matches!(address, IpNet::V6(_)) {
-                "nodad"
-            } else {
-                ""
-            };
-            batch.push_str(&format!(
-                "address add {address} dev {} {nodad}\n",
-                self.interface
-            ));
+            let nodad = if matches!(address, IpNet::V6(_)) { "nodad" } else { "" };
+            batch.push_str(&format!("address add {address} dev {} {nodad}\n", self.interface));
         }
         for gateway in &self.gateways {
-            batch.push_str(&format!(
-                "route add default via {gateway} dev {}\n",
-                self.interface
-            ));
+            batch.push_str(&format!("route add default via {gateway} dev {}\n", self.interface));
         }
         netns.ip(&batch)?;
         Ok(port)

@@ -134,10 +134,8 @@ impl ApiServer {
             _ => IpAddr::V4(host.v4()?),
         };
         // Include the addresses of the Service `kubernetes`: pods verify the certificate against them.
-        let mut names: Vec<IpAddr> = [host.v4().map(IpAddr::V4), host.v6().map(IpAddr::V6)]
-            .into_iter()
-            .flatten()
-            .collect();
+        let mut names: Vec<IpAddr> =
+            [host.v4().map(IpAddr::V4), host.v6().map(IpAddr::V6)].into_iter().flatten().collect();
         names.extend([
             IpAddr::V4(Ipv4Addr::LOCALHOST),
             IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -199,10 +197,7 @@ impl ApiServer {
 
     /// Returns a client on the API server's host with the rights of a user.
     pub fn client(&self, user: User) -> ApiClient {
-        ApiClient {
-            endpoint: self.endpoint(),
-            token: user.token(),
-        }
+        ApiClient { endpoint: self.endpoint(), token: user.token() }
     }
 
     /// Returns a client with a service account token that is bound to a pod. Creates the pod's object, but no node runs the pod.
@@ -218,16 +213,11 @@ impl ApiServer {
     ) -> Result<ApiClient> {
         let of = format!("/api/v1/namespaces/{namespace}");
         let spec = json!({ "nodeName": node, "serviceAccountName": service_account, "containers": [{ "name": "c", "image": "localhost/none" }] });
-        let made = self.admin().create(
-            &format!("{of}/pods"),
-            &json!({ "metadata": { "name": pod }, "spec": spec }),
-        )?;
+        let made = self
+            .admin()
+            .create(&format!("{of}/pods"), &json!({ "metadata": { "name": pod }, "spec": spec }))?;
         let bound = json!({ "kind": "Pod", "apiVersion": "v1", "name": pod, "uid": made["metadata"]["uid"] });
-        self.client_of(
-            namespace,
-            service_account,
-            &json!({ "boundObjectRef": bound }),
-        )
+        self.client_of(namespace, service_account, &json!({ "boundObjectRef": bound }))
     }
 
     /// Returns a client with a token of a service account. `token` is the specification of the TokenRequest.
@@ -244,14 +234,8 @@ impl ApiServer {
             format!("/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token");
         let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": token });
         let answer = self.admin().create(&path, &request)?;
-        let token = answer["status"]["token"]
-            .as_str()
-            .context("a token")?
-            .to_owned();
-        Ok(ApiClient {
-            token,
-            ..self.admin()
-        })
+        let token = answer["status"]["token"].as_str().context("a token")?.to_owned();
+        Ok(ApiClient { token, ..self.admin() })
     }
 
     /// Writes a kubeconfig with a user's token and this server's URL, or the URL of a proxy in front of the server. Returns the path of the kubeconfig.
@@ -318,10 +302,7 @@ impl ApiServer {
     /// # Errors
     /// Returns an error if no port is free.
     pub fn on_loopback(&self) -> Result<Proxy> {
-        Proxy::start(
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
-            self.endpoint(),
-        )
+        Proxy::start(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, self.endpoint())
     }
 
     /// Opens another port, which redirects the nodes' connections to the server.
@@ -339,19 +320,12 @@ impl ApiServer {
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let config = self.kubeconfig(User::Admin, None)?;
         let program = binaries::kubernetes("kubectl")?;
-        let output = self.host.netns().run(|| {
-            Command::new(program)
-                .arg("--kubeconfig")
-                .arg(config)
-                .args(args)
-                .output()
-        })??;
+        let output = self
+            .host
+            .netns()
+            .run(|| Command::new(program).arg("--kubeconfig").arg(config).args(args).output())??;
         if !output.status.success() {
-            bail!(
-                "kubectl {}: {}",
-                args.join(" "),
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
+            bail!("kubectl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -441,29 +415,14 @@ impl ApiServer {
                 "--service-account-issuer=https://kubernetes.default.svc",
                 "--kubelet-preferred-address-types=InternalIP",
             ])
-            .arg(format!(
-                "--service-account-key-file={}",
-                files.server().display()
-            ))
-            .arg(format!(
-                "--service-account-signing-key-file={}",
-                files.server_key().display()
-            ))
-            .arg(format!(
-                "--token-auth-file={}",
-                folder.join("tokens.csv").display()
-            ))
+            .arg(format!("--service-account-key-file={}", files.server().display()))
+            .arg(format!("--service-account-signing-key-file={}", files.server_key().display()))
+            .arg(format!("--token-auth-file={}", folder.join("tokens.csv").display()))
             .arg(format!("--tls-cert-file={}", files.server().display()))
-            .arg(format!(
-                "--tls-private-key-file={}",
-                files.server_key().display()
-            ))
+            .arg(format!("--tls-private-key-file={}", files.server_key().display()))
             .arg(format!("--client-ca-file={}", files.ca().display()))
             .arg(format!("--cert-dir={}", folder.display()))
-            .arg(format!(
-                "--service-cluster-ip-range={}",
-                self.families.services()
-            ))
+            .arg(format!("--service-cluster-ip-range={}", self.families.services()))
             .arg(format!("--advertise-address={}", self.advertised))
             .arg(format!("--secure-port={PORT}"))
             .args(emulated.map(|version| format!("--emulated-version={version}")))

@@ -29,11 +29,7 @@ pub struct ApiClient {
 #[derive(Debug, Clone)]
 pub(crate) enum Endpoint {
     /// A server at an address that is reached from a namespace.
-    Server {
-        netns: Netns,
-        address: SocketAddr,
-        tls: Arc<ClientConfig>,
-    },
+    Server { netns: Netns, address: SocketAddr, tls: Arc<ClientConfig> },
     /// A server in this process.
     Fake(Arc<dyn Answers>),
 }
@@ -72,9 +68,7 @@ pub(crate) fn trusting(ca: &Path) -> Result<Arc<ClientConfig>> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(Arc::new(
-        config.with_root_certificates(roots).with_no_client_auth(),
-    ))
+    Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
 }
 
 impl Endpoint {
@@ -85,11 +79,7 @@ impl Endpoint {
         timeout: Option<Duration>,
     ) -> Result<Response> {
         let (netns, address, tls) = match self {
-            Endpoint::Server {
-                netns,
-                address,
-                tls,
-            } => (netns, address, tls),
+            Endpoint::Server { netns, address, tls } => (netns, address, tls),
             Endpoint::Fake(fake) => return Ok(fake.answer(request)?),
         };
         let socket = netns.run(|| TcpStream::connect_timeout(address, TIMEOUT))??;
@@ -150,19 +140,15 @@ impl ApiClient {
         });
         let head = head.with_context(|| format!("{method} {path}"))?;
         let text = String::from_utf8_lossy(&answer).into_owned();
-        Ok((
-            head.status(),
-            serde_json::from_str(&text).unwrap_or(Value::String(text)),
-        ))
+        Ok((head.status(), serde_json::from_str(&text).unwrap_or(Value::String(text))))
     }
 
     fn done(&self, method: &str, path: &str, body: Option<(&str, &Value)>) -> Result<Value> {
         match self.request(method, path, body)? {
             (200..=299, value) => Ok(value),
-            (code, value) => bail!(
-                "{method} {path}: {code} {}",
-                value["message"].as_str().unwrap_or_default()
-            ),
+            (code, value) => {
+                bail!("{method} {path}: {code} {}", value["message"].as_str().unwrap_or_default())
+            }
         }
     }
 

@@ -86,9 +86,8 @@ impl Cluster {
                         .gateway("192.168.56.199")?;
                 }
                 if v6 {
-                    uplink = uplink
-                        .address(&format!("fd00:56::{last}/64"))?
-                        .gateway("fd00:56::199")?;
+                    uplink =
+                        uplink.address(&format!("fd00:56::{last}/64"))?.gateway("fd00:56::199")?;
                 }
                 Ok(uplink)
             };
@@ -111,13 +110,7 @@ impl Cluster {
             .enumerate()
             .map(|(at, host)| Member::new(host, options, has_node_ip(at), &admin))
             .collect();
-        Ok(Cluster {
-            nodes,
-            controllers,
-            api,
-            lan,
-            options: options.clone(),
-        })
+        Ok(Cluster { nodes, controllers, api, lan, options: options.clone() })
     }
 
     /// Kills the API server and the controllers. The nodes and etcd keep running.
@@ -148,10 +141,8 @@ impl Cluster {
     pub fn start_nodes(&mut self, which: std::ops::Range<usize>) -> Result<()> {
         let nodes = self.nodes.get_mut(which).context("no such nodes")?;
         let outcome: Vec<Result<()>> = std::thread::scope(|scope| {
-            let started: Vec<_> = nodes
-                .iter_mut()
-                .map(|node| scope.spawn(|| node.start()))
-                .collect();
+            let started: Vec<_> =
+                nodes.iter_mut().map(|node| scope.spawn(|| node.start())).collect();
             started
                 .into_iter()
                 .map(|thread| thread.join().unwrap_or_else(|_| bail!("a thread panicked")))
@@ -161,15 +152,9 @@ impl Cluster {
         let names: Vec<String> = nodes.iter().map(|node| node.name().to_owned()).collect();
         for name in names {
             let registered = || {
-                self.api
-                    .admin()
-                    .node(&name)
-                    .is_ok_and(|node| node["spec"]["podCIDR"].is_string())
+                self.api.admin().node(&name).is_ok_and(|node| node["spec"]["podCIDR"].is_string())
             };
-            until(
-                &format!("node {name} is registered and has a podCIDR"),
-                registered,
-            )?;
+            until(&format!("node {name} is registered and has a podCIDR"), registered)?;
         }
         Ok(())
     }
@@ -189,9 +174,7 @@ impl Cluster {
     /// # Errors
     /// Returns an error if the cluster has no node with this number.
     pub fn node(&mut self, number: usize) -> Result<&mut Member> {
-        self.nodes
-            .get_mut(number)
-            .with_context(|| format!("no node {number}"))
+        self.nodes.get_mut(number).with_context(|| format!("no node {number}"))
     }
 
     /// Runs kubectl as the administrator. Returns kubectl's standard output.
@@ -207,11 +190,7 @@ impl Cluster {
     /// # Errors
     /// Returns an error if the API server refuses an object of the manifest.
     pub fn apply(&self, manifest: &str) -> Result<String> {
-        let config = self
-            .api
-            .kubeconfig(User::Admin, None)?
-            .display()
-            .to_string();
+        let config = self.api.kubeconfig(User::Admin, None)?.display().to_string();
         let program = binaries::kubernetes("kubectl")?.display().to_string();
         self.api.host().netns().feed(
             &program,
@@ -230,11 +209,7 @@ impl Cluster {
         for node in self.started() {
             until_ok("all nodes are Ready", || {
                 let condition = admin.condition(node.name(), "Ready")?;
-                ensure!(
-                    condition["status"] == "True",
-                    "{}: {condition}",
-                    node.name()
-                );
+                ensure!(condition["status"] == "True", "{}: {condition}", node.name());
                 Ok(())
             })?;
         }
@@ -268,10 +243,8 @@ impl Cluster {
     /// # Errors
     /// Returns an error if Kubernetes is not installed.
     pub fn kubectl_command(&self) -> Result<String> {
-        let (program, config) = (
-            binaries::kubernetes("kubectl")?,
-            self.api.kubeconfig(User::Admin, None)?,
-        );
+        let (program, config) =
+            (binaries::kubernetes("kubectl")?, self.api.kubeconfig(User::Admin, None)?);
         Ok(format!(
             "ip netns exec {} {} --kubeconfig {}",
             self.api.host().netns().name(),
@@ -296,20 +269,11 @@ fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>
             "--service-account-private-key-file={}",
             api.certificates().server_key().display()
         ))
-        .arg(format!(
-            "--root-ca-file={}",
-            api.certificates().ca().display()
-        ))
+        .arg(format!("--root-ca-file={}", api.certificates().ca().display()))
         .arg(format!("--cluster-cidr={}", options.pod_networks()))
-        .arg(format!(
-            "--service-cluster-ip-range={}",
-            options.families.services()
-        ))
+        .arg(format!("--service-cluster-ip-range={}", options.families.services()))
         // Detect a lost node within seconds.
-        .args([
-            "--node-monitor-grace-period=20s",
-            "--node-monitor-period=2s",
-        ]);
+        .args(["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]);
     let scheduler = Launch::new(binaries::kubernetes("kube-scheduler")?)
         .args(["--leader-elect=false", "--secure-port=0"])
         .arg(format!("--kubeconfig={}", admin.display()));

@@ -15,20 +15,14 @@ pub struct Door {
 
 impl Door {
     pub(crate) fn open(netns: &Netns, address: IpAddr, port: u16, server: u16) -> Result<Door> {
-        let door = Door {
-            netns: netns.clone(),
-            address: SocketAddr::new(address, port),
-        };
+        let door = Door { netns: netns.clone(), address: SocketAddr::new(address, port) };
         let rule = format!(
             "type nat hook prerouting priority dstnat; tcp dport {port} redirect to :{server}"
         );
         netns.feed(
             "nft",
             &["-f", "-"],
-            &format!(
-                "table inet {} {{ chain prerouting {{ {rule}; }}\n}}\n",
-                door.table()
-            ),
+            &format!("table inet {} {{ chain prerouting {{ {rule}; }}\n}}\n", door.table()),
         )?;
         Ok(door)
     }
@@ -43,9 +37,7 @@ impl Door {
     /// # Errors
     /// Returns an error if the port is already closed.
     pub fn close(&self) -> Result<()> {
-        self.netns
-            .exec("nft", &["delete", "table", "inet", &self.table()])
-            .map(drop)
+        self.netns.exec("nft", &["delete", "table", "inet", &self.table()]).map(drop)
     }
 
     fn table(&self) -> String {

@@ -92,10 +92,7 @@ impl FakeApi {
             history: Vec::new(),
             pages: BTreeMap::new(),
         };
-        FakeApi(Arc::new(Shared {
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        }))
+        FakeApi(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }))
     }
 
     /// Refuses streamed lists, as API servers before Kubernetes 1.34 do.
@@ -121,10 +118,7 @@ impl FakeApi {
 
     /// Returns a client with the rights of the administrator.
     pub fn admin(&self) -> ApiClient {
-        ApiClient {
-            endpoint: Endpoint::Fake(Arc::new(self.clone())),
-            token: User::Admin.token(),
-        }
+        ApiClient { endpoint: Endpoint::Fake(Arc::new(self.clone())), token: User::Admin.token() }
     }
 
     /// Ends all watches, and refuses requests until [`FakeApi::start`].
@@ -400,9 +394,7 @@ impl FakeApi {
             if !state.running || state.starts != watch.starts || now >= watch.until {
                 return None;
             }
-            let seen = state
-                .history
-                .partition_point(|change| change.0 <= watch.seen);
+            let seen = state.history.partition_point(|change| change.0 <= watch.seen);
             let changes = state.history.iter().skip(seen);
             let lines: String = changes
                 .filter(|(_, _, resource, object)| {
@@ -418,9 +410,7 @@ impl FakeApi {
                 *due = now + BOOKMARK;
                 return Some(bookmark(watch.seen, false));
             }
-            let end = watch
-                .bookmark
-                .map_or(watch.until, |due| due.min(watch.until));
+            let end = watch.bookmark.map_or(watch.until, |due| due.min(watch.until));
             self.0.changed.wait_until(&mut state, end);
         }
     }

@@ -27,10 +27,7 @@ impl Head {
         let Some(first) = line(&mut from)? else {
             return Ok(None);
         };
-        let mut head = Head {
-            first,
-            fields: Vec::new(),
-        };
+        let mut head = Head { first, fields: Vec::new() };
         while let Some(line) = line(&mut from)?.filter(|line| !line.is_empty()) {
             let (name, value) = line
                 .split_once(':')
@@ -41,11 +38,8 @@ impl Head {
     }
 
     pub(crate) fn write(&self, to: &mut dyn Write) -> Result<()> {
-        let fields: String = self
-            .fields
-            .iter()
-            .map(|(name, value)| format!("{name}: {value}\r\n"))
-            .collect();
+        let fields: String =
+            self.fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         to.write_all(format!("{}\r\n{fields}\r\n", self.first).as_bytes())
     }
 
@@ -69,17 +63,12 @@ impl Head {
             let of_length = ["content-length", "transfer-encoding", "connection"];
             !of_length.contains(&name.to_ascii_lowercase().as_str())
         });
-        self.fields
-            .push(("Transfer-Encoding".to_owned(), "chunked".to_owned()));
+        self.fields.push(("Transfer-Encoding".to_owned(), "chunked".to_owned()));
     }
 
     /// Returns the status code of a response, or 0 if the response has no status code.
     pub(crate) fn status(&self) -> u16 {
-        self.first
-            .split_whitespace()
-            .nth(1)
-            .and_then(|code| code.parse().ok())
-            .unwrap_or_default()
+        self.first.split_whitespace().nth(1).and_then(|code| code.parse().ok()).unwrap_or_default()
     }
 }
 

@@ -164,8 +164,7 @@ impl ApiClient {
     pub fn annotate(&self, node: &str, name: &str, value: Option<&str>) -> Result<()> {
         let mut annotations = Map::new();
         annotations.insert(name.to_owned(), value.map_or(Value::Null, Into::into));
-        self.patch_node(node, &json!({ "metadata": { "annotations": annotations } }))
-            .map(drop)
+        self.patch_node(node, &json!({ "metadata": { "annotations": annotations } })).map(drop)
     }
 
     /// Returns an annotation of flannel, given by the annotation's name without the prefix. Returns `None` if the Node does not have the annotation.
@@ -174,11 +173,9 @@ impl ApiClient {
     /// Returns an error if the Node does not exist.
     pub fn flannel_annotation(&self, node: &str, name: &str) -> Result<Option<String>> {
         let node = self.node(node)?;
-        Ok(
-            node["metadata"]["annotations"][format!("{ANNOTATIONS}{name}")]
-                .as_str()
-                .map(str::to_owned),
-        )
+        Ok(node["metadata"]["annotations"][format!("{ANNOTATIONS}{name}")]
+            .as_str()
+            .map(str::to_owned))
     }
 
     /// Returns a condition of a Node.
@@ -187,10 +184,7 @@ impl ApiClient {
     /// Returns an error if the Node or the condition does not exist.
     pub fn condition(&self, node: &str, kind: &str) -> Result<Value> {
         let found = self.node(node)?;
-        let mut conditions = found["status"]["conditions"]
-            .as_array()
-            .into_iter()
-            .flatten();
+        let mut conditions = found["status"]["conditions"].as_array().into_iter().flatten();
         conditions
             .find(|condition| condition["type"] == kind)
             .cloned()

@@ -36,16 +36,9 @@ impl Proxy {
     pub(crate) fn start(listener: TcpListener, upstream: Endpoint) -> Result<Proxy> {
         let address = listener.local_addr()?;
         let listener = Arc::new(listener);
-        let state = State {
-            judge: Arc::new(|_| Answer::Pass),
-            calls: Vec::new(),
-            sockets: Vec::new(),
-        };
-        let shared = Shared {
-            upstream,
-            state: Mutex::new(state),
-            over: AtomicBool::new(false),
-        };
+        let state =
+            State { judge: Arc::new(|_| Answer::Pass), calls: Vec::new(), sockets: Vec::new() };
+        let shared = Shared { upstream, state: Mutex::new(state), over: AtomicBool::new(false) };
         let shared = Arc::new(shared);
         let (accepting, accepted) = (Arc::clone(&listener), Arc::clone(&shared));
         std::thread::spawn(move || {
@@ -57,11 +50,7 @@ impl Proxy {
                 std::thread::spawn(move || drop(serve(&shared, &Arc::new(socket), from)));
             }
         });
-        Ok(Proxy {
-            shared,
-            address,
-            listener,
-        })
+        Ok(Proxy { shared, address, listener })
     }
 
     /// Returns the address on which the proxy listens.

@@ -22,13 +22,8 @@ pub enum User {
     Nobody,
 }
 
-const ALL: [User; 5] = [
-    User::Admin,
-    User::Flannel,
-    User::OldFlannel,
-    User::FlannelWithEvents,
-    User::Nobody,
-];
+const ALL: [User; 5] =
+    [User::Admin, User::Flannel, User::OldFlannel, User::FlannelWithEvents, User::Nobody];
 
 impl User {
     /// Returns the user's name in the server's list of tokens.
@@ -59,16 +54,12 @@ impl User {
         let status = rule(&[""], &["nodes/status"], &["patch"]);
         match self {
             User::Admin | User::Nobody => None,
-            User::Flannel => Some(json!([
-                pods,
-                rule(&[""], &["nodes"], &["get", "list", "watch"]),
-                status
-            ])),
-            User::OldFlannel => Some(json!([
-                pods,
-                rule(&[""], &["nodes"], &["list", "watch"]),
-                status
-            ])),
+            User::Flannel => {
+                Some(json!([pods, rule(&[""], &["nodes"], &["get", "list", "watch"]), status]))
+            }
+            User::OldFlannel => {
+                Some(json!([pods, rule(&[""], &["nodes"], &["list", "watch"]), status]))
+            }
             User::FlannelWithEvents => Some(json!([
                 pods,
                 rule(&[""], &["nodes"], &["get", "list", "watch"]),
@@ -83,11 +74,7 @@ impl User {
 /// Writes the file from which the API server reads tokens.
 pub(crate) fn write_tokens(file: &Path) -> Result<()> {
     let line = |(number, user): (usize, &User)| {
-        let group = if *user == User::Admin {
-            ",\"system:masters\""
-        } else {
-            ""
-        };
+        let group = if *user == User::Admin { ",\"system:masters\"" } else { "" };
         format!("{},{},{number}{group}\n", user.token(), user.name())
     };
     std::fs::write(file, ALL.iter().enumerate().map(line).collect::<String>())?;
@@ -123,10 +110,8 @@ pub(crate) fn write_kubeconfig(
     token: &str,
     token_file: Option<&Path>,
 ) -> Result<()> {
-    let user = token_file.map_or_else(
-        || json!({ "token": token }),
-        |path| json!({ "tokenFile": path }),
-    );
+    let user =
+        token_file.map_or_else(|| json!({ "token": token }), |path| json!({ "tokenFile": path }));
     let mut cluster = json!({ "server": server });
     if server.starts_with("https:") {
         cluster["certificate-authority"] = json!(ca);

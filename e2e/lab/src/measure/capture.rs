@@ -50,11 +50,7 @@ impl Capture {
                 SockFlag::SOCK_CLOEXEC,
                 SockProtocol::EthAll,
             )?;
-            setsockopt(
-                &fd,
-                sockopt::ReceiveTimeout,
-                &TimeVal::new(0, POLL_INTERVAL_MS * 1000),
-            )?;
+            setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(0, POLL_INTERVAL_MS * 1000))?;
             setsockopt(&fd, sockopt::RcvBufForce, &(32 << 20))?;
             setsockopt(&fd, sockopt::ReceiveTimestampns, &true)?;
             Ok(fd)
@@ -78,10 +74,7 @@ impl Capture {
                 }
             }
         });
-        Ok(Capture {
-            end,
-            thread: Some(thread),
-        })
+        Ok(Capture { end, thread: Some(thread) })
     }
 
     /// Waits for frames in flight and ends the capture. Returns all frames.
@@ -89,11 +82,7 @@ impl Capture {
     /// # Errors
     /// Returns an error if the capturing thread panicked.
     pub fn finish(self) -> Result<Vec<Vec<u8>>> {
-        Ok(self
-            .finish_timed()?
-            .into_iter()
-            .map(|frame| frame.bytes)
-            .collect())
+        Ok(self.finish_timed()?.into_iter().map(|frame| frame.bytes).collect())
     }
 
     /// Waits for frames in flight and ends the capture. Returns all frames with their arrival times.
@@ -104,9 +93,7 @@ impl Capture {
         std::thread::sleep(GRACE);
         self.end.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("a capture ends once")?;
-        thread
-            .join()
-            .map_err(|_| anyhow!("the capturing thread panicked"))
+        thread.join().map_err(|_| anyhow!("the capturing thread panicked"))
     }
 }
 
@@ -120,12 +107,7 @@ impl Drop for Capture {
 fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(buffer)];
-    let message = recvmsg::<()>(
-        fd.as_raw_fd(),
-        &mut parts,
-        Some(&mut space),
-        MsgFlags::empty(),
-    )?;
+    let message = recvmsg::<()>(fd.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty())?;
     let stamp = message.cmsgs()?.find_map(|part| {
         if let ControlMessageOwned::ScmTimestampns(at) = part {
             Some(Duration::from(at))
@@ -133,15 +115,10 @@ fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> 
             None
         }
     });
-    Ok((
-        message.bytes,
-        stamp.map_or_else(SystemTime::now, |at| SystemTime::UNIX_EPOCH + at),
-    ))
+    Ok((message.bytes, stamp.map_or_else(SystemTime::now, |at| SystemTime::UNIX_EPOCH + at)))
 }
 
 /// Reports whether a frame contains these bytes at any offset.
 pub fn holds(frame: &[u8], bytes: &[u8]) -> bool {
-    frame
-        .windows(bytes.len().max(1))
-        .any(|window| window == bytes)
+    frame.windows(bytes.len().max(1)).any(|window| window == bytes)
 }

@@ -32,14 +32,8 @@ pub fn udp_packet(source: SocketAddr, destination: SocketAddr, ttl: u8, payload:
 fn transport_checksum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
     let length = (segment.len() as u32).to_be_bytes();
     checksum(
-        &[
-            &octets(source),
-            &octets(destination),
-            &length[..],
-            &[0, 0, 0, protocol],
-            segment,
-        ]
-        .concat(),
+        &[&octets(source), &octets(destination), &length[..], &[0, 0, 0, protocol], segment]
+            .concat(),
     )
 }
 
@@ -120,14 +114,8 @@ pub fn send_from(
 /// Returns an error if the creation of a raw socket fails, or if the kernel refuses a packet.
 pub fn send_raw(netns: &Netns, packets: &[Vec<u8>]) -> Result<()> {
     let send = || -> Result<()> {
-        let open = |family| {
-            socket(
-                family,
-                SockType::Raw,
-                SockFlag::SOCK_CLOEXEC,
-                SockProtocol::Raw,
-            )
-        };
+        let open =
+            |family| socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw);
         let (v4, v6) = (open(AddressFamily::Inet)?, open(AddressFamily::Inet6)?);
         for packet in packets {
             let sent = if packet.first().is_some_and(|first| first >> 4 == 4) {
@@ -143,9 +131,7 @@ pub fn send_raw(netns: &Netns, packets: &[Vec<u8>]) -> Result<()> {
         }
         Ok(())
     };
-    netns
-        .run(send)?
-        .with_context(|| format!("cannot send raw packets in {}", netns.name()))
+    netns.run(send)?.with_context(|| format!("cannot send raw packets in {}", netns.name()))
 }
 
 fn octets(ip: IpAddr) -> Vec<u8> {
@@ -180,25 +166,14 @@ mod tests {
 
     #[test]
     fn checksums_are_right() {
-        let packet = udp_packet(
-            "10.0.0.1:1".parse().unwrap(),
-            "10.0.0.2:2".parse().unwrap(),
-            64,
-            b"abc",
-        );
+        let packet =
+            udp_packet("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap(), 64, b"abc");
         assert_eq!((packet.len(), checksum(&packet[..20])), (31, 0));
         let pseudo = [&packet[12..20], &[0, 17, 0, 11], &packet[20..]].concat();
         assert_eq!(checksum(&pseudo), 0);
         assert_eq!(checksum(&changed(&packet, |packet| packet[8] = 0)[..20]), 0);
-        let packet = udp_packet(
-            "[fd00::1]:1".parse().unwrap(),
-            "[fd00::2]:2".parse().unwrap(),
-            64,
-            b"abc",
-        );
-        assert_eq!(
-            checksum(&[&packet[8..40], &[0, 17, 0, 11], &packet[40..]].concat()),
-            0
-        );
+        let packet =
+            udp_packet("[fd00::1]:1".parse().unwrap(), "[fd00::2]:2".parse().unwrap(), 64, b"abc");
+        assert_eq!(checksum(&[&packet[8..40], &[0, 17, 0, 11], &packet[40..]].concat()), 0);
     }
 }

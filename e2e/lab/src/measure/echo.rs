@@ -83,11 +83,7 @@ impl Echo {
                 let _ = socket.send_to(&[question, from.to_string().as_bytes()].concat(), from);
             }
         });
-        Ok(Echo {
-            address,
-            end,
-            thread: Some(thread),
-        })
+        Ok(Echo { address, end, thread: Some(thread) })
     }
 
     /// Returns the address and port of the receiver.
@@ -141,17 +137,14 @@ fn ask(from: SocketAddr, to: SocketAddr) -> Result<Option<SocketAddr>> {
         // There may be no route yet, or the kernel may return the ICMP error of an earlier packet now.
         let _ = socket.send_to(&nonce, to);
         let end = Instant::now() + TIMEOUT;
-        while let Some(left) = end
-            .checked_duration_since(Instant::now())
-            .filter(|left| !left.is_zero())
+        while let Some(left) =
+            end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
         {
             socket.set_read_timeout(Some(left))?;
             let Ok((length, _)) = socket.recv_from(&mut buffer) else {
                 continue;
             };
-            let seen = buffer
-                .get(..length)
-                .and_then(|answer| answer.strip_prefix(&nonce));
+            let seen = buffer.get(..length).and_then(|answer| answer.strip_prefix(&nonce));
             if let Some(seen) = seen.and_then(|seen| std::str::from_utf8(seen).ok()?.parse().ok()) {
                 return Ok(Some(seen));
             }

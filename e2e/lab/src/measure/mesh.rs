@@ -49,10 +49,7 @@ impl Mesh {
     /// # Errors
     /// Returns an error if a thread of a probe panicked.
     pub fn finish(self) -> Result<Vec<(String, ProbeReport)>> {
-        self.probes
-            .into_iter()
-            .map(|(path, probe)| Ok((path, probe.finish()?)))
-            .collect()
+        self.probes.into_iter().map(|(path, probe)| Ok((path, probe.finish()?))).collect()
     }
 
     /// Ends all probes and checks that no packet was lost and no unexpected packet arrived.

@@ -38,17 +38,11 @@ impl PingOptions {
 /// # Errors
 /// Returns an error if `ping` does not start or prints no time.
 pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Duration>> {
-    let timeout = options
-        .timeout
-        .unwrap_or(Duration::from_secs(1))
-        .as_secs_f32();
+    let timeout = options.timeout.unwrap_or(Duration::from_secs(1)).as_secs_f32();
     let mut args = vec!["-n".to_owned(), "-c1".to_owned(), format!("-W{timeout}")];
     if let Some(length) = options.packet {
         let headers = if to.is_ipv4() { 28 } else { 48 };
-        args.extend([
-            "-Mdo".to_owned(),
-            format!("-s{}", length.saturating_sub(headers)),
-        ]);
+        args.extend(["-Mdo".to_owned(), format!("-s{}", length.saturating_sub(headers))]);
     }
     args.push(to.to_string());
     let output = from.output("ping", &args)?;
@@ -88,10 +82,8 @@ impl PingMatrix {
     /// # Errors
     /// Returns an error if `ping` does not start, or if a pod has no IPv6 address.
     pub fn of_v6(pods: &[Pod]) -> Result<PingMatrix> {
-        let targets = pods
-            .iter()
-            .map(|pod| pod.v6().map(IpAddr::V6))
-            .collect::<Result<Vec<_>>>()?;
+        let targets =
+            pods.iter().map(|pod| pod.v6().map(IpAddr::V6)).collect::<Result<Vec<_>>>()?;
         PingMatrix::to(pods, &targets, &PingOptions::default())
     }
 
@@ -102,17 +94,9 @@ impl PingMatrix {
     pub fn to(pods: &[Pod], targets: &[IpAddr], options: &PingOptions) -> Result<PingMatrix> {
         let row = |number: usize, pod: &Pod| {
             let cell = |(to, target): (usize, &IpAddr)| {
-                if to == number {
-                    Ok(None)
-                } else {
-                    ping(pod.netns(), *target, options)
-                }
+                if to == number { Ok(None) } else { ping(pod.netns(), *target, options) }
             };
-            targets
-                .iter()
-                .enumerate()
-                .map(cell)
-                .collect::<Result<Vec<_>>>()
+            targets.iter().enumerate().map(cell).collect::<Result<Vec<_>>>()
         };
         let rows = std::thread::scope(|scope| {
             let started: Vec<_> = pods
@@ -121,16 +105,11 @@ impl PingMatrix {
                 .map(|(number, pod)| scope.spawn(move || row(number, pod)))
                 .collect();
             let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<_>>>| {
-                thread
-                    .join()
-                    .unwrap_or_else(|_| bail!("a pinging thread panicked"))
+                thread.join().unwrap_or_else(|_| bail!("a pinging thread panicked"))
             };
             started.into_iter().map(join).collect::<Result<Vec<_>>>()
         })?;
-        Ok(PingMatrix {
-            names: pods.iter().map(|pod| pod.name().to_owned()).collect(),
-            rows,
-        })
+        Ok(PingMatrix { names: pods.iter().map(|pod| pod.name().to_owned()).collect(), rows })
     }
 
     /// Returns the pods' names, in the order of the matrix's rows and columns.

@@ -137,11 +137,7 @@ impl Probe {
     /// Returns an error if a pod has no address, or if a socket cannot bind to its address.
     pub fn start(from: &Pod, to: &Pod, options: &ProbeOptions) -> Result<Probe> {
         let of = |pod: &Pod| {
-            if options.v6 {
-                pod.v6().map(IpAddr::V6)
-            } else {
-                pod.address()
-            }
+            if options.v6 { pod.v6().map(IpAddr::V6) } else { pod.address() }
         };
         Probe::between((from.netns(), of(from)?), (to.netns(), of(to)?), options)
     }
@@ -158,9 +154,7 @@ impl Probe {
         let bind = |netns: &Netns, address: IpAddr, port: u16| {
             let what = format!("UDP port {port} of {address} in {} is free", netns.name());
             // A child that another thread is just starting keeps the socket of an earlier probe open until its exec.
-            until_ok(&what, || {
-                Ok(netns.run(|| UdpSocket::bind((address, port)))??)
-            })
+            until_ok(&what, || Ok(netns.run(|| UdpSocket::bind((address, port)))??))
         };
         let (out, into) = (bind(from.0, from.1, 0)?, bind(to.0, to.1, options.port)?);
         into.set_read_timeout(Some(POLL_INTERVAL))?;
@@ -181,25 +175,16 @@ impl Probe {
             end_sending: AtomicBool::new(false),
             end_receiving: AtomicBool::new(false),
         });
-        let (theirs, ours, options) = (
-            Arc::clone(&progress),
-            Arc::clone(&progress),
-            options.clone(),
-        );
+        let (theirs, ours, options) =
+            (Arc::clone(&progress), Arc::clone(&progress), options.clone());
         let payload = options.payload;
         let receiver = std::thread::spawn(move || receive(&into, expected, id, payload, &theirs));
         let netns = from.0.clone();
         let sender = std::thread::spawn(move || {
             // The sender may open more sockets later, and these must belong to the namespace.
-            netns
-                .run(|| send(&out, target, id, &options, &ours))
-                .unwrap_or_default()
+            netns.run(|| send(&out, target, id, &options, &ours)).unwrap_or_default()
         });
-        Ok(Probe {
-            progress,
-            sender: Some(sender),
-            receiver: Some(receiver),
-        })
+        Ok(Probe { progress, sender: Some(sender), receiver: Some(receiver) })
     }
 
     /// Returns the time since the probe's start, which is also the start of all times in the report.
@@ -219,9 +204,7 @@ impl Probe {
     pub fn wait_flowing(&self) -> Result<Duration> {
         let before = self.received();
         // One packet may have been in flight already.
-        until("the probe's packets arrive", || {
-            self.received() > before + 1
-        })
+        until("the probe's packets arrive", || self.received() > before + 1)
     }
 
     /// Stops the sender, waits for packets in flight, and returns the report.
@@ -229,16 +212,11 @@ impl Probe {
     /// # Errors
     /// Returns an error if a thread of the probe panicked.
     pub fn finish(mut self) -> Result<ProbeReport> {
-        let Some((sent, received)) = self.end() else {
-            bail!("a thread of the probe panicked")
-        };
+        let Some((sent, received)) = self.end() else { bail!("a thread of the probe panicked") };
         let mut arrived: Vec<Option<Duration>> = vec![None; sent.times.len()];
         let (mut duplicates, mut wrong) = (0, received.wrong);
         for (number, time) in received.arrivals {
-            match usize::try_from(number)
-                .ok()
-                .and_then(|number| arrived.get_mut(number))
-            {
+            match usize::try_from(number).ok().and_then(|number| arrived.get_mut(number)) {
                 Some(slot @ None) => *slot = Some(time),
                 Some(Some(_)) => duplicates += 1,
                 None => wrong += 1,
@@ -249,27 +227,15 @@ impl Probe {
             sent,
             received,
         };
-        let passages = (0..)
-            .zip(sent.times.into_iter().zip(arrived))
-            .map(passage)
-            .collect();
+        let passages = (0..).zip(sent.times.into_iter().zip(arrived)).map(passage).collect();
         let machine_drops = machine_drops()?.saturating_sub(self.progress.machine_drops);
-        Ok(ProbeReport::new(
-            passages,
-            duplicates,
-            wrong,
-            sent.refused,
-            machine_drops,
-        ))
+        Ok(ProbeReport::new(passages, duplicates, wrong, sent.refused, machine_drops))
     }
 
     fn end(&mut self) -> Option<(Sent, Received)> {
         self.progress.end_sending.store(true, Ordering::Relaxed);
         let sent = self.sender.take()?.join();
-        if sent
-            .as_ref()
-            .is_ok_and(|sent| sent.times.len() as u64 > self.received())
-        {
+        if sent.as_ref().is_ok_and(|sent| sent.times.len() as u64 > self.received()) {
             std::thread::sleep(GRACE);
         }
         self.progress.end_receiving.store(true, Ordering::Relaxed);

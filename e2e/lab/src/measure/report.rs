@@ -50,10 +50,7 @@ impl ProbeReport {
         machine_drops: u64,
     ) -> ProbeReport {
         let sent = passages.len() as u64;
-        let received = passages
-            .iter()
-            .filter(|passage| passage.received.is_some())
-            .count() as u64;
+        let received = passages.iter().filter(|passage| passage.received.is_some()).count() as u64;
         let (longest_gap, longest_outage) = (longest_gap(&passages), longest_outage(&passages));
         ProbeReport {
             sent,
@@ -101,26 +98,11 @@ impl ProbeReport {
 
 impl fmt::Display for ProbeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ProbeReport {
-            sent,
-            received,
-            lost,
-            duplicates,
-            wrong,
-            refused,
-            machine_drops,
-            ..
-        } = self;
-        let first = self
-            .passages
-            .iter()
-            .find(|passage| passage.received.is_none());
+        let ProbeReport { sent, received, lost, duplicates, wrong, refused, machine_drops, .. } =
+            self;
+        let first = self.passages.iter().find(|passage| passage.received.is_none());
         if let Some(first) = first {
-            write!(
-                f,
-                "packet {} was lost after {:.0?}; ",
-                first.number, first.sent
-            )?;
+            write!(f, "packet {} was lost after {:.0?}; ", first.number, first.sent)?;
         }
         write!(
             f,
@@ -138,10 +120,8 @@ fn longest_gap(passages: &[Passage]) -> Duration {
     let (Some(first), Some(last)) = (passages.first(), passages.last()) else {
         return Duration::ZERO;
     };
-    let mut arrivals: Vec<Duration> = passages
-        .iter()
-        .filter_map(|passage| passage.received)
-        .collect();
+    let mut arrivals: Vec<Duration> =
+        passages.iter().filter_map(|passage| passage.received).collect();
     arrivals.sort();
     let mut previous = first.sent;
     let mut longest = Duration::ZERO;
@@ -193,10 +173,7 @@ mod tests {
         assert_eq!(report.lost, 3);
         assert_eq!(report.longest_outage, Duration::from_millis(20));
         assert_eq!(report.longest_gap, Duration::from_millis(30));
-        assert_eq!(
-            report.lost_between(Duration::from_millis(20), Duration::from_millis(40)),
-            1
-        );
+        assert_eq!(report.lost_between(Duration::from_millis(20), Duration::from_millis(40)), 1);
         assert_eq!(
             report.recovered_after(Duration::from_millis(5)),
             Some(Duration::from_millis(30))

@@ -45,11 +45,7 @@ impl Transfer {
     /// # Errors
     /// Returns an error if the data does not arrive in time or differs from the sent data.
     pub fn run(from: &Pod, to: &Pod, bytes: u64, options: &TransferOptions) -> Result<Transfer> {
-        let target = if options.v6 {
-            IpAddr::V6(to.v6()?)
-        } else {
-            to.address()?
-        };
+        let target = if options.v6 { IpAddr::V6(to.v6()?) } else { to.address()? };
         let listener = to
             .netns()
             .run(|| TcpListener::bind((target, 0)))?
@@ -60,13 +56,10 @@ impl Transfer {
         let content = content();
         let (start, segment) = std::thread::scope(|scope| {
             let receiving = scope.spawn(|| receive(&listener, bytes, &content, end));
-            let sent = from
-                .netns()
-                .run(|| send(address, bytes, &content, end))
-                .and_then(|sent| sent);
-            let received = receiving
-                .join()
-                .unwrap_or_else(|_| bail!("the receiving thread panicked"));
+            let sent =
+                from.netns().run(|| send(address, bytes, &content, end)).and_then(|sent| sent);
+            let received =
+                receiving.join().unwrap_or_else(|_| bail!("the receiving thread panicked"));
             let what = || format!("{bytes} bytes from {} to {}", from.name(), to.name());
             // When one end fails, the other one also fails: the error names both.
             match (sent, received) {
@@ -78,11 +71,7 @@ impl Transfer {
                     .with_context(what),
             }
         })?;
-        Ok(Transfer {
-            bytes,
-            elapsed: start.elapsed(),
-            segment,
-        })
+        Ok(Transfer { bytes, elapsed: start.elapsed(), segment })
     }
 
     /// Returns the goodput in Mbit/s.
@@ -97,12 +86,9 @@ fn send(address: SocketAddr, bytes: u64, content: &[u8], end: Instant) -> Result
     let mut rest = bytes;
     while rest > 0 {
         stream.set_write_timeout(Some(left(end)?))?;
-        let piece = content
-            .get(..usize::try_from(rest).unwrap_or(PERIOD).min(PERIOD))
-            .unwrap_or_default();
-        stream
-            .write_all(piece)
-            .with_context(|| format!("sending, {rest} bytes left"))?;
+        let piece =
+            content.get(..usize::try_from(rest).unwrap_or(PERIOD).min(PERIOD)).unwrap_or_default();
+        stream.write_all(piece).with_context(|| format!("sending, {rest} bytes left"))?;
         rest -= piece.len() as u64;
     }
     let segment = getsockopt(&stream, sockopt::TcpMaxSeg)?;
@@ -132,9 +118,8 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
         }
         let mut data = buffer.get(..length).unwrap_or_default();
         while !data.is_empty() {
-            let expected = content
-                .get(usize::try_from(place % PERIOD as u64)?..)
-                .unwrap_or_default();
+            let expected =
+                content.get(usize::try_from(place % PERIOD as u64)?..).unwrap_or_default();
             let count = data.len().min(expected.len());
             if data.get(..count) != expected.get(..count) {
                 bail!("wrong bytes between {place} and {}", place + count as u64);

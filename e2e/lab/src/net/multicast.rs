@@ -1,10 +1,7 @@
 //! Multicast: socket options of senders and receivers, and the kernel's multicast routes. The kernel removes a
 //! multicast route when the program closes the socket that added the route.
 
-#![allow(
-    unsafe_code,
-    reason = "these socket options have no safe wrapper in nix or std"
-)]
+#![allow(unsafe_code, reason = "these socket options have no safe wrapper in nix or std")]
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -55,27 +52,16 @@ impl MulticastRoutes {
             // SAFETY: the descriptor is new and has no other owner.
             let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
             let names = interfaces.iter().map(|name| (*name).to_owned()).collect();
-            let routes = MulticastRoutes {
-                socket,
-                level,
-                interfaces: names,
-            };
-            routes
-                .set(INIT, &1i32.to_ne_bytes())
-                .context("this kernel routes no multicast")?;
+            let routes = MulticastRoutes { socket, level, interfaces: names };
+            routes.set(INIT, &1i32.to_ne_bytes()).context("this kernel routes no multicast")?;
             for (number, interface) in (0u16..).zip(interfaces) {
                 routes
-                    .set(
-                        ADD_INTERFACE,
-                        &routes.interface(number, if_nametoindex(*interface)?)?,
-                    )
+                    .set(ADD_INTERFACE, &routes.interface(number, if_nametoindex(*interface)?)?)
                     .with_context(|| (*interface).to_owned())?;
             }
             Ok(routes)
         };
-        netns
-            .run(make)?
-            .with_context(|| format!("multicast routes in {}", netns.name()))
+        netns.run(make)?.with_context(|| format!("multicast routes in {}", netns.name()))
     }
 
     /// Makes the kernel forward a source's packets to a multicast group from the incoming interface `from` to the outgoing interface `to`.
@@ -96,30 +82,14 @@ impl MulticastRoutes {
                 // struct mfcctl: origin, group, parent, a threshold for each interface, four counters.
                 let mut thresholds = [0u8; INTERFACES];
                 *thresholds.get_mut(to).context("too many interfaces")? = THRESHOLD;
-                [
-                    &source.octets()[..],
-                    &group.octets(),
-                    &parent,
-                    &thresholds,
-                    &[0; 2],
-                    &[0; 16],
-                ]
-                .concat()
+                [&source.octets()[..], &group.octets(), &parent, &thresholds, &[0; 2], &[0; 16]]
+                    .concat()
             }
             (IpAddr::V6(source), IpAddr::V6(group)) => {
                 // struct mf6cctl: origin, group, parent, a bit for each of 256 interfaces.
                 let mut bits = [0u8; 32];
-                bits.get_mut(..4)
-                    .context("bits")?
-                    .copy_from_slice(&(1u32 << to).to_ne_bytes());
-                [
-                    &sockaddr(source)[..],
-                    &sockaddr(group),
-                    &parent,
-                    &[0; 2],
-                    &bits,
-                ]
-                .concat()
+                bits.get_mut(..4).context("bits")?.copy_from_slice(&(1u32 << to).to_ne_bytes());
+                [&sockaddr(source)[..], &sockaddr(group), &parent, &[0; 2], &bits].concat()
             }
             _ => bail!("{source} and {group} are of different families"),
         };
@@ -131,26 +101,13 @@ impl MulticastRoutes {
     fn interface(&self, number: u16, index: u32) -> Result<Vec<u8>> {
         let head = [
             &number.to_ne_bytes()[..],
-            &[
-                if self.level == libc::IPPROTO_IP {
-                    BY_INDEX
-                } else {
-                    0
-                },
-                THRESHOLD,
-            ],
+            &[if self.level == libc::IPPROTO_IP { BY_INDEX } else { 0 }, THRESHOLD],
         ]
         .concat();
         Ok(if self.level == libc::IPPROTO_IP {
             [&head[..], &[0; 4], &index.to_ne_bytes(), &[0; 4]].concat()
         } else {
-            [
-                &head[..],
-                &u16::try_from(index)?.to_ne_bytes(),
-                &[0; 2],
-                &[0; 4],
-            ]
-            .concat()
+            [&head[..], &u16::try_from(index)?.to_ne_bytes(), &[0; 2], &[0; 4]].concat()
         })
     }
 
@@ -162,13 +119,7 @@ impl MulticastRoutes {
 /// Builds a `struct sockaddr_in6` without port, flow and scope.
 fn sockaddr(address: Ipv6Addr) -> Vec<u8> {
     let family = libc::AF_INET6 as u16;
-    [
-        &family.to_ne_bytes()[..],
-        &[0; 6],
-        &address.octets(),
-        &[0; 4],
-    ]
-    .concat()
+    [&family.to_ne_bytes()[..], &[0; 6], &address.octets(), &[0; 4]].concat()
 }
 
 /// Joins a multicast group on the interface with this index, because std identifies IPv4 interfaces only by their addresses.
@@ -199,17 +150,7 @@ fn set(socket: &impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<
     let length = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
     // SAFETY: the pointer and the length come from a slice that outlives the call.
     let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            option,
-            value.as_ptr().cast(),
-            length,
-        )
+        libc::setsockopt(socket.as_fd().as_raw_fd(), level, option, value.as_ptr().cast(), length)
     };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -45,10 +45,7 @@ impl Netns {
     pub(crate) fn attach(name: impl Into<String>, pid: u32) -> Result<Netns> {
         let netns = Netns::named(name);
         if !netns.exists() {
-            command(
-                "ip",
-                ["netns", "attach", netns.name.as_str(), &pid.to_string()],
-            )?;
+            command("ip", ["netns", "attach", netns.name.as_str(), &pid.to_string()])?;
         }
         Ok(netns)
     }
@@ -100,13 +97,8 @@ impl Netns {
     /// # Errors
     /// Returns an error if the program does not start.
     pub fn output<S: AsRef<OsStr> + Sync>(&self, program: &str, args: &[S]) -> Result<Output> {
-        self.run(|| {
-            Command::new(program)
-                .args(args)
-                .stdin(Stdio::null())
-                .output()
-        })?
-        .with_context(|| format!("starting {program}"))
+        self.run(|| Command::new(program).args(args).stdin(Stdio::null()).output())?
+            .with_context(|| format!("starting {program}"))
     }
 
     /// Runs a shell script inside the namespace. Returns the script's standard output.
@@ -142,11 +134,8 @@ impl Netns {
             }
             Ok(child.wait_with_output()?)
         })?;
-        succeeded(
-            &format!("{} <<< {input:?}", describe(program, args)),
-            &output?,
-        )
-        .with_context(|| format!("in {}", self.name))
+        succeeded(&format!("{} <<< {input:?}", describe(program, args)), &output?)
+            .with_context(|| format!("in {}", self.name))
     }
 
     /// Sets a kernel parameter below `/proc/sys`. Each network namespace has its own parameters below `net`.
@@ -162,21 +151,15 @@ impl Netns {
     /// Returns the IDs of the processes that run inside the namespace.
     pub fn pids(&self) -> Vec<i32> {
         let found = command("ip", ["netns", "pids", self.name.as_str()]).unwrap_or_default();
-        found
-            .lines()
-            .filter_map(|line| line.trim().parse().ok())
-            .collect()
+        found.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
     /// Kills every process inside the namespace, and waits up to about a second until the processes are gone.
     pub(crate) fn kill_all(&self) {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         for _ in 0..200 {
-            let pids: Vec<i32> = self
-                .pids()
-                .into_iter()
-                .filter(|pid| *pid != own && !is_zombie(*pid))
-                .collect();
+            let pids: Vec<i32> =
+                self.pids().into_iter().filter(|pid| *pid != own && !is_zombie(*pid)).collect();
             if pids.is_empty() {
                 return;
             }
@@ -201,8 +184,7 @@ impl Netns {
 /// Reports whether a process has ended. `/proc` still lists a killed child until its parent has waited for it.
 pub(crate) fn is_zombie(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')')
-        .is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
+    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
 }
 
 /// Runs a program in the namespace of this process. Returns the program's standard output.
@@ -220,9 +202,6 @@ pub(crate) fn command<S: AsRef<OsStr>>(
 }
 
 fn describe<S: AsRef<OsStr>>(program: &str, args: &[S]) -> String {
-    let args: Vec<_> = args
-        .iter()
-        .map(|arg| arg.as_ref().to_string_lossy())
-        .collect();
+    let args: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
     format!("{program} {}", args.join(" "))
 }

@@ -175,10 +175,7 @@ impl Netns {
     pub fn neighbours(&self, interface: &str) -> Result<Vec<Neighbour>> {
         // With `dev`, the output of `ip` lacks the interface.
         let all: Vec<Neighbour> = self.json("ip", &["-j", "neighbour", "show"])?;
-        Ok(all
-            .into_iter()
-            .filter(|neighbour| neighbour.dev == interface)
-            .collect())
+        Ok(all.into_iter().filter(|neighbour| neighbour.dev == interface).collect())
     }
 
     /// Returns the forwarding database of an interface. The list is empty if the interface does not exist.
@@ -187,10 +184,7 @@ impl Netns {
     /// Returns an error if `bridge` fails or prints malformed output.
     pub fn fdb(&self, interface: &str) -> Result<Vec<Fdb>> {
         let all: Vec<Fdb> = self.json("bridge", &["-j", "fdb", "show"])?;
-        Ok(all
-            .into_iter()
-            .filter(|entry| entry.ifname == interface)
-            .collect())
+        Ok(all.into_iter().filter(|entry| entry.ifname == interface).collect())
     }
 
     fn json<T: DeserializeOwned>(&self, program: &str, args: &[&str]) -> Result<Vec<T>> {

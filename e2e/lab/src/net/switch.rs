@@ -27,10 +27,7 @@ impl Switch {
         for family in ["iptables", "ip6tables", "arptables"] {
             let _ = netns.sysctl(&format!("net/bridge/bridge-nf-call-{family}"), "0");
         }
-        Ok(Switch {
-            netns,
-            ports: Arc::new(AtomicU32::new(0)),
-        })
+        Ok(Switch { netns, ports: Arc::new(AtomicU32::new(0)) })
     }
 
     /// Returns the namespace with the bridge `br0`.
@@ -49,11 +46,7 @@ impl Switch {
         ))?;
         netns.ip(&format!("link set {interface} up"))?;
         wait_connected(&self.netns, &port, netns, interface)?;
-        Ok(Port {
-            switch: self.clone(),
-            name: port,
-            interface: interface.to_owned(),
-        })
+        Ok(Port { switch: self.clone(), name: port, interface: interface.to_owned() })
     }
 }
 
@@ -68,32 +61,19 @@ pub(crate) struct Port {
 impl Port {
     /// Sets whether the switch forwards or drops the packets of this port. The far end of the cable does not detect the change.
     pub(crate) fn set_forwarding(&self, forwarding: bool) -> Result<()> {
-        let master = if forwarding {
-            format!("master {BRIDGE}")
-        } else {
-            "nomaster".to_owned()
-        };
-        self.switch
-            .netns
-            .ip(&format!("link set {} {master}", self.name))
-            .map(drop)
+        let master = if forwarding { format!("master {BRIDGE}") } else { "nomaster".to_owned() };
+        self.switch.netns.ip(&format!("link set {} {master}", self.name)).map(drop)
     }
 
     /// Unplugs or replugs the cable. The interface at the far end loses or regains its carrier.
     pub(crate) fn set_carrier(&self, carrier: bool) -> Result<()> {
         let state = if carrier { "up" } else { "down" };
-        self.switch
-            .netns
-            .ip(&format!("link set {} {state}", self.name))
-            .map(drop)
+        self.switch.netns.ip(&format!("link set {} {state}", self.name)).map(drop)
     }
 
     /// Removes the cable, with the interface at its far end.
     pub(crate) fn remove(&self) -> Result<()> {
-        self.switch
-            .netns
-            .ip(&format!("link del {}", self.name))
-            .map(drop)
+        self.switch.netns.ip(&format!("link del {}", self.name)).map(drop)
     }
 }
 
@@ -106,9 +86,7 @@ pub(crate) fn wait_connected(
     interface: &str,
 ) -> Result<()> {
     let has_state = |netns: &Netns, program, device, state| {
-        netns
-            .exec(program, &["link", "show", "dev", device])
-            .is_ok_and(|text| text.contains(state))
+        netns.exec(program, &["link", "show", "dev", device]).is_ok_and(|text| text.contains(state))
     };
     let is_connected = || {
         has_state(bridge, "bridge", port, "state forwarding")

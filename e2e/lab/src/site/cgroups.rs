@@ -14,18 +14,12 @@ const TASKS: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io";
 
 /// Returns the IDs of a node's containers, from the node's folder.
 pub(crate) fn containers(node: &Path) -> Vec<String> {
-    entries(&node.join(TASKS))
-        .into_iter()
-        .filter(|id| id.len() == 64)
-        .collect()
+    entries(&node.join(TASKS)).into_iter().filter(|id| id.len() == 64).collect()
 }
 
 /// Returns the IDs of the containers of all nodes in a lab's folder.
 pub(crate) fn containers_of_lab(lab: &Path) -> Vec<String> {
-    entries(lab)
-        .into_iter()
-        .flat_map(|host| containers(&lab.join(host)))
-        .collect()
+    entries(lab).into_iter().flat_map(|host| containers(&lab.join(host))).collect()
 }
 
 /// Removes the cgroups of containers after the lab killed their processes. Waits up to [`EXIT_TIMEOUT`] for the last process to leave.
@@ -40,10 +34,8 @@ pub(crate) fn remove(containers: &[String]) {
         .chain([PathBuf::from(CGROUPS)])
         .map(|root| root.join("k8s.io"))
         .collect();
-    let mut left: Vec<PathBuf> = parents
-        .iter()
-        .flat_map(|parent| containers.iter().map(|id| parent.join(id)))
-        .collect();
+    let mut left: Vec<PathBuf> =
+        parents.iter().flat_map(|parent| containers.iter().map(|id| parent.join(id))).collect();
     let end = Instant::now() + EXIT_TIMEOUT;
     loop {
         left.retain(|folder| {

@@ -49,10 +49,7 @@ impl LabName {
             NEXT.fetch_add(1, Ordering::Relaxed),
             rand::random::<u16>() & 0xfff
         );
-        LabName {
-            pid: std::process::id(),
-            id,
-        }
+        LabName { pid: std::process::id(), id }
     }
 
     /// Parses the lab's name at the start of a namespace's or folder's name.
@@ -98,9 +95,7 @@ pub(crate) fn entries(folder: &Path) -> Vec<String> {
     let Ok(read) = std::fs::read_dir(folder) else {
         return Vec::new();
     };
-    read.flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect()
+    read.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 #[cfg(test)]
@@ -116,15 +111,7 @@ mod tests {
 
     #[test]
     fn foreign_names_are_not_parsed() {
-        for name in [
-            "cni-1234",
-            "fl",
-            "fl-",
-            "fl-x-1-h",
-            "fl-12",
-            "fl-12-",
-            "flannel-1-2",
-        ] {
+        for name in ["cni-1234", "fl", "fl-", "fl-x-1-h", "fl-12", "fl-12-", "flannel-1-2"] {
             assert_eq!(LabName::parse(name), None, "{name}");
         }
     }

@@ -37,11 +37,7 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
         // Kill all processes first: a daemon would fill its log when its peers vanish.
         kill_all(|| {
             let mut found = processes(&mark);
-            found.extend(
-                names()
-                    .into_iter()
-                    .flat_map(|name| Netns::named(name).pids()),
-            );
+            found.extend(names().into_iter().flat_map(|name| Netns::named(name).pids()));
             found
         })?;
         cgroups::remove(&containers);
@@ -134,9 +130,7 @@ fn is_kept(lab: &LabName) -> bool {
 /// Returns the PIDs of processes with a mounted folder whose path contains `mark`. Every process of a host has a subfolder of the lab's folder mounted.
 fn processes(mark: &str) -> Vec<i32> {
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
-    let pids = entries(Path::new("/proc"))
-        .into_iter()
-        .filter_map(|name| name.parse::<i32>().ok());
+    let pids = entries(Path::new("/proc")).into_iter().filter_map(|name| name.parse::<i32>().ok());
     let others = pids.filter(|pid| {
         std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|space| Some(space) != own)
     });
@@ -150,10 +144,7 @@ fn processes(mark: &str) -> Vec<i32> {
 
 /// Reports whether a folder whose path contains `mark` is mounted. The fourth field of a line in `mountinfo` is the mounted folder (proc_pid_mountinfo(5)).
 fn is_mounted(mountinfo: &str, mark: &str) -> bool {
-    mountinfo
-        .lines()
-        .filter_map(|line| line.split(' ').nth(3))
-        .any(|root| root.contains(mark))
+    mountinfo.lines().filter_map(|line| line.split(' ').nth(3)).any(|root| root.contains(mark))
 }
 
 /// Kills processes until `find` returns no process.
@@ -161,10 +152,8 @@ fn kill_all(find: impl Fn() -> Vec<i32>) -> Result<()> {
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     let end = Instant::now() + EXIT_TIMEOUT;
     loop {
-        let pids: BTreeSet<i32> = find()
-            .into_iter()
-            .filter(|pid| *pid != own && !is_zombie(*pid))
-            .collect();
+        let pids: BTreeSet<i32> =
+            find().into_iter().filter(|pid| *pid != own && !is_zombie(*pid)).collect();
         if pids.is_empty() {
             return Ok(());
         }
@@ -187,10 +176,7 @@ mod tests {
 
     #[test]
     fn identity_is_none_after_the_process_ended() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id();
         let first = identity(pid).unwrap();
         assert_eq!(identity(pid), Some(first));

@@ -29,9 +29,7 @@ impl Certificates {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "flannel lab CA");
+        params.distinguished_name.push(DnType::CommonName, "flannel lab CA");
         std::fs::write(folder.join("ca.pem"), params.self_signed(&key)?.pem())?;
         let made = Certificates {
             folder: folder.to_owned(),
@@ -61,10 +59,7 @@ impl Certificates {
         self.sign(
             "server",
             &self.servers,
-            &[
-                ExtendedKeyUsagePurpose::ServerAuth,
-                ExtendedKeyUsagePurpose::ClientAuth,
-            ],
+            &[ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
             years,
         )
     }
@@ -79,19 +74,14 @@ impl Certificates {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
-        params.subject_alt_names = addresses
-            .iter()
-            .map(|address| SanType::IpAddress(*address))
-            .collect();
+        params.subject_alt_names =
+            addresses.iter().map(|address| SanType::IpAddress(*address)).collect();
         params.extended_key_usages = usages.to_vec();
         if let Some((from, until)) = years {
             (params.not_before, params.not_after) =
                 (date_time_ymd(from, 1, 1), date_time_ymd(until, 1, 1));
         }
-        std::fs::write(
-            self.folder.join(format!("{name}-key.pem")),
-            key.serialize_pem(),
-        )?;
+        std::fs::write(self.folder.join(format!("{name}-key.pem")), key.serialize_pem())?;
         std::fs::write(
             self.folder.join(format!("{name}.pem")),
             params.signed_by(&key, &self.issuer)?.pem(),

@@ -92,21 +92,13 @@ impl Etcd {
             });
         }
         let first = hosts.first().context("etcd needs a host")?;
-        let mut addresses: Vec<IpAddr> = members
-            .iter()
-            .map(|member| IpAddr::V4(member.address))
-            .collect();
+        let mut addresses: Vec<IpAddr> =
+            members.iter().map(|member| IpAddr::V4(member.address)).collect();
         addresses.push(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let folder = first.folder()?.join("certificates");
-        let certificates = options
-            .tls
-            .then(|| Certificates::create(&folder, &addresses))
-            .transpose()?;
-        let mut etcd = Etcd {
-            members,
-            options: options.clone(),
-            certificates,
-        };
+        let certificates =
+            options.tls.then(|| Certificates::create(&folder, &addresses)).transpose()?;
+        let mut etcd = Etcd { members, options: options.clone(), certificates };
         etcd.start_all()?;
         if let Some((name, password)) = &options.user {
             let root = etcd.anonymous(0)?;
@@ -166,14 +158,8 @@ impl Etcd {
     /// # Errors
     /// Returns an error if the member does not exist or does not run.
     pub fn process(&mut self, member: usize) -> Result<&mut Process> {
-        let found = self
-            .members
-            .get_mut(member)
-            .with_context(|| format!("no member {member}"))?;
-        found
-            .process
-            .as_mut()
-            .with_context(|| format!("{} does not run", found.name))
+        let found = self.members.get_mut(member).with_context(|| format!("no member {member}"))?;
+        found.process.as_mut().with_context(|| format!("{} does not run", found.name))
     }
 
     /// Stops a member with SIGTERM and waits for its end.
@@ -263,10 +249,7 @@ impl Etcd {
             ])
             .arg(format!("--name={}", member.name))
             .arg(format!("--data-dir={}", member.data.display()))
-            .arg(format!(
-                "--listen-client-urls={client},{}",
-                self.url("127.0.0.1", 2379)
-            ))
+            .arg(format!("--listen-client-urls={client},{}", self.url("127.0.0.1", 2379)))
             .arg(format!("--advertise-client-urls={client}"))
             .arg(format!("--listen-peer-urls={peer}"))
             .arg(format!("--initial-advertise-peer-urls={peer}"))
@@ -276,19 +259,14 @@ impl Etcd {
             launch = launch.args(["--heartbeat-interval=20", "--election-timeout=200"]);
         }
         if let Some(files) = &self.certificates {
-            launch = launch
-                .arg("--client-cert-auth")
-                .arg("--trusted-ca-file")
-                .arg(files.ca());
+            launch = launch.arg("--client-cert-auth").arg("--trusted-ca-file").arg(files.ca());
             launch = launch
                 .arg("--cert-file")
                 .arg(files.server())
                 .arg("--key-file")
                 .arg(files.server_key());
         }
-        let process = member
-            .host
-            .spawn("etcd", &launch.args(&self.options.args))?;
+        let process = member.host.spawn("etcd", &launch.args(&self.options.args))?;
         if let Some(member) = self.members.get_mut(number) {
             member.process = Some(process);
         }
@@ -303,21 +281,14 @@ impl Etcd {
                 return Ok(Err(process.log_tail(10)));
             }
             client
-                .etcdctl(&[
-                    "--dial-timeout=1s",
-                    "--command-timeout=1s",
-                    "endpoint",
-                    "health",
-                ])
+                .etcdctl(&["--dial-timeout=1s", "--command-timeout=1s", "endpoint", "health"])
                 .map(Ok)
         })?
         .map_or_else(|log| bail!("etcd ended:\n{log}"), |_| Ok(()))
     }
 
     fn member(&self, number: usize) -> Result<&Member> {
-        self.members
-            .get(number)
-            .with_context(|| format!("no member {number}"))
+        self.members.get(number).with_context(|| format!("no member {number}"))
     }
 
     fn forget(&mut self, number: usize) {

@@ -66,9 +66,7 @@ impl EtcdClient {
     pub fn etcdctl(&self, args: &[&str]) -> Result<String> {
         let output = self.netns.run(|| {
             let mut command = Command::new(&self.etcdctl);
-            command
-                .env("ETCDCTL_API", "3")
-                .arg(format!("--endpoints={}", self.local));
+            command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.local));
             if let Some(files) = &self.certificates {
                 command
                     .arg("--cacert")
@@ -85,11 +83,7 @@ impl EtcdClient {
         })?;
         let output = output.with_context(|| format!("starting {}", self.etcdctl.display()))?;
         if !output.status.success() {
-            bail!(
-                "etcdctl {}: {}",
-                args.join(" "),
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
+            bail!("etcdctl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -107,8 +101,7 @@ impl EtcdClient {
     /// # Errors
     /// Returns an error if etcdctl fails.
     pub fn put_leased(&self, key: &str, value: &str, lease: i64) -> Result<()> {
-        self.etcdctl(&["put", &format!("--lease={lease:x}"), "--", key, value])
-            .map(drop)
+        self.etcdctl(&["put", &format!("--lease={lease:x}"), "--", key, value]).map(drop)
     }
 
     /// Reads a key. Returns `None` if the key does not exist.
@@ -116,10 +109,7 @@ impl EtcdClient {
     /// # Errors
     /// Returns an error if etcdctl fails.
     pub fn get(&self, key: &str) -> Result<Option<KeyValue>> {
-        Ok(self
-            .read(&["get", "-w", "json", "--", key])?
-            .into_iter()
-            .next())
+        Ok(self.read(&["get", "-w", "json", "--", key])?.into_iter().next())
     }
 
     /// Reads all keys with a prefix, sorted by key.
@@ -144,10 +134,7 @@ impl EtcdClient {
     /// Returns an error if etcdctl fails.
     pub fn grant(&self, seconds: u32) -> Result<i64> {
         let answer = self.etcdctl(&["lease", "grant", &seconds.to_string()])?;
-        let number = answer
-            .split_whitespace()
-            .nth(1)
-            .with_context(|| format!("{answer:?}"))?;
+        let number = answer.split_whitespace().nth(1).with_context(|| format!("{answer:?}"))?;
         i64::from_str_radix(number, 16).with_context(|| format!("lease {number}"))
     }
 
@@ -156,8 +143,7 @@ impl EtcdClient {
     /// # Errors
     /// Returns an error if etcdctl fails.
     pub fn revoke(&self, lease: i64) -> Result<()> {
-        self.etcdctl(&["lease", "revoke", &format!("{lease:x}")])
-            .map(drop)
+        self.etcdctl(&["lease", "revoke", &format!("{lease:x}")]).map(drop)
     }
 
     /// Returns the remaining TTL of a lease in seconds, or `None` if the lease has ended.
@@ -184,8 +170,7 @@ impl EtcdClient {
     /// # Errors
     /// Returns an error if etcdctl fails.
     pub fn snapshot(&self, file: &Path) -> Result<()> {
-        self.etcdctl(&["snapshot", "save", &file.to_string_lossy()])
-            .map(drop)
+        self.etcdctl(&["snapshot", "save", &file.to_string_lossy()]).map(drop)
     }
 
     /// Creates a user with read and write access below a prefix.
@@ -195,14 +180,7 @@ impl EtcdClient {
     pub fn add_user(&self, name: &str, password: &str, prefix: &str) -> Result<()> {
         self.etcdctl(&["user", "add", &format!("{name}:{password}")])?;
         self.etcdctl(&["role", "add", name])?;
-        self.etcdctl(&[
-            "role",
-            "grant-permission",
-            name,
-            "--prefix=true",
-            "readwrite",
-            prefix,
-        ])?;
+        self.etcdctl(&["role", "grant-permission", name, "--prefix=true", "readwrite", prefix])?;
         self.etcdctl(&["user", "grant-role", name, name]).map(drop)
     }
 
@@ -221,11 +199,7 @@ impl EtcdClient {
     }
 
     fn read(&self, args: &[&str]) -> Result<Vec<KeyValue>> {
-        self.answer(args)?
-            .kvs
-            .into_iter()
-            .map(KeyValue::try_from)
-            .collect()
+        self.answer(args)?.kvs.into_iter().map(KeyValue::try_from).collect()
     }
 
     fn answer(&self, args: &[&str]) -> Result<Answer> {
@@ -258,20 +232,12 @@ impl TryFrom<Entry> for KeyValue {
         let text = |encoded: &str| {
             Ok::<_, anyhow::Error>(
                 String::from_utf8_lossy(
-                    &BASE64
-                        .decode(encoded)
-                        .with_context(|| format!("{encoded:?}"))?,
+                    &BASE64.decode(encoded).with_context(|| format!("{encoded:?}"))?,
                 )
                 .into_owned(),
             )
         };
-        let Entry {
-            create_revision,
-            mod_revision,
-            version,
-            lease,
-            ..
-        } = entry;
+        let Entry { create_revision, mod_revision, version, lease, .. } = entry;
         Ok(KeyValue {
             key: text(&entry.key)?,
             value: text(&entry.value)?,

@@ -49,15 +49,12 @@ fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
 /// A firewall drops the packets of `ipip`, which uses no UDP port. The test needs a kernel that supports IPIP.
 pub(crate) fn protocol_4_is_dropped() -> Result<()> {
     let network = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"ipip"}}"#;
-    well_nodes(
-        Scene::of("doctor: protocol 4").net(network).nodes(3),
-        |_, nodes| {
-            nodes[0].run("iptables -A INPUT -p 4 -j DROP")?;
-            nodes[0].expect(&["encap-blocked"])?;
-            nodes[0].mend()?;
-            all_well(nodes)
-        },
-    )
+    well_nodes(Scene::of("doctor: protocol 4").net(network).nodes(3), |_, nodes| {
+        nodes[0].run("iptables -A INPUT -p 4 -j DROP")?;
+        nodes[0].expect(&["encap-blocked"])?;
+        nodes[0].mend()?;
+        all_well(nodes)
+    })
 }
 
 #[test]
@@ -95,9 +92,7 @@ fn small_mtu_of_the_switch_is_found_and_configured() -> Result<()> {
         all_find(&s.lan, "ip length > 1400 drop", "mtu", nodes)?;
         // The second node has the same finding, so the command in the note applies.
         let commands = nodes[0].commands()?;
-        let [_, note] = commands.as_slice() else {
-            bail!("{commands:?}")
-        };
+        let [_, note] = commands.as_slice() else { bail!("{commands:?}") };
         let (_, command) = note.split_once("on one node: ").context(note.clone())?;
         nodes[0].type_in(&[command.to_owned()])?;
         nodes.iter_mut().try_for_each(Node::restart)?;

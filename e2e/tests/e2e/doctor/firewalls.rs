@@ -33,10 +33,7 @@ fn admits_peers_only(
     well_nodes(Scene::of(&format!("doctor: {check}")), |_, nodes| {
         nodes[0].run(COUNTERS)?;
         nodes[1].run(&format!("ip address add {STRANGER}/32 dev enp0s8"))?;
-        ensure!(
-            arrives(nodes, STRANGER)?,
-            "without a firewall everybody gets in"
-        );
+        ensure!(arrives(nodes, STRANGER)?, "without a firewall everybody gets in");
         let mut processes = begin(&mut nodes[0])?;
         ensure!(!arrives(nodes, STRANGER)?, "the firewall is active");
         nodes[0].expect(&[check])?;
@@ -44,14 +41,8 @@ fn admits_peers_only(
         for reload in [&["true"], reloads].concat() {
             nodes[0].run(reload)?;
             let peer = nodes[1].host.v4()?.to_string();
-            ensure!(
-                arrives(nodes, &peer)?,
-                "{reload}: the peer's packets are dropped"
-            );
-            ensure!(
-                !arrives(nodes, STRANGER)?,
-                "{reload}: the port is open to {STRANGER}"
-            );
+            ensure!(arrives(nodes, &peer)?, "{reload}: the peer's packets are dropped");
+            ensure!(!arrives(nodes, STRANGER)?, "{reload}: the port is open to {STRANGER}");
         }
         all_well(nodes).context("after its commands")?;
         processes.clear();
@@ -64,11 +55,7 @@ fn admits_peers_only(
 fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
     let to = nodes[0].host.v4()?;
     let from: Ipv4Addr = from.parse()?;
-    let name = if from.to_string() == STRANGER {
-        "stranger"
-    } else {
-        "peer"
-    };
+    let name = if from.to_string() == STRANGER { "stranger" } else { "peer" };
     let counter = format!("nft list counter ip counted {name}");
     let before = nodes[0].sh(&counter)?;
     for _ in 0..10 {
@@ -99,10 +86,8 @@ fn wrapper(
 /// Configures ufw with files in the node's folder.
 fn ufw(node: &mut Node) -> Result<()> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
-    let (from, root) = (
-        packages.display().to_string(),
-        node.files.join("ufw").display().to_string(),
-    );
+    let (from, root) =
+        (packages.display().to_string(), node.files.join("ufw").display().to_string());
     node.run(&format!(
         "mkdir -p {root}/etc/default {root}/lib; cp -r {from}/etc/ufw {root}/etc/; cp {from}/etc/default/ufw {root}/etc/default/
         if [ -d {from}/lib/ufw ]; then cp -r {from}/lib/ufw {root}/lib/; else cp -r {from}/usr/lib/ufw {root}/lib/; fi
@@ -135,9 +120,7 @@ fn firewalld(node: &mut Node) -> Result<Vec<Process>> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let folder = node.files.join("firewalld");
     let (from, root) = (packages.display().to_string(), folder.display().to_string());
-    node.run(&format!(
-        "mkdir -p {root}; cp -r {from}/etc/firewalld {root}/etc"
-    ))?;
+    node.run(&format!("mkdir -p {root}; cp -r {from}/etc/firewalld {root}/etc"))?;
     let every = ["method_call", "method_return", "error", "signal"];
     let allow: String = every
         .map(|kind| format!("<allow send_type=\"{kind}\"/><allow receive_type=\"{kind}\"/>"))
@@ -150,13 +133,7 @@ fn firewalld(node: &mut Node) -> Result<Vec<Process>> {
         ),
     )?;
     let bus = format!("DBUS_SYSTEM_BUS_ADDRESS='unix:path={root}/bus'");
-    wrapper(
-        node,
-        "firewall-cmd",
-        &packages,
-        &bus,
-        &format!("{from}/usr/bin/firewall-cmd"),
-    )?;
+    wrapper(node, "firewall-cmd", &packages, &bus, &format!("{from}/usr/bin/firewall-cmd"))?;
     let files = format!(
         "--system-config {root}/etc --default-config {from}/usr/lib/firewalld --log-file {root}/log"
     );
@@ -172,9 +149,7 @@ fn firewalld(node: &mut Node) -> Result<Vec<Process>> {
         "bus",
         &Launch::new("dbus-daemon").args([config.as_str(), "--nofork", "--nopidfile"]),
     )?;
-    let daemon = node
-        .host
-        .spawn("firewalld", &Launch::new(node.files.join("bin/firewalld")))?;
+    let daemon = node.host.spawn("firewalld", &Launch::new(node.files.join("bin/firewalld")))?;
     until_ok("firewalld runs", || node.run("firewall-cmd --state"))?;
     Ok(vec![bus, daemon])
 }

@@ -24,30 +24,18 @@ struct Fault {
 
 /// Returns a fault that the doctor's commands fix.
 const fn fault(check: &'static str, make: &'static str, clear: &'static str) -> Fault {
-    Fault {
-        check,
-        make,
-        clear,
-        by_hand: false,
-        unready: false,
-    }
+    Fault { check, make, clear, by_hand: false, unready: false }
 }
 
 impl Fault {
     /// Marks a fault that no command can fix.
     const fn by_hand(self) -> Fault {
-        Fault {
-            by_hand: true,
-            ..self
-        }
+        Fault { by_hand: true, ..self }
     }
 
     /// Marks a fault that makes the node unready.
     const fn unready(self) -> Fault {
-        Fault {
-            unready: true,
-            ..self
-        }
+        Fault { unready: true, ..self }
     }
 }
 
@@ -119,9 +107,7 @@ const DEVICES: &[Fault] = &[
 
 /// Causes, detects and fixes faults on a healthy node, one at a time.
 fn walk(node: &mut Node, faults: &[Fault]) -> Result<()> {
-    faults
-        .iter()
-        .try_for_each(|fault| one(node, fault).with_context(|| fault.check))
+    faults.iter().try_for_each(|fault| one(node, fault).with_context(|| fault.check))
 }
 
 fn one(node: &mut Node, fault: &Fault) -> Result<()> {

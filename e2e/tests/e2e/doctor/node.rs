@@ -69,10 +69,7 @@ impl Node {
         // An operator writes into this file what the lab otherwise passes as flags.
         let lines = store.args().into_iter().filter_map(|arg| {
             let (name, value) = arg.strip_prefix("--")?.split_once('=')?;
-            Some(format!(
-                "FLANNELD_{}={value}\n",
-                name.to_uppercase().replace('-', "_")
-            ))
+            Some(format!("FLANNELD_{}={value}\n", name.to_uppercase().replace('-', "_")))
         });
         std::fs::write(files.join("default/flanneld"), lines.collect::<String>())?;
         // Only these programs are simulated: they do what systemd does.
@@ -94,10 +91,7 @@ impl Node {
         };
         node.wrap("")?;
         let wrapper = node.wrapper();
-        Ok(Node {
-            options: options.clone().binary(&wrapper),
-            ..node
-        })
+        Ok(Node { options: options.clone().binary(&wrapper), ..node })
     }
 
     fn wrapper(&self) -> PathBuf {
@@ -124,9 +118,7 @@ impl Node {
         let options = file
             .lines()
             .filter_map(|line| line.split_once('='))
-            .fold(self.options.clone(), |options, (name, value)| {
-                options.env(name, value)
-            });
+            .fold(self.options.clone(), |options, (name, value)| options.env(name, value));
         self.daemon = Some(self.host.start_flanneld(&options)?);
         Ok(())
     }
@@ -173,19 +165,14 @@ impl Node {
     pub(crate) fn sh(&mut self, script: &str) -> Result<(i32, String)> {
         self.scripts += 1;
         let name = format!("script-{}", self.scripts);
-        let variables: String = self
-            .variables
-            .iter()
-            .map(|(name, value)| format!("{name}='{value}'\n"))
-            .collect();
+        let variables: String =
+            self.variables.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect();
         let whole = format!(
             "{}PATH='{}':$PATH\n{variables}{script}",
             mounts(&self.files),
             self.files.join("bin").display()
         );
-        let mut process = self
-            .host
-            .spawn(&name, &Launch::new("sh").args(["-ec", &whole]))?;
+        let mut process = self.host.spawn(&name, &Launch::new("sh").args(["-ec", &whole]))?;
         let status = process.wait()?;
         Ok((status.code().unwrap_or(-1), process.log()))
     }
@@ -207,9 +194,7 @@ impl Node {
 
     /// Returns the findings of the doctor's last run.
     pub(crate) fn findings(&self) -> &[Value] {
-        self.report["findings"]
-            .as_array()
-            .map_or(&[], Vec::as_slice)
+        self.report["findings"].as_array().map_or(&[], Vec::as_slice)
     }
 
     /// Returns the first finding of the doctor's last run.
@@ -219,15 +204,8 @@ impl Node {
 
     /// Checks that the doctor's last run explains the finding of `check` by that of `by`.
     pub(crate) fn is_folded(&self, check: &str, by: &str) -> Result<()> {
-        let mut folded = self
-            .findings()
-            .iter()
-            .filter(|finding| finding["check"] == check);
-        ensure!(
-            folded.any(|finding| finding["explained_by"] == by),
-            "{:#?}",
-            self.findings()
-        );
+        let mut folded = self.findings().iter().filter(|finding| finding["check"] == check);
+        ensure!(folded.any(|finding| finding["explained_by"] == by), "{:#?}", self.findings());
         Ok(())
     }
 
@@ -240,9 +218,7 @@ impl Node {
 
     /// Waits until the doctor's JSON report contains exactly the causes `wanted`, in the same order, and the daemon's metrics contain the same causes.
     pub(crate) fn expect(&mut self, wanted: &[&str]) -> Result<()> {
-        until_ok(&format!("the doctor finds {wanted:?}"), || {
-            self.finds(wanted)
-        })
+        until_ok(&format!("the doctor finds {wanted:?}"), || self.finds(wanted))
     }
 
     /// Runs the doctor once, and checks that the doctor finds exactly the causes `wanted`.
@@ -250,29 +226,17 @@ impl Node {
         let code = self.doctor()?;
         let mut causes = self.findings().to_vec();
         causes.retain(|finding| finding["explained_by"].is_null());
-        let found: Vec<&str> = causes
-            .iter()
-            .filter_map(|finding| finding["check"].as_str())
-            .collect();
-        ensure!(
-            found == wanted,
-            "{found:?} instead of {wanted:?}: {:#}",
-            self.report
-        );
+        let found: Vec<&str> =
+            causes.iter().filter_map(|finding| finding["check"].as_str()).collect();
+        ensure!(found == wanted, "{found:?} instead of {wanted:?}: {:#}", self.report);
         let broken = causes.iter().any(|finding| finding["severity"] == "broken");
-        ensure!(
-            code == if broken { 3 } else { 0 },
-            "{code}: {:#}",
-            self.report
-        );
+        ensure!(code == if broken { 3 } else { 0 }, "{code}: {:#}", self.report);
         if self.report["daemon"] == "running" {
             let (_, text) = self.daemon()?.get("/metrics")?;
             let counted = text.lines().filter(|line| !line.ends_with(" 0"));
             let counted: BTreeSet<&str> = counted
                 .filter_map(|line| {
-                    line.strip_prefix("flannel_findings{check=\"")?
-                        .split('"')
-                        .next()
+                    line.strip_prefix("flannel_findings{check=\"")?.split('"').next()
                 })
                 .collect();
             ensure!(
@@ -338,10 +302,7 @@ impl Node {
 fn mounts(files: &Path) -> String {
     FOLDERS
         .map(|(name, place)| {
-            format!(
-                "mkdir -p {place}; mount --bind '{}' {place}\n",
-                files.join(name).display()
-            )
+            format!("mkdir -p {place}; mount --bind '{}' {place}\n", files.join(name).display())
         })
         .concat()
 }
@@ -365,24 +326,14 @@ pub(crate) fn ready_nodes(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Ve
     let mut nodes = nodes_on(s, &options.clone().iface("enp0s8"))?;
     nodes.iter_mut().try_for_each(Node::start)?;
     nodes.iter_mut().try_for_each(Node::ready)?;
-    let subnet = |node: &mut Node| {
-        Ok(node
-            .daemon()?
-            .subnet_env()?
-            .subnet
-            .context("a subnet")?
-            .trunc())
-    };
+    let subnet =
+        |node: &mut Node| Ok(node.daemon()?.subnet_env()?.subnet.context("a subnet")?.trunc());
     let subnets = nodes.iter_mut().map(subnet).collect::<Result<Vec<_>>>()?;
     for (number, node) in nodes.iter_mut().enumerate() {
-        let (own, peer) = (
-            subnets[number].network().to_string(),
-            subnets[(number + 1) % subnets.len()],
-        );
-        node.variables.extend([
-            ("OWN", own.trim_end_matches(".0").to_owned()),
-            ("PEER", peer.to_string()),
-        ]);
+        let (own, peer) =
+            (subnets[number].network().to_string(), subnets[(number + 1) % subnets.len()]);
+        node.variables
+            .extend([("OWN", own.trim_end_matches(".0").to_owned()), ("PEER", peer.to_string())]);
     }
     Ok(nodes)
 }

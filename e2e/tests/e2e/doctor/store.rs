@@ -100,14 +100,12 @@ fn unusable_configuration_is_reported_and_created() -> Result<()> {
         node.start()?;
         node.expect(&["config"])?;
         node.names("SubnetLen")?;
-        s.store
-            .configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"ipsec"}}"#)?;
+        s.store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"ipsec"}}"#)?;
         node.daemon()?.wait()?;
         node.expect(&["config"])?;
         node.names("ipsec")?;
         node.is_folded("not-running", "config")?;
-        s.store
-            .configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)?;
+        s.store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)?;
         node.mend()?;
         node.ready()
     })
@@ -135,8 +133,7 @@ fn lost_or_changed_configuration_is_put_back_or_taken() -> Result<()> {
         nodes[0].mend()?;
         all_well(nodes)?;
 
-        s.store
-            .configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":9}}"#)?;
+        s.store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":9}}"#)?;
         for node in nodes.iter_mut() {
             node.expect(&["next-config"])?;
             node.mend()?;

@@ -9,12 +9,7 @@ use crate::operator::remedies_of_the_trap;
 
 /// Hosts behind separate NAT boxes, whether their store is etcd, and the findings of the first node and of the others. Without a finding, the operator
 /// has named the interface of the first node.
-type Trap = (
-    fn(&Lab) -> Result<Vagrant>,
-    bool,
-    &'static str,
-    &'static str,
-);
+type Trap = (fn(&Lab) -> Result<Vagrant>, bool, &'static str, &'static str);
 
 scenarios! { is_found_and_fixed;
     nat_trap_with_one_address_is_found_and_fixed => (|lab| lab.vagrant(2), true, "nat-interface", "wrong-interface"),
@@ -26,9 +21,8 @@ fn is_found_and_fixed((hosts, in_etcd, first, others): Trap) -> Result<()> {
     Lab::run("doctor: NAT", |lab| {
         let vagrant = hosts(lab)?;
         let machine = lab.host("store", &[Uplink::enp0s8(&vagrant.lan, 99)?])?;
-        let etcd = in_etcd
-            .then(|| Etcd::start(&[&machine], &EtcdOptions::default()))
-            .transpose()?;
+        let etcd =
+            in_etcd.then(|| Etcd::start(&[&machine], &EtcdOptions::default())).transpose()?;
         let store = match &etcd {
             Some(etcd) => etcd.store()?,
             None => Store::dir(&lab.folder("leases")?),
@@ -69,9 +63,7 @@ fn is_found_and_fixed((hosts, in_etcd, first, others): Trap) -> Result<()> {
         unnamed.try_for_each(|node| node.type_in(commands))?;
         nodes.iter_mut().try_for_each(Node::ready)?;
         let pods = pods_on(&mut nodes)?;
-        until_ok("the pods reach each other", || {
-            PingMatrix::of(&pods)?.require_complete()
-        })?;
+        until_ok("the pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
         all_well(&mut nodes)
     })
 }

@@ -35,11 +35,7 @@ pub(crate) enum Foreign {
 }
 
 const fn damage(what: &'static str, command: &'static str, foreign: Foreign) -> Damage {
-    Damage {
-        what,
-        command,
-        foreign,
-    }
+    Damage { what, command, foreign }
 }
 
 impl Backend {
@@ -61,10 +57,7 @@ impl Damage {
         if !self.command.contains("DEV") {
             return self.command.to_owned();
         }
-        devices
-            .iter()
-            .map(|device| format!("{}\n", self.command.replace("DEV", device)))
-            .collect()
+        devices.iter().map(|device| format!("{}\n", self.command.replace("DEV", device))).collect()
     }
 }
 
@@ -111,11 +104,7 @@ pub(crate) static WIREGUARD: Backend = Backend {
 };
 
 const DELETED: Damage = damage("the device is deleted", "ip link del DEV", GoesWithDevice);
-const DOWN: Damage = damage(
-    "the device is set down",
-    "ip link set DEV down",
-    GoesWithDevice,
-);
+const DOWN: Damage = damage("the device is set down", "ip link set DEV down", GoesWithDevice);
 const DOWN_AND_UP: Damage = damage(
     "the device is set down and up",
     "ip link set DEV down; ip link set DEV up",
@@ -139,11 +128,7 @@ static OF_VXLAN: [Damage; 4] = [
         Stays,
     ),
     // With a new MAC, the kernel drops all neighbours of the device, including foreign ones.
-    damage(
-        "the MAC changes",
-        "ip link set DEV address 02:00:00:00:00:99",
-        GoesWithDevice,
-    ),
+    damage("the MAC changes", "ip link set DEV address 02:00:00:00:00:99", GoesWithDevice),
 ];
 
 /// The device and the parameters of its kind. Other devices are repaired by the same code when they are down, renamed, or lose their address or MTU.

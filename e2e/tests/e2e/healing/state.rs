@@ -7,11 +7,7 @@ use lab::Host;
 pub(super) fn ours(host: &Host) -> Result<String> {
     let netns = host.netns();
     let mut lines = Vec::new();
-    for link in netns
-        .links()?
-        .iter()
-        .filter(|link| link.ifname.starts_with("flannel"))
-    {
+    for link in netns.links()?.iter().filter(|link| link.ifname.starts_with("flannel")) {
         let up = link.flags.iter().any(|flag| flag == "UP");
         lines.push(format!(
             "link {} mac {} mtu {} up {up} {}",
@@ -21,19 +17,13 @@ pub(super) fn ours(host: &Host) -> Result<String> {
         let permanent = neighbours
             .iter()
             .filter(|entry| entry.state == ["PERMANENT"] && !entry.dst.starts_with("10.98."));
-        lines.extend(permanent.map(|entry| {
-            format!(
-                "neighbour {} {:?} on {}",
-                entry.dst, entry.lladdr, entry.dev
-            )
-        }));
+        lines.extend(
+            permanent.map(|entry| {
+                format!("neighbour {} {:?} on {}", entry.dst, entry.lladdr, entry.dev)
+            }),
+        );
         lines.extend(netns.fdb(&link.ifname)?.iter().filter_map(|entry| {
-            Some(format!(
-                "fdb {} {} on {}",
-                entry.mac,
-                entry.dst.as_ref()?,
-                entry.ifname
-            ))
+            Some(format!("fdb {} {} on {}", entry.mac, entry.dst.as_ref()?, entry.ifname))
         }));
     }
     let addresses = netns.addresses()?;
@@ -46,10 +36,7 @@ pub(super) fn ours(host: &Host) -> Result<String> {
     let routes = [netns.routes()?, netns.v6_routes()?].concat();
     let routes = routes.iter().filter(|route| route.protocol == "241");
     lines.extend(routes.map(|route| {
-        format!(
-            "route {} via {:?} dev {:?} {:?}",
-            route.dst, route.gateway, route.dev, route.flags
-        )
+        format!("route {} via {:?} dev {:?} {:?}", route.dst, route.gateway, route.dev, route.flags)
     }));
     Ok(sorted(&lines.join("\n")))
 }
@@ -64,12 +51,7 @@ pub(super) fn others(host: &Host, on_device: bool) -> Result<String> {
         .filter(|route| {
             route.protocol == "static" && is_theirs(route.dev.as_deref().unwrap_or_default())
         })
-        .map(|route| {
-            format!(
-                "route {} via {:?} dev {:?}",
-                route.dst, route.gateway, route.dev
-            )
-        })
+        .map(|route| format!("route {} via {:?} dev {:?}", route.dst, route.gateway, route.dev))
         .collect();
     let addresses = netns.addresses()?;
     lines.extend(

@@ -25,10 +25,7 @@ fn policy_prefix_is_normalised_like_the_flag() -> Result<()> {
     ] {
         let text = rendered(
             "kube-flannel",
-            &[
-                ("policy.enabled", "true"),
-                ("policy.annotationPrefix", value),
-            ],
+            &[("policy.enabled", "true"), ("policy.annotationPrefix", value)],
         )?;
         let found: Vec<&str> = text
             .match_indices("key.startsWith('")
@@ -80,10 +77,8 @@ fn helm(args: &[&str]) -> Result<String> {
 
 pub(super) fn rendered(namespace: &str, values: &[(&str, &str)]) -> Result<String> {
     let chart = repository("conf/chart").display().to_string();
-    let set: Vec<String> = values
-        .iter()
-        .map(|(path, value)| format!("--set-json={path}={value}"))
-        .collect();
+    let set: Vec<String> =
+        values.iter().map(|(path, value)| format!("--set-json={path}={value}")).collect();
     let mut args = vec![
         "template",
         "flannel",
@@ -100,9 +95,9 @@ pub(super) fn rendered(namespace: &str, values: &[(&str, &str)]) -> Result<Strin
 /// Collects the paths of all values that are not maps, or are empty maps.
 fn leaves(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value.as_object().filter(|map| !map.is_empty()) {
-        Some(map) => map
-            .iter()
-            .for_each(|(key, value)| leaves(value, &format!("{path}.{key}"), found)),
+        Some(map) => {
+            map.iter().for_each(|(key, value)| leaves(value, &format!("{path}.{key}"), found))
+        }
         None => {
             found.insert(path.trim_start_matches('.').to_owned());
         }
@@ -111,12 +106,7 @@ fn leaves(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 
 #[test]
 fn chart_renders_valid_objects_for_every_value() -> Result<()> {
-    helm(&[
-        "lint",
-        "--strict",
-        "--quiet",
-        &repository("conf/chart").display().to_string(),
-    ])?;
+    helm(&["lint", "--strict", "--quiet", &repository("conf/chart").display().to_string()])?;
     ensure!(
         rendered("x", &[("podCidr", "\"\"")])
             .is_err_and(|why| why.to_string().contains("pods need at least one network")),
@@ -135,9 +125,7 @@ fn chart_renders_valid_objects_for_every_value() -> Result<()> {
             all += &rendered(case.name, case.values)?;
         }
         let objects = dry_run(lab, &api, &all)?;
-        cases
-            .iter()
-            .try_for_each(|case| require_case(&objects, case))?;
+        cases.iter().try_for_each(|case| require_case(&objects, case))?;
         require_network_configurations(&objects)?;
         require_cni_configurations(&objects)?;
         require_labels(&objects)?;
@@ -152,29 +140,21 @@ fn require_case(objects: &[Value], case: &Case) -> Result<()> {
     let (name, values) = (case.name, case.values);
     let conf = net_conf(objects, Some(name)).with_context(|| format!("{name}: {values:?}"))?;
     ensure!(
-        case.backend
-            .as_ref()
-            .is_none_or(|backend| conf["Backend"] == *backend),
+        case.backend.as_ref().is_none_or(|backend| conf["Backend"] == *backend),
         "{name}: {conf}: {values:?}"
     );
     let set = object(objects, Some(name), "DaemonSet", "kube-flannel-ds")?;
     let pod = &set["spec"]["template"]["spec"];
     for (place, wanted) in &case.places {
         let have = pod.pointer(place).cloned().unwrap_or_default();
-        ensure!(
-            have == *wanted,
-            "{name}: {place} is {have}, not {wanted}: {values:?}"
-        );
+        ensure!(have == *wanted, "{name}: {place} is {have}, not {wanted}: {values:?}");
     }
     Ok(())
 }
 
 /// Adds the Prometheus Operator's custom resource definitions that the chart uses. The definitions accept any content.
 fn add_prometheus_operator(api: &ApiServer) -> Result<()> {
-    for (kind, plural) in [
-        ("PodMonitor", "podmonitors"),
-        ("PrometheusRule", "prometheusrules"),
-    ] {
+    for (kind, plural) in [("PodMonitor", "podmonitors"), ("PrometheusRule", "prometheusrules")] {
         api.admin().create(
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
             &json!({
@@ -197,10 +177,7 @@ fn add_prometheus_operator(api: &ApiServer) -> Result<()> {
     }
     until_ok("the kinds are served", || {
         let kinds = api.kubectl(&["api-resources", "--api-group=monitoring.coreos.com"])?;
-        ensure!(
-            kinds.contains("PodMonitor") && kinds.contains("PrometheusRule"),
-            "{kinds}"
-        );
+        ensure!(kinds.contains("PodMonitor") && kinds.contains("PrometheusRule"), "{kinds}");
         Ok(())
     })
 }
@@ -212,17 +189,9 @@ fn require_monitoring(objects: &[Value]) -> Result<()> {
             && monitor["spec"]["podMetricsEndpoints"][0]["interval"] == "15s",
         "{monitor}"
     );
-    let rules = object(
-        objects,
-        Some("monitoring"),
-        "PrometheusRule",
-        "kube-flannel",
-    )?;
+    let rules = object(objects, Some("monitoring"), "PrometheusRule", "kube-flannel")?;
     let groups = rules["spec"]["groups"].as_array().map_or(0, Vec::len);
-    ensure!(
-        rules["metadata"]["labels"]["release"] == "b" && groups > 3,
-        "{rules}"
-    );
+    ensure!(rules["metadata"]["labels"]["release"] == "b" && groups > 3, "{rules}");
     Ok(())
 }
 
@@ -245,11 +214,7 @@ fn require_network_configurations(objects: &[Value]) -> Result<()> {
 fn require_cni_configurations(objects: &[Value]) -> Result<()> {
     let cni = |name: &str| -> Result<Value> {
         let map = object(objects, Some(name), "ConfigMap", "kube-flannel-cfg")?;
-        Ok(serde_json::from_str(
-            map["data"]["cni-conf.json"]
-                .as_str()
-                .context("cni-conf.json")?,
-        )?)
+        Ok(serde_json::from_str(map["data"]["cni-conf.json"].as_str().context("cni-conf.json")?)?)
     };
     ensure!(
         cni("kube-flannel")?["cniVersion"] == "1.0.0"
@@ -262,9 +227,7 @@ fn require_cni_configurations(objects: &[Value]) -> Result<()> {
 
 /// Checks that all objects have the common labels and annotations, and that no value changes the labels by which the DaemonSet selects its pods.
 fn require_labels(objects: &[Value]) -> Result<()> {
-    let of_case = objects
-        .iter()
-        .filter(|object| object["metadata"]["namespace"] == "labels");
+    let of_case = objects.iter().filter(|object| object["metadata"]["namespace"] == "labels");
     for object in of_case {
         let metadata = &object["metadata"];
         ensure!(
@@ -274,10 +237,7 @@ fn require_labels(objects: &[Value]) -> Result<()> {
     }
     let set = object(objects, Some("labels"), "DaemonSet", "kube-flannel-ds")?;
     let (own, pod) = (&set["metadata"], &set["spec"]["template"]["metadata"]);
-    ensure!(
-        own["labels"]["set"] == "l" && own["annotations"]["set"] == "a",
-        "{own}"
-    );
+    ensure!(own["labels"]["set"] == "l" && own["annotations"]["set"] == "a", "{own}");
     ensure!(
         pod["labels"]["app"] == "flannel"
             && pod["labels"]["pod"] == "l"
@@ -288,13 +248,8 @@ fn require_labels(objects: &[Value]) -> Result<()> {
 }
 
 fn require_policy(objects: &[Value]) -> Result<()> {
-    let policy = object(
-        objects,
-        None,
-        "ValidatingAdmissionPolicy",
-        "flannel-own-node",
-    )?
-    .to_string();
+    let policy =
+        object(objects, None, "ValidatingAdmissionPolicy", "flannel-own-node")?.to_string();
     ensure!(
         policy.contains("startsWith('example.org/net-')")
             && policy.contains("system:serviceaccount:policy:flannel"),
@@ -349,11 +304,8 @@ fn require_every_value_set(there: &BTreeSet<String>, cases: &[Case]) -> Result<(
 fn chart_without_values_renders_the_manifest() -> Result<()> {
     Lab::run("chart as manifest", |lab| {
         let api = api_server(lab, &["kube-flannel"])?;
-        let charted = dry_run(
-            lab,
-            &api,
-            &rendered("kube-flannel", &[("policy.enabled", "true")])?,
-        )?;
+        let charted =
+            dry_run(lab, &api, &rendered("kube-flannel", &[("policy.enabled", "true")])?)?;
         let written = dry_run(
             lab,
             &api,
@@ -371,10 +323,7 @@ fn chart_without_values_renders_the_manifest() -> Result<()> {
             charted.len()
         );
         for object_of_chart in &charted {
-            let (kind, name) = (
-                &object_of_chart["kind"],
-                &object_of_chart["metadata"]["name"],
-            );
+            let (kind, name) = (&object_of_chart["kind"], &object_of_chart["metadata"]["name"]);
             let place = object_of_chart["metadata"]["namespace"].as_str();
             let other = object(
                 &written,
@@ -397,33 +346,24 @@ fn comparable(object: &Value) -> Result<Value> {
     let mut object = object.clone();
     let mut parts = json!({ "spec": object["spec"].take(), "rules": object["rules"].take(), "subjects": object["subjects"].take(), "data": object["data"].take() });
     // The order of arguments has no meaning.
-    if let Some(args) = parts
-        .pointer_mut("/spec/template/spec/containers/0/args")
-        .and_then(Value::as_array_mut)
+    if let Some(args) =
+        parts.pointer_mut("/spec/template/spec/containers/0/args").and_then(Value::as_array_mut)
     {
         args.sort_by_key(Value::to_string);
     }
-    if let Some(template) = parts
-        .pointer_mut("/spec/template/metadata")
-        .and_then(Value::as_object_mut)
+    if let Some(template) =
+        parts.pointer_mut("/spec/template/metadata").and_then(Value::as_object_mut)
     {
         template.remove("annotations");
     }
     // Go flannel's chart and its manifest differ in this label, and so do ours.
-    for place in [
-        "/spec/template/metadata/labels",
-        "/spec/selector/matchLabels",
-    ] {
+    for place in ["/spec/template/metadata/labels", "/spec/selector/matchLabels"] {
         if let Some(labels) = parts.pointer_mut(place).and_then(Value::as_object_mut) {
             labels.remove("k8s-app");
         }
     }
     // Indentation and order of JSON in a ConfigMap have no meaning.
-    for value in parts["data"]
-        .as_object_mut()
-        .into_iter()
-        .flat_map(|map| map.values_mut())
-    {
+    for value in parts["data"].as_object_mut().into_iter().flat_map(|map| map.values_mut()) {
         *value = serde_json::from_str(value.as_str().unwrap_or_default())?;
     }
     Ok(parts)
@@ -442,18 +382,10 @@ fn chart_reads_booleans_from_text_and_refuses_go_flannels_image() -> Result<()> 
         ensure!(manifest.contains(part), "no {part} in {manifest}");
     }
     ensure!(!manifest.contains("GBP"), "{manifest}");
-    let refused = rendered(
-        "kube-flannel",
-        &[("flannel.image.repository", "\"ghcr.io/flannel-io/flannel\"")],
-    );
-    let error = format!(
-        "{:#}",
-        refused.err().context("Go flannel's image was taken")?
-    );
-    ensure!(
-        error.contains("ghcr.io/flannel-io/flannel is Go flannel's"),
-        "{error}"
-    );
+    let refused =
+        rendered("kube-flannel", &[("flannel.image.repository", "\"ghcr.io/flannel-io/flannel\"")]);
+    let error = format!("{:#}", refused.err().context("Go flannel's image was taken")?);
+    ensure!(error.contains("ghcr.io/flannel-io/flannel is Go flannel's"), "{error}");
     Ok(())
 }
 
@@ -479,14 +411,10 @@ fn container_is_privileged_when_its_backend_needs_tun() -> Result<()> {
     ] {
         let text = rendered(
             "kube-flannel",
-            &[
-                ("flannel.backend", &format!("{backend:?}")),
-                ("flannel.backendExtra", extra),
-            ],
+            &[("flannel.backend", &format!("{backend:?}")), ("flannel.backendExtra", extra)],
         )?;
-        let (_, main) = text
-            .split_once("- name: kube-flannel\n")
-            .context("the daemon's container")?;
+        let (_, main) =
+            text.split_once("- name: kube-flannel\n").context("the daemon's container")?;
         ensure!(
             main.contains("privileged: true") == privileged
                 && main.contains("allowPrivilegeEscalation: false") != privileged,
@@ -498,10 +426,7 @@ fn container_is_privileged_when_its_backend_needs_tun() -> Result<()> {
 
 #[test]
 fn images_are_pulled_when_a_registry_has_them() -> Result<()> {
-    let repository = (
-        "flannel.image.repository",
-        "\"registry.example.org/flannel\"",
-    );
+    let repository = ("flannel.image.repository", "\"registry.example.org/flannel\"");
     let always = ("flannel.image.pullPolicy", "\"Always\"");
     for (values, want) in [
         (&[][..], ["Never", "Never"]),
@@ -509,10 +434,8 @@ fn images_are_pulled_when_a_registry_has_them() -> Result<()> {
         (&[repository, always], ["Never", "Always"]),
     ] {
         let text = rendered("kube-flannel", values)?;
-        let policies: Vec<&str> = text
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("imagePullPolicy: "))
-            .collect();
+        let policies: Vec<&str> =
+            text.lines().filter_map(|line| line.trim().strip_prefix("imagePullPolicy: ")).collect();
         ensure!(policies == want, "{values:?}: {policies:?}");
     }
     Ok(())

@@ -64,10 +64,7 @@ const AFTERWARDS: &[&str] = &["flannelctl cleanup --dry-run", "flannelctl cleanu
 
 /// The commands that the test does not run, and the reasons.
 const NOT_HERE: &[(&str, &str)] = &[
-    (
-        "make demo",
-        "the lab of the tests is the demonstration's; `lab::` runs it",
-    ),
+    ("make demo", "the lab of the tests is the demonstration's; `lab::` runs it"),
     ("make demo STORE=etcd", "the same"),
     ("make demo BACKEND=host-gw", "the same"),
     ("make demo ARGS=--vagrant", "the same"),
@@ -76,14 +73,8 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("make demo ARGS=--keep", "the same"),
     ("make demo ARGS=--remove", "the same"),
     ("make test", "minutes: the tests themselves"),
-    (
-        "kubectl apply -f conf/kube-flannel.yml",
-        "`install::pages` runs it",
-    ),
-    (
-        "make install",
-        "it builds for minutes; `flanneld/tests/conf.rs` reads what it installs",
-    ),
+    ("kubectl apply -f conf/kube-flannel.yml", "`install::pages` runs it"),
+    ("make install", "it builds for minutes; `flanneld/tests/conf.rs` reads what it installs"),
     ("$EDITOR /etc/default/flanneld", "an operator does"),
     (
         "systemctl daemon-reload && systemctl enable --now flanneld",
@@ -93,54 +84,33 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("systemctl status flanneld", "the same"),
     ("systemctl disable --now flanneld", "the same"),
     ("systemctl restart flanneld", "the same"),
-    (
-        "make install && systemctl daemon-reload && systemctl restart flanneld",
-        "the same",
-    ),
+    ("make install && systemctl daemon-reload && systemctl restart flanneld", "the same"),
     (
         "make install DESTDIR=/tmp/flannel && tar -C /tmp/flannel -cf flannel.tar usr etc",
         "it builds for minutes",
     ),
     ("tar -C / -xf flannel.tar", "it would change this machine"),
     ("tar -C / -xf flannel.tar usr", "the same"),
-    (
-        "mkdir -p /srv/flannel",
-        "`directory::` has a directory of its own",
-    ),
+    ("mkdir -p /srv/flannel", "`directory::` has a directory of its own"),
     (
         r#"echo '{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}' > /srv/flannel/config"#,
         "the same",
     ),
-    (
-        "flanneld --subnet-dir=/srv/flannel --iface-cidr=192.168.56.0/24",
-        "the same",
-    ),
+    ("flanneld --subnet-dir=/srv/flannel --iface-cidr=192.168.56.0/24", "the same"),
     ("flanneld --subnet-dir=/srv/flannel", "the same"),
     ("flannelctl leases --subnet-dir=/srv/flannel", "the same"),
-    (
-        "flannelctl release --subnet-dir=/srv/flannel 10.244.7.0-24",
-        "the same",
-    ),
+    ("flannelctl release --subnet-dir=/srv/flannel 10.244.7.0-24", "the same"),
     (
         "flannelctl release --etcd-endpoints=http://10.0.0.1:2379 10.244.7.0-24",
         "it asks on a terminal; `lease::` releases leases",
     ),
-    (
-        "flannelctl release --etcd-endpoints=http://10.0.0.1:2379 --force 10.244.7.0-24",
-        "the same",
-    ),
+    ("flannelctl release --etcd-endpoints=http://10.0.0.1:2379 --force 10.244.7.0-24", "the same"),
     (
         "flannelctl reserve --etcd-endpoints=http://10.0.0.1:2379 node-7",
         "the node has another name; `lease::` reserves leases",
     ),
-    (
-        "etcdctl watch --prefix /coreos.com/network/subnets/",
-        "it does not end",
-    ),
-    (
-        "etcdctl user add flannel",
-        "it asks for a password; `etcd::` has users",
-    ),
+    ("etcdctl watch --prefix /coreos.com/network/subnets/", "it does not end"),
+    ("etcdctl user add flannel", "it asks for a password; `etcd::` has users"),
     ("etcdctl user grant-role flannel flannel", "the same"),
     (
         "kubectl -n kube-flannel exec daemonset/kube-flannel-ds -c kube-flannel -- flannelctl leases --kube-subnet-mgr",
@@ -150,32 +120,17 @@ const NOT_HERE: &[(&str, &str)] = &[
         "kubectl get node node-1 -o yaml | grep flannel.alpha.coreos.com",
         "the annotations are in `kube::golden`",
     ),
-    (
-        "FLANNELD_HEALTHZ_IP=127.0.0.1",
-        "a line of /etc/default/flanneld",
-    ),
+    ("FLANNELD_HEALTHZ_IP=127.0.0.1", "a line of /etc/default/flanneld"),
     ("FLANNELD_HEALTHZ_PORT=8471", "the same"),
-    (
-        "ssh -L 8474:127.0.0.1:8474 node-1",
-        "there is no SSH server here",
-    ),
+    ("ssh -L 8474:127.0.0.1:8474 node-1", "there is no SSH server here"),
     (
         "iptables -t nat -S FLANNEL-POSTRTG; iptables -S FLANNEL-FWD; iptables -t raw -S FLANNEL-ENCAP",
         "the chains are in `rules::`",
     ),
     ("nft list table ip flannel-ipv4", "the same"),
-    (
-        "flannelctl support-bundle",
-        "`canary::` reads a bundle; here it is written to a named file",
-    ),
-    (
-        "flannelctl dashboard --node node-1",
-        "`kube::all_doctors` reaches the page of a node",
-    ),
-    (
-        "flannelctl support-bundle --node node-1",
-        "`kube::all_doctors` collects it in a cluster",
-    ),
+    ("flannelctl support-bundle", "`canary::` reads a bundle; here it is written to a named file"),
+    ("flannelctl dashboard --node node-1", "`kube::all_doctors` reaches the page of a node"),
+    ("flannelctl support-bundle --node node-1", "`kube::all_doctors` collects it in a cluster"),
     (
         "kubectl -n kube-flannel exec POD -c kube-flannel -- flannelctl support-bundle --file=- > node-1.tar.gz",
         "the same",
@@ -196,18 +151,12 @@ const NOT_HERE: &[(&str, &str)] = &[
         "kubectl -n kube-flannel get pods -o wide --field-selector spec.nodeName=node-7",
         "the node has another name",
     ),
-    (
-        "kubectl get endpointslices -l kubernetes.io/service-name=my-service",
-        "an example's name",
-    ),
+    ("kubectl get endpointslices -l kubernetes.io/service-name=my-service", "an example's name"),
     (
         "kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide",
         "the clusters of these tests have no CoreDNS; `make conformance` has",
     ),
-    (
-        "flannelctl probe 10.244.3.7:8080",
-        "an example's address; `probe::` tries ports",
-    ),
+    ("flannelctl probe 10.244.3.7:8080", "an example's address; `probe::` tries ports"),
     ("flannelctl probe 10.96.12.34:80", "the same"),
     ("flannelctl probe 10.96.0.10:53", "the same"),
     (
@@ -230,38 +179,23 @@ const NOT_HERE: &[(&str, &str)] = &[
         "kubectl -n kube-flannel rollout status daemonset/kube-flannel-ds",
         "`install::pages` runs it",
     ),
-    (
-        "tcpdump -ni eth1 udp port 8472",
-        "it does not end; `packet_path::` has captures",
-    ),
+    ("tcpdump -ni eth1 udp port 8472", "it does not end; `packet_path::` has captures"),
     ("tcpdump -ni flannel.1", "the same"),
     ("tcpdump -ni cni0", "the same"),
-    (
-        "iptables -S FORWARD | head -3",
-        "the chains are in `rules::`",
-    ),
+    ("iptables -S FORWARD | head -3", "the chains are in `rules::`"),
     (
         "ping -M do -s 1422 <address of a pod on another node>",
         "an example's address; `traffic::` sends packets of full size",
     ),
     ("tracepath <address of another node>", "the same"),
     ("ip netns add try", "`cni::` runs the commands of its page"),
-    (
-        r#"echo '{"name":"cbr0","cniVersion":"1.0.0","type":"flannel"}' > try.json"#,
-        "the same",
-    ),
+    (r#"echo '{"name":"cbr0","cniVersion":"1.0.0","type":"flannel"}' > try.json"#, "the same"),
     (
         "export CNI_CONTAINERID=try CNI_NETNS=/run/netns/try CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin",
         "the same",
     ),
-    (
-        "CNI_COMMAND=ADD /opt/cni/bin/flannel < try.json",
-        "the same",
-    ),
-    (
-        "CNI_COMMAND=DEL /opt/cni/bin/flannel < try.json",
-        "the same",
-    ),
+    ("CNI_COMMAND=ADD /opt/cni/bin/flannel < try.json", "the same"),
+    ("CNI_COMMAND=DEL /opt/cni/bin/flannel < try.json", "the same"),
     ("ip netns del try", "the same"),
     (
         "flannelctl cleanup --subnet-file=/run/flannel/second.env",
@@ -271,14 +205,8 @@ const NOT_HERE: &[(&str, &str)] = &[
         "rm /usr/local/bin/flanneld /usr/local/bin/flannelctl /usr/local/bin/flannel-lab /usr/local/bin/mk-docker-opts.sh",
         "it would change this machine",
     ),
-    (
-        "rm /usr/local/lib/systemd/system/flanneld.service /etc/default/flanneld",
-        "the same",
-    ),
-    (
-        "rm -r /usr/local/share/flannel /usr/local/share/man/man8/flannel*",
-        "the same",
-    ),
+    ("rm /usr/local/lib/systemd/system/flanneld.service /etc/default/flanneld", "the same"),
+    ("rm -r /usr/local/share/flannel /usr/local/share/man/man8/flannel*", "the same"),
     (
         "rm /usr/local/share/{bash-completion/completions/flannel*,zsh/site-functions/_flannel*,fish/vendor_completions.d/flannel*}",
         "the same",
@@ -297,10 +225,7 @@ fn host_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
     }
     let run = [BEFORE, WHILE_IT_RUNS, AFTERWARDS].concat();
     require_known(&on_pages, &run, NOT_HERE)?;
-    ensure!(
-        !blocks(&read(DOCKER)?).is_empty(),
-        "{DOCKER} has no commands"
-    );
+    ensure!(!blocks(&read(DOCKER)?).is_empty(), "{DOCKER} has no commands");
     Ok(())
 }
 
@@ -312,12 +237,7 @@ fn documented_host_commands_work_with_etcd() -> Result<()> {
         let machine = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
         let etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?;
         let store = etcd.store()?;
-        let endpoint = etcd
-            .client()?
-            .endpoints()
-            .first()
-            .context("no endpoint")?
-            .clone();
+        let endpoint = etcd.client()?.endpoints().first().context("no endpoint")?.clone();
         // Nothing is written to the machine's own /tmp.
         let bundle = lab.folder("bundle")?.join("node-1.tar.gz");
         let here = |command: &str| {

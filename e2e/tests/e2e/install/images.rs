@@ -22,20 +22,12 @@ pub(super) fn build(images: &Path) -> Result<()> {
     let programs = binaries::own("flanneld")?;
     let programs = programs.parent().context("a folder")?;
     let mut build = Command::new(repository("conf/image/build.sh"));
-    output(
-        build
-            .env("PROFILE", "dev")
-            .env("PROGRAMS", programs)
-            .env("IMAGES", images),
-    )
-    .map(drop)
+    output(build.env("PROFILE", "dev").env("PROGRAMS", programs).env("IMAGES", images)).map(drop)
 }
 
 /// Returns one member of an archive, parsed as JSON.
 fn member(archive: &Path, name: &str) -> Result<Value> {
-    Ok(serde_json::from_str(&output(
-        Command::new("tar").arg("-xOf").arg(archive).arg(name),
-    )?)?)
+    Ok(serde_json::from_str(&output(Command::new("tar").arg("-xOf").arg(archive).arg(name))?)?)
 }
 
 /// Unpacks the image's files. Checks that the archive's OCI index and its Docker index agree.
@@ -43,26 +35,16 @@ fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     let reference = format!("docker.io/flannel-rs/{name}:v{}", env!("CARGO_PKG_VERSION"));
     let index = member(archive, "index.json")?;
     let entry = &index["manifests"][0];
-    ensure!(
-        entry["annotations"]["io.containerd.image.name"] == reference.as_str(),
-        "{index}"
-    );
+    ensure!(entry["annotations"]["io.containerd.image.name"] == reference.as_str(), "{index}");
     let blob = |digest: &Value| {
-        digest
-            .as_str()
-            .map(|text| format!("blobs/{}", text.replace(':', "/")))
-            .context("a digest")
+        digest.as_str().map(|text| format!("blobs/{}", text.replace(':', "/"))).context("a digest")
     };
     let manifest = member(archive, &blob(&entry["digest"])?)?;
-    let (config, layer) = (
-        blob(&manifest["config"]["digest"])?,
-        blob(&manifest["layers"][0]["digest"])?,
-    );
+    let (config, layer) =
+        (blob(&manifest["config"]["digest"])?, blob(&manifest["layers"][0]["digest"])?);
     let docker = member(archive, "manifest.json")?;
     ensure!(
-        docker[0]["RepoTags"][0]
-            .as_str()
-            .is_some_and(|tag| reference.ends_with(tag)),
+        docker[0]["RepoTags"][0].as_str().is_some_and(|tag| reference.ends_with(tag)),
         "{docker}"
     );
     ensure!(
@@ -71,32 +53,15 @@ fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     );
     let root = folder.join(format!("{name}-root"));
     std::fs::create_dir_all(&root)?;
-    output(
-        Command::new("tar")
-            .arg("-xf")
-            .arg(archive)
-            .arg("-C")
-            .arg(folder),
-    )?;
-    output(
-        Command::new("tar")
-            .arg("-xzf")
-            .arg(folder.join(layer))
-            .arg("-C")
-            .arg(&root),
-    )?;
+    output(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(folder))?;
+    output(Command::new("tar").arg("-xzf").arg(folder.join(layer)).arg("-C").arg(&root))?;
     Ok(root)
 }
 
 /// Runs a program of an image in a chroot of the image and in a separate network namespace.
 fn inside(root: &Path, script: &str) -> Result<String> {
     let mut words = script.split(' ');
-    output(
-        Command::new("unshare")
-            .args(["--net", "chroot"])
-            .arg(root)
-            .args(&mut words),
-    )
+    output(Command::new("unshare").args(["--net", "chroot"]).arg(root).args(&mut words))
 }
 
 /// Process that ends when the test drops the handle.
@@ -121,10 +86,8 @@ fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
         "snapshotter.v1.devmapper",
         "snapshotter.v1.aufs",
     ];
-    let disabled: Vec<String> = disabled
-        .iter()
-        .map(|name| format!("\"io.containerd.{name}\""))
-        .collect();
+    let disabled: Vec<String> =
+        disabled.iter().map(|name| format!("\"io.containerd.{name}\"")).collect();
     let place = folder.display();
     let text = format!(
         "version = 2\nroot = \"{place}/root\"\nstate = \"{place}/state\"\ndisabled_plugins = [{}]\n[grpc]\naddress = \"{place}/sock\"\n[ttrpc]\naddress = \"{place}/ttrpc\"\n",
@@ -141,20 +104,13 @@ fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     );
     let ctr = || -> Result<Command> {
         let mut command = Command::new(binaries::kept("containerd/usr/bin/ctr")?);
-        command
-            .arg("--address")
-            .arg(&socket)
-            .args(["--namespace", "k8s.io", "images"]);
+        command.arg("--address").arg(&socket).args(["--namespace", "k8s.io", "images"]);
         Ok(command)
     };
     let list = || output(ctr()?.args(["list", "--quiet"]));
     until("containerd answers", || list().is_ok())?;
     for archive in archives {
-        output(
-            ctr()?
-                .args(["import", "--snapshotter", "native"])
-                .arg(archive),
-        )?;
+        output(ctr()?.args(["import", "--snapshotter", "native"]).arg(archive))?;
     }
     list()
 }
@@ -217,10 +173,7 @@ fn require_daemon_files(root: &Path) -> Result<()> {
         ensure!(root.join(path).exists(), "the daemon's image has no {path}");
     }
     // A script in it could not run.
-    ensure!(
-        !root.join("opt/bin/mk-docker-opts.sh").exists(),
-        "there is a script without a shell"
-    );
+    ensure!(!root.join("opt/bin/mk-docker-opts.sh").exists(), "there is a script without a shell");
     ensure!(
         !root.join("bin/sh").exists() && !root.join("usr/bin").exists(),
         "there is more in the image than is needed"
@@ -241,15 +194,8 @@ fn require_programs_run(root: &Path) -> Result<()> {
 
 /// Checks that the image contains each variant of iptables, and that each variant can write a rule with the extensions that flanneld uses.
 fn require_iptables(root: &Path) -> Result<()> {
-    for (family, net) in [
-        ("iptables", "10.244.0.0/16"),
-        ("ip6tables", "fd00:244::/48"),
-    ] {
-        for (variant, named) in [
-            ("", "nf_tables"),
-            ("-nft", "nf_tables"),
-            ("-legacy", "legacy"),
-        ] {
+    for (family, net) in [("iptables", "10.244.0.0/16"), ("ip6tables", "fd00:244::/48")] {
+        for (variant, named) in [("", "nf_tables"), ("-nft", "nf_tables"), ("-legacy", "legacy")] {
             let program = format!("/usr/sbin/{family}{variant}");
             let version = inside(root, &format!("{program}-save --version"))?;
             ensure!(version.contains(named), "{family}{variant}: {version}");
@@ -268,18 +214,12 @@ fn require_iptables(root: &Path) -> Result<()> {
 /// Checks that the manifests name the images in the archives.
 fn require_names_of_manifests(names: &str) -> Result<()> {
     let names: BTreeSet<&str> = names.lines().collect();
-    let texts = [
-        read("conf/kube-flannel.yml")?,
-        read("conf/kube-flannel-cleanup.yml")?,
-    ];
+    let texts = [read("conf/kube-flannel.yml")?, read("conf/kube-flannel-cleanup.yml")?];
     let wanted: BTreeSet<&str> = texts
         .iter()
         .flat_map(|text| text.lines())
         .filter_map(|line| line.trim().strip_prefix("image: "))
         .collect();
-    ensure!(
-        names == wanted,
-        "containerd has {names:?}, the manifests name {wanted:?}"
-    );
+    ensure!(names == wanted, "containerd has {names:?}, the manifests name {wanted:?}");
     Ok(())
 }

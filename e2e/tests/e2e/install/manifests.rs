@@ -8,8 +8,7 @@ use super::{api_server, chart, dry_run, net_conf, object, read, repository, shap
 
 /// Returns flannel's DaemonSet from the API server.
 fn daemon_set(api: &ApiServer) -> Result<Value> {
-    api.admin()
-        .get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")
+    api.admin().get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")
 }
 
 #[test]
@@ -37,11 +36,7 @@ fn manifests_are_accepted_by_an_api_server() -> Result<()> {
             "privileged": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
             "capabilities": { "drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"] },
         });
-        ensure!(
-            container["securityContext"] == rights,
-            "{}",
-            container["securityContext"]
-        );
+        ensure!(container["securityContext"] == rights, "{}", container["securityContext"]);
         ensure!(
             pod["securityContext"] == json!({ "seccompProfile": { "type": "RuntimeDefault" } }),
             "{}",
@@ -56,9 +51,7 @@ fn manifests_are_accepted_by_an_api_server() -> Result<()> {
         for effect in ["NoSchedule", "NoExecute"] {
             let tolerated = json!({ "operator": "Exists", "effect": effect });
             ensure!(
-                pod["tolerations"]
-                    .as_array()
-                    .is_some_and(|all| all.contains(&tolerated)),
+                pod["tolerations"].as_array().is_some_and(|all| all.contains(&tolerated)),
                 "{effect} is not tolerated"
             );
         }
@@ -106,10 +99,7 @@ fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Res
         let set = |objects: &[Value]| -> Result<String> {
             Ok(object(objects, None, "DaemonSet", "kube-flannel-ds")?["spec"].to_string())
         };
-        ensure!(
-            set(&plain)? == set(&written)?,
-            "the kustomization is another manifest"
-        );
+        ensure!(set(&plain)? == set(&written)?, "the kustomization is another manifest");
         let changed = set(&written)?
             .replace("docker.io/flannel-rs/", "registry.example.org/")
             .replace("\"Never\"", "\"IfNotPresent\"");
@@ -129,40 +119,18 @@ fn apply(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
 fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
     Lab::run("labels", |lab| {
         let api = api_server(lab, &["kube-flannel"])?;
-        let (both, one) = (
-            json!({ "app": "flannel", "k8s-app": "flannel" }),
-            json!({ "app": "flannel" }),
-        );
+        let (both, one) =
+            (json!({ "app": "flannel", "k8s-app": "flannel" }), json!({ "app": "flannel" }));
         let (pods_of_both, pods_of_one) = (
             json!({ "tier": "node", "app": "flannel", "k8s-app": "flannel" }),
             json!({ "tier": "node", "app": "flannel" }),
         );
         for (name, text, selector, pods) in [
-            (
-                "Go flannel as released",
-                shapes::released()?,
-                &both,
-                &pods_of_both,
-            ),
-            (
-                "our manifest",
-                read("conf/kube-flannel.yml")?,
-                &both,
-                &pods_of_both,
-            ),
-            (
-                "Go flannel's raw manifest",
-                shapes::raw()?,
-                &one,
-                &pods_of_one,
-            ),
+            ("Go flannel as released", shapes::released()?, &both, &pods_of_both),
+            ("our manifest", read("conf/kube-flannel.yml")?, &both, &pods_of_both),
+            ("Go flannel's raw manifest", shapes::raw()?, &one, &pods_of_one),
             ("Go flannel's chart", shapes::charted()?, &one, &pods_of_one),
-            (
-                "our chart",
-                chart::rendered("kube-flannel", &[])?,
-                &one,
-                &pods_of_one,
-            ),
+            ("our chart", chart::rendered("kube-flannel", &[])?, &one, &pods_of_one),
         ] {
             let objects = dry_run(lab, &api, &text)?;
             let set = object(&objects, None, "DaemonSet", "kube-flannel-ds")?;
@@ -197,10 +165,8 @@ fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
 fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> {
     Lab::run("manifests over each other", |lab| {
         let api = api_server(lab, &["kube-flannel"])?;
-        let (manifest, chart) = (
-            read("conf/kube-flannel.yml")?,
-            chart::rendered("kube-flannel", &[])?,
-        );
+        let (manifest, chart) =
+            (read("conf/kube-flannel.yml")?, chart::rendered("kube-flannel", &[])?);
         for (name, theirs, ours, other) in [
             ("the manifest", shapes::released()?, &manifest, &chart),
             ("the chart", shapes::charted()?, &chart, &manifest),
@@ -215,12 +181,7 @@ fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> 
                     .is_err_and(|why| format!("{why:#}").contains("field is immutable")),
                 "{name} of Go flannel: the other selector: {refused:?}"
             );
-            api.kubectl(&[
-                "delete",
-                "--namespace=kube-flannel",
-                "daemonset",
-                "kube-flannel-ds",
-            ])?;
+            api.kubectl(&["delete", "--namespace=kube-flannel", "daemonset", "kube-flannel-ds"])?;
         }
         Ok(())
     })
@@ -239,8 +200,7 @@ fn manifests_replace_each_other(
         let all = [&spec["initContainers"], &spec["containers"]]
             .into_iter()
             .flat_map(|list| list.as_array().cloned().unwrap_or_default());
-        all.map(|container| container["name"].as_str().unwrap_or_default().to_owned())
-            .collect()
+        all.map(|container| container["name"].as_str().unwrap_or_default().to_owned()).collect()
     };
     apply(lab, api, theirs)?;
     let first = daemon_set(api)?;
@@ -260,10 +220,7 @@ fn manifests_replace_each_other(
         first["spec"]
     );
     apply(lab, api, ours)?;
-    ensure!(
-        daemon_set(api)?["spec"] == second["spec"],
-        "what was theirs is left"
-    );
+    ensure!(daemon_set(api)?["spec"] == second["spec"], "what was theirs is left");
     ensure!(
         first["metadata"]["uid"] == third["metadata"]["uid"],
         "the DaemonSet was replaced, not changed"

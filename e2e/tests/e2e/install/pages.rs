@@ -19,22 +19,13 @@ const PAGES: &[(&str, &str)] = &[
 
 /// Commands that cannot run in the test, and the reasons.
 const NOT_HERE: &[(&str, &str)] = &[
-    (
-        "make image",
-        "the test builds the images of the programs that it runs, by the same script",
-    ),
-    (
-        "make image ARCH=arm64",
-        "another compiler and minutes: make test-images",
-    ),
+    ("make image", "the test builds the images of the programs that it runs, by the same script"),
+    ("make image ARCH=arm64", "another compiler and minutes: make test-images"),
     (
         "ctr -n k8s.io images import flannel.tar",
         "the nodes here import with the snapshotter that works below a test",
     ),
-    (
-        "ctr -n k8s.io images import flannel-cni-plugin.tar",
-        "the same",
-    ),
+    ("ctr -n k8s.io images import flannel-cni-plugin.tar", "the same"),
     (
         "curl -sfL https://get.k3s.io | sh -s - --flannel-backend=none --disable-network-policy --cluster-cidr=10.42.0.0/16",
         "there is no k3s here",
@@ -48,19 +39,10 @@ const NOT_HERE: &[(&str, &str)] = &[
         "for plugin in bridge host-local loopback portmap; do for folder in /usr/lib/cni /usr/libexec/cni; do [ ! -x $folder/$plugin ] || ln -sf $folder/$plugin /opt/cni/bin/; done; done",
         "there is no RKE2 here",
     ),
-    (
-        "mkdir -p /var/lib/rancher/k3s/agent/images",
-        "there is no k3s here",
-    ),
-    (
-        "cp flannel.tar flannel-cni-plugin.tar /var/lib/rancher/k3s/agent/images/",
-        "the same",
-    ),
+    ("mkdir -p /var/lib/rancher/k3s/agent/images", "there is no k3s here"),
+    ("cp flannel.tar flannel-cni-plugin.tar /var/lib/rancher/k3s/agent/images/", "the same"),
     ("systemctl restart k3s", "the same"),
-    (
-        KUBELET[0],
-        "kubelet has other files here: a test of its own",
-    ),
+    (KUBELET[0], "kubelet has other files here: a test of its own"),
     (KUBELET[1], "the same"),
     ("systemctl restart kubelet", "kubelet is no service here"),
     (
@@ -83,22 +65,13 @@ const NOT_HERE: &[(&str, &str)] = &[
         "talosctl patch machineconfig --nodes 10.0.0.11,10.0.0.12,10.0.0.13 --patch @cni.yaml",
         "there is no Talos here",
     ),
-    (
-        "kubectl -n kube-system get configmap kube-flannel-cfg -o yaml > before.yaml",
-        "the same",
-    ),
-    (
-        "kubectl -n kube-system delete daemonset kube-flannel",
-        "the same",
-    ),
+    ("kubectl -n kube-system get configmap kube-flannel-cfg -o yaml > before.yaml", "the same"),
+    ("kubectl -n kube-system delete daemonset kube-flannel", "the same"),
     (
         "kubectl -n kube-system get daemonset,configmap -l tier=node -o yaml > before.yaml",
         "there is no kubespray here",
     ),
-    (
-        "kubectl -n kube-system delete daemonset -l k8s-app=flannel",
-        "the same",
-    ),
+    ("kubectl -n kube-system delete daemonset -l k8s-app=flannel", "the same"),
     (SELINUX[0], "there is no SELinux here"),
     (SELINUX[1], "the same"),
 ];
@@ -133,19 +106,13 @@ fn kubelet_arguments_are_kept_by_documented_commands() -> Result<()> {
             "KUBELET_EXTRA_ARGS=--v=2 --node-ip=10.0.2.15 --x\n",
             "KUBELET_EXTRA_ARGS=--node-ip=192.168.56.11 --v=2 --x\n",
         ),
-        (
-            "KUBELET_EXTRA_ARGS='--v=2'\n",
-            "KUBELET_EXTRA_ARGS='--node-ip=192.168.56.11 --v=2'\n",
-        ),
+        ("KUBELET_EXTRA_ARGS='--v=2'\n", "KUBELET_EXTRA_ARGS='--node-ip=192.168.56.11 --v=2'\n"),
     ] {
         std::fs::write(&file, before)?;
         for command in KUBELET {
             let command = command.replace("/etc/default/kubelet", &file.display().to_string());
             ensure!(
-                std::process::Command::new("bash")
-                    .args(["-c", &command])
-                    .status()?
-                    .success(),
+                std::process::Command::new("bash").args(["-c", &command]).status()?.success(),
                 "{command}"
             );
         }
@@ -219,10 +186,7 @@ fn documented_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
     let mut on_pages = BTreeSet::new();
     for (file, heading) in PAGES {
         let page = read(file)?;
-        let part = page
-            .split_once(heading)
-            .with_context(|| format!("{file} has no {heading}"))?
-            .1;
+        let part = page.split_once(heading).with_context(|| format!("{file} has no {heading}"))?.1;
         let part = if heading.is_empty() {
             part
         } else {
@@ -238,15 +202,8 @@ fn documented_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
 /// Returns whether a node has flannel's device, and whether the node has flannel's CNI configuration.
 fn left(cluster: &Cluster, number: usize) -> Result<(bool, bool)> {
     let node = cluster.nodes.get(number).context("a node")?;
-    let device = node
-        .host()
-        .netns()
-        .output("ip", &["link", "show", "flannel.1"])?
-        .status
-        .success();
-    let conf = node
-        .command(&["ls", "/etc/cni/net.d"])?
-        .contains("10-flannel.conflist");
+    let device = node.host().netns().output("ip", &["link", "show", "flannel.1"])?.status.success();
+    let conf = node.command(&["ls", "/etc/cni/net.d"])?.contains("10-flannel.conflist");
     Ok((device, conf))
 }
 
@@ -285,11 +242,7 @@ fn documented_commands_work_in_a_real_cluster() -> Result<()> {
         );
         for node in &cluster.nodes {
             let ready = node.host().netns().output("bash", &["-c", ON_A_NODE])?;
-            ensure!(
-                stdout(&ready).contains("ready"),
-                "{}: {ready:?}",
-                node.name()
-            );
+            ensure!(stdout(&ready).contains("ready"), "{}: {ready:?}", node.name());
         }
         ensure!(
             left(&cluster, 0)? == (true, true),
@@ -314,10 +267,7 @@ fn documented_commands_work_in_a_real_cluster() -> Result<()> {
         shell.all(CHART)?;
         shell.all(WHILE_THERE.get(1..3).context("the status")?)?;
         cluster.wait_ready()?;
-        ensure!(
-            left(&cluster, 0)? == (true, true),
-            "the chart's network is not there"
-        );
+        ensure!(left(&cluster, 0)? == (true, true), "the chart's network is not there");
         Ok(())
     })
 }

@@ -27,20 +27,11 @@ struct Patch {
 
 impl Patch {
     fn merge(name: &'static str, body: Value, refusal: Option<&'static str>) -> Patch {
-        Patch {
-            name,
-            node: "n1",
-            kind: MERGE,
-            body,
-            refusal,
-        }
+        Patch { name, node: "n1", kind: MERGE, body, refusal }
     }
 
     fn strategic(name: &'static str, body: Value, refusal: Option<&'static str>) -> Patch {
-        Patch {
-            kind: STRATEGIC,
-            ..Patch::merge(name, body, refusal)
-        }
+        Patch { kind: STRATEGIC, ..Patch::merge(name, body, refusal) }
     }
 }
 
@@ -82,11 +73,7 @@ fn own_patches() -> Vec<Patch> {
 
 fn metadata_patches() -> Vec<Patch> {
     vec![
-        Patch::merge(
-            "a foreign annotation",
-            annotation("example.org/x"),
-            Some(FOREIGN),
-        ),
+        Patch::merge("a foreign annotation", annotation("example.org/x"), Some(FOREIGN)),
         Patch::strategic(
             "a foreign annotation changed",
             annotation("example.org/there"),
@@ -123,17 +110,9 @@ fn status_patches() -> Vec<Patch> {
         ("the phase", "phase", json!("Terminated")),
         ("volumes in use", "volumesInUse", json!(["x"])),
         ("attached volumes", "volumesAttached", attached),
-        (
-            "the kernel's version",
-            "nodeInfo",
-            json!({ "kernelVersion": "9" }),
-        ),
+        ("the kernel's version", "nodeInfo", json!({ "kernelVersion": "9" })),
         ("kubelet's port", "daemonEndpoints", port),
-        (
-            "runtime handlers",
-            "runtimeHandlers",
-            json!([{ "name": "x" }]),
-        ),
+        ("runtime handlers", "runtimeHandlers", json!([{ "name": "x" }])),
     ];
     let strategic = [
         Patch::strategic("another condition", condition("Ready"), Some(OF_STATUS)),
@@ -150,25 +129,15 @@ fn status_patches() -> Vec<Patch> {
 }
 
 fn send(client: &ApiClient, node: &str, kind: &str, patch: &Value) -> Result<(u16, String)> {
-    let (code, answer) = client.request(
-        "PATCH",
-        &format!("/api/v1/nodes/{node}/status"),
-        Some((kind, patch)),
-    )?;
-    Ok((
-        code,
-        answer["message"].as_str().unwrap_or_default().to_owned(),
-    ))
+    let (code, answer) =
+        client.request("PATCH", &format!("/api/v1/nodes/{node}/status"), Some((kind, patch)))?;
+    Ok((code, answer["message"].as_str().unwrap_or_default().to_owned()))
 }
 
 fn prepare(lab: &Lab) -> Result<ApiServer> {
     let api = api_server(lab, &[])?;
     for file in ["conf/kube-flannel.yml", "conf/kube-flannel-policy.yml"] {
-        api.kubectl(&[
-            "apply",
-            "--filename",
-            &repository(file).display().to_string(),
-        ])?;
+        api.kubectl(&["apply", "--filename", &repository(file).display().to_string()])?;
     }
     for name in ["n1", "n2"] {
         api.admin()
@@ -186,12 +155,8 @@ fn flannel_pod_changes_only_flannels_fields_of_its_own_node() -> Result<()> {
         let foreign = |value: usize| json!({ "metadata": { "annotations": { "example.org/probe": value.to_string() } } });
         let mut tries = 0..;
         until_ok("the policy is in force", || {
-            let (code, message) = send(
-                &pod,
-                "n1",
-                MERGE,
-                &foreign(tries.next().unwrap_or_default()),
-            )?;
+            let (code, message) =
+                send(&pod, "n1", MERGE, &foreign(tries.next().unwrap_or_default()))?;
             ensure!(code == 422, "{code} {message}");
             Ok(())
         })?;

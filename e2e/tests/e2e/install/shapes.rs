@@ -15,19 +15,13 @@ pub(crate) fn raw() -> Result<String> {
 /// Returns the released manifest, which Go flannel makes from the raw manifest. The DaemonSet selects pods by the labels `app` and `k8s-app`.
 pub(crate) fn released() -> Result<String> {
     let folder = repository("e2e/tests/manifests/go");
-    output(
-        Command::new(binaries::kubernetes("kubectl")?)
-            .arg("kustomize")
-            .arg(folder),
-    )
+    output(Command::new(binaries::kubernetes("kubectl")?).arg("kustomize").arg(folder))
 }
 
 /// Returns the manifest of Go flannel's versions up to v0.18, which use the namespace `kube-system`.
 pub(crate) fn in_kube_system() -> Result<String> {
     let text = raw()?;
-    let objects = text
-        .split("---\n")
-        .filter(|object| !object.starts_with("kind: Namespace"));
+    let objects = text.split("---\n").filter(|object| !object.starts_with("kind: Namespace"));
     Ok(objects
         .map(|object| object.replace("namespace: kube-flannel", "namespace: kube-system"))
         .collect::<Vec<_>>()

@@ -23,10 +23,7 @@ fn machines(nat: &str) -> Result<Vec<Value>> {
 fn scripts(machine: &Value) -> Result<String> {
     let scripts = machine["scripts"].as_array().context("scripts")?;
     let texts = scripts.iter().map(|script| script["text"].as_str());
-    Ok(texts
-        .collect::<Option<Vec<_>>>()
-        .context("texts")?
-        .join("\n"))
+    Ok(texts.collect::<Option<Vec<_>>>().context("texts")?.join("\n"))
 }
 
 #[test]
@@ -37,22 +34,13 @@ fn vagrantfile_describes_a_lab_that_installs_flannel() -> Result<()> {
     ensure!(machines.len() == 3, "{machines:#?}");
     for (number, machine) in machines.iter().enumerate() {
         let address = format!("192.168.56.{}", 11 + number);
-        ensure!(
-            machine["networks"] == serde_json::json!([address]),
-            "{machine}"
-        );
+        ensure!(machine["networks"] == serde_json::json!([address]), "{machine}");
         let mut ours = Vec::new();
         for script in machine["scripts"].as_array().context("scripts")? {
             let text = script["text"].as_str().context("a text")?;
             let checked = Command::new("bash").args(["-n", "-c", text]).output()?;
-            ensure!(
-                checked.status.success() && checked.stderr.is_empty(),
-                "{text}: {checked:?}"
-            );
-            ensure!(
-                text.starts_with("set -e\n"),
-                "continues after a failure: {text}"
-            );
+            ensure!(checked.status.success() && checked.stderr.is_empty(), "{text}: {checked:?}");
+            ensure!(text.starts_with("set -e\n"), "continues after a failure: {text}");
             ours.push(script["arguments"] == serde_json::json!([address]));
         }
         ensure!(ours.contains(&true), "no script has the address: {machine}");
@@ -72,20 +60,14 @@ fn vagrantfile_describes_a_lab_that_installs_flannel() -> Result<()> {
             && manifest.contains(&format!("\"Network\": \"{network}\"")),
         "the manifest has another network: {control}"
     );
-    ensure!(
-        control.contains("apply -f /vagrant/conf/kube-flannel.yml"),
-        "{control}"
-    );
+    ensure!(control.contains("apply -f /vagrant/conf/kube-flannel.yml"), "{control}");
     for worker in workers {
         let text = scripts(worker)?;
         let join = text
             .lines()
             .find_map(|line| line.strip_prefix("kubeadm join 192.168.56.11:6443 "))
             .context(text.clone())?;
-        let token = join
-            .split(' ')
-            .find(|word| word.starts_with("--token="))
-            .context("a token")?;
+        let token = join.split(' ').find(|word| word.starts_with("--token=")).context("a token")?;
         ensure!(control.contains(token), "another token: {token}");
     }
     Ok(())
@@ -94,23 +76,13 @@ fn vagrantfile_describes_a_lab_that_installs_flannel() -> Result<()> {
 #[test]
 fn vagrantfile_numbers_the_nat_networks_on_request() -> Result<()> {
     let networks = |nat: &str| -> Result<Vec<Value>> {
-        Ok(machines(nat)?
-            .iter()
-            .map(|machine| machine["settings"].clone())
-            .collect())
+        Ok(machines(nat)?.iter().map(|machine| machine["settings"].clone()).collect())
     };
     let found = networks("distinct")?;
     for (number, settings) in found.iter().enumerate() {
         let text = settings.to_string();
-        ensure!(
-            text.contains(&format!("10.0.{}.0/24", number + 2)),
-            "{text}"
-        );
+        ensure!(text.contains(&format!("10.0.{}.0/24", number + 2)), "{text}");
     }
-    ensure!(
-        networks("")?
-            .iter()
-            .all(|settings| settings == &serde_json::json!([]))
-    );
+    ensure!(networks("")?.iter().all(|settings| settings == &serde_json::json!([])));
     Ok(())
 }

@@ -51,16 +51,11 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
         // No container has ended, so there is no earlier log.
         "flanneld/pod-previous.log.missing",
     ] {
-        ensure!(
-            names.lines().any(|line| line.ends_with(name)),
-            "{name}: {names}"
-        );
+        ensure!(names.lines().any(|line| line.ends_with(name)), "{name}: {names}");
     }
     // The plugin runs other commands in the pod as well, and returns their exit codes.
     // On a busy machine, the pod may respond too late.
-    let status = until_ok("the pod responds", || {
-        operator.run("kubectl flannel status --node n2")
-    })?;
+    let status = until_ok("the pod responds", || operator.run("kubectl flannel status --node n2"))?;
     ensure!(status.contains("n2 is ready"), "{status}");
     let printed = |command: &str| until_ok("the pod responds", || json(&operator.types(command)?));
     let peers = printed("kubectl flannel peers --node=n2 --all -o json")?;
@@ -73,11 +68,7 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
         ("kubectl flannel status", 1),
     ] {
         let output = operator.types(command)?;
-        ensure!(
-            output.status.code() == Some(code),
-            "{command}: {}",
-            lab::outcome(&output)
-        );
+        ensure!(output.status.code() == Some(code), "{command}: {}", lab::outcome(&output));
     }
     page_from_afar(operator)?;
     let wrong = operator.types("kubectl flannel support-bundle --node=none --file=none.tar.gz")?;
@@ -93,10 +84,7 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
 fn page_from_afar(operator: &Operator) -> Result<()> {
     let printed = operator.run("kubectl flannel dashboard --node n2")?;
     let command = printed.lines().last().unwrap_or_default().trim();
-    ensure!(
-        command.starts_with("kubectl -n kube-flannel port-forward pod/"),
-        "{printed}"
-    );
+    ensure!(command.starts_with("kubectl -n kube-flannel port-forward pod/"), "{printed}");
     let page = operator.run(&format!(
         "{command} > forward.log 2>&1 & forward=$!
          for _ in $(seq 300); do curl -sf http://127.0.0.1:8474/ > page.html && break; sleep 0.1; done

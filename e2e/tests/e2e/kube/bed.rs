@@ -29,16 +29,12 @@ pub(super) struct Bed {
 impl Bed {
     /// Starts a real API server, and hosts that have neither Nodes nor daemons.
     pub(super) fn empty(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
-        Bed::with(lab, hosts, net_conf, |host| {
-            ApiServer::start(host, Families::Dual)
-        })
+        Bed::with(lab, hosts, net_conf, |host| ApiServer::start(host, Families::Dual))
     }
 
     /// Does the same with the fake API server. The contract of `subnet-lease` shows that the fake answers as the real one.
     pub(super) fn fake(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
-        Bed::with(lab, hosts, net_conf, |host| {
-            ApiServer::fake(host, Families::Dual)
-        })
+        Bed::with(lab, hosts, net_conf, |host| ApiServer::fake(host, Families::Dual))
     }
 
     /// Starts the fake API server and hosts with a Node, a ready daemon and a pod each, and waits until all pods reach each other.
@@ -74,10 +70,8 @@ impl Bed {
         std::fs::write(&file, net_conf)?;
         let proxies = [api.proxy(8001)?, api.proxy(8002)?];
         let urls = format!("--kube-api-url={},{}", proxies[0].url(), proxies[1].url());
-        let options = hosts
-            .iter()
-            .map(|host| FlanneldOptions::kube(host.name(), &file).arg(&urls))
-            .collect();
+        let options =
+            hosts.iter().map(|host| FlanneldOptions::kube(host.name(), &file).arg(&urls)).collect();
         Ok(Bed {
             daemons: Vec::new(),
             options,
@@ -109,11 +103,7 @@ impl Bed {
         NodeObject::new(&format!("h{number}"))
             .pod_cidr(pod_cidr)
             .internal([192, 168, 56, 100 + number as u8])
-            .internal(
-                format!("fd00:56::{}", number + 100)
-                    .parse::<IpAddr>()
-                    .unwrap(),
-            )
+            .internal(format!("fd00:56::{}", number + 100).parse::<IpAddr>().unwrap())
     }
 
     /// Starts the daemons without waiting until they are ready.
@@ -130,9 +120,7 @@ impl Bed {
     }
 
     pub(super) fn wait_daemons(&mut self) -> Result<()> {
-        self.daemons
-            .iter_mut()
-            .try_for_each(|daemon| daemon.wait_ready().map(drop))
+        self.daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready().map(drop))
     }
 
     /// Starts a pod on each host, and waits until these pods reach each other.
@@ -172,10 +160,7 @@ impl Bed {
             let text = self.hosts[host].netns().exec(program, &args)?;
             let line = text.lines().find(|line| line.starts_with(begin));
             let mut words = line.unwrap_or_default().split_whitespace();
-            Ok(words
-                .find(|word| *word == before)
-                .and_then(|_| words.next())
-                .map(str::to_owned))
+            Ok(words.find(|word| *word == before).and_then(|_| words.next()).map(str::to_owned))
         };
         let routes = format!("route show exact {subnet}");
         let Some(gateway) = word_after("via", "", "ip", &routes)? else {
@@ -205,10 +190,7 @@ impl Bed {
     pub(super) fn peers(&self) -> Result<String> {
         let all = self.hosts[0].netns().sh("ip route show dev flannel.1; ip neighbour show dev flannel.1; bridge fdb show dev flannel.1")?;
         let names = (2..=self.hosts.len()).flat_map(|number| {
-            [
-                format!("10.244.{number}.0"),
-                format!("192.168.56.{}", number + 100),
-            ]
+            [format!("10.244.{number}.0"), format!("192.168.56.{}", number + 100)]
         });
         let names: Vec<String> = names.collect();
         let is_of_host = |line: &&str| names.iter().any(|name| line.contains(name));
@@ -233,10 +215,8 @@ impl Bed {
     pub(super) fn create_peer(&self, number: usize) -> Result<String> {
         let name = format!("peer-{number}");
         let node = NodeObject::new(&name).pod_cidr(&format!("10.244.{number}.0/24"));
-        let (public, mac) = (
-            format!("192.168.57.{number}"),
-            format!("02:00:00:00:02:{number:02x}"),
-        );
+        let (public, mac) =
+            (format!("192.168.57.{number}"), format!("02:00:00:00:02:{number:02x}"));
         self.admin().create_node(&node.vxlan_peer(&public, &mac))?;
         Ok(name)
     }

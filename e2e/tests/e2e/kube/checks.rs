@@ -10,9 +10,7 @@ use crate::operator::Operator;
 
 /// Adds the DaemonSet's environment variables, so that the doctor's commands use kubectl.
 fn in_a_pod(options: FlanneldOptions) -> FlanneldOptions {
-    options
-        .env("POD_NAMESPACE", "kube-flannel")
-        .env("POD_NAME", "kube-flannel-ds-x")
+    options.env("POD_NAMESPACE", "kube-flannel").env("POD_NAME", "kube-flannel-ds-x")
 }
 
 /// Waits until the doctor reports only the finding of `check` and the metrics count the finding, and returns the finding.
@@ -26,10 +24,7 @@ fn found(daemon: &Flanneld, check: &str) -> Result<Value> {
             "{:#}",
             report["findings"]
         );
-        ensure!(
-            daemon.findings(check)?.is_some_and(|count| count > 0),
-            "no metric"
-        );
+        ensure!(daemon.findings(check)?.is_some_and(|count| count > 0), "no metric");
         Ok(report["findings"][0].clone())
     })
 }
@@ -40,25 +35,17 @@ fn gone(daemon: &Flanneld) -> Result<()> {
     until_ok("nothing is found", || {
         let output = daemon.flannelctl(&["doctor", "-o", "json"])?;
         let report = json(&output)?;
-        ensure!(
-            causes(&report)?.is_empty() && output.status.success(),
-            "{:#}",
-            report["findings"]
-        );
+        ensure!(causes(&report)?.is_empty() && output.status.success(), "{:#}", report["findings"]);
         Ok(())
     })
 }
 
 fn command(finding: &Value) -> Result<&str> {
     ensure!(
-        finding["remedy"]["commands"]
-            .as_array()
-            .is_some_and(|commands| commands.len() == 1),
+        finding["remedy"]["commands"].as_array().is_some_and(|commands| commands.len() == 1),
         "{finding:#}"
     );
-    finding["remedy"]["commands"][0]
-        .as_str()
-        .context("a command")
+    finding["remedy"]["commands"][0].as_str().context("a command")
 }
 
 #[test]
@@ -68,9 +55,7 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
         bed.admin().create_node(&bed.node(1))?;
         let operator = Operator::of(lab, &bed.api)?;
         let host = &bed.hosts[0];
-        let config = bed
-            .api
-            .kubeconfig(User::Nobody, Some(&bed.proxies[0].url()))?;
+        let config = bed.api.kubeconfig(User::Nobody, Some(&bed.proxies[0].url()))?;
         // The proxy passes the requests on as the same user, instead of another one.
         bed.proxies[0].on(|_| Answer::As(User::Nobody.token()));
         let options = FlanneldOptions::kube("h1", &bed.net_conf)
@@ -84,15 +69,9 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
         gone(&daemon)?;
         // Rules and subjects that others added stay.
         let (role, binding) = (bed.admin().get(role)?, bed.admin().get(binding)?);
+        ensure!(role["rules"].to_string().contains("things"), "{}", role["rules"]);
         ensure!(
-            role["rules"].to_string().contains("things"),
-            "{}",
-            role["rules"]
-        );
-        ensure!(
-            binding["subjects"]
-                .as_array()
-                .is_some_and(|subjects| subjects.len() == 2),
+            binding["subjects"].as_array().is_some_and(|subjects| subjects.len() == 2),
             "{}",
             binding["subjects"]
         );
@@ -115,8 +94,7 @@ fn node_without_pod_cidr_gets_one() -> Result<()> {
     Lab::run("doctor: pod-cidr", |lab| {
         let bed = Bed::empty(lab, 1, VXLAN)?;
         let host = &bed.hosts[0];
-        bed.admin()
-            .create_node(&NodeObject::new("h1").internal(host.v4()?))?;
+        bed.admin().create_node(&NodeObject::new("h1").internal(host.v4()?))?;
         let daemon = host.start_flanneld(&in_a_pod(bed.options[0].clone()))?;
         let finding = found(&daemon, "pod-cidr")?;
         // Only the manifest's folder and the program that reads it are simulated.
@@ -130,16 +108,10 @@ fn node_without_pod_cidr_gets_one() -> Result<()> {
         host.netns().exec("sh", &["-ec", &typed])?;
         let once = std::fs::read_to_string(&manifest)?;
         let added = "    - kube-controller-manager\n    - --allocate-node-cidrs=true\n    - --cluster-cidr=10.244.0.0/16\n";
-        ensure!(
-            once == plain.replace("    - kube-controller-manager\n", added),
-            "{once}"
-        );
+        ensure!(once == plain.replace("    - kube-controller-manager\n", added), "{once}");
         // The command can be repeated without harm.
         host.netns().exec("sh", &["-ec", &typed])?;
-        ensure!(
-            std::fs::read_to_string(&manifest)? == once,
-            "it was added twice"
-        );
+        ensure!(std::fs::read_to_string(&manifest)? == once, "it was added twice");
         // The controller manager then does this.
         let given = serde_json::json!({ "spec": { "podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"] } });
         bed.admin().merge("/api/v1/nodes/h1", &given)?;

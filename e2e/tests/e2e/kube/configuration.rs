@@ -7,9 +7,7 @@ use crate::kube::bed::{Bed, DUAL, VXLAN};
 
 /// Returns the network configuration with other pod network ranges, as for a cluster that migrates.
 fn elsewhere(net_conf: &str) -> String {
-    net_conf
-        .replace("10.244.", "10.42.")
-        .replace("fd10:244::", "fd10:42::")
+    net_conf.replace("10.244.", "10.42.").replace("fd10:244::", "fd10:42::")
 }
 
 fn logs(daemon: &Flanneld, text: &str) -> Result<()> {
@@ -21,11 +19,7 @@ fn logs(daemon: &Flanneld, text: &str) -> Result<()> {
 fn serves(daemon: &Flanneld, gateway: &str) -> Result<()> {
     until_ok(&format!("it serves {gateway}"), || {
         let env = daemon.subnet_env()?;
-        ensure!(
-            env.subnet
-                .is_some_and(|subnet| subnet.to_string() == gateway),
-            "{env:?}"
-        );
+        ensure!(env.subnet.is_some_and(|subnet| subnet.to_string() == gateway), "{env:?}");
         ensure!(daemon.is_ready(), "not ready");
         Ok(())
     })
@@ -40,9 +34,7 @@ fn network_and_family_corrected_while_nodes_wait_connect_all_nodes() -> Result<(
             bed.admin().create_node(&bed.node(number))?;
         }
         bed.launch_daemons()?;
-        bed.daemons
-            .iter()
-            .try_for_each(|daemon| logs(daemon, "is not inside the Network"))?;
+        bed.daemons.iter().try_for_each(|daemon| logs(daemon, "is not inside the Network"))?;
         std::fs::write(&bed.net_conf, DUAL)?;
         bed.wait_daemons()?;
         bed.start_pods("p1")
@@ -55,14 +47,11 @@ fn range_migrated_node_by_node_connects_all_nodes_without_restart() -> Result<()
     Lab::run("Node API: another range", |lab| {
         let mut bed = Bed::start(lab, 2, DUAL)?;
         std::fs::write(&bed.net_conf, elsewhere(DUAL))?;
-        bed.daemons
-            .iter()
-            .try_for_each(|daemon| logs(daemon, CHANGED))?;
+        bed.daemons.iter().try_for_each(|daemon| logs(daemon, CHANGED))?;
         for number in 1..=2 {
             bed.admin().delete_node(&format!("h{number}"))?;
             let node = bed.node_with(number, &format!("10.42.{number}.0/24"));
-            bed.admin()
-                .create_node(&node.pod_cidr(&format!("fd10:42:0:{number}::/64")))?;
+            bed.admin().create_node(&node.pod_cidr(&format!("fd10:42:0:{number}::/64")))?;
             serves(&bed.daemons[number - 1], &format!("10.42.{number}.1/24"))?;
         }
         bed.start_pods("p2")?;
@@ -105,27 +94,16 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
         host.netns().ip("link add late0 link enp0s8 type macvlan mode bridge\naddress add 192.168.56.201/24 dev late0\n\
              address add fd00:56::201/64 dev late0 nodad\nlink set late0 up")?;
         logs(&daemon, "waiting for a lease")?;
-        std::fs::write(
-            &bed.net_conf,
-            DUAL.replace(r#""vxlan""#, r#""vxlan","VNI":7"#),
-        )?;
+        std::fs::write(&bed.net_conf, DUAL.replace(r#""vxlan""#, r#""vxlan","VNI":7"#))?;
         until("it takes the other VNI", || {
-            daemon
-                .log()
-                .matches("restarting this node's network")
-                .count()
-                == 2
+            daemon.log().matches("restarting this node's network").count() == 2
         })?;
         bed.answer(|_| Answer::Pass);
         daemon.wait_ready()?;
         let env = daemon.subnet_env()?;
         ensure!(env.subnet.is_some() && env.v6_subnet.is_some(), "{env:?}");
         let data = bed.admin().flannel_annotation("h1", "backend-data")?;
-        ensure!(
-            data.as_ref()
-                .is_some_and(|data| data.contains(r#""VNI":7"#)),
-            "{data:?}"
-        );
+        ensure!(data.as_ref().is_some_and(|data| data.contains(r#""VNI":7"#)), "{data:?}");
         ensure!(
             host.netns().link("flannel.1")?.is_none(),
             "the device of the configuration before is left"
@@ -139,20 +117,10 @@ fn unanswered_event_delays_no_lease() -> Result<()> {
     Lab::run("Node API: silent Events", |lab| {
         let bed = Bed::start(lab, 1, VXLAN)?;
         let is_event = |call: &Call| call.method == "POST" && call.path.contains("/events");
-        bed.answer(move |call| {
-            if is_event(call) {
-                Answer::Silence
-            } else {
-                Answer::Pass
-            }
-        });
+        bed.answer(move |call| if is_event(call) { Answer::Silence } else { Answer::Pass });
         bed.admin().delete_node("h1")?;
-        bed.admin()
-            .create_node(&bed.node_with(1, "10.244.33.0/24"))?;
+        bed.admin().create_node(&bed.node_with(1, "10.244.33.0/24"))?;
         serves(&bed.daemons[0], "10.244.33.1/24")?;
-        until("the Event was posted", || {
-            bed.proxies[0].calls().iter().any(is_event)
-        })
-        .map(drop)
+        until("the Event was posted", || bed.proxies[0].calls().iter().any(is_event)).map(drop)
     })
 }

@@ -68,27 +68,17 @@ fn dual_stack_with_kube_proxy_by_nftables() -> Result<()> {
 fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     let folder = repository("target/conformance");
     std::fs::create_dir_all(&folder)?;
-    let name = format!("{} {proxy:?}", suite.name)
-        .to_lowercase()
-        .replace(' ', ".");
+    let name = format!("{} {proxy:?}", suite.name).to_lowercase().replace(' ', ".");
     let focus = std::env::var("FLANNEL_TEST_FOCUS").ok();
     let report = folder.join(format!("{name}.json"));
     Lab::run(&name, |lab| {
-        let options = ClusterOptions::new(2)
-            .families(suite.families)
-            .proxy(proxy)
-            .name_service()
-            .layers();
+        let options =
+            ClusterOptions::new(2).families(suite.families).proxy(proxy).name_service().layers();
         let cluster = Cluster::start(
             lab,
-            &images()?
-                .into_iter()
-                .fold(with_images(options)?, ClusterOptions::image),
+            &images()?.into_iter().fold(with_images(options)?, ClusterOptions::image),
         )?;
-        install(
-            &cluster,
-            &manifest(|text| of_families(&text, suite.families))?,
-        )?;
+        install(&cluster, &manifest(|text| of_families(&text, suite.families))?)?;
         install_name_service(&cluster)?;
         route_pods(&cluster)?;
         let launch = e2e_test(&cluster, focus.as_deref().unwrap_or(suite.focus), &report)?;
@@ -124,14 +114,8 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
 /// Returns the command that runs the tests that match `focus` with Kubernetes' test program and writes a JSON report.
 fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
     Ok(Launch::new(binaries::kept("conformance-1.36/e2e.test")?)
-        .arg(format!(
-            "--kubeconfig={}",
-            cluster.api.kubeconfig(User::Admin, None)?.display()
-        ))
-        .arg(format!(
-            "--kubectl-path={}",
-            binaries::kubernetes("kubectl")?.display()
-        ))
+        .arg(format!("--kubeconfig={}", cluster.api.kubeconfig(User::Admin, None)?.display()))
+        .arg(format!("--kubectl-path={}", binaries::kubernetes("kubectl")?.display()))
         .args([
             "--provider=local",
             "--num-nodes=2",
@@ -200,22 +184,15 @@ fn install_name_service(cluster: &Cluster) -> Result<()> {
 fn route_pods(cluster: &Cluster) -> Result<()> {
     for member in &cluster.nodes {
         let node = cluster.api.admin().node(member.name())?;
-        for cidr in node["spec"]["podCIDRs"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
+        for cidr in
+            node["spec"]["podCIDRs"].as_array().into_iter().flatten().filter_map(Value::as_str)
         {
             let via = if cidr.contains(':') {
                 member.host().v6()?.to_string()
             } else {
                 member.host().v4_of("enp0s8")?.to_string()
             };
-            cluster
-                .api
-                .host()
-                .netns()
-                .ip(&format!("route add {cidr} via {via}"))?;
+            cluster.api.host().netns().ip(&format!("route add {cidr} via {via}"))?;
         }
     }
     Ok(())
@@ -247,19 +224,10 @@ fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
                 .into_iter()
                 .flatten()
                 .chain([&spec["LeafNodeText"]]);
-            let name = texts
-                .filter_map(Value::as_str)
-                .collect::<Vec<_>>()
-                .join(" ");
+            let name = texts.filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
             let trouble = (spec["State"] != "passed")
                 .then(|| format!("{}: {}", spec["State"], spec["Failure"]["Message"]));
-            (
-                name,
-                Outcome {
-                    seconds: spec["RunTime"].as_f64().unwrap_or_default() / 1e9,
-                    trouble,
-                },
-            )
+            (name, Outcome { seconds: spec["RunTime"].as_f64().unwrap_or_default() / 1e9, trouble })
         })
         .collect())
 }
@@ -283,10 +251,7 @@ fn write_table() -> Result<()> {
         for name in names {
             let cell = |outcomes: &BTreeMap<String, Outcome>| match outcomes.get(name) {
                 None => "not run".to_owned(),
-                Some(Outcome {
-                    seconds,
-                    trouble: None,
-                }) => format!("passed, {seconds:.0} s"),
+                Some(Outcome { seconds, trouble: None }) => format!("passed, {seconds:.0} s"),
                 Some(Outcome { seconds, .. }) => format!("**failed**, {seconds:.0} s"),
             };
             let cells = found.each_ref().map(cell).join(" | ");

@@ -24,9 +24,7 @@ fn token_file_is_read_again_after_a_change() -> Result<()> {
             });
         };
         accept(&bed, "token-0".to_owned());
-        let config = bed
-            .api
-            .kubeconfig_with_token_file(&bed.proxies[0].url(), &token)?;
+        let config = bed.api.kubeconfig_with_token_file(&bed.proxies[0].url(), &token)?;
         bed.options[0] = FlanneldOptions::kube("h1", &bed.net_conf)
             .arg(&format!("--kubeconfig-file={}", config.display()));
         bed.start_daemons()?;
@@ -34,14 +32,10 @@ fn token_file_is_read_again_after_a_change() -> Result<()> {
             std::fs::write(&token, format!("token-{round}\n"))?;
             accept(&bed, format!("token-{round}"));
             bed.proxies[0].disconnect();
-            bed.require_alive()
-                .with_context(|| format!("rotation {round}"))?;
+            bed.require_alive().with_context(|| format!("rotation {round}"))?;
         }
         let pid = bed.daemons[0].pid();
-        ensure!(
-            bed.daemons[0].is_running() && bed.daemons[0].pid() == pid,
-            "it ended"
-        );
+        ensure!(bed.daemons[0].is_running() && bed.daemons[0].pid() == pid, "it ended");
         Ok(())
     })
 }
@@ -91,10 +85,7 @@ fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
         );
         std::fs::copy(bed.api.certificates().ca(), &bundle)?;
         bed.wait_tunnels("10.244.50.0/24", Some("192.168.57.50"))?;
-        ensure!(
-            bed.daemons[0].is_running() && bed.daemons[0].pid() == pid,
-            "another process"
-        );
+        ensure!(bed.daemons[0].is_running() && bed.daemons[0].pid() == pid, "another process");
         Ok(())
     })
 }

@@ -15,14 +15,10 @@ use crate::operator::{Operator, remedies_of_the_trap};
 
 /// Returns the name of the flannel pod that runs on a node now.
 pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
-    let query = format!(
-        "labelSelector=app%3Dflannel&fieldSelector=spec.nodeName%3D{}",
-        node.name()
-    );
-    let found = cluster
-        .api
-        .admin()
-        .get(&format!("/api/v1/namespaces/kube-flannel/pods?{query}"))?;
+    let query =
+        format!("labelSelector=app%3Dflannel&fieldSelector=spec.nodeName%3D{}", node.name());
+    let found =
+        cluster.api.admin().get(&format!("/api/v1/namespaces/kube-flannel/pods?{query}"))?;
     let alive = |pod: &&Value| {
         pod["metadata"]["deletionTimestamp"].is_null()
             && pod["status"]["containerStatuses"][0]["state"]["running"].is_object()
@@ -33,10 +29,7 @@ pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
         .flatten()
         .find(alive)
         .with_context(|| format!("no flannel pod runs on {}", node.name()))?;
-    Ok(pod["metadata"]["name"]
-        .as_str()
-        .context("a name")?
-        .to_owned())
+    Ok(pod["metadata"]["name"].as_str().context("a name")?.to_owned())
 }
 
 /// Runs `flannelctl` with the arguments `words` in the flannel pod of a node. The function may run the command more than once.
@@ -83,15 +76,12 @@ fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value
 fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Value> {
     let mut last = Value::Null;
     for node in &cluster.nodes {
-        last = until_ok(
-            &format!("the doctor of {} finds {wanted:?}", node.name()),
-            || {
-                let report = report(operator, cluster, node)?;
-                let found = causes(&report)?;
-                ensure!(found == wanted, "{found:?}: {:#}", report["findings"]);
-                Ok(report)
-            },
-        )?;
+        last = until_ok(&format!("the doctor of {} finds {wanted:?}", node.name()), || {
+            let report = report(operator, cluster, node)?;
+            let found = causes(&report)?;
+            ensure!(found == wanted, "{found:?}: {:#}", report["findings"]);
+            Ok(report)
+        })?;
     }
     Ok(last)
 }
@@ -150,9 +140,7 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
         let before = container(&cluster)?;
         out_of_the_trap(&operator, &cluster, &by_argument).context("one address everywhere")?;
         // The command changed only that argument.
-        let changed = before
-            .to_string()
-            .replace("--iface=enp0s3", "--iface=enp0s8");
+        let changed = before.to_string().replace("--iface=enp0s3", "--iface=enp0s8");
         let after = container(&cluster)?.to_string();
         ensure!(after == changed, "{after} instead of {changed}");
 
@@ -188,10 +176,8 @@ fn api_service_is_unserved(operator: &Operator, cluster: &Cluster) -> Result<()>
     }
     operator.run("kubectl -n kube-flannel delete pod -l app=flannel")?;
     let report = expect(operator, cluster, &["api-by-service"])?;
-    let command = report["findings"][0]["remedy"]["commands"][0]
-        .as_str()
-        .context("a command")?
-        .to_owned();
+    let command =
+        report["findings"][0]["remedy"]["commands"][0].as_str().context("a command")?.to_owned();
     operator.run(&command)?;
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")?;
     expect(operator, cluster, &[])?;
@@ -212,9 +198,7 @@ fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
         cluster.apply(&manifest(|text| impatient(&text))?)?;
         let report = expect(&operator, &cluster, &["daemon-set"])?;
         let finding = &report["findings"][0];
-        let command = finding["remedy"]["commands"][0]
-            .as_str()
-            .context("a command")?;
+        let command = finding["remedy"]["commands"][0].as_str().context("a command")?;
         // A pod that the DaemonSet replaces may disappear between the list and the label, so the operator repeats the command.
         until_ok("all pods are labelled", || operator.run(command))?;
         require_installed(&cluster)?;
@@ -253,26 +237,15 @@ fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
             ])?;
             let commands = until_ok("the doctor finds it", || {
                 let report = report_without_kubelet(&cluster, &cluster.nodes[number])?;
-                ensure!(
-                    causes(&report)? == ["node-internal-ip"],
-                    "{:#}",
-                    report["findings"]
-                );
+                ensure!(causes(&report)? == ["node-internal-ip"], "{:#}", report["findings"]);
                 Ok(report["findings"][0]["remedy"]["commands"].clone())
             })?;
             ensure!(
-                flannelctl(&operator, &cluster, &cluster.nodes[number], "status")?
-                    .status
-                    .code()
+                flannelctl(&operator, &cluster, &cluster.nodes[number], "status")?.status.code()
                     == Some(1),
                 "kubectl exec works already"
             );
-            for command in commands
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-            {
+            for command in commands.as_array().into_iter().flatten().filter_map(Value::as_str) {
                 // Only this command is simulated, because kubelet is not a service here.
                 if command == "systemctl restart kubelet" {
                     cluster.node(number)?.stop_kubelet()?;

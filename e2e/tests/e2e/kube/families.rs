@@ -12,8 +12,7 @@ fn ipv6_only_nodes_reach_each_other() -> Result<()> {
         for number in 1..=2u16 {
             let node = NodeObject::new(&format!("h{number}"))
                 .pod_cidr(&format!("fd10:244:0:{number}::/64"));
-            bed.admin()
-                .create_node(&node.internal(bed.hosts[usize::from(number) - 1].v6()?))?;
+            bed.admin().create_node(&node.internal(bed.hosts[usize::from(number) - 1].v6()?))?;
         }
         bed.start_daemons()?;
         bed.start_pods("p1")?;
@@ -22,14 +21,8 @@ fn ipv6_only_nodes_reach_each_other() -> Result<()> {
             annotations[format!("{ANNOTATIONS}public-ipv6")] == "fd00:56::101",
             "{annotations}"
         );
-        ensure!(
-            annotations.get(format!("{ANNOTATIONS}public-ip")).is_none(),
-            "{annotations}"
-        );
-        ensure!(
-            bed.daemons[0].subnet_env()?.mtu == 1430,
-            "the MTU is not the IPv6 device's"
-        );
+        ensure!(annotations.get(format!("{ANNOTATIONS}public-ip")).is_none(), "{annotations}");
+        ensure!(bed.daemons[0].subnet_env()?.mtu == 1430, "the MTU is not the IPv6 device's");
         Ok(())
     })
 }
@@ -52,9 +45,7 @@ fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
                 .internal(v6)
                 .internal(bed.hosts[2].v6()?),
         ];
-        nodes
-            .iter()
-            .try_for_each(|node| bed.admin().create_node(node).map(drop))?;
+        nodes.iter().try_for_each(|node| bed.admin().create_node(node).map(drop))?;
         bed.start_daemons()?;
         bed.start_pods("p1")?;
         let reach = |from: usize, to: std::net::IpAddr| -> Result<()> {
@@ -74,11 +65,7 @@ fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
                 "h{}: {env:?}",
                 host + 1
             );
-            ensure!(
-                bed.admin().has_network(bed.hosts[host].name()),
-                "h{}",
-                host + 1
-            );
+            ensure!(bed.admin().has_network(bed.hosts[host].name()), "h{}", host + 1);
         }
         Ok(())
     })

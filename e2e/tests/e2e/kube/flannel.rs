@@ -27,14 +27,8 @@ fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
             "{:?}",
             annotation("backend-type")?
         );
-        ensure!(
-            annotation("kube-subnet-manager")?.as_deref() == Some("true"),
-            "no mark"
-        );
-        let condition = cluster
-            .api
-            .admin()
-            .condition(node.name(), "NetworkUnavailable")?;
+        ensure!(annotation("kube-subnet-manager")?.as_deref() == Some("true"), "no mark");
+        let condition = cluster.api.admin().condition(node.name(), "NetworkUnavailable")?;
         ensure!(
             condition["status"] == "False" && condition["reason"] == "FlannelIsUp",
             "{condition}"
@@ -45,10 +39,7 @@ fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
 
 /// Checks the effect of `--ip-masq`: pods' packets have the node's source address outside the pod network, and the pod's source address inside the pod network.
 fn require_translated(cluster: &Cluster) -> Result<()> {
-    let (node, pod) = (
-        IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?),
-        first_pod(cluster)?,
-    );
+    let (node, pod) = (IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?), first_pod(cluster)?);
     let (outside, inside) = (source_outside(cluster)?, source_inside(cluster)?);
     ensure!(
         outside == node && inside == pod,
@@ -93,10 +84,7 @@ fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
 
         let start = Instant::now();
         let print_elapsed = |what: &str| {
-            println!(
-                "{what}: {:.1?} after what happened to the nodes",
-                start.elapsed()
-            );
+            println!("{what}: {:.1?} after what happened to the nodes", start.elapsed());
         };
         // A reboot empties /run. No pod fails because subnet.env is missing.
         let restarts = |cluster: &Cluster| -> Result<Value> {
@@ -135,10 +123,7 @@ fn host_gw_cluster_with_nftables_proxy_loses_no_packet() -> Result<()> {
         install(&cluster, &text)?;
         require_published(&cluster, "host-gw")?;
         require_traffic(&cluster)?;
-        ensure!(
-            cluster.nodes[0].host().netns().link("flannel.1")?.is_none(),
-            "a tunnel"
-        );
+        ensure!(cluster.nodes[0].host().netns().link("flannel.1")?.is_none(), "a tunnel");
         require_translated(&cluster)?;
         whatever_happens(&mut cluster, &text)?;
         require_no_failed_sandbox(&cluster)

@@ -37,10 +37,7 @@ fn node_object_and_subnet_env_equal_go_flannels() -> Result<()> {
         };
         let machine = lab.host("api", &[uplink(1)?.gateway("10.99.0.254")?])?;
         let api = ApiServer::start(&machine, Families::Dual)?;
-        let host = lab.host(
-            "n1",
-            &[uplink(11)?.gateway("10.99.0.1")?.gateway("fd00:99::1")?],
-        )?;
+        let host = lab.host("n1", &[uplink(11)?.gateway("10.99.0.1")?.gateway("fd00:99::1")?])?;
         for case in CASES {
             equals_capture(lab, &api, &host, case).with_context(|| format!("case {case}"))?;
             // The next case starts on a new machine.
@@ -58,33 +55,23 @@ fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result
         std::fs::read_to_string(folder().join(case).join(name)).with_context(|| name.to_owned())
     };
     let expected: Value = serde_json::from_str(&golden("node.json")?)?;
-    api.admin().create_node(&node_before(
-        &expected,
-        &golden("annotations-before.json")?,
-    )?)?;
+    api.admin().create_node(&node_before(&expected, &golden("annotations-before.json")?)?)?;
     let net_conf = lab.folder(case)?.join("net-conf.json");
     std::fs::write(&net_conf, golden("net-conf.json")?)?;
-    let mut options = FlanneldOptions::kube("n1", &net_conf).arg(&format!(
-        "--kubeconfig-file={}",
-        api.kubeconfig(lab::User::Flannel, None)?.display()
-    ));
+    let mut options = FlanneldOptions::kube("n1", &net_conf)
+        .arg(&format!("--kubeconfig-file={}", api.kubeconfig(lab::User::Flannel, None)?.display()));
     for flag in golden("flags")?.split_whitespace() {
         options = options.arg(flag);
     }
     let mut daemon = host.flanneld(&options)?;
-    until_ok("the Node is written", || {
-        compare(&expected, &api.admin().node("n1")?)
-    })?;
+    until_ok("the Node is written", || compare(&expected, &api.admin().node("n1")?))?;
     let mut env = golden("subnet.env")?;
     if case == "vxlan-v6only" {
         // Go flannel writes the MTU of a device for IPv4, which does not exist. Packets of this size do not fit.
         env = env.replace("FLANNEL_MTU=1450", "FLANNEL_MTU=1430");
     }
     let written = std::fs::read_to_string(daemon.subnet_file())?;
-    ensure!(
-        written == env,
-        "subnet.env is\n{written}\ninstead of\n{env}"
-    );
+    ensure!(written == env, "subnet.env is\n{written}\ninstead of\n{env}");
     daemon.terminate()?;
     std::fs::remove_file(daemon.subnet_file())?;
     Ok(())
@@ -95,12 +82,7 @@ fn node_before(expected: &Value, before: &str) -> Result<NodeObject> {
     let mut node = NodeObject::new("n1")
         .internal("10.99.0.11".parse::<IpAddr>()?)
         .internal("fd00:99::11".parse::<IpAddr>()?);
-    for cidr in expected["podCIDRs"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-    {
+    for cidr in expected["podCIDRs"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         node = node.pod_cidr(cidr);
     }
     let before: Map<String, Value> = serde_json::from_str(before)?;
@@ -118,13 +100,10 @@ fn compare(expected: &Value, found: &Value) -> Result<()> {
             .into_iter()
             .flatten()
             .filter(|(name, _)| *name != "node.alpha.kubernetes.io/ttl");
-        list.map(|(name, value)| (name.clone(), mask(value.as_str().unwrap_or_default())))
-            .collect()
+        list.map(|(name, value)| (name.clone(), mask(value.as_str().unwrap_or_default()))).collect()
     };
-    let (mut wanted, now) = (
-        annotations(&expected["annotations"]),
-        annotations(&found["metadata"]["annotations"]),
-    );
+    let (mut wanted, now) =
+        (annotations(&expected["annotations"]), annotations(&found["metadata"]["annotations"]));
     for (_, data) in wanted
         .iter_mut()
         .filter(|(name, _)| name.ends_with("/backend-data") || name.ends_with("/backend-v6-data"))
@@ -135,28 +114,17 @@ fn compare(expected: &Value, found: &Value) -> Result<()> {
     let conditions = |value: &Value| -> Vec<Vec<String>> {
         let list = value.as_array().into_iter().flatten();
         list.map(|condition| {
-            ["type", "status", "reason", "message"]
-                .map(|name| condition[name].to_string())
-                .to_vec()
+            ["type", "status", "reason", "message"].map(|name| condition[name].to_string()).to_vec()
         })
         .collect()
     };
-    let (wanted, now) = (
-        conditions(&expected["conditions"]),
-        conditions(&found["status"]["conditions"]),
-    );
+    let (wanted, now) =
+        (conditions(&expected["conditions"]), conditions(&found["status"]["conditions"]));
     ensure!(wanted == now, "{now:?} instead of {wanted:?}");
     // Our fields were written only through the status subresource.
-    let fields = found["metadata"]["managedFields"]
-        .as_array()
-        .into_iter()
-        .flatten();
+    let fields = found["metadata"]["managedFields"].as_array().into_iter().flatten();
     let ours: Vec<&Value> = fields
-        .filter(|entry| {
-            entry["manager"]
-                .as_str()
-                .is_some_and(|name| name.starts_with("flannel"))
-        })
+        .filter(|entry| entry["manager"].as_str().is_some_and(|name| name.starts_with("flannel")))
         .collect();
     ensure!(
         !ours.is_empty() && ours.iter().all(|entry| entry["subresource"] == "status"),

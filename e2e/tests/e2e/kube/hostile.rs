@@ -45,26 +45,16 @@ fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
         .copied()
         .chain([huge.as_str()])
         .map(|data| (data, "192.168.56.66", "10.244.66.0/24", backend));
-    let addresses = ADDRESSES
-        .iter()
-        .map(|ip| (GOOD_DATA, *ip, "10.244.66.0/24", backend));
-    let subnets = SUBNETS
-        .iter()
-        .map(|subnet| (GOOD_DATA, "192.168.56.66", *subnet, backend));
+    let addresses = ADDRESSES.iter().map(|ip| (GOOD_DATA, *ip, "10.244.66.0/24", backend));
+    let subnets = SUBNETS.iter().map(|subnet| (GOOD_DATA, "192.168.56.66", *subnet, backend));
     let backends = ["VXLAN", huge.as_str()]
         .map(|backend| (GOOD_DATA, "192.168.56.66", "10.244.66.0/24", backend));
-    let all = data
-        .chain(addresses)
-        .chain(subnets)
-        .chain(backends)
-        .enumerate();
+    let all = data.chain(addresses).chain(subnets).chain(backends).enumerate();
     let marked = all.map(|(number, (data, ip, subnet, backend))| {
         // Subnets of their own, so that each is judged by its fault.
         let subnet = subnet.replace(".66.0", &format!(".{}.0", 60 + number));
         let node = NodeObject::new(&format!("hostile-{number}")).pod_cidr(&subnet);
-        let node = node
-            .flannel("kube-subnet-manager", "true")
-            .flannel("backend-type", backend);
+        let node = node.flannel("kube-subnet-manager", "true").flannel("backend-type", backend);
         node.flannel("backend-data", data).flannel("public-ip", ip)
     });
     marked.chain([NodeObject::new("hostile-nothing")]).collect()
@@ -75,14 +65,12 @@ fn among_hostile_nodes(backend: &str) -> Result<()> {
         let mut bed = Bed::fake(lab, 2, &VXLAN.replace("vxlan", backend))?;
         for number in 1..=2 {
             // This is how a cloud creates Nodes: pods are scheduled once the condition is False.
-            bed.admin()
-                .create_node(&bed.node(number).network_unavailable("True"))?;
+            bed.admin().create_node(&bed.node(number).network_unavailable("True"))?;
         }
         for node in hostile_nodes(backend) {
             let body = node.json();
             let (code, reply) =
-                bed.admin()
-                    .request("POST", "/api/v1/nodes", Some(("application/json", &body)))?;
+                bed.admin().request("POST", "/api/v1/nodes", Some(("application/json", &body)))?;
             // The API server itself refuses some of them.
             ensure!(code < 300 || matches!(code, 400 | 422), "{code} {reply}");
         }
@@ -101,13 +89,9 @@ fn among_hostile_nodes(backend: &str) -> Result<()> {
                 routes().is_ok_and(|all| all.contains("10.244.252.0"))
             })?;
             let status = daemon.api("/api/v1/node")?.1;
-            ensure!(
-                daemon.is_ready() && !daemon.log().contains("panicked at"),
-                "{status}"
-            );
-            let far = daemon
-                .metric("flannel_leases_refused{reason=\"off-link\"}")
-                .unwrap_or_default();
+            ensure!(daemon.is_ready() && !daemon.log().contains("panicked at"), "{status}");
+            let far =
+                daemon.metric("flannel_leases_refused{reason=\"off-link\"}").unwrap_or_default();
             // vxlan sends packets to any address.
             ensure!((far >= 1.0) == (backend == "host-gw"), "{far}: {status}");
             until("NetworkUnavailable is False", || {
@@ -134,14 +118,10 @@ fn foreign_device_makes_its_node_unready() -> Result<()> {
         let node = &s[0];
         until("it is not ready", || {
             // Repeated, because the daemon may be faster and create its own device.
-            if node
-                .sh("ip link show type bridge | grep -q flannel.1")
-                .is_err()
-            {
+            if node.sh("ip link show type bridge | grep -q flannel.1").is_err() {
                 let _ = node.sh("ip link delete flannel.1; ip link add flannel.1 type bridge");
             }
-            node.get("/readyz")
-                .is_ok_and(|(code, text)| code == 503 && text.contains("kernel"))
+            node.get("/readyz").is_ok_and(|(code, text)| code == 503 && text.contains("kernel"))
         })?;
         node.has_metric("flannel_kernel_in_sync", 0.0)?;
         node.sh("ip link delete flannel.1")?;

@@ -29,27 +29,23 @@ pub(super) fn images() -> Result<Vec<PathBuf>> {
         let output = build.output()?;
         succeeded(&format!("{build:?}"), &output)?;
     }
-    Ok(["flannel.tar", "flannel-cni-plugin.tar"]
-        .iter()
-        .map(|name| folder.join(name))
-        .collect())
+    Ok(["flannel.tar", "flannel-cni-plugin.tar"].iter().map(|name| folder.join(name)).collect())
 }
 
 /// Returns the text of the manifest after the change `change`.
 pub(super) fn manifest(change: impl Fn(String) -> String) -> Result<String> {
-    Ok(change(std::fs::read_to_string(repository(
-        "conf/kube-flannel.yml",
-    ))?))
+    Ok(change(std::fs::read_to_string(repository("conf/kube-flannel.yml"))?))
 }
 
 /// Returns the objects that `helm install` with `args` applies, with their namespace and with more frequent probes.
 pub(super) fn chart(args: &[&str]) -> Result<String> {
     let mut command = Command::new(binaries::helm()?);
-    command
-        .arg("template")
-        .arg("flannel")
-        .arg(repository("conf/chart"))
-        .args(["--namespace", "kube-flannel", "--kube-version", "1.37.0"]);
+    command.arg("template").arg("flannel").arg(repository("conf/chart")).args([
+        "--namespace",
+        "kube-flannel",
+        "--kube-version",
+        "1.37.0",
+    ]);
     let output = command.args(args).output()?;
     let text = succeeded(&format!("{command:?}"), &output)?;
     let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: kube-flannel, labels: {pod-security.kubernetes.io/enforce: privileged}}}\n";
@@ -83,9 +79,7 @@ pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
         .started()
         .enumerate()
         .map(|(number, node)| echo_pod(&format!("p{}", number + 1), node.name()));
-    cluster
-        .apply(&pods.chain([echo_service()]).collect::<Vec<_>>().join("---"))
-        .map(drop)
+    cluster.apply(&pods.chain([echo_service()]).collect::<Vec<_>>().join("---")).map(drop)
 }
 
 /// Checks that pods on all nodes reach each other.
@@ -117,17 +111,11 @@ pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
 /// Checks that all pods reach each other and reply to the Service's clients, and that each node's hostPort leads to the node's own pod.
 pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
     require_reach(cluster)?;
-    let (nodes, addresses) = (
-        cluster.started().collect::<Vec<_>>(),
-        cluster.pod_addresses("default")?,
-    );
+    let (nodes, addresses) =
+        (cluster.started().collect::<Vec<_>>(), cluster.pod_addresses("default")?);
     let ask = |from: &str, to: &str| -> Result<String> {
         Ok(cluster
-            .exec(
-                "default",
-                from,
-                &["sh", "-c", &format!("nc {to} </dev/null")],
-            )?
+            .exec("default", from, &["sh", "-c", &format!("nc {to} </dev/null")])?
             .trim()
             .to_owned())
     };
@@ -136,10 +124,7 @@ pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
         // After an outage of the API, kube-proxy may try again only a minute later.
         until_ok("every pod has answered for the Service", || {
             answered.insert(ask(from, "10.96.0.80 80")?);
-            ensure!(
-                answered.len() == addresses.len(),
-                "{from} was answered by {answered:?} only"
-            );
+            ensure!(answered.len() == addresses.len(), "{from} was answered by {answered:?} only");
             Ok(())
         })?;
         let other = (number + 1) % nodes.len();
@@ -169,9 +154,7 @@ pub(super) fn source_outside(cluster: &Cluster) -> Result<IpAddr> {
         .as_str()
         .context("a podCIDR")?
         .to_owned();
-    outside
-        .netns()
-        .ip(&format!("route replace {cidr} via {node}"))?;
+    outside.netns().ip(&format!("route replace {cidr} via {node}"))?;
     seen_by(cluster, outside, outside.v4()?.into())
 }
 
@@ -184,16 +167,10 @@ pub(super) fn source_inside(cluster: &Cluster) -> Result<IpAddr> {
 fn seen_by(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
     let listener = host.netns().run(|| TcpListener::bind((address, 0)))??;
     listener.set_nonblocking(true)?;
-    let script = format!(
-        "nc -w 60 {address} {} </dev/null",
-        listener.local_addr()?.port()
-    );
+    let script = format!("nc -w 60 {address} {} </dev/null", listener.local_addr()?.port());
     std::thread::scope(|scope| {
-        let seen = scope.spawn(|| {
-            until_ok("the pod's connection comes", || {
-                Ok(listener.accept()?.1.ip())
-            })
-        });
+        let seen = scope
+            .spawn(|| until_ok("the pod's connection comes", || Ok(listener.accept()?.1.ip())));
         cluster.exec("default", "p1", &["sh", "-c", &script])?;
         seen.join().unwrap_or_else(|_| bail!("a thread panicked"))
     })
@@ -212,9 +189,7 @@ pub(super) fn require_no_failed_sandbox(cluster: &Cluster) -> Result<()> {
 }
 
 fn of_bridge(host: &Host) -> Result<IpAddr> {
-    let text = host
-        .netns()
-        .exec("ip", &["-4", "-brief", "address", "show", "dev", "cni0"])?;
+    let text = host.netns().exec("ip", &["-4", "-brief", "address", "show", "dev", "cni0"])?;
     Ok(text
         .split_whitespace()
         .nth(2)

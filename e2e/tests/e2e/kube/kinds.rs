@@ -23,9 +23,7 @@ fn peer(bed: &Bed) -> Result<Value> {
 fn is_filtered(bed: &Bed) -> Result<bool> {
     let report = json(&bed.daemons[0].flannelctl(&["doctor", "-o", "json"])?)?;
     let findings = report["findings"].as_array().context("no findings")?;
-    Ok(findings
-        .iter()
-        .any(|finding| finding["check"] == "probe-filtered"))
+    Ok(findings.iter().any(|finding| finding["check"] == "probe-filtered"))
 }
 
 fn wait(bed: &Bed, what: &str, id: &Value, ping_only: bool) -> Result<()> {
@@ -53,10 +51,7 @@ fn node_without_mark_is_treated_as_go_flannel() -> Result<()> {
             Ok(())
         })?;
         let name = format!("{ANNOTATIONS}backend-data");
-        let data = bed
-            .admin()
-            .flannel_annotation("h2", "backend-data")?
-            .context("backend-data")?;
+        let data = bed.admin().flannel_annotation("h2", "backend-data")?.context("backend-data")?;
         let of_go = data.replacen(r#""FlannelRs":1,"#, "", 1);
         ensure!(of_go != data, "{data} has no mark");
         bed.admin().annotate("h2", &name, Some(&of_go))?;
@@ -67,10 +62,7 @@ fn node_without_mark_is_treated_as_go_flannel() -> Result<()> {
         })?;
         bed.restart(1)?;
         wait(&bed, "ours again", &"h2".into(), false)?;
-        ensure!(
-            bed.admin().flannel_annotation("h2", "backend-data")? == Some(data),
-            "another MAC"
-        );
+        ensure!(bed.admin().flannel_annotation("h2", "backend-data")? == Some(data), "another MAC");
         probe.finish()?.require_clean()
     })
 }

@@ -23,10 +23,7 @@ pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> 
     let streams = Streams::start(cluster)?;
     let start = Instant::now();
     let print_elapsed = |what: &str| {
-        println!(
-            "{what}: {:.1?} after the start of the streams",
-            start.elapsed()
-        );
+        println!("{what}: {:.1?} after the start of the streams", start.elapsed());
     };
     install(cluster, &text)?;
     print_elapsed("rolling update");
@@ -57,10 +54,7 @@ fn drain_and_return(cluster: &Cluster) -> Result<()> {
         "--grace-period=0",
         "--timeout=120s",
     ])?;
-    let pod = cluster
-        .api
-        .admin()
-        .get("/api/v1/namespaces/default/pods/p2");
+    let pod = cluster.api.admin().get("/api/v1/namespaces/default/pods/p2");
     ensure!(pod.is_err(), "the drained node still has its pod: {pod:?}");
     cluster.kubectl(&["uncordon", second])?;
     apply_pods(cluster)?;
@@ -103,12 +97,7 @@ fn daemons(node: &Member) -> Vec<i32> {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .is_ok_and(|name| name.trim() == "flanneld")
     };
-    node.host()
-        .netns()
-        .pids()
-        .into_iter()
-        .filter(is_daemon)
-        .collect()
+    node.host().netns().pids().into_iter().filter(is_daemon).collect()
 }
 
 /// Stops the API server until every daemon reports the outage, and starts the server again only at the second address.
@@ -124,10 +113,8 @@ fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) 
     }
     cluster.restart_control_plane()?;
     for node in cluster.started() {
-        let (away, back) = (
-            asked(node, first.url().as_str())?,
-            asked(node, second.url().as_str())?,
-        );
+        let (away, back) =
+            (asked(node, first.url().as_str())?, asked(node, second.url().as_str())?);
         // Without a token the API server refuses the request. No server responds at the first address.
         ensure!(
             away == "000" && matches!(back.as_str(), "401" | "403"),

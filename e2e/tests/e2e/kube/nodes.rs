@@ -26,10 +26,7 @@ fn overwrite(bed: &mut Bed) -> Result<()> {
     // The host has it as a second address, so that packets still arrive.
     let netns = bed.hosts[1].netns();
     netns.ip("address add 192.168.56.222/24 dev enp0s8")?;
-    for (value, public) in [
-        (Some("192.168.56.222"), "192.168.56.222"),
-        (None, "192.168.56.102"),
-    ] {
+    for (value, public) in [(Some("192.168.56.222"), "192.168.56.222"), (None, "192.168.56.102")] {
         bed.admin().annotate("h2", &name, value)?;
         until_ok("h1 sends to the other address", || {
             let found = bed.tunnel(0, "10.244.2.0/24")?;
@@ -37,9 +34,7 @@ fn overwrite(bed: &mut Bed) -> Result<()> {
             Ok(())
         })?;
     }
-    netns
-        .ip("address del 192.168.56.222/24 dev enp0s8")
-        .map(drop)
+    netns.ip("address del 192.168.56.222/24 dev enp0s8").map(drop)
 }
 
 fn recreated_peer(bed: &mut Bed) -> Result<()> {
@@ -49,10 +44,8 @@ fn recreated_peer(bed: &mut Bed) -> Result<()> {
     // The subnet goes to another Node, and the Node's address to another subnet.
     let peer = |name: &str, third: u8, last: u8| {
         let node = lab::NodeObject::new(name).pod_cidr(&format!("10.244.{third}.0/24"));
-        let node = node.vxlan_peer(
-            &format!("192.168.57.{last}"),
-            &format!("02:00:00:00:44:{last}"),
-        );
+        let node =
+            node.vxlan_peer(&format!("192.168.57.{last}"), &format!("02:00:00:00:44:{last}"));
         bed.admin().create_node(&node)
     };
     peer("heir", 41, 42)?;
@@ -104,9 +97,7 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
         let pid = bed.daemons[2].pid();
         let probe = bed.probe()?;
         // A foreign address on the bridge of the pods.
-        bed.hosts[2]
-            .netns()
-            .ip("address add fd77::1/64 dev cni0 nodad")?;
+        bed.hosts[2].netns().ip("address add fd77::1/64 dev cni0 nodad")?;
         // Another Node gets its old subnet at once.
         bed.admin().delete_node("h3")?;
         bed.create_peer(3)?;
@@ -120,10 +111,7 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
             })?;
         }
         let daemon = &mut bed.daemons[2];
-        ensure!(
-            daemon.is_running() && daemon.pid() == pid,
-            "another process"
-        );
+        ensure!(daemon.is_running() && daemon.pid() == pid, "another process");
         ensure!(
             daemon.metric("flannel_bridge_addresses_removed_total")? == 2.0,
             "{}",
@@ -142,10 +130,7 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
         until_ok("an Event says so", || {
             let events = bed.admin().get("/api/v1/namespaces/default/events")?;
             let mut all = events["items"].as_array().into_iter().flatten();
-            ensure!(
-                all.any(|event| event["reason"] == "FlannelPodCIDRChanged"),
-                "{events}"
-            );
+            ensure!(all.any(|event| event["reason"] == "FlannelPodCIDRChanged"), "{events}");
             Ok(())
         })?;
         until("the condition is there", || bed.admin().has_network("h3"))?;
@@ -163,12 +148,9 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
             "PATCH" => Answer::status(403, "Forbidden"),
             _ => Answer::Pass,
         });
-        bed.admin()
-            .annotate("h3", &format!("{ANNOTATIONS}backend-data"), None)?;
+        bed.admin().annotate("h3", &format!("{ANNOTATIONS}backend-data"), None)?;
         bed.daemons[2] = bed.hosts[2].start_flanneld(&bed.options[2])?;
-        until("it waits", || {
-            bed.daemons[2].log().contains("waiting for a lease")
-        })?;
+        until("it waits", || bed.daemons[2].log().contains("waiting for a lease"))?;
         bed.admin().delete_node("h3")?;
         give_h3(&bed, 35)?;
         bed.answer(|_| Answer::Pass);
@@ -186,9 +168,7 @@ fn stop_h3(bed: &mut Bed) -> Result<()> {
 /// Creates the third host's Node with other podCIDRs.
 fn give_h3(bed: &Bed, third: u8) -> Result<()> {
     let node = bed.node_with(3, &format!("10.244.{third}.0/24"));
-    bed.admin()
-        .create_node(&node.pod_cidr(&format!("fd10:244:0:{third}::/64")))
-        .map(drop)
+    bed.admin().create_node(&node.pod_cidr(&format!("fd10:244:0:{third}::/64"))).map(drop)
 }
 
 /// Waits until the third host uses another subnet. Checks that the host's devices have lost only the addresses of the previous subnet.
@@ -201,10 +181,7 @@ fn require_moved(bed: &Bed, before: u8, now: u8) -> Result<()> {
     })?;
     until("it is ready again", || daemon.is_ready()).with_context(|| daemon.log())?;
     let left = netns.sh("for d in cni0 flannel.1; do ip address show dev $d; ip route show dev $d; done; ip -6 route show dev cni0; ip link show master cni0")?;
-    for old in [
-        format!("inet 10.244.{before}."),
-        format!("fd10:244:0:{before}::"),
-    ] {
+    for old in [format!("inet 10.244.{before}."), format!("fd10:244:0:{before}::")] {
         ensure!(!left.contains(&old), "{old} is left: {left}");
     }
     for kept in ["fd77::1/64", "veth1"] {
@@ -222,10 +199,7 @@ fn new_pod_is_reached(bed: &Bed) -> Result<()> {
         "subnetFile": host.subnet_file()?, "dataDir": folder.join("cni"), "ipam": {"dataDir": folder.join("ipam")},
     });
     let pod = host.empty_pod("new")?;
-    let cni = host.cni(
-        &binaries::own("flannel")?,
-        &binaries::cni(CniVersion::V111)?,
-    );
+    let cni = host.cni(&binaries::own("flannel")?, &binaries::cni(CniVersion::V111)?);
     let result = cni.call("ADD", Some(&pod), "eth0", &conf)?.ok()?;
     let ips = result["ips"].as_array().context("no addresses")?;
     ensure!(ips.len() == 2, "{result}");

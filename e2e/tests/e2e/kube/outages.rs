@@ -30,12 +30,8 @@ const FAULTS: [(&str, Fault); 6] = [
     ("a watch that expires by a status", |call, _| {
         is_watch(call).then(|| Answer::status(410, "Expired"))
     }),
-    ("a watch that expires by an event", |call, _| {
-        is_watch(call).then(|| reply(EXPIRED))
-    }),
-    ("a token that is refused", |_, _| {
-        Some(Answer::As("expired".to_owned()))
-    }),
+    ("a watch that expires by an event", |call, _| is_watch(call).then(|| reply(EXPIRED))),
+    ("a token that is refused", |_, _| Some(Answer::As("expired".to_owned()))),
     ("errors in turn", |_, before| {
         let (code, reason) = STATUSES[before % STATUSES.len()];
         Some(Answer::status(code, reason))
@@ -43,9 +39,7 @@ const FAULTS: [(&str, Fault); 6] = [
     ("replies that are cut short or no JSON", |_, before| {
         Some(reply(BODIES[before % BODIES.len()]))
     }),
-    ("replies that are too large", |_, _| {
-        Some(reply(&"x".repeat(8 << 20)))
-    }),
+    ("replies that are too large", |_, _| Some(reply(&"x".repeat(8 << 20)))),
 ];
 
 fn is_watch(call: &Call) -> bool {
@@ -69,9 +63,7 @@ fn meet(bed: &Bed, fault: Fault) -> Result<()> {
         });
         proxy.disconnect();
     }
-    until("the daemons meet the fault", || {
-        met.load(Ordering::Relaxed) >= BODIES.len()
-    })?;
+    until("the daemons meet the fault", || met.load(Ordering::Relaxed) >= BODIES.len())?;
     let now = bed.peers()?;
     ensure!(now == before, "before:\n{before}\nnow:\n{now}");
     bed.proxies.iter().for_each(Proxy::pass);
@@ -103,10 +95,7 @@ fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
             bed.proxies[0].cut();
             bed.require_alive()?;
             let calls = bed.proxies[1].calls();
-            ensure!(
-                calls.iter().any(Call::is_of_nodes),
-                "nobody asked the second address"
-            );
+            ensure!(calls.iter().any(Call::is_of_nodes), "nobody asked the second address");
             Ok(())
         })?;
         probe.finish()?.require_clean()
@@ -117,9 +106,8 @@ fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
 #[test]
 fn server_that_streams_no_lists_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
     Lab::run("Node API: no streamed lists", |lab| {
-        let mut bed = Bed::with(lab, 2, VXLAN, |host| {
-            ApiServer::emulate(host, Families::Dual, "1.34")
-        })?;
+        let mut bed =
+            Bed::with(lab, 2, VXLAN, |host| ApiServer::emulate(host, Families::Dual, "1.34"))?;
         for number in 10..230 {
             bed.create_peer(number)?;
         }
@@ -128,10 +116,8 @@ fn server_that_streams_no_lists_is_listed_in_pages_and_outages_are_survived() ->
         // Each of the two daemons requests two more pages.
         for (part, status, least) in [("sendInitialEvents", 422, 1), ("continue=", 200, 4)] {
             let of_nodes = calls.iter().filter(|call| call.is_of_nodes());
-            let found: Vec<u16> = of_nodes
-                .filter(|call| call.path.contains(part))
-                .map(|call| call.status)
-                .collect();
+            let found: Vec<u16> =
+                of_nodes.filter(|call| call.path.contains(part)).map(|call| call.status).collect();
             ensure!(
                 found.len() >= least && found.iter().all(|code| *code == status),
                 "{part}: {found:?}"

@@ -17,13 +17,7 @@ fn status(node: &Member) -> Result<String> {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .is_ok_and(|name| name.trim() == "flanneld")
     };
-    let pid = node
-        .host()
-        .netns()
-        .pids()
-        .into_iter()
-        .find(is_daemon)
-        .context("no daemon")?;
+    let pid = node.host().netns().pids().into_iter().find(is_daemon).context("no daemon")?;
     Ok(std::fs::read_to_string(format!("/proc/{pid}/status"))?)
 }
 
@@ -38,10 +32,7 @@ fn plugin_and_configuration_are_installed_in_folders_of_another_user() -> Result
         }
         install(&cluster, &manifest(|text| impatient(&text))?)?;
         let owner = node.command(&["stat", "--format=%u", "/etc/cni/net.d", "/opt/cni/bin"])?;
-        ensure!(
-            owner.split_whitespace().eq([KUBE, KUBE]),
-            "the folders belong to {owner}"
-        );
+        ensure!(owner.split_whitespace().eq([KUBE, KUBE]), "the folders belong to {owner}");
         node.command(&[
             "test",
             "-s",
@@ -75,10 +66,7 @@ fn userspace_vxlan_from_chart_carries_packets() -> Result<()> {
     Lab::run("cluster: vxlan in user space", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         apply_pods(&cluster)?;
-        install(
-            &cluster,
-            &chart(&["--set", "flannel.backendExtra.Mode=userspace"])?,
-        )?;
+        install(&cluster, &chart(&["--set", "flannel.backendExtra.Mode=userspace"])?)?;
         let device = cluster
             .nodes
             .first()

@@ -14,16 +14,9 @@ fn waits(bed: &Bed, daemon: &mut Flanneld, words: &[&str]) -> Result<()> {
         ensure!(daemon.get("/readyz")?.0 == 503, "ready");
         Ok(())
     })?;
-    ensure!(
-        daemon.is_running() && !daemon.subnet_file().exists(),
-        "{}",
-        daemon.log()
-    );
+    ensure!(daemon.is_running() && !daemon.subnet_file().exists(), "{}", daemon.log());
     if let Ok(node) = bed.admin().node("h1") {
-        ensure!(
-            node["metadata"].get("annotations").is_none(),
-            "it published something: {node}"
-        );
+        ensure!(node["metadata"].get("annotations").is_none(), "it published something: {node}");
     }
     Ok(())
 }
@@ -55,21 +48,14 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
         bed.admin().patch_node("h1", &cidr)?;
         becomes_ready_and_stops(&mut daemon)?;
         // A daemon that ends does not report the network as unavailable, because its routes stay.
-        ensure!(
-            bed.admin().has_network("h1"),
-            "the condition went with the daemon"
-        );
+        ensure!(bed.admin().has_network("h1"), "the condition went with the daemon");
 
         // The podCIDR is outside Network, as with k3s' 10.42.0.0/16 and flannel's default. The daemon reads the mounted file again.
         bed.admin().delete_node("h1")?;
         bed.admin().create_node(&bed.node_with(1, "10.42.1.0/24"))?;
         let elsewhere = VXLAN.replace("10.244.0.0/16", "10.42.0.0/16");
         let mut daemon = start()?;
-        waits(
-            &bed,
-            &mut daemon,
-            &["10.42.1.0/24", "10.244.0.0/16", "kube-flannel-cfg"],
-        )?;
+        waits(&bed, &mut daemon, &["10.42.1.0/24", "10.244.0.0/16", "kube-flannel-cfg"])?;
         std::fs::write(&bed.net_conf, &elsewhere)?;
         becomes_ready_and_stops(&mut daemon)?;
 
@@ -83,17 +69,12 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
 
         // The podCIDR is the hosts' own network, as with 192.168.0.0/16 at home.
         bed.admin().delete_node("h1")?;
-        bed.admin()
-            .create_node(&bed.node_with(1, "192.168.56.0/24"))?;
-        std::fs::write(
-            &bed.net_conf,
-            VXLAN.replace("10.244.0.0/16", "192.168.0.0/16"),
-        )?;
+        bed.admin().create_node(&bed.node_with(1, "192.168.56.0/24"))?;
+        std::fs::write(&bed.net_conf, VXLAN.replace("10.244.0.0/16", "192.168.0.0/16"))?;
         let mut daemon = start()?;
         waits(&bed, &mut daemon, &["podCIDR 192.168.56.0/24", "on enp0s8"])?;
         bed.admin().delete_node("h1")?;
-        bed.admin()
-            .create_node(&bed.node_with(1, "192.168.77.0/24"))?;
+        bed.admin().create_node(&bed.node_with(1, "192.168.77.0/24"))?;
         becomes_ready_and_stops(&mut daemon)
     })
 }
@@ -103,10 +84,7 @@ fn start_that_cannot_succeed_exits_with_1_and_the_reason() -> Result<()> {
     Lab::run("Node API: ends", |lab| {
         let host = &lab.hosts(&lab.switch("lan")?, 1)?[0];
         let folder = lab.folder("")?;
-        let (net_conf, broken) = (
-            folder.join("net-conf.json"),
-            folder.join("broken.kubeconfig"),
-        );
+        let (net_conf, broken) = (folder.join("net-conf.json"), folder.join("broken.kubeconfig"));
         std::fs::write(&net_conf, VXLAN)?;
         std::fs::write(&broken, "{ this is no kubeconfig")?;
         let kube = |url: &str| FlanneldOptions::kube("h1", &net_conf).arg(url);
@@ -114,27 +92,14 @@ fn start_that_cannot_succeed_exits_with_1_and_the_reason() -> Result<()> {
         let cases = [
             ("NODE_NAME", nowhere().env("NODE_NAME", "")),
             ("org.COM", nowhere().arg("--kube-annotation-prefix=org.COM")),
-            (
-                "EVENT_QUEUE_DEPTH=many",
-                nowhere().env("EVENT_QUEUE_DEPTH", "many"),
-            ),
-            (
-                "fd00::1:6443",
-                kube("--kube-api-url=http://127.0.0.1:1,https://fd00::1:6443"),
-            ),
-            (
-                "broken.kubeconfig",
-                kube(&format!("--kubeconfig-file={}", broken.display())),
-            ),
+            ("EVENT_QUEUE_DEPTH=many", nowhere().env("EVENT_QUEUE_DEPTH", "many")),
+            ("fd00::1:6443", kube("--kube-api-url=http://127.0.0.1:1,https://fd00::1:6443")),
+            ("broken.kubeconfig", kube(&format!("--kubeconfig-file={}", broken.display()))),
         ];
         for (word, options) in cases {
             let mut daemon = host.start_flanneld(&options)?;
             let status = daemon.wait().with_context(|| word.to_owned())?;
-            ensure!(
-                status.code() == Some(1),
-                "{word}: {status}\n{}",
-                daemon.log()
-            );
+            ensure!(status.code() == Some(1), "{word}: {status}\n{}", daemon.log());
             ensure!(daemon.log().contains(word), "{word}: {}", daemon.log());
             std::fs::remove_file(daemon.log_path())?;
         }
@@ -163,11 +128,7 @@ fn calls_and_rights(start: fn(&Lab, u8, &str) -> Result<Bed>) -> Result<()> {
                 calls.len() <= 8 && calls.iter().all(|call| call.agent.starts_with("flannel")),
                 "{user:?}: {calls:#?}"
             );
-            ensure!(
-                daemon.errors().is_empty(),
-                "{user:?}: {:#?}",
-                daemon.errors()
-            );
+            ensure!(daemon.errors().is_empty(), "{user:?}: {:#?}", daemon.errors());
             ensure!(daemon.terminate()?.success(), "{}", daemon.log());
         }
         Ok(())

@@ -49,9 +49,7 @@ impl Streams {
 
     /// Waits until newly sent packets of each stream arrive.
     pub(super) fn wait_flowing(&self) -> Result<()> {
-        self.0
-            .iter()
-            .try_for_each(|probe| probe.wait_flowing().map(drop))
+        self.0.iter().try_for_each(|probe| probe.wait_flowing().map(drop))
     }
 
     /// Ends the streams and returns the report of each stream.
@@ -78,9 +76,7 @@ fn pods(cluster: &Cluster) -> Result<Vec<(Netns, IpAddr)>> {
         .filter_map(|pod| Some((pod["spec"]["nodeName"].as_str()?, pod)))
         .collect();
     let end = |node: &lab::Member| -> Result<(Netns, IpAddr)> {
-        let pod = of_node
-            .get(node.name())
-            .with_context(|| format!("no pod on {}", node.name()))?;
+        let pod = of_node.get(node.name()).with_context(|| format!("no pod on {}", node.name()))?;
         let name = pod["metadata"]["name"].as_str().context("a name")?;
         let address = pod["status"]["podIP"]
             .as_str()

@@ -19,25 +19,16 @@ fn udp_chart_carries_traffic_through_a_rolling_update() -> Result<()> {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         apply_pods(&cluster)?;
         install(&cluster, &chart(&UDP)?)?;
-        ensure!(
-            cluster.nodes[0].host().netns().link("flannel0")?.is_some(),
-            "no tunnel device"
-        );
+        ensure!(cluster.nodes[0].host().netns().link("flannel0")?.is_some(), "no tunnel device");
         require_traffic(&cluster)?;
         require_no_failed_sandbox(&cluster)?;
         let node = IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?);
         let seen = source_outside(&cluster)?;
-        ensure!(
-            seen == node,
-            "with --ip-masq the pod is seen as {seen} instead of {node}"
-        );
+        ensure!(seen == node, "with --ip-masq the pod is seen as {seen} instead of {node}");
 
         // The update removes --ip-masq. It interrupts the tunnel of a node while the node's daemon is replaced.
         let streams = Streams::start(&cluster)?;
-        install(
-            &cluster,
-            &chart(&[UDP[0], UDP[1], "--set", "flannel.args={--kube-subnet-mgr}"])?,
-        )?;
+        install(&cluster, &chart(&[UDP[0], UDP[1], "--set", "flannel.args={--kube-subnet-mgr}"])?)?;
         streams.wait_flowing()?;
         for report in streams.finish()? {
             println!("udp, rolling update of two nodes: {report}");
@@ -45,10 +36,7 @@ fn udp_chart_carries_traffic_through_a_rolling_update() -> Result<()> {
         }
         require_traffic(&cluster)?;
         let (seen, pod) = (source_outside(&cluster)?, first_pod(&cluster)?);
-        ensure!(
-            seen == pod,
-            "without --ip-masq the pod is seen as {seen} instead of {pod}"
-        );
+        ensure!(seen == pod, "without --ip-masq the pod is seen as {seen} instead of {pod}");
         Ok(())
     })
 }

@@ -16,10 +16,8 @@ use crate::kube::installed::{
 use crate::kube::streams::Streams;
 use crate::operator::{Operator, blocks};
 
-const OURS: [&str; 2] = [
-    "docker.io/flannel-rs/flannel:v0.1.0",
-    "docker.io/flannel-rs/flannel-cni-plugin:v0.1.0",
-];
+const OURS: [&str; 2] =
+    ["docker.io/flannel-rs/flannel:v0.1.0", "docker.io/flannel-rs/flannel-cni-plugin:v0.1.0"];
 /// Variable with the path of an archive of Go flannel's daemon and plugin images, as `docker save` and `ctr images export` write it.
 const GO_FLANNEL_IMAGE: &str = "GO_FLANNEL_IMAGE";
 
@@ -68,32 +66,19 @@ fn under_streams(
 /// Waits until each node has one flannel pod, which is ready and which the current DaemonSet has created.
 pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
     cluster.wait_ready()?;
-    until_ok(
-        "each node has one flannel pod of the present DaemonSet",
-        || {
-            let set = cluster
-                .api
-                .admin()
-                .get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")?;
-            let pods = cluster
-                .api
-                .admin()
-                .get("/api/v1/namespaces/kube-flannel/pods")?;
-            let pods: Vec<&Value> = pods["items"].as_array().into_iter().flatten().collect();
-            let mut nodes: Vec<&str> = pods
-                .iter()
-                .filter_map(|pod| pod["spec"]["nodeName"].as_str())
-                .collect();
-            nodes.sort_unstable();
-            ensure!(
-                nodes == ["n1", "n2"] && pods.len() == 2,
-                "{} pods on {nodes:?}",
-                pods.len()
-            );
-            pods.into_iter()
-                .try_for_each(|pod| require_of_set(pod, &set))
-        },
-    )
+    until_ok("each node has one flannel pod of the present DaemonSet", || {
+        let set = cluster
+            .api
+            .admin()
+            .get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")?;
+        let pods = cluster.api.admin().get("/api/v1/namespaces/kube-flannel/pods")?;
+        let pods: Vec<&Value> = pods["items"].as_array().into_iter().flatten().collect();
+        let mut nodes: Vec<&str> =
+            pods.iter().filter_map(|pod| pod["spec"]["nodeName"].as_str()).collect();
+        nodes.sort_unstable();
+        ensure!(nodes == ["n1", "n2"] && pods.len() == 2, "{} pods on {nodes:?}", pods.len());
+        pods.into_iter().try_for_each(|pod| require_of_set(pod, &set))
+    })
 }
 
 /// Checks that the DaemonSet has created `pod` from the DaemonSet's current template, and that the pod is ready.
@@ -121,12 +106,8 @@ fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
     let is_of_template = labels(&metadata["labels"]) == labels(&template["metadata"]["labels"])
         && names(&pod["spec"]) == names(&template["spec"]);
     // An adopted pod is older than the DaemonSet.
-    let since = |object: &Value| {
-        object["creationTimestamp"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let since =
+        |object: &Value| object["creationTimestamp"].as_str().unwrap_or_default().to_owned();
     ensure!(
         since(metadata) >= since(&set["metadata"]),
         "{} was adopted and stayed",
@@ -156,22 +137,14 @@ fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
 fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     let operator = Operator::of(lab, &cluster.api)?;
     let folder = operator.folder();
-    for (from, to) in [
-        ("conf", "conf"),
-        ("e2e/tests/manifests/go-chart", "go-chart"),
-    ] {
-        let output = Command::new("cp")
-            .arg("-r")
-            .arg(repository(from))
-            .arg(folder.join(to))
-            .output()?;
+    for (from, to) in [("conf", "conf"), ("e2e/tests/manifests/go-chart", "go-chart")] {
+        let output =
+            Command::new("cp").arg("-r").arg(repository(from)).arg(folder.join(to)).output()?;
         ensure!(output.status.success(), "{output:?}");
     }
-    for file in [
-        "conf/kube-flannel.yml",
-        "conf/chart/values.yaml",
-        "go-chart/templates/flannel.yaml",
-    ] {
+    for file in
+        ["conf/kube-flannel.yml", "conf/chart/values.yaml", "go-chart/templates/flannel.yaml"]
+    {
         let text = std::fs::read_to_string(folder.join(file))?;
         ensure!(text != impatient(&text), "{file} has other probes");
         std::fs::write(folder.join(file), impatient(&text))?;
@@ -183,10 +156,7 @@ fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
 /// Returns the commands below a heading of docs/migrating.md, grouped by code block.
 fn commands(heading: &str) -> Result<Vec<Vec<String>>> {
     let page = std::fs::read_to_string(repository("docs/migrating.md"))?;
-    let part = page
-        .split_once(heading)
-        .with_context(|| format!("no {heading}"))?
-        .1;
+    let part = page.split_once(heading).with_context(|| format!("no {heading}"))?.1;
     Ok(blocks(part.split("\n#").next().unwrap_or_default()))
 }
 
@@ -208,22 +178,16 @@ fn chart_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
         let [over, back] = <[Vec<String>; 2]>::try_from(commands("### The chart")?)
             .map_err(|found| anyhow!("two blocks, not {found:#?}"))?;
         let run = |commands: &[String]| -> Result<()> {
-            commands
-                .iter()
-                .try_for_each(|command| operator.run(command).map(drop))?;
+            commands.iter().try_for_each(|command| operator.run(command).map(drop))?;
             require_installed(&cluster)
         };
         // The bed has already created the ClusterRole for its users, so helm has to take it over.
-        let theirs = [
-            "helm install flannel go-chart --namespace kube-flannel --take-ownership".to_owned(),
-        ];
+        let theirs =
+            ["helm install flannel go-chart --namespace kube-flannel --take-ownership".to_owned()];
         under_streams(
             &cluster,
             || run(&theirs),
-            &[
-                ("ours over it", &|| run(&over)),
-                ("and back", &|| run(&back)),
-            ],
+            &[("ours over it", &|| run(&over)), ("and back", &|| run(&back))],
         )?;
         require_no_failed_sandbox(&cluster)
     })
@@ -238,9 +202,7 @@ fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
         let [to_manifest, to_chart, back] = <[Vec<String>; 3]>::try_from(found)
             .map_err(|found| anyhow!("three blocks, not {found:#?}"))?;
         let run = |commands: &[String]| -> Result<()> {
-            commands
-                .iter()
-                .try_for_each(|command| operator.run(command).map(drop))?;
+            commands.iter().try_for_each(|command| operator.run(command).map(drop))?;
             require_installed(&cluster)
         };
         let theirs = ["kubectl apply -f go-flannel.yml".to_owned()];
@@ -279,8 +241,7 @@ fn kube_system_manifest_replaced_by_documented_commands_loses_no_packet() -> Res
             cluster.wait_daemon_set("kube-system", "kube-flannel-ds")
         };
         let ours = || {
-            over.iter()
-                .try_for_each(|command| operator.run(command).map(drop))?;
+            over.iter().try_for_each(|command| operator.run(command).map(drop))?;
             require_installed(&cluster)?;
             let left = operator.run(
                 "kubectl -n kube-system get pods,daemonsets,configmaps -l app=flannel -o name",
@@ -296,17 +257,12 @@ fn kube_system_manifest_replaced_by_documented_commands_loses_no_packet() -> Res
 #[test]
 #[ignore = "run by make test-interop GO_FLANNEL_IMAGE=/path/to/archive.tar"]
 fn manifest_over_a_running_go_flannel_and_back_loses_no_packet() -> Result<()> {
-    let archive = std::env::var_os(GO_FLANNEL_IMAGE)
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from);
+    let archive =
+        std::env::var_os(GO_FLANNEL_IMAGE).filter(|path| !path.is_empty()).map(PathBuf::from);
     let archive = archive.with_context(|| {
         format!("{GO_FLANNEL_IMAGE} does not name an archive of Go flannel's images")
     })?;
-    ensure!(
-        archive.is_file(),
-        "{GO_FLANNEL_IMAGE}={} is no file",
-        archive.display()
-    );
+    ensure!(archive.is_file(), "{GO_FLANNEL_IMAGE}={} is no file", archive.display());
     Lab::run("cluster: Go flannel", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?.image(&archive))?;
         let images = cluster.nodes[0].command(&[
@@ -326,12 +282,10 @@ fn manifest_over_a_running_go_flannel_and_back_loses_no_packet() -> Result<()> {
                 .with_context(|| format!("{} has: {images}", archive.display()))
         };
         // Not every version of Go flannel has these, but all have cp and /healthz.
-        let text = go_released()?
-            .replace("- /opt/bin/install-conf\n", "- cp\n")
-            .replace(
-                "- /etc/kube-flannel/cni-conf.json\n",
-                "- -f\n        - /etc/kube-flannel/cni-conf.json\n",
-            );
+        let text = go_released()?.replace("- /opt/bin/install-conf\n", "- cp\n").replace(
+            "- /etc/kube-flannel/cni-conf.json\n",
+            "- -f\n        - /etc/kube-flannel/cni-conf.json\n",
+        );
         ensure!(
             text.contains("- -f\n        - /etc/kube-flannel"),
             "another form of the manifest: {text}"

@@ -21,8 +21,7 @@ fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
         let admin = bed.api.kubeconfig(User::Admin, None)?;
         let mut proxies = Vec::new();
         for host in &bed.hosts {
-            host.netns()
-                .exec("modprobe", &["-a", "ip_vs", "ip_vs_rr", "nf_conntrack"])?;
+            host.netns().exec("modprobe", &["-a", "ip_vs", "ip_vs_rr", "nf_conntrack"])?;
             let launch = Launch::new(binaries::kubernetes("kube-proxy")?)
                 .args([
                     "--proxy-mode=ipvs",
@@ -62,10 +61,7 @@ fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
                         std::iter::once(0),
                         SocketAddr::new(SERVICE.into(), PORT),
                     )?;
-                    let seen = answers
-                        .first()
-                        .and_then(|(_, seen)| *seen)
-                        .context("no answer")?;
+                    let seen = answers.first().and_then(|(_, seen)| *seen).context("no answer")?;
                     ensure!(
                         want.is_none_or(|want| seen.ip() == want),
                         "seen as {seen}, not {want:?}"

@@ -27,10 +27,8 @@ fn wait_public(bed: &Bed) -> Result<()> {
 /// Returns the Node of a machine that has published an address and whose kubelet reports an address.
 fn served(number: u8, published: [u8; 4], reported: [u8; 4]) -> NodeObject {
     let node = NodeObject::new(&format!("h{number}")).pod_cidr(&format!("10.244.{number}.0/24"));
-    let (published, mac) = (
-        Ipv4Addr::from(published).to_string(),
-        format!("02:00:00:00:00:0{number}"),
-    );
+    let (published, mac) =
+        (Ipv4Addr::from(published).to_string(), format!("02:00:00:00:00:0{number}"));
     let node = node.vxlan_peer(&published, &mac).internal(reported);
     node.ready("True").boot(&format!("boot-{number}"))
 }

@@ -17,28 +17,18 @@ scenarios! { iptables_rules_equal_those_of_go_flannel;
 }
 
 fn iptables_rules_equal_those_of_go_flannel((case, lease): (&str, &str)) -> Result<()> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../flanneld/tests/golden")
-        .join(case);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../flanneld/tests/golden").join(case);
     let read = |file: &str| std::fs::read_to_string(folder.join(file)).context(file.to_owned());
     let (flags, net_conf) = (read("flags")?, read("net-conf.json")?);
-    let add = |_, options| {
-        flags
-            .split_whitespace()
-            .fold(options, lab::FlanneldOptions::arg)
-    };
+    let add = |_, options| flags.split_whitespace().fold(options, lab::FlanneldOptions::arg);
     let scene = Scene::of(case).nodes(1).options(add).without_pods();
-    scene
-        .net(&net_conf.replacen('{', &format!("{{{lease},"), 1))
-        .run(|s| {
-            let listed = s[0].sh(
-                "for program in iptables ip6tables; do for table in nat filter; do
+    scene.net(&net_conf.replacen('{', &format!("{{{lease},"), 1)).run(|s| {
+        let listed = s[0].sh("for program in iptables ip6tables; do for table in nat filter; do
                 echo \"# $program -t $table -S\"; $program -t $table -S
-            done; done",
-            )?;
-            ensure!(listed == read("iptables.txt")?, "{listed}");
-            s.require_no_errors()
-        })
+            done; done")?;
+        ensure!(listed == read("iptables.txt")?, "{listed}");
+        s.require_no_errors()
+    })
 }
 
 scenarios! { random_ports_are_tried_first;
@@ -103,10 +93,7 @@ fn rules_without_comment_stay(applier: Applier) -> Result<()> {
         let before = s[0].sh("iptables-save | grep ^-A")?;
         s.start()?;
         let after = s[0].sh("iptables-save")?;
-        ensure!(
-            before.lines().all(|rule| after.contains(rule)),
-            "{before}\n{after}"
-        );
+        ensure!(before.lines().all(|rule| after.contains(rule)), "{before}\n{after}");
         Ok(())
     })
 }

@@ -15,14 +15,10 @@ use super::node::{
 #[test]
 fn backend_without_a_port_gets_no_guard() -> Result<()> {
     on_node(Nftables, &GUARD, |s| {
-        s.store
-            .configure(&Nftables.net_conf().replace("vxlan", "host-gw"))?;
+        s.store.configure(&Nftables.net_conf().replace("vxlan", "host-gw"))?;
         s.start()?;
         let found = complaints(s[0].daemon()?);
-        ensure!(
-            found.len() == 1 && found[0].contains("--encap-notrack"),
-            "{found:?}"
-        );
+        ensure!(found.len() == 1 && found[0].contains("--encap-notrack"), "{found:?}");
         ensure!(!rules(&s[0])?.contains("encap"), "{}", rules(&s[0])?);
         Ok(())
     })
@@ -56,10 +52,7 @@ fn forge(s: &Scene<'_>) -> Result<[(UdpSocket, String); 2]> {
     let (node, pod, host) = (&s[0], &s[0].pods[0], &s[2]);
     let forged = |name: &str, source: &str, device: &str, from: IpAddr, to: IpAddr, pod: IpAddr| {
         let link = node.netns().link(device)?.context("no such device")?;
-        let (mac, more) = (
-            link.address,
-            if to.is_ipv6() { "udp6zerocsumrx" } else { "" },
-        );
+        let (mac, more) = (link.address, if to.is_ipv6() { "udp6zerocsumrx" } else { "" });
         host.sh(&format!(
             "set -e; ip link add {name} type vxlan id 1 dstport 8472 local {from} nolearning {more}; ip link set {name} up
              ip address add {source} dev {name} nodad; ip route add {pod} dev {name} src {source}; ip neighbour add {pod} dev {name} lladdr {mac}
@@ -84,14 +77,8 @@ fn forge(s: &Scene<'_>) -> Result<[(UdpSocket, String); 2]> {
         pod.v6()?.into(),
     )?;
     Ok([
-        (
-            socket(host.netns(), "10.244.250.1:0")?,
-            format!("{}:5000", pod.v4()?),
-        ),
-        (
-            socket(host.netns(), "[fd10:244:0:fafa::1]:0")?,
-            format!("[{}]:5001", pod.v6()?),
-        ),
+        (socket(host.netns(), "10.244.250.1:0")?, format!("{}:5000", pod.v4()?)),
+        (socket(host.netns(), "[fd10:244:0:fafa::1]:0")?, format!("[{}]:5001", pod.v6()?)),
     ])
 }
 
@@ -119,10 +106,7 @@ fn filters_forged_packets(
     if mode != "off" {
         // If listing takes much time of a busy processor, the daemon lists the rules and their counters only once a minute.
         // Any user of this host can send to its own address.
-        let local = (
-            socket(node.netns(), "0.0.0.0:0")?,
-            format!("{}:8472", node.v4()?),
-        );
+        let local = (socket(node.netns(), "0.0.0.0:0")?, format!("{}:8472", node.v4()?));
         for (sender, to) in forged.iter().chain([&local]) {
             let before = node.daemon()?.metric(metric)?;
             until_ok("it is counted", || {
@@ -148,10 +132,7 @@ fn filters_forged_packets(
 
 /// Checks that the guard rules drop a pod's packets to the tunnel's port on a host outside the network, except in mode `off`. Packets to another port pass.
 fn bars_pods(s: &Scene<'_>, mode: &str) -> Result<()> {
-    for (address, any) in [
-        ("192.168.56.104", "0.0.0.0:0"),
-        ("[fd00:56::104]", "[::]:0"),
-    ] {
+    for (address, any) in [("192.168.56.104", "0.0.0.0:0"), ("[fd00:56::104]", "[::]:0")] {
         let [tunnel, other] = [8472, 4000].map(|port| format!("{address}:{port}"));
         let (outside, sender) = (s[3].netns(), socket(s[0].pods[0].netns(), any)?);
         let (at_tunnel, at_other) = (socket(outside, &tunnel)?, socket(outside, &other)?);
@@ -163,10 +144,7 @@ fn bars_pods(s: &Scene<'_>, mode: &str) -> Result<()> {
             // A later packet arrives.
             drain(&at_other)?;
             arrives(&sender, &other, &at_other)?;
-            ensure!(
-                !drain(&at_tunnel)?,
-                "{mode}: a pod made a tunnel packet to {tunnel}"
-            );
+            ensure!(!drain(&at_tunnel)?, "{mode}: a pod made a tunnel packet to {tunnel}");
         }
     }
     Ok(())

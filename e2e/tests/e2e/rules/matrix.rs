@@ -39,33 +39,20 @@ type Case = (&'static [&'static str], fn(&str) -> String);
 /// Flags of the daemon, and how the table differs with them.
 const CASES: [Case; 4] = [
     (&[], str::to_owned),
-    (&["--ip-masq-fully-random-disable"], |row| {
-        row.replace('*', "")
-    }),
+    (&["--ip-masq-fully-random-disable"], |row| row.replace('*', "")),
     (&["--masquerade-inbound=false"], |row| {
         let is_inbound = row.starts_with("host ") || row.starts_with("outside ");
-        if is_inbound {
-            row.replace("overlay*", "own")
-        } else {
-            row.to_owned()
-        }
+        if is_inbound { row.replace("overlay*", "own") } else { row.to_owned() }
     }),
     (
-        &[
-            "--non-masquerade-cidr=192.168.56.111/32",
-            "--non-masquerade-cidr=fd00:56::111/128",
-        ],
+        &["--non-masquerade-cidr=192.168.56.111/32", "--non-masquerade-cidr=fd00:56::111/128"],
         |row| row.replace("node*", "own"),
     ),
 ];
 
 /// Marks of another program, with the first source port of each mark. Each mark has a thousand source ports.
-const MARKS: [(&str, u16); 4] = [
-    ("0x4000", 21000),
-    ("0x4001", 22000),
-    ("0x14000", 23000),
-    ("0x8000", 24000),
-];
+const MARKS: [(&str, u16); 4] =
+    [("0x4000", 21000), ("0x4001", 22000), ("0x14000", 23000), ("0x8000", 24000)];
 /// First source port of the sources without a mark. Each source has a thousand ports. Masquerading may give
 /// several sources the same address, so no two sources may have the same port.
 const UNMARKED: u16 = 10000;
@@ -74,12 +61,7 @@ const UNMARKED: u16 = 10000;
 struct Family(&'static str, &'static str, &'static str, IpAddr);
 
 const FAMILIES: [Family; 2] = [
-    Family(
-        "-4",
-        "flannel.1",
-        "10.244.0.0/16",
-        IpAddr::V4(Ipv4Addr::new(239, 5, 5, 5)),
-    ),
+    Family("-4", "flannel.1", "10.244.0.0/16", IpAddr::V4(Ipv4Addr::new(239, 5, 5, 5))),
     Family(
         "-6",
         "flannel-v6.1",
@@ -90,19 +72,11 @@ const FAMILIES: [Family; 2] = [
 
 impl Family {
     fn host(&self, host: &Host) -> Result<IpAddr> {
-        if self.3.is_ipv6() {
-            host.v6().map(IpAddr::V6)
-        } else {
-            host.v4().map(IpAddr::V4)
-        }
+        if self.3.is_ipv6() { host.v6().map(IpAddr::V6) } else { host.v4().map(IpAddr::V4) }
     }
 
     fn pod(&self, pod: &Pod) -> Result<IpAddr> {
-        if self.3.is_ipv6() {
-            pod.v6().map(IpAddr::V6)
-        } else {
-            pod.v4().map(IpAddr::V4)
-        }
+        if self.3.is_ipv6() { pod.v6().map(IpAddr::V6) } else { pod.v4().map(IpAddr::V4) }
     }
 
     /// Returns the first node's address on a device.
@@ -124,9 +98,7 @@ fn wire(s: &Scene<'_>, [outside, target]: &[Host; 2]) -> Result<()> {
     let [node, other] = [s[0].netns(), s[1].netns()];
     for key in ["all", "default", "enp0s8"] {
         node.sysctl(&format!("net/ipv4/conf/{key}/send_redirects"), "0")?;
-        outside
-            .netns()
-            .sysctl(&format!("net/ipv6/conf/{key}/accept_redirects"), "0")?;
+        outside.netns().sysctl(&format!("net/ipv6/conf/{key}/accept_redirects"), "0")?;
     }
     for family in &FAMILIES {
         let Family(flag, device, network, group) = family;
@@ -136,31 +108,18 @@ fn wire(s: &Scene<'_>, [outside, target]: &[Host; 2]) -> Result<()> {
         other.sh(&format!(
             "ip {flag} route add default via {overlay} dev {device} onlink table 100"
         ))?;
-        for to in [
-            family.pod(&s[2].pods[0])?,
-            family.host(outside)?,
-            node_address,
-        ] {
-            other.sh(&format!(
-                "ip {flag} rule add from {from} to {to} lookup 100 pref 100"
-            ))?;
+        for to in [family.pod(&s[2].pods[0])?, family.host(outside)?, node_address] {
+            other.sh(&format!("ip {flag} rule add from {from} to {to} lookup 100 pref 100"))?;
         }
         let target = family.host(target)?;
         outside.netns().sh(&format!("ip {flag} route add {network} via {node_address}; ip {flag} route add {target} via {node_address}"))?;
-        let groups = if group.is_ipv6() {
-            "multicast ff0e::/16"
-        } else {
-            "239.0.0.0/8"
-        };
+        let groups = if group.is_ipv6() { "multicast ff0e::/16" } else { "239.0.0.0/8" };
         for netns in [node, outside.netns()] {
-            netns.sh(&format!(
-                "ip {flag} route add {groups} dev enp0s8 table local"
-            ))?;
+            netns.sh(&format!("ip {flag} route add {groups} dev enp0s8 table local"))?;
         }
         // The tunnel floods no packets by itself. This entry brings those of the group to the node.
-        other.sh(&format!(
-            "bridge fdb append 00:00:00:00:00:00 dev {device} dst {node_address}"
-        ))?;
+        other
+            .sh(&format!("bridge fdb append 00:00:00:00:00:00 dev {device} dst {node_address}"))?;
     }
     let marks: String = MARKS
         .iter()
@@ -180,9 +139,7 @@ fn table(
     case: u16,
 ) -> Result<String> {
     let (device, group) = (family.1, family.3);
-    let [local, neighbour, remote, third] = s.pods()[..] else {
-        anyhow::bail!("not four pods")
-    };
+    let [local, neighbour, remote, third] = s.pods()[..] else { anyhow::bail!("not four pods") };
     let (here, there) = (s[0].netns(), s[1].netns());
     // Routes multicast packets.
     let here_routes = MulticastRoutes::between(here, group.is_ipv6(), &["cni0", device, "enp0s8"])?;
@@ -202,11 +159,8 @@ fn table(
     let to_underlay = Echo::group(outside.netns(), group, "enp0s8")?;
     let to_pods = Echo::group(neighbour.netns(), group, "eth0")?;
 
-    let any: IpAddr = if group.is_ipv6() {
-        Ipv6Addr::UNSPECIFIED.into()
-    } else {
-        Ipv4Addr::UNSPECIFIED.into()
-    };
+    let any: IpAddr =
+        if group.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let unmarked = [
         ("local-pod", local.netns(), local_ip),
         ("remote-pod", remote.netns(), remote_ip),
@@ -218,40 +172,23 @@ fn table(
         .step_by(1000)
         .zip(unmarked)
         .map(|(port, (name, netns, from))| (name.to_owned(), netns, from, port));
-    let marked = MARKS
-        .iter()
-        .map(|(mark, port)| (format!("mark-{mark}"), local.netns(), local_ip, *port));
-    let named = [
-        ("node", node_ip),
-        ("overlay", family.on(s, device)?),
-        ("gateway", family.on(s, "cni0")?),
-    ];
+    let marked =
+        MARKS.iter().map(|(mark, port)| (format!("mark-{mark}"), local.netns(), local_ip, *port));
+    let named =
+        [("node", node_ip), ("overlay", family.on(s, device)?), ("gateway", family.on(s, "cni0")?)];
     let mut table = String::from("from local-pod remote-pod host outside multicast\n");
     for (name, netns, from, base) in unmarked.chain(marked) {
         // No source is its own target.
-        let remote = if name == "remote-pod" {
-            &to_third
-        } else {
-            &to_remote
-        };
-        let (far, group) = if name == "outside" {
-            (&to_target, &to_pods)
-        } else {
-            (&to_outside, &to_underlay)
-        };
+        let remote = if name == "remote-pod" { &to_third } else { &to_remote };
+        let (far, group) =
+            if name == "outside" { (&to_target, &to_pods) } else { (&to_outside, &to_underlay) };
         write!(table, "{name}")?;
         for (column, echo) in (0..).zip([&to_local, remote, &to_node, far, group]) {
             // Each cell has its own ports, so that conntrack knows none of its connections.
             write!(
                 table,
                 " {}",
-                cell(
-                    netns,
-                    from,
-                    base + case * 100 + column * CONNECTIONS,
-                    echo,
-                    &named
-                )?
+                cell(netns, from, base + case * 100 + column * CONNECTIONS, echo, &named)?
             )?;
         }
         table.push('\n');
@@ -273,21 +210,12 @@ fn cell(
         Some((name, _)) => (*name).to_owned(),
         None => seen.ip().to_string(),
     };
-    let mut names: Vec<String> = seen
-        .iter()
-        .map(|(_, seen)| seen.map_or("nobody".to_owned(), name))
-        .collect();
+    let mut names: Vec<String> =
+        seen.iter().map(|(_, seen)| seen.map_or("nobody".to_owned(), name)).collect();
     names.dedup();
-    let changed = seen
-        .iter()
-        .filter(|(port, seen)| seen.is_some_and(|seen| seen.port() != *port))
-        .count();
-    Ok(names.join("+")
-        + if changed * 2 > usize::from(CONNECTIONS) {
-            "*"
-        } else {
-            ""
-        })
+    let changed =
+        seen.iter().filter(|(port, seen)| seen.is_some_and(|seen| seen.port() != *port)).count();
+    Ok(names.join("+") + if changed * 2 > usize::from(CONNECTIONS) { "*" } else { "" })
 }
 
 scenarios! { traffic_rules_match_the_table;
@@ -298,54 +226,42 @@ scenarios! { traffic_rules_match_the_table;
 
 /// Three nodes, the first of which is under test with two pods, and two machines outside the cluster.
 fn traffic_rules_match_the_table(applier: Applier) -> Result<()> {
-    Scene::of("matrix")
-        .nodes(3)
-        .net(&applier.net_conf())
-        .stopped()
-        .run(|s| {
-            let path = Programs::all(s.lab, "all", applier.xtables())?.path();
-            let outside = |number: u8| {
-                s.lab.host(
-                    &format!("out{number}"),
-                    &[Uplink::enp0s8(&s.lan, 10 + number)?],
-                )
-            };
-            let outside = [outside(1)?, outside(2)?];
-            for node in &mut s.nodes {
-                node.change(|options| options.env("PATH", &path));
+    Scene::of("matrix").nodes(3).net(&applier.net_conf()).stopped().run(|s| {
+        let path = Programs::all(s.lab, "all", applier.xtables())?.path();
+        let outside = |number: u8| {
+            s.lab.host(&format!("out{number}"), &[Uplink::enp0s8(&s.lan, 10 + number)?])
+        };
+        let outside = [outside(1)?, outside(2)?];
+        for node in &mut s.nodes {
+            node.change(|options| options.env("PATH", &path));
+        }
+        s.start()?;
+        s[0].pod("p1")?;
+        for (number, node) in s.nodes.iter_mut().enumerate() {
+            node.pod(if number == 0 { "p2" } else { "p1" })?;
+            // The devices and routes of the daemons stay. The first daemon starts again for each case. The others would remove what is added here.
+            node.stop()?;
+        }
+        wire(s, &outside)?;
+        let plain = s[0].options.clone().arg("--ip-masq");
+        for (case, (flags, change)) in (0..).zip(CASES) {
+            s[0].options = flags.iter().fold(plain.clone(), |options, flag| options.arg(flag));
+            s[0].start()?;
+            let words = |row: &str| row.split_whitespace().collect::<Vec<_>>().join(" ");
+            let expected: Vec<String> =
+                TABLE.trim().lines().map(|row| words(&change(row))).collect();
+            for family in &FAMILIES {
+                let found = table(s, &outside, family, case)?;
+                ensure!(
+                    found.lines().eq(&expected),
+                    "{flags:?} {}: found\n{found}instead of\n{}",
+                    family.0,
+                    expected.join("\n")
+                );
             }
-            s.start()?;
-            s[0].pod("p1")?;
-            for (number, node) in s.nodes.iter_mut().enumerate() {
-                node.pod(if number == 0 { "p2" } else { "p1" })?;
-                // The devices and routes of the daemons stay. The first daemon starts again for each case. The others would remove what is added here.
-                node.stop()?;
-            }
-            wire(s, &outside)?;
-            let plain = s[0].options.clone().arg("--ip-masq");
-            for (case, (flags, change)) in (0..).zip(CASES) {
-                s[0].options = flags
-                    .iter()
-                    .fold(plain.clone(), |options, flag| options.arg(flag));
-                s[0].start()?;
-                let words = |row: &str| row.split_whitespace().collect::<Vec<_>>().join(" ");
-                let expected: Vec<String> = TABLE
-                    .trim()
-                    .lines()
-                    .map(|row| words(&change(row)))
-                    .collect();
-                for family in &FAMILIES {
-                    let found = table(s, &outside, family, case)?;
-                    ensure!(
-                        found.lines().eq(&expected),
-                        "{flags:?} {}: found\n{found}instead of\n{}",
-                        family.0,
-                        expected.join("\n")
-                    );
-                }
-                s.require_no_errors()?;
-                s[0].stop()?;
-            }
-            Ok(())
-        })
+            s.require_no_errors()?;
+            s[0].stop()?;
+        }
+        Ok(())
+    })
 }

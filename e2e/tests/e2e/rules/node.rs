@@ -28,11 +28,7 @@ impl Applier {
 
     /// Returns the iptables variant that the command `iptables` runs on a host where this program applies the rules.
     pub(super) fn xtables(self) -> Xtables {
-        if self == IptablesLegacy {
-            Xtables::Legacy
-        } else {
-            Xtables::Nft
-        }
+        if self == IptablesLegacy { Xtables::Legacy } else { Xtables::Nft }
     }
 }
 
@@ -52,9 +48,7 @@ pub(super) fn on_node(
         let path = Programs::all(s.lab, "all", applier.xtables())?.path();
         s[0].change(|options| {
             let options = options.env("PATH", &path);
-            flags
-                .iter()
-                .fold(options, |options, flag| options.arg(flag))
+            flags.iter().fold(options, |options, flag| options.arg(flag))
         });
         work(s)
     })
@@ -88,10 +82,7 @@ pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
         words.any(|word| matches!(word, "WARN" | "ERROR"))
             && !line.contains("WARN not ready reason=")
     };
-    log.lines()
-        .filter(is_complaint)
-        .map(str::to_owned)
-        .collect()
+    log.lines().filter(is_complaint).map(str::to_owned).collect()
 }
 
 /// Starts a stream from a pod of the first node through masquerade rules to a machine outside, each packet in a separate connection.
@@ -99,16 +90,12 @@ pub(super) fn stream(s: &mut Scene<'_>) -> Result<Probe> {
     let outside = s.lab.host("outside", &[Uplink::enp0s8(&s.lan, 50)?])?;
     let node = IpAddr::V4(s[0].v4()?);
     // There are a thousand new connections a second, so conntrack must forget them soon.
-    s[0].netns()
-        .sysctl("net/netfilter/nf_conntrack_udp_timeout", "3")?;
+    s[0].netns().sysctl("net/netfilter/nf_conntrack_udp_timeout", "3")?;
     let pod = s[0].pod("p1")?;
     let each = ProbeOptions::default().interval(Duration::from_millis(1));
     let target = (outside.netns(), IpAddr::V4(outside.v4()?));
-    let probe = Probe::between(
-        (pod.netns(), pod.address()?),
-        target,
-        &each.flow_each().seen_as(node),
-    )?;
+    let probe =
+        Probe::between((pod.netns(), pod.address()?), target, &each.flow_each().seen_as(node))?;
     probe.wait_flowing()?;
     Ok(probe)
 }

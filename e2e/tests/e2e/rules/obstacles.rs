@@ -26,9 +26,7 @@ fn complains(node: &Node, text: &str) -> Result<()> {
 
 /// Waits until the daemon has its rules and is ready, and checks that it has reported the obstacle once.
 fn recovers(node: &Node, applier: Applier) -> Result<()> {
-    until("the rules are there", || {
-        has(node, applier).unwrap_or_default()
-    })?;
+    until("the rules are there", || has(node, applier).unwrap_or_default())?;
     until("it is ready", || node.require_ready().is_ok())?;
     let found = complaints(node.daemon()?);
     ensure!(found.len() == 1, "{found:#?}");
@@ -97,12 +95,8 @@ fn nftables_is_used_until_iptables_is_installed() -> Result<()> {
     })
 }
 
-type Missing = (
-    Applier,
-    &'static str,
-    fn(Programs) -> Result<Programs>,
-    fn(Programs) -> Result<Programs>,
-);
+type Missing =
+    (Applier, &'static str, fn(Programs) -> Result<Programs>, fn(Programs) -> Result<Programs>);
 
 scenarios! { missing_programs_are_reported_once_and_used_when_installed;
     missing_programs_of_iptables_are_reported_once_and_used_when_installed => (IptablesNft, "iptables", Ok, |programs| programs.with_iptables(Xtables::Nft)),
@@ -121,8 +115,7 @@ fn missing_programs_are_reported_once_and_used_when_installed(
         s[0].change(|options| options.env("PATH", &programs.path()));
         s[0].launch()?;
         until("subnet.env is there", || {
-            s[0].daemon()
-                .is_ok_and(|daemon| daemon.subnet_env().is_ok())
+            s[0].daemon().is_ok_and(|daemon| daemon.subnet_env().is_ok())
         })?;
         complains(&s[0], &format!("install the package {package}"))?;
         install(programs)?;
@@ -142,14 +135,8 @@ fn nft_removes_the_iptables_rules_without_iptables() -> Result<()> {
         let path = Programs::none(s.lab, "nft-only")?.with_nft()?.path();
         s[0].change(|options| options.env("PATH", &path));
         s.start()?;
-        until("the rules of iptables are gone", || {
-            has(&s[0], IptablesNft).is_ok_and(|has| !has)
-        })?;
-        ensure!(
-            has(&s[0], Nftables)? && rules(&s[0])?.contains("1.2.3.4"),
-            "{}",
-            rules(&s[0])?
-        );
+        until("the rules of iptables are gone", || has(&s[0], IptablesNft).is_ok_and(|has| !has))?;
+        ensure!(has(&s[0], Nftables)? && rules(&s[0])?.contains("1.2.3.4"), "{}", rules(&s[0])?);
         let found = complaints(s[0].daemon()?);
         ensure!(found.is_empty(), "{found:#?}");
         s[0].stop()?;
@@ -158,9 +145,7 @@ fn nft_removes_the_iptables_rules_without_iptables() -> Result<()> {
         s.start()?;
         until("the log names the old tables", || {
             s[0].daemon().is_ok_and(|daemon| {
-                complaints(daemon)
-                    .concat()
-                    .contains("iptables-legacy is not installed")
+                complaints(daemon).concat().contains("iptables-legacy is not installed")
             })
         })
         .map(drop)
@@ -176,10 +161,7 @@ impl ProcessLimit {
         let below = |parent: &Path| {
             let folder = parent.join(s.lab.prefix());
             std::fs::create_dir(&folder).ok()?;
-            folder
-                .join("pids.max")
-                .exists()
-                .then_some(ProcessLimit(folder))
+            folder.join("pids.max").exists().then_some(ProcessLimit(folder))
         };
         if let Some(limit) = mounted.iter().find_map(|parent| below(parent)) {
             return Ok(limit);
@@ -200,9 +182,7 @@ impl ProcessLimit {
 impl Drop for ProcessLimit {
     fn drop(&mut self) {
         // Its processes have ended by now.
-        let _ = until("the control group is empty", || {
-            std::fs::remove_dir(&self.0).is_ok()
-        });
+        let _ = until("the control group is empty", || std::fs::remove_dir(&self.0).is_ok());
     }
 }
 
@@ -231,20 +211,12 @@ fn process_limit_is_survived(applier: Applier) -> Result<()> {
         complains(&s[0], "no more processes")?;
         // tokio ends idle threads after 10 s unless flanneld keeps them, and the daemon could start no new ones.
         std::thread::sleep(Duration::from_secs(12));
-        let other = s
-            .lab
-            .host("other", &[Uplink::enp0s8(&s.lan, 20)?])?
-            .flanneld(&s[0].options)?;
+        let other = s.lab.host("other", &[Uplink::enp0s8(&s.lan, 20)?])?.flanneld(&s[0].options)?;
         let route = other.subnet_env()?.subnet.context("no subnet")?.trunc();
         s[0].shows("ip route", &route.to_string())?;
-        ensure!(
-            !has(&s[0], applier)?,
-            "the limit limits nothing: this test proves nothing"
-        );
+        ensure!(!has(&s[0], applier)?, "the limit limits nothing: this test proves nothing");
         limit.write("pids.max", "max")?;
-        until("the rules are as before", || {
-            rules(&s[0]).is_ok_and(|now| now == right)
-        })?;
+        until("the rules are as before", || rules(&s[0]).is_ok_and(|now| now == right))?;
         recovers(&s[0], applier)?;
         s[0].stop()
     })

@@ -17,17 +17,13 @@ fn other_release_repairs_and_writes_nothing_else((applier, damage): (Applier, &s
         let programs = binaries::rule_programs()?;
         s[0].change(|options| {
             let options = options.env("PATH", &programs.to_string_lossy());
-            GUARD
-                .iter()
-                .fold(options, |options, flag| options.arg(flag))
+            GUARD.iter().fold(options, |options, flag| options.arg(flag))
         });
         s.start()?;
         // nft 1.0.6 of Debian 12 crashes on some rules of nft 1.1.3.
         let nft = programs.join("nft");
-        let list = format!(
-            "for family in ip ip6; do {} -s list ruleset $family; done",
-            nft.display()
-        );
+        let list =
+            format!("for family in ip ip6; do {} -s list ruleset $family; done", nft.display());
         let right = s[0].sh(&list)?;
         ensure!(right.contains("10.244.0.0/16"), "{right}");
         s[0].daemon()?.stop()?;

@@ -17,18 +17,15 @@ fn switching_under_load_loses_nothing() -> Result<()> {
     on_node(IptablesNft, &[], |s| {
         s.start()?;
         let probe = stream(s)?;
-        for (number, applier) in [Nftables, IptablesLegacy, Nftables, IptablesNft]
-            .into_iter()
-            .enumerate()
+        for (number, applier) in
+            [Nftables, IptablesLegacy, Nftables, IptablesNft].into_iter().enumerate()
         {
             s[0].stop()?;
             s.store.configure(&applier.net_conf())?;
             let path = Programs::all(s.lab, &format!("switch-{number}"), applier.xtables())?.path();
             s[0].change(|options| options.env("PATH", &path));
             s[0].launch()?;
-            until("it writes rules", || {
-                has(&s[0], applier).unwrap_or_default()
-            })?;
+            until("it writes rules", || has(&s[0], applier).unwrap_or_default())?;
             s[0].kill()?;
             s.start()?;
             until_ok(&format!("only {applier:?} has rules"), || {
@@ -55,11 +52,8 @@ fn rules_of_a_removed_family_are_removed(applier: Applier) -> Result<()> {
         s.start()?;
         s[0].stop()?;
         ensure!(rules(&s[0])?.contains("fd10:244::/48"));
-        s.store.configure(
-            &applier
-                .net_conf()
-                .replace("true,\"IPv6Network", "false,\"IPv6Network"),
-        )?;
+        s.store
+            .configure(&applier.net_conf().replace("true,\"IPv6Network", "false,\"IPv6Network"))?;
         s.start()?;
         until("the rules of IPv6 are gone", || {
             rules(&s[0]).is_ok_and(|now| !now.contains("fd10:244::/48"))

@@ -70,26 +70,17 @@ impl Fault {
 
     /// Marks a fault that no command fixes.
     pub(super) const fn by_hand(self) -> Self {
-        Self {
-            by_hand: true,
-            ..self
-        }
+        Self { by_hand: true, ..self }
     }
 
     /// Marks a fault that affects only the first two nodes.
     pub(super) const fn of_pair(self) -> Self {
-        Self {
-            of_pair: true,
-            ..self
-        }
+        Self { of_pair: true, ..self }
     }
 
     /// Marks a fault whose findings on the third node depend on chance.
     pub(super) const fn spares_third(self) -> Self {
-        Self {
-            spares_third: true,
-            ..self
-        }
+        Self { spares_third: true, ..self }
     }
 
     /// Marks a fault that cuts the second node's pods off from the pods of other nodes.
@@ -99,18 +90,12 @@ impl Fault {
 
     /// Marks a fault that drops probes on the path of pods, although pings between pods pass.
     pub(super) const fn loses_probes(self) -> Self {
-        Self {
-            loses_probes: Some(true),
-            ..self
-        }
+        Self { loses_probes: Some(true), ..self }
     }
 
     /// Marks a fault that does not affect probes on the path of pods.
     pub(super) const fn passes_probes(self) -> Self {
-        Self {
-            loses_probes: Some(false),
-            ..self
-        }
+        Self { loses_probes: Some(false), ..self }
     }
 
     /// Sets the texts that the second node's first finding must contain.
@@ -154,9 +139,7 @@ impl Bench<'_> {
             let pods = pods_on(nodes)?;
             for (name, pod) in ["POD1", "POD2", "POD3"].into_iter().zip(&pods) {
                 let address = pod.v4()?.to_string();
-                nodes
-                    .iter_mut()
-                    .for_each(|node| node.variables.push((name, address.clone())));
+                nodes.iter_mut().for_each(|node| node.variables.push((name, address.clone())));
             }
             work(&mut Bench { scene, nodes, pods })
         })
@@ -167,8 +150,7 @@ impl Bench<'_> {
     pub(super) fn tell_and_mend(&mut self, faults: &[&Fault]) -> Result<()> {
         let names: Vec<&str> = faults.iter().map(|fault| fault.name).collect();
         let done = self.tell(faults).and_then(|()| self.mend(faults));
-        done.and_then(|()| self.clear(faults))
-            .with_context(|| names.join(" + "))
+        done.and_then(|()| self.clear(faults)).with_context(|| names.join(" + "))
     }
 
     fn tell(&mut self, faults: &[&Fault]) -> Result<()> {
@@ -180,37 +162,28 @@ impl Bench<'_> {
             parts.join(" ").trim().to_owned()
         };
         let (here, there) = (joined(|fault| fault.here), joined(|fault| fault.there));
-        let [first, faulty, others @ ..] = &mut *self.nodes else {
-            bail!("two nodes")
-        };
-        until_ok(
-            "the first finding names the cause, and no other is unexplained",
-            || {
-                faulty.doctor()?;
-                let found = faulty.findings();
-                let other = |finding: &&Value| {
-                    finding["explained_by"].is_null()
-                        && finding["severity"] == "broken"
-                        && !is_one_of(finding, &here)
-                };
-                let all = faults
-                    .iter()
-                    .all(|fault| found.iter().any(|finding| is_one_of(finding, fault.here)));
-                ensure!(
-                    all && is_one_of(faulty.first()?, &here) && found.iter().find(other).is_none(),
-                    "not {here} but {found:#?}"
-                );
-                Ok(())
-            },
-        )?;
+        let [first, faulty, others @ ..] = &mut *self.nodes else { bail!("two nodes") };
+        until_ok("the first finding names the cause, and no other is unexplained", || {
+            faulty.doctor()?;
+            let found = faulty.findings();
+            let other = |finding: &&Value| {
+                finding["explained_by"].is_null()
+                    && finding["severity"] == "broken"
+                    && !is_one_of(finding, &here)
+            };
+            let all = faults
+                .iter()
+                .all(|fault| found.iter().any(|finding| is_one_of(finding, fault.here)));
+            ensure!(
+                all && is_one_of(faulty.first()?, &here) && found.iter().find(other).is_none(),
+                "not {here} but {found:#?}"
+            );
+            Ok(())
+        })?;
         if let [fault] = faults {
-            fault
-                .words
-                .split('|')
-                .try_for_each(|words| faulty.names(words))?;
-            if let Some(lost) = fault
-                .loses_probes
-                .or((fault.cuts && there.is_empty()).then_some(true))
+            fault.words.split('|').try_for_each(|words| faulty.names(words))?;
+            if let Some(lost) =
+                fault.loses_probes.or((fault.cuts && there.is_empty()).then_some(true))
             {
                 until_ok("probes on the path of pods agree", || {
                     let paths = pod_paths(faulty)?;
@@ -220,11 +193,7 @@ impl Bench<'_> {
                             || path["state"] == "all"
                             || path["obstacle"] == "no-bridge"
                     };
-                    let agrees = if lost {
-                        paths.iter().any(is_lost)
-                    } else {
-                        are_well(&paths)
-                    };
+                    let agrees = if lost { paths.iter().any(is_lost) } else { are_well(&paths) };
                     ensure!(agrees, "pods are lost: {lost}, and {paths:?}");
                     Ok(())
                 })?;
@@ -232,10 +201,7 @@ impl Bench<'_> {
         }
         if faults.iter().any(|fault| fault.cuts) {
             let matrix = PingMatrix::of(&self.pods)?;
-            ensure!(
-                matrix.require_complete().is_err(),
-                "pods reach each other: {matrix}"
-            );
+            ensure!(matrix.require_complete().is_err(), "pods reach each other: {matrix}");
         }
         let any = |is: fn(&Fault) -> bool| faults.iter().any(|fault| is(fault));
         told(first, &there).context("the first node")?;

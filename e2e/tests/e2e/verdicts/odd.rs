@@ -209,10 +209,7 @@ while True: s.accept()' > /dev/null 2>&1 &",
 
 /// Runs a lab, and checks that no node has an unexpected finding.
 pub(crate) fn is_quiet(odd: Odd) -> Result<()> {
-    let network = format!(
-        r#"{{"Network":"10.5.0.0/16","SubnetMax":"10.5.150.0",{}}}"#,
-        odd.config
-    );
+    let network = format!(r#"{{"Network":"10.5.0.0/16","SubnetMax":"10.5.150.0",{}}}"#, odd.config);
     let scene = Scene::of("odd").net(&network).nodes(odd.hosts).stopped();
     scene.run(|s| {
         s.lan.netns().sh(odd.switch)?;
@@ -224,9 +221,7 @@ pub(crate) fn is_quiet(odd: Odd) -> Result<()> {
         }
         nodes.iter_mut().try_for_each(Node::ready)?;
         let pods = pods_on(&mut nodes)?;
-        until_ok("pods reach each other", || {
-            PingMatrix::of(&pods)?.require_complete()
-        })?;
+        until_ok("pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
         for node in &mut nodes {
             node.run(odd.after).context("after the start")?;
         }

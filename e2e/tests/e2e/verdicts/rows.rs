@@ -54,34 +54,11 @@ pub(super) const POD_PACKETS: &[Fault] = &[
 
 /// The bridge of pods, sysctls, routes.
 pub(super) const BRIDGE: &[Fault] = &[
-    fault(
-        "the bridge is down",
-        "ip link set cni0 down",
-        "pod-bridge",
-        "true",
-    )
-    .cuts(),
-    fault(
-        "the bridge has no address",
-        "ip address flush dev cni0",
-        "pod-bridge",
-        "true",
-    )
-    .cuts(),
-    fault(
-        "the bridge is deleted",
-        "ip link delete cni0",
-        "pod-bridge",
-        "true",
-    )
-    .cuts(),
-    fault(
-        "the bridge has no route",
-        "ip route delete $OWN.0/24 dev cni0",
-        "pod-route",
-        "true",
-    )
-    .cuts(),
+    fault("the bridge is down", "ip link set cni0 down", "pod-bridge", "true").cuts(),
+    fault("the bridge has no address", "ip address flush dev cni0", "pod-bridge", "true").cuts(),
+    fault("the bridge is deleted", "ip link delete cni0", "pod-bridge", "true").cuts(),
+    fault("the bridge has no route", "ip route delete $OWN.0/24 dev cni0", "pod-route", "true")
+        .cuts(),
     fault(
         "the tunnel's device does not forward",
         "sysctl -w net/ipv4/conf/flannel.1/forwarding=0",
@@ -89,13 +66,7 @@ pub(super) const BRIDGE: &[Fault] = &[
         "true",
     )
     .cuts(),
-    fault(
-        "ip_forward is 0",
-        "sysctl -w net.ipv4.ip_forward=0",
-        "ip-forward",
-        "true",
-    )
-    .cuts(),
+    fault("ip_forward is 0", "sysctl -w net.ipv4.ip_forward=0", "ip-forward", "true").cuts(),
     fault(
         "ip rule for the bridge into a blackhole",
         "ip rule add iif cni0 lookup 99; ip route add blackhole default table 99",
@@ -389,10 +360,7 @@ pub(super) const OF_IPV6: &[Fault] = &[
 
 /// Pairs of simultaneous faults, by name.
 pub(super) const PAIRS: &[[&str; 2]] = &[
-    [
-        "mangle FORWARD drops pods",
-        "raw PREROUTING drops the tunnel",
-    ],
+    ["mangle FORWARD drops pods", "raw PREROUTING drops the tunnel"],
     ["ip_forward is 0", "DOCKER-USER drops all"],
     ["the bridge is down", "OUTPUT drops the tunnel"],
     ["a list of blocked hosts has the peers", "ip_forward is 0"],

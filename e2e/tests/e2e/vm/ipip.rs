@@ -54,9 +54,7 @@ fn carries_the_ipv4_half_of_two_families() -> Result<()> {
     dual.stopped().run(|s| {
         s.start()?;
         let pods = [s[0].pod("p1")?.clone(), s[1].pod("p1")?.clone()];
-        until_ok("the pods reach each other", || {
-            PingMatrix::of(&pods)?.require_complete()
-        })?;
+        until_ok("the pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
         let v6 = pods[1].v6()?;
         ensure!(
             lab::ping(pods[0].netns(), v6.into(), &PingOptions::default())?.is_none(),

@@ -14,10 +14,7 @@ fn kernel_supports_all_tunnels_and_netem() -> Result<()> {
         netns.sh("ip link add flannel.9 type vxlan id 9 dev enp0s8 dstport 8472; tc qdisc add dev enp0s8 root netem delay 1ms loss 10%")?;
         let kinds = netns.sh("ip -d link")?;
         for kind in ["wireguard", "ipip", "dummy", "vxlan"] {
-            ensure!(
-                kinds.contains(&format!("    {kind} ")),
-                "no {kind} in {kinds}"
-            );
+            ensure!(kinds.contains(&format!("    {kind} ")), "no {kind} in {kinds}");
         }
         Ok(())
     })

@@ -16,14 +16,9 @@ use crate::wireguard_keys::{key_file, replace};
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn kernel_state_equals_go_flannels() -> Result<()> {
-    [
-        "wireguard",
-        "wireguard-dual",
-        "wireguard-auto",
-        "wireguard-ipv6",
-    ]
-    .into_iter()
-    .try_for_each(golden::compare)
+    ["wireguard", "wireguard-dual", "wireguard-auto", "wireguard-ipv6"]
+        .into_iter()
+        .try_for_each(golden::compare)
 }
 
 /// Returns the configuration of a dual-stack network with the options `backend` of the backend.
@@ -41,21 +36,13 @@ fn wireguard<'a>(title: &str, backend: &str) -> SceneOptions<'a> {
 pub(super) fn require_mtu(s: &Scene) -> Result<()> {
     let pods = s.firsts()?;
     for family in 0..2 {
-        let targets: Vec<_> = pods
-            .iter()
-            .map(|pod: &Pod| pod.addresses()[family])
-            .collect();
+        let targets: Vec<_> = pods.iter().map(|pod: &Pod| pod.addresses()[family]).collect();
         until_ok("packets of full size pass", || {
             PingMatrix::to(&pods, &targets, &PingOptions::default().packet(1420))?
                 .require_complete()
         })?;
-        let too_long = PingOptions::default()
-            .packet(1421)
-            .timeout(Duration::from_millis(300));
-        ensure!(
-            ping(pods[0].netns(), targets[1], &too_long)?.is_none(),
-            "1421 bytes pass"
-        );
+        let too_long = PingOptions::default().packet(1421).timeout(Duration::from_millis(300));
+        ensure!(ping(pods[0].netns(), targets[1], &too_long)?.is_none(), "1421 bytes pass");
     }
     Ok(())
 }
@@ -64,16 +51,11 @@ pub(super) fn require_mtu(s: &Scene) -> Result<()> {
 fn wg(node: &Node, what: &str) -> Result<BTreeMap<String, String>> {
     let text = node.sh(&format!("wg show flannel-wg {what}"))?;
     let lines = text.lines().filter_map(|line| line.split_once('\t'));
-    Ok(lines
-        .map(|(key, rest)| (key.to_owned(), rest.to_owned()))
-        .collect())
+    Ok(lines.map(|(key, rest)| (key.to_owned(), rest.to_owned())).collect())
 }
 
 fn endpoint(node: &Node) -> Result<String> {
-    wg(node, "endpoints")?
-        .into_values()
-        .next()
-        .context("no peer")
+    wg(node, "endpoints")?.into_values().next().context("no peer")
 }
 
 /// Returns flanneld's WireGuard device, addresses, routes and peers, without the operator's peer and without counters that traffic changes.
@@ -167,10 +149,7 @@ fn damaged_kernel_state_is_repaired() -> Result<()> {
 fn restarts_lose_nothing() -> Result<()> {
     wireguard("restarts", "").run(|s| {
         let state = |node: &Node| -> Result<_> {
-            Ok((
-                picture(node)?,
-                node.sh("ip -o link show flannel-wg | cut -d: -f1")?,
-            ))
+            Ok((picture(node)?, node.sh("ip -o link show flannel-wg | cut -d: -f1")?))
         };
         let before = state(&s[0])?;
         let mesh = start_mesh(s)?;
@@ -184,10 +163,7 @@ fn restarts_lose_nothing() -> Result<()> {
             s[0].start()?;
             s[0].has_metric("flannel_kernel_writes_total", 0.0)?;
             // A sender renews its session every two minutes, but never loses it.
-            ensure!(
-                wg(&s[0], "latest-handshakes")? >= handshake,
-                "the sessions were lost"
-            );
+            ensure!(wg(&s[0], "latest-handshakes")? >= handshake, "the sessions were lost");
         }
         let after = state(&s[0])?;
         ensure!(after == before, "it is\n{after:?}\nand was\n{before:?}");
@@ -205,10 +181,8 @@ fn start_mesh(s: &Scene) -> Result<Mesh> {
 
 /// Returns the private key file's public key.
 fn public_key(file: &Path) -> Result<String> {
-    let keys = std::process::Command::new("sh")
-        .args(["-c", "wg pubkey < $0"])
-        .arg(file)
-        .output()?;
+    let keys =
+        std::process::Command::new("sh").args(["-c", "wg pubkey < $0"]).arg(file).output()?;
     Ok(String::from_utf8(keys.stdout)?.trim().to_owned())
 }
 
@@ -219,8 +193,7 @@ fn key_file_changes_are_applied() -> Result<()> {
     wireguard("keys", "").stopped().run(|s| {
         let psk = s.lab.folder("keys")?.join("psk");
         std::fs::write(&psk, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")?;
-        s.store
-            .configure(&net_conf(&format!(r#","PSKFile":"{}""#, psk.display())))?;
+        s.store.configure(&net_conf(&format!(r#","PSKFile":"{}""#, psk.display())))?;
         s.populate()?;
         let own = key_file(&s[0])?;
         replace(&own, s[0].sh("wg genkey")?.trim())?;
@@ -305,10 +278,7 @@ fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {
         // The second host has a clone of the first one's disk.
         std::fs::copy(&first, &second)?;
         s.populate()?;
-        ensure!(
-            public_key(&first)? == key && public_key(&second)? != key,
-            "{key}"
-        );
+        ensure!(public_key(&first)? == key && public_key(&second)? != key, "{key}");
         Ok(())
     })
 }

@@ -40,11 +40,7 @@ impl Answer {
             .take(MAX_FINDINGS)
             .map(|(check, severity, peers)| reported(&check, severity, peers))
             .collect();
-        Answer {
-            node,
-            is_own: false,
-            causes,
-        }
+        Answer { node, is_own: false, causes }
     }
 }
 
@@ -55,10 +51,9 @@ fn reported(check: &str, severity: Severity, mut peers: Vec<String>) -> Finding 
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     let check = if is_id { check } else { "unreadable" };
-    let title = table::checks().find(|known| known.id == check).map_or(
-        "a check that this version of flannelctl does not have",
-        |known| known.title,
-    );
+    let title = table::checks()
+        .find(|known| known.id == check)
+        .map_or("a check that this version of flannelctl does not have", |known| known.title);
     let why = "the doctor of the node shows the cause and the remedy";
     peers.truncate(MAX_PEERS);
     for peer in &mut peers {
@@ -75,18 +70,9 @@ mod tests {
 
     #[test]
     fn of_another_nodes_finding_only_data_is_taken() {
-        let told = [
-            ("clock", "n2\u{1b}[2J"),
-            ("curl-evil", "n3"),
-            ("x; curl evil | sh", ""),
-        ];
-        let told = told.map(|(check, peer)| {
-            (
-                check.to_owned(),
-                Severity::Broken,
-                vec![peer.to_owned(); 300],
-            )
-        });
+        let told = [("clock", "n2\u{1b}[2J"), ("curl-evil", "n3"), ("x; curl evil | sh", "")];
+        let told = told
+            .map(|(check, peer)| (check.to_owned(), Severity::Broken, vec![peer.to_owned(); 300]));
         let Answer { causes, .. } = Answer::reported("n1".to_owned(), told);
         let ids: Vec<&str> = causes.iter().map(|one| one.check.as_str()).collect();
         assert_eq!(ids, ["clock", "curl-evil", "unreadable"]);
@@ -97,9 +83,6 @@ mod tests {
         }
         assert!(!causes[0].peers[0].contains('\u{1b}'));
         let endless = std::iter::repeat(("mtu".to_owned(), Severity::Risk, Vec::new()));
-        assert_eq!(
-            Answer::reported("n1".to_owned(), endless).causes.len(),
-            MAX_FINDINGS
-        );
+        assert_eq!(Answer::reported("n1".to_owned(), endless).causes.len(), MAX_FINDINGS);
     }
 }

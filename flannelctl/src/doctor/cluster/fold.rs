@@ -13,35 +13,22 @@ use super::answer::{Answer, Answers};
 /// Groups findings by two rules. A finding about peers is a consequence if each of these peers has a finding of severity `broken` about itself.
 /// Remaining findings with equal checks and equal peers become one finding, which lists all nodes that reported it.
 pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
-    let Answers {
-        source,
-        mut answered,
-        mut unanswered,
-    } = answers;
+    let Answers { source, mut answered, mut unanswered } = answers;
     clean(&mut answered, &mut unanswered);
     answered.sort_by(|one, other| one.node.cmp(&other.node));
     unanswered.sort_by(|one, other| one.node.cmp(&other.node));
     let culprits: BTreeMap<String, String> = answered.iter().filter_map(culprit).collect();
-    let order: BTreeMap<&str, usize> = doctor::table::checks()
-        .map(|check| check.id)
-        .zip(0..)
-        .collect();
+    let order: BTreeMap<&str, usize> =
+        doctor::table::checks().map(|check| check.id).zip(0..).collect();
     let mut shared: BTreeMap<Key, Shared> = BTreeMap::new();
     let mut consequences: Vec<(String, String, Consequence)> = Vec::new();
     let own = answered.iter().find(|answer| answer.is_own);
     let own = own.map(|answer| answer.node.clone());
-    for Answer {
-        node,
-        is_own,
-        causes,
-    } in &answered
-    {
+    for Answer { node, is_own, causes } in &answered {
         let mut times: BTreeMap<(&str, &[String]), usize> = BTreeMap::new();
         for finding in causes {
             let guilty: BTreeSet<&String> = finding.peers.iter().collect();
-            let explained = guilty
-                .iter()
-                .all(|peer| *peer != node && culprits.contains_key(*peer));
+            let explained = guilty.iter().all(|peer| *peer != node && culprits.contains_key(*peer));
             if let Some(first) = guilty.first().filter(|_| explained) {
                 let check = culprits.get(*first).cloned().unwrap_or_default();
                 let consequence = Consequence {
@@ -60,10 +47,7 @@ pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
             let key = Key {
                 nth: *nth,
                 severity: finding.severity,
-                order: order
-                    .get(finding.check.as_str())
-                    .copied()
-                    .unwrap_or(usize::MAX),
+                order: order.get(finding.check.as_str()).copied().unwrap_or(usize::MAX),
                 check: finding.check.clone(),
                 peers: finding.peers.clone(),
             };
@@ -181,19 +165,13 @@ mod tests {
             .map(|(node, causes)| Answer {
                 node: (*node).to_owned(),
                 is_own: *node == "a",
-                causes: causes
-                    .iter()
-                    .map(|(check, peers)| finding(check, peers))
-                    .collect(),
+                causes: causes.iter().map(|(check, peers)| finding(check, peers)).collect(),
             })
             .collect();
         let answers = Answers {
             source: Source::Pods,
             answered,
-            unanswered: vec![Unanswered {
-                node: "z".to_owned(),
-                why: "off".to_owned(),
-            }],
+            unanswered: vec![Unanswered { node: "z".to_owned(), why: "off".to_owned() }],
         };
         fold(answers, Timestamp::UNIX_EPOCH)
     }
@@ -225,10 +203,7 @@ mod tests {
         ]);
         assert_eq!(
             shown(&cluster),
-            [
-                "encap-blocked on b: overlay-cut on a, one-way on c",
-                "clock on a b: "
-            ]
+            ["encap-blocked on b: overlay-cut on a, one-way on c", "clock on a b: "]
         );
         assert_eq!(cluster.answered, ["a", "b", "c"]);
         assert_eq!(cluster.unanswered[0].node, "z");
@@ -241,10 +216,7 @@ mod tests {
             ("b", &[("peer-cut", &["z"]), ("one-way", &["a", "z"])]),
             ("c", &[("clock", &[])]),
         ]);
-        assert_eq!(
-            shown(&cluster),
-            ["peer-cut on a b: ", "one-way on b: ", "clock on c: "]
-        );
+        assert_eq!(shown(&cluster), ["peer-cut on a b: ", "one-way on b: ", "clock on c: "]);
     }
 
     #[test]
@@ -272,10 +244,7 @@ mod tests {
             ("a", &[("foreign-route", &[]), ("foreign-route", &[])]),
             ("b", &[("foreign-route", &[])]),
         ]);
-        assert_eq!(
-            shown(&cluster),
-            ["foreign-route on a b: ", "foreign-route on a: "]
-        );
+        assert_eq!(shown(&cluster), ["foreign-route on a b: ", "foreign-route on a: "]);
     }
 
     #[test]
@@ -287,18 +256,12 @@ mod tests {
             ("d", &[("rp-filter", &[])]),
         ]);
         let on = |check: &str| {
-            let shared = cluster
-                .findings
-                .iter()
-                .find(|one| one.finding.check == check);
+            let shared = cluster.findings.iter().find(|one| one.finding.check == check);
             shared.map_or("", |one| one.finding.remedy.on.as_str())
         };
         assert_eq!(on("mtu"), "a");
         assert!(on("clock").starts_with("a; the doctors of the other nodes"));
-        assert_eq!(
-            (on("ip-forward"), on("rp-filter")),
-            ("b", "each of these nodes")
-        );
+        assert_eq!((on("ip-forward"), on("rp-filter")), ("b", "each of these nodes"));
     }
 
     #[test]

@@ -44,11 +44,7 @@ pub(super) fn ask(flags: &ClusterFlags) -> Result<Answers> {
 /// Returns the names of the Nodes that run Linux.
 async fn nodes(client: &Client) -> Result<Vec<String>, kube::Error> {
     let all: Api<Node> = Api::all(client.clone());
-    let linux = |node: &Node| {
-        node.labels()
-            .get("kubernetes.io/os")
-            .is_none_or(|os| os == "linux")
-    };
+    let linux = |node: &Node| node.labels().get("kubernetes.io/os").is_none_or(|os| os == "linux");
     let list = all.list(&ListParams::default()).await?;
     let names = list.items.into_iter().filter(linux);
     Ok(names.map(|node| node.name_any()).collect())
@@ -107,10 +103,7 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
     Answers {
         source: Source::Pods,
         answered,
-        unanswered: missing
-            .into_iter()
-            .map(|(node, why)| Unanswered { node, why })
-            .collect(),
+        unanswered: missing.into_iter().map(|(node, why)| Unanswered { node, why }).collect(),
     }
 }
 
@@ -134,10 +127,7 @@ fn no_report(pod: &Pod, is_empty: bool, message: &str) -> PodError {
     match (is_empty, message.lines().next().unwrap_or_default()) {
         (false, _) => PodError::NoReport(pod),
         (true, "") => PodError::Silent(pod),
-        (true, line) => PodError::NoProgram {
-            pod,
-            message: line.to_owned(),
-        },
+        (true, line) => PodError::NoProgram { pod, message: line.to_owned() },
     }
 }
 
@@ -164,16 +154,10 @@ mod tests {
     #[test]
     fn missing_report_has_its_reason() {
         let pod = pod("n1", "flannel-x", "Running");
-        let go = no_report(
-            &pod,
-            true,
-            "exec: \"flannelctl\": executable file not found in $PATH\nmore",
-        )
-        .to_string();
-        assert!(
-            go.contains("Go flannel") && go.ends_with("not found in $PATH"),
-            "{go}"
-        );
+        let go =
+            no_report(&pod, true, "exec: \"flannelctl\": executable file not found in $PATH\nmore")
+                .to_string();
+        assert!(go.contains("Go flannel") && go.ends_with("not found in $PATH"), "{go}");
         assert!(matches!(no_report(&pod, false, ""), PodError::NoReport(_)));
         assert!(matches!(no_report(&pod, true, ""), PodError::Silent(_)));
     }

@@ -21,11 +21,8 @@ use crate::place::Place;
 pub(super) fn ask(place: &Place) -> Result<Answers> {
     let own = ask::findings(&place.subnet_file)?;
     let peers = peers::with_rows(&place.subnet_file)?;
-    let here = Answer {
-        node: own.node.clone(),
-        is_own: true,
-        causes: own.causes().cloned().collect(),
-    };
+    let here =
+        Answer { node: own.node.clone(), is_own: true, causes: own.causes().cloned().collect() };
     let (others, unanswered) = others(&peers);
     Ok(Answers {
         source: Source::Probes,
@@ -40,11 +37,7 @@ fn others(all: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
         .iter()
         .flat_map(|probed| {
             let title = probed.peer.title();
-            probed
-                .peer
-                .subnets
-                .iter()
-                .map(move |net| (*net, title.clone()))
+            probed.peer.subnets.iter().map(move |net| (*net, title.clone()))
         })
         .collect();
     let rows: BTreeMap<IpNet, &Row> = all.rows.iter().map(|row| (row.subnet, row)).collect();
@@ -58,10 +51,8 @@ fn others(all: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
                 answered.push(Answer::reported(node, causes(own, &row.peers, &names)));
             }
             None => {
-                let is_go = probed
-                    .verdicts
-                    .iter()
-                    .any(|verdict| verdict.id.is_none() && verdict.ping_only);
+                let is_go =
+                    probed.verdicts.iter().any(|verdict| verdict.id.is_none() && verdict.ping_only);
                 unanswered.push(Unanswered {
                     node,
                     why: if is_go {
@@ -110,11 +101,8 @@ fn concerned(check: &str, cells: &[Cell], names: &BTreeMap<IpNet, String>) -> Ve
         "probe-filtered" => cell.ping_only,
         _ => false,
     };
-    let mut peers: Vec<String> = cells
-        .iter()
-        .filter(fits)
-        .filter_map(|cell| names.get(&cell.subnet).cloned())
-        .collect();
+    let mut peers: Vec<String> =
+        cells.iter().filter(fits).filter_map(|cell| names.get(&cell.subnet).cloned()).collect();
     peers.sort();
     peers.dedup();
     peers
@@ -187,10 +175,7 @@ mod tests {
                 row(5, Some(own(1, 0, &["mtu"])), &[]),
                 row(6, None, &[]),
                 // The node reported this before it went silent.
-                Row {
-                    answered_age_ms: Some(60_000),
-                    ..row(7, Some(Own::default()), &[])
-                },
+                Row { answered_age_ms: Some(60_000), ..row(7, Some(Own::default()), &[]) },
             ],
             answering: 6,
             missing: 2,

@@ -21,11 +21,7 @@ pub(crate) fn text(cluster: &Cluster, all: bool, screen: Screen) -> String {
     }
     unanswered(&cluster.unanswered, most, screen, &mut out);
     let count = |severity: Severity| {
-        cluster
-            .findings
-            .iter()
-            .filter(|shared| shared.finding.severity == severity)
-            .count()
+        cluster.findings.iter().filter(|shared| shared.finding.severity == severity).count()
     };
     let risks = match count(Severity::Risk) {
         1 => "1 risk".to_owned(),
@@ -57,11 +53,7 @@ fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mu
     if shared.explains.is_empty() {
         return;
     }
-    let checks: BTreeSet<&str> = shared
-        .explains
-        .iter()
-        .map(|one| one.check.as_str())
-        .collect();
+    let checks: BTreeSet<&str> = shared.explains.iter().map(|one| one.check.as_str()).collect();
     let nodes: BTreeSet<&String> = shared.explains.iter().map(|one| &one.node).collect();
     let nodes: Vec<String> = nodes.into_iter().cloned().collect();
     let checks: Vec<&str> = checks.into_iter().collect();
@@ -77,17 +69,11 @@ fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mu
 /// Writes the nodes that did not respond, grouped by reason.
 fn unanswered(missing: &[Unanswered], most: usize, screen: Screen, out: &mut String) {
     let reasons: BTreeSet<&str> = missing.iter().map(|one| one.why.as_str()).collect();
-    let sign = if screen.has_signs() {
-        screen.styled(Style::Faint, "?")
-    } else {
-        "unknown:".to_owned()
-    };
+    let sign =
+        if screen.has_signs() { screen.styled(Style::Faint, "?") } else { "unknown:".to_owned() };
     for why in reasons {
-        let nodes: Vec<String> = missing
-            .iter()
-            .filter(|one| one.why == why)
-            .map(|one| one.node.clone())
-            .collect();
+        let nodes: Vec<String> =
+            missing.iter().filter(|one| one.why == why).map(|one| one.node.clone()).collect();
         let _ = writeln!(out, "{sign} {}   no response: {why}", names(&nodes, most));
     }
 }

@@ -78,10 +78,7 @@ node-4  10.244.4.0/24  192.0.2.4  well     0.49 ms  0/16   1450     2 s ago   1 
 #[test]
 fn unprobed_peers_are_neither_well_nor_broken() {
     let mut two = peers(&[(2, State::Unknown), (3, State::SmallMtu)]);
-    two.peers.push(Probed {
-        peer: known(4),
-        verdicts: Vec::new(),
-    });
+    two.peers.push(Probed { peer: known(4), verdicts: Vec::new() });
     let shown = text(&two, false, false, Screen::plain());
     assert!(
         shown.contains("192.0.2.4  not probed\n") && shown.contains("should carry 1450"),
@@ -135,10 +132,7 @@ fn opinions_of_other_nodes_are_shown() {
         ),
         "{shown}"
     );
-    assert!(
-        shown.contains("10.244.3.0/24  not known  -") && !shown.contains('\u{1b}'),
-        "{shown}"
-    );
+    assert!(shown.contains("10.244.3.0/24  not known  -") && !shown.contains('\u{1b}'), "{shown}");
     assert!(!text(&one, false, false, Screen::plain()).contains("FINDINGS"));
 }
 
@@ -147,10 +141,7 @@ fn lines_fit_into_60_columns() {
     let mut three = peers(&[(2, State::Well), (3, State::CutOff), (4, State::SmallMtu)]);
     three.peers[2].verdicts[0].ping_only = true;
     let shown = text(&three, true, false, Screen::of_width(60));
-    assert!(
-        shown.lines().all(|line| line.chars().count() <= 60),
-        "{shown}"
-    );
+    assert!(shown.lines().all(|line| line.chars().count() <= 60), "{shown}");
     assert!(
         shown.starts_with("NODE    SUBNET         ADDRESS    STATE      RTT      LOST\n")
             && shown.contains("\n  for 3 min; ping only: Go flannel; should carry 1450\n"),

@@ -8,14 +8,7 @@ fn object(kind: ObjectKind, text: &str, number: Option<u8>, state: ObjectState) 
         subnet: format!("10.244.{number}.0/24").parse().unwrap(),
         address: format!("192.0.2.{number}").parse().unwrap(),
     });
-    Object {
-        kind,
-        text: text.to_owned(),
-        holder,
-        state,
-        found: None,
-        why: None,
-    }
+    Object { kind, text: text.to_owned(), holder, state, found: None, why: None }
 }
 
 fn peer(number: u8) -> [Object; 3] {
@@ -42,10 +35,7 @@ fn peer(number: u8) -> [Object; 3] {
 }
 
 fn foreign(text: &str, by: &str, own_subnet: bool, conflicts_with: &[&str]) -> Foreign {
-    let conflicts_with = conflicts_with
-        .iter()
-        .map(|what| (*what).to_owned())
-        .collect();
+    let conflicts_with = conflicts_with.iter().map(|what| (*what).to_owned()).collect();
     Foreign {
         kind: ObjectKind::Route,
         text: text.to_owned(),
@@ -57,25 +47,12 @@ fn foreign(text: &str, by: &str, own_subnet: bool, conflicts_with: &[&str]) -> F
 
 fn routes(peers: impl IntoIterator<Item = u8>) -> Routes {
     let own = [
-        object(
-            ObjectKind::Link,
-            "flannel.1 mtu 1450 up vxlan id 1",
-            None,
-            ObjectState::InSync,
-        ),
-        object(
-            ObjectKind::Address,
-            "10.244.1.0/32 dev flannel.1",
-            None,
-            ObjectState::InSync,
-        ),
+        object(ObjectKind::Link, "flannel.1 mtu 1450 up vxlan id 1", None, ObjectState::InSync),
+        object(ObjectKind::Address, "10.244.1.0/32 dev flannel.1", None, ObjectState::InSync),
     ];
     let what = vec!["masquerade".to_owned(), "forward".to_owned()];
     Routes {
-        objects: own
-            .into_iter()
-            .chain(peers.into_iter().flat_map(peer))
-            .collect(),
+        objects: own.into_iter().chain(peers.into_iter().flat_map(peer)).collect(),
         foreign: vec![foreign(
             "10.244.1.0/24 dev cni0 proto kernel scope link",
             "the kernel, for an address of cni0",
@@ -119,23 +96,16 @@ fn problems_come_first_and_the_rest_is_counted() {
         "10.244.9.0/24 via 192.0.2.250 dev eth1 proto static",
         "an operator, NetworkManager or systemd-networkd",
     );
-    many.foreign
-        .push(foreign(route, by, false, &["10.244.9.0/24 (node-9)"]));
-    let refused = many
-        .objects
-        .iter_mut()
-        .find(|object| object.text.starts_with("10.244.9.0/24"))
-        .unwrap();
+    many.foreign.push(foreign(route, by, false, &["10.244.9.0/24 (node-9)"]));
+    let refused =
+        many.objects.iter_mut().find(|object| object.text.starts_with("10.244.9.0/24")).unwrap();
     (refused.state, refused.found, refused.why) = (
         ObjectState::Refused,
         Some(route.to_owned()),
         Some("File exists (os error 17)".to_owned()),
     );
-    let missing = many
-        .objects
-        .iter_mut()
-        .find(|object| object.text.starts_with("10.244.7.0 "))
-        .unwrap();
+    let missing =
+        many.objects.iter_mut().find(|object| object.text.starts_with("10.244.7.0 ")).unwrap();
     missing.state = ObjectState::Missing;
     let want = "\
 KIND       OBJECT                                                       FOR     STATE
@@ -158,10 +128,7 @@ rules: nftables: masquerade, forward; in place
 296 objects: 294 in sync, 1 missing, 1 refused; one foreign object conflicts";
     assert_eq!(text(&many, false, Screen::plain()), want);
     assert_eq!(
-        text(&many, true, Screen::plain())
-            .lines()
-            .filter(|line| line.ends_with("in sync"))
-            .count(),
+        text(&many, true, Screen::plain()).lines().filter(|line| line.ends_with("in sync")).count(),
         294
     );
 }
@@ -176,11 +143,8 @@ fn control_characters_in_the_document_are_escaped() {
             subnet: "10.244.2.0/24".parse().unwrap(),
             address: "192.0.2.2".parse().unwrap(),
         });
-        (object.state, object.found, object.why) = (
-            ObjectState::Refused,
-            Some(hostile.to_owned()),
-            Some(hostile.to_owned()),
-        );
+        (object.state, object.found, object.why) =
+            (ObjectState::Refused, Some(hostile.to_owned()), Some(hostile.to_owned()));
     }
     routes.foreign = vec![foreign(hostile, hostile, false, &[hostile])];
     routes.rules = Some(Rules {
@@ -190,15 +154,11 @@ fn control_characters_in_the_document_are_escaped() {
     });
     let text = text(&routes, false, Screen::plain());
     assert!(
-        text.chars()
-            .all(|c| c == '\n' || printable::is_printable(c))
+        text.chars().all(|c| c == '\n' || printable::is_printable(c))
             && !text.lines().any(|line| line.starts_with("fake")),
         "{text:?}"
     );
-    assert!(
-        text.contains("the traffic rules are not in place"),
-        "{text}"
-    );
+    assert!(text.contains("the traffic rules are not in place"), "{text}");
 }
 
 #[test]
@@ -209,10 +169,7 @@ fn text_fits_few_objects_and_none() {
     };
     assert!(text(&one, false, Screen::plain()).ends_with("\n\n1 object, in sync"));
     one.objects.clear();
-    assert_eq!(
-        text(&one, false, Screen::plain()),
-        "no objects are needed in the kernel"
-    );
+    assert_eq!(text(&one, false, Screen::plain()), "no objects are needed in the kernel");
     let pods = (0..3)
         .map(|pod| foreign(&format!("10.244.1.{pod} dev veth{pod}"), "x", true, &[]))
         .collect();

@@ -22,10 +22,7 @@ fn node() -> Node {
         node: "node-1".to_owned(),
         version: "0.1.0".to_owned(),
         uptime_seconds: 3 * 86_400 + 4 * 3600,
-        readiness: Readiness {
-            ready: true,
-            ..Readiness::default()
-        },
+        readiness: Readiness { ready: true, ..Readiness::default() },
         network: NodeNetwork {
             subnets: vec!["10.244.1.0/24".parse().unwrap()],
             lease: Some(Lease {
@@ -137,60 +134,35 @@ fn findings_and_peers() -> [Case; 7] {
         (READY, false, "  peers     2, not probed", |node| {
             node.findings = Some(Vec::new());
         }),
-        (
-            ONE_BROKEN,
-            true,
-            "\n  broken: mtu is wrong (for 3 min)\n",
-            |node| {
-                find(node, Broken, "mtu", None);
-                find(node, Broken, "slow", Some("mtu"));
-            },
-        ),
+        (ONE_BROKEN, true, "\n  broken: mtu is wrong (for 3 min)\n", |node| {
+            find(node, Broken, "mtu", None);
+            find(node, Broken, "slow", Some("mtu"));
+        }),
         (ONE_BROKEN, true, "  degraded: slow", |node| {
             find(node, Broken, "mtu", None);
             find(node, Degraded, "slow", None);
         }),
-        (
-            "node-1 is ready, and 2 things are degraded",
-            false,
-            "  degraded: slow",
-            |node| {
-                find(node, Degraded, "lossy", None);
-                find(node, Degraded, "slow", None);
-            },
-        ),
+        ("node-1 is ready, and 2 things are degraded", false, "  degraded: slow", |node| {
+            find(node, Degraded, "lossy", None);
+            find(node, Degraded, "slow", None);
+        }),
         (READY, false, "  risk: clock", |node| {
             find(node, Risk, "clock", None);
         }),
-        (
-            ONE_BROKEN,
-            true,
-            "  broken: node-3 (192.0.2.3) has been cut-off for 3 min",
-            |node| {
-                judge(node, "10.244.2.0/24", State::Well);
-                judge(node, "10.244.3.0/24", State::CutOff);
-            },
-        ),
+        (ONE_BROKEN, true, "  broken: node-3 (192.0.2.3) has been cut-off for 3 min", |node| {
+            judge(node, "10.244.2.0/24", State::Well);
+            judge(node, "10.244.3.0/24", State::CutOff);
+        }),
         // Nodes are counted, although each has a verdict for both families.
         (READY, false, "  peers     1 of 3 well", |node| {
             node.peers.clear();
             for (number, in_v6) in (2..).zip([State::Well, State::Slow, State::Unknown]) {
-                let v4 = if in_v6 == State::Slow {
-                    State::Well
-                } else {
-                    in_v6
-                };
-                let subnets = [
-                    format!("10.244.{number}.0/24"),
-                    format!("fd00:{number}::/64"),
-                ];
+                let v4 = if in_v6 == State::Slow { State::Well } else { in_v6 };
+                let subnets = [format!("10.244.{number}.0/24"), format!("fd00:{number}::/64")];
                 judge(node, &subnets[0], v4);
                 judge(node, &subnets[1], in_v6);
                 let subnets = subnets.map(|net| net.parse().unwrap()).to_vec();
-                node.peers.push(Peer {
-                    subnets,
-                    ..Peer::default()
-                });
+                node.peers.push(Peer { subnets, ..Peer::default() });
             }
         }),
     ]
@@ -198,44 +170,22 @@ fn findings_and_peers() -> [Case; 7] {
 
 fn own_state() -> [Case; 9] {
     [
-        (
-            "node-1 is not ready",
-            true,
-            "  not ready store: etcd is\\nsilent",
-            |node| {
-                let [condition, code, text] = ["store", "", "etcd is\nsilent"].map(str::to_owned);
-                node.readiness.ready = false;
-                node.readiness.reasons = vec![Reason {
-                    condition,
-                    code,
-                    text,
-                }];
-            },
-        ),
-        (
-            "flanneld hangs on node-1",
-            true,
-            "  hangs     no heartbeat",
-            |node| {
-                node.readiness.silent = Some("no heartbeat".to_owned());
-            },
-        ),
+        ("node-1 is not ready", true, "  not ready store: etcd is\\nsilent", |node| {
+            let [condition, code, text] = ["store", "", "etcd is\nsilent"].map(str::to_owned);
+            node.readiness.ready = false;
+            node.readiness.reasons = vec![Reason { condition, code, text }];
+        }),
+        ("flanneld hangs on node-1", true, "  hangs     no heartbeat", |node| {
+            node.readiness.silent = Some("no heartbeat".to_owned());
+        }),
         (READY, false, "  note      port-taken: 8474", |node| {
             let [name, text] = ["port-taken", "8474"].map(str::to_owned);
             node.readiness.notices = vec![Notice { name, text }];
         }),
-        (
-            READY,
-            false,
-            "  subnet    10.244.1.0/24, which does not expire; refused",
-            |node| {
-                let trouble = Some("refused".to_owned());
-                node.network.lease = Some(Lease {
-                    trouble,
-                    ..Lease::default()
-                });
-            },
-        ),
+        (READY, false, "  subnet    10.244.1.0/24, which does not expire; refused", |node| {
+            let trouble = Some("refused".to_owned());
+            node.network.lease = Some(Lease { trouble, ..Lease::default() });
+        }),
         (READY, false, "1 FDB entry, not in sync: no;", |node| {
             let kernel = node.kernel.as_mut().unwrap();
             (kernel.in_sync, kernel.trouble) = (false, "no".to_owned());
@@ -248,29 +198,18 @@ fn own_state() -> [Case; 9] {
                 fail_peers(node, 1);
             },
         ),
-        (
-            READY,
-            false,
-            "cannot program 3 peers: 10.244.2.0/24 (node-2)",
-            |node| {
-                fail_peers(node, 3);
-            },
-        ),
+        (READY, false, "cannot program 3 peers: 10.244.2.0/24 (node-2)", |node| {
+            fail_peers(node, 3);
+        }),
         (READY, false, "  silent    2 of 5 WireGuard peers", |node| {
-            node.kernel.as_mut().unwrap().wireguard = Some(Wireguard {
-                peers: 5,
-                silent: 2,
-            });
+            node.kernel.as_mut().unwrap().wireguard = Some(Wireguard { peers: 5, silent: 2 });
         }),
         (
             READY,
             false,
             "2 routes, 2 neighbours, 1 FDB entry, 5 WireGuard peers, all in sync",
             |node| {
-                node.kernel.as_mut().unwrap().wireguard = Some(Wireguard {
-                    peers: 5,
-                    silent: 0,
-                });
+                node.kernel.as_mut().unwrap().wireguard = Some(Wireguard { peers: 5, silent: 0 });
             },
         ),
     ]
@@ -284,21 +223,10 @@ fn first_line_is_the_whole_state() {
         change(&mut node);
         let status = status(Some(node));
         let text = rendered(&status);
-        assert!(
-            text.starts_with(first) && text.contains(line),
-            "{first}, {line}: {text}"
-        );
+        assert!(text.starts_with(first) && text.contains(line), "{first}, {line}: {text}");
         assert_eq!(is_broken(&status), broken, "{text}");
-        assert_eq!(
-            text.contains("cannot program"),
-            line.contains("cannot program"),
-            "{text}"
-        );
-        assert_eq!(
-            text.contains("\n  silent"),
-            line.starts_with("  silent"),
-            "{text}"
-        );
+        assert_eq!(text.contains("cannot program"), line.contains("cannot program"), "{text}");
+        assert_eq!(text.contains("\n  silent"), line.starts_with("  silent"), "{text}");
     }
 }
 
@@ -344,11 +272,8 @@ flanneld is not running on h2; it ended 12 s ago with exit code 1:
     assert!(rendered(&ended(None)).starts_with(
         "flanneld is not running on h2; it left no exit report\n    nobody listens\n"
     ));
-    let hanging = Status {
-        daemon: DaemonState::Hanging,
-        trouble: Some("silent".to_owned()),
-        ..status(None)
-    };
+    let hanging =
+        Status { daemon: DaemonState::Hanging, trouble: Some("silent".to_owned()), ..status(None) };
     assert!(rendered(&hanging).starts_with("flanneld hangs on h2\n    silent\n"));
     assert!(is_broken(&ended(None)) && is_broken(&hanging));
 }
@@ -379,10 +304,7 @@ fn starting_daemon_is_shown_without_gaps() {
 fn lines_fit_into_60_columns() {
     let mut node = node();
     node.pod_paths = Some(vec![pod_path(PodState::All, None)]);
-    node.readiness.notices = vec![Notice {
-        name: "note".to_owned(),
-        text: "word ".repeat(40),
-    }];
+    node.readiness.notices = vec![Notice { name: "note".to_owned(), text: "word ".repeat(40) }];
     let shown = text(&status(Some(node)), at(NOW), Screen::of_width(60));
     for line in shown.lines() {
         let has_long_word = line.split(' ').any(|word| word.len() > 40);

@@ -3,13 +3,7 @@ use crate::view::tests::{cluster, finding, peer_in};
 use probing::view::{Cell, Own, PeerOpinion};
 
 /// A change to a healthy cluster, the expected health level, and a part of the sentence's title and text.
-type Case = (
-    &'static str,
-    fn(&mut Node),
-    Health,
-    &'static str,
-    &'static str,
-);
+type Case = (&'static str, fn(&mut Node), Health, &'static str, &'static str);
 
 fn mesh(node: &mut Node) -> &mut Mesh {
     node.mesh.as_mut().unwrap()

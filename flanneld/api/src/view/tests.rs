@@ -4,19 +4,11 @@ use doctor::Finding;
 use probing::view::{Ages, Cell, Own};
 
 fn subnet(number: usize) -> IpNet {
-    format!("10.{}.{}.0/24", 244 + number / 256, number % 256)
-        .parse()
-        .unwrap()
+    format!("10.{}.{}.0/24", 244 + number / 256, number % 256).parse().unwrap()
 }
 
 pub(crate) fn finding(severity: Severity, check: &str) -> Finding {
-    Finding::new(
-        check,
-        severity,
-        "",
-        format!("what of {check}"),
-        format!("why of {check}"),
-    )
+    Finding::new(check, severity, "", format!("what of {check}"), format!("why of {check}"))
 }
 
 /// Returns a verdict on node `number` with the given state.
@@ -25,9 +17,7 @@ pub(crate) fn peer_in(state: State, number: usize) -> PeerView {
         id: Some(format!("id-{number}").into()),
         name: Some(format!("node-{number}").into()),
         subnet: subnet(number),
-        address: format!("192.0.{}.{}", number / 256, number % 256)
-            .parse()
-            .unwrap(),
+        address: format!("192.0.{}.{}", number / 256, number % 256).parse().unwrap(),
         overlay: None,
         state,
         state_age_ms: 61_000,
@@ -40,10 +30,7 @@ pub(crate) fn peer_in(state: State, number: usize) -> PeerView {
         losses: (0, 16),
         carries: Some(1450),
         mtu: 1450,
-        ages: Ages {
-            asked_age_ms: Some(900),
-            ..Ages::default()
-        },
+        ages: Ages { asked_age_ms: Some(900), ..Ages::default() },
         clock_offset_ms: None,
         answered_by: None,
         others: Vec::new(),
@@ -70,10 +57,7 @@ pub(crate) fn cluster(count: usize) -> Node {
         subnet: subnet(number),
         asked_age_ms: 1000,
         answered_age_ms: Some(900 + u64::try_from(number).unwrap()),
-        own: Some(Own {
-            ready: true,
-            ..Own::default()
-        }),
+        own: Some(Own { ready: true, ..Own::default() }),
         counts: BTreeMap::from([(State::Well, u32::try_from(count - 1).unwrap())]),
         rtt_us: Some(400),
         peers: (1..=count)
@@ -84,10 +68,7 @@ pub(crate) fn cluster(count: usize) -> Node {
     };
     Node {
         node: "node-1".into(),
-        readiness: Readiness {
-            ready: true,
-            ..Readiness::default()
-        },
+        readiness: Readiness { ready: true, ..Readiness::default() },
         network: NodeNetwork {
             subnets: vec![subnet(1)],
             underlay: Some(Underlay {
@@ -106,10 +87,7 @@ pub(crate) fn cluster(count: usize) -> Node {
             .collect(),
         mesh: Some(Mesh {
             cycle_ms: 5000,
-            peers: others
-                .clone()
-                .map(|number| peer_in(State::Well, number))
-                .collect(),
+            peers: others.clone().map(|number| peer_in(State::Well, number)).collect(),
             rows: others.map(row).collect(),
             ..Mesh::default()
         }),
@@ -132,10 +110,7 @@ fn shown(mesh: &MeshView, from: usize, to: usize) -> Option<State> {
 fn small_cluster_has_a_cell_for_every_pair() {
     let node = cluster(3);
     let mesh = mesh_of(&node);
-    assert_eq!(
-        (mesh.own, mesh.reported, mesh.oldest_report_ms),
-        (0, 3, Some(903))
-    );
+    assert_eq!((mesh.own, mesh.reported, mesh.oldest_report_ms), (0, 3, Some(903)));
     let names: Vec<&str> = mesh.nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(names, ["node-1", "node-2", "node-3"]);
     assert_eq!(mesh.nodes[0].address, "192.0.0.1");
@@ -158,10 +133,7 @@ fn large_cluster_has_only_the_cells_that_differ() {
     mesh.rows[10].counts = BTreeMap::from([(State::Well, 298)]);
     mesh.rows[11].answered_age_ms = None;
     let mesh = mesh_of(&node);
-    assert_eq!(
-        mesh.rows.iter().map(|row| row.cells.len()).sum::<usize>(),
-        2 + 2 * 140
-    );
+    assert_eq!(mesh.rows.iter().map(|row| row.cells.len()).sum::<usize>(), 2 + 2 * 140);
     assert_eq!(shown(&mesh, 0, 6), Some(State::CutOff));
     assert_eq!(shown(&mesh, 0, 7), Some(State::Well));
     assert_eq!(shown(&mesh, 9, 0), Some(State::Slow));
@@ -178,32 +150,20 @@ fn large_cluster_has_only_the_cells_that_differ() {
 #[test]
 fn worse_family_decides() {
     let mut node = cluster(3);
-    let v6: Vec<IpNet> = (1..=3)
-        .map(|n| format!("fd00:{n}::/64").parse().unwrap())
-        .collect();
+    let v6: Vec<IpNet> = (1..=3).map(|n| format!("fd00:{n}::/64").parse().unwrap()).collect();
     node.network.subnets.push(v6[0]);
     for (peer, subnet) in node.peers.iter_mut().zip(&v6[1..]) {
         peer.subnets.push(*subnet);
     }
     let mesh = node.mesh.as_mut().unwrap();
     for number in 2..=3 {
-        let mut view = peer_in(
-            if number == 2 {
-                State::OneWay
-            } else {
-                State::Well
-            },
-            number,
-        );
+        let mut view = peer_in(if number == 2 { State::OneWay } else { State::Well }, number);
         view.subnet = v6[number - 1];
         mesh.peers.push(view);
     }
     let mesh = mesh_of(&node);
     assert_eq!((mesh.nodes.len(), mesh.rows[0].cells.len()), (3, 2));
-    assert_eq!(
-        (shown(&mesh, 0, 1), shown(&mesh, 0, 2)),
-        (Some(State::OneWay), Some(State::Well))
-    );
+    assert_eq!((shown(&mesh, 0, 1), shown(&mesh, 0, 2)), (Some(State::OneWay), Some(State::Well)));
 }
 
 #[test]
@@ -225,23 +185,13 @@ fn findings_of_every_node_are_in_its_row() {
     });
     let view = View::of(&node, Charts::default(), Vec::new());
     assert_eq!(view.findings.len(), 1);
-    assert_eq!(
-        (view.findings[0].check.as_str(), view.findings[0].explains),
-        ("ip-forward", 1)
-    );
+    assert_eq!((view.findings[0].check.as_str(), view.findings[0].explains), ("ip-forward", 1));
     let mesh = view.mesh.unwrap();
-    let checks: Vec<_> = mesh
-        .nodes
-        .iter()
-        .map(|node| (node.broken, node.checks.join(" ")))
-        .collect();
+    let checks: Vec<_> =
+        mesh.nodes.iter().map(|node| (node.broken, node.checks.join(" "))).collect();
     assert_eq!(
         checks,
-        [
-            (1, "ip-forward".to_owned()),
-            (0, String::new()),
-            (1, "isolated".to_owned())
-        ]
+        [(1, "ip-forward".to_owned()), (0, String::new()), (1, "isolated".to_owned())]
     );
 }
 
@@ -249,14 +199,8 @@ fn findings_of_every_node_are_in_its_row() {
 fn row_details_are_those_of_the_node() {
     let node = cluster(3);
     let own = RowDetails::of(&node, subnet(1)).unwrap();
-    assert_eq!(
-        (own.age_ms, own.cells.len(), own.cells[0].mtu),
-        (None, 2, Some(1450))
-    );
+    assert_eq!((own.age_ms, own.cells.len(), own.cells[0].mtu), (None, 2, Some(1450)));
     let other = RowDetails::of(&node, subnet(2)).unwrap();
-    assert_eq!(
-        (other.age_ms, other.cells[0].asked, other.cells[0].mtu),
-        (Some(902), None, None)
-    );
+    assert_eq!((other.age_ms, other.cells[0].asked, other.cells[0].mtu), (Some(902), None, None));
     assert_eq!(RowDetails::of(&node, subnet(9)), None);
 }

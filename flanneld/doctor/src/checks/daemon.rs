@@ -40,14 +40,7 @@ pub const CHECKS: &[Check] = &[
         &["subnet-env", "lease"],
         not_running,
     ),
-    Check::new(
-        "hangs",
-        Severity::Broken,
-        "flanneld hangs",
-        &[Need::Silent],
-        &["lease"],
-        hangs,
-    ),
+    Check::new("hangs", Severity::Broken, "flanneld hangs", &[Need::Silent], &["lease"], hangs),
 ];
 
 fn not_running(facts: &Facts) -> Vec<Finding> {
@@ -56,9 +49,7 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
     }
     let report = facts.daemon.exit_report.known();
     let failed = report.filter(|report| report.code != 0);
-    let cause = failed
-        .map(|report| format!(": {}", report.text))
-        .unwrap_or_default();
+    let cause = failed.map(|report| format!(": {}", report.text)).unwrap_or_default();
     let mut finding = Finding::new(
         "not-running",
         Severity::Broken,
@@ -72,20 +63,12 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
     };
     if let Some(words) = report {
         finding = finding.seen(
-            format!(
-                "flanneld ended at {} with exit code {}: {}",
-                words.at, words.code, words.text
-            ),
+            format!("flanneld ended at {} with exit code {}: {}", words.at, words.code, words.text),
             "its exit report",
         );
     } else {
-        finding = finding.seen(
-            format!(
-                "no process holds {}.status",
-                facts.daemon.subnet_file.display()
-            ),
-            place,
-        );
+        finding = finding
+            .seen(format!("no process holds {}.status", facts.daemon.subnet_file.display()), place);
     }
     vec![match &facts.daemon.launch {
         // Systemd has started the daemon again and again.
@@ -96,12 +79,7 @@ fn not_running(facts: &Facts) -> Vec<Finding> {
 }
 
 fn hangs(facts: &Facts) -> Vec<Finding> {
-    let Some(silent) = facts
-        .daemon
-        .silent
-        .known()
-        .filter(|silent| !silent.is_empty())
-    else {
+    let Some(silent) = facts.daemon.silent.known().filter(|silent| !silent.is_empty()) else {
         return Vec::new();
     };
     let mut finding = Finding::new(
@@ -152,18 +130,13 @@ fn port_taken(facts: &Facts) -> Vec<Finding> {
 fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
     let number = port.number;
     let backend = facts.network.known().and_then(|network| network.backend);
-    let key = backend
-        .and_then(|backend| backend.keys.port)
-        .unwrap_or("Port");
+    let key = backend.and_then(|backend| backend.keys.port).unwrap_or("Port");
     // Ports of tunnels in the kernel belong to no process, so the list of these devices is also shown.
     let kinds = backend
         .into_iter()
         .flat_map(|backend| backend.devices)
         .filter_map(|device| device.kinds.first());
-    let kind = kinds
-        .copied()
-        .find(|kind| *kind != "tun")
-        .unwrap_or("vxlan");
+    let kind = kinds.copied().find(|kind| *kind != "tun").unwrap_or("vxlan");
     let is_holder = |other: &&Interface| {
         other.vxlan.is_some_and(|(_, port)| port == number) && !is_flannels(facts, other)
     };
@@ -175,9 +148,7 @@ fn tunnel_taken(facts: &Facts, port: &Port) -> Finding {
         ),
         None => (
             format!("ss -ulpn sport = :{number}"),
-            port.owner
-                .clone()
-                .unwrap_or_else(|| "another program".to_owned()),
+            port.owner.clone().unwrap_or_else(|| "another program".to_owned()),
         ),
     };
     Finding::new(

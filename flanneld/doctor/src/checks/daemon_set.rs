@@ -38,10 +38,8 @@ pub(crate) fn replace_argument(
     flag: &str,
     value: &str,
 ) -> Command {
-    let (old, new) = (
-        pattern(&json(&argument.word())),
-        replacement(&json(&argument.instead(flag, value))),
-    );
+    let (old, new) =
+        (pattern(&json(&argument.word())), replacement(&json(&argument.instead(flag, value))));
     if argument.joined {
         return rewrite(namespace, &format!("s|{old}|{new}|"));
     }
@@ -50,19 +48,13 @@ pub(crate) fn replace_argument(
         pattern(&json(&format!("{}{}", argument.dashes, argument.flag))),
         replacement(&json(&format!("--{flag}"))),
     );
-    rewrite(
-        namespace,
-        &format!(r"/{named},$/{{N;s|{named},(\n *){old}|{name},\1{new}|;}}"),
-    )
+    rewrite(namespace, &format!(r"/{named},$/{{N;s|{named},(\n *){old}|{name},\1{new}|;}}"))
 }
 
 /// Returns the command that moves the health endpoints to another port. The command changes the port in flanneld's arguments or environment
 /// variables, and in kubelet's probes.
 pub(crate) fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
-    rewrite(
-        namespace,
-        &format!(r#"s/(healthz-port=|[pP]ort": |"value": "){from}\b/\1{to}/"#),
-    )
+    rewrite(namespace, &format!(r#"s/(healthz-port=|[pP]ort": |"value": "){from}\b/\1{to}/"#))
 }
 
 /// Returns the command that restarts flanneld on a node.
@@ -89,21 +81,14 @@ pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     if [HERE, EVERYWHERE].contains(&finding.remedy.on.as_str()) {
         finding.remedy.on = WITH_KUBECTL.to_owned();
     }
-    let Launch::Kubernetes {
-        namespace,
-        assumed: true,
-    } = &facts.daemon.launch
-    else {
+    let Launch::Kubernetes { namespace, assumed: true } = &facts.daemon.launch else {
         return;
     };
     if acts_on.contains(&ActsOn::Namespace) {
         let text = format!(
             "flannel's namespace is unknown on this node: the commands use {namespace}, as in the manifest"
         );
-        finding.evidence.push(Evidence {
-            text,
-            from: "ls /var/log/pods".to_owned(),
-        });
+        finding.evidence.push(Evidence { text, from: "ls /var/log/pods".to_owned() });
     }
 }
 
@@ -138,10 +123,7 @@ mod tests {
 
     /// Applies the command's sed script to the text, and returns the result.
     fn edited(command: &str, text: &str) -> String {
-        let script = command
-            .split(" | ")
-            .find(|part| part.starts_with("sed "))
-            .unwrap();
+        let script = command.split(" | ").find(|part| part.starts_with("sed ")).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("in.json");
         std::fs::write(&file, text).unwrap();
@@ -171,10 +153,7 @@ mod tests {
 "port": 80810
 "value": "8181"
 "#;
-        assert_eq!(
-            edited(&move_health_port("kube-flannel", 8081, 8181).text, text),
-            want
-        );
+        assert_eq!(edited(&move_health_port("kube-flannel", 8081, 8181).text, text), want);
     }
 
     proptest! {

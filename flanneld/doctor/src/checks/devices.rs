@@ -88,18 +88,12 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     };
     let mut findings = Vec::new();
-    let used = Family::ALL
-        .into_iter()
-        .filter(|family| network.has(*family));
+    let used = Family::ALL.into_iter().filter(|family| network.has(*family));
     let wanted: BTreeSet<String> = used.filter_map(|family| network.device(family)).collect();
     for interface in facts.interfaces() {
         let name = &interface.name;
         if wanted.contains(name) && !is_flannels(facts, interface) {
-            let kind = if interface.kind.is_empty() {
-                "hardware"
-            } else {
-                &interface.kind
-            };
+            let kind = if interface.kind.is_empty() { "hardware" } else { &interface.kind };
             findings.push(
                 Finding::new(
                     "foreign-device",
@@ -118,9 +112,7 @@ fn foreign_device(facts: &Facts) -> Vec<Finding> {
                 .note("this change does not survive a reboot: give the device another name where it is configured"),
             );
         }
-        let ours = network
-            .vni
-            .zip(network.tunnel().and_then(|tunnel| tunnel.port()));
+        let ours = network.vni.zip(network.tunnel().and_then(|tunnel| tunnel.port()));
         if interface.vxlan.is_some() && interface.vxlan == ours && !name.starts_with("flannel") {
             // In dual-stack this may be the device of the other family. Then no device is missing.
             let missing = wanted

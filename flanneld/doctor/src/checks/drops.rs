@@ -53,9 +53,7 @@ fn pods_dropped(facts: &Facts) -> Vec<Finding> {
 
 /// Returns the rule's number in the chain; `policy` for the policy of the chain.
 fn number(drop: &Drop) -> String {
-    drop.stop
-        .place
-        .map_or_else(|| "policy".to_owned(), |number| number.to_string())
+    drop.stop.place.map_or_else(|| "policy".to_owned(), |number| number.to_string())
 }
 
 /// Returns the names of the table and the chain, as iptables or nft prints the names.
@@ -89,11 +87,7 @@ pub(super) fn seen(finding: Finding, drop: &Drop) -> Finding {
     let from = match &drop.command {
         Some(command) => format!("{command} -t {} -nvL {chain}", stop.table),
         None if !can_be_named(drop) => "nft -a list ruleset".to_owned(),
-        None => format!(
-            "nft -a list chain {} {} {chain}",
-            stop.layer,
-            word(&stop.table)
-        ),
+        None => format!("nft -a list chain {} {} {chain}", stop.layer, word(&stop.table)),
     };
     let hook = format!("at the hook {}", hook(drop.hook));
     let text = match stop.packets {
@@ -106,9 +100,7 @@ pub(super) fn seen(finding: Finding, drop: &Drop) -> Finding {
 
 /// Returns whether the names of an nftables table and its chains are names for nft.
 fn can_be_named(drop: &Drop) -> bool {
-    let Stop {
-        table, base, chain, ..
-    } = &drop.stop;
+    let Stop { table, base, chain, .. } = &drop.stop;
     [table, base, chain].iter().all(|name| is_nft_name(name))
 }
 
@@ -125,10 +117,7 @@ fn hook(hook: Hook) -> &'static str {
 
 /// Returns the commands that add accept rules for pod packets before the rule that drops the packets.
 fn let_pods_pass(network: &Network, drop: &Drop) -> Vec<String> {
-    let nets = network
-        .networks
-        .nets()
-        .filter(|net| Family::from(net.addr()) == drop.family);
+    let nets = network.networks.nets().filter(|net| Family::from(net.addr()) == drop.family);
     let conditions: Vec<Condition> = nets
         .flat_map(|net| {
             let ip = drop.family.pick("ip", "ip6");
@@ -213,10 +202,7 @@ fn let_pass(drop: &Drop, conditions: &[Condition]) -> Vec<String> {
             let kept: Vec<String> = conditions
                 .iter()
                 .map(|condition| {
-                    format!(
-                        "{verb} rule {place} {}",
-                        accepts(condition).replace('\'', "")
-                    )
+                    format!("{verb} rule {place} {}", accepts(condition).replace('\'', ""))
                 })
                 .collect();
             commands.push(persist::nftables(stop.layer, &stop.table, &kept));

@@ -16,25 +16,13 @@ pub const CHECKS: &[Check] = &[
     check(
         "ufw",
         "ufw drops packets of other nodes",
-        &[
-            "encap-blocked",
-            "wireguard-silent",
-            "one-way",
-            "overlay-cut",
-            "probe-filtered",
-        ],
+        &["encap-blocked", "wireguard-silent", "one-way", "overlay-cut", "probe-filtered"],
         ufw,
     ),
     check(
         "firewalld",
         "firewalld drops packets of pods",
-        &[
-            "encap-blocked",
-            "wireguard-silent",
-            "one-way",
-            "overlay-cut",
-            "probe-filtered",
-        ],
+        &["encap-blocked", "wireguard-silent", "one-way", "overlay-cut", "probe-filtered"],
         firewalld,
     ),
     check(
@@ -57,14 +45,7 @@ const fn check(
     explains: &'static [&'static str],
     judge: fn(&Facts) -> Vec<Finding>,
 ) -> Check {
-    Check::new(
-        id,
-        Severity::Broken,
-        title,
-        &[Need::Network, Need::Firewalls],
-        explains,
-        judge,
-    )
+    Check::new(id, Severity::Broken, title, &[Need::Network, Need::Firewalls], explains, judge)
 }
 
 fn known(facts: &Facts) -> Option<(&Network, &Firewalls)> {
@@ -78,52 +59,31 @@ fn tables<'a>(
     firewalls: &'a Firewalls,
 ) -> impl Iterator<Item = (&'a Table, bool)> {
     firewalls.tables.iter().map(move |table| {
-        let mut family = firewalls
-            .tables
-            .iter()
-            .filter(|other| other.network == table.network);
-        (
-            table,
-            network.forward && !network.nftables && !family.any(|other| other.jump),
-        )
+        let mut family = firewalls.tables.iter().filter(|other| other.network == table.network);
+        (table, network.forward && !network.nftables && !family.any(|other| other.jump))
     })
 }
 
 /// Returns the severity of a rule that blocks pod packets: `risk` if an earlier rule may accept the packets, otherwise `broken`.
 fn by_doubt(doubt: bool) -> Severity {
-    if doubt {
-        Severity::Risk
-    } else {
-        Severity::Broken
-    }
+    if doubt { Severity::Risk } else { Severity::Broken }
 }
 
 /// Returns the commands that accept pod packets after the chains of network policies and before the rule that rejects all packets.
 fn let_pass(table: &Table) -> Vec<String> {
-    let Table {
-        network, command, ..
-    } = table;
-    let rule = |place: &str, side: &str| {
-        (
-            command.clone(),
-            format!("{place} -{side} {network} -j ACCEPT"),
-        )
-    };
+    let Table { network, command, .. } = table;
+    let rule =
+        |place: &str, side: &str| (command.clone(), format!("{place} -{side} {network} -j ACCEPT"));
     let both = |place: &str| vec![rule(place, "s"), rule(place, "d")];
     // With network policies, the rules are not kept for the next boot. The policies' chains do not exist then, and an agent may append its jump after
     // the rules.
     let kept = |rules: &[(String, String)]| {
-        if table.policies.is_some() {
-            Vec::new()
-        } else {
-            rules.to_vec()
-        }
+        if table.policies.is_some() { Vec::new() } else { rules.to_vec() }
     };
     let unit = format!("flannel-forward-{command}");
     let first = both("-I FORWARD");
-    let refusal = table
-        .refusal()
-        .and_then(|block| block.stop.number.map(|number| (&block.stop, number)));
+    let refusal =
+        table.refusal().and_then(|block| block.stop.number.map(|number| (&block.stop, number)));
     let mut commands = match (refusal, table.policies) {
         // An accept rule before the rejecting rule would bypass the policies after the rejecting rule. The commands therefore move the rejecting rule
         // to the end.
@@ -243,43 +203,25 @@ fn forward_reject(facts: &Facts) -> Vec<Finding> {
 }
 
 fn path(barrier: &Barrier) -> String {
-    let Barrier {
-        family,
-        table,
-        chain,
-        ..
-    } = barrier;
+    let Barrier { family, table, chain, .. } = barrier;
     format!("{family} {table} {chain}")
 }
 
 /// Creates the finding about an nftables chain that blocks pod packets. An accept rule in another chain cannot override the blocking chain.
 fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
-    let Barrier {
-        family,
-        table,
-        chain,
-        ..
-    } = barrier;
+    let Barrier { family, table, chain, .. } = barrier;
     let network = barrier.network;
-    let keyword = if network.addr().is_ipv6() {
-        "ip6"
-    } else {
-        "ip"
-    };
+    let keyword = if network.addr().is_ipv6() { "ip6" } else { "ip" };
     let place = format!("{} {} {}", word(family), word(table), word(chain));
     let rules = ["saddr", "daddr"].map(|side| format!("{keyword} {side} {network} accept"));
     let (verb, at) = match barrier.handle {
         Some(handle) => ("insert", format!("{place} handle {handle}")),
         None => ("add", place.clone()),
     };
-    let mut commands: Vec<String> = rules
-        .iter()
-        .map(|rule| format!("nft {verb} rule {at} {rule}"))
-        .collect();
-    let kept: Vec<String> = rules
-        .iter()
-        .map(|rule| format!("{verb} rule {place} {rule}"))
-        .collect();
+    let mut commands: Vec<String> =
+        rules.iter().map(|rule| format!("nft {verb} rule {at} {rule}")).collect();
+    let kept: Vec<String> =
+        rules.iter().map(|rule| format!("{verb} rule {place} {rule}")).collect();
     commands.push(persist::nftables(family, table, &kept));
     // Without the handle of the rejecting rule, no place is known where an accept rule helps and does not bypass network policies.
     let can_be_named = is_nft_name(table) && is_nft_name(chain);
@@ -309,10 +251,7 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
 /// Returns whether packets arrive through the tunnel. Such packets prove that the host's rules accept packets of
 /// peers. `family` limits the test to peers with underlay addresses of one family.
 fn is_refuted(facts: &Facts, family: Option<Family>) -> bool {
-    let mut passing = facts
-        .paths()
-        .iter()
-        .filter(|path| path.verdict.state.passes());
+    let mut passing = facts.paths().iter().filter(|path| path.verdict.state.passes());
     passing.any(|path| family.is_none_or(|family| Family::from(path.address) == family))
 }
 
@@ -329,10 +268,7 @@ fn ufw(facts: &Facts) -> Vec<Finding> {
     let Some(tunnel) = network.tunnel() else {
         return Vec::new();
     };
-    let shut = firewalls
-        .tables
-        .iter()
-        .filter(|table| table.ufw && table.input.is_some());
+    let shut = firewalls.tables.iter().filter(|table| table.ufw && table.input.is_some());
     // If an earlier rule is not understood, only missing packets prove that ufw drops them.
     let shut = shut.filter(|table| table.is_shut() || nothing_arrives(facts, table.network.into()));
     let shut = shut.filter(|table| {
@@ -388,10 +324,7 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
         .iter()
         .map(|net| format!("firewall-cmd --permanent --zone=trusted --add-source={net}"))
         .collect();
-    for family in Family::ALL
-        .into_iter()
-        .filter(|family| network.travels_in(*family))
-    {
+    for family in Family::ALL.into_iter().filter(|family| network.travels_in(*family)) {
         let kinds = shut.map(|tunnel| tunnel.each(family)).unwrap_or_default();
         commands.extend(let_in::commands(
             Program::Firewalld,
@@ -409,10 +342,7 @@ fn firewalld(facts: &Facts) -> Vec<Finding> {
             "firewalld",
             Severity::Broken,
             "",
-            format!(
-                "firewalld is active and does not accept {}",
-                missing.join(" and ")
-            ),
+            format!("firewalld is active and does not accept {}", missing.join(" and ")),
             "firewalld drops packets from and to pods of other nodes",
         )
         .seen(

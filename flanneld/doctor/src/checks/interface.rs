@@ -91,12 +91,7 @@ pub const CHECKS: &[Check] = &[
         "node-internal-ip",
         Severity::Degraded,
         "kubelet reports the address of a NAT interface",
-        &[
-            Need::Interfaces,
-            Need::Routes,
-            Need::Choice,
-            Need::Kubernetes,
-        ],
+        &[Need::Interfaces, Need::Routes, Need::Choice, Need::Kubernetes],
         &[],
         node_internal_ip,
     ),
@@ -104,11 +99,7 @@ pub const CHECKS: &[Check] = &[
 
 /// Returns the problem that ended the last run of flanneld; `None` while flanneld runs.
 fn end(facts: &Facts) -> Option<&Problem> {
-    let words = facts
-        .daemon
-        .exit_report
-        .known()
-        .filter(|_| facts.is_stopped())?;
+    let words = facts.daemon.exit_report.known().filter(|_| facts.is_stopped())?;
     words.problem.as_ref()
 }
 
@@ -166,14 +157,11 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let led = candidates.iter().any(|candidate| candidate.leads.is_some());
     let silent = all_silent(&paths, is_cut, facts.daemon.young);
     let refused = refused_for_address(facts);
-    let ours: Vec<&Refused> = with_our_address(facts)
-        .filter(|refused| put_here(facts, refused).is_none())
-        .collect();
+    let ours: Vec<&Refused> =
+        with_our_address(facts).filter(|refused| put_here(facts, refused).is_none()).collect();
     // Without probes, only the signs of NAT show a wrong interface. A link behind NAT has no other machine, so a peer with an address there is unreachable.
     let alone = facts.mesh.known().is_none()
-        && facts
-            .peers()
-            .any(|peer| peer.addresses().any(|ip| is_on_link(interface, ip)));
+        && facts.peers().any(|peer| peer.addresses().any(|ip| is_on_link(interface, ip)));
     if !((silent || refused.is_some() || !ours.is_empty()) && (marks.is_some() || led)
         || alone && marks.is_some())
     {
@@ -232,9 +220,7 @@ fn suspected(name: &str, choice: &Choice, marks: Option<String>) -> Finding {
 /// Returns text about the peers from which nothing arrives, with the names of the first four peers.
 fn silence(paths: &[&Path]) -> String {
     let cut = paths.iter().filter(|path| path.is_lost());
-    let names: Vec<String> = cut
-        .map(|path| format!("{} at {}", path.node, path.address))
-        .collect();
+    let names: Vec<String> = cut.map(|path| format!("{} at {}", path.node, path.address)).collect();
     format!("nothing arrives over the overlay from {}", named(&names, 4))
 }
 
@@ -255,13 +241,8 @@ fn is_on_link(interface: &Interface, ip: IpAddr) -> bool {
 /// Returns the paths to peers, except the peers whose addresses are only in the network of another interface.
 fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Item = &'a Path> {
     let another = move |ip: IpAddr| {
-        let others = facts
-            .interfaces()
-            .iter()
-            .filter(|other| other.index != interface.index);
-        others
-            .filter(|other| joins_hosts(other))
-            .any(|other| is_on_link(other, ip))
+        let others = facts.interfaces().iter().filter(|other| other.index != interface.index);
+        others.filter(|other| joins_hosts(other)).any(|other| is_on_link(other, ip))
     };
     facts
         .paths()
@@ -288,12 +269,7 @@ fn nat_interface(facts: &Facts) -> Vec<Finding> {
         format!("flannel uses {name}, the NAT interface of the virtual machine"),
         "other nodes cannot reach this node: each machine has its own NAT on this interface, often with the same address",
     );
-    vec![lead_out(
-        finding.seen(marks, "ip address, ip route"),
-        facts,
-        interface,
-        &candidates,
-    )]
+    vec![lead_out(finding.seen(marks, "ip address, ip route"), facts, interface, &candidates)]
 }
 
 /// Reason why nodes with one address are a fault.
@@ -315,14 +291,8 @@ fn with_interfaces(finding: Finding, facts: &Facts) -> Finding {
 /// Returns the finding about another node's lease that publishes an address of this host.
 fn published_address(facts: &Facts, refused: &Refused) -> Finding {
     let finding = |what: String| {
-        Finding::new(
-            "duplicate-address",
-            Severity::Broken,
-            &refused.text,
-            what,
-            SHARED,
-        )
-        .seen(&refused.text, "flannelctl leases")
+        Finding::new("duplicate-address", Severity::Broken, &refused.text, what, SHARED)
+            .seen(&refused.text, "flannelctl leases")
     };
     let Some((interface, net)) = put_here(facts, refused) else {
         let what = "another node publishes an address of this host".to_owned();
@@ -349,38 +319,26 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
     findings.extend(with_our_address(facts).map(|refused| published_address(facts, refused)));
     let mut by_address: Vec<(IpAddr, &Peer)> = Vec::new();
     // With a backend that distinguishes nodes by their keys, several nodes may share one address.
-    let shares = facts.network.known().is_some_and(|network| {
-        network
-            .backend
-            .is_some_and(|backend| backend.shares_address)
-    });
+    let shares = facts
+        .network
+        .known()
+        .is_some_and(|network| network.backend.is_some_and(|backend| backend.shares_address));
     for peer in facts.peers().filter(|_| !shares) {
         by_address.extend(peer.addresses().map(|ip| (ip, peer)));
     }
     by_address.sort_by_key(|(ip, _)| *ip);
-    for nodes in by_address
-        .chunk_by(|(a, _), (b, _)| a == b)
-        .filter(|nodes| nodes.len() > 1)
-    {
+    for nodes in by_address.chunk_by(|(a, _), (b, _)| a == b).filter(|nodes| nodes.len() > 1) {
         let Some((ip, _)) = nodes.first() else {
             continue;
         };
-        let names: Vec<String> = nodes
-            .iter()
-            .map(|(_, peer)| format!("{} ({})", peer.name, peer.subnets))
-            .collect();
+        let names: Vec<String> =
+            nodes.iter().map(|(_, peer)| format!("{} ({})", peer.name, peer.subnets)).collect();
         let what = format!("{} nodes publish the address {ip}", nodes.len());
         findings.push(
-            Finding::new(
-                "duplicate-address",
-                Severity::Broken,
-                ip.to_string(),
-                what,
-                SHARED,
-            )
-            .within(nodes.iter().flat_map(|(_, peer)| peer.subnets.nets()))
-            .seen(names.join(", "), "flannelctl leases")
-            .on("those nodes"),
+            Finding::new("duplicate-address", Severity::Broken, ip.to_string(), what, SHARED)
+                .within(nodes.iter().flat_map(|(_, peer)| peer.subnets.nets()))
+                .seen(names.join(", "), "flannelctl leases")
+                .on("those nodes"),
         );
     }
     findings
@@ -391,21 +349,12 @@ const NEW_ID: &str = "@new-id@";
 
 fn clone(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let trouble = facts
-        .leases
-        .own
-        .known()
-        .and_then(|own| own.trouble.as_ref());
+    let trouble = facts.leases.own.known().and_then(|own| own.trouble.as_ref());
     // If only the address is a duplicate, `duplicate-address` reports it.
     let is_clone = |problem: &&Problem| {
-        problem
-            .details()
-            .any(|detail| matches!(detail, Detail::IdentityInUse { .. }))
+        problem.details().any(|detail| matches!(detail, Detail::IdentityInUse { .. }))
     };
-    for (problem, from) in [
-        (end(facts), "the exit report of flanneld"),
-        (trouble, "the lease"),
-    ] {
+    for (problem, from) in [(end(facts), "the exit report of flanneld"), (trouble, "the lease")] {
         let Some(problem) = problem.filter(is_clone) else {
             continue;
         };
@@ -424,26 +373,19 @@ fn clone(facts: &Facts) -> Vec<Finding> {
             },
         );
         let finding = finding.seen(problem.to_string(), from);
-        findings.push(
-            match (facts.daemon.id_given, facts.daemon.argument("node-id")) {
-                (true, Some(argument)) => {
-                    let edit = edit_unit(argument, "node-id", NEW_ID);
-                    finding.run_all(edit.map(|command| {
-                        command.replace(NEW_ID, "'\"$(cat /proc/sys/kernel/random/uuid)\"'")
-                    }))
-                }
-                // Systemd applies the last of several assignments to a variable.
-                _ => finding.run(add_line(
-                    "FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)",
-                )),
-            },
-        );
+        findings.push(match (facts.daemon.id_given, facts.daemon.argument("node-id")) {
+            (true, Some(argument)) => {
+                let edit = edit_unit(argument, "node-id", NEW_ID);
+                finding.run_all(edit.map(|command| {
+                    command.replace(NEW_ID, "'\"$(cat /proc/sys/kernel/random/uuid)\"'")
+                }))
+            }
+            // Systemd applies the last of several assignments to a variable.
+            _ => finding.run(add_line("FLANNELD_NODE_ID=$(cat /proc/sys/kernel/random/uuid)")),
+        });
         break;
     }
-    findings
-        .into_iter()
-        .map(|finding| finding.run("systemctl restart flanneld"))
-        .collect()
+    findings.into_iter().map(|finding| finding.run("systemctl restart flanneld")).collect()
 }
 
 /// Code of the problem that flanneld reports if the underlay interface is down.

@@ -20,12 +20,9 @@ pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> 
             .iter()
             .any(|route| route.via == Some(*gateway) && route.index == Some(interface.index))
     };
-    let (address, gateway) = interface
-        .nets()
-        .find_map(|net| Some((net, machine_nat(&net).filter(is_behind)?)))?;
-    Some(format!(
-        "{address} with the gateway {gateway}: VirtualBox's, QEMU's or lima's own NAT"
-    ))
+    let (address, gateway) =
+        interface.nets().find_map(|net| Some((net, machine_nat(&net).filter(is_behind)?)))?;
+    Some(format!("{address} with the gateway {gateway}: VirtualBox's, QEMU's or lima's own NAT"))
 }
 
 /// An interface that may connect the nodes.
@@ -52,11 +49,7 @@ pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candid
     let candidate = |interface: &'a Interface| {
         let (source, leads) = what_leads(facts, interface).unzip();
         let own = || address_of(interface, family).map(|net| net.addr());
-        Some(Candidate {
-            interface,
-            address: source.flatten().or_else(own)?.to_string(),
-            leads,
-        })
+        Some(Candidate { interface, address: source.flatten().or_else(own)?.to_string(), leads })
     };
     let others = facts.interfaces().iter().filter(is_other);
     let mut found: Vec<Candidate<'a>> = others.filter_map(candidate).collect();
@@ -118,9 +111,7 @@ pub(super) fn lead_out(
         };
     }
     match best(candidates).filter(|_| nat_marks(facts, chosen).is_some()) {
-        Some(best) => finding
-            .run_all(choose(facts, &best.interface.name))
-            .on(EVERYWHERE),
+        Some(best) => finding.run_all(choose(facts, &best.interface.name)).on(EVERYWHERE),
         None => finding,
     }
 }
@@ -131,9 +122,9 @@ pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
         return set_option(facts, "iface", interface);
     };
     match &facts.daemon.launch {
-        Launch::Kubernetes { namespace, .. } => vec![daemon_set::replace_argument(
-            namespace, argument, "iface", interface,
-        )],
+        Launch::Kubernetes { namespace, .. } => {
+            vec![daemon_set::replace_argument(namespace, argument, "iface", interface)]
+        }
         // A variable would have no effect, because arguments take precedence.
         Launch::Systemd => edit_unit(argument, "iface", interface)
             .into_iter()
@@ -158,11 +149,7 @@ pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String
             format!("--{flag} {value}"),
         ),
     };
-    let script = format!(
-        "s|{}|{}|",
-        daemon_set::pattern(&old),
-        daemon_set::replacement(&new)
-    );
+    let script = format!("s|{}|{}|", daemon_set::pattern(&old), daemon_set::replacement(&new));
     // Collects the ExecStart lines in force: an empty ExecStart= discards earlier ones, and a backslash at the end continues a line.
     let lines = r#"awk '/^ExecStart=/{on=1} on{all=all $0 "\n"} $0=="ExecStart="{all=""} {on=on && /\\$/} END{printf "%s",all}'"#;
     let files = "$(systemctl show -p FragmentPath -p DropInPaths --value flanneld)";
@@ -185,15 +172,10 @@ pub(super) fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command>
             .chain([restart(facts)])
             .collect(),
         (Launch::Systemd, None) => {
-            vec![
-                add_line(&word(&format!("{variable}={value}"))).into(),
-                restart(facts),
-            ]
+            vec![add_line(&word(&format!("{variable}={value}"))).into(), restart(facts)]
         }
         (Launch::Kubernetes { namespace, .. }, Some(argument)) => {
-            vec![daemon_set::replace_argument(
-                namespace, argument, flag, value,
-            )]
+            vec![daemon_set::replace_argument(namespace, argument, flag, value)]
         }
         (Launch::Kubernetes { namespace, .. }, None) => {
             vec![daemon_set::set_env(namespace, &variable, &word(value))]
@@ -213,17 +195,11 @@ pub(super) fn add_line(line: &str) -> String {
 pub(super) fn with_store(facts: &Facts, command: &str) -> String {
     match &facts.daemon.launch {
         Launch::Systemd => {
-            let arguments = facts
-                .daemon
-                .arguments
-                .iter()
-                .filter(|argument| names_store(&argument.flag));
+            let arguments =
+                facts.daemon.arguments.iter().filter(|argument| names_store(&argument.flag));
             let flags: String = arguments
                 .map(|argument| {
-                    format!(
-                        " {}",
-                        word(&format!("--{}={}", argument.flag, argument.value))
-                    )
+                    format!(" {}", word(&format!("--{}={}", argument.flag, argument.value)))
                 })
                 .collect();
             format!(

@@ -114,9 +114,8 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     };
     let peers = facts.peers();
-    let peers: BTreeMap<IpNet, &Peer> = peers
-        .flat_map(|peer| peer.subnets.nets().map(move |net| (net, peer)))
-        .collect();
+    let peers: BTreeMap<IpNet, &Peer> =
+        peers.flat_map(|peer| peer.subnets.nets().map(move |net| (net, peer))).collect();
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
     let ours = best_metrics(routes);
     let mut findings = Vec::new();
@@ -126,13 +125,9 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
         };
         let interface = route.index.and_then(|index| facts.host.interface(index));
         // host-gw takes over routes through the peer itself. Routes on flannel's devices are Go flannel's.
-        let through_peer = route
-            .via
-            .is_some_and(|via| peer.addresses().any(|ip| ip == via));
+        let through_peer = route.via.is_some_and(|via| peer.addresses().any(|ip| ip == via));
         // If flannel's route has a lower metric, the other route is only a fallback.
-        let beaten = ours
-            .get(&route.to)
-            .is_some_and(|metric| *metric < route.metric);
+        let beaten = ours.get(&route.to).is_some_and(|metric| *metric < route.metric);
         if through_peer
             || beaten
             || interface.is_some_and(|interface| is_flannels(facts, interface))
@@ -150,10 +145,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
         "foreign-route",
         Severity::Broken,
         SEVERAL,
-        format!(
-            "routes that are not flannel's lead to {} subnets of other nodes",
-            findings.len()
-        ),
+        format!("routes that are not flannel's lead to {} subnets of other nodes", findings.len()),
         "packets to pods of other nodes take these foreign routes; give the routes a larger metric where they are configured",
     );
     let shown = findings
@@ -177,9 +169,8 @@ fn best_metrics(routes: &[Route]) -> BTreeMap<IpNet, u32> {
 
 /// Creates the finding about another program's route to a peer's subnet.
 fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -> Finding {
-    let device = interface
-        .map(|interface| format!(" dev {}", word(&interface.name)))
-        .unwrap_or_default();
+    let device =
+        interface.map(|interface| format!(" dev {}", word(&interface.name))).unwrap_or_default();
     let via = match route.via {
         Some(via) if via.is_ipv6() && route.to.addr().is_ipv4() => format!(" via inet6 {via}"),
         Some(via) => format!(" via {via}"),
@@ -198,15 +189,9 @@ fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -
             "packets to pods of the peer take this foreign route, which has several next hops. Delete the route, or give it a larger metric where it is configured"
         }
     };
-    let what = format!(
-        "a route that is not flannel's leads to {to}, the subnet of {}",
-        peer.name
-    );
+    let what = format!("a route that is not flannel's leads to {to}, the subnet of {}", peer.name);
     let finding = Finding::new("foreign-route", Severity::Broken, to.to_string(), what, why).seen(
-        format!(
-            "{to}{via}{device} proto {}",
-            Protocols::default().name(route.protocol)
-        ),
+        format!("{to}{via}{device} proto {}", Protocols::default().name(route.protocol)),
         format!("{ip} route show {to}"),
     );
     match is_plain {
@@ -230,15 +215,9 @@ fn rules(facts: &Facts) -> Vec<Finding> {
     )
     .seen(reason.to_string(), "readyz");
     let lock = reason.details().find_map(|detail| {
-        if let Detail::RulesLocked { file } = detail {
-            Some(file)
-        } else {
-            None
-        }
+        if let Detail::RulesLocked { file } = detail { Some(file) } else { None }
     });
-    let missing = reason
-        .details()
-        .any(|detail| matches!(detail, Detail::ProgramMissing { .. }));
+    let missing = reason.details().any(|detail| matches!(detail, Detail::ProgramMissing { .. }));
     vec![match lock {
         Some(file) => finding.run(format!("fuser -v {}", word(&file.display().to_string()))),
         None if missing => finding.seen(

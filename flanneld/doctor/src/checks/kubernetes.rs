@@ -57,17 +57,12 @@ pub const CHECKS: &[Check] = &[
 const OWN_ADDRESS: &str = r#""$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}' | grep -Ev '//(127\.|0\.0\.0\.0|localhost|\[::)' || kubectl -n default get endpoints kubernetes -o jsonpath='https://{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}' | sed -E 's|//([^/]*:[^/]*):|//[\1]:|')""#;
 
 fn api_by_service(facts: &Facts) -> Vec<Finding> {
-    let Some(kubernetes) = facts
-        .kubernetes
-        .known()
-        .filter(|kubernetes| kubernetes.by_service_unanswered)
+    let Some(kubernetes) =
+        facts.kubernetes.known().filter(|kubernetes| kubernetes.by_service_unanswered)
     else {
         return Vec::new();
     };
-    let server = kubernetes
-        .server
-        .map(|server| server.to_string())
-        .unwrap_or_default();
+    let server = kubernetes.server.map(|server| server.to_string()).unwrap_or_default();
     let finding = Finding::new(
         "api-by-service",
         Severity::Broken,
@@ -77,44 +72,29 @@ fn api_by_service(facts: &Facts) -> Vec<Finding> {
     )
     .seen("no reply", format!("curl -k https://{server}/livez"));
     vec![match &facts.daemon.launch {
-        Launch::Kubernetes { namespace, .. } => finding.run(daemon_set::set_env(
-            namespace,
-            "FLANNELD_KUBE_API_URL",
-            OWN_ADDRESS,
-        )),
-        Launch::Systemd => finding.run(Command::kubectl(
-            "-n kube-system get pods -l k8s-app=kube-proxy -o wide",
-        )),
+        Launch::Kubernetes { namespace, .. } => {
+            finding.run(daemon_set::set_env(namespace, "FLANNELD_KUBE_API_URL", OWN_ADDRESS))
+        }
+        Launch::Systemd => {
+            finding.run(Command::kubectl("-n kube-system get pods -l k8s-app=kube-proxy -o wide"))
+        }
     }]
 }
 
 fn rbac(facts: &Facts) -> Vec<Finding> {
-    let Some(problem) = facts
-        .kubernetes
-        .known()
-        .and_then(|kubernetes| kubernetes.refusal.as_ref())
+    let Some(problem) = facts.kubernetes.known().and_then(|kubernetes| kubernetes.refusal.as_ref())
     else {
         return Vec::new();
     };
     let refusal = problem.details().find_map(|detail| match detail {
-        Detail::Forbidden {
-            user,
-            verb,
-            resource,
-        } => Some((user, verb, resource)),
+        Detail::Forbidden { user, verb, resource } => Some((user, verb, resource)),
         _ => None,
     });
     let anonymous = refusal.is_some_and(|(user, ..)| user == rights::ANONYMOUS);
     let unknown = anonymous
-        || problem.details().any(|detail| {
-            matches!(
-                detail,
-                Detail::Store {
-                    cause: StoreCause::User,
-                    ..
-                }
-            )
-        });
+        || problem
+            .details()
+            .any(|detail| matches!(detail, Detail::Store { cause: StoreCause::User, .. }));
     let what = match refusal {
         _ if unknown => "the API server does not know the credentials of flanneld".to_owned(),
         Some((_, verb, resource)) => {
@@ -157,11 +137,7 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
     let Some(kubernetes) = facts.kubernetes.known() else {
         return Vec::new();
     };
-    if kubernetes
-        .pod_cidrs
-        .as_ref()
-        .is_none_or(|cidrs| !cidrs.is_empty())
-    {
+    if kubernetes.pod_cidrs.as_ref().is_none_or(|cidrs| !cidrs.is_empty()) {
         return Vec::new();
     }
     let node = &kubernetes.node;
@@ -173,10 +149,10 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
         "the controller manager gives Nodes their subnets only if it runs with --allocate-node-cidrs and --cluster-cidr (kubeadm: --pod-network-cidr). The range of --cluster-cidr must also have free subnets",
     )
     .seen("spec.podCIDRs is empty", format!("kubectl get node {} -o jsonpath={{.spec.podCIDRs}}", word(node)));
-    let networks = kubernetes.cluster_cidr.as_deref().filter(|text| {
-        text.chars()
-            .all(|c| c.is_ascii_hexdigit() || ".:/,".contains(c))
-    });
+    let networks = kubernetes
+        .cluster_cidr
+        .as_deref()
+        .filter(|text| text.chars().all(|c| c.is_ascii_hexdigit() || ".:/,".contains(c)));
     vec![match networks {
         // Writes nothing if the flags are already present. In that case the range is used up.
         Some(networks) => {
@@ -233,18 +209,13 @@ impl PodsOfNamespace<'_> {
     }
 
     fn list(&self) -> Command {
-        Command::in_namespace(self.namespace, |kubectl| {
-            format!("{kubectl} get daemonsets -o wide")
-        })
+        Command::in_namespace(self.namespace, |kubectl| format!("{kubectl} get daemonsets -o wide"))
     }
 
     /// Returns evidence about a pod's owner and labels, and the command that shows the owner and labels.
     fn evidence(&self, pod: &DaemonPod) -> (String, String) {
-        let labels: Vec<String> = pod
-            .labels
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
+        let labels: Vec<String> =
+            pod.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         (
             format!(
                 "{}: owner {}, labels {}",
@@ -276,11 +247,8 @@ impl PodsOfNamespace<'_> {
     }
 
     fn of_several_owners(&self) -> Option<Finding> {
-        let owners: BTreeSet<&str> = self
-            .pods
-            .iter()
-            .filter_map(|pod| pod.owner.as_deref())
-            .collect();
+        let owners: BTreeSet<&str> =
+            self.pods.iter().filter_map(|pod| pod.owner.as_deref()).collect();
         if owners.len() <= 1 {
             return None;
         }
@@ -293,19 +261,13 @@ impl PodsOfNamespace<'_> {
             "two daemons undo each other's work; delete the DaemonSet that you do not need",
         );
         let seen = self.pods.iter().map(|pod| self.evidence(pod));
-        Some(
-            seen.fold(finding, |finding, (text, from)| finding.seen(text, from))
-                .run(self.list()),
-        )
+        Some(seen.fold(finding, |finding, (text, from)| finding.seen(text, from)).run(self.list()))
     }
 
     /// Creates the finding about a pod of Go flannel's DaemonSet. The selector of this DaemonSet differs from
     /// the selector of flannel-rs' DaemonSet.
     fn with_go_flannel_selector(&self) -> Option<Finding> {
-        let pod = self
-            .pods
-            .iter()
-            .find(|pod| !pod.charted && !pod.labels.contains_key(LABEL))?;
+        let pod = self.pods.iter().find(|pod| !pod.charted && !pod.labels.contains_key(LABEL))?;
         let (text, from) = self.evidence(pod);
         let finding = Finding::new(
             "daemon-set",
@@ -339,31 +301,11 @@ mod tests {
         for (server, endpoint, want) in [
             ("https://192.0.2.250:6443", "", "https://192.0.2.250:6443"),
             ("https://api.example:6443", "", "https://api.example:6443"),
-            (
-                "https://[2001:db8::1]:6443",
-                "",
-                "https://[2001:db8::1]:6443",
-            ),
-            (
-                "https://127.0.0.1:6443",
-                "https://192.0.2.250:6443",
-                "https://192.0.2.250:6443",
-            ),
-            (
-                "https://0.0.0.0:40123",
-                "https://192.0.2.250:6443",
-                "https://192.0.2.250:6443",
-            ),
-            (
-                "https://localhost:6443",
-                "https://2001:db8::1:6443",
-                "https://[2001:db8::1]:6443",
-            ),
-            (
-                "https://[::1]:6443",
-                "https://2001:db8::1:6443",
-                "https://[2001:db8::1]:6443",
-            ),
+            ("https://[2001:db8::1]:6443", "", "https://[2001:db8::1]:6443"),
+            ("https://127.0.0.1:6443", "https://192.0.2.250:6443", "https://192.0.2.250:6443"),
+            ("https://0.0.0.0:40123", "https://192.0.2.250:6443", "https://192.0.2.250:6443"),
+            ("https://localhost:6443", "https://2001:db8::1:6443", "https://[2001:db8::1]:6443"),
+            ("https://[::1]:6443", "https://2001:db8::1:6443", "https://[2001:db8::1]:6443"),
         ] {
             let kubectl = format!(
                 "kubectl() {{ case \"$1\" in config) printf %s '{server}' ;; *) printf %s '{endpoint}' ;; esac; }}"
@@ -373,11 +315,7 @@ mod tests {
                 .arg(format!("{kubectl}; printf %s {OWN_ADDRESS}"))
                 .output()
                 .unwrap();
-            assert_eq!(
-                String::from_utf8_lossy(&output.stdout),
-                want,
-                "{server}: {output:?}"
-            );
+            assert_eq!(String::from_utf8_lossy(&output.stdout), want, "{server}: {output:?}");
         }
     }
 }

@@ -62,20 +62,12 @@ pub const CHECKS: &[Check] = &[
 /// Returns the severity of a fault by which this node does not use leases of other nodes: without any peer, all its pods are cut off.
 fn severity(facts: &Facts) -> Severity {
     let is_alone = facts.leases.peers.known().is_some_and(Vec::is_empty);
-    if is_alone {
-        Severity::Broken
-    } else {
-        Severity::Degraded
-    }
+    if is_alone { Severity::Broken } else { Severity::Degraded }
 }
 
 fn other_store(facts: &Facts) -> Vec<Finding> {
     // If several daemons run on this host, the unknown sender may probe a daemon of another network.
-    let is_alone = facts
-        .host
-        .daemons
-        .known()
-        .is_some_and(|daemons| *daemons <= 1);
+    let is_alone = facts.host.daemons.known().is_some_and(|daemons| *daemons <= 1);
     let strangers = facts.mesh.known().map_or(&[][..], |mesh| &mesh.strangers);
     let Some(first) = strangers.first().filter(|_| is_alone) else {
         return Vec::new();
@@ -142,21 +134,12 @@ fn lease(facts: &Facts) -> Vec<Finding> {
 }
 
 fn lost(facts: &Facts, trouble: Option<&Problem>, what: &str, why: &str) -> Finding {
-    let seen = trouble.map_or_else(
-        || "flanneld did not renew the lease".to_owned(),
-        ToString::to_string,
-    );
+    let seen =
+        trouble.map_or_else(|| "flanneld did not renew the lease".to_owned(), ToString::to_string);
     let finding = Finding::new("lease", Severity::Broken, "", what, why).seen(seen, "readyz");
-    let full = trouble.is_some_and(|trouble| {
-        trouble
-            .details()
-            .any(|detail| *detail == Detail::OutOfSubnets)
-    });
-    if full {
-        finding.run(with_store(facts, "flannelctl leases --long"))
-    } else {
-        finding
-    }
+    let full = trouble
+        .is_some_and(|trouble| trouble.details().any(|detail| *detail == Detail::OutOfSubnets));
+    if full { finding.run(with_store(facts, "flannelctl leases --long")) } else { finding }
 }
 
 fn lease_refused(facts: &Facts) -> Vec<Finding> {
@@ -173,15 +156,9 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
             format!("this node does not use {} leases", refused.len()),
             "pods of this node and pods of the nodes with these leases do not reach each other",
         );
-        let finding = refused
-            .iter()
-            .take(MAX_LISTED)
-            .fold(finding, |finding, refused| {
-                finding.seen(
-                    format!("{}: {}", refused.lease, refused.text),
-                    "flannelctl leases",
-                )
-            });
+        let finding = refused.iter().take(MAX_LISTED).fold(finding, |finding, refused| {
+            finding.seen(format!("{}: {}", refused.lease, refused.text), "flannelctl leases")
+        });
         return vec![finding.run(with_store(facts, "flannelctl leases"))];
     }
     refused
@@ -257,9 +234,7 @@ fn silent_node(facts: &Facts) -> Vec<Finding> {
         )
         .about_peers(names);
         return vec![
-            finding
-                .seen("the nodes reply neither to probes nor to ping", "probes")
-                .run(command),
+            finding.seen("the nodes reply neither to probes nor to ping", "probes").run(command),
         ];
     }
     let one = |peer: &Peer| {

@@ -33,19 +33,13 @@ pub const CHECKS: &[Check] = &[
 
 fn checksum(facts: &Facts) -> Vec<Finding> {
     // The counters cover the whole host: a few damaged packets from elsewhere are not a fault of a card. Pods have counters in their own network namespaces.
-    let Some(errors) = facts
-        .host
-        .checksums
-        .known()
-        .filter(|errors| errors.udp >= MIN_ERRORS)
+    let Some(errors) = facts.host.checksums.known().filter(|errors| errors.udp >= MIN_ERRORS)
     else {
         return Vec::new();
     };
     // ICMP has its own checksum, which no hardware computes, so ping still works. A host that rejects a probe has received the probe.
     let ping_only = facts.mesh.known().is_some_and(|mesh| {
-        mesh.paths
-            .iter()
-            .any(|path| path.verdict.ping_only && path.ours && !path.refuses)
+        mesh.paths.iter().any(|path| path.verdict.ping_only && path.ours && !path.refuses)
     });
     let device = facts
         .interfaces()
@@ -88,16 +82,10 @@ fn conntrack_full(facts: &Facts) -> Vec<Finding> {
             "when the table is full, the kernel drops new connections of pods at random",
         )
         .seen(
-            format!(
-                "nf_conntrack_count = {}, nf_conntrack_max = {}",
-                fill.used, fill.limit
-            ),
+            format!("nf_conntrack_count = {}, nf_conntrack_max = {}", fill.used, fill.limit),
             "sysctl net.netfilter",
         )
-        .run_all(sysctl(
-            "net.netfilter.nf_conntrack_max",
-            fill.limit.saturating_mul(2),
-        ))
+        .run_all(sysctl("net.netfilter.nf_conntrack_max", fill.limit.saturating_mul(2)))
         // The sysctl exists only after the module is loaded.
         .run(module("nf_conntrack")),
     ]

@@ -48,118 +48,89 @@ pub fn is_about_peers(check: &str) -> bool {
 const READY: &str = "the machine runs, because its kubelet reports. A firewall on the path or on the machine may drop ping and probes. The machine's network to the nodes may be down, or its lease may contain an address that does not belong to the machine";
 
 /// The checks of the probe results.
-pub const CHECKS: &[Check] = &[
-    check(
-        "encap-blocked",
-        Severity::Broken,
-        "A firewall drops flannel's packets between nodes",
-        &["wireguard-silent", "overlay-cut", "one-way"],
-        encap_blocked,
-    ),
-    super::wireguard::SILENT,
-    check(
-        "isolated",
-        Severity::Broken,
-        "No other node replies to this node",
-        &["peer-cut"],
-        isolated,
-    ),
-    check(
-        "peer-cut",
-        Severity::Broken,
-        "A peer does not respond",
-        &[],
-        |facts| {
+pub const CHECKS: &[Check] =
+    &[
+        check(
+            "encap-blocked",
+            Severity::Broken,
+            "A firewall drops flannel's packets between nodes",
+            &["wireguard-silent", "overlay-cut", "one-way"],
+            encap_blocked,
+        ),
+        super::wireguard::SILENT,
+        check(
+            "isolated",
+            Severity::Broken,
+            "No other node replies to this node",
+            &["peer-cut"],
+            isolated,
+        ),
+        check("peer-cut", Severity::Broken, "A peer does not respond", &[], |facts| {
             if drops_probes(facts) {
                 return Vec::new();
             }
-            each(
-                facts,
-                State::CutOff,
-                peer_cut,
-                "do not respond, not even to ping",
-            )
-        },
-    ),
-    check(
-        "overlay-cut",
-        Severity::Broken,
-        "Packets over the overlay do not reach a peer",
-        &[],
-        |facts| {
-            each(
-                facts,
-                State::OverlayCut,
-                overlay_cut,
-                "do not receive packets that this node sends over the overlay",
-            )
-        },
-    ),
-    check(
-        "one-way",
-        Severity::Broken,
-        "A peer receives this node's probes, but its replies get lost",
-        &[],
-        |facts| {
-            each(
-                facts,
-                State::OneWay,
-                one_way,
-                "receive this node's probes, but their replies do not arrive",
-            )
-        },
-    ),
-    check(
-        "wrong-node",
-        Severity::Broken,
-        "Another node replies at a peer's address",
-        &[],
-        |facts| {
-            each(
-                facts,
-                State::WrongNode,
-                wrong_node,
-                "do not reply; other machines reply at the addresses of these peers",
-            )
-        },
-    ),
-    check(
-        "lossy",
-        Severity::Degraded,
-        "The path to a peer loses packets",
-        &[],
-        |facts| match facts.mesh.known().and_then(|mesh| mesh.lost_everywhere) {
-            Some(counts) => vec![lossy_everywhere(counts)],
-            None => each(
-                facts,
-                State::LosesSome,
-                lossy,
-                "have paths that lose packets",
-            ),
-        },
-    ),
-    check(
-        "slow",
-        Severity::Degraded,
-        "The path to a peer is slow",
-        &[],
-        |facts| each(facts, State::Slow, slow, "reply much later than usual"),
-    ),
-    check(
-        "probe-filtered",
-        Severity::Risk,
-        "A peer replies to ping but not to probes",
-        &[],
-        probe_filtered,
-    ),
-    check(
-        "clock",
-        Severity::Risk,
-        "This node's clock is wrong",
-        &[],
-        clock,
-    ),
-];
+            each(facts, State::CutOff, peer_cut, "do not respond, not even to ping")
+        }),
+        check(
+            "overlay-cut",
+            Severity::Broken,
+            "Packets over the overlay do not reach a peer",
+            &[],
+            |facts| {
+                each(
+                    facts,
+                    State::OverlayCut,
+                    overlay_cut,
+                    "do not receive packets that this node sends over the overlay",
+                )
+            },
+        ),
+        check(
+            "one-way",
+            Severity::Broken,
+            "A peer receives this node's probes, but its replies get lost",
+            &[],
+            |facts| {
+                each(
+                    facts,
+                    State::OneWay,
+                    one_way,
+                    "receive this node's probes, but their replies do not arrive",
+                )
+            },
+        ),
+        check(
+            "wrong-node",
+            Severity::Broken,
+            "Another node replies at a peer's address",
+            &[],
+            |facts| {
+                each(
+                    facts,
+                    State::WrongNode,
+                    wrong_node,
+                    "do not reply; other machines reply at the addresses of these peers",
+                )
+            },
+        ),
+        check("lossy", Severity::Degraded, "The path to a peer loses packets", &[], |facts| {
+            match facts.mesh.known().and_then(|mesh| mesh.lost_everywhere) {
+                Some(counts) => vec![lossy_everywhere(counts)],
+                None => each(facts, State::LosesSome, lossy, "have paths that lose packets"),
+            }
+        }),
+        check("slow", Severity::Degraded, "The path to a peer is slow", &[], |facts| {
+            each(facts, State::Slow, slow, "reply much later than usual")
+        }),
+        check(
+            "probe-filtered",
+            Severity::Risk,
+            "A peer replies to ping but not to probes",
+            &[],
+            probe_filtered,
+        ),
+        check("clock", Severity::Risk, "This node's clock is wrong", &[], clock),
+    ];
 
 const fn check(
     id: &'static str,
@@ -168,15 +139,7 @@ const fn check(
     explains: &'static [&'static str],
     judge: fn(&Facts) -> Vec<Finding>,
 ) -> Check {
-    Check::new(
-        id,
-        severity,
-        title,
-        &[Need::Network, Need::Mesh],
-        explains,
-        judge,
-    )
-    .waiting()
+    Check::new(id, severity, title, &[Need::Network, Need::Mesh], explains, judge).waiting()
 }
 
 /// Returns one finding for each path in a state or, for more than three paths, one finding for all of the paths. `several` is the predicate of the
@@ -208,20 +171,10 @@ fn each(
         return Vec::new();
     };
     let names: Vec<&str> = hit.iter().map(|path| &*path.node).collect();
-    let what = format!(
-        "{} peers {several}: {}",
-        hit.len(),
-        named(&names, MAX_LISTED)
-    );
-    let finding = Finding::new(
-        &first.check,
-        first.severity,
-        SEVERAL,
-        what,
-        first.why.clone(),
-    )
-    .about_peers(names)
-    .within(hit.iter().map(|path| path.subnet));
+    let what = format!("{} peers {several}: {}", hit.len(), named(&names, MAX_LISTED));
+    let finding = Finding::new(&first.check, first.severity, SEVERAL, what, first.why.clone())
+        .about_peers(names)
+        .within(hit.iter().map(|path| path.subnet));
     let finding = [first]
         .into_iter()
         .chain(told)
@@ -273,11 +226,7 @@ pub(super) fn there(facts: &Facts, path: &Path) -> String {
 /// Returns whether a single cause can explain all faults of the tunnel over IPv4 or IPv6.
 fn all_blocked(mesh: &Mesh, family: Family) -> bool {
     let is_cut = |state| [State::OverlayCut, State::OneWay].contains(&state);
-    let of_family = || {
-        mesh.paths
-            .iter()
-            .filter(|path| Family::from(path.address) == family)
-    };
+    let of_family = || mesh.paths.iter().filter(|path| Family::from(path.address) == family);
     if mesh.faults.iter().any(|fault| is_cut(fault.state)) {
         return of_family().any(|path| is_cut(path.verdict.state));
     }
@@ -351,17 +300,9 @@ impl<'a> Blocked<'a> {
                 network.travels_in(*family) && (all_blocked(mesh, *family) || is_here())
             })
             .collect();
-        let tables = families
-            .iter()
-            .flat_map(|family| shut_tables(facts, *family));
-        let drops = families
-            .iter()
-            .flat_map(|family| dropped_here(facts, *family));
-        Self {
-            tables: tables.collect(),
-            drops: drops.collect(),
-            families,
-        }
+        let tables = families.iter().flat_map(|family| shut_tables(facts, *family));
+        let drops = families.iter().flat_map(|family| dropped_here(facts, *family));
+        Self { tables: tables.collect(), drops: drops.collect(), families }
     }
 
     /// Returns whether this host drops tunnel packets.
@@ -400,9 +341,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
             .copied()
             .filter(|table| Family::from(table.network) == *family)
             .collect();
-        finding = shut
-            .iter()
-            .fold(finding, |finding, table| refused_by(finding, table, &what));
+        finding = shut.iter().fold(finding, |finding, table| refused_by(finding, table, &what));
         if !shut.is_empty() {
             commands.extend(let_tunnel_in(facts, tunnel, *family, &shut));
         }
@@ -418,12 +357,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     if commands.is_empty() {
         // No rule of this host drops the packets, so captures on the hosts have to show where they are lost.
         let capture = format!("tcpdump -c 5 -ni any {}", filter_words(&capture(tunnel)));
-        return vec![
-            finding
-                .run("flannelctl doctor")
-                .run(capture)
-                .on(crate::finding::EVERYWHERE),
-        ];
+        return vec![finding.run("flannelctl doctor").run(capture).on(crate::finding::EVERYWHERE)];
     }
     vec![finding.run_all(commands)]
 }
@@ -436,16 +370,12 @@ fn blocked_words(
     blocked: &Blocked<'_>,
 ) -> Finding {
     let what = words(tunnel);
-    let families = Family::ALL
-        .into_iter()
-        .filter(|family| network.travels_in(*family));
+    let families = Family::ALL.into_iter().filter(|family| network.travels_in(*family));
     let only = match blocked.families.as_slice() {
         [family] if families.count() > 1 => Some(*family),
         _ => None,
     };
-    let over = only
-        .map(|family| format!(" over {family}"))
-        .unwrap_or_default();
+    let over = only.map(|family| format!(" over {family}")).unwrap_or_default();
     let finding = Finding::new(
         "encap-blocked",
         Severity::Broken,
@@ -476,11 +406,7 @@ fn where_blocked(mesh: &Mesh, tables: &[&Table], drops: &[&Drop]) -> &'static st
     let only_sent = !drops.is_empty()
         && tables.is_empty()
         && drops.iter().all(|drop| drop.carried == Carried::TunnelOut);
-    let incoming = || {
-        mesh.paths
-            .iter()
-            .any(|path| path.verdict.state == State::OneWay)
-    };
+    let incoming = || mesh.paths.iter().any(|path| path.verdict.state == State::OneWay);
     if only_sent {
         "by this node"
     } else if !tables.is_empty() || !drops.is_empty() || incoming() {
@@ -492,13 +418,9 @@ fn where_blocked(mesh: &Mesh, tables: &[&Table], drops: &[&Drop]) -> &'static st
 
 /// Adds the probe results of the first four peers as evidence.
 fn seen_by_probes(finding: Finding, mesh: &Mesh) -> Finding {
-    let finding = mesh.faults.iter().fold(finding, |finding, fault| {
-        finding.seen(fault.share(), "probes")
-    });
-    let cut = mesh
-        .paths
-        .iter()
-        .filter(|path| !path.inferred && path.underlay && path.is_lost());
+    let finding =
+        mesh.faults.iter().fold(finding, |finding, fault| finding.seen(fault.share(), "probes"));
+    let cut = mesh.paths.iter().filter(|path| !path.inferred && path.underlay && path.is_lost());
     cut.take(4).fold(finding, |finding, path| {
         let through = match path.verdict.state {
             State::OneWay => "its replies get lost",
@@ -523,10 +445,8 @@ fn vni_differs(facts: &Facts, mesh: &Mesh, (own, other): (u32, u32)) -> Finding 
         format!("this node uses VNI {own}, but its peers use VNI {other}"),
         "the kernel drops packets with another VNI: the network configuration changed, and some daemons have not restarted since",
     );
-    let finding = finding.seen(
-        format!("VNI {other} in the leases of the peers"),
-        "flannelctl leases --long",
-    );
+    let finding =
+        finding.seen(format!("VNI {other} in the leases of the peers"), "flannelctl leases --long");
     seen_by_probes(finding, mesh)
         .run(super::interface_remedy::restart(facts))
         .on(crate::finding::EVERYWHERE)
@@ -540,10 +460,7 @@ fn refused_by(finding: Finding, table: &Table, what: &str) -> Finding {
             format!("{} -S {}", table.command, word(&refusal.chain)),
         ),
         None => finding.seen(
-            format!(
-                "the chain INPUT in {} blocks packets that no rule accepts",
-                table.command
-            ),
+            format!("the chain INPUT in {} blocks packets that no rule accepts", table.command),
             format!("{} -S INPUT", table.command),
         ),
     }
@@ -559,10 +476,7 @@ fn let_tunnel_in(
     let before: Vec<(&str, Option<usize>)> = shut
         .iter()
         .map(|table| {
-            (
-                table.command.as_str(),
-                table.input_refusal().and_then(|refusal| refusal.number),
-            )
+            (table.command.as_str(), table.input_refusal().and_then(|refusal| refusal.number))
         })
         .collect();
     // An accept rule of ufw or firewalld overrides only later rules. An operator may have put a rejecting rule before that accept rule.
@@ -699,10 +613,7 @@ fn peer_cut(facts: &Facts, path: &Path) -> Finding {
         "peer-cut",
         Severity::Broken,
         about(path),
-        format!(
-            "{} ({}) does not respond, not even to ping",
-            path.node, path.address
-        ),
+        format!("{} ({}) does not respond, not even to ping", path.node, path.address),
         why,
     );
     let finding = finding.seen("no reply over the overlay or the underlay", "probes");
@@ -730,11 +641,7 @@ fn peer_vni_differs(facts: &Facts, check: &str, path: &Path) -> Option<Finding> 
         "flannelctl leases --long",
     )
     .seen(format!("VNI {own} in {alike} other leases"), "flannelctl leases --long");
-    Some(
-        finding
-            .run(super::interface_remedy::restart(facts))
-            .on(crate::finding::EVERYWHERE),
-    )
+    Some(finding.run(super::interface_remedy::restart(facts)).on(crate::finding::EVERYWHERE))
 }
 
 fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
@@ -753,10 +660,7 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
         "overlay-cut",
         Severity::Broken,
         about(path),
-        format!(
-            "packets that this node sends over the overlay do not reach {}",
-            path.node
-        ),
+        format!("packets that this node sends over the overlay do not reach {}", path.node),
         match tunnel {
             _ if path.refuses => format!(
                 "flannel does not work on the peer, or another host has the address {}",
@@ -777,15 +681,10 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
     );
     let finding = blame(
         path,
-        finding.seen(
-            format!("{} replies over the underlay{daemon}", path.address),
-            "probes",
-        ),
+        finding.seen(format!("{} replies over the underlay{daemon}", path.address), "probes"),
     )
     .on(there(facts, path));
-    let filter = tunnel
-        .map(|tunnel| format!("{} and ", capture(tunnel)))
-        .unwrap_or_default();
+    let filter = tunnel.map(|tunnel| format!("{} and ", capture(tunnel))).unwrap_or_default();
     finding.run("flannelctl doctor").run(format!(
         "tcpdump -c 5 -ni any {}",
         filter_words(&format!("{filter}host {}", path.address))
@@ -794,11 +693,7 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
 
 /// Quotes a tcpdump filter for a shell if the filter contains parentheses.
 fn filter_words(filter: &str) -> String {
-    if filter.contains('(') {
-        word(filter)
-    } else {
-        filter.to_owned()
-    }
+    if filter.contains('(') { word(filter) } else { filter.to_owned() }
 }
 
 fn one_way(facts: &Facts, path: &Path) -> Finding {
@@ -806,17 +701,12 @@ fn one_way(facts: &Facts, path: &Path) -> Finding {
         return finding;
     }
     let tunnel = facts.network.known().and_then(Network::tunnel);
-    let dropped = tunnel
-        .map(|tunnel| format!(" ({})", words(tunnel)))
-        .unwrap_or_default();
+    let dropped = tunnel.map(|tunnel| format!(" ({})", words(tunnel))).unwrap_or_default();
     let finding = Finding::new(
         "one-way",
         Severity::Broken,
         about(path),
-        format!(
-            "{} receives this node's probes, but its replies do not arrive",
-            path.node
-        ),
+        format!("{} receives this node's probes, but its replies do not arrive", path.node),
         format!(
             "packets from the peer to this node get lost{dropped}, or wrong routes, neighbours or FDB entries on the peer misdirect these packets"
         ),
@@ -844,20 +734,14 @@ fn wrong_node(_: &Facts, path: &Path) -> Finding {
             path.address
         ),
     )
-    .seen(
-        format!("{} was probed, {other} replied", path.address),
-        "probes",
-    )
+    .seen(format!("{} was probed, {other} replied", path.address), "probes")
     .run("flannelctl leases --long")
     .run(format!("ip neighbour show {}", path.address))
 }
 
 fn lossy(_: &Facts, path: &Path) -> Finding {
     let (lost, asked) = path.losses;
-    let what = format!(
-        "{lost} of the last {asked} probes to {} were lost",
-        path.node
-    );
+    let what = format!("{lost} of the last {asked} probes to {} were lost", path.node);
     let seen = format!("{lost} of {asked} lost");
     let finding = Finding::new(
         "lossy",
@@ -870,10 +754,8 @@ fn lossy(_: &Facts, path: &Path) -> Finding {
 }
 
 fn slow(_: &Facts, path: &Path) -> Finding {
-    let rtt = path
-        .rtt
-        .map(|rtt| format!("{}.{:02} ms", rtt / 1000, rtt % 1000 / 10))
-        .unwrap_or_default();
+    let rtt =
+        path.rtt.map(|rtt| format!("{}.{:02} ms", rtt / 1000, rtt % 1000 / 10)).unwrap_or_default();
     let finding = Finding::new(
         "slow",
         Severity::Degraded,
@@ -881,11 +763,8 @@ fn slow(_: &Facts, path: &Path) -> Finding {
         format!("{} replies after {rtt}, much later than usual", path.node),
         "the path is congested or long, or the peer is overloaded",
     );
-    blame(
-        path,
-        finding.seen(format!("a round trip takes {rtt}"), "probes"),
-    )
-    .run(format!("ping -c 10 {}", path.address))
+    blame(path, finding.seen(format!("a round trip takes {rtt}"), "probes"))
+        .run(format!("ping -c 10 {}", path.address))
 }
 
 fn probe_filtered(facts: &Facts) -> Vec<Finding> {
@@ -910,10 +789,7 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
     let finding = |about, what: String, why: String, paths: &[&Path], seen| {
         let names = names(paths);
         Finding::new("probe-filtered", Severity::Risk, about, what, why)
-            .seen(
-                format!("{names} reply to ping but {seen} UDP port {port}"),
-                "probes",
-            )
+            .seen(format!("{names} reply to ping but {seen} UDP port {port}"), "probes")
             .about_peers(paths.iter().map(|path| &*path.node))
             .run("flannelctl doctor")
             .on(names)
@@ -930,21 +806,17 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
         let why = format!(
             "traffic between pods works, but {unseen}. Run the doctor on these peers to find the cause"
         );
-        findings.push(
-            finding("", what, why, &filtered, "not on").run_all(let_in::commands(
-                let_in::program(facts.host.firewalls.known()),
-                &[Encapsulation::udp(port)],
-                &origin,
-                &[(program, None)],
-                "flannel-probes",
-            )),
-        );
+        findings.push(finding("", what, why, &filtered, "not on").run_all(let_in::commands(
+            let_in::program(facts.host.firewalls.known()),
+            &[Encapsulation::udp(port)],
+            &origin,
+            &[(program, None)],
+            "flannel-probes",
+        )));
     }
     if !refusing.is_empty() {
-        let what = format!(
-            "{} of {all} peers refuse the probes on UDP port {port}",
-            refusing.len()
-        );
+        let what =
+            format!("{} of {all} peers refuse the probes on UDP port {port}", refusing.len());
         let why = format!(
             "flanneld is not running on these nodes or uses another --probe-port (or 0, which disables probing), or a firewall rejects the probes. Traffic works, but {unseen}"
         );
@@ -954,26 +826,16 @@ fn probe_filtered(facts: &Facts) -> Vec<Finding> {
 }
 
 fn clock(facts: &Facts) -> Vec<Finding> {
-    let mut ahead: Vec<i64> = facts
-        .paths()
-        .iter()
-        .filter_map(|path| path.clock_ahead)
-        .collect();
+    let mut ahead: Vec<i64> = facts.paths().iter().filter_map(|path| path.clock_ahead).collect();
     ahead.sort_unstable();
     let Some(median) = ahead.get(ahead.len() / 2).copied() else {
         return Vec::new();
     };
-    let far = ahead
-        .iter()
-        .filter(|offset| offset.abs() > MAX_CLOCK_OFFSET)
-        .count();
+    let far = ahead.iter().filter(|offset| offset.abs() > MAX_CLOCK_OFFSET).count();
     if far * 2 <= ahead.len() || median.abs() <= MAX_CLOCK_OFFSET {
         return Vec::new();
     }
-    let (side, seconds) = (
-        if median > 0 { "behind" } else { "ahead of" },
-        median.abs() / 1000,
-    );
+    let (side, seconds) = (if median > 0 { "behind" } else { "ahead of" }, median.abs() / 1000);
     vec![
         Finding::new(
             "clock",

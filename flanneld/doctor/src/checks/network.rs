@@ -29,13 +29,7 @@ pub const CHECKS: &[Check] = &[
         id: "network-overlap",
         severity: Severity::Broken,
         title: "The pods' network overlaps another network",
-        needs: &[
-            Need::Network,
-            Need::Interfaces,
-            Need::Routes,
-            Need::NameServers,
-            Need::Peers,
-        ],
+        needs: &[Need::Network, Need::Interfaces, Need::Routes, Need::NameServers, Need::Peers],
         explains: &["pod-route", "pods-lost"],
         waits: false,
         judge: network_overlap,
@@ -150,17 +144,11 @@ fn link_inside(
             "network-overlap",
             severity,
             format!("{name} {whole}"),
-            format!(
-                "{whole} on {name} is inside the network of pods, {}",
-                network.networks
-            ),
+            format!("{whole} on {name} is inside the network of pods, {}", network.networks),
             why,
         )
         .seen(format!("{net} on {name}"), "ip address")
-        .seen(
-            format!("the network of pods is {}", network.networks),
-            "the network configuration",
-        )
+        .seen(format!("the network of pods is {}", network.networks), "the network configuration")
         .on("the administrator of the network configuration or of the interface"),
     )
 }
@@ -193,11 +181,8 @@ fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
 /// A separate check covers routes to the subnet of a peer. A foreign route to a larger network is only a fallback behind flannel's route.
 fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
-    let ours: Vec<IpNet> = routes
-        .iter()
-        .filter(|route| route.protocol == FLANNELD)
-        .map(|route| route.to)
-        .collect();
+    let ours: Vec<IpNet> =
+        routes.iter().filter(|route| route.protocol == FLANNELD).map(|route| route.to).collect();
     let underlay = underlay(facts);
     let foreign = routes.iter().filter(|route| {
         !matches!(route.protocol, FLANNELD | RTPROT_KERNEL) && network.contains(&route.to)
@@ -242,21 +227,13 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
         };
         let by = device.map(|name| format!(" by {name}")).unwrap_or_default();
         let ip = if to.addr().is_ipv6() { "ip -6" } else { "ip" };
-        let what = format!(
-            "a route to {to}{by} is inside the network of pods, {}",
-            network.networks
-        );
-        let finding = Finding::new(
-            "network-overlap",
-            severity,
-            format!("route {to}"),
-            what,
-            why,
-        )
-        .seen(
-            format!("{to}{by}, a route that flannel did not add"),
-            format!("{ip} route show {to}"),
-        );
+        let what =
+            format!("a route to {to}{by} is inside the network of pods, {}", network.networks);
+        let finding = Finding::new("network-overlap", severity, format!("route {to}"), what, why)
+            .seen(
+                format!("{to}{by}, a route that flannel did not add"),
+                format!("{ip} route show {to}"),
+            );
         // Only pods of this node are on the bridge, so the command can delete a route to another subnet.
         findings.push(match device.filter(|name| is_pods_bridge(name)) {
             Some(name) => finding
@@ -273,10 +250,7 @@ fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -
     let service = facts.kubernetes.known()?.service?;
     network.networks.nets().find(|net| net.contains(&service))?;
     // The configured address may be a node's instead of the Service's.
-    let of_host = facts
-        .host
-        .owner(service)
-        .is_some_and(|interface| interface.name != "kube-ipvs0");
+    let of_host = facts.host.owner(service).is_some_and(|interface| interface.name != "kube-ipvs0");
     if of_host
         || facts
             .leases
@@ -367,11 +341,7 @@ fn stale_bridge(facts: &Facts) -> Vec<Finding> {
 }
 
 fn bridge_mtu(facts: &Facts) -> Vec<Finding> {
-    let Some(mtu) = facts
-        .network
-        .known()
-        .and_then(|network| network.mtu)
-        .filter(|mtu| *mtu > 0)
+    let Some(mtu) = facts.network.known().and_then(|network| network.mtu).filter(|mtu| *mtu > 0)
     else {
         return Vec::new();
     };
@@ -385,10 +355,8 @@ fn bridge_mtu(facts: &Facts) -> Vec<Finding> {
             .filter(|port| port.is_pods_end_in(bridge.index) && port.mtu > mtu)
             .collect();
         let Some(first) = large.first() else { continue };
-        let commands = large
-            .iter()
-            .take(64)
-            .map(|port| format!("ip link set {} mtu {mtu}", word(&port.name)));
+        let commands =
+            large.iter().take(64).map(|port| format!("ip link set {} mtu {mtu}", word(&port.name)));
         findings.push(
             Finding::new(
                 "bridge-mtu",
@@ -409,11 +377,8 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     let (Some(network), Some(mesh)) = (facts.network.known(), facts.mesh.known()) else {
         return Vec::new();
     };
-    let small: Vec<_> = mesh
-        .paths
-        .iter()
-        .filter(|path| path.verdict.state == State::SmallMtu)
-        .collect();
+    let small: Vec<_> =
+        mesh.paths.iter().filter(|path| path.verdict.state == State::SmallMtu).collect();
     let Some(least) = small.iter().filter_map(|path| path.carries).min() else {
         return Vec::new();
     };
@@ -432,10 +397,8 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     );
     for path in small.iter().take(8) {
         if let Some(carries) = path.carries {
-            finding = finding.seen(
-                format!("{} bytes to {} at {}", carries, path.node, path.address),
-                "probes",
-            );
+            finding = finding
+                .seen(format!("{} bytes to {} at {}", carries, path.node, path.address), "probes");
         }
     }
     // Peers that do not respond prove nothing about packet sizes.
@@ -450,24 +413,13 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
         let text = format!(
             "{whole} other peers receive full-size packets from this node, so the fault is at the link of {nodes} or on the path to that link"
         );
-        return vec![
-            finding
-                .seen(text, "probes")
-                .run("flannelctl doctor")
-                .on(nodes),
-        ];
+        return vec![finding.seen(text, "probes").run("flannelctl doctor").on(nodes)];
     }
-    let family = if small.iter().any(|path| path.address.is_ipv6()) {
-        Family::V6
-    } else {
-        Family::V4
-    };
+    let family =
+        if small.iter().any(|path| path.address.is_ipv6()) { Family::V6 } else { Family::V4 };
     if let (Some(overhead), Some(choice)) = (network.overhead(family), facts.daemon.choice.known())
     {
-        let sizes = Sizes {
-            overhead,
-            outer: least + overhead,
-        };
+        let sizes = Sizes { overhead, outer: least + overhead };
         finding = adapt_mtu(finding, facts, network, &choice.interface, sizes);
     }
     vec![finding]
@@ -521,9 +473,8 @@ fn configure_mtu(facts: &Facts, mtu: u32) -> Option<Command> {
     match &facts.store.access {
         Access::Etcd(_) => {
             let (etcdctl, key) = super::store::etcdctl(facts);
-            let password = super::store::password(facts)
-                .map(|line| format!("{line}; "))
-                .unwrap_or_default();
+            let password =
+                super::store::password(facts).map(|line| format!("{line}; ")).unwrap_or_default();
             Some(
                 format!(r#"{password}new=$({etcdctl} get --print-value-only {key} | {filter}) && [ -n "$new" ] && {etcdctl} put {key} "$new""#)
                     .into(),

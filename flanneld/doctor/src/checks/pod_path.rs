@@ -34,12 +34,7 @@ pub const CHECKS: &[Check] = &[
         "pod-route",
         Severity::Broken,
         "Pods have no route to other nodes or to each other",
-        &[
-            Need::Network,
-            Need::Interfaces,
-            Need::PodRoutes,
-            Need::PolicyRules,
-        ],
+        &[Need::Network, Need::Interfaces, Need::PodRoutes, Need::PolicyRules],
         &["pods-lost"],
         pod_route,
     )
@@ -68,10 +63,7 @@ fn pod_bridge(facts: &Facts) -> Vec<Finding> {
                 format!("the bridge {name} is down"),
                 "no packet of this node's pods leaves the bridge",
             )
-            .seen(
-                format!("{name} is not UP"),
-                format!("ip link show {}", word(name)),
-            )
+            .seen(format!("{name} is not UP"), format!("ip link show {}", word(name)))
             .run(format!("ip link set dev {} up", word(name)))
             .note(AFTER_REBOOT),
         ];
@@ -80,9 +72,8 @@ fn pod_bridge(facts: &Facts) -> Vec<Finding> {
     for own in network.own.nets() {
         let family = Family::from(own.addr());
         // An address outside of the subnet has a check of its own.
-        let has_one = bridge
-            .nets()
-            .any(|net| Family::from(net.addr()) == family && !is_local(&net));
+        let has_one =
+            bridge.nets().any(|net| Family::from(net.addr()) == family && !is_local(&net));
         let Some(gateway) = gateway(&own).filter(|_| !has_one) else {
             continue;
         };
@@ -141,8 +132,7 @@ fn pods_detached(all: &[Interface], network: &Network) -> Option<Finding> {
         made.push(format!("ip link set dev {name} up"));
     }
     made.extend(
-        pods.iter()
-            .map(|pod| format!("ip link set dev {} master {name}", word(&pod.name))),
+        pods.iter().map(|pod| format!("ip link set dev {} master {name}", word(&pod.name))),
     );
     Some(finding.run_all(made).note(
         "if the bridge has hairpin mode in the CNI configuration, restart the pods instead: new ports lack this mode",
@@ -179,19 +169,14 @@ fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute)
             // The cause is flannel's missing device, not a fault of routes.
             return None;
         }
-        let underlay = all
-            .iter()
-            .find(|interface| Some(interface.name.as_str()) == underlay);
+        let underlay = all.iter().find(|interface| Some(interface.name.as_str()) == underlay);
         let by_tunnel = tunnel.is_some_and(|tunnel| tunnel.index == answer.index);
         let by_underlay = underlay.is_some_and(|underlay| underlay.index == answer.index);
         // Without a tunnel device, routes to nodes may use any of several uplinks.
         by_tunnel
             || by_underlay
             || tunnel.is_none()
-                && facts
-                    .host
-                    .interface(answer.index)
-                    .is_some_and(crate::facts::host::joins_hosts)
+                && facts.host.interface(answer.index).is_some_and(crate::facts::host::joins_hosts)
     } else {
         answer.index == bridge.index
     };
@@ -278,21 +263,12 @@ fn misrouted(
     };
     let about = format!(
         "{direction} {} {family}",
-        if all_of_them {
-            "all"
-        } else {
-            &first.packet.peer.name
-        }
+        if all_of_them { "all" } else { &first.packet.peer.name }
     );
     let incoming = facts.host.interface(packet.incoming);
     let incoming = incoming.map_or_else(|| packet.incoming.to_string(), |known| known.name.clone());
     let ip = family.pick("ip", "ip -6");
-    let show = format!(
-        "{ip} route get {} from {} iif {}",
-        packet.to,
-        packet.from,
-        word(&incoming)
-    );
+    let show = format!("{ip} route get {} from {} iif {}", packet.to, packet.from, word(&incoming));
     let finding = Finding::new(
         "pod-route",
         Severity::Broken,
@@ -305,10 +281,7 @@ fn misrouted(
         match wrong {
             Wrong::Nowhere(why) => format!("from {} to {}: {why}", packet.from, packet.to),
             Wrong::Elsewhere(name) => {
-                format!(
-                    "packets from {} to {} leave by {name}",
-                    packet.from, packet.to
-                )
+                format!("packets from {} to {} leave by {name}", packet.from, packet.to)
             }
         },
         show,
@@ -331,9 +304,7 @@ fn with_remedy(
         Some(rule) => by_rule(finding, facts, rule, first),
         None if !out => {
             let own = facts.network.known()?.own.nets();
-            let own = own
-                .into_iter()
-                .find(|own| Family::from(own.addr()) == family)?;
+            let own = own.into_iter().find(|own| Family::from(own.addr()) == family)?;
             let net = own.trunc();
             finding
                 .run(format!(

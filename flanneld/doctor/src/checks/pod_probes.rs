@@ -54,10 +54,7 @@ fn bridge_name(facts: &Facts) -> &str {
 }
 
 fn pods_lost(facts: &Facts) -> Vec<Finding> {
-    paths(facts)
-        .iter()
-        .filter_map(|path| lost(facts, path))
-        .collect()
+    paths(facts).iter().filter_map(|path| lost(facts, path)).collect()
 }
 
 fn lost(facts: &Facts, path: &PodPath) -> Option<Finding> {

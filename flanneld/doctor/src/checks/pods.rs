@@ -52,11 +52,8 @@ pub const CHECKS: &[Check] = &[
 fn subnet_env(facts: &Facts) -> Vec<Finding> {
     let file = facts.daemon.subnet_file.display().to_string();
     let reason = facts.reason("subnet.env");
-    let started = facts
-        .daemon
-        .reasons
-        .known()
-        .is_some_and(|reasons| !reasons.contains_key("start"));
+    let started =
+        facts.daemon.reasons.known().is_some_and(|reasons| !reasons.contains_key("start"));
     let env = facts.pods.env.known();
     let finding = |what: String, text: &str| {
         Finding::new(
@@ -100,10 +97,7 @@ fn subnet_env(facts: &Facts) -> Vec<Finding> {
             vec![finding(format!("{file} is missing"), "the file does not exist").run(restart())]
         }
         Some(env) if env.subnets.is_some_and(|subnets| subnets != network.own) => {
-            let named = env
-                .subnets
-                .map(|subnets| subnets.to_string())
-                .unwrap_or_default();
+            let named = env.subnets.map(|subnets| subnets.to_string()).unwrap_or_default();
             vec![
                 finding(
                     format!("{file} names another subnet than this node's lease"),
@@ -130,9 +124,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
             "the container runtime has no network for pods: the file system is read-only or full, or SELinux denies the write",
         );
         return vec![
-            finding
-                .seen(reason.to_string(), "readyz")
-                .run(format!("ls -ldZ {}", word(&folder))),
+            finding.seen(reason.to_string(), "readyz").run(format!("ls -ldZ {}", word(&folder))),
         ];
     }
     let first = cni.files.first();
@@ -140,11 +132,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     }
     let list: Vec<&str> = cni.files.iter().map(|file| file.name.as_str()).collect();
-    let seen = if list.is_empty() {
-        "no configuration".to_owned()
-    } else {
-        list.join(", ")
-    };
+    let seen = if list.is_empty() { "no configuration".to_owned() } else { list.join(", ") };
     let seen_by = format!("ls {}", word(&folder));
     // A plugin that the doctor does not know may call flannel's.
     let is_unknown = |file: &&CniFile| file.flannel.is_none();
@@ -154,10 +142,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
             file.name
         );
         let why = "if this plugin does not call flannel's, pods of this node get another network";
-        let finding = Finding {
-            severity: Severity::Risk,
-            ..cni_finding(what, why)
-        };
+        let finding = Finding { severity: Severity::Risk, ..cni_finding(what, why) };
         return vec![finding.seen(seen, seen_by)];
     }
     if !cni.has_flannel() {
@@ -179,10 +164,7 @@ fn cni_config(facts: &Facts) -> Vec<Finding> {
         .map(|file| file.name.as_str())
         .collect();
     let finding = cni_finding(
-        format!(
-            "{} sorts before flannel's configuration in {folder}",
-            before.join(", ")
-        ),
+        format!("{} sorts before flannel's configuration in {folder}", before.join(", ")),
         "the container runtime uses the first configuration, so new pods get another network; the commands rename the files that sort first",
     );
     let aside = before.iter().map(|name| {
@@ -197,18 +179,10 @@ fn cni_finding(what: String, why: &str) -> Finding {
 }
 
 fn foreign_cni(facts: &Facts) -> Vec<Finding> {
-    let Some(objects) = facts
-        .host
-        .foreign
-        .known()
-        .filter(|objects| !objects.is_empty())
-    else {
+    let Some(objects) = facts.host.foreign.known().filter(|objects| !objects.is_empty()) else {
         return Vec::new();
     };
-    let mut programs: Vec<&str> = objects
-        .iter()
-        .map(|object| object.program.as_str())
-        .collect();
+    let mut programs: Vec<&str> = objects.iter().map(|object| object.program.as_str()).collect();
     programs.dedup();
     programs
         .iter()
@@ -243,11 +217,8 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for ipam in facts.pods.ipam.known().into_iter().flatten() {
         for own in network.own.nets() {
-            let kept: Vec<_> = ipam
-                .kept
-                .iter()
-                .filter(|kept| own.contains(&kept.address))
-                .collect();
+            let kept: Vec<_> =
+                ipam.kept.iter().filter(|kept| own.contains(&kept.address)).collect();
             // Pods cannot have the network address, the broadcast address or the gateway's address.
             let size = 1_u64
                 .checked_shl(u32::from(own.max_prefix_len() - own.prefix_len()))
@@ -267,9 +238,7 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 false if count >= size => Severity::Degraded,
                 false => Severity::Risk,
             };
-            let of_pods = pods
-                .map(|pods| format!(" for {pods} pods"))
-                .unwrap_or_default();
+            let of_pods = pods.map(|pods| format!(" for {pods} pods")).unwrap_or_default();
             let finding = Finding::new(
                 "ipam-full",
                 severity,
@@ -282,17 +251,12 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
                 },
             )
             .seen(format!("{count} files in {folder}"), format!("ls {}", word(&folder)));
-            let running: Vec<String> = ipam
-                .running
-                .iter()
-                .map(|folder| word(&folder.display().to_string()))
-                .collect();
+            let running: Vec<String> =
+                ipam.running.iter().map(|folder| word(&folder.display().to_string())).collect();
             // Each pod on the bridge has a running container with a kept address. If the numbers contradict this, the doctor wrongly considers some running
             // containers gone.
-            let are_theirs = u64::try_from(gone)
-                .ok()
-                .zip(pods)
-                .is_some_and(|(gone, pods)| gone + pods > count);
+            let are_theirs =
+                u64::try_from(gone).ok().zip(pods).is_some_and(|(gone, pods)| gone + pods > count);
             let finding = match running.first() {
                 _ if !is_leak => finding,
                 Some(_) if gone > 0 && are_theirs => finding.seen(
@@ -320,10 +284,7 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
 /// cannot know the running containers.
 fn free(folder: &str, running: &[String]) -> String {
     let each = |test: &str, name: &str| {
-        running
-            .iter()
-            .map(|folder| format!("[ {test} {folder}{name} ]"))
-            .collect::<Vec<_>>()
+        running.iter().map(|folder| format!("[ {test} {folder}{name} ]")).collect::<Vec<_>>()
     };
     format!(
         "{} && cd {} && find . -maxdepth 1 -type f -name '[0-9a-f]*[.:]*' -mmin +10 | while read -r ip; do id=$(head -n 1 \"$ip\" | tr -d '\\r'); {} || rm \"$ip\"; done",

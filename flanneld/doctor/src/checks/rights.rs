@@ -24,9 +24,8 @@ pub(super) const ANONYMOUS: &str = "system:anonymous";
 /// Returns `None` for users that several programs share: requests without credentials, and the default account of pods, `default`.
 pub(super) fn grant(user: &str) -> Option<Command> {
     const GROUP: &str = "rbac.authorization.k8s.io";
-    let account = user
-        .strip_prefix("system:serviceaccount:")
-        .and_then(|account| account.split_once(':'));
+    let account =
+        user.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'));
     if user == ANONYMOUS || account.is_some_and(|(_, name)| name == "default") {
         return None;
     }
@@ -51,16 +50,10 @@ pub(super) fn grant(user: &str) -> Option<Command> {
     let role = json!({ "apiGroup": GROUP, "kind": "ClusterRole", "name": "flannel" });
     let both = [
         object("ClusterRole", ("rules", rules()), None),
-        object(
-            "ClusterRoleBinding",
-            ("roleRef", role),
-            Some(("subjects", json!([subject]))),
-        ),
+        object("ClusterRoleBinding", ("roleRef", role), Some(("subjects", json!([subject])))),
     ];
     let list = word(&json!({ "apiVersion": "v1", "kind": "List", "items": both }).to_string());
-    Some(Command::on_cluster(format!(
-        "echo {list} | kubectl auth reconcile -f -"
-    )))
+    Some(Command::on_cluster(format!("echo {list} | kubectl auth reconcile -f -")))
 }
 
 #[cfg(test)]
@@ -69,20 +62,14 @@ mod tests {
 
     #[test]
     fn account_of_one_daemon_gets_the_rights() {
-        assert!(
-            grant("system:serviceaccount:kube-flannel:flannel")
-                .unwrap()
-                .text
-                .contains(r#""subjects":[{"kind":"ServiceAccount","name":"flannel","namespace":"kube-flannel"}]"#)
-        );
+        assert!(grant("system:serviceaccount:kube-flannel:flannel").unwrap().text.contains(
+            r#""subjects":[{"kind":"ServiceAccount","name":"flannel","namespace":"kube-flannel"}]"#
+        ));
         assert!(grant("jane").unwrap().text.contains(r#""kind":"User""#));
         assert!(
-            [
-                "system:anonymous",
-                "system:serviceaccount:kube-flannel:default"
-            ]
-            .iter()
-            .all(|user| grant(user).is_none())
+            ["system:anonymous", "system:serviceaccount:kube-flannel:default"]
+                .iter()
+                .all(|user| grant(user).is_none())
         );
     }
 
@@ -94,10 +81,8 @@ mod tests {
             "/../../conf/kube-flannel.yml"
         ))
         .unwrap();
-        let role = manifest
-            .split("---")
-            .find(|part| part.contains("\nkind: ClusterRole\n"))
-            .unwrap();
+        let role =
+            manifest.split("---").find(|part| part.contains("\nkind: ClusterRole\n")).unwrap();
         let list = |value: &Value| {
             value
                 .as_array()
@@ -121,9 +106,6 @@ mod tests {
                 )
             })
             .collect();
-        assert!(
-            role.ends_with(&format!("rules:\n{written}")),
-            "{role}\nand not\n{written}"
-        );
+        assert!(role.ends_with(&format!("rules:\n{written}")), "{role}\nand not\n{written}");
     }
 }

@@ -64,9 +64,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
         why,
     )
     .seen(trouble.to_string(), "flanneld");
-    let lookups = facts
-        .lookups()
-        .filter(|lookup| facts.store.addresses.contains(&lookup.to));
+    let lookups = facts.lookups().filter(|lookup| facts.store.addresses.contains(&lookup.to));
     for lookup in lookups {
         finding = match &lookup.by {
             Ok(answer) => match facts.host.interface(answer.index) {
@@ -76,10 +74,9 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
                 ),
                 None => finding,
             },
-            Err(why) => finding.seen(
-                format!("{}: {why}", lookup.to),
-                format!("ip route get {}", lookup.to),
-            ),
+            Err(why) => {
+                finding.seen(format!("{}: {why}", lookup.to), format!("ip route get {}", lookup.to))
+            }
         };
     }
     vec![finding.run_all(commands).on(where_to_mend(cause))]
@@ -88,11 +85,8 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
 /// Returns text about a cause, and the commands that fix the cause or show more details.
 fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
     let host = facts.store.addresses.first();
-    let route = || -> Vec<String> {
-        host.map(|host| format!("ip route get {host}"))
-            .into_iter()
-            .collect()
-    };
+    let route =
+        || -> Vec<String> { host.map(|host| format!("ip route get {host}")).into_iter().collect() };
     let (etcdctl, config) = etcdctl(facts);
     match cause {
         StoreCause::Refused => {
@@ -156,19 +150,14 @@ pub(super) fn password(facts: &Facts) -> Option<String> {
     let Access::Etcd(etcd) = &facts.store.access else {
         return None;
     };
-    etcd.user
-        .as_ref()
-        .map(|_| "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD".to_owned())
+    etcd.user.as_ref().map(|_| "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD".to_owned())
 }
 
 /// Returns the etcdctl command with flanneld's etcd options, and the key of the network configuration. The etcdctl command needs the variable that
 /// the command of [`password`] sets.
 pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     let Access::Etcd(etcd) = &facts.store.access else {
-        return (
-            "etcdctl".to_owned(),
-            "/coreos.com/network/config".to_owned(),
-        );
+        return ("etcdctl".to_owned(), "/coreos.com/network/config".to_owned());
     };
     let file = |flag: &str, path: &std::path::Path| format!("--{flag}={}", path.display());
     let client = etcd
@@ -178,13 +167,10 @@ pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     let options = [format!("--endpoints={}", etcd.endpoints.join(","))]
         .into_iter()
         .chain(etcd.ca.as_ref().map(|ca| file("cacert", ca)));
-    let options = options
-        .chain(client)
-        .chain(etcd.user.as_ref().map(|user| format!("--user={user}")));
+    let options =
+        options.chain(client).chain(etcd.user.as_ref().map(|user| format!("--user={user}")));
     (
-        options.fold("etcdctl".to_owned(), |line, option| {
-            format!("{line} {}", word(&option))
-        }),
+        options.fold("etcdctl".to_owned(), |line, option| format!("{line} {}", word(&option))),
         word(&format!("{}/config", etcd.prefix)),
     )
 }
@@ -197,11 +183,7 @@ fn cause(trouble: &Problem) -> StoreCause {
         Detail::Forbidden { .. } => Some(StoreCause::Role),
         _ => None,
     };
-    trouble
-        .details()
-        .filter_map(of)
-        .min()
-        .unwrap_or(StoreCause::Other)
+    trouble.details().filter_map(of).min().unwrap_or(StoreCause::Other)
 }
 
 fn config(facts: &Facts) -> Vec<Finding> {
@@ -216,14 +198,11 @@ fn config(facts: &Facts) -> Vec<Finding> {
         "flanneld waits for a usable configuration and then continues",
     );
     let start = (facts.is_stopped()).then(|| restart(facts));
-    let finding = finding
-        .seen(problem.to_string(), &facts.store.place)
-        .run_all(put(facts, problem, None));
+    let finding =
+        finding.seen(problem.to_string(), &facts.store.place).run_all(put(facts, problem, None));
     // A daemon that this problem has ended does not restart on its own.
     vec![match start {
-        Some(start) => finding
-            .run(start)
-            .on("this node, once the configuration is correct"),
+        Some(start) => finding.run(start).on("this node, once the configuration is correct"),
         None => finding.on("the administrator of the network configuration"),
     }]
 }
@@ -267,12 +246,9 @@ fn put(facts: &Facts, problem: &Problem, in_use: Option<&str>) -> Option<String>
         };
         let example = in_use.unwrap_or(example);
         match place {
-            ConfigPlace::Key(key) => Some(format!(
-                "{} put {} {}",
-                etcdctl(facts).0,
-                word(key),
-                word(example)
-            )),
+            ConfigPlace::Key(key) => {
+                Some(format!("{} put {} {}", etcdctl(facts).0, word(key), word(example)))
+            }
             // A mounted file can be changed only through its ConfigMap.
             ConfigPlace::Mounted(_) => None,
             ConfigPlace::File(file) => Some(format!(

@@ -15,12 +15,9 @@ use types::Family;
 pub const CHECKS: &[Check] = &[
     Check {
         explains: &["pod-route", "pods-lost"],
-        ..check(
-            "ip-forward",
-            Severity::Broken,
-            "This node forwards no IPv4 packets",
-            |facts| forwarding(facts, Family::V4),
-        )
+        ..check("ip-forward", Severity::Broken, "This node forwards no IPv4 packets", |facts| {
+            forwarding(facts, Family::V4)
+        })
     },
     Check {
         explains: &["pod-route", "pods-lost"],
@@ -45,12 +42,7 @@ pub const CHECKS: &[Check] = &[
     ),
     Check {
         explains: &["encap-blocked", "overlay-cut", "one-way", "pods-lost"],
-        ..check(
-            "rp-filter",
-            Severity::Broken,
-            "Strict rp_filter drops packets of peers",
-            rp_filter,
-        )
+        ..check("rp-filter", Severity::Broken, "Strict rp_filter drops packets of peers", rp_filter)
     },
 ];
 
@@ -60,14 +52,7 @@ const fn check(
     title: &'static str,
     judge: fn(&Facts) -> Vec<Finding>,
 ) -> Check {
-    Check::new(
-        id,
-        severity,
-        title,
-        &[Need::Network, Need::Sysctls],
-        &[],
-        judge,
-    )
+    Check::new(id, severity, title, &[Need::Network, Need::Sysctls], &[], judge)
 }
 
 fn known(facts: &Facts) -> Option<(&Network, &Sysctls)> {
@@ -90,25 +75,13 @@ fn forwarding(facts: &Facts, family: Family) -> Vec<Finding> {
         return Vec::new();
     };
     let (check, used, value, name) = match family {
-        Family::V4 => (
-            "ip-forward",
-            network.v4(),
-            sysctls.ip_forward,
-            "net.ipv4.ip_forward",
-        ),
-        Family::V6 => (
-            "ipv6-forwarding",
-            network.v6(),
-            sysctls.v6_forwarding,
-            "net.ipv6.conf.all.forwarding",
-        ),
+        Family::V4 => ("ip-forward", network.v4(), sysctls.ip_forward, "net.ipv4.ip_forward"),
+        Family::V6 => {
+            ("ipv6-forwarding", network.v6(), sysctls.v6_forwarding, "net.ipv6.conf.all.forwarding")
+        }
     };
     if family == Family::V4 && used && value == Some(1) {
-        return sysctls
-            .closed
-            .iter()
-            .map(|device| closed(facts, device))
-            .collect();
+        return sysctls.closed.iter().map(|device| closed(facts, device)).collect();
     }
     if !used || value != Some(0) {
         return Vec::new();
@@ -179,10 +152,7 @@ fn br_netfilter(facts: &Facts) -> Vec<Finding> {
         BRIDGED,
     );
     if let Some(why) = &sysctls.module {
-        finding = finding.seen(
-            format!("cannot load the module: {why}"),
-            "modprobe br_netfilter",
-        );
+        finding = finding.seen(format!("cannot load the module: {why}"), "modprobe br_netfilter");
     }
     vec![
         finding
@@ -200,31 +170,15 @@ fn bridge_nf_call(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     }
     let families = [
-        (
-            network.v4(),
-            sysctls.call_iptables,
-            "net.bridge.bridge-nf-call-iptables",
-        ),
-        (
-            network.v6(),
-            sysctls.call_ip6tables,
-            "net.bridge.bridge-nf-call-ip6tables",
-        ),
+        (network.v4(), sysctls.call_iptables, "net.bridge.bridge-nf-call-iptables"),
+        (network.v6(), sysctls.call_ip6tables, "net.bridge.bridge-nf-call-ip6tables"),
     ];
-    let off = families
-        .iter()
-        .filter(|(used, value, _)| *used && *value == Some(0));
+    let off = families.iter().filter(|(used, value, _)| *used && *value == Some(0));
     off.map(|(_, _, name)| {
         let why = format!("{BRIDGED}; {}", by_itself(facts));
-        Finding::new(
-            "bridge-nf-call",
-            Severity::Degraded,
-            *name,
-            format!("{name} is 0"),
-            why,
-        )
-        .seen(format!("{name} = 0"), format!("sysctl {name}"))
-        .run_all(sysctl(name, 1))
+        Finding::new("bridge-nf-call", Severity::Degraded, *name, format!("{name} is 0"), why)
+            .seen(format!("{name} = 0"), format!("sysctl {name}"))
+            .run_all(sysctl(name, 1))
     })
     .collect()
 }

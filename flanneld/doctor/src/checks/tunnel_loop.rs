@@ -35,20 +35,14 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     let Some(network) = facts.network.known() else {
         return Vec::new();
     };
-    let lookups = facts
-        .lookups()
-        .filter(|lookup| lookup.kind == LookupPurpose::Peer);
-    let looped: Vec<(&RouteLookup, &str)> = lookups
-        .filter_map(|lookup| Some((lookup, tunnel(facts, lookup)?)))
-        .collect();
+    let lookups = facts.lookups().filter(|lookup| lookup.kind == LookupPurpose::Peer);
+    let looped: Vec<(&RouteLookup, &str)> =
+        lookups.filter_map(|lookup| Some((lookup, tunnel(facts, lookup)?))).collect();
     let Some((first, device)) = looped.first() else {
         return Vec::new();
     };
-    let more = if looped.len() > 1 {
-        format!(" and {} more", looped.len() - 1)
-    } else {
-        String::new()
-    };
+    let more =
+        if looped.len() > 1 { format!(" and {} more", looped.len() - 1) } else { String::new() };
     let mut finding = Finding::new(
         LOOP.id,
         LOOP.severity,
@@ -63,18 +57,12 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     );
     for (lookup, device) in looped.iter().take(MAX_LISTED) {
         finding = finding.seen(
-            format!(
-                "packets to {} at {} leave by {device}",
-                lookup.whose, lookup.to
-            ),
+            format!("packets to {} at {} leave by {device}", lookup.whose, lookup.to),
             format!("ip route get {}", lookup.to),
         );
     }
-    let commands: Vec<String> = looped
-        .iter()
-        .take(MAX_LISTED)
-        .filter_map(|(lookup, _)| route(facts, lookup.to))
-        .collect();
+    let commands: Vec<String> =
+        looped.iter().take(MAX_LISTED).filter_map(|(lookup, _)| route(facts, lookup.to)).collect();
     if commands.is_empty() {
         return vec![finding];
     }
@@ -106,8 +94,5 @@ fn route(facts: &Facts, to: IpAddr) -> Option<String> {
     });
     let via = routes.max_by_key(|route| route.to.prefix_len())?.via?;
     let bits = if to.is_ipv6() { 128 } else { 32 };
-    Some(format!(
-        "ip route add {to}/{bits} via {via} dev {}",
-        word(&underlay.name)
-    ))
+    Some(format!("ip route add {to}/{bits} via {via} dev {}", word(&underlay.name)))
 }

@@ -23,14 +23,8 @@ use types::Family;
 /// Maximum number of peers in the evidence and in the commands.
 const MAX_LISTED: usize = 4;
 /// Checks that report, from probe results, peers whose packets do not arrive.
-const SILENCE: &[&str] = &[
-    "isolated",
-    "peer-cut",
-    "overlay-cut",
-    "one-way",
-    "encap-blocked",
-    "wireguard-silent",
-];
+const SILENCE: &[&str] =
+    &["isolated", "peer-cut", "overlay-cut", "one-way", "encap-blocked", "wireguard-silent"];
 /// The checks in [`SILENCE`], and checks whose findings may result from another host with this node's address.
 const SILENCE_AND_LIES: &[&str] = &[
     "isolated",
@@ -67,13 +61,7 @@ pub const CHECKS: &[Check] = &[
         "public-ip",
         Severity::Broken,
         "This node publishes an address at which peers cannot reach it",
-        &[
-            Need::Network,
-            Need::Mesh,
-            Need::OwnLease,
-            Need::Interfaces,
-            Need::Choice,
-        ],
+        &[Need::Network, Need::Mesh, Need::OwnLease, Need::Interfaces, Need::Choice],
         SILENCE,
         public_ip,
     )
@@ -82,13 +70,7 @@ pub const CHECKS: &[Check] = &[
         "address-conflict",
         Severity::Broken,
         "Another host has this node's address",
-        &[
-            Need::Network,
-            Need::Mesh,
-            Need::Interfaces,
-            Need::Choice,
-            Need::Rival,
-        ],
+        &[Need::Network, Need::Mesh, Need::Interfaces, Need::Choice, Need::Rival],
         SILENCE_AND_LIES,
         address_conflict,
     )
@@ -97,13 +79,7 @@ pub const CHECKS: &[Check] = &[
         "duplicate-mac",
         Severity::Broken,
         "Two hosts have the same MAC",
-        &[
-            Need::Network,
-            Need::Mesh,
-            Need::Interfaces,
-            Need::Choice,
-            Need::UnderlayNeighbours,
-        ],
+        &[Need::Network, Need::Mesh, Need::Interfaces, Need::Choice, Need::UnderlayNeighbours],
         SILENCE,
         duplicate_mac,
     )
@@ -113,9 +89,7 @@ pub const CHECKS: &[Check] = &[
 /// Returns the reason why packets to a peer do not leave through the underlay interface; `None` without a fault.
 fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
     // A VRF has its own routing table, which the lookup does not use.
-    let master = facts
-        .underlay()
-        .and_then(|underlay| facts.host.interface(underlay.master?));
+    let master = facts.underlay().and_then(|underlay| facts.host.interface(underlay.master?));
     if master.is_some_and(|master| master.kind == "vrf") {
         return None;
     }
@@ -149,9 +123,7 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
     };
     let is_lost = |ip: IpAddr| lost.iter().any(|(lookup, _)| lookup.to == ip);
     let paths = facts.paths().iter();
-    let subnets = paths
-        .filter(|path| is_lost(path.address))
-        .map(|path| path.subnet);
+    let subnets = paths.filter(|path| is_lost(path.address)).map(|path| path.subnet);
     let mut finding = Finding::new(
         "peer-unrouted",
         Severity::Broken,
@@ -180,10 +152,7 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
         let name = facts.underlay().map(|underlay| underlay.name.as_str());
         return vec![
             finding
-                .run(format!(
-                    "ip address show dev {}",
-                    word(name.unwrap_or("INTERFACE"))
-                ))
+                .run(format!("ip address show dev {}", word(name.unwrap_or("INTERFACE"))))
                 .run(format!("ip route show match {}", first.to)),
         ];
     }
@@ -198,19 +167,14 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
 ///
 /// The result includes routes to other peers, because the probes to these peers may also fail soon.
 fn causes(facts: &Facts, lost: &[(&RouteLookup, String)]) -> Vec<(String, String)> {
-    let mut found: Vec<(String, String)> = lost
-        .iter()
-        .filter_map(|(lookup, _)| by_rule(facts, lookup))
-        .collect();
+    let mut found: Vec<(String, String)> =
+        lost.iter().filter_map(|(lookup, _)| by_rule(facts, lookup)).collect();
     if !found.is_empty() {
         return found;
     }
     let lookups = lost.iter().map(|(lookup, _)| lookup.to);
     let peers = facts.peers();
-    for to in lookups
-        .chain(peers.flat_map(|peer| peer.addresses()))
-        .take(MAX_ASKED)
-    {
+    for to in lookups.chain(peers.flat_map(|peer| peer.addresses())).take(MAX_ASKED) {
         found.extend(by_route(facts, to));
     }
     found
@@ -219,9 +183,7 @@ fn causes(facts: &Facts, lost: &[(&RouteLookup, String)]) -> Vec<(String, String
 fn by_rule(facts: &Facts, lookup: &RouteLookup) -> Option<(String, String)> {
     let ip = if lookup.to.is_ipv6() { "ip -6" } else { "ip" };
     let family = Family::from(lookup.to);
-    let near: Option<IpNet> = near(facts, family)
-        .into_iter()
-        .find(|net| net.contains(&lookup.to));
+    let near: Option<IpNet> = near(facts, family).into_iter().find(|net| net.contains(&lookup.to));
     let source = facts
         .underlay()
         .and_then(|underlay| address(underlay, family))
@@ -236,10 +198,7 @@ fn by_rule(facts: &Facts, lookup: &RouteLookup) -> Option<(String, String)> {
     let to = near.unwrap_or_else(|| IpNet::from(lookup.to));
     Some((
         format!("the rule `{rule}`"),
-        format!(
-            "{ip} rule add priority {} to {to} lookup main",
-            rule.priority - 1
-        ),
+        format!("{ip} rule add priority {} to {to} lookup main", rule.priority - 1),
     ))
 }
 
@@ -262,10 +221,7 @@ fn by_route(facts: &Facts, to: IpAddr) -> Option<(String, String)> {
         return None;
     }
     let words = format!("{} {}", kind(route), route.to);
-    Some((
-        format!("the route `{words}`"),
-        format!("{ip} route delete {words}"),
-    ))
+    Some((format!("the route `{words}`"), format!("{ip} route delete {words}")))
 }
 
 /// Returns the type of a route, as in the output of `ip route`.
@@ -293,10 +249,7 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
     for published in &own.published {
         let family = Family::from(*published);
         let judged = facts.judged(family);
-        let there = judged
-            .iter()
-            .filter(|path| path.is_lost() && path.underlay)
-            .count();
+        let there = judged.iter().filter(|path| path.is_lost() && path.underlay).count();
         // If this host drops the packets itself, the address may be right.
         let is_missed = there > 0
             && judged.iter().all(|path| path.is_lost())
@@ -418,16 +371,11 @@ fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
         .flatten()
         .filter_map(|route| macs.get(&route.via?).copied())
         .collect();
-    let gone: BTreeSet<IpNet> = super::leases::gone(facts)
-        .flat_map(|peer| peer.subnets.nets())
-        .collect();
+    let gone: BTreeSet<IpNet> =
+        super::leases::gone(facts).flat_map(|peer| peer.subnets.nets()).collect();
     let mut told: BTreeSet<&str> = BTreeSet::new();
     let mut findings = Vec::new();
-    for path in facts
-        .paths()
-        .iter()
-        .filter(|path| path.is_lost() && !gone.contains(&path.subnet))
-    {
+    for path in facts.paths().iter().filter(|path| path.is_lost() && !gone.contains(&path.subnet)) {
         let Some(mac) = macs.get(&path.address).filter(|mac| !routers.contains(mac)) else {
             continue;
         };

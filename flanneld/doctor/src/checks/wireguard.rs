@@ -31,11 +31,7 @@ fn present<'a>(facts: &'a Facts, known: &'a Wireguard) -> Vec<&'a Silent> {
     known
         .silent
         .iter()
-        .filter(|peer| {
-            peer.holder
-                .as_ref()
-                .is_none_or(|holder| !gone.contains(&holder.subnets))
-        })
+        .filter(|peer| peer.holder.as_ref().is_none_or(|holder| !gone.contains(&holder.subnets)))
         .collect()
 }
 
@@ -44,19 +40,12 @@ fn silent(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     };
     let listed = present(facts, known);
-    let mut findings: Vec<Finding> = listed
-        .iter()
-        .take(MAX_LISTED)
-        .map(|peer| one(facts, known, peer))
-        .collect();
+    let mut findings: Vec<Finding> =
+        listed.iter().take(MAX_LISTED).map(|peer| one(facts, known, peer)).collect();
     if let Some(rest @ 1..) = listed.len().checked_sub(MAX_LISTED) {
         let what = format!("{rest} more peers complete no WireGuard handshake with this node");
         let why = "if many peers are silent at once, this node's own key, preshared key, port or clock is the likelier cause";
-        let seen = format!(
-            "{} of {} peers complete no handshake",
-            listed.len(),
-            known.peers
-        );
+        let seen = format!("{} of {} peers complete no handshake", listed.len(), known.peers);
         findings.push(
             Finding::new(SILENT.id, SILENT.severity, MORE, what, why)
                 .seen(seen, "WireGuard")
@@ -69,10 +58,7 @@ fn silent(facts: &Facts) -> Vec<Finding> {
 fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
     let Silent { key, device, .. } = peer;
     let (name, about) = match &peer.holder {
-        Some(holder) => (
-            holder.name.clone(),
-            format!("{} {}", holder.name, holder.subnets),
-        ),
+        Some(holder) => (holder.name.clone(), format!("{} {}", holder.name, holder.subnets)),
         None => (format!("the peer {key}"), format!("{key} on {device}")),
     };
     let mut finding = Finding::new(
@@ -84,14 +70,8 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
     )
     .within(peer.subnets());
     let from = format!("wg show {device}");
-    let to = peer
-        .endpoint
-        .map(|endpoint| format!(" to {endpoint}"))
-        .unwrap_or_default();
-    let port = peer
-        .port
-        .map(|port| format!(" (UDP port {port})"))
-        .unwrap_or_default();
+    let to = peer.endpoint.map(|endpoint| format!(" to {endpoint}")).unwrap_or_default();
+    let port = peer.port.map(|port| format!(" (UDP port {port})")).unwrap_or_default();
     finding = finding.seen(
         format!(
             "{device}{port} has sent packets{to} for {} without a completed handshake",
@@ -100,14 +80,10 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
         &from,
     );
     finding = match peer.handshake {
-        Some(ago) => finding.seen(
-            format!("the last handshake was completed {} ago", span(ago)),
-            &from,
-        ),
-        None => finding.seen(
-            "this node and the peer have never completed a handshake",
-            &from,
-        ),
+        Some(ago) => {
+            finding.seen(format!("the last handshake was completed {} ago", span(ago)), &from)
+        }
+        None => finding.seen("this node and the peer have never completed a handshake", &from),
     };
     if peer.initiates {
         finding = finding.seen(
@@ -124,9 +100,7 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
     };
     let finding = finding.run_all(commands(facts, known, peer));
     match &peer.holder {
-        Some(holder) => finding
-            .run("flannelctl doctor")
-            .on(format!("{HERE} and {}", holder.name)),
+        Some(holder) => finding.run("flannelctl doctor").on(format!("{HERE} and {}", holder.name)),
         None => finding,
     }
 }
@@ -164,19 +138,13 @@ fn commands(facts: &Facts, known: &Wireguard, peer: &Silent) -> Vec<String> {
     if known.has_tool {
         commands.push(format!("wg show {device}"));
         // The command prints the same hash on both nodes if their keys are the same. It does not reveal the keys.
-        commands.push(format!(
-            "wg show {device} preshared-keys | cut -f2 | sort -u | sha256sum"
-        ));
+        commands.push(format!("wg show {device} preshared-keys | cut -f2 | sort -u | sha256sum"));
     }
     if let Some(port) = peer.port {
         commands.push(format!("ss -uln sport = :{port}"));
     }
     if let Some(endpoint) = peer.endpoint {
-        let interface = facts
-            .daemon
-            .choice
-            .known()
-            .map_or("any", |choice| &choice.interface);
+        let interface = facts.daemon.choice.known().map_or("any", |choice| &choice.interface);
         commands.push(format!(
             "tcpdump -c 5 -ni {} udp port {} and host {}",
             word(interface),

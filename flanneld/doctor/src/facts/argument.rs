@@ -29,11 +29,7 @@ impl Argument {
             }
             let (flag, value, joined) = match name.split_once('=') {
                 Some((flag, value)) => (flag, Some(value.to_owned()), true),
-                None => (
-                    name,
-                    words.next_if(|next| wanted(name) && !next.starts_with('-')),
-                    false,
-                ),
+                None => (name, words.next_if(|next| wanted(name) && !next.starts_with('-')), false),
             };
             if let Some(value) = value.filter(|_| wanted(flag)) {
                 found.push(Self {
@@ -64,11 +60,7 @@ impl Argument {
     /// Returns the replacement for [`Argument::word`] that sets `flag` to the given value. If the flag and its value are separate words, the caller
     /// must also replace the word that contains the flag.
     pub fn instead(&self, flag: &str, value: &str) -> String {
-        if self.joined {
-            format!("--{flag}={value}")
-        } else {
-            value.to_owned()
-        }
+        if self.joined { format!("--{flag}={value}") } else { value.to_owned() }
     }
 }
 
@@ -128,9 +120,6 @@ mod tests {
             ("-iface-cidr=10.0.2.0/24", "--iface=eth9"),
             ("eth1", "eth9"),
         ];
-        assert_eq!(
-            shown,
-            want.map(|(word, instead)| (word.to_owned(), instead.to_owned()))
-        );
+        assert_eq!(shown, want.map(|(word, instead)| (word.to_owned(), instead.to_owned())));
     }
 }

@@ -89,19 +89,13 @@ impl Daemon {
     /// Returns the command-line argument that selects the current underlay interface. A remedy has to change this argument to select another underlay
     /// interface. The first selector that matches an interface applies, and an argument takes precedence over the environment variable.
     pub fn naming(&self) -> Option<&Argument> {
-        let chosen = self.choice.known().and_then(|choice| {
-            choice
-                .flag
-                .as_ref()?
-                .trim_start_matches('-')
-                .split_once('=')
-        });
+        let chosen = self
+            .choice
+            .known()
+            .and_then(|choice| choice.flag.as_ref()?.trim_start_matches('-').split_once('='));
         let named = |argument: &&Argument| {
             chosen.is_some_and(|(flag, value)| argument.flag == flag && argument.value == value)
         };
-        self.arguments
-            .iter()
-            .find(named)
-            .or_else(|| self.argument("iface"))
+        self.arguments.iter().find(named).or_else(|| self.argument("iface"))
     }
 }

@@ -70,9 +70,8 @@ const DOCKER_ID: usize = 12;
 
 /// Returns whether an interface may connect this host to other hosts, because it belongs to no pod, tunnel or container engine.
 pub fn joins_hosts(interface: &Interface) -> bool {
-    const OTHERS: [&str; 10] = [
-        "flannel", "cni", "docker", "virbr", "cali", "cilium", "lxc", "kube-", "weave", "podman",
-    ];
+    const OTHERS: [&str; 10] =
+        ["flannel", "cni", "docker", "virbr", "cali", "cilium", "lxc", "kube-", "weave", "podman"];
     // Docker names its bridges `br-` plus an id, whereas br-ex and br-lan are uplinks.
     let is_dockers = interface
         .name
@@ -88,9 +87,7 @@ pub fn joins_hosts(interface: &Interface) -> bool {
         && !interface.loopback
         && kind
         && !is_dockers
-        && !OTHERS
-            .iter()
-            .any(|prefix| interface.name.starts_with(prefix))
+        && !OTHERS.iter().any(|prefix| interface.name.starts_with(prefix))
 }
 
 /// Result of the kernel's route lookup for an address.
@@ -273,9 +270,7 @@ impl Host {
 
     /// Returns the interface with the given index.
     pub fn interface(&self, index: u32) -> Option<&Interface> {
-        self.links()
-            .iter()
-            .find(|interface| interface.index == index)
+        self.links().iter().find(|interface| interface.index == index)
     }
 
     /// Returns the interface with the given name.

@@ -50,12 +50,7 @@ pub struct CommonFault {
 impl CommonFault {
     /// Returns text about the share of probed peers with the fault.
     pub fn share(&self) -> String {
-        let CommonFault {
-            asked,
-            failed,
-            peers,
-            ..
-        } = self;
+        let CommonFault { asked, failed, peers, .. } = self;
         if failed == asked {
             format!("all {asked} probed peers (of {peers}) have the same fault")
         } else {

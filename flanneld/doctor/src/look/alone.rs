@@ -40,11 +40,7 @@ pub async fn facts(
     let (place, addresses) = options.store();
     let targets: Vec<Target> = addresses.iter().map(|ip| of_store(*ip)).collect();
     let mut host = look.host(None, None, &targets, &[]).await;
-    let choice = choice(
-        &options,
-        ended.as_ref().and_then(|ended| ended.choice.as_ref()),
-        &host,
-    );
+    let choice = choice(&options, ended.as_ref().and_then(|ended| ended.choice.as_ref()), &host);
     let (running, silent, reasons) = by_status_file(status(subnet_file));
     let running = match other {
         Some(who) => Fact::unavailable(format!(
@@ -71,9 +67,7 @@ pub async fn facts(
     };
     let env = super::env(subnet_file);
     let interfaces = host.interfaces.known().cloned().unwrap_or_default();
-    let network = env
-        .known()
-        .and_then(|env| network(env, &interfaces, &backends));
+    let network = env.known().and_then(|env| network(env, &interfaces, &backends));
     look_at_network(look, &mut host, network.as_ref(), &daemon).await;
     let problem = ended.and_then(|ended| ended.problem);
     host.modules = Fact::Known(problem.as_ref().map(missing_modules).unwrap_or_default());
@@ -129,10 +123,7 @@ fn wireguard(backend: Option<&'static Profile>) -> Fact<Wireguard> {
 /// Returns whether this host has signs of flannel: its files, a device, a CNI configuration, or kubelet's folder.
 fn is_installed(look: &Look, subnet_file: &Path, host: &Host) -> bool {
     let places = &look.places;
-    let files = places
-        .units
-        .iter()
-        .chain([&places.options, &places.kubelet]);
+    let files = places.units.iter().chain([&places.options, &places.kubelet]);
     let has_device = host
         .interfaces
         .known()
@@ -146,11 +137,7 @@ fn is_installed(look: &Look, subnet_file: &Path, host: &Host) -> bool {
 
 /// Returns the route lookup target for an address of the store.
 fn of_store(address: IpAddr) -> Target {
-    Target {
-        to: address,
-        whose: "the store".to_owned(),
-        kind: LookupPurpose::Store,
-    }
+    Target { to: address, whose: "the store".to_owned(), kind: LookupPurpose::Store }
 }
 
 /// Returns flanneld's state from the status file: whether flanneld runs, whether its socket responds, and why the node is not ready.
@@ -168,15 +155,8 @@ fn by_status_file(
     };
     let reasons = match status {
         // The reasons of a daemon that has ended are out of date.
-        Fact::Known(Some(StatusFile {
-            alive: true,
-            status,
-        })) => Fact::Known(
-            status
-                .reasons
-                .into_iter()
-                .map(|reason| (reason.condition, reason.problem))
-                .collect(),
+        Fact::Known(Some(StatusFile { alive: true, status })) => Fact::Known(
+            status.reasons.into_iter().map(|reason| (reason.condition, reason.problem)).collect(),
         ),
         _ => Fact::unavailable(NO_DAEMON),
     };
@@ -195,11 +175,7 @@ async fn look_at_network(
             Fact::unavailable("the network of this node is unknown: subnet.env does not exist");
         return;
     };
-    let underlay = daemon
-        .choice
-        .known()
-        .map(|choice| choice.interface.clone())
-        .unwrap_or_default();
+    let underlay = daemon.choice.known().map(|choice| choice.interface.clone()).unwrap_or_default();
     host.sysctls = Fact::Known(super::sysctls(&underlay));
     let near = host
         .named(&underlay)
@@ -225,16 +201,9 @@ async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>
     let peers: Vec<PodPeer> = routes
         .filter(|route| route.protocol == FLANNELD)
         .take(MAX_LOOKUPS)
-        .map(|route| PodPeer {
-            name: route.to.to_string(),
-            subnet: route.to,
-        })
+        .map(|route| PodPeer { name: route.to.to_string(), subnet: route.to })
         .collect();
-    let pods = PodsOf {
-        network,
-        underlay,
-        peers: &peers,
-    };
+    let pods = PodsOf { network, underlay, peers: &peers };
     let interfaces = host.links();
     host.pod_routes = match HostReader::open() {
         Ok(mut reader) => super::netlink::pod_routes(&mut reader, interfaces, Some(&pods)).await,
@@ -245,9 +214,7 @@ async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>
 /// Returns the fault of the network configuration, from the exit report. flanneld ends if it cannot use the network configuration.
 fn config(ended: Option<Problem>) -> Fact<Problem> {
     let is_of_config = |problem: &Problem| {
-        problem
-            .details()
-            .any(|detail| matches!(detail, Detail::ConfigInvalid { .. }))
+        problem.details().any(|detail| matches!(detail, Detail::ConfigInvalid { .. }))
     };
     match ended.filter(is_of_config) {
         Some(problem) => Fact::Known(problem),
@@ -258,19 +225,11 @@ fn config(ended: Option<Problem>) -> Fact<Problem> {
 /// Returns the service manager that starts flanneld on this host. flanneld's unit or options file indicates systemd; otherwise, a pod or kubelet's
 /// folder indicates a DaemonSet.
 fn launch(places: &Places) -> Launch {
-    if places
-        .units
-        .iter()
-        .chain([&places.options])
-        .any(|path| path.exists())
-    {
+    if places.units.iter().chain([&places.options]).any(|path| path.exists()) {
         return Launch::Systemd;
     }
     match namespace_of_pod(places) {
-        Some(namespace) => Launch::Kubernetes {
-            namespace,
-            assumed: false,
-        },
+        Some(namespace) => Launch::Kubernetes { namespace, assumed: false },
         None if places.kubelet.is_dir() => kubernetes::daemon_set(places),
         None => Launch::Systemd,
     }
@@ -292,17 +251,13 @@ fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -
     let of = |backend: &&'static Profile| {
         let backend = *backend;
         interfaces.iter().filter_map(move |interface| {
-            backend
-                .device(&interface.name)
-                .map(|device| (backend, device, interface))
+            backend.device(&interface.name).map(|device| (backend, device, interface))
         })
     };
     let is_real =
         |device: &Device, interface: &Interface| device.kinds.contains(&interface.kind.as_str());
     let seen: Vec<_> = backends.iter().flat_map(of).collect();
-    let real = seen
-        .iter()
-        .find(|(_, device, interface)| is_real(device, interface));
+    let real = seen.iter().find(|(_, device, interface)| is_real(device, interface));
     // If only a device of another kind has the name, its name still shows the backend.
     let found = real.or(seen.first());
     // The kernel reports VNI and port only for its own vxlan devices.
@@ -325,15 +280,11 @@ fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -
 
 /// Returns the underlay interface that the last run of flanneld chose, or that the next run would choose.
 fn choice(options: &Options, chosen: Option<&Choice>, host: &Host) -> Option<Choice> {
-    let named = options
-        .get("iface")
-        .filter(|name| host.named(name).is_some());
+    let named = options.get("iface").filter(|name| host.named(name).is_some());
     let (interface, why, flag) = match (named, chosen) {
-        (Some(name), _) => (
-            name.to_owned(),
-            format!("named by --iface={name}"),
-            Some(format!("--iface={name}")),
-        ),
+        (Some(name), _) => {
+            (name.to_owned(), format!("named by --iface={name}"), Some(format!("--iface={name}")))
+        }
         (None, Some(chosen)) => return Some(chosen.clone()),
         (None, None) => {
             let default = host
@@ -342,24 +293,14 @@ fn choice(options: &Options, chosen: Option<&Choice>, host: &Host) -> Option<Cho
                 .iter()
                 .filter(|route| route.to.prefix_len() == 0)
                 .min_by_key(|route| (route.to.addr().is_ipv6(), route.metric))?;
-            (
-                host.interface(default.index?)?.name.clone(),
-                "the default route's".to_owned(),
-                None,
-            )
+            (host.interface(default.index?)?.name.clone(), "the default route's".to_owned(), None)
         }
     };
     let addresses = host
         .named(&interface)
         .map(|interface| interface.nets().map(|net| net.addr()).collect())
         .unwrap_or_default();
-    Some(Choice {
-        interface,
-        addresses,
-        why,
-        named: flag.is_some(),
-        flag,
-    })
+    Some(Choice { interface, addresses, why, named: flag.is_some(), flag })
 }
 
 #[cfg(test)]
@@ -388,11 +329,7 @@ mod tests {
             &backends::profiles(),
         )
         .unwrap();
-        (
-            network.backend.map(|backend| backend.name),
-            network.encapsulation,
-            network.vni,
-        )
+        (network.backend.map(|backend| backend.name), network.encapsulation, network.vni)
     }
 
     #[test]
@@ -402,35 +339,20 @@ mod tests {
             seen(&[("eth0", "", None), ("flannel.7", "vxlan", Some((7, 4789)))]),
             (Some("vxlan"), udp(4789), Some(7))
         );
-        assert_eq!(
-            seen(&[("flannel.7", "tun", None)]),
-            (Some("vxlan"), None, Some(7))
-        );
-        assert_eq!(
-            seen(&[("flannel0", "tun", None)]),
-            (Some("udp"), udp(8285), None)
-        );
+        assert_eq!(seen(&[("flannel.7", "tun", None)]), (Some("vxlan"), None, Some(7)));
+        assert_eq!(seen(&[("flannel0", "tun", None)]), (Some("udp"), udp(8285), None));
         assert_eq!(
             seen(&[("flannel.ipip", "ipip", None)]),
             (Some("ipip"), Some(Encapsulation::Ipip), None)
         );
         // The kernel reports the port of a WireGuard device only to privileged processes.
-        assert_eq!(
-            seen(&[("flannel-wg-v6", "wireguard", None)]),
-            (Some("wireguard"), None, None)
-        );
+        assert_eq!(seen(&[("flannel-wg-v6", "wireguard", None)]), (Some("wireguard"), None, None));
         assert_eq!(seen(&[("cni0", "bridge", None)]), (None, None, None));
     }
 
     #[test]
     fn device_of_another_kind_matters_only_without_a_real_one() {
-        assert_eq!(
-            seen(&[("flannel.7", "dummy", None)]),
-            (Some("vxlan"), None, Some(7))
-        );
-        assert_eq!(
-            seen(&[("flannel.7", "dummy", None), ("flannel0", "tun", None)]).0,
-            Some("udp")
-        );
+        assert_eq!(seen(&[("flannel.7", "dummy", None)]), (Some("vxlan"), None, Some(7)));
+        assert_eq!(seen(&[("flannel.7", "dummy", None), ("flannel0", "tun", None)]).0, Some("udp"));
     }
 }

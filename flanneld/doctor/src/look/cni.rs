@@ -69,9 +69,7 @@ fn is_canals(name: &str) -> bool {
 
 fn is_configuration(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| {
-        ["conf", "conflist", "json"]
-            .iter()
-            .any(|known| extension == *known)
+        ["conf", "conflist", "json"].iter().any(|known| extension == *known)
     })
 }
 
@@ -112,10 +110,7 @@ fn folder(places: &Places) -> PathBuf {
     let named: Vec<PathBuf> = places.runtimes.iter().filter_map(named).collect();
     let has_flannel = |folder: &&PathBuf| {
         let files = configurations_in(folder).ok().flatten();
-        files
-            .into_iter()
-            .flatten()
-            .any(|file| file.flannel == Some(true))
+        files.into_iter().flatten().any(|file| file.flannel == Some(true))
     };
     let known = named.iter().chain(&places.other_cni);
     let found = [&places.cni].into_iter().chain(known).find(has_flannel);
@@ -133,11 +128,7 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
         Err(why) => return Fact::unavailable(why.to_string()),
     };
     let expected = runs || files.iter().any(|file| file.flannel == Some(true));
-    Fact::Known(Cni {
-        folder,
-        files,
-        expected,
-    })
+    Fact::Known(Cni { folder, files, expected })
 }
 
 /// Returns whether a kubelet listens on its sockets. kubelet's folder does not prove that kubelet runs, because a removed kubelet may have
@@ -175,19 +166,11 @@ pub(super) fn kept(
     };
     // If another runtime is installed, the folders may be leftovers, and missing entries prove nothing.
     let is_certain = !places.other_runtimes.iter().any(|socket| socket.exists());
-    let running: Vec<_> = places
-        .containers
-        .iter()
-        .filter(|folder| is_certain && folder.is_dir())
-        .cloned()
-        .collect();
+    let running: Vec<_> =
+        places.containers.iter().filter(|folder| is_certain && folder.is_dir()).cloned().collect();
     let mut found = Vec::new();
     if networks.len() > MAX_CONFIGURATIONS {
-        return Fact::unavailable(format!(
-            "{} has {} networks",
-            folder.display(),
-            networks.len()
-        ));
+        return Fact::unavailable(format!("{} has {} networks", folder.display(), networks.len()));
     }
     for name in networks {
         let folder = folder.join(name);
@@ -195,10 +178,7 @@ pub(super) fn kept(
             continue;
         };
         let mut kept = Vec::new();
-        for address in names
-            .iter()
-            .filter_map(|name| name.parse::<std::net::IpAddr>().ok())
-        {
+        for address in names.iter().filter_map(|name| name.parse::<std::net::IpAddr>().ok()) {
             if !network.is_some_and(|network| network.own.nets().any(|net| net.contains(&address)))
             {
                 continue;
@@ -209,27 +189,12 @@ pub(super) fn kept(
                 .unwrap_or_default();
             let container = text.lines().next().unwrap_or_default().trim().to_owned();
             let safe = !container.is_empty()
-                && container
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-            let gone = (safe && !running.is_empty()).then(|| {
-                !running
-                    .iter()
-                    .any(|running| running.join(&container).exists())
-            });
-            kept.push(Kept {
-                address,
-                file,
-                container,
-                gone,
-            });
+                && container.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+            let gone = (safe && !running.is_empty())
+                .then(|| !running.iter().any(|running| running.join(&container).exists()));
+            kept.push(Kept { address, file, container, gone });
         }
-        found.push(Ipam {
-            folder,
-            kept,
-            running: running.clone(),
-            ports: ports(host),
-        });
+        found.push(Ipam { folder, kept, running: running.clone(), ports: ports(host) });
     }
     Fact::Known(found)
 }
@@ -241,8 +206,7 @@ pub(super) fn docker(places: &Places) -> Fact<IpNet> {
     };
     let text = String::from_utf8_lossy(&bytes);
     Fact::of(
-        text.split(['"', ' ', '\n'])
-            .find_map(|word| word.strip_prefix("--bip=")?.parse().ok()),
+        text.split(['"', ' ', '\n']).find_map(|word| word.strip_prefix("--bip=")?.parse().ok()),
     )
 }
 
@@ -334,12 +298,7 @@ mod tests {
             other_cni: vec![of("k3s-cni")],
             ..Places::default()
         };
-        Places {
-            cni: of("cni"),
-            ipam: of("ipam"),
-            kubelet: of("kubelet"),
-            ..places
-        }
+        Places { cni: of("cni"), ipam: of("ipam"), kubelet: of("kubelet"), ..places }
     }
 
     #[test]
@@ -355,18 +314,12 @@ mod tests {
             !configurations(&places).known().unwrap().expected,
             "a host may have podman and no kubelet"
         );
-        put(
-            "10-flannel.conflist",
-            r#"{"plugins":[{"type":"flannel"},{"type":"portmap"}]}"#,
-        );
+        put("10-flannel.conflist", r#"{"plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
         put("05-broken.conf", "{");
         put("20-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
         let found = configurations(&places).known().unwrap().clone();
-        let names: Vec<(&str, Option<bool>)> = found
-            .files
-            .iter()
-            .map(|file| (file.name.as_str(), file.flannel))
-            .collect();
+        let names: Vec<(&str, Option<bool>)> =
+            found.files.iter().map(|file| (file.name.as_str(), file.flannel)).collect();
         assert_eq!(
             names,
             [
@@ -387,16 +340,10 @@ mod tests {
                 .collect::<Vec<_>>(),
             ["Calico"]
         );
-        put(
-            "30-chained.conflist",
-            r#"{"plugins":[{"type":"flannel"},{"type":"cilium-cni"}]}"#,
-        );
+        put("30-chained.conflist", r#"{"plugins":[{"type":"flannel"},{"type":"cilium-cni"}]}"#);
         let mut chained = healthy_host();
         if let Fact::Known(interfaces) = &mut chained.interfaces {
-            interfaces.push(Interface {
-                name: "cilium_vxlan".to_owned(),
-                ..Interface::default()
-            });
+            interfaces.push(Interface { name: "cilium_vxlan".to_owned(), ..Interface::default() });
         }
         assert_eq!(foreign(&places, &chained).known().unwrap().len(), 1);
         put("10-canal.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
@@ -421,11 +368,9 @@ mod tests {
     fn plugin_that_calls_others_uses_flannel() {
         let root = tempfile::tempdir().unwrap();
         let places = places(root.path());
-        for (kind, flannel) in [
-            ("multus-shim", Some(true)),
-            ("bridge", Some(false)),
-            ("our-own-meta", None),
-        ] {
+        for (kind, flannel) in
+            [("multus-shim", Some(true)), ("bridge", Some(false)), ("our-own-meta", None)]
+        {
             put(&places.cni, kind);
             let found = configurations_in(&places.cni).unwrap().unwrap();
             assert_eq!(found[0].flannel, flannel, "{kind}");
@@ -458,10 +403,7 @@ mod tests {
             std::os::unix::fs::symlink("00-net.conf", link).unwrap();
         }
         let found = configurations(&places);
-        assert!(
-            found.why().unwrap().contains("1000 configurations"),
-            "{found:?}"
-        );
+        assert!(found.why().unwrap().contains("1000 configurations"), "{found:?}");
         assert!(foreign(&places, &healthy_host()).why().is_some());
     }
 
@@ -478,10 +420,7 @@ mod tests {
             ("DOCKER_OPTS=\"--mtu=1450 --bip=x\"\n", None),
         ] {
             std::fs::write(&places.docker, text).unwrap();
-            assert_eq!(
-                docker(&places),
-                Fact::of(found.map(|net| net.parse().unwrap()))
-            );
+            assert_eq!(docker(&places), Fact::of(found.map(|net| net.parse().unwrap())));
         }
     }
 
@@ -489,19 +428,13 @@ mod tests {
     fn kept_address_shows_whether_its_container_is_gone() {
         let root = tempfile::tempdir().unwrap();
         let places = places(root.path());
-        assert_eq!(
-            kept(&places, false, Some(&network()), &healthy_host()),
-            Fact::Absent
-        );
+        assert_eq!(kept(&places, false, Some(&network()), &healthy_host()), Fact::Absent);
         assert_eq!(
             kept(&places, true, Some(&network()), &healthy_host()),
             Fact::Absent,
             "the folder is mounted"
         );
-        let nowhere = Places {
-            ipam: root.path().join("cni/networks"),
-            ..places.clone()
-        };
+        let nowhere = Places { ipam: root.path().join("cni/networks"), ..places.clone() };
         assert!(
             kept(&nowhere, true, Some(&network()), &healthy_host())
                 .why()
@@ -520,19 +453,13 @@ mod tests {
             std::fs::write(folder.join(name), text).unwrap();
         }
         let gone = || -> Vec<Option<bool>> {
-            kept(&places, false, Some(&network()), &healthy_host())
-                .known()
-                .unwrap()[0]
+            kept(&places, false, Some(&network()), &healthy_host()).known().unwrap()[0]
                 .kept
                 .iter()
                 .map(|kept| kept.gone)
                 .collect()
         };
-        assert_eq!(
-            gone(),
-            [None, None, None],
-            "the doctor knows no running containers"
-        );
+        assert_eq!(gone(), [None, None, None], "the doctor knows no running containers");
         std::fs::create_dir_all(root.path().join("containers/alive")).unwrap();
         assert_eq!(gone(), [Some(false), Some(true), None]);
         // Adds the containerd of k3s next to an unused one, and then a runtime that keeps no such folder.
@@ -542,10 +469,7 @@ mod tests {
         assert_eq!(gone(), [None, None, None]);
         std::fs::remove_file(root.path().join("crio.sock")).unwrap();
         assert_eq!(
-            kept(&places, false, Some(&network()), &healthy_host())
-                .known()
-                .unwrap()[0]
-                .ports,
+            kept(&places, false, Some(&network()), &healthy_host()).known().unwrap()[0].ports,
             Some(1)
         );
     }

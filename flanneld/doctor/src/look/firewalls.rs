@@ -43,10 +43,7 @@ impl Programs {
                 .await
                 .inspect_err(|error| tracing::debug!(error = %error, "cannot look for iptables"));
             found.extend(
-                installed
-                    .unwrap_or_default()
-                    .into_iter()
-                    .map(|(programs, _)| (net, programs)),
+                installed.unwrap_or_default().into_iter().map(|(programs, _)| (net, programs)),
             );
         }
         found
@@ -67,13 +64,7 @@ impl Programs {
             match programs.dump_tables(&tables_of(all.as_ref(), family)).await {
                 Ok(saved) => {
                     let rules = reader::iptables::read(&saved, family, programs.variant);
-                    tables.push(passage::table(
-                        &rules,
-                        net,
-                        network,
-                        around,
-                        &programs.command(),
-                    ));
+                    tables.push(passage::table(&rules, net, network, around, &programs.command()));
                     saved_rules.extend(rules);
                     commands.push((family, programs.variant, programs.command()));
                 }
@@ -119,21 +110,13 @@ impl Programs {
             {
                 Fact::Unavailable(why)
             }
-            _ => Fact::Known(Firewalls {
-                tables,
-                firewalld,
-                barriers,
-                drops,
-            }),
+            _ => Fact::Known(Firewalls { tables, firewalld, barriers, drops }),
         }
     }
 
     /// Returns whether the legacy variant of iptables is installed. The kernel sends no notifications about changes of rules in the legacy variant.
     pub fn has_silent(&self) -> bool {
-        self.iptables
-            .iter()
-            .flatten()
-            .any(|(_, programs)| programs.variant == Variant::Legacy)
+        self.iptables.iter().flatten().any(|(_, programs)| programs.variant == Variant::Legacy)
     }
 }
 
@@ -155,10 +138,7 @@ async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
 fn tables_of(listed: Option<&Rules>, family: Family) -> Vec<&'static str> {
     let is_there = |name: &str| {
         listed.is_none_or(|rules| {
-            rules
-                .tables
-                .iter()
-                .any(|table| table.layer == Layer::of(family) && table.name == name)
+            rules.tables.iter().any(|table| table.layer == Layer::of(family) && table.name == name)
         })
     };
     ["filter", "raw", "mangle", "security"]
@@ -198,26 +178,15 @@ async fn barriers(
 
 /// Finds the devices of chains in the family netdev. nft before 1.0.7 prints these devices only as text, not as JSON.
 async fn find_devices(rules: &mut Rules) {
-    let tables = rules
-        .tables
-        .iter_mut()
-        .filter(|table| table.layer == Layer::Netdev);
+    let tables = rules.tables.iter_mut().filter(|table| table.layer == Layer::Netdev);
     for table in tables {
         for (name, chain) in &mut table.chains {
             let Some(base) = chain.base.as_mut().filter(|base| base.device.is_none()) else {
                 continue;
             };
-            let args = [
-                "list",
-                "chain",
-                "netdev",
-                table.name.as_str(),
-                name.as_str(),
-            ];
-            base.device = run(Path::new("nft"), &args, None)
-                .await
-                .ok()
-                .and_then(|text| device_in(&text));
+            let args = ["list", "chain", "netdev", table.name.as_str(), name.as_str()];
+            base.device =
+                run(Path::new("nft"), &args, None).await.ok().and_then(|text| device_in(&text));
         }
     }
 }
@@ -245,12 +214,7 @@ async fn list_missing(rules: &mut Rules, missing: impl Fn(&Rules) -> BTreeSet<Mi
             break;
         }
         for part in wanted {
-            let Missing {
-                layer,
-                table,
-                name,
-                part: kind,
-            } = &part;
+            let Missing { layer, table, name, part: kind } = &part;
             let listed = list(&[kind.name(), layer, table, name], Extent::Rules).await;
             if let Some(mut found) = listed {
                 find_devices(&mut found).await;
@@ -264,15 +228,10 @@ async fn list_missing(rules: &mut Rules, missing: impl Fn(&Rules) -> BTreeSet<Mi
 /// Returns the chains, sets and maps that packets traverse after a base chain, but that the doctor has not listed yet.
 fn missing(rules: &Rules, gates: &[Gate], packets: &[Packet]) -> BTreeSet<Missing> {
     let only = |table: &Table, chain: &str, _: &Base| {
-        gates
-            .iter()
-            .any(|gate| passage::is_gate(gate, table, chain))
+        gates.iter().any(|gate| passage::is_gate(gate, table, chain))
     };
     let walk = Walk::through(rules).only(&only);
-    packets
-        .iter()
-        .flat_map(|packet| walk.missing(packet))
-        .collect()
+    packets.iter().flat_map(|packet| walk.missing(packet)).collect()
 }
 
 #[cfg(test)]
@@ -286,10 +245,7 @@ mod tests {
                 "table netdev f {{\n\tchain c {{\n\t\ttype filter hook ingress {of} priority filter; policy accept;\n\t}}\n}}\n"
             )
         };
-        assert_eq!(
-            device_in(&text("device \"enp0s8\"")).as_deref(),
-            Some("enp0s8")
-        );
+        assert_eq!(device_in(&text("device \"enp0s8\"")).as_deref(), Some("enp0s8"));
         assert_eq!(device_in(&text("devices = { \"a\", \"b\" }")), None);
         assert_eq!(device_in(""), None);
     }

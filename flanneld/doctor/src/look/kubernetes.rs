@@ -13,12 +13,7 @@ const CONTAINER: &str = "kube-flannel";
 
 /// Returns the namespace of the pod in which this process runs; `None` outside of pods.
 pub fn namespace_of_pod(places: &Places) -> Option<String> {
-    let file = file::read(
-        &places.service_account.join("namespace"),
-        256,
-        Links::Followed,
-    )
-    .ok();
+    let file = file::read(&places.service_account.join("namespace"), 256, Links::Followed).ok();
     let mounted = file
         .map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
         .filter(|name| is_name(name));
@@ -33,16 +28,8 @@ pub fn namespace_of_pod(places: &Places) -> Option<String> {
 /// Returns flannel's DaemonSet with its namespace, which the doctor assumes if no log folder on this node shows the namespace.
 pub(super) fn daemon_set(places: &Places) -> Launch {
     // Anybody may give a pod the name of flannel's, but not in these namespaces.
-    let likely = |name: &String| {
-        (
-            name == NAMESPACE,
-            name == "kube-system",
-            Reverse(name.clone()),
-        )
-    };
-    let found = pods(places)
-        .map(|(namespace, _)| namespace)
-        .max_by_key(likely);
+    let likely = |name: &String| (name == NAMESPACE, name == "kube-system", Reverse(name.clone()));
+    let found = pods(places).map(|(namespace, _)| namespace).max_by_key(likely);
     Launch::Kubernetes {
         assumed: found.is_none(),
         namespace: found.unwrap_or_else(|| NAMESPACE.to_owned()),
@@ -69,11 +56,8 @@ pub fn daemon_logs(places: &Places) -> Vec<PathBuf> {
     let logs = pods(places)
         .filter(|pod| pod.0 == namespace)
         .flat_map(|(_, folder)| entries(&folder.join(CONTAINER)));
-    let logs = logs.filter(|log| {
-        log.path()
-            .extension()
-            .is_some_and(|extension| extension == "log")
-    });
+    let logs =
+        logs.filter(|log| log.path().extension().is_some_and(|extension| extension == "log"));
     let mut logs: Vec<_> = logs
         .map(|log| {
             let modified = log.metadata().and_then(|metadata| metadata.modified());
@@ -100,11 +84,8 @@ mod tests {
     fn namespace_is_found_or_assumed() {
         let root = tempfile::tempdir().unwrap();
         let of = |name: &str| root.path().join(name);
-        let places = Places {
-            service_account: of("account"),
-            pod_logs: of("pods"),
-            ..Places::default()
-        };
+        let places =
+            Places { service_account: of("account"), pod_logs: of("pods"), ..Places::default() };
         assert_eq!(namespace_of_pod(&places), None);
         std::fs::create_dir_all(of("account")).unwrap();
         for (text, want) in [("net\n", Some("net")), ("../x", None), ("", None)] {
@@ -116,11 +97,7 @@ mod tests {
             assumed,
         };
         assert_eq!(daemon_set(&places), launch("kube-flannel", true));
-        for name in [
-            "default_p1_1",
-            "Bad_kube-flannel-ds-x_1",
-            "net_kube-flannel-ds-abcde_0f",
-        ] {
+        for name in ["default_p1_1", "Bad_kube-flannel-ds-x_1", "net_kube-flannel-ds-abcde_0f"] {
             std::fs::create_dir_all(of("pods").join(name)).unwrap();
         }
         assert_eq!(daemon_set(&places), launch("net", false));

@@ -87,12 +87,9 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
         .and_then(|pods| pods.underlay)
         .and_then(|name| known.iter().find(|interface| interface.name == name));
     let underlay_neighbours = match underlay {
-        Some(underlay) => Fact::from_result(
-            reader
-                .neighbours(underlay.index)
-                .await
-                .map_err(Unread::Neighbours),
-        ),
+        Some(underlay) => {
+            Fact::from_result(reader.neighbours(underlay.index).await.map_err(Unread::Neighbours))
+        }
         None => Fact::Absent,
     };
     Seen {
@@ -117,12 +114,7 @@ pub(super) async fn pod_routes(
     interfaces: &[Interface],
     pods: Option<&PodsOf<'_>>,
 ) -> Fact<Vec<PodRoute>> {
-    let Some(PodsOf {
-        network,
-        underlay,
-        peers,
-    }) = pods
-    else {
+    let Some(PodsOf { network, underlay, peers }) = pods else {
         return Fact::unavailable("the network of this node is unknown");
     };
     let wanted = pod_path::packets(interfaces, network, *underlay, peers);
@@ -146,9 +138,5 @@ pub(super) async fn pod_routes(
 async fn looked_up(reader: &mut HostReader, wanted: Vec<PodPacket>) -> Vec<PodRoute> {
     let packets: Vec<_> = wanted.iter().map(|wanted| wanted.packet).collect();
     let answers = reader.look_up_forwarded(&packets).await;
-    wanted
-        .into_iter()
-        .zip(answers)
-        .map(|(packet, by)| PodRoute { packet, by })
-        .collect()
+    wanted.into_iter().zip(answers).map(|(packet, by)| PodRoute { packet, by }).collect()
 }

@@ -24,38 +24,23 @@ impl Options {
             let bytes = file::read(path, MAX_FILE, Links::Followed).ok()?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
         };
-        let mut unit = places
-            .units
-            .iter()
-            .find_map(|unit| text(unit))
-            .unwrap_or_default();
+        let mut unit = places.units.iter().find_map(|unit| text(unit)).unwrap_or_default();
         let mut added: Vec<_> = std::fs::read_dir(&places.drop_ins)
             .into_iter()
             .flatten()
             .flatten()
             .map(|entry| entry.path())
             .collect();
-        added.retain(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "conf")
-        });
+        added.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
         added.sort();
         // The previous file may not end with a newline, so each drop-in begins with one.
-        unit.extend(
-            added
-                .iter()
-                .filter_map(|path| text(path))
-                .map(|text| format!("\n{text}")),
-        );
+        unit.extend(added.iter().filter_map(|path| text(path)).map(|text| format!("\n{text}")));
         Self::parse(&unit, &text(&places.options).unwrap_or_default())
     }
 
     fn parse(unit: &str, file: &str) -> Self {
         let mut values = BTreeMap::new();
-        for line in file
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("FLANNELD_"))
-        {
+        for line in file.lines().filter_map(|line| line.trim().strip_prefix("FLANNELD_")) {
             if let Some((name, value)) = line.split_once('=') {
                 values.insert(
                     name.to_lowercase().replace('_', "-"),
@@ -65,17 +50,10 @@ impl Options {
         }
         // A flag takes precedence over a variable.
         let command = unit.replace("\\\n", " ");
-        let mut lines: Vec<&str> = command
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("ExecStart="))
-            .collect();
+        let mut lines: Vec<&str> =
+            command.lines().filter_map(|line| line.trim().strip_prefix("ExecStart=")).collect();
         // In systemd, an empty ExecStart= discards earlier ones.
-        lines.drain(
-            ..lines
-                .iter()
-                .rposition(|line| line.is_empty())
-                .unwrap_or_default(),
-        );
+        lines.drain(..lines.iter().rposition(|line| line.is_empty()).unwrap_or_default());
         let start = || lines.iter().copied().flat_map(str::split_whitespace);
         let arguments = on_command_line(start().map(str::to_owned));
         let mut words = start().peekable();
@@ -87,10 +65,7 @@ impl Options {
                 Some((name, value)) => (name, value.to_owned()),
                 None => (
                     flag,
-                    words
-                        .next_if(|next| !next.starts_with('-'))
-                        .unwrap_or_default()
-                        .to_owned(),
+                    words.next_if(|next| !next.starts_with('-')).unwrap_or_default().to_owned(),
                 ),
             };
             values.insert(name.to_owned(), value);
@@ -105,10 +80,7 @@ impl Options {
 
     /// Returns the value of an option by its flag; `None` for a missing or empty value.
     pub fn get(&self, flag: &str) -> Option<&str> {
-        self.values
-            .get(flag)
-            .map(String::as_str)
-            .filter(|value| !value.is_empty())
+        self.values.get(flag).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// Returns a description of the store, and the IP addresses of the store that appear in the options.
@@ -116,19 +88,13 @@ impl Options {
         if let Some(folder) = self.get("subnet-dir") {
             return (format!("the directory {folder}"), Vec::new());
         }
-        if self
-            .get("kube-subnet-mgr")
-            .is_some_and(|value| value != "false")
-        {
+        if self.get("kube-subnet-mgr").is_some_and(|value| value != "false") {
             return ("the Node API".to_owned(), Vec::new());
         }
-        let endpoints = self
-            .get("etcd-endpoints")
-            .unwrap_or("http://127.0.0.1:4001,http://127.0.0.1:2379");
+        let endpoints =
+            self.get("etcd-endpoints").unwrap_or("http://127.0.0.1:4001,http://127.0.0.1:2379");
         let host = |endpoint: &str| {
-            let rest = endpoint
-                .split_once("://")
-                .map_or(endpoint, |(_, rest)| rest);
+            let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
             let host = rest.split('/').next().unwrap_or_default();
             host.parse::<std::net::SocketAddr>()
                 .map(|socket| socket.ip())
@@ -137,9 +103,7 @@ impl Options {
         };
         // The description must not contain the credentials of a URL.
         let shown = |endpoint: &str| {
-            endpoint
-                .rsplit_once('@')
-                .map_or(endpoint.to_owned(), |(_, host)| host.to_owned())
+            endpoint.rsplit_once('@').map_or(endpoint.to_owned(), |(_, host)| host.to_owned())
         };
         let place = endpoints
             .split(',')
@@ -166,10 +130,7 @@ mod tests {
         let file = "# c\nFLANNELD_ETCD_ENDPOINTS=\"http://192.0.2.250:2379,https://[2001:db8::1]:2379,http://etcd:2379\"\nFLANNELD_IFACE=eth1\nFLANNELD_ETCD_PASSWORD=canary\nFLANNELD_IFACE=eth2\n";
         let unit = "[Service]\nExecStart=/usr/local/bin/flanneld --ip-masq \\\n  --iface eth3 --etcd-username=canary\n";
         let options = Options::parse(unit, file);
-        assert_eq!(
-            (options.get("iface"), options.get("ip-masq")),
-            (Some("eth3"), None)
-        );
+        assert_eq!((options.get("iface"), options.get("ip-masq")), (Some("eth3"), None));
         let edited: Vec<(&str, &str)> = options
             .arguments
             .iter()
@@ -193,10 +154,7 @@ mod tests {
         let (place, addresses) = options.store();
         assert_eq!(
             (place.as_str(), addresses.len()),
-            (
-                "etcd at http://192.0.2.250:2379, https://[2001:db8::1]:2379, http://etcd:2379",
-                2
-            )
+            ("etcd at http://192.0.2.250:2379, https://[2001:db8::1]:2379, http://etcd:2379", 2)
         );
         assert!(!format!("{options:?}").contains("canary"));
         assert_eq!(

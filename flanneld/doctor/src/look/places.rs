@@ -50,10 +50,7 @@ impl Default for Places {
                 "/var/lib/rancher/k3s/agent/etc/cni/net.d".into(),
                 "/var/snap/microk8s/current/args/cni-network".into(),
             ],
-            runtimes: vec![
-                "/etc/containerd/config.toml".into(),
-                "/etc/crio/crio.conf".into(),
-            ],
+            runtimes: vec!["/etc/containerd/config.toml".into(), "/etc/crio/crio.conf".into()],
             ipam: "/var/lib/cni/networks".into(),
             containers: vec![
                 "/run/containerd/io.containerd.runtime.v2.task/k8s.io".into(),

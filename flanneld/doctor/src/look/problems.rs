@@ -10,10 +10,7 @@ pub fn missing_modules(problem: &Problem) -> Vec<Module> {
         if let Detail::ModuleMissing { name } = &part.detail
             && found.iter().all(|module| module.name != *name)
         {
-            found.push(Module {
-                name: name.clone(),
-                why: part.to_string(),
-            });
+            found.push(Module { name: name.clone(), why: part.to_string() });
         }
     }
     found
@@ -23,24 +20,11 @@ pub fn missing_modules(problem: &Problem) -> Vec<Module> {
 pub fn taken_ports(problem: &Problem) -> Vec<Port> {
     let mut found: Vec<Port> = Vec::new();
     for detail in problem.details() {
-        let Detail::PortTaken {
-            number,
-            udp,
-            purpose,
-        } = *detail
-        else {
+        let Detail::PortTaken { number, udp, purpose } = *detail else {
             continue;
         };
-        if found
-            .iter()
-            .all(|port| (port.number, port.udp) != (number, udp))
-        {
-            found.push(Port {
-                number,
-                udp,
-                purpose,
-                owner: super::ports::owner(number, udp),
-            });
+        if found.iter().all(|port| (port.number, port.udp) != (number, udp)) {
+            found.push(Port { number, udp, purpose, owner: super::ports::owner(number, udp) });
         }
     }
     found
@@ -52,31 +36,16 @@ mod tests {
     use types::problem::PortPurpose;
 
     fn problem(detail: Detail, parts: Vec<Problem>) -> Problem {
-        Problem {
-            code: "x".into(),
-            text: "why".to_owned(),
-            detail,
-            parts,
-        }
+        Problem { code: "x".into(), text: "why".to_owned(), detail, parts }
     }
 
     #[test]
     fn parts_of_a_problem_name_each_module_and_port_once() {
-        let module = |name: &str| {
-            problem(
-                Detail::ModuleMissing {
-                    name: name.to_owned(),
-                },
-                Vec::new(),
-            )
-        };
+        let module =
+            |name: &str| problem(Detail::ModuleMissing { name: name.to_owned() }, Vec::new());
         let port = |number| {
             problem(
-                Detail::PortTaken {
-                    number,
-                    udp: true,
-                    purpose: PortPurpose::Tunnel,
-                },
+                Detail::PortTaken { number, udp: true, purpose: PortPurpose::Tunnel },
                 Vec::new(),
             )
         };
@@ -90,17 +59,11 @@ mod tests {
             ],
         );
         assert_eq!(
-            missing_modules(&all)
-                .iter()
-                .map(|module| module.name.as_str())
-                .collect::<Vec<_>>(),
+            missing_modules(&all).iter().map(|module| module.name.as_str()).collect::<Vec<_>>(),
             ["vxlan", "ipip"]
         );
         assert_eq!(
-            taken_ports(&all)
-                .iter()
-                .map(|port| (port.number, port.udp))
-                .collect::<Vec<_>>(),
+            taken_ports(&all).iter().map(|port| (port.number, port.udp)).collect::<Vec<_>>(),
             [(1, true)]
         );
     }

@@ -16,11 +16,7 @@ const RP_FILTER_STRICT: i64 = 1;
 
 /// Returns the integer in a file below /proc/sys; `None` if the file is unreadable or contains no integer.
 fn sysctl(path: &str) -> Option<i64> {
-    std::fs::read_to_string(Path::new("/proc/sys").join(path))
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    std::fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
 }
 
 fn number(path: &str) -> Option<u64> {
@@ -31,10 +27,7 @@ fn number(path: &str) -> Option<u64> {
 /// loose mode.
 pub fn is_strict(device: &str) -> bool {
     let all = sysctl("net/ipv4/conf/all/rp_filter").unwrap_or(0);
-    sysctl(&format!("net/ipv4/conf/{device}/rp_filter"))
-        .unwrap_or(0)
-        .max(all)
-        == RP_FILTER_STRICT
+    sysctl(&format!("net/ipv4/conf/{device}/rp_filter")).unwrap_or(0).max(all) == RP_FILTER_STRICT
 }
 
 /// Returns whether IPv4 forwarding is enabled on the host but disabled on a device.
@@ -121,9 +114,7 @@ fn managers(programs: &BTreeSet<PathBuf>) -> Vec<String> {
 
 /// Returns the hostname.
 pub(super) fn hostname() -> String {
-    nix::unistd::gethostname()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default()
+    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Reads the addresses of the name servers in a resolv.conf file.
@@ -163,18 +154,13 @@ pub(super) fn checksums() -> Result<Checksums, Unread> {
 /// Returns a protocol's counter from the text of /proc/net/snmp; 0 if the counter is missing. /proc/net/snmp contains a line of names and a line of
 /// values for each protocol.
 fn counter(text: &str, protocol: &str, name: &str) -> u64 {
-    let mut lines = text
-        .lines()
-        .filter(|line| line.starts_with(protocol))
-        .map(str::split_whitespace);
+    let mut lines =
+        text.lines().filter(|line| line.starts_with(protocol)).map(str::split_whitespace);
     let (Some(names), Some(mut values)) = (lines.next(), lines.next()) else {
         return 0;
     };
     let place = names.into_iter().position(|known| known == name);
-    place
-        .and_then(|place| values.nth(place))
-        .and_then(|value| value.parse().ok())
-        .unwrap_or(0)
+    place.and_then(|place| values.nth(place)).and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -192,10 +178,7 @@ mod tests {
             ])
             .is_empty()
         );
-        assert_eq!(
-            found(&["/usr/lib/systemd/systemd-networkd (deleted)"]),
-            ["systemd-networkd"]
-        );
+        assert_eq!(found(&["/usr/lib/systemd/systemd-networkd (deleted)"]), ["systemd-networkd"]);
         assert_eq!(found(&["/usr/sbin/NetworkManager"]), ["NetworkManager"]);
     }
 
@@ -203,10 +186,7 @@ mod tests {
     fn counters_are_found_by_name() {
         let text = "Ip: a b\nIp: 1 2\nUdp: InDatagrams NoPorts InCsumErrors\nUdp: 7 8 9\n";
         assert_eq!(
-            (
-                counter(text, "Udp:", "InCsumErrors"),
-                counter(text, "Tcp:", "InCsumErrors")
-            ),
+            (counter(text, "Udp:", "InCsumErrors"), counter(text, "Tcp:", "InCsumErrors")),
             (9, 0)
         );
         assert!(checksums().is_ok());

@@ -24,11 +24,7 @@ impl Tally {
     /// clock.
     pub(super) fn gained(&mut self, at: Duration, now: Checksums) -> Checksums {
         // The counters have decreased, so they are those of another network namespace or of a rebooted kernel.
-        if self
-            .looks
-            .back()
-            .is_some_and(|(_, last)| now.udp < last.udp || now.tcp < last.tcp)
-        {
+        if self.looks.back().is_some_and(|(_, last)| now.udp < last.udp || now.tcp < last.tcp) {
             self.looks.clear();
         }
         while self
@@ -38,18 +34,11 @@ impl Tally {
         {
             self.looks.pop_front();
         }
-        if self
-            .looks
-            .back()
-            .is_none_or(|(last, _)| at.saturating_sub(*last) >= SAMPLE_INTERVAL)
-        {
+        if self.looks.back().is_none_or(|(last, _)| at.saturating_sub(*last) >= SAMPLE_INTERVAL) {
             self.looks.push_back((at, now));
         }
         let first = self.looks.front().map_or(now, |(_, first)| *first);
-        Checksums {
-            udp: now.udp.saturating_sub(first.udp),
-            tcp: now.tcp.saturating_sub(first.tcp),
-        }
+        Checksums { udp: now.udp.saturating_sub(first.udp), tcp: now.tcp.saturating_sub(first.tcp) }
     }
 }
 
@@ -61,57 +50,30 @@ mod tests {
     fn burst_is_seen_by_every_reader_for_two_minutes() {
         let mut tally = Tally::default();
         let mut look = |milliseconds: u64, udp| {
-            tally
-                .gained(
-                    Duration::from_millis(milliseconds),
-                    Checksums { udp, tcp: 0 },
-                )
-                .udp
+            tally.gained(Duration::from_millis(milliseconds), Checksums { udp, tcp: 0 }).udp
         };
         assert_eq!(look(0, 1000), 0, "the first read reports no earlier errors");
         assert_eq!(look(10_000, 1000), 0);
         // Several reads during a burst and after it.
         assert_eq!(
-            [
-                look(10_010, 1003),
-                look(10_020, 1004),
-                look(10_030, 1004),
-                look(20_000, 1004)
-            ],
+            [look(10_010, 1003), look(10_020, 1004), look(10_030, 1004), look(20_000, 1004)],
             [3, 4, 4, 4]
         );
         assert_eq!(look(120_000, 1004), 4);
         assert_eq!(look(140_000, 1004), 0, "the burst is over");
         assert_eq!(look(150_000, 1005), 1);
-        assert_eq!(
-            [look(160_000, 3), look(170_000, 5)],
-            [0, 2],
-            "the counters restarted at zero"
-        );
+        assert_eq!([look(160_000, 3), look(170_000, 5)], [0, 2], "the counters restarted at zero");
     }
 
     #[test]
     fn tally_keeps_at_most_one_sample_a_second() {
         let mut tally = Tally::default();
         for number in 0..100_000 {
-            tally.gained(
-                Duration::from_millis(number * 10),
-                Checksums {
-                    udp: number,
-                    tcp: 0,
-                },
-            );
+            tally.gained(Duration::from_millis(number * 10), Checksums { udp: number, tcp: 0 });
         }
         assert!(tally.looks.len() <= 123, "{}", tally.looks.len());
-        let gained = tally
-            .gained(
-                Duration::from_secs(1000),
-                Checksums {
-                    udp: 100_000,
-                    tcp: 0,
-                },
-            )
-            .udp;
+        let gained =
+            tally.gained(Duration::from_secs(1000), Checksums { udp: 100_000, tcp: 0 }).udp;
         assert!((12_000..=12_200).contains(&gained), "{gained}");
     }
 }

@@ -46,37 +46,27 @@ pub(super) fn faults() -> impl Iterator<Item = (&'static str, Facts)> {
 
 /// Returns the launch of a daemon in a pod of `namespace`.
 pub(super) fn in_cluster(namespace: &str) -> Launch {
-    Launch::Kubernetes {
-        namespace: namespace.to_owned(),
-        assumed: false,
-    }
+    Launch::Kubernetes { namespace: namespace.to_owned(), assumed: false }
 }
 
 /// Returns each prepared fault under systemd and in a cluster.
 pub(super) fn everywhere() -> impl Iterator<Item = (&'static str, Facts)> {
-    [Launch::Systemd, in_cluster("kube-flannel")]
-        .into_iter()
-        .flat_map(|launch| {
-            CASES.iter().map(move |(check, spoil)| {
-                let mut facts = healthy();
-                if launch != Launch::Systemd {
-                    facts.store.access = Access::Kubernetes;
-                }
-                facts.daemon.launch = launch.clone();
-                spoil(&mut facts);
-                (*check, facts)
-            })
+    [Launch::Systemd, in_cluster("kube-flannel")].into_iter().flat_map(|launch| {
+        CASES.iter().map(move |(check, spoil)| {
+            let mut facts = healthy();
+            if launch != Launch::Systemd {
+                facts.store.access = Access::Kubernetes;
+            }
+            facts.daemon.launch = launch.clone();
+            spoil(&mut facts);
+            (*check, facts)
         })
+    })
 }
 
 /// Returns a port that another program uses.
 pub(super) fn port(number: u16, udp: bool, purpose: PortPurpose) -> Port {
-    Port {
-        number,
-        udp,
-        purpose,
-        owner: None,
-    }
+    Port { number, udp, purpose, owner: None }
 }
 
 /// Function that adds a fault to the facts of a healthy node.
@@ -102,10 +92,7 @@ fn interfaces(facts: &mut Facts) -> &mut Vec<Interface> {
 }
 
 pub(super) fn named<'a>(facts: &'a mut Facts, name: &str) -> &'a mut Interface {
-    interfaces(facts)
-        .iter_mut()
-        .find(|interface| interface.name == name)
-        .unwrap()
+    interfaces(facts).iter_mut().find(|interface| interface.name == name).unwrap()
 }
 
 pub(super) fn paths(facts: &mut Facts) -> &mut Vec<Path> {
@@ -114,24 +101,12 @@ pub(super) fn paths(facts: &mut Facts) -> &mut Vec<Path> {
 
 /// Returns a problem with the given detail and text.
 pub(super) fn problem(detail: Detail, text: &str) -> Problem {
-    Problem {
-        code: "x".into(),
-        text: text.to_owned(),
-        detail,
-        parts: Vec::new(),
-    }
+    Problem { code: "x".into(), text: text.to_owned(), detail, parts: Vec::new() }
 }
 
 /// Returns a problem of the store with the given cause and text.
 pub(super) fn of_store(cause: StoreCause, text: &str) -> Problem {
-    problem(
-        Detail::Store {
-            cause,
-            status: None,
-            server: None,
-        },
-        text,
-    )
+    problem(Detail::Store { cause, status: None, server: None }, text)
 }
 
 /// Returns the choice of the interface `eth0`, which the operator named with `flag`.
@@ -174,10 +149,8 @@ pub(super) fn behind_nat(facts: &mut Facts) {
     inside(&mut facts.kubernetes).internal.clear();
     let routes: &mut Vec<Route> = inside(&mut facts.host.routes);
     routes[0].via = Some("10.0.2.2".parse().unwrap());
-    inside(&mut facts.host.lookups)[0].by = Ok(RouteAnswer {
-        index: 5,
-        source: Some("198.51.100.1".parse().unwrap()),
-    });
+    inside(&mut facts.host.lookups)[0].by =
+        Ok(RouteAnswer { index: 5, source: Some("198.51.100.1".parse().unwrap()) });
 }
 
 pub(super) fn all(facts: &mut Facts, state: &State, underlay: bool) {
@@ -200,19 +173,11 @@ fn another_vni(facts: &mut Facts) {
 
 /// Returns a fault that all probed peers have in common.
 fn common(state: State, asked: usize) -> CommonFault {
-    CommonFault {
-        state,
-        asked,
-        failed: asked,
-        peers: 99,
-    }
+    CommonFault { state, asked, failed: asked, peers: 99 }
 }
 
 pub(super) fn table(command: &str) -> Table {
-    Table {
-        jump: true,
-        ..Table::empty(&"10.244.0.0/16".parse().unwrap(), command)
-    }
+    Table { jump: true, ..Table::empty(&"10.244.0.0/16".parse().unwrap(), command) }
 }
 
 /// Adds a failed route lookup for a silent peer to the facts.
@@ -221,10 +186,7 @@ pub(super) fn unrouted(facts: &mut Facts) {
         to: "192.0.2.2".parse().unwrap(),
         whose: "node-2".to_owned(),
         kind: LookupPurpose::SilentPeer,
-        by: Err(NoRoute::Refused {
-            errno: 22,
-            words: String::new(),
-        }),
+        by: Err(NoRoute::Refused { errno: 22, words: String::new() }),
     });
 }
 
@@ -253,11 +215,7 @@ pub(super) fn dropped(carried: Carried) -> Drop {
     Drop {
         carried,
         family: types::Family::V4,
-        stop: Stop {
-            table: "mangle".to_owned(),
-            packets: Some(7),
-            ..stop
-        },
+        stop: Stop { table: "mangle".to_owned(), packets: Some(7), ..stop },
         hook: Hook::Prerouting,
         command: Some("iptables".to_owned()),
         before_policies: false,
@@ -310,11 +268,7 @@ pub(super) fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     let device = named(facts, "flannel.1");
     (device.name, device.kind, device.vxlan) =
         ("flannel-wg".to_owned(), "wireguard".to_owned(), None);
-    facts.wireguard = Fact::Known(Wireguard {
-        peers: 40,
-        silent,
-        has_tool: true,
-    });
+    facts.wireguard = Fact::Known(Wireguard { peers: 40, silent, has_tool: true });
 }
 
 /// Faults of this node or of its peers, each with the only check that then has an unexplained finding on this node.
@@ -330,9 +284,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
     ("duplicate-address", |facts| {
         let address = Some(Dual::V4([192, 0, 2, 2].into()));
-        inside(&mut facts.leases.peers)
-            .iter_mut()
-            .for_each(|peer| peer.public = address);
+        inside(&mut facts.leases.peers).iter_mut().for_each(|peer| peer.public = address);
     }),
     ("duplicate-address", |facts| {
         let taken = Detail::AddressInUse {
@@ -344,9 +296,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     ("clone", |facts| {
         stopped(
             facts,
-            Detail::IdentityInUse {
-                holder: "n2".to_owned(),
-            },
+            Detail::IdentityInUse { holder: "n2".to_owned() },
             "another machine is this one",
         );
     }),
@@ -357,21 +307,14 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
     ("pod-bridge", |facts| named(facts, "cni0").up = false),
     ("pod-bridge", |facts| {
-        named(facts, "cni0")
-            .addresses
-            .retain(|address| address.net.addr().is_ipv6());
+        named(facts, "cni0").addresses.retain(|address| address.net.addr().is_ipv6());
     }),
     ("pod-route", |facts| {
-        inside(&mut facts.host.pod_routes)[0].by = Err(NoRoute::Refused {
-            errno: 22,
-            words: String::new(),
-        });
+        inside(&mut facts.host.pod_routes)[0].by =
+            Err(NoRoute::Refused { errno: 22, words: String::new() });
     }),
     ("pod-route", |facts| {
-        inside(&mut facts.host.pod_routes)[1].by = Ok(RouteAnswer {
-            index: 2,
-            source: None,
-        });
+        inside(&mut facts.host.pod_routes)[1].by = Ok(RouteAnswer { index: 2, source: None });
     }),
     ("ip-forward", |facts| {
         sysctls(facts).closed = vec!["cni0".to_owned()];
@@ -397,10 +340,8 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     ("duplicate-mac", |facts| {
         one(facts, State::CutOff, false);
         let mac = named(facts, "eth0").mac;
-        facts.host.underlay_neighbours = Fact::Known(vec![Neighbour {
-            address: "192.0.2.2".parse().unwrap(),
-            mac,
-        }]);
+        facts.host.underlay_neighbours =
+            Fact::Known(vec![Neighbour { address: "192.0.2.2".parse().unwrap(), mac }]);
     }),
     ("no-interface", |facts| {
         facts.daemon.choice = Fact::Absent;
@@ -463,12 +404,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
     ("lease", |facts| {
         facts.leases.own = Fact::Absent;
-        reason(
-            facts,
-            "lease",
-            Detail::OutOfSubnets,
-            "out of subnets: every subnet is taken",
-        );
+        reason(facts, "lease", Detail::OutOfSubnets, "out of subnets: every subnet is taken");
     }),
     ("lease", |facts| {
         inside(&mut facts.leases.own).trouble =
@@ -495,10 +431,8 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.kubernetes).by_service_unanswered = true;
     }),
     ("rbac", |facts| {
-        inside(&mut facts.kubernetes).refusal = Some(of_store(
-            StoreCause::Role,
-            "403 Forbidden: cannot patch nodes/status",
-        ));
+        inside(&mut facts.kubernetes).refusal =
+            Some(of_store(StoreCause::Role, "403 Forbidden: cannot patch nodes/status"));
     }),
     ("pod-cidr", |facts| {
         inside(&mut facts.kubernetes).pod_cidrs = Some(Vec::new());
@@ -580,10 +514,8 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         firewall(facts, |seen| seen.firewalld = Some(Firewalld::default()));
     }),
     ("module", |facts| {
-        inside(&mut facts.host.modules).push(Module {
-            name: "vxlan".to_owned(),
-            why: "not found".to_owned(),
-        });
+        inside(&mut facts.host.modules)
+            .push(Module { name: "vxlan".to_owned(), why: "not found".to_owned() });
     }),
     ("drift-war", |facts| {
         inside(&mut facts.daemon.drift).push(Drift {
@@ -614,9 +546,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         reason(
             facts,
             "rules",
-            Detail::RulesLocked {
-                file: "/run/xtables.lock".into(),
-            },
+            Detail::RulesLocked { file: "/run/xtables.lock".into() },
             "iptables timed out after 5 s waiting for /run/xtables.lock",
         );
     }),
@@ -650,21 +580,14 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             to,
             whose,
             kind: LookupPurpose::Peer,
-            by: Ok(RouteAnswer {
-                index: 3,
-                source: None,
-            }),
+            by: Ok(RouteAnswer { index: 3, source: None }),
         });
     }),
     ("stale-bridge", |facts| {
-        named(facts, "cni0")
-            .addresses
-            .push(address("10.244.9.1/24"));
+        named(facts, "cni0").addresses.push(address("10.244.9.1/24"));
     }),
     ("stale-bridge", |facts| {
-        named(facts, "docker0")
-            .addresses
-            .push(address("10.244.9.1/24"));
+        named(facts, "docker0").addresses.push(address("10.244.9.1/24"));
         facts.pods.docker = Fact::Known("10.244.9.1/24".parse().unwrap());
     }),
     ("mtu", |facts| {
@@ -680,10 +603,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         let mut refusal = block("INPUT", Some("-A INPUT -p udp -m udp --dport 8472 -j DROP"));
         refusal.stop.number = Some(3);
         firewall(facts, |seen| {
-            seen.tables.push(Table {
-                input: Some(refusal.clone()),
-                ..table("iptables")
-            });
+            seen.tables.push(Table { input: Some(refusal.clone()), ..table("iptables") });
         });
         all(facts, &State::OneWay, true);
     }),
@@ -700,27 +620,16 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         one(facts, State::OverlayCut, true);
     }),
     ("wireguard-silent", |facts| {
-        tunnels(
-            facts,
-            vec![Silent {
-                holder: None,
-                endpoint: None,
-                ..silent("", 9)
-            }],
-        );
+        tunnels(facts, vec![Silent { holder: None, endpoint: None, ..silent("", 9) }]);
     }),
     ("encap-blocked", |facts| {
         // One peer responds in spite of a fault that the others have in common.
         one(facts, State::OneWay, true);
-        inside(&mut facts.mesh)
-            .faults
-            .push(common(State::OneWay, 13));
+        inside(&mut facts.mesh).faults.push(common(State::OneWay, 13));
     }),
     ("isolated", |facts| {
         all(facts, &State::CutOff, false);
-        inside(&mut facts.mesh)
-            .faults
-            .push(common(State::CutOff, 13));
+        inside(&mut facts.mesh).faults.push(common(State::CutOff, 13));
     }),
     ("peer-cut", |facts| one(facts, State::CutOff, false)),
     ("overlay-cut", |facts| one(facts, State::OverlayCut, true)),
@@ -750,9 +659,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         paths(facts)[0].verdict.ping_only = true;
     }),
     ("clock", |facts| {
-        paths(facts)
-            .iter_mut()
-            .for_each(|path| path.clock_ahead = Some(-9000));
+        paths(facts).iter_mut().for_each(|path| path.clock_ahead = Some(-9000));
     }),
     ("foreign-cni", |facts| {
         inside(&mut facts.host.foreign).push(Foreign {
@@ -762,10 +669,8 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
     ("subnet-env", |facts| facts.pods.env = Fact::Absent),
     ("subnet-env", |facts| {
-        inside(&mut facts.pods.env).subnets = Some(super::healthy::subnets(
-            "10.244.8.0/24",
-            "fd10:244:0:8::/64",
-        ));
+        inside(&mut facts.pods.env).subnets =
+            Some(super::healthy::subnets("10.244.8.0/24", "fd10:244:0:8::/64"));
     }),
     ("subnet-env", |facts| {
         inside(&mut facts.pods.env).obstacle = Some("it is a directory".to_owned());
@@ -777,13 +682,9 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.pods.cni).files.clear();
     }),
     ("cni-config", |facts| {
-        inside(&mut facts.pods.cni).files.insert(
-            0,
-            CniFile {
-                name: "05-other.conf".to_owned(),
-                flannel: Some(false),
-            },
-        );
+        inside(&mut facts.pods.cni)
+            .files
+            .insert(0, CniFile { name: "05-other.conf".to_owned(), flannel: Some(false) });
     }),
     ("cni-config", |facts| {
         reason(facts, "cni-conf", Detail::None, "read-only file system");
@@ -797,10 +698,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         inside(&mut facts.mesh).strangers = vec!["192.0.2.77".parse().unwrap()];
     }),
     ("conntrack-full", |facts| {
-        facts.host.conntrack = Fact::Known(Fill {
-            used: 65_000,
-            limit: 65_536,
-        });
+        facts.host.conntrack = Fact::Known(Fill { used: 65_000, limit: 65_536 });
     }),
     ("pods-lost", |facts| {
         pod_path(facts).lost = vec![("node-2".to_owned(), Lost::Everything)];
@@ -836,9 +734,7 @@ pub(super) fn rename(facts: &mut Facts, name: &str) {
             .for_each(|interface| interface.name = text());
     }
     if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths
-            .iter_mut()
-            .for_each(|path| path.node = text().into());
+        mesh.paths.iter_mut().for_each(|path| path.node = text().into());
     }
     if let Fact::Known(wireguard) = &mut facts.wireguard {
         wireguard
@@ -848,9 +744,7 @@ pub(super) fn rename(facts: &mut Facts, name: &str) {
             .for_each(|holder| holder.name = text());
     }
     if let Fact::Known(peers) = &mut facts.leases.peers {
-        peers
-            .iter_mut()
-            .for_each(|peer| (peer.name, peer.silent) = (text().into(), Some(900)));
+        peers.iter_mut().for_each(|peer| (peer.name, peer.silent) = (text().into(), Some(900)));
     }
     if let Fact::Known(kubernetes) = &mut facts.kubernetes {
         *kubernetes = Kubernetes {
@@ -865,18 +759,10 @@ pub(super) fn rename(facts: &mut Facts, name: &str) {
             .chars()
             .flat_map(|c| ['\\', c].into_iter().skip(usize::from(!"\"\\".contains(c))))
             .collect();
-        for block in firewalls
-            .tables
-            .iter_mut()
-            .flat_map(|table| &mut table.forward)
-        {
+        for block in firewalls.tables.iter_mut().flat_map(|table| &mut table.forward) {
             block.stop.rule = format!("-A FORWARD -m comment --comment \"{saved}\" -j REJECT");
         }
-        for drop in firewalls
-            .drops
-            .iter_mut()
-            .filter(|drop| drop.command.is_none())
-        {
+        for drop in firewalls.drops.iter_mut().filter(|drop| drop.command.is_none()) {
             (drop.stop.table, drop.stop.chain) = (text(), text());
         }
         for barrier in &mut firewalls.barriers {
@@ -887,16 +773,7 @@ pub(super) fn rename(facts: &mut Facts, name: &str) {
         ["rules", "lease"].map(|condition| (condition.to_owned(), problem(Detail::None, name)));
     facts.daemon.reasons = Fact::Known(BTreeMap::from(reasons));
     if let Fact::Known(cni) = &mut facts.pods.cni {
-        cni.files.insert(
-            0,
-            CniFile {
-                name: text(),
-                flannel: Some(false),
-            },
-        );
-        cni.files.push(CniFile {
-            name: "10-flannel.conflist".to_owned(),
-            flannel: Some(true),
-        });
+        cni.files.insert(0, CniFile { name: text(), flannel: Some(false) });
+        cni.files.push(CniFile { name: "10-flannel.conflist".to_owned(), flannel: Some(true) });
     }
 }

@@ -42,17 +42,10 @@ fn cause_of_an_exit_ends_with_the_restart_command() {
         let mut facts = ended();
         spoil(&mut facts);
         assert_eq!(causes(&facts), [check]);
-        assert_eq!(
-            only(&facts, "not-running").explained_by.as_deref(),
-            Some(check)
-        );
+        assert_eq!(only(&facts, "not-running").explained_by.as_deref(), Some(check));
         let commands = commands_of(&facts, check);
         let last = commands.iter().rfind(|command| !command.starts_with('#'));
-        assert_eq!(
-            last.map(String::as_str),
-            Some("systemctl restart flanneld"),
-            "{check}"
-        );
+        assert_eq!(last.map(String::as_str), Some("systemctl restart flanneld"), "{check}");
         facts.daemon.running = Fact::Known(true);
         let commands = commands_of(&facts, check);
         assert!(
@@ -116,9 +109,7 @@ fn missing_configuration_has_a_command_that_creates_it() {
     }
     // An invalid configuration gets no command, so none overwrites it.
     assert_eq!(
-        command(Detail::ConfigInvalid {
-            place: Some(ConfigPlace::Key("/n/config".to_owned()))
-        }),
+        command(Detail::ConfigInvalid { place: Some(ConfigPlace::Key("/n/config".to_owned())) }),
         [""; 0]
     );
     assert_eq!(command(Detail::None), [""; 0]);
@@ -154,9 +145,7 @@ fn missing_interface_explains_silent_peers_and_store() {
     let mut facts = healthy();
     facts.store.trouble = Fact::Known(of_store(StoreCause::NoRoute, "no route to host"));
     all(&mut facts, &State::CutOff, false);
-    paths(&mut facts)
-        .iter_mut()
-        .for_each(|path| path.ever = true);
+    paths(&mut facts).iter_mut().for_each(|path| path.ever = true);
     assert_eq!(causes(&facts), ["isolated", "store-unreachable"]);
     reason(&mut facts, "underlay", Detail::None, "eth0 is down");
     assert_eq!(causes(&facts), ["no-interface"]);
@@ -166,10 +155,7 @@ fn missing_interface_explains_silent_peers_and_store() {
 fn interface_that_went_down_after_it_was_read_has_its_command() {
     let mut facts = healthy();
     for code in ["underlay-no-carrier", "underlay-down"] {
-        let down = Problem {
-            code: code.into(),
-            ..problem(Detail::None, "eth0 is down")
-        };
+        let down = Problem { code: code.into(), ..problem(Detail::None, "eth0 is down") };
         inside(&mut facts.daemon.reasons).insert("underlay".to_owned(), down);
         let found = commands_of(&facts, "no-interface");
         let raised = found.iter().any(|line| line == "ip link set eth0 up");
@@ -181,9 +167,7 @@ fn interface_that_went_down_after_it_was_read_has_its_command() {
 #[test]
 fn ten_thousand_routes_are_scanned_once() {
     let net = |number: u32| {
-        format!("10.{}.{}.0/24", 64 + number / 256, number % 256)
-            .parse::<ipnet::Ipv4Net>()
-            .unwrap()
+        format!("10.{}.{}.0/24", 64 + number / 256, number % 256).parse::<ipnet::Ipv4Net>().unwrap()
     };
     let mut facts = healthy();
     let peers = (0..10_000).map(|number| crate::facts::leases::Peer {
@@ -200,10 +184,7 @@ fn ten_thousand_routes_are_scanned_once() {
     };
     // Each subnet has a route of flannel and another program's with a higher metric. Only for the last subnet the metrics are equal.
     let routes = (0..10_000).flat_map(|number| {
-        [
-            route(number, 241, 10),
-            route(number, 4, if number == 9_999 { 10 } else { 20 }),
-        ]
+        [route(number, 241, 10), route(number, 4, if number == 9_999 { 10 } else { 20 })]
     });
     facts.host.routes = Fact::Known(routes.collect());
     let found = report(&facts);
@@ -225,10 +206,7 @@ fn taken_port_explains_the_failure_of_its_user() {
         causes(&facts)
     };
     assert_eq!(taken(8472, PortPurpose::Tunnel), ["port-taken"]);
-    assert_eq!(
-        taken(8473, PortPurpose::Probes),
-        ["encap-blocked", "port-taken"]
-    );
+    assert_eq!(taken(8473, PortPurpose::Probes), ["encap-blocked", "port-taken"]);
 }
 
 #[test]
@@ -247,12 +225,8 @@ fn drift_remedy_restricts_only_the_program_that_interferes() {
     let commands = |program: &str, kind| {
         let mut facts = healthy();
         let object = "x".to_owned();
-        facts.daemon.drift = Fact::Known(vec![Drift {
-            object,
-            kind,
-            times: 4,
-            by: vec![program.to_owned()],
-        }]);
+        facts.daemon.drift =
+            Fact::Known(vec![Drift { object, kind, times: 4, by: vec![program.to_owned()] }]);
         commands_of(&facts, "drift-war").join("\n")
     };
     for kind in [Drifting::Link, Drifting::Route, Drifting::Other] {
@@ -262,18 +236,11 @@ fn drift_remedy_restricts_only_the_program_that_interferes() {
         );
         let (text, is_route) = (commands("systemd-networkd", kind), kind == Drifting::Route);
         assert_eq!(
-            (
-                text.contains("ManageForeignRoutes=no"),
-                text.contains("Unmanaged=yes")
-            ),
+            (text.contains("ManageForeignRoutes=no"), text.contains("Unmanaged=yes")),
             (is_route, !is_route),
             "{text}"
         );
-        assert_eq!(
-            text.contains("MACAddressPolicy=none"),
-            kind == Drifting::Link,
-            "{text}"
-        );
+        assert_eq!(text.contains("MACAddressPolicy=none"), kind == Drifting::Link, "{text}");
         assert_eq!(commands("another", kind), "");
     }
 }
@@ -282,23 +249,13 @@ fn drift_remedy_restricts_only_the_program_that_interferes() {
 fn store_failure_names_its_cause_and_remedy() {
     let of = |causes: &[StoreCause]| {
         let mut facts = healthy();
-        let parts = causes
-            .iter()
-            .map(|cause| of_store(*cause, "one endpoint"))
-            .collect();
-        facts.store.trouble = Fact::Known(Problem {
-            parts,
-            ..problem(Detail::None, "all endpoints")
-        });
+        let parts = causes.iter().map(|cause| of_store(*cause, "one endpoint")).collect();
+        facts.store.trouble =
+            Fact::Known(Problem { parts, ..problem(Detail::None, "all endpoints") });
         only(&facts, "store-unreachable")
     };
-    let full = of(&[StoreCause::Silent, StoreCause::NoSpace])
-        .remedy
-        .commands;
-    assert!(
-        full.len() == 4 && full[0].contains(" compact "),
-        "what fills it goes first: {full:?}"
-    );
+    let full = of(&[StoreCause::Silent, StoreCause::NoSpace]).remedy.commands;
+    assert!(full.len() == 4 && full[0].contains(" compact "), "what fills it goes first: {full:?}");
     for (cause, words) in [
         (StoreCause::CertificateNotYetValid, "behind"),
         (StoreCause::CertificateExpired, "ahead"),

@@ -59,10 +59,8 @@ fn firewalld(listing: &serde_json::Value, network: &Network, around: &Surroundin
 fn found_in(script: &str, around: &Surroundings) -> Vec<Finding> {
     let known = firewalld(&listed(script)[1], &network(), around);
     let mut facts = healthy();
-    facts.host.firewalls = Fact::Known(Firewalls {
-        firewalld: Some(known),
-        ..Firewalls::default()
-    });
+    facts.host.firewalls =
+        Fact::Known(Firewalls { firewalld: Some(known), ..Firewalls::default() });
     super::healthy::forget_probes(&mut facts);
     report(&facts).findings
 }
@@ -78,15 +76,10 @@ fn around(peers: &[&str]) -> Surroundings {
 
 /// Returns the networks and ports that the commands of the findings open in firewalld, as one word each.
 fn refused(input: &str, forward: &str, open: &str, through: &str) -> Vec<&'static str> {
-    let found = found_in(
-        &table(input, forward, open, through),
-        &around(&["192.0.2.2", "192.0.2.3"]),
-    );
-    let commands: Vec<&str> = found
-        .iter()
-        .flat_map(|finding| &finding.remedy.commands)
-        .map(String::as_str)
-        .collect();
+    let found =
+        found_in(&table(input, forward, open, through), &around(&["192.0.2.2", "192.0.2.3"]));
+    let commands: Vec<&str> =
+        found.iter().flat_map(|finding| &finding.remedy.commands).map(String::as_str).collect();
     [
         ("--add-source=10.244.0.0/16", "v4"),
         ("--add-source=fd10:244::/48", "v6"),
@@ -108,11 +101,7 @@ const USUAL: &str = "tcp dport 22 accept; ip6 daddr fe80::/64 udp dport 546 acce
 #[test]
 fn firewalld_refusals_are_reported_with_commands() {
     assert_eq!(refused("", "", USUAL, ""), ["v4", "v6", "port"]);
-    assert_eq!(
-        refused(SOURCES[0], SOURCES[1], USUAL, ""),
-        ["port"],
-        "nodes are no pods"
-    );
+    assert_eq!(refused(SOURCES[0], SOURCES[1], USUAL, ""), ["port"], "nodes are no pods");
     assert_eq!(
         found_in(&table(SOURCES[0], SOURCES[1], USUAL, ""), &around(&[])).len(),
         1,
@@ -155,11 +144,7 @@ fn port_is_open_by_range_zone_or_source() {
         ("ip saddr 192.0.2.2 goto filter_IN_trusted", USUAL, true),
     ] {
         let wanted: &[&str] = if is_open { &[] } else { &["port"] };
-        assert_eq!(
-            refused(input, SOURCES[1], open, ""),
-            wanted,
-            "{input} {open}"
-        );
+        assert_eq!(refused(input, SOURCES[1], open, ""), wanted, "{input} {open}");
     }
 }
 
@@ -172,11 +157,7 @@ fn pods_are_forwarded_by_devices_or_wider_networks() {
             &[][..],
         ),
         // One direction.
-        (
-            "iifname \"cni0\" goto filter_FWD_trusted",
-            "",
-            &["v4", "v6"],
-        ),
+        ("iifname \"cni0\" goto filter_FWD_trusted", "", &["v4", "v6"]),
         (
             "iifname \"flannel.1\" goto filter_FWD_trusted; iifname \"cni0\" goto filter_FWD_trusted",
             "",
@@ -193,11 +174,7 @@ fn pods_are_forwarded_by_devices_or_wider_networks() {
             &["v4", "v6"],
         ),
         ("", "accept", &[]),
-        (
-            "",
-            "ip protocol icmp accept; ip6 nexthdr ipv6-icmp accept",
-            &["v4", "v6"],
-        ),
+        ("", "ip protocol icmp accept; ip6 nexthdr ipv6-icmp accept", &["v4", "v6"]),
     ] {
         assert_eq!(
             refused("", forward, "udp dport 8472 accept", through),
@@ -214,14 +191,8 @@ fn firewalld_listing_never_panics() {
         "null",
         "{\"nftables\":[{\"chain\":{\"hook\":\"input\",\"type\":\"filter\",\"name\":\"a\"}},{\"rule\":{\"chain\":\"a\",\"expr\":[{\"jump\":{\"target\":\"a\"}}]}}]}",
     ] {
-        let known = firewalld(
-            &serde_json::from_str(text).unwrap(),
-            &network,
-            &Surroundings::default(),
-        );
-        assert!(
-            known.tunnel,
-            "a table without a verdict lets everything pass"
-        );
+        let known =
+            firewalld(&serde_json::from_str(text).unwrap(), &network, &Surroundings::default());
+        assert!(known.tunnel, "a table without a verdict lets everything pass");
     }
 }

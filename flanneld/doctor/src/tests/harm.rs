@@ -26,18 +26,12 @@ fn everything() -> impl Iterator<Item = Finding> {
 /// Runs a script. Panics if the script names a program that would change this machine, because a test may run an unexpected command.
 fn run_in_shell(script: &str) -> std::process::Output {
     assert!(
-        ![
-            "ip ", "sysctl", "iptables", "nft ", "ethtool", "modprobe", "kubectl"
-        ]
-        .iter()
-        .any(|program| script.contains(program)),
+        !["ip ", "sysctl", "iptables", "nft ", "ethtool", "modprobe", "kubectl"]
+            .iter()
+            .any(|program| script.contains(program)),
         "{script}"
     );
-    std::process::Command::new("sh")
-        .arg("-ec")
-        .arg(script)
-        .output()
-        .unwrap()
+    std::process::Command::new("sh").arg("-ec").arg(script).output().unwrap()
 }
 
 /// Returns whether a reboot undoes the change that a command makes.
@@ -52,9 +46,7 @@ fn is_fleeting(command: &str) -> bool {
     let firewall = words.first().is_some_and(|word| word.ends_with("tables"))
         && words.iter().any(|word| ["-I", "-A", "-D"].contains(word));
     let nft = words.first() == Some(&"nft")
-        && words
-            .get(1)
-            .is_some_and(|verb| ["insert", "add", "delete"].contains(verb));
+        && words.get(1).is_some_and(|verb| ["insert", "add", "delete"].contains(verb));
     ip || firewall
         || nft
         || command.starts_with("sysctl -w")
@@ -65,24 +57,17 @@ fn is_fleeting(command: &str) -> bool {
 /// Returns whether a line of a remedy makes a change survive a reboot, or notes that a reboot undoes the change.
 fn is_lasting(line: &str) -> bool {
     line.starts_with("# ")
-        || [
-            "> /etc/",
-            "/etc/default/",
-            "/etc/nftables.conf",
-            "--permanent",
-        ]
-        .iter()
-        .any(|part| line.contains(part))
+        || ["> /etc/", "/etc/default/", "/etc/nftables.conf", "--permanent"]
+            .iter()
+            .any(|part| line.contains(part))
 }
 
 #[test]
 fn volatile_command_is_followed_by_a_lasting_one() {
     for finding in everything() {
         let commands = &finding.remedy.commands;
-        for (number, command) in commands
-            .iter()
-            .enumerate()
-            .filter(|(_, command)| is_fleeting(command))
+        for (number, command) in
+            commands.iter().enumerate().filter(|(_, command)| is_fleeting(command))
         {
             assert!(
                 commands[number + 1..].iter().any(|line| is_lasting(line)),
@@ -114,16 +99,9 @@ fn no_command_is_known_to_harm() {
             let opens = accepts && !narrowed && !has("tcpdump ") || has("--add-port");
             let frees = has(" rm ") && finding.check != "ipam-full";
             let shrinks = has("ip link set eth0 mtu");
-            assert!(
-                !(deletes || opens || frees || shrinks),
-                "{}: {command}",
-                finding.check
-            );
+            assert!(!(deletes || opens || frees || shrinks), "{}: {command}", finding.check);
             // Only signs of NAT prove that an interface is the wrong one.
-            let marked = finding
-                .evidence
-                .iter()
-                .any(|seen| seen.from == "ip address, ip route");
+            let marked = finding.evidence.iter().any(|seen| seen.from == "ip address, ip route");
             assert!(
                 marked || !(has("FLANNELD_IFACE") || has("--iface=")),
                 "{}: {command}",
@@ -153,10 +131,8 @@ fn note_is_a_comment_after_its_commands() {
 fn silent_with_store_elsewhere() -> Facts {
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
-    inside(&mut facts.host.lookups)[0].by = Ok(RouteAnswer {
-        index: 5,
-        source: Some("198.51.100.1".parse().unwrap()),
-    });
+    inside(&mut facts.host.lookups)[0].by =
+        Ok(RouteAnswer { index: 5, source: Some("198.51.100.1".parse().unwrap()) });
     all(&mut facts, &State::CutOff, false);
     facts
 }
@@ -165,11 +141,7 @@ fn silent_with_store_elsewhere() -> Facts {
 fn silence_without_other_signs_does_not_change_the_interface() {
     let mut facts = silent_with_store_elsewhere();
     for named in [false, true] {
-        facts.daemon.choice = Fact::Known(Choice {
-            flag: None,
-            named,
-            ..named_by("--iface=eth0")
-        });
+        facts.daemon.choice = Fact::Known(Choice { flag: None, named, ..named_by("--iface=eth0") });
         let finding = only(&facts, "wrong-interface");
         assert_eq!(
             (finding.severity, finding.remedy.commands.as_slice()),
@@ -187,10 +159,7 @@ fn silence_without_other_signs_does_not_change_the_interface() {
     facts.kubernetes = healthy().kubernetes;
     behind_nat(&mut facts);
     let finding = only(&facts, "wrong-interface");
-    assert_eq!(
-        (finding.severity, finding.remedy.commands.len()),
-        (Severity::Broken, 2)
-    );
+    assert_eq!((finding.severity, finding.remedy.commands.len()), (Severity::Broken, 2));
 }
 
 #[test]
@@ -230,10 +199,7 @@ fn address_of_another_node_on_this_host_is_removed_here_and_only_where_it_was_pu
         // kube-proxy would put the address back.
         named(&mut facts, name).name = "kube-ipvs0".to_owned();
         let remedy = commands_of(&facts, "duplicate-address");
-        assert!(
-            remedy.iter().all(|line| line.starts_with('#')),
-            "{remedy:?}"
-        );
+        assert!(remedy.iter().all(|line| line.starts_with('#')), "{remedy:?}");
         // A value that no node can have is nobody's address.
         inside(&mut facts.leases.refused)[0].reason = "no-host-address".to_owned();
         assert_eq!(causes(&facts), ["lease-refused"]);
@@ -267,22 +233,14 @@ fn with_mtu(carries: &[Option<u32>]) -> Facts {
 #[test]
 fn small_mtu_of_all_peers_is_configured() {
     let mut facts = with_mtu(&[Some(1350), Some(1360)]);
-    let is_set = |facts: &Facts| {
-        commands_of(facts, "mtu")
-            .concat()
-            .contains(".Backend.MTU = 1400")
-    };
+    let is_set = |facts: &Facts| commands_of(facts, "mtu").concat().contains(".Backend.MTU = 1400");
     assert!(is_set(&facts));
     // A peer that does not respond proves nothing about MTUs.
     paths(&mut facts)[1].verdict.state = State::CutOff;
     assert!(is_set(&facts));
     facts.store.access = Access::Directory("/srv/leases".into());
     inside(&mut facts.network).backend = backends::profile("host-gw");
-    assert_eq!(
-        commands_of(&facts, "mtu"),
-        [""; 0],
-        "a backend without the key"
-    );
+    assert_eq!(commands_of(&facts, "mtu"), [""; 0], "a backend without the key");
 }
 
 /// The command keeps the rest of the network configuration. The command writes nothing if the network configuration is unreadable.
@@ -293,10 +251,7 @@ fn mtu_command_changes_only_the_mtu() {
     facts.store.access = Access::Directory(folder.path().to_owned());
     let note = commands_of(&facts, "mtu")[1].clone();
     let command = note.split_once("on one node: ").unwrap().1.to_owned();
-    assert!(
-        command.contains(&folder.path().display().to_string()),
-        "{command}"
-    );
+    assert!(command.contains(&folder.path().display().to_string()), "{command}");
     let run = || run_in_shell(&command);
     assert!(
         !run().status.success() && !folder.path().join("config").exists(),
@@ -343,18 +298,13 @@ fn address_is_freed_if_no_runtime_has_its_container() {
         std::fs::create_dir_all(folder).unwrap();
     }
     let put = || {
-        for (address, container) in [
-            ("10.244.1.2", "a"),
-            ("10.244.1.3", "b"),
-            ("10.244.1.4", "c"),
-            ("10.244.1.5", ""),
-        ] {
+        for (address, container) in
+            [("10.244.1.2", "a"), ("10.244.1.3", "b"), ("10.244.1.4", "c"), ("10.244.1.5", "")]
+        {
             std::fs::write(kept.join(address), format!("{container}\r\neth0")).unwrap();
         }
         assert!(
-            run_in_shell(&format!("touch -d '1 hour ago' {}/*", kept.display()))
-                .status
-                .success()
+            run_in_shell(&format!("touch -d '1 hour ago' {}/*", kept.display())).status.success()
         );
     };
     let mut facts = spoiled("ipam-full");
@@ -386,24 +336,15 @@ fn docker_is_restarted_only_for_an_address_of_flannel() {
     assert!(commands_of(&facts, "network-overlap").is_empty());
     facts.pods.docker = Fact::Known("10.244.9.1/24".parse().unwrap());
     assert_eq!(causes(&facts), ["stale-bridge"]);
-    assert_eq!(
-        commands_of(&facts, "stale-bridge"),
-        ["systemctl restart docker"]
-    );
+    assert_eq!(commands_of(&facts, "stale-bridge"), ["systemctl restart docker"]);
 }
 
 #[test]
 fn multipath_route_is_shown_and_not_rewritten() {
     let mut facts = healthy();
-    inside(&mut facts.host.routes)[1] = Route {
-        protocol: 186,
-        metric: 20,
-        ..Route::new("10.244.2.0/24".parse().unwrap())
-    };
-    assert_eq!(
-        commands_of(&facts, "foreign-route"),
-        ["ip route show 10.244.2.0/24"]
-    );
+    inside(&mut facts.host.routes)[1] =
+        Route { protocol: 186, metric: 20, ..Route::new("10.244.2.0/24".parse().unwrap()) };
+    assert_eq!(commands_of(&facts, "foreign-route"), ["ip route show 10.244.2.0/24"]);
     inside(&mut facts.host.routes)[1] = Route {
         via: Some("fe80::1".parse().unwrap()),
         index: Some(2),
@@ -463,16 +404,9 @@ fn argument_of_the_unit_is_replaced_in_a_drop_in() {
     facts.daemon.choice = Fact::Known(named_by("--iface=eth0"));
     facts.daemon.arguments = Argument::find(["--iface=eth0".to_owned()], is_edited);
     let commands = commands_of(&facts, "wrong-interface");
-    assert_eq!(
-        commands[1..],
-        ["systemctl daemon-reload", "systemctl restart flanneld"]
-    );
+    assert_eq!(commands[1..], ["systemctl daemon-reload", "systemctl restart flanneld"]);
     let place = "/etc/systemd/system/flanneld.service.d";
-    assert!(
-        commands[0].contains(place) && !commands[0].contains("sed -E -i"),
-        "{}",
-        commands[0]
-    );
+    assert!(commands[0].contains(place) && !commands[0].contains("sed -E -i"), "{}", commands[0]);
     let systemctl = format!(
         "systemctl() {{ for file in unit d/*; do printf '%s\\n' \"{}/$file\"; done; }}; cd {}",
         root.path().display(),
@@ -504,10 +438,7 @@ fn argument_of_the_unit_is_replaced_in_a_drop_in() {
 #[test]
 fn commands_and_options_of_the_host_are_not_for_flannels_pod() {
     let mut facts = spoiled("ip-forward");
-    for (launch, on) in [
-        (Launch::Systemd, HERE),
-        (in_cluster("kube-flannel"), ON_THE_NODE),
-    ] {
+    for (launch, on) in [(Launch::Systemd, HERE), (in_cluster("kube-flannel"), ON_THE_NODE)] {
         facts.daemon.launch = launch;
         let finding = only(&facts, "ip-forward");
         let advised = finding.why.contains("--set-sysctls");
@@ -532,12 +463,9 @@ fn many_foreign_routes_are_one_finding() {
 
 #[test]
 fn bridge_of_an_operator_is_a_candidate_and_dockers_is_not() {
-    for (name, joins) in [
-        ("br-ex", true),
-        ("br-lan", true),
-        ("br-0123456789ab", false),
-        ("docker0", false),
-    ] {
+    for (name, joins) in
+        [("br-ex", true), ("br-lan", true), ("br-0123456789ab", false), ("docker0", false)]
+    {
         let interface = interface(7, name, &["198.51.100.7/24"]);
         assert_eq!(joins_hosts(&interface), joins, "{name}");
     }
@@ -546,12 +474,7 @@ fn bridge_of_an_operator_is_a_candidate_and_dockers_is_not() {
 #[test]
 fn configuration_that_cannot_be_written_is_told_before_there_is_one() {
     let mut facts = healthy();
-    reason(
-        &mut facts,
-        "cni-conf",
-        Detail::None,
-        "read-only file system",
-    );
+    reason(&mut facts, "cni-conf", Detail::None, "read-only file system");
     let cni = inside(&mut facts.pods.cni);
     cni.files.clear();
     cni.expected = false;
@@ -563,15 +486,8 @@ fn kubelet_gets_one_address() {
     let command = commands_of(&spoiled("node-internal-ip"), "node-internal-ip").remove(0);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("flags.env");
-    let script = command.replace(
-        "/var/lib/kubelet/kubeadm-flags.env",
-        &file.display().to_string(),
-    );
-    for before in [
-        "--a=b",
-        "--node-ip=10.0.2.15 --a=b",
-        "--a=b --node-ip=10.0.2.15",
-    ] {
+    let script = command.replace("/var/lib/kubelet/kubeadm-flags.env", &file.display().to_string());
+    for before in ["--a=b", "--node-ip=10.0.2.15 --a=b", "--a=b --node-ip=10.0.2.15"] {
         std::fs::write(&file, format!("KUBELET_KUBEADM_ARGS=\"{before}\"\n")).unwrap();
         assert!(run_in_shell(&script).status.success());
         assert_eq!(

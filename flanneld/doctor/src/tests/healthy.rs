@@ -67,10 +67,7 @@ pub(super) fn path(node: &str, subnet: &str, address: &str) -> Path {
 pub(super) fn peer(name: &str, number: u8) -> Peer {
     Peer {
         name: name.into(),
-        subnets: subnets(
-            &format!("10.244.{number}.0/24"),
-            &format!("fd10:244:0:{number}::/64"),
-        ),
+        subnets: subnets(&format!("10.244.{number}.0/24"), &format!("fd10:244:0:{number}::/64")),
         public: Some(Dual::Both(
             [192, 0, 2, number].into(),
             format!("2001:db8::{number}").parse().unwrap(),
@@ -97,10 +94,7 @@ pub(super) fn healthy() -> Facts {
 }
 
 fn interfaces() -> Vec<Interface> {
-    let lo = Interface {
-        loopback: true,
-        ..interface(1, "lo", &["127.0.0.1/8", "::1/128"])
-    };
+    let lo = Interface { loopback: true, ..interface(1, "lo", &["127.0.0.1/8", "::1/128"]) };
     let eth0 = interface(2, "eth0", &["192.0.2.1/24", "2001:db8::1/64"]);
     let eth1 = interface(5, "eth1", &["198.51.100.1/24"]);
     let flannel = Interface {
@@ -112,11 +106,7 @@ fn interfaces() -> Vec<Interface> {
     let cni0 = Interface {
         kind: "bridge".to_owned(),
         mtu: 1450,
-        ..interface(
-            4,
-            "cni0",
-            &["10.244.1.1/24", "fe80::1/64", "fd10:244:0:1::1/64"],
-        )
+        ..interface(4, "cni0", &["10.244.1.1/24", "fe80::1/64", "fd10:244:0:1::1/64"])
     };
     let veth = Interface {
         kind: "veth".to_owned(),
@@ -124,10 +114,8 @@ fn interfaces() -> Vec<Interface> {
         master: Some(4),
         ..interface(6, "veth1", &[])
     };
-    let docker = Interface {
-        kind: "bridge".to_owned(),
-        ..interface(7, "docker0", &["172.17.0.1/16"])
-    };
+    let docker =
+        Interface { kind: "bridge".to_owned(), ..interface(7, "docker0", &["172.17.0.1/16"]) };
     vec![lo, eth0, flannel, cni0, eth1, veth, docker]
 }
 
@@ -150,10 +138,7 @@ fn host() -> Host {
             to: "192.0.2.250".parse().unwrap(),
             whose: "the store".to_owned(),
             kind: LookupPurpose::Store,
-            by: Ok(RouteAnswer {
-                index: 2,
-                source: Some("192.0.2.1".parse().unwrap()),
-            }),
+            by: Ok(RouteAnswer { index: 2, source: Some("192.0.2.1".parse().unwrap()) }),
         }]),
         barring: Fact::Known(Vec::new()),
         pod_routes: Fact::Known(pod_routes()),
@@ -173,10 +158,7 @@ fn host() -> Host {
         firewalls: Fact::Known(Firewalls::default()),
         ports: Fact::Known(Vec::new()),
         name_servers: Fact::Known(vec!["192.0.2.53".parse().unwrap()]),
-        conntrack: Fact::Known(Fill {
-            used: 100,
-            limit: 65536,
-        }),
+        conntrack: Fact::Known(Fill { used: 100, limit: 65536 }),
         modules: Fact::Known(Vec::new()),
         checksums: Fact::Known(Checksums::default()),
         foreign: Fact::Known(Vec::new()),
@@ -196,10 +178,7 @@ fn pod_routes() -> Vec<PodRoute> {
     packets
         .into_iter()
         .map(|packet| PodRoute {
-            by: Ok(RouteAnswer {
-                index: if packet.out { 3 } else { 4 },
-                source: None,
-            }),
+            by: Ok(RouteAnswer { index: if packet.out { 3 } else { 4 }, source: None }),
             packet,
         })
         .collect()
@@ -295,10 +274,7 @@ fn mesh() -> Mesh {
 }
 
 fn pods() -> Pods {
-    let file = |name: &str, flannel| CniFile {
-        name: name.to_owned(),
-        flannel: Some(flannel),
-    };
+    let file = |name: &str, flannel| CniFile { name: name.to_owned(), flannel: Some(flannel) };
     let kept = Kept {
         address: "10.244.1.5".parse().unwrap(),
         file: "/var/lib/cni/networks/cbr0/10.244.1.5".into(),
@@ -314,10 +290,7 @@ fn pods() -> Pods {
         }),
         cni: Fact::Known(Cni {
             folder: "/etc/cni/net.d".into(),
-            files: vec![
-                file("10-flannel.conflist", true),
-                file("87-podman.conflist", false),
-            ],
+            files: vec![file("10-flannel.conflist", true), file("87-podman.conflist", false)],
             expected: true,
         }),
         ipam: Fact::Known(vec![Ipam {
@@ -353,8 +326,6 @@ fn kubernetes() -> Kubernetes {
 /// Makes all probe results unknown, so that no probe refutes a finding about firewall rules.
 pub(super) fn forget_probes(facts: &mut Facts) {
     if let Fact::Known(mesh) = &mut facts.mesh {
-        mesh.paths
-            .iter_mut()
-            .for_each(|path| path.verdict.state = State::Unknown);
+        mesh.paths.iter_mut().for_each(|path| path.verdict.state = State::Unknown);
     }
 }

@@ -45,16 +45,7 @@ pub(super) fn table(
     command: &str,
 ) -> Table {
     let rules = iptables::read(saved, Family::from(net.addr()), Variant::Nft);
-    passage::table(
-        &rules,
-        net,
-        &Network {
-            encapsulation: tunnel,
-            ..network()
-        },
-        around,
-        command,
-    )
+    passage::table(&rules, net, &Network { encapsulation: tunnel, ..network() }, around, command)
 }
 
 /// Returns the chains of an nft listing that drop packets of the pod networks `nets`.
@@ -64,8 +55,7 @@ pub(super) fn barriers(listing: &serde_json::Value, nets: &[IpNet]) -> Vec<Barri
     gates
         .iter()
         .flat_map(|gate| {
-            nets.iter()
-                .filter_map(|net| passage::barrier(&rules, gate, net, &network(), &around()))
+            nets.iter().filter_map(|net| passage::barrier(&rules, gate, net, &network(), &around()))
         })
         .collect()
 }
@@ -76,15 +66,10 @@ fn sysctls() -> Sysctls {
 
 fn with(network: &Network, sysctls: &Sysctls, firewalls: Firewalls) -> Facts {
     let mut facts = healthy();
-    (facts.network, facts.host.sysctls, facts.host.firewalls) = (
-        Fact::Known(network.clone()),
-        Fact::Known(sysctls.clone()),
-        Fact::Known(firewalls),
-    );
-    facts.pods.env = Fact::Known(crate::facts::pods::Env {
-        subnets: Some(network.own),
-        ..Default::default()
-    });
+    (facts.network, facts.host.sysctls, facts.host.firewalls) =
+        (Fact::Known(network.clone()), Fact::Known(sysctls.clone()), Fact::Known(firewalls));
+    facts.pods.env =
+        Fact::Known(crate::facts::pods::Env { subnets: Some(network.own), ..Default::default() });
     super::healthy::forget_probes(&mut facts);
     facts
 }
@@ -99,25 +84,12 @@ fn checks(network: &Network, sysctls: &Sysctls) -> Vec<String> {
 }
 
 fn by_tables(network: &Network, tables: &[Table]) -> Facts {
-    with(
-        network,
-        &sysctls(),
-        Firewalls {
-            tables: tables.to_vec(),
-            ..Firewalls::default()
-        },
-    )
+    with(network, &sysctls(), Firewalls { tables: tables.to_vec(), ..Firewalls::default() })
 }
 
 /// Returns the view of the IPv4 rules that `iptables-save` prints.
 fn v4(network: &Network, saved: &str, command: &str) -> Table {
-    table(
-        saved,
-        &NET.parse().unwrap(),
-        network.tunnel(),
-        &around(),
-        command,
-    )
+    table(saved, &NET.parse().unwrap(), network.tunnel(), &around(), command)
 }
 
 /// Returns the findings about the output of `iptables-save` for one family.
@@ -130,10 +102,7 @@ fn seen(network: &Network, saved: &str) -> Vec<String> {
 }
 
 fn nftables() -> Network {
-    Network {
-        nftables: true,
-        ..network()
-    }
+    Network { nftables: true, ..network() }
 }
 
 /// Returns the sysctls that the pod network needs, all of them off.
@@ -152,12 +121,7 @@ fn sysctls_are_named_for_the_families_in_use() {
     let bad = all_off();
     assert_eq!(
         checks(&network(), &bad),
-        [
-            "ip-forward",
-            "ipv6-forwarding",
-            "bridge-nf-call",
-            "bridge-nf-call"
-        ]
+        ["ip-forward", "ipv6-forwarding", "bridge-nf-call", "bridge-nf-call"]
     );
     let v6 = Network {
         networks: types::Subnets::V6("fd10:244::/48".parse().unwrap()),
@@ -173,10 +137,7 @@ fn sysctls_are_named_for_the_families_in_use() {
 /// Otherwise the kernel removes the default routes that routers announced on the underlay and on other interfaces.
 #[test]
 fn forwarding_is_turned_on_after_router_advertisements_are_kept() {
-    let nat = Sysctls {
-        announced: vec!["enp0s3".to_owned(), "eth0".to_owned()],
-        ..all_off()
-    };
+    let nat = Sysctls { announced: vec!["enp0s3".to_owned(), "eth0".to_owned()], ..all_off() };
     let facts = with(&network(), &nat, Firewalls::default());
     let commands = commands_of(&facts, "ipv6-forwarding");
     let of = |at: usize| commands[at].as_str();
@@ -192,18 +153,9 @@ fn forwarding_is_turned_on_after_router_advertisements_are_kept() {
 
 #[test]
 fn missing_sysctls_are_no_finding() {
-    let none = Sysctls {
-        br_netfilter: true,
-        ..Sysctls::default()
-    };
-    assert_eq!(
-        (checks(&network(), &none), corrections(&network(), &none)),
-        (vec![], vec![])
-    );
-    let without_module = Sysctls {
-        br_netfilter: false,
-        ..sysctls()
-    };
+    let none = Sysctls { br_netfilter: true, ..Sysctls::default() };
+    assert_eq!((checks(&network(), &none), corrections(&network(), &none)), (vec![], vec![]));
+    let without_module = Sysctls { br_netfilter: false, ..sysctls() };
     assert_eq!(checks(&nftables(), &without_module), [""; 0]);
 }
 
@@ -235,10 +187,7 @@ fn corrections_keep_router_advertisements() {
 #[test]
 fn docker_policy_matters_only_without_our_rules() {
     let docker = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n:DOCKER - [0:0]\n:DOCKER-USER - [0:0]\n-A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -j DOCKER\n-A DOCKER-USER -j RETURN\n";
-    let off = Network {
-        forward: false,
-        ..network()
-    };
+    let off = Network { forward: false, ..network() };
     let plain = format!("{docker}COMMIT\n");
     assert_eq!(seen(&network(), &plain), [""; 0], "our jump will be added");
     assert_eq!(seen(&off, &plain), ["forward-policy"]);
@@ -260,10 +209,7 @@ fn docker_policy_matters_only_without_our_rules() {
     let both = [(ours, "iptables-nft"), (&plain, "iptables-legacy")]
         .map(|(text, command)| v4(&network(), text, command));
     let commands = by(&network(), &both);
-    assert!(
-        commands[0].starts_with("iptables-legacy -A FORWARD"),
-        "{commands:?}"
-    );
+    assert!(commands[0].starts_with("iptables-legacy -A FORWARD"), "{commands:?}");
 }
 
 #[test]
@@ -278,19 +224,9 @@ fn reject_rule_is_reported_if_it_comes_first() {
         (network(), JUMP, REJECT, false),
         (network(), others, JUMP, false),
         (nftables(), "", REJECT, true),
-        (
-            nftables(),
-            "-A FORWARD -s 10.0.0.0/8 -j ACCEPT",
-            REJECT,
-            false,
-        ),
+        (nftables(), "-A FORWARD -s 10.0.0.0/8 -j ACCEPT", REJECT, false),
         (nftables(), "-A FORWARD -i cni0 -j ACCEPT", REJECT, false),
-        (
-            nftables(),
-            "-A FORWARD -o flannel+ -j ACCEPT",
-            REJECT,
-            false,
-        ),
+        (nftables(), "-A FORWARD -o flannel+ -j ACCEPT", REJECT, false),
         (nftables(), "-A FORWARD ! -i eth0 -j ACCEPT", REJECT, false),
         (nftables(), "-A FORWARD -i eth0 -j ACCEPT", REJECT, true),
         (nftables(), "-A FORWARD ! -i cni0 -j ACCEPT", REJECT, true),
@@ -312,30 +248,17 @@ fn ufw(policy: &str, more: &str) -> String {
 
 #[test]
 fn ufw_is_reported_where_it_refuses_by_default() {
-    let without_tunnel = Network {
-        encapsulation: None,
-        ..network()
-    };
+    let without_tunnel = Network { encapsulation: None, ..network() };
     // ufw may leave its chains without jumps when it is disabled.
     let disabled = "*filter\n:INPUT DROP [0:0]\n:ufw-before-input - [0:0]\nCOMMIT\n";
     for (network, text, is) in [
         (network(), ufw("DROP", ""), true),
         (
             network(),
-            ufw(
-                "ACCEPT",
-                "-A ufw-reject-input -j REJECT\n-A INPUT -j ufw-reject-input",
-            ),
+            ufw("ACCEPT", "-A ufw-reject-input -j REJECT\n-A INPUT -j ufw-reject-input"),
             true,
         ),
-        (
-            network(),
-            ufw(
-                "DROP",
-                "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP",
-            ),
-            true,
-        ),
+        (network(), ufw("DROP", "-A ufw-user-input -p udp -m udp --dport 8472 -j DROP"), true),
         (network(), ufw("ACCEPT", ""), false),
         (without_tunnel, ufw("DROP", ""), false),
         (network(), disabled.to_owned(), false),
@@ -348,23 +271,14 @@ fn ufw_is_reported_where_it_refuses_by_default() {
 /// Rules that accept packets, each with whether flannel's packets are among them over UDP port 8472, over the ports 51820 and 51821, and over IPIP.
 #[test]
 fn ufw_is_no_finding_once_rules_accept_the_tunnel() {
-    let of = |encapsulation| Network {
-        encapsulation: Some(encapsulation),
-        ..network()
-    };
-    let two = Encapsulation::Udp {
-        ports: Dual::Both(51820, 51821),
-        outer: None,
-    };
+    let of = |encapsulation| Network { encapsulation: Some(encapsulation), ..network() };
+    let two = Encapsulation::Udp { ports: Dual::Both(51820, 51821), outer: None };
     let tunnels = [network(), of(two), of(Encapsulation::Ipip)];
     for (accepted, wanted) in [
         ("-p udp -m udp --dport 8472", [true, false, false]),
         ("-p udp -m multiport --dports 53,8472", [true, false, false]),
         ("-p udp -m udp --dport 8000:9000", [true, false, false]),
-        (
-            "-p udp -m multiport --dports 53,8400:8500",
-            [true, false, false],
-        ),
+        ("-p udp -m multiport --dports 53,8400:8500", [true, false, false]),
         ("-s 192.0.2.0/24", [true; 3]),
         ("-i eth0", [true; 3]),
         ("-p 4", [false, false, true]),
@@ -384,9 +298,7 @@ fn ufw_is_no_finding_once_rules_accept_the_tunnel() {
         // The remedy of `encap-blocked` inserts a rule into INPUT.
         for chain in ["ufw-user-input", "INPUT"] {
             let text = ufw("DROP", &format!("-A {chain} {accepted} -j ACCEPT"));
-            let accepts = tunnels
-                .each_ref()
-                .map(|network| seen(network, &text).is_empty());
+            let accepts = tunnels.each_ref().map(|network| seen(network, &text).is_empty());
             assert_eq!(accepts, wanted, "{text}");
         }
     }
@@ -396,31 +308,15 @@ fn ufw_is_no_finding_once_rules_accept_the_tunnel() {
 #[test]
 fn ufw_matters_only_in_the_outer_family_of_the_tunnel() {
     let of = |encapsulation, net: &str| {
-        let network = Network {
-            encapsulation: Some(encapsulation),
-            ..network()
-        };
+        let network = Network { encapsulation: Some(encapsulation), ..network() };
         let net = net.parse().unwrap();
-        let refused = table(
-            &ufw("DROP", ""),
-            &net,
-            network.tunnel(),
-            &around(),
-            "iptables",
-        );
+        let refused = table(&ufw("DROP", ""), &net, network.tunnel(), &around(), "iptables");
         found(&by_tables(&network, &[refused]))
     };
-    let outer = |family| Encapsulation::Udp {
-        ports: Dual::Both(8472, 8472),
-        outer: Some(family),
-    };
+    let outer = |family| Encapsulation::Udp { ports: Dual::Both(8472, 8472), outer: Some(family) };
     assert_eq!(of(outer(Family::V4), NET), ["ufw"]);
     assert_eq!(of(outer(Family::V6), NET), [""; 0]);
-    assert_eq!(
-        of(Encapsulation::Ipip, "fd10:244::/48"),
-        [""; 0],
-        "it travels over IPv4"
-    );
+    assert_eq!(of(Encapsulation::Ipip, "fd10:244::/48"), [""; 0], "it travels over IPv4");
 }
 
 /// Loads an nft script into a new network namespace and returns two listings by nft: the chains, and the whole ruleset.
@@ -432,38 +328,19 @@ pub(super) fn listed(script: &str) -> Vec<serde_json::Value> {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    std::io::Write::write_all(
-        &mut child.stdin.take().unwrap(),
-        format!("{script}\n").as_bytes(),
-    )
-    .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), format!("{script}\n").as_bytes())
+        .unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "nft refuses\n{script}");
     let text = String::from_utf8(output.stdout).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Loads an nft script into a new network namespace and returns the findings about the ruleset.
 fn barred(script: &str) -> Vec<(String, String)> {
-    let barriers = barriers(
-        &listed(script)[1],
-        &network().networks.nets().collect::<Vec<_>>(),
-    );
-    let facts = with(
-        &network(),
-        &sysctls(),
-        Firewalls {
-            barriers,
-            ..Firewalls::default()
-        },
-    );
-    report(&facts)
-        .findings
-        .into_iter()
-        .map(|finding| (finding.check, finding.about))
-        .collect()
+    let barriers = barriers(&listed(script)[1], &network().networks.nets().collect::<Vec<_>>());
+    let facts = with(&network(), &sysctls(), Firewalls { barriers, ..Firewalls::default() });
+    report(&facts).findings.into_iter().map(|finding| (finding.check, finding.about)).collect()
 }
 
 /// Returns an nftables table whose forward chain has the given policy and additional rules.
@@ -480,10 +357,7 @@ const RULES_OF_WALL: &[(&str, usize)] = &[
     ("tcp dport 22 accept", 2),
     ("iifname \"eth0\" accept", 2),
     ("ip saddr 10.244.0.0/16 tcp dport 22 accept", 2),
-    (
-        "ip saddr 10.244.0.0/16 accept; ip daddr 10.244.0.0/16 accept",
-        1,
-    ),
+    ("ip saddr 10.244.0.0/16 accept; ip daddr 10.244.0.0/16 accept", 1),
     ("ip saddr 10.0.0.0/8 counter accept", 1),
     ("ip daddr { 192.0.2.0/24, 10.244.0.0/16 } accept", 1),
     ("ip saddr @pods accept", 1),
@@ -492,25 +366,16 @@ const RULES_OF_WALL: &[(&str, usize)] = &[
     ("meta nfproto ipv4 jump inner", 1),
     ("tcp dport 80 jump inner", 2),
     ("meta nfproto ipv6 accept", 1),
-    (
-        "iifname \"flannel*\" accept; oifname \"flannel*\" accept",
-        0,
-    ),
+    ("iifname \"flannel*\" accept; oifname \"flannel*\" accept", 0),
     ("oifname { \"cni0\", \"flannel.1\" } accept", 0),
     ("iifname != \"eth0\" accept", 0),
     // The IPv6 device has another name.
     ("iifname != \"flannel.1\" accept", 1),
     ("iifname != { \"flannel.1\", \"flannel-v6.1\" } accept", 2),
     ("ct state != new accept", 2),
-    (
-        "iifname vmap { \"lo\" : accept, \"cni0\" : accept, \"flannel.1\" : accept }",
-        0,
-    ),
+    ("iifname vmap { \"lo\" : accept, \"cni0\" : accept, \"flannel.1\" : accept }", 0),
     ("iifname vmap { \"lo\" : accept, \"cni0\" : jump inner }", 1),
-    (
-        "ip saddr vmap { 10.244.0.0/16 : accept, 192.0.2.1 : drop }",
-        1,
-    ),
+    ("ip saddr vmap { 10.244.0.0/16 : accept, 192.0.2.1 : drop }", 1),
     ("ct state vmap { established : accept, invalid : drop }", 2),
     ("tcp dport 22 iifname vmap { \"cni0\" : accept }", 2),
     ("accept", 0),
@@ -520,15 +385,9 @@ const RULES_OF_WALL: &[(&str, usize)] = &[
 fn nftables_chain_that_drops_is_reported_for_its_families() {
     let (v4, v6) = (NET, "fd10:244::/48");
     let name = |family: &str, net: &str| {
-        (
-            "forward-policy".to_owned(),
-            format!("{family} wall gate {net}"),
-        )
+        ("forward-policy".to_owned(), format!("{family} wall gate {net}"))
     };
-    assert_eq!(
-        barred(&wall("inet", "drop", "")),
-        [name("inet", v4), name("inet", v6)]
-    );
+    assert_eq!(barred(&wall("inet", "drop", "")), [name("inet", v4), name("inet", v6)]);
     assert_eq!(barred(&wall("ip", "drop", "")), [name("ip", v4)]);
     assert_eq!(
         barred(
@@ -557,10 +416,7 @@ fn nftables_rule_without_conditions_acts_like_a_policy() {
         ("ct state invalid drop", 0),
     ] {
         let found = barred(&wall("inet", "accept", more));
-        let count = found
-            .iter()
-            .filter(|(check, _)| check == "forward-reject")
-            .count();
+        let count = found.iter().filter(|(check, _)| check == "forward-reject").count();
         assert_eq!(count, rejects, "{more}");
     }
 }
@@ -603,53 +459,19 @@ fn wrong_checksums_from_elsewhere_are_no_finding() {
     assert_eq!(of(3, 0, false), ["checksum"]);
     // Too few UDP errors, TCP errors from the Internet, and a peer whose daemon restarts.
     for (udp, tcp, refuses) in [(2, 0, false), (0, 50, false), (50, 50, true)] {
-        assert_eq!(
-            of(udp, tcp, refuses),
-            ["probe-filtered"],
-            "{udp} {tcp} {refuses}"
-        );
+        assert_eq!(of(udp, tcp, refuses), ["probe-filtered"], "{udp} {tcp} {refuses}");
     }
 }
 
 #[test]
 fn routes_inside_the_network_matter_where_they_win() {
     for (to, protocol, index, severity, why) in [
-        (
-            "10.244.2.0/25",
-            4,
-            2,
-            Some(Severity::Broken),
-            "a part of a peer's subnet",
-        ),
-        (
-            "10.244.2.0/23",
-            4,
-            2,
-            Some(Severity::Risk),
-            "flannel's own route is longer",
-        ),
-        (
-            "10.244.128.0/17",
-            4,
-            5,
-            Some(Severity::Risk),
-            "nobody has it yet",
-        ),
+        ("10.244.2.0/25", 4, 2, Some(Severity::Broken), "a part of a peer's subnet"),
+        ("10.244.2.0/23", 4, 2, Some(Severity::Risk), "flannel's own route is longer"),
+        ("10.244.128.0/17", 4, 5, Some(Severity::Risk), "nobody has it yet"),
         ("10.244.128.7/32", 4, 2, None, "a node inside the network"),
-        (
-            "10.0.0.0/8",
-            4,
-            5,
-            None,
-            "flannel's are longer, whoever has a subnet",
-        ),
-        (
-            "10.244.128.0/17",
-            2,
-            5,
-            None,
-            "an address is told by itself",
-        ),
+        ("10.0.0.0/8", 4, 5, None, "flannel's are longer, whoever has a subnet"),
+        ("10.244.128.0/17", 2, 5, None, "an address is told by itself"),
         ("10.244.1.7/32", 3, 5, None, "a pod of this node"),
         ("172.31.0.0/16", 4, 5, None, "another network"),
     ] {
@@ -662,12 +484,7 @@ fn routes_inside_the_network_matter_where_they_win() {
         let found = report(&facts).findings;
         let severities: Vec<_> = found.iter().map(|finding| finding.severity).collect();
         assert_eq!(severities, Vec::from_iter(severity), "{why}");
-        assert!(
-            found
-                .iter()
-                .all(|finding| finding.check == "network-overlap"),
-            "{why}"
-        );
+        assert!(found.iter().all(|finding| finding.check == "network-overlap"), "{why}");
     }
 }
 

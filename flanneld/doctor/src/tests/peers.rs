@@ -35,10 +35,7 @@ fn are_found(change: fn(&mut Path), gone: Option<u64>) {
         let told = ["one-way", "overlay-cut", "slow", "lossy", "silent-node"];
         let is_other =
             matches!(check, "encap-blocked" | "slow" | "lossy") && told.into_iter().any(is);
-        assert!(
-            is(check) || is_other || OF_SEVERAL.contains(&check),
-            "{check}: {found:#?}"
-        );
+        assert!(is(check) || is_other || OF_SEVERAL.contains(&check), "{check}: {found:#?}");
     }
 }
 
@@ -66,18 +63,12 @@ fn third(facts: &mut Facts, macs: [&str; 3]) {
         let path = &mut paths(facts)[number];
         (path.verdict.state, path.underlay) = (State::CutOff, false);
     }
-    let of = |(number, mac)| Neighbour {
-        address: [192, 0, 2, number].into(),
-        mac: Mac::parse(mac),
-    };
+    let of =
+        |(number, mac)| Neighbour { address: [192, 0, 2, number].into(), mac: Mac::parse(mac) };
     facts.host.underlay_neighbours = Fact::Known((2..).zip(macs).map(of).collect());
 }
 
-const MACS: [&str; 3] = [
-    "02:00:00:00:00:22",
-    "02:00:00:00:00:33",
-    "02:00:00:00:00:44",
-];
+const MACS: [&str; 3] = ["02:00:00:00:00:22", "02:00:00:00:00:33", "02:00:00:00:00:44"];
 const CLONES: [&str; 3] = [MACS[1], MACS[1], MACS[2]];
 
 fn rival(facts: &mut Facts) {
@@ -194,10 +185,8 @@ fn alone(facts: &mut Facts, check: &str) {
 }
 
 fn unknown_plugin(facts: &mut Facts) {
-    inside(&mut facts.pods.cni).files[0] = CniFile {
-        name: "00-own.conf".to_owned(),
-        flannel: None,
-    };
+    inside(&mut facts.pods.cni).files[0] =
+        CniFile { name: "00-own.conf".to_owned(), flannel: None };
 }
 
 /// Fills the subnet with the addresses of this many pods; `gone` of them are gone.
@@ -208,9 +197,7 @@ fn full(facts: &mut Facts, prefix: u8, pods: usize, gone: usize) {
     let ipam = &mut inside(&mut facts.pods.ipam)[0];
     ipam.kept.truncate(pods);
     ipam.ports = Some(pods - gone);
-    (0..)
-        .zip(&mut ipam.kept)
-        .for_each(|(number, kept)| kept.gone = Some(number < gone));
+    (0..).zip(&mut ipam.kept).for_each(|(number, kept)| kept.gone = Some(number < gone));
 }
 
 /// Changes to a healthy node's facts, each with a check, its severity, and a text in its finding; without a text, the finding has no command.
@@ -239,12 +226,7 @@ const FINDINGS: &[(Spoil, &str, Severity, &str)] = &[
         Broken,
         "ip -6 address add fd10:244:0:1::1/64 dev cni0",
     ),
-    (
-        detach,
-        "pod-bridge",
-        Broken,
-        "ip link set dev veth1 master cni0",
-    ),
+    (detach, "pod-bridge", Broken, "ip link set dev veth1 master cni0"),
     (
         |facts| {
             detach(facts);
@@ -273,18 +255,8 @@ const FINDINGS: &[(Spoil, &str, Severity, &str)] = &[
         Broken,
         "ping -c 3",
     ),
-    (
-        |facts| alone(facts, "other-store"),
-        "other-store",
-        Broken,
-        "flannelctl leases --long",
-    ),
-    (
-        |facts| alone(facts, "lease-refused"),
-        "lease-refused",
-        Broken,
-        "",
-    ),
+    (|facts| alone(facts, "other-store"), "other-store", Broken, "flannelctl leases --long"),
+    (|facts| alone(facts, "lease-refused"), "lease-refused", Broken, ""),
     (
         |facts| {
             *facts = spoiled("public-ip");

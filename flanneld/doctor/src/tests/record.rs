@@ -19,14 +19,8 @@ fn commands() -> BTreeMap<String, BTreeSet<(String, Vec<String>)>> {
         for finding in found.filter(|finding| finding.check == check) {
             // In flannel's pod, which has neither the programs nor the permissions, the same commands run on the node.
             let on = finding.remedy.on.replace(", not flannel's pod", "");
-            let on = if on == "the node itself" {
-                "this node".to_owned()
-            } else {
-                on
-            };
-            all.entry(check.to_owned())
-                .or_default()
-                .insert((on, finding.remedy.commands));
+            let on = if on == "the node itself" { "this node".to_owned() } else { on };
+            all.entry(check.to_owned()).or_default().insert((on, finding.remedy.commands));
         }
     }
     all
@@ -63,10 +57,8 @@ fn page_of_commands_has_those_of_every_check() {
         );
     }
     // The manually written table has one line for each check, in the same order.
-    let listed: Vec<&str> = by_hand
-        .lines()
-        .filter_map(|line| line.strip_prefix("| [`")?.split('`').next())
-        .collect();
+    let listed: Vec<&str> =
+        by_hand.lines().filter_map(|line| line.strip_prefix("| [`")?.split('`').next()).collect();
     let known: Vec<&str> = checks().map(|check| check.id).collect();
     assert_eq!(listed, known);
 }

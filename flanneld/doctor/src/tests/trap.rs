@@ -21,10 +21,7 @@ fn refused() -> Fact<ExitReport> {
         Some("10.0.2.15".parse().unwrap()),
         "node h1 (id 4d), which holds 10.244.9.0/24".to_owned(),
     );
-    exit_report(
-        Detail::AddressInUse { address, holder },
-        "the address is taken. Nodes that share",
-    )
+    exit_report(Detail::AddressInUse { address, holder }, "the address is taken. Nodes that share")
 }
 
 /// Returns the facts of a node behind NAT, with all paths to peers in the state `state`.
@@ -41,10 +38,7 @@ fn arguments(words: &[&str]) -> Vec<Argument> {
 }
 
 fn finds(facts: &Facts, check: &str) -> bool {
-    report(facts)
-        .findings
-        .iter()
-        .any(|finding| finding.check == check)
+    report(facts).findings.iter().any(|finding| finding.check == check)
 }
 
 #[test]
@@ -58,23 +52,14 @@ fn nat_marks_suffice_without_a_remote_store() {
     inside(&mut facts.host.interfaces).push(interface(9, "eth2", &["203.0.113.1/24"]));
     let finding = only(&facts, "wrong-interface");
     assert_eq!(finding.remedy.commands, [""; 0]);
-    assert!(
-        finding
-            .evidence
-            .iter()
-            .any(|seen| seen.text.contains("eth2")),
-        "{finding:?}"
-    );
+    assert!(finding.evidence.iter().any(|seen| seen.text.contains("eth2")), "{finding:?}");
 }
 
 #[test]
 fn nat_interface_is_no_trap_once_a_peer_answers() {
     for state in [State::Well, State::OverlayCut, State::SmallMtu] {
         let facts = trap(&state, true);
-        assert!(
-            !finds(&facts, "wrong-interface") && !finds(&facts, "nat-interface"),
-            "{state:?}"
-        );
+        assert!(!finds(&facts, "wrong-interface") && !finds(&facts, "nat-interface"), "{state:?}");
     }
     // Until a peer has been probed, the interface is only a risk.
     assert_eq!(causes(&trap(&State::Unknown, false)), ["nat-interface"]);
@@ -96,11 +81,7 @@ fn nat_trap_is_reported_although_a_peer_moved() {
 /// The operator has named the interface on all other nodes, which are on the link of this host's other interface.
 #[test]
 fn last_node_in_the_nat_trap_is_told_first() {
-    for (state, peers) in [
-        (State::CutOff, 1),
-        (State::CutOff, 2),
-        (State::OverlayCut, 1),
-    ] {
+    for (state, peers) in [(State::CutOff, 1), (State::CutOff, 2), (State::OverlayCut, 1)] {
         let mut facts = trap(&state, state == State::OverlayCut);
         paths(&mut facts).truncate(peers);
         for (path, number) in paths(&mut facts).iter_mut().zip(2..) {
@@ -124,18 +105,12 @@ fn nat_network_with_another_gateway_is_no_trap() {
 fn nat_trap_is_reported_without_a_running_daemon() {
     let mut facts = trap(&State::Unknown, false);
     let no = "flanneld does not run";
-    (facts.mesh, facts.leases.peers, facts.leases.own) = (
-        Fact::unavailable(no),
-        Fact::unavailable(no),
-        Fact::unavailable(no),
-    );
+    (facts.mesh, facts.leases.peers, facts.leases.own) =
+        (Fact::unavailable(no), Fact::unavailable(no), Fact::unavailable(no));
     facts.daemon.running = Fact::Known(false);
     facts.daemon.exit_report = refused();
     assert_eq!(causes(&facts), ["wrong-interface"]);
-    assert_eq!(
-        only(&facts, "not-running").explained_by.as_deref(),
-        Some("wrong-interface")
-    );
+    assert_eq!(only(&facts, "not-running").explained_by.as_deref(), Some("wrong-interface"));
     // Without signs of NAT, only the duplicate address is certain.
     facts.host.interfaces = healthy().host.interfaces;
     facts.host.lookups = Fact::Known(Vec::new());
@@ -148,10 +123,7 @@ fn nat_interface_is_a_risk_before_the_first_peer() {
     paths(&mut facts).clear();
     inside(&mut facts.leases.peers).clear();
     let finding = only(&facts, "nat-interface");
-    assert_eq!(
-        (finding.severity, finding.remedy.commands.len()),
-        (Severity::Risk, 2)
-    );
+    assert_eq!((finding.severity, finding.remedy.commands.len()), (Severity::Risk, 2));
     // A node with Go flannel and the same address has joined.
     facts.leases.refused = Fact::Known(vec![Refused {
         lease: "10.244.9.0/24".to_owned(),
@@ -183,16 +155,8 @@ fn nat_trap_in_a_cluster_changes_the_daemon_set() {
     assert_eq!(commands_of(&facts, "wrong-interface"), [set]);
     // The argument that names the NAT interface has to change, because it takes precedence over the variable.
     for (why, words, script) in [
-        (
-            "--iface=eth0",
-            &["--ip-masq", "--iface=eth0"][..],
-            r#"s|"--iface=eth0"|"--iface=eth1"|"#,
-        ),
-        (
-            "--iface=eth0",
-            &["-iface=eth7", "-iface=eth0"],
-            r#"s|"-iface=eth0"|"--iface=eth1"|"#,
-        ),
+        ("--iface=eth0", &["--ip-masq", "--iface=eth0"][..], r#"s|"--iface=eth0"|"--iface=eth1"|"#),
+        ("--iface=eth0", &["-iface=eth7", "-iface=eth0"], r#"s|"-iface=eth0"|"--iface=eth1"|"#),
         (
             "--iface-cidr=10.0.2.0/24",
             &["--iface-cidr", "10.0.2.0/24"],
@@ -206,10 +170,8 @@ fn nat_trap_in_a_cluster_changes_the_daemon_set() {
         assert_eq!(commands_of(&facts, "wrong-interface"), [want]);
     }
     // An assumed namespace has a note.
-    facts.daemon.launch = Launch::Kubernetes {
-        namespace: "kube-flannel".to_owned(),
-        assumed: true,
-    };
+    facts.daemon.launch =
+        Launch::Kubernetes { namespace: "kube-flannel".to_owned(), assumed: true };
     assert_eq!(only(&facts, "wrong-interface").evidence.len(), notes + 1);
 }
 
@@ -220,23 +182,15 @@ fn argument_of_the_unit_takes_precedence_over_the_options_file() {
     // Another test runs the command and checks its effect.
     let is_edit = |commands: &[String], script: &str| {
         assert!(
-            commands[0].contains(&format!(
-                " | sed -E '{script}') && [ -n \"$lines\" ] && printf "
-            )),
+            commands[0].contains(&format!(" | sed -E '{script}') && [ -n \"$lines\" ] && printf ")),
             "{commands:?}"
         );
-        assert_eq!(
-            commands[1..],
-            ["systemctl daemon-reload", "systemctl restart flanneld"]
-        );
+        assert_eq!(commands[1..], ["systemctl daemon-reload", "systemctl restart flanneld"]);
     };
     for (words, script) in [
         (&["--iface=eth0"][..], "s|--iface=eth0|--iface=eth1|"),
         (&["-iface", "eth0"], "s|-iface eth0|--iface eth1|"),
-        (
-            &["--iface=(eth|ens).*"],
-            r"s|--iface=\(eth.ens\)\.\*|--iface=eth1|",
-        ),
+        (&["--iface=(eth|ens).*"], r"s|--iface=\(eth.ens\)\.\*|--iface=eth1|"),
     ] {
         facts.daemon.arguments = arguments(words);
         is_edit(&commands_of(&facts, "wrong-interface"), script);
@@ -246,15 +200,10 @@ fn argument_of_the_unit_takes_precedence_over_the_options_file() {
     facts.kubernetes = Fact::Absent;
     facts.daemon.arguments = arguments(&["--status-port=8474", "--node-id", "image"]);
     facts.host.ports = Fact::Known(vec![port(8474, false, PortPurpose::Api)]);
-    is_edit(
-        &commands_of(&facts, "port-taken"),
-        "s|--status-port=8474|--status-port=8574|",
-    );
+    is_edit(&commands_of(&facts, "port-taken"), "s|--status-port=8474|--status-port=8574|");
     (facts.daemon.running, facts.daemon.id_given) = (Fact::Known(false), true);
     facts.daemon.exit_report = exit_report(
-        Detail::IdentityInUse {
-            holder: "n2".to_owned(),
-        },
+        Detail::IdentityInUse { holder: "n2".to_owned() },
         "another machine is this one",
     );
     is_edit(
@@ -271,10 +220,8 @@ fn health_port_of_the_daemon_set_moves_with_its_probes() {
         port(8081, false, PortPurpose::Health),
         port(8474, false, PortPurpose::Api),
     ]);
-    let commands: Vec<String> = report(&facts)
-        .causes()
-        .flat_map(|finding| finding.remedy.commands.clone())
-        .collect();
+    let commands: Vec<String> =
+        report(&facts).causes().flat_map(|finding| finding.remedy.commands.clone()).collect();
     assert!(
         commands[0].contains(r"s/(healthz-port=|[pP]ort")
             && commands[0].contains(r"8081\b/\18181/"),
@@ -298,11 +245,7 @@ fn refused_right_is_granted_or_named() {
         verb: "watch".to_owned(),
         resource: "nodes".to_owned(),
     };
-    let status = |cause, status| Detail::Store {
-        cause,
-        status: Some(status),
-        server: None,
-    };
+    let status = |cause, status| Detail::Store { cause, status: Some(status), server: None };
     let commands = refused(&mut facts, watch("system:serviceaccount:net:flannel"));
     assert!(
         commands[0].ends_with("| kubectl auth reconcile -f -")
@@ -321,8 +264,5 @@ fn refused_right_is_granted_or_named() {
     let commands = refused(&mut facts, watch("system:serviceaccount:net:default"));
     assert_eq!(commands, ["kubectl describe clusterrole flannel"]);
     let commands = refused(&mut facts, status(StoreCause::Role, 403));
-    assert!(
-        commands[0].contains(r#""name":"flannel","namespace":"net""#),
-        "{commands:?}"
-    );
+    assert!(commands[0].contains(r#""name":"flannel","namespace":"net""#), "{commands:?}");
 }

@@ -31,10 +31,7 @@ fn silent_peer_has_commands_of_present_programs() {
     };
     let with = of(true);
     let (tools, others) = with.split_at(2);
-    assert!(
-        tools.iter().all(|command| command.starts_with("wg ")),
-        "{tools:?}"
-    );
+    assert!(tools.iter().all(|command| command.starts_with("wg ")), "{tools:?}");
     assert_eq!(of(false), others);
 }
 
@@ -45,10 +42,7 @@ fn likely_causes_follow_from_what_is_known() {
         (State::CutOff, false, "off"),
         (State::OverlayCut, false, "firewall"),
     ] {
-        let peer = Silent {
-            initiates,
-            ..silent("node-2", 2)
-        };
+        let peer = Silent { initiates, ..silent("node-2", 2) };
         let facts = node(vec![peer], [state, State::Well]);
         let why = only(&facts, "wireguard-silent").why;
         assert!(why.contains(word), "{why}");
@@ -57,26 +51,13 @@ fn likely_causes_follow_from_what_is_known() {
 
 #[test]
 fn silent_peer_explains_only_its_own_findings() {
-    let facts = node(
-        vec![silent("node-2", 2)],
-        [State::OverlayCut, State::OneWay],
-    );
-    assert_eq!(
-        causes(&facts),
-        ["wireguard-silent", "one-way"],
-        "node-3 has another trouble"
-    );
+    let facts = node(vec![silent("node-2", 2)], [State::OverlayCut, State::OneWay]);
+    assert_eq!(causes(&facts), ["wireguard-silent", "one-way"], "node-3 has another trouble");
     let facts = node(vec![silent("node-2", 2)], [State::CutOff, State::Well]);
     assert_eq!(causes(&facts), ["wireguard-silent"]);
-    assert_eq!(
-        only(&facts, "peer-cut").explained_by.as_deref(),
-        Some("wireguard-silent")
-    );
+    assert_eq!(only(&facts, "peer-cut").explained_by.as_deref(), Some("wireguard-silent"));
     // A node must not hide findings about another node by its choice of a name.
-    let mut facts = node(
-        vec![silent("10.244.3.0/24", 2)],
-        [State::OverlayCut, State::OverlayCut],
-    );
+    let mut facts = node(vec![silent("10.244.3.0/24", 2)], [State::OverlayCut, State::OverlayCut]);
     paths(&mut facts)[1].verdict.ping_only = true;
     assert_eq!(causes(&facts), ["wireguard-silent", "overlay-cut"]);
 }
@@ -87,15 +68,10 @@ fn silent_peer_is_explained_by_a_firewall_here() {
         vec![silent("node-2", 2), silent("node-3", 3)],
         [State::OverlayCut, State::OverlayCut],
     );
-    assert_eq!(
-        causes(&facts),
-        ["wireguard-silent", "wireguard-silent"],
-        "all keys may be wrong"
-    );
-    inside(&mut facts.host.firewalls).tables.push(Table {
-        input: Some(block("INPUT", None)),
-        ..table("iptables")
-    });
+    assert_eq!(causes(&facts), ["wireguard-silent", "wireguard-silent"], "all keys may be wrong");
+    inside(&mut facts.host.firewalls)
+        .tables
+        .push(Table { input: Some(block("INPUT", None)), ..table("iptables") });
     assert_eq!(causes(&facts), ["encap-blocked"]);
     // After the port is open, the finding is no longer explained and is reported, although it existed before.
     let mut ledger = Ledger::default();
@@ -108,13 +84,7 @@ fn silent_peer_is_explained_by_a_firewall_here() {
     );
     inside(&mut facts.host.firewalls).tables[0].input = None;
     let news = ledger.enter(&mut report(&facts));
-    assert_eq!(
-        news.came
-            .iter()
-            .filter(|finding| finding.check == "wireguard-silent")
-            .count(),
-        2
-    );
+    assert_eq!(news.came.iter().filter(|finding| finding.check == "wireguard-silent").count(), 2);
     assert_eq!(ledger.enter(&mut report(&facts)).came, []);
 }
 
@@ -128,22 +98,15 @@ fn gone_machine_has_a_finding_of_its_own() {
 
 #[test]
 fn silent_peers_beyond_sixteen_are_counted() {
-    let peers = (10..30)
-        .map(|number| silent(&format!("node-{number}"), number))
-        .collect();
+    let peers = (10..30).map(|number| silent(&format!("node-{number}"), number)).collect();
     let facts = node(peers, [State::OverlayCut, State::Well]);
     let report = report(&facts);
-    let shown: Vec<&Finding> = report
-        .findings
-        .iter()
-        .filter(|finding| finding.check == "wireguard-silent")
-        .collect();
+    let shown: Vec<&Finding> =
+        report.findings.iter().filter(|finding| finding.check == "wireguard-silent").collect();
     assert_eq!(shown.len(), 17);
     assert!(shown[16].what.starts_with("4 "));
     assert!(
-        report
-            .causes()
-            .all(|finding| finding.check == "wireguard-silent"),
+        report.causes().all(|finding| finding.check == "wireguard-silent"),
         "a peer that is not told by name is among the others"
     );
 }

@@ -26,11 +26,7 @@ impl InterfaceFlags {
         // The order is the one in which the selectors are tried.
         let mut selectors: Vec<Selector> = iface.iter().map(by_name_or_address).collect();
         selectors.extend(iface_cidr.iter().filter_map(|value| by_cidr(value, reader)));
-        selectors.extend(
-            iface_regex
-                .iter()
-                .filter_map(|value| by_pattern(value, reader)),
-        );
+        selectors.extend(iface_regex.iter().filter_map(|value| by_pattern(value, reader)));
         selectors.extend(given(iface_can_reach).and_then(|value| by_target(value, reader)));
         if matches!(store, Store::Kube(_)) && selectors.contains(&Selector::Auto) {
             selectors.retain(|selector| *selector != Selector::Auto);
@@ -52,18 +48,13 @@ impl InterfaceFlags {
 /// Returns the selector of the default route's interface for an empty value. Some manifests pass the value of an unset variable and expect the
 /// default route's interface.
 fn by_default_route(value: &Value<String>) -> Option<Selector> {
-    value
-        .text
-        .is_empty()
-        .then(|| Selector::DefaultRoute(value.from.clone()))
+    value.text.is_empty().then(|| Selector::DefaultRoute(value.from.clone()))
 }
 
 fn by_name_or_address(value: &Value<String>) -> Selector {
     by_default_route(value).unwrap_or_else(|| match value.text.as_str() {
         "auto" => Selector::Auto,
-        text => text
-            .parse()
-            .map_or_else(|_| Selector::Name(text.to_owned()), Selector::Address),
+        text => text.parse().map_or_else(|_| Selector::Name(text.to_owned()), Selector::Address),
     })
 }
 
@@ -81,10 +72,9 @@ fn by_pattern(value: &Value<String>, reader: &mut Reader) -> Option<Selector> {
     by_default_route(value).or_else(|| match Pattern::new(&value.text) {
         Ok(pattern) => Some(Selector::Regex(pattern)),
         Err(cause) => {
-            reader.wrong(value.mistake(Fault::Pattern(PatternError {
-                pattern: value.text.clone(),
-                cause,
-            })));
+            reader.wrong(
+                value.mistake(Fault::Pattern(PatternError { pattern: value.text.clone(), cause })),
+            );
             None
         }
     })

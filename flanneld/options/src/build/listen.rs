@@ -33,11 +33,8 @@ impl HealthFlags {
 fn address(ip: &[Value<String>], port: &[Value<i64>], reader: &mut Reader) -> Option<SocketAddr> {
     let (from, port) = reader.last(port).filter(|(_, port)| *port > 0)?;
     let value = ip.last()?;
-    let bare = value
-        .text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'))
-        .unwrap_or(&value.text);
+    let bare =
+        value.text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(&value.text);
     let ip = match bare {
         "" => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
         "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),

@@ -46,12 +46,7 @@ impl NodeFlags {
 
 fn identity(values: &[Value<String>], reader: &mut Reader) -> Option<String> {
     let value = given(values)?;
-    if value.text.len() > 253
-        || value
-            .text
-            .chars()
-            .any(|c| c.is_control() || c.is_whitespace())
-    {
+    if value.text.len() > 253 || value.text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         reader.wrong(value.mistake(Fault::NodeId(value.text.clone())));
     }
     Some(value.text.clone())
@@ -102,10 +97,7 @@ fn source_and_destination(values: &[Value<String>], reader: &mut Reader) -> Opti
         Some((source, destination))
             if source.file_name().is_some() && destination.file_name().is_some() =>
         {
-            Some(CniConf {
-                source,
-                destination,
-            })
+            Some(CniConf { source, destination })
         }
         _ => {
             reader.wrong(value.mistake(Fault::TwoFiles(value.text.clone())));
@@ -116,19 +108,12 @@ fn source_and_destination(values: &[Value<String>], reader: &mut Reader) -> Opti
 
 /// Returns the protocol number of flannel's routes. Warns about numbers that `/etc/iproute2/rt_protos` assigns to routing daemons.
 fn number_of_routes(values: &[Value<i64>], reader: &mut Reader) -> u8 {
-    let number = reader.ranged(
-        values,
-        5,
-        255,
-        "0 to 4 belong to the kernel and to manually added routes",
-    );
+    let number =
+        reader.ranged(values, 5, 255, "0 to 4 belong to the kernel and to manually added routes");
     if let Some(value) = values.last()
         && matches!(number, 8..=18 | 42 | 186..=189 | 192)
     {
-        reader.warnings.push(Warning::RouteProtocol {
-            from: value.from.clone(),
-            number,
-        });
+        reader.warnings.push(Warning::RouteProtocol { from: value.from.clone(), number });
     }
     u8::try_from(number).unwrap_or(u8::MAX)
 }

@@ -46,11 +46,7 @@ impl RuleFlags {
             forward: reader.on(iptables_forward_rules),
             forward_insert: reader.on(iptables_forward_insert),
         };
-        RuleSettings {
-            options,
-            resync,
-            blackhole,
-        }
+        RuleSettings { options, resync, blackhole }
     }
 }
 
@@ -61,9 +57,7 @@ fn resync(values: &[Value<i64>], reader: &mut Reader) -> Duration {
     };
     let seconds = u64::try_from(seconds).unwrap_or(0);
     if seconds == 0 {
-        reader.warnings.push(Warning::NoPause {
-            from: value.from.clone(),
-        });
+        reader.warnings.push(Warning::NoPause { from: value.from.clone() });
     }
     Duration::from_secs(if seconds == 0 { 5 } else { seconds.min(86_400) })
 }

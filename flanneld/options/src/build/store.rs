@@ -21,11 +21,7 @@ impl StoreFlags {
 
     /// Returns the store that the flags select. Adds mistakes and warnings about the flags to `reader`.
     pub(super) fn store(&self, reader: &mut Reader) -> Store {
-        let Self {
-            etcd,
-            dir: DirFlags { subnet_dir },
-            kubernetes,
-        } = self;
+        let Self { etcd, dir: DirFlags { subnet_dir }, kubernetes } = self;
         let kube = kubernetes.read(reader);
         let dir = given(subnet_dir);
         if let Some(kube) = kube {
@@ -93,12 +89,7 @@ impl EtcdFlags {
             reader,
         )
         .map(|(user, password)| (user.to_owned(), Secret::new(password.to_owned())));
-        Etcd {
-            endpoints,
-            prefix: self.prefix(reader),
-            tls,
-            user,
-        }
+        Etcd { endpoints, prefix: self.prefix(reader), tls, user }
     }
 
     /// Returns the TLS options if at least one endpoint uses TLS, and warns about each endpoint without TLS.
@@ -115,10 +106,7 @@ impl EtcdFlags {
         for endpoint in endpoints.iter().filter(|endpoint| !endpoint.tls) {
             reader.warnings.push(Warning::TlsUnused(endpoint.clone()));
         }
-        endpoints
-            .iter()
-            .any(|endpoint| endpoint.tls)
-            .then_some(Tls { ca, client })
+        endpoints.iter().any(|endpoint| endpoint.tls).then_some(Tls { ca, client })
     }
 
     /// Returns the root of the keys as [`Etcd::prefix`] stores it: cleaned, and empty for `/`.
@@ -130,11 +118,7 @@ impl EtcdFlags {
         if cleaned == "." || cleaned.starts_with("..") {
             reader.wrong(value.mistake(Fault::Root(value.text.clone())));
         }
-        if cleaned == "/" {
-            String::new()
-        } else {
-            cleaned
-        }
+        if cleaned == "/" { String::new() } else { cleaned }
     }
 }
 
@@ -150,10 +134,7 @@ fn together<'a>(
         (Some(first), None) => (first, needs),
         (None, Some(second)) => (second, is_needed_by),
     };
-    reader.wrong(Mistake::Alone {
-        from: one.from.clone(),
-        missing,
-    });
+    reader.wrong(Mistake::Alone { from: one.from.clone(), missing });
     None
 }
 
@@ -162,12 +143,8 @@ fn endpoints(values: &[Value<String>], tls_by_default: bool, reader: &mut Reader
     let Some(value) = values.last() else {
         return Vec::new();
     };
-    let parts: Vec<&str> = value
-        .text
-        .split(',')
-        .map(str::trim)
-        .filter(|text| !text.is_empty())
-        .collect();
+    let parts: Vec<&str> =
+        value.text.split(',').map(str::trim).filter(|text| !text.is_empty()).collect();
     if parts.is_empty() {
         reader.wrong(value.mistake(Fault::NoEndpoint));
     }

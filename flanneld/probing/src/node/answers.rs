@@ -41,20 +41,15 @@ impl Node {
         self.traffic.questions += 1;
         // A pod with raw sockets can forge a peer's address and compute its number. Peers of older versions have no tokens.
         let counts = !is_peer || sure || !peer.tokens.is_sure();
-        let mut received = if is_peer {
-            peer.times.received
-        } else {
-            PathTimes::default()
-        };
+        let mut received = if is_peer { peer.times.received } else { PathTimes::default() };
         if counts {
             received.note(datagram.path, datagram.at);
         }
         if is_peer && counts {
             peer.times.received = received;
             if peer.answers_at.is_none() {
-                peer.answers_at = body
-                    .answers_at
-                    .filter(|ip| peer.target.overlay_addresses().contains(ip));
+                peer.answers_at =
+                    body.answers_at.filter(|ip| peer.target.overlay_addresses().contains(ip));
             }
         }
         if is_peer {
@@ -76,12 +71,8 @@ impl Node {
             up_ms: age(Some(self.began)).unwrap_or(u32::MAX),
             ..Echo::default()
         };
-        let header = Header {
-            kind: MessageKind::EchoAnswer,
-            from: own,
-            to: header.from,
-            ..*header
-        };
+        let header =
+            Header { kind: MessageKind::EchoAnswer, from: own, to: header.from, ..*header };
         (datagram.bytes.len() >= ECHO).then(|| echo(&header, &answer, ECHO))
     }
 
@@ -109,21 +100,10 @@ impl Node {
         if let Some(about) = about {
             self.hinted(now, about);
         }
-        let header = Header {
-            kind: MessageKind::RowAnswer,
-            from: own,
-            to: header.from,
-            ..*header
-        };
-        if self
-            .row
-            .as_ref()
-            .is_none_or(|(at, _)| now.at.saturating_sub(*at) >= ROW_MAX_AGE)
-        {
+        let header = Header { kind: MessageKind::RowAnswer, from: own, to: header.from, ..*header };
+        if self.row.as_ref().is_none_or(|(at, _)| now.at.saturating_sub(*at) >= ROW_MAX_AGE) {
             self.row = Some((now.at, rows::write(&self.body(now))));
         }
-        self.row
-            .as_ref()
-            .and_then(|(_, row)| row_answer(&header, row))
+        self.row.as_ref().and_then(|(_, row)| row_answer(&header, row))
     }
 }

@@ -46,20 +46,9 @@ impl Node {
         let (meant, short, tokens) = (peer.who, peer.short, peer.tokens);
         let nonce = (self.random)();
         let length = what.length(self.local.mtu(family));
-        let header = |kind, length| Header {
-            kind,
-            length,
-            nonce,
-            from: own,
-            to: meant,
-        };
+        let header = |kind, length| Header { kind, length, nonce, from: own, to: meant };
         let send = if what.is_ping() {
-            Send::Ping {
-                path,
-                to,
-                nonce,
-                length,
-            }
+            Send::Ping { path, to, nonce, length }
         } else if what == What::Row {
             let length = u16::try_from(ROW).unwrap_or(u16::MAX);
             let head = header(MessageKind::RowQuestion, length);
@@ -73,11 +62,7 @@ impl Node {
                 repeats: tokens.repeated(nonce),
                 ..self.echo_of_self(now, family)
             };
-            let bytes = echo(
-                &header(MessageKind::EchoQuestion, length),
-                &body,
-                length.into(),
-            );
+            let bytes = echo(&header(MessageKind::EchoQuestion, length), &body, length.into());
             Send::Datagram { path, to, bytes }
         };
         match &send {
@@ -85,17 +70,7 @@ impl Node {
             Send::Ping { .. } => self.traffic.pings += 1,
         }
         self.out.push(send);
-        self.outstanding.insert(
-            nonce,
-            Waiting {
-                key,
-                what,
-                path,
-                to,
-                at: now.at,
-                round,
-            },
-        );
+        self.outstanding.insert(nonce, Waiting { key, what, path, to, at: now.at, round });
         true
     }
 
@@ -112,11 +87,7 @@ impl Node {
 
     /// Returns the path and the destination of a probe.
     fn path_of(&self, key: &IpNet, what: What) -> Option<(Path, IpAddr)> {
-        let underlay = || {
-            self.peers
-                .get(key)
-                .map(|peer| (Path::Underlay, peer.target.address))
-        };
+        let underlay = || self.peers.get(key).map(|peer| (Path::Underlay, peer.target.address));
         let overlay = || self.overlay_of(key).map(|to| (Path::Overlay, to));
         match what {
             What::Full
@@ -129,10 +100,7 @@ impl Node {
                 // On kernels before 5.14 the first address of a bridge's subnet is a broadcast address.
                 let peer = self.peers.get(key)?;
                 self.overlay_of(key)?;
-                peer.target
-                    .overlay_addresses()
-                    .get(1)
-                    .map(|to| (Path::Overlay, *to))
+                peer.target.overlay_addresses().get(1).map(|to| (Path::Overlay, *to))
             }
             What::Underlay => underlay().filter(|_| self.local.clear),
             What::UnderlayPing => underlay(),

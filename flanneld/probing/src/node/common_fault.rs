@@ -144,11 +144,7 @@ impl Search {
             since: before.map_or(now, |fault| fault.since),
         };
         self.found = Some(found);
-        if before == self.found {
-            Progress::None
-        } else {
-            Progress::Found
-        }
+        if before == self.found { Progress::None } else { Progress::Found }
     }
 
     /// Returns whether the node has to probe additional peers now, after a peer replied in spite of the common fault.
@@ -178,10 +174,8 @@ impl Search {
             State::OverlayCut
         };
         let ping_only = |verdict: &Verdict| verdict.state != state || verdict.ping_only;
-        (unlike <= MAX_UNLIKE && unlike * 4 <= self.verdicts.len()).then(|| Verdict {
-            state,
-            ping_only: self.verdicts.iter().all(ping_only),
-        })
+        (unlike <= MAX_UNLIKE && unlike * 4 <= self.verdicts.len())
+            .then(|| Verdict { state, ping_only: self.verdicts.iter().all(ping_only) })
     }
 
     fn give_up(&mut self, now: Duration) -> Progress {
@@ -248,9 +242,7 @@ impl PeerState {
     /// first failing peers shortly before the common fault begins.
     pub(super) fn is_asked_since(&self, began: Duration) -> bool {
         let from = began.saturating_sub(ANSWER_TIMEOUT);
-        self.times
-            .asked
-            .is_some_and(|at| Duration::from(at) >= from)
+        self.times.asked.is_some_and(|at| Duration::from(at) >= from)
     }
 }
 
@@ -265,19 +257,14 @@ mod tests {
     }
 
     fn fail(search: &mut Search, at: Duration, numbers: std::ops::Range<u8>) -> Vec<bool> {
-        numbers
-            .map(|number| search.failed(at, key(number)))
-            .collect()
+        numbers.map(|number| search.failed(at, key(number))).collect()
     }
 
     fn judge(search: &mut Search, at: Duration, verdicts: &[Verdict]) -> Progress {
         let peers: Vec<IpNet> = (100..).map(key).take(verdicts.len()).collect();
         search.ask(at, &peers);
         let judged = (100..).zip(verdicts);
-        judged
-            .map(|(number, verdict)| search.judged(at, &key(number), *verdict))
-            .last()
-            .unwrap()
+        judged.map(|(number, verdict)| search.judged(at, &key(number), *verdict)).last().unwrap()
     }
 
     const OFF: Verdict = Verdict::of(State::CutOff);
@@ -295,10 +282,7 @@ mod tests {
         assert!(search.failed(3 * S, key(4)));
         assert_eq!(judge(&mut search, 4 * S, &[CUT; 8]), Progress::Found);
         let found = search.found().unwrap();
-        assert_eq!(
-            (found.verdict, found.began, found.since),
-            (CUT, 2 * S, 4 * S)
-        );
+        assert_eq!((found.verdict, found.began, found.since), (CUT, 2 * S, 4 * S));
         assert_eq!(fail(&mut search, 5 * S, 10..30), [false; 20]);
     }
 
@@ -309,11 +293,7 @@ mod tests {
         judge(&mut search, 2 * S, &[OFF; 8]);
         assert!(!search.refuted(3 * S), "the last check is too recent");
         assert!(search.refuted(9 * S));
-        assert_eq!(
-            judge(&mut search, 9 * S, &[OFF; 8]),
-            Progress::None,
-            "it stays"
-        );
+        assert_eq!(judge(&mut search, 9 * S, &[OFF; 8]), Progress::None, "it stays");
         assert!(!search.refuted(10 * S));
         assert_eq!(
             judge(&mut search, 15 * S, &[CUT; 8]),
@@ -322,18 +302,11 @@ mod tests {
         );
         let found = search.found().unwrap();
         assert_eq!((found.verdict, found.began, found.since), (CUT, S, 2 * S));
-        assert_eq!(
-            judge(&mut search, 25 * S, &[CUT, CUT, WELL]),
-            Progress::Over
-        );
+        assert_eq!(judge(&mut search, 25 * S, &[CUT, CUT, WELL]), Progress::Over);
         assert!(search.found().is_none() && !search.refuted(99 * S));
         fail(&mut search, 100 * S, 0..5);
         judge(&mut search, 100 * S, &[OFF; 8]);
-        assert_eq!(
-            search.ask(110 * S, &[]),
-            Progress::Over,
-            "no other peer is left"
-        );
+        assert_eq!(search.ask(110 * S, &[]), Progress::Over, "no other peer is left");
     }
 
     #[test]
@@ -352,21 +325,14 @@ mod tests {
             (&[CUT, CUT, ONE_WAY, CUT], Some(CUT)),
             (&[ONE_WAY, CUT, ONE_WAY], Some(ONE_WAY)),
             (&[Verdict::of(State::WrongNode); 8], None),
-            (
-                &[Verdict::by_ping(State::OverlayCut); 8],
-                Some(Verdict::by_ping(State::OverlayCut)),
-            ),
+            (&[Verdict::by_ping(State::OverlayCut); 8], Some(Verdict::by_ping(State::OverlayCut))),
             (&[CUT, Verdict::by_ping(State::OverlayCut)], Some(CUT)),
         ] {
             let mut search = Search::default();
             fail(&mut search, S, 0..5);
             let progress = judge(&mut search, S, verdicts);
             assert_eq!(progress == Progress::Found, found.is_some(), "{verdicts:?}");
-            assert_eq!(
-                search.found().map(|fault| fault.verdict),
-                found,
-                "{verdicts:?}"
-            );
+            assert_eq!(search.found().map(|fault| fault.verdict), found, "{verdicts:?}");
         }
     }
 
@@ -389,24 +355,12 @@ mod tests {
         fail(&mut search, S, 0..5);
         search.ask(S, &[key(50)]);
         assert!(!search.failed(20 * S, key(7)));
-        assert_eq!(
-            fail(&mut search, 21 * S, 0..7)
-                .iter()
-                .filter(|asks| **asks)
-                .count(),
-            1
-        );
+        assert_eq!(fail(&mut search, 21 * S, 0..7).iter().filter(|asks| **asks).count(), 1);
         // The search does not wait for peers that are gone.
         search.ask(22 * S, &[key(50)]);
         search.retain(|_| false);
         assert!(!search.has_failed(&key(1)));
-        assert_eq!(
-            fail(&mut search, 23 * S, 0..7)
-                .iter()
-                .filter(|asks| **asks)
-                .count(),
-            1
-        );
+        assert_eq!(fail(&mut search, 23 * S, 0..7).iter().filter(|asks| **asks).count(), 1);
         search.ask(24 * S, &[]);
         assert!(!search.failed(24 * S, key(9)), "the sequence restarts");
     }

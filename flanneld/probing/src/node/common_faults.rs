@@ -88,12 +88,8 @@ impl Node {
             Progress::Found => true,
             Progress::Over => false,
         };
-        let peers: Vec<IpNet> = self
-            .peers
-            .keys()
-            .filter(|key| Family::from(**key) == family)
-            .copied()
-            .collect();
+        let peers: Vec<IpNet> =
+            self.peers.keys().filter(|key| Family::from(**key) == family).copied().collect();
         let fault = self.common.of(family).found();
         for key in &peers {
             let Some(peer) = self.peers.get_mut(key) else {
@@ -125,12 +121,7 @@ impl Node {
                     peers: peers.len(),
                 }
             }
-            None => CommonNotice {
-                family,
-                state: State::Well,
-                asked: 0,
-                peers: peers.len(),
-            },
+            None => CommonNotice { family, state: State::Well, asked: 0, peers: peers.len() },
         });
     }
 

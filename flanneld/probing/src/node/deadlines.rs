@@ -42,10 +42,7 @@ impl Queue {
 
     /// Postpones all peers.
     pub(super) fn delay(&mut self, by: Duration) {
-        self.0 = std::mem::take(&mut self.0)
-            .into_iter()
-            .map(|(at, key)| (at + by, key))
-            .collect();
+        self.0 = std::mem::take(&mut self.0).into_iter().map(|(at, key)| (at + by, key)).collect();
     }
 }
 
@@ -101,9 +98,7 @@ impl Retries {
     /// Returns the waiting peer with the earliest deadline for each urgency.
     fn heads(&self) -> impl Iterator<Item = (Urgency, Duration, IpNet)> {
         use Urgency::{Decisive, Sampled, Undecided, Walked};
-        [Decisive, Undecided, Sampled, Walked]
-            .into_iter()
-            .filter_map(|urgency| self.head(urgency))
+        [Decisive, Undecided, Sampled, Walked].into_iter().filter_map(|urgency| self.head(urgency))
     }
 
     /// Returns the earliest deadline among the waiting peers of an urgency.
@@ -196,9 +191,6 @@ mod tests {
         assert_eq!((queue.due(s(0)), queue.due(s(1))), (None, Some(first)));
         queue.delay(s(5));
         assert_eq!((queue.pop_due(s(5)), queue.first()), (None, Some(s(6))));
-        assert_eq!(
-            (queue.pop_due(s(7)), queue.pop_due(s(7))),
-            (Some(first), Some(second))
-        );
+        assert_eq!((queue.pop_due(s(7)), queue.pop_due(s(7))), (Some(first), Some(second)));
     }
 }

@@ -51,10 +51,7 @@ pub(super) struct History {
 impl History {
     /// Returns a history that contains only the usual round-trip time, which remains valid when packets start or stop arriving.
     pub(super) fn after_a_break(&self) -> Self {
-        Self {
-            usual_us: self.usual_us,
-            ..Self::default()
-        }
+        Self { usual_us: self.usual_us, ..Self::default() }
     }
 
     /// Records a probe that got a reply.
@@ -108,10 +105,7 @@ impl History {
 
     /// Drops losses that occurred before the peer began to listen, because the path did not cause these losses.
     pub(super) fn began(&mut self, began: Duration) {
-        if self
-            .last_loss
-            .is_some_and(|loss| loss <= Moment::from(began + ANSWER_TIMEOUT))
-        {
+        if self.last_loss.is_some_and(|loss| loss <= Moment::from(began + ANSWER_TIMEOUT)) {
             let dropped = u16::try_from(self.lost.count_ones()).unwrap_or(u16::MAX);
             self.long_lost = self.long_lost.saturating_sub(dropped);
             self.lost = 0;
@@ -130,11 +124,7 @@ impl History {
             *place = us;
         }
         // From 8 to 15, all places are taken.
-        self.known = if self.known == 2 * ROUND_TRIPS - 1 {
-            ROUND_TRIPS
-        } else {
-            self.known + 1
-        };
+        self.known = if self.known == 2 * ROUND_TRIPS - 1 { ROUND_TRIPS } else { self.known + 1 };
         if self.usual_us == 0 {
             if self.known >= ROUND_TRIPS {
                 self.adopt();
@@ -168,11 +158,7 @@ impl History {
     /// Returns the counts that show losses: of the last probes after a burst of losses, otherwise of the long run. The second number counts all probes.
     pub(super) fn losses(&self) -> (u16, u16) {
         let lately = u16::try_from(self.lost_of(LATELY)).unwrap_or(u16::MAX);
-        if self.burst {
-            (lately, self.asked.into())
-        } else {
-            (self.long_lost, self.long_asked)
-        }
+        if self.burst { (lately, self.asked.into()) } else { (self.long_lost, self.long_asked) }
     }
 
     /// Returns the time of the last loss.
@@ -193,11 +179,7 @@ impl History {
             let counted = u16::try_from(lately).unwrap_or(u16::MAX);
             self.long_lost = self.long_lost.saturating_sub(counted);
         }
-        let share = if was {
-            2 * LOST_IN_LONG_RUN
-        } else {
-            LOST_IN_LONG_RUN
-        };
+        let share = if was { 2 * LOST_IN_LONG_RUN } else { LOST_IN_LONG_RUN };
         let long =
             self.long_asked >= LONG_RUN && self.long_lost.saturating_mul(share) >= self.long_asked;
         self.burst || long
@@ -278,10 +260,7 @@ mod tests {
         ask(&mut history, 11, |_| false);
         assert!(history.is_lossy(true), "the peer stays lossy for a while");
         ask(&mut history, 1, |_| false);
-        assert!(
-            !history.is_lossy(true) && !history.is_lossy(false),
-            "twelve answers"
-        );
+        assert!(!history.is_lossy(true) && !history.is_lossy(false), "twelve answers");
         ask(&mut history, 4, |_| true);
         assert!(!history.is_lossy(false), "earlier losses no longer apply");
     }
@@ -302,9 +281,7 @@ mod tests {
         let mut history = History::default();
         let mut lossy = false;
         for question in 0..2000 {
-            ask(&mut history, 1, |_| {
-                (1000..1100).contains(&question) && question % 2 == 0
-            });
+            ask(&mut history, 1, |_| (1000..1100).contains(&question) && question % 2 == 0);
             lossy = history.is_lossy(lossy);
             let is_near = (1000..1120).contains(&question);
             assert!(!lossy || is_near, "{question}");

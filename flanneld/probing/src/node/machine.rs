@@ -151,9 +151,7 @@ impl Node {
         let mut new = Vec::new();
         for target in targets {
             let key = target.subnet;
-            let known = before
-                .remove(&key)
-                .filter(|known| known.is_same_node(&target));
+            let known = before.remove(&key).filter(|known| known.is_same_node(&target));
             if known.is_none() {
                 new.push((key, target.who().unwrap_or(0)));
             }
@@ -185,11 +183,7 @@ impl Node {
         // Reserves exactly one element per peer.
         self.addresses = Vec::new();
         self.addresses.reserve_exact(self.peers.len());
-        self.addresses.extend(
-            self.peers
-                .iter()
-                .map(|(key, peer)| (peer.target.address, *key)),
-        );
+        self.addresses.extend(self.peers.iter().map(|(key, peer)| (peer.target.address, *key)));
         self.addresses.sort_unstable();
     }
 
@@ -198,11 +192,7 @@ impl Node {
         let ends = self.peers.iter().filter_map(|(key, peer)| {
             // The lower half is the number of the subnet.
             let own = self.local.who(key.into())? & u64::from(u32::MAX);
-            Some(Ends {
-                key: *key,
-                own: u32::try_from(own).ok()?,
-                other: peer.short,
-            })
+            Some(Ends { key: *key, own: u32::try_from(own).ok()?, other: peer.short })
         });
         let ends: Vec<Ends<IpNet>> = ends.collect();
         self.pace.sample.choose(now, &ends);
@@ -223,27 +213,14 @@ impl Node {
 
     fn next_wake(&mut self, now: Now) -> Duration {
         let retry = |bucket: &mut Bucket, at: Duration| at.max(bucket.ready_at(now.at, ROUND_COST));
-        let again = self
-            .deadlines
-            .again
-            .first()
-            .map(|at| retry(&mut self.pace.retries, at));
+        let again = self.deadlines.again.first().map(|at| retry(&mut self.pace.retries, at));
         let decisive = self
             .deadlines
             .again
             .first_of(Urgency::Decisive)
             .map(|at| retry(&mut self.pace.searches, at));
-        let broken = self
-            .deadlines
-            .broken
-            .first()
-            .map(|at| retry(&mut self.pace.broken, at));
-        let sessions = self
-            .sessions
-            .open
-            .values()
-            .map(|session| session.next)
-            .min();
+        let broken = self.deadlines.broken.first().map(|at| retry(&mut self.pace.broken, at));
+        let sessions = self.sessions.open.values().map(|session| session.next).min();
         // Probes expire at the next turn: an extra wake-up would cost as much as a probe.
         let due = [
             again,
@@ -278,10 +255,7 @@ impl Node {
             .filter_map(|peer| peer.round.as_mut())
             .for_each(|round| round.closes += by);
         self.outstanding.delay(by);
-        self.sessions
-            .open
-            .values_mut()
-            .for_each(|session| session.delay(by));
+        self.sessions.open.values_mut().for_each(|session| session.delay(by));
         self.pace.walk.delay(by);
         self.pace.sample.delay(by);
     }

@@ -222,10 +222,7 @@ impl Asked {
     }
 
     pub(super) fn is_full(self) -> bool {
-        matches!(
-            self,
-            Asked::Overlay { full: true } | Asked::OverlayPing { full: true }
-        )
+        matches!(self, Asked::Overlay { full: true } | Asked::OverlayPing { full: true })
     }
 
     pub(super) fn is_overlay(self) -> bool {

@@ -29,18 +29,9 @@ mod tests {
     #[test]
     fn moment_keeps_microseconds_and_is_half_a_duration() {
         for at in [1, 999_999, 1_000_000, 86_400_000_000].map(Duration::from_micros) {
-            assert_eq!(
-                Duration::from(Moment::from(at + Duration::from_nanos(999))),
-                at
-            );
+            assert_eq!(Duration::from(Moment::from(at + Duration::from_nanos(999))), at);
         }
-        assert_eq!(
-            Duration::from(Moment::from(Duration::ZERO)),
-            Duration::from_micros(1)
-        );
-        assert_eq!(
-            size_of::<Option<Moment>>() * 2,
-            size_of::<Option<Duration>>()
-        );
+        assert_eq!(Duration::from(Moment::from(Duration::ZERO)), Duration::from_micros(1));
+        assert_eq!(size_of::<Option<Moment>>() * 2, size_of::<Option<Duration>>());
     }
 }

@@ -15,11 +15,7 @@ pub(super) struct MtuSearch {
 
 impl MtuSearch {
     pub(super) fn new(family: Family, mtu: u16, by_ping: bool) -> Self {
-        Self {
-            search: Search::new(least(family), mtu),
-            by_ping,
-            asked: None,
-        }
+        Self { search: Search::new(least(family), mtu), by_ping, asked: None }
     }
 
     pub(super) fn answered(&mut self, size: u16) {

@@ -19,10 +19,7 @@ impl Node {
     /// Performs one step of an MTU search. Returns the time of the search's next step; `None` if the search is over.
     fn step(&mut self, now: Now, key: IpNet) -> Option<Duration> {
         let peer = self.peers.get_mut(&key)?;
-        let rtt = peer
-            .history
-            .rtt_us()
-            .map(|us| Duration::from_micros(us.into()));
+        let rtt = peer.history.rtt_us().map(|us| Duration::from_micros(us.into()));
         let mtu_search = peer.mtu_search.as_mut()?;
         if let Some((size, until)) = mtu_search.asked {
             if now.at < until {
@@ -39,19 +36,11 @@ impl Node {
         let size = mtu_search.search.next()?;
         let retries = &mut self.pace.retries;
         if !retries.take(now.at, 1) {
-            return Some(
-                retries
-                    .ready_at(now.at, 1)
-                    .max(now.at + Duration::from_millis(1)),
-            );
+            return Some(retries.ready_at(now.at, 1).max(now.at + Duration::from_millis(1)));
         }
         let until = now.at + Search::wait(rtt);
         mtu_search.asked = Some((size, until));
-        let what = if mtu_search.by_ping {
-            What::SizePing(size)
-        } else {
-            What::Size(size)
-        };
+        let what = if mtu_search.by_ping { What::SizePing(size) } else { What::Size(size) };
         // A probe that cannot be sent is recorded as lost when its time is over.
         self.ask(now, key, what, 0);
         Some(until)

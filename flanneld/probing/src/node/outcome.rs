@@ -34,11 +34,7 @@ impl PeerState {
         let present = self.standing.present;
         let verdict = judge(&evidence);
         // Probes of a whole round are lost together, so they show nothing about how often probes are lost.
-        let answered = if round.whole {
-            0
-        } else {
-            self.sample(&evidence, verdict, now)
-        };
+        let answered = if round.whole { 0 } else { self.sample(&evidence, verdict, now) };
         self.note_paths(&evidence, round.whole, verdict, mtu);
         // A turn that got replies is as good as a round if nothing passed before.
         let mends = verdict.state == State::Well
@@ -77,12 +73,7 @@ impl PeerState {
             } else {
                 (u32::from(answered) + u32::from(lost), u32::from(lost))
             };
-        Outcome {
-            verdict,
-            changed,
-            again,
-            counts,
-        }
+        Outcome { verdict, changed, again, counts }
     }
 
     /// Records the results of a round for long packets and for the underlay.
@@ -117,10 +108,7 @@ impl PeerState {
     /// Returns the evidence from a round of probes. Omits a loss over the underlay if a firewall explains the loss.
     fn excused(&self, evidence: Evidence) -> Evidence {
         if self.tunnel_only && evidence.underlay == ProbeResult::Lost {
-            Evidence {
-                underlay: ProbeResult::NotAsked,
-                ..evidence
-            }
+            Evidence { underlay: ProbeResult::NotAsked, ..evidence }
         } else {
             evidence
         }
@@ -141,14 +129,7 @@ impl PeerState {
         let parts = if by_ping {
             [evidence.ping, ProbeResult::NotAsked]
         } else {
-            [
-                evidence.small,
-                if small {
-                    ProbeResult::NotAsked
-                } else {
-                    evidence.full
-                },
-            ]
+            [evidence.small, if small { ProbeResult::NotAsked } else { evidence.full }]
         };
         let mut answered = 0;
         for result in parts {

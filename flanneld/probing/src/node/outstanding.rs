@@ -15,8 +15,7 @@ pub(super) struct Outstanding {
 impl Outstanding {
     pub(super) fn insert(&mut self, nonce: u64, waiting: Waiting) {
         self.by_nonce.insert(nonce, waiting);
-        self.expiries
-            .push_back((waiting.at + LATE_TIMEOUT.max(ANSWER_TIMEOUT), nonce));
+        self.expiries.push_back((waiting.at + LATE_TIMEOUT.max(ANSWER_TIMEOUT), nonce));
     }
 
     pub(super) fn get(&self, nonce: u64) -> Option<Waiting> {

@@ -45,13 +45,7 @@ impl Node {
             return None;
         }
         self.traffic.questions += 1;
-        let of = |kind, length| Header {
-            kind,
-            length,
-            from: own,
-            to: header.from,
-            ..header
-        };
+        let of = |kind, length| Header { kind, length, from: own, to: header.from, ..header };
         let body = Echo {
             wall_ms: now.wall_ms,
             // From this address, the prober finds out whether a device on the path changed the source address.
@@ -78,10 +72,8 @@ impl Node {
             from: self.local.who(peer.into())?,
             to: 0,
         };
-        let body = Echo {
-            repeats: tokens.and_then(|tokens| tokens.repeated(nonce)),
-            ..Echo::default()
-        };
+        let body =
+            Echo { repeats: tokens.and_then(|tokens| tokens.repeated(nonce)), ..Echo::default() };
         Some(echo(&header, &body, POD_QUESTION))
     }
 
@@ -96,9 +88,7 @@ impl Node {
     ) -> Vec<(IpNet, IpAddr)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let rest = self.peers.range((from, Bound::Unbounded));
-        let around = after
-            .into_iter()
-            .flat_map(|after| self.peers.range(..=after));
+        let around = after.into_iter().flat_map(|after| self.peers.range(..=after));
         let again = first.iter().filter_map(|key| self.peers.get_key_value(key));
         let mut found: Vec<(IpNet, IpAddr)> = Vec::new();
         for (key, peer) in again.chain(rest).chain(around) {
@@ -134,10 +124,7 @@ pub(super) mod tests {
     use crate::wire::{ROW, row_question};
     use std::time::Duration;
 
-    const NOW: Now = Now {
-        at: Duration::from_secs(1),
-        wall_ms: 7,
-    };
+    const NOW: Now = Now { at: Duration::from_secs(1), wall_ms: 7 };
 
     fn net(text: &str) -> IpNet {
         text.parse().unwrap()
@@ -177,12 +164,8 @@ pub(super) mod tests {
 
     /// Returns the reply to a message from the address `from`, and the packets that the node queues with the reply.
     fn answered(node: &mut Node, from: &str, bytes: &[u8]) -> (Option<Vec<u8>>, Vec<Send>) {
-        let datagram = Datagram {
-            path: Path::Overlay,
-            from: from.parse().unwrap(),
-            at: NOW.at,
-            bytes,
-        };
+        let datagram =
+            Datagram { path: Path::Overlay, from: from.parse().unwrap(), at: NOW.at, bytes };
         (node.answer_pod(NOW, &datagram), node.take_sends())
     }
 
@@ -195,10 +178,7 @@ pub(super) mod tests {
             from: who("n2", &net("10.5.2.0/24")),
             to: 0,
         };
-        let body = Echo {
-            repeats,
-            ..Echo::default()
-        };
+        let body = Echo { repeats, ..Echo::default() };
         echo(&header, &body, POD_QUESTION)
     }
 
@@ -212,15 +192,9 @@ pub(super) mod tests {
         let [Send::ToPod { to, port, bytes }] = &sends[..] else {
             panic!("{sends:?}");
         };
-        assert_eq!(
-            (to.to_string().as_str(), *port),
-            ("10.5.2.254", pods::call_port(0x1234))
-        );
+        assert_eq!((to.to_string().as_str(), *port), ("10.5.2.254", pods::call_port(0x1234)));
         assert!(answer.len() + bytes.len() <= question.len());
-        for (bytes, kind) in [
-            (&answer, MessageKind::EchoAnswer),
-            (bytes, MessageKind::PodCall),
-        ] {
+        for (bytes, kind) in [(&answer, MessageKind::EchoAnswer), (bytes, MessageKind::PodCall)] {
             let Some(Message::Echo(header, body)) = parse(bytes) else {
                 panic!("{bytes:?}");
             };
@@ -244,17 +218,12 @@ pub(super) mod tests {
         // The peer's host sends this probe itself, to find out whether it is let in.
         assert!(answered(&mut node, "10.5.2.0", &question).0.is_some());
         for from in ["10.5.2.253", "10.5.3.254", "10.5.1.254", "192.0.2.2"] {
-            assert_eq!(
-                answered(&mut node, from, &question),
-                (None, vec![]),
-                "{from}"
-            );
+            assert_eq!(answered(&mut node, from, &question), (None, vec![]), "{from}");
         }
         assert_eq!(answered(&mut node, "10.5.2.254", b"flpr"), (None, vec![]));
         // A flood gets only the half that is not reserved for nodes.
-        let answers = (0..100)
-            .filter(|_| answered(&mut node, "10.5.2.254", &question).0.is_some())
-            .count();
+        let answers =
+            (0..100).filter(|_| answered(&mut node, "10.5.2.254", &question).0.is_some()).count();
         assert_eq!(answers, 10);
     }
 
@@ -274,10 +243,7 @@ pub(super) mod tests {
             row_question(&header, None, repeats)
         };
         for step in 0..1000_u64 {
-            let now = Now {
-                at: Duration::from_millis(25 * step),
-                ..NOW
-            };
+            let now = Now { at: Duration::from_millis(25 * step), ..NOW };
             let mut answer = |from: &str, is_pod, bytes: &[u8]| {
                 let datagram = Datagram {
                     path: Path::Overlay,
@@ -285,11 +251,7 @@ pub(super) mod tests {
                     at: now.at,
                     bytes,
                 };
-                if is_pod {
-                    node.answer_pod(now, &datagram)
-                } else {
-                    node.receive(now, datagram)
-                }
+                if is_pod { node.answer_pod(now, &datagram) } else { node.receive(now, datagram) }
             };
             let forged = Some(token ^ 1);
             answer("10.5.2.254", true, &question(step, forged));
@@ -304,10 +266,7 @@ pub(super) mod tests {
         }
         // The probe of a node repeats the token that the peer sent last.
         let peer = node.peers.get_mut(&net("10.5.2.0/24")).unwrap();
-        peer.tokens.take(&Echo {
-            token: Some(9),
-            ..Echo::default()
-        });
+        peer.tokens.take(&Echo { token: Some(9), ..Echo::default() });
         let asked = node.pod_question(net("10.5.2.0/24"), 0x1234).unwrap();
         let Some(Message::Echo(_, body)) = parse(&asked) else {
             panic!("{asked:?}");
@@ -323,11 +282,7 @@ pub(super) mod tests {
         node.peers.get_mut(&net("10.5.2.0/24")).unwrap().shown = State::Well;
         let peer = (net("10.5.2.0/24"), "10.5.2.0".parse().unwrap());
         assert_eq!(answering(&node), [peer]);
-        assert_eq!(
-            node.answering(Family::V4, &[peer.0], Some(peer.0), 8),
-            [peer],
-            "once"
-        );
+        assert_eq!(node.answering(Family::V4, &[peer.0], Some(peer.0), 8), [peer], "once");
         assert_eq!(node.answering(Family::V6, &[], None, 8), []);
     }
 }

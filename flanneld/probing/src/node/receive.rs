@@ -86,11 +86,7 @@ impl Node {
             {
                 session.other = Some(header.from);
             }
-            if let Some(round) = peer
-                .round
-                .as_mut()
-                .filter(|round| round.number == waiting.round)
-            {
+            if let Some(round) = peer.round.as_mut().filter(|round| round.number == waiting.round) {
                 round.evidence.other = true;
             }
             return;
@@ -104,22 +100,16 @@ impl Node {
             overlay_ms: body.heard_overlay_ms,
             underlay_ms: body.heard_underlay_ms,
         });
-        peer.history
-            .began(at.saturating_sub(Duration::from_millis(body.up_ms.into())));
+        peer.history.began(at.saturating_sub(Duration::from_millis(body.up_ms.into())));
         let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         let then = i64::try_from(now.wall_ms)
             .unwrap_or(i64::MAX)
             .saturating_sub(ms(now.at.saturating_sub(at)))
             .saturating_sub(ms(rtt / 2));
-        peer.clock_offset_ms = Some(
-            i64::try_from(body.wall_ms)
-                .unwrap_or(i64::MAX)
-                .saturating_sub(then),
-        );
+        peer.clock_offset_ms =
+            Some(i64::try_from(body.wall_ms).unwrap_or(i64::MAX).saturating_sub(then));
         // Only addresses of the peer's own subnet are probed.
-        peer.answers_at = body
-            .answers_at
-            .filter(|ip| overlay_addresses(&waiting.key).contains(ip));
+        peer.answers_at = body.answers_at.filter(|ip| overlay_addresses(&waiting.key).contains(ip));
         if waiting.path == Path::Overlay {
             peer.history.round_trip(rtt);
             self.rtts.record(rtt);
@@ -150,10 +140,7 @@ impl Node {
 
     /// Handles an ICMP error by which a host refuses a probe. The error proves the same reachability as a reply to a ping.
     pub fn refused(&mut self, from: IpAddr, nonce: u64, at: Duration) {
-        let asked = self
-            .outstanding
-            .get(nonce)
-            .filter(|waiting| waiting.to == from);
+        let asked = self.outstanding.get(nonce).filter(|waiting| waiting.to == from);
         let Some(waiting) = asked else { return };
         let what = match waiting.what {
             What::Full => What::FullPing,
@@ -176,10 +163,7 @@ impl Node {
         };
         peer.times.answered.note(waiting.path, at);
         // The probe itself stays without a reply, so this does not end the round.
-        if let Some(round) = peer
-            .round
-            .as_mut()
-            .filter(|round| round.number == waiting.round)
+        if let Some(round) = peer.round.as_mut().filter(|round| round.number == waiting.round)
             && let Some(result) = part(&mut round.evidence, what)
         {
             *result = ProbeResult::Answered;
@@ -221,11 +205,7 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&waiting.key) else {
             return;
         };
-        let Some(round) = peer
-            .round
-            .as_mut()
-            .filter(|round| round.number == waiting.round)
-        else {
+        let Some(round) = peer.round.as_mut().filter(|round| round.number == waiting.round) else {
             if matches!(what, What::Full | What::Small) {
                 peer.history.came_late();
             }
@@ -267,9 +247,7 @@ impl Node {
                         .take_while(|(at, _)| *at == address)
                         .filter_map(|(_, key)| self.peers.get(key))
                 };
-                peers()
-                    .find(|peer| peer.who == from)
-                    .or_else(|| peers().next())
+                peers().find(|peer| peer.who == from).or_else(|| peers().next())
             }
         }
         .map(Box::as_ref)

@@ -143,15 +143,8 @@ impl Node {
             return;
         };
         let passed = peer.standing.present.state.impact() != Impact::All;
-        let assumed = fault
-            .filter(|_| peer.is_covered())
-            .map(|fault| fault.verdict);
-        let Outcome {
-            verdict,
-            changed,
-            again,
-            counts,
-        } = peer.close(&round, mtu, now.at, assumed);
+        let assumed = fault.filter(|_| peer.is_covered()).map(|fault| fault.verdict);
+        let Outcome { verdict, changed, again, counts } = peer.close(&round, mtu, now.at, assumed);
         let rounds = peer.turn.rounds;
         self.pace.losses.count(now.at, counts);
         if again && rounds < MAX_ROUNDS {
@@ -190,11 +183,7 @@ impl Node {
         if let Some((was, is)) = self.grade_quietly(now, key)
             && let Some(peer) = self.peers.get(&key)
         {
-            self.notices.push(Notice {
-                target: peer.target.clone(),
-                was,
-                is,
-            });
+            self.notices.push(Notice { target: peer.target.clone(), was, is });
         }
     }
 
@@ -237,10 +226,8 @@ impl Node {
         let Some((key, peer)) = all.find(|(_, peer)| peer.short == short) else {
             return;
         };
-        let lately = peer
-            .times
-            .asked
-            .is_some_and(|at| now.at.saturating_sub(at.into()) < ANSWER_TIMEOUT);
+        let lately =
+            peer.times.asked.is_some_and(|at| now.at.saturating_sub(at.into()) < ANSWER_TIMEOUT);
         let waits = peer.round.is_some() || self.deadlines.again.contains(&key);
         if !lately && !waits && peer.shown.passes() && self.pace.hints.take(now.at, ROUND_COST) {
             self.deadlines.again.insert(Urgency::Sampled, now.at, key);
@@ -266,10 +253,8 @@ impl Node {
         if fault.is_some() && peer.is_covered() && is_old {
             return;
         }
-        let lately = peer
-            .times
-            .reconsidered
-            .is_some_and(|at| now.at.saturating_sub(at.into()) < MIN_CYCLE);
+        let lately =
+            peer.times.reconsidered.is_some_and(|at| now.at.saturating_sub(at.into()) < MIN_CYCLE);
         let waits = peer.round.is_some() || self.deadlines.again.contains(&key);
         if !lately && !waits && (present.ping_only || present.state.impact() == Impact::All) {
             peer.times.reconsidered = Some(now.at.into());
@@ -280,11 +265,8 @@ impl Node {
 
     /// Returns the median of all peers' round trips in microseconds.
     pub(super) fn median_us(&self) -> Option<u32> {
-        let mut all: Vec<u32> = self
-            .peers
-            .values()
-            .filter_map(|peer| peer.history.rtt_us())
-            .collect();
+        let mut all: Vec<u32> =
+            self.peers.values().filter_map(|peer| peer.history.rtt_us()).collect();
         let middle = all.len().checked_sub(1)? / 2;
         Some(*all.select_nth_unstable(middle).1)
     }
@@ -292,11 +274,7 @@ impl Node {
     /// Starts a search for the largest packet that the path carries, unless a search is in progress.
     pub(super) fn mtu_search(&mut self, now: Now, key: IpNet, by_ping: bool) {
         let mtu = self.local.mtu(key.into());
-        if let Some(peer) = self
-            .peers
-            .get_mut(&key)
-            .filter(|peer| peer.mtu_search.is_none())
-        {
+        if let Some(peer) = self.peers.get_mut(&key).filter(|peer| peer.mtu_search.is_none()) {
             peer.mtu_search = Some(Box::new(MtuSearch::new(key.into(), mtu, by_ping)));
             self.deadlines.mtu_searches.insert(now.at, key);
         }

@@ -26,13 +26,7 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(key: IpNet, next: Duration) -> Self {
-        Self {
-            key,
-            next,
-            done: 0,
-            other: None,
-            counts: Default::default(),
-        }
+        Self { key, next, done: 0, other: None, counts: Default::default() }
     }
 
     pub(super) fn delay(&mut self, by: Duration) {
@@ -51,9 +45,7 @@ impl Session {
 
     pub(super) fn answered(&mut self, kind: Asked, rtt: Duration) {
         self.count(kind, |count| {
-            count
-                .rtts
-                .push(u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX));
+            count.rtts.push(u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX));
         });
     }
 
@@ -69,11 +61,7 @@ impl Session {
     }
 
     pub(super) fn tally(&self, kind: Asked) -> Tally {
-        let Some(Count {
-            asked,
-            refused,
-            mut rtts,
-        }) = self.counts.get(kind.place()).cloned()
+        let Some(Count { asked, refused, mut rtts }) = self.counts.get(kind.place()).cloned()
         else {
             return Tally::default();
         };

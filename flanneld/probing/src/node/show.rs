@@ -54,16 +54,11 @@ impl Node {
     pub fn show_faults(&self, now: Now) -> Vec<view::CommonFault> {
         let show = |family| {
             let fault = self.common.of(family).found()?;
-            let of_family = self
-                .peers
-                .iter()
-                .filter(|(key, _)| Family::from(**key) == family);
+            let of_family = self.peers.iter().filter(|(key, _)| Family::from(**key) == family);
             // All peers of the fault may be gone.
             let (covered, others): (Vec<_>, Vec<_>) =
                 of_family.partition(|(_, peer)| peer.is_covered());
-            let asked = covered
-                .iter()
-                .filter(|(_, peer)| peer.is_asked_since(fault.began));
+            let asked = covered.iter().filter(|(_, peer)| peer.is_asked_since(fault.began));
             let alike = others
                 .iter()
                 .filter(|(_, peer)| peer.standing.present.state == fault.verdict.state);
@@ -93,16 +88,9 @@ impl Node {
                     .last_loss()
                     .is_some_and(|at| now.at.saturating_sub(at) < LOSS_WINDOW)
         };
-        let losers = if lost == 0 {
-            0
-        } else {
-            self.peers.values().map(Box::as_ref).filter(lately).count()
-        };
-        view::Losses {
-            asked,
-            lost,
-            losers: u32::try_from(losers).unwrap_or(u32::MAX),
-        }
+        let losers =
+            if lost == 0 { 0 } else { self.peers.values().map(Box::as_ref).filter(lately).count() };
+        view::Losses { asked, lost, losers: u32::try_from(losers).unwrap_or(u32::MAX) }
     }
 
     /// Applies `of` to the view of each peer, which is the same as in [`Node::show`].
@@ -112,9 +100,7 @@ impl Node {
 
     fn show_rows(&self, now: Now) -> Vec<view::Row> {
         let looked = !self.viewer.rows.is_empty();
-        let own = [self.local.subnet_v4, self.local.subnet_v6]
-            .into_iter()
-            .flatten();
+        let own = [self.local.subnet_v4, self.local.subnet_v6].into_iter().flatten();
         let subnets: HashMap<u32, IpNet> = self
             .peers
             .iter()
@@ -138,10 +124,7 @@ impl Node {
     ) -> Vec<T> {
         let mut opinions: HashMap<IpNet, Vec<PeerOpinion>> = HashMap::new();
         for row in rows {
-            let by = row
-                .name
-                .as_deref()
-                .map_or_else(|| row.subnet.to_string(), str::to_owned);
+            let by = row.name.as_deref().map_or_else(|| row.subnet.to_string(), str::to_owned);
             for cell in &row.peers {
                 let about = opinions.entry(cell.subnet).or_default();
                 if about.len() < MAX_OPINIONS && cell.state != State::Unknown {
@@ -219,9 +202,7 @@ impl Node {
         let since = |at: Option<Moment>| at.map(|at| age(now, at));
         // Ages that the peer reported have grown since its report.
         let by_it = |ms: fn(&PeerClaim) -> Option<u32>| {
-            peer.claim
-                .as_ref()
-                .and_then(|claim| Some(u64::from(ms(claim)?) + age(now, claim.at)))
+            peer.claim.as_ref().and_then(|claim| Some(u64::from(ms(claim)?) + age(now, claim.at)))
         };
         Some(view::PeerView {
             id: target.id.clone(),
@@ -251,10 +232,9 @@ impl Node {
                 heard_underlay_age_ms: since(peer.times.received.underlay),
             },
             // The difference expires, because clocks drift and are set.
-            clock_offset_ms: peer.clock_offset_ms.filter(|_| {
-                peer.claim
-                    .is_some_and(|claim| age(now, claim.at) <= MAX_CLOCK_AGE_MS)
-            }),
+            clock_offset_ms: peer
+                .clock_offset_ms
+                .filter(|_| peer.claim.is_some_and(|claim| age(now, claim.at) <= MAX_CLOCK_AGE_MS)),
             answered_by: peer.answered_by.map(|who| self.name_of(who)),
             others: Vec::new(),
         })
@@ -262,10 +242,7 @@ impl Node {
 
     /// Returns the name of a node. Returns the subnet if the node has no name, and the identifying number if the node is unknown.
     pub(super) fn name_of(&self, who: u64) -> String {
-        let known = self
-            .peers
-            .values()
-            .find(|peer| peer.target.id.is_some() && peer.who == who);
+        let known = self.peers.values().find(|peer| peer.target.id.is_some() && peer.who == who);
         match known {
             Some(peer) => peer
                 .target
@@ -294,22 +271,8 @@ impl Node {
         };
         let cell = |wire: &Wire| {
             let subnet = *subnets.get(&wire.subnet)?;
-            let Wire {
-                state,
-                ping_only,
-                rtt_us,
-                lost,
-                asked_age_ms,
-                ..
-            } = *wire;
-            Some(Cell {
-                subnet,
-                state,
-                ping_only,
-                rtt_us,
-                lost,
-                asked_age_ms,
-            })
+            let Wire { state, ping_only, rtt_us, lost, asked_age_ms, .. } = *wire;
+            Some(Cell { subnet, state, ping_only, rtt_us, lost, asked_age_ms })
         };
         Some(view::Row {
             id: target.id.clone(),
@@ -329,9 +292,7 @@ impl Node {
         let cell = |peer: &PeerState| Wire {
             subnet: peer.short,
             state: peer.shown,
-            ping_only: peer
-                .verdict(self.common.of(peer.target.subnet.into()).found())
-                .ping_only,
+            ping_only: peer.verdict(self.common.of(peer.target.subnet.into()).found()).ping_only,
             rtt_us: peer.history.rtt_us(),
             lost: u8::try_from(peer.history.lost()).unwrap_or(16),
             asked_age_ms: peer.times.asked.map(|at| age(now, at)),
@@ -340,11 +301,6 @@ impl Node {
         if !fit(&self.own, cells.len()) {
             cells.sort_by_cached_key(Wire::rank);
         }
-        Body {
-            own: self.own.clone(),
-            counts: self.counts(),
-            rtt_us: self.median_us(),
-            cells,
-        }
+        Body { own: self.own.clone(), counts: self.counts(), rtt_us: self.median_us(), cells }
     }
 }

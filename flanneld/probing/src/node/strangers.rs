@@ -24,10 +24,7 @@ impl Node {
     pub(super) fn stranger(&mut self, now: Now, datagram: &Datagram<'_>, header: &Header) {
         self.traffic.strangers += 1;
         let own = [self.local.who_v4, self.local.who_v6];
-        let means_this = own
-            .iter()
-            .flatten()
-            .any(|own| is_same_node(*own, header.to));
+        let means_this = own.iter().flatten().any(|own| is_same_node(*own, header.to));
         if datagram.path != Path::Underlay || !means_this {
             return;
         }
@@ -50,9 +47,7 @@ impl Node {
         };
         let has_lease = |address: &IpAddr| {
             let place = self.addresses.partition_point(|(known, _)| known < address);
-            self.addresses
-                .get(place)
-                .is_some_and(|(known, _)| known == address)
+            self.addresses.get(place).is_some_and(|(known, _)| known == address)
         };
         // Behind NAT, a peer probes from an address other than its lease's.
         let is_peer = |asked: &Asked| self.peers.values().any(|peer| peer.who == asked.who);
@@ -82,10 +77,7 @@ mod tests {
     }
 
     fn now(seconds: u64) -> Now {
-        Now {
-            at: Duration::from_secs(seconds),
-            wall_ms: 0,
-        }
+        Now { at: Duration::from_secs(seconds), wall_ms: 0 }
     }
 
     /// Sends a probe to the node id `id`, in a subnet that the node had in another store.
@@ -115,16 +107,10 @@ mod tests {
             ask(&mut node, seconds, "192.0.2.8", "n2", Path::Underlay);
             ask(&mut node, seconds, "10.5.9.0", "n1", Path::Overlay);
         }
-        assert!(
-            node.strangers(now(30)).is_empty(),
-            "the sender may have joined just now"
-        );
+        assert!(node.strangers(now(30)).is_empty(), "the sender may have joined just now");
         ask(&mut node, 40, "192.0.2.7", "n1", Path::Underlay);
         assert_eq!(node.strangers(now(41)), [stranger]);
-        assert!(
-            node.strangers(now(200)).is_empty(),
-            "the sender has sent no probes lately"
-        );
+        assert!(node.strangers(now(200)).is_empty(), "the sender has sent no probes lately");
         // The sender gets a lease.
         let peer = Target {
             id: None,
@@ -178,13 +164,7 @@ mod tests {
         let mut node = alone();
         for seconds in [0, 60] {
             for last in 1..=200 {
-                ask(
-                    &mut node,
-                    seconds,
-                    &format!("192.0.2.{last}"),
-                    "n1",
-                    Path::Underlay,
-                );
+                ask(&mut node, seconds, &format!("192.0.2.{last}"), "n1", Path::Underlay);
             }
         }
         assert_eq!(node.strangers(now(60)).len(), MOST);

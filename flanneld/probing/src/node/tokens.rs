@@ -57,11 +57,7 @@ mod tests {
     use super::*;
 
     fn question(from: &Tokens, nonce: u64) -> Echo {
-        Echo {
-            token: Some(from.own),
-            repeats: from.repeated(nonce),
-            ..Echo::default()
-        }
+        Echo { token: Some(from.own), repeats: from.repeated(nonce), ..Echo::default() }
     }
 
     #[test]
@@ -70,11 +66,7 @@ mod tests {
         assert!(!b.take(&question(&a, 0)), "b has not sent a token yet");
         assert!(a.take(&question(&b, 0)) && b.take(&question(&a, 0)));
         // Forged probes arrive in between, and the peer is still recognized.
-        let forged = Echo {
-            token: Some(7),
-            repeats: Some(8),
-            ..Echo::default()
-        };
+        let forged = Echo { token: Some(7), repeats: Some(8), ..Echo::default() };
         assert!(!a.take(&forged) && b.take(&question(&a, 2)) && a.take(&question(&b, 2)));
         a = Tokens::new(3);
         assert!(!a.take(&forged) && !b.take(&question(&a, 0)));
@@ -85,13 +77,7 @@ mod tests {
 
     #[test]
     fn token_is_never_a_value_for_none() {
-        for random in [
-            0,
-            u64::from(NONE) - 2,
-            u64::from(NONE) - 1,
-            u64::from(NONE),
-            u64::MAX,
-        ] {
+        for random in [0, u64::from(NONE) - 2, u64::from(NONE) - 1, u64::from(NONE), u64::MAX] {
             assert!(![0, NONE].contains(&Tokens::new(random).own), "{random}");
         }
         let mut tokens = Tokens::new(5);

@@ -21,10 +21,8 @@ impl Node {
         }
         loop {
             let peers = &self.peers;
-            let Some(key) = self
-                .pace
-                .walk
-                .turn(now.at, || peers.iter().map(|(key, peer)| (*key, peer.who)))
+            let Some(key) =
+                self.pace.walk.turn(now.at, || peers.iter().map(|(key, peer)| (*key, peer.who)))
             else {
                 return;
             };
@@ -59,24 +57,14 @@ impl Node {
     /// probe intervals, because the peer may now reply to UDP probes.
     fn pings_of_turn(&self, key: IpNet) -> Vec<What> {
         let has_overlay = self.overlay_of(&key).is_some();
-        let (turn, refuses) = self
-            .peers
-            .get(&key)
-            .map_or((0, false), |peer| (peer.turn.count, peer.refuses));
-        let mut whats = vec![if has_overlay {
-            What::Ping
-        } else {
-            What::UnderlayPing
-        }];
+        let (turn, refuses) =
+            self.peers.get(&key).map_or((0, false), |peer| (peer.turn.count, peer.refuses));
+        let mut whats = vec![if has_overlay { What::Ping } else { What::UnderlayPing }];
         if has_overlay && turn.is_multiple_of(LONG_PING_INTERVAL) {
             whats.push(What::FullPing);
         }
         if refuses || turn.is_multiple_of(QUESTION_INTERVAL) {
-            whats.push(if has_overlay {
-                What::Small
-            } else {
-                What::Underlay
-            });
+            whats.push(if has_overlay { What::Small } else { What::Underlay });
         }
         whats
     }
@@ -95,11 +83,7 @@ impl Node {
             whats.push(self.long_or_short(now, key));
         }
         if paths.underlay || !has_overlay {
-            whats.push(if self.local.clear {
-                What::Underlay
-            } else {
-                What::UnderlayPing
-            });
+            whats.push(if self.local.clear { What::Underlay } else { What::UnderlayPing });
         }
         whats
     }

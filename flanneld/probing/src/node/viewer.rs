@@ -100,8 +100,7 @@ impl Viewer {
     /// Returns the time at which this node may request all reports again. `None` means that this node has not requested any report yet.
     pub(super) fn refill_at(&self) -> Option<Duration> {
         // With both families a node is two peers, but has one row.
-        self.filled_at
-            .map(|at| at + self.client.row_interval(self.rows.len()))
+        self.filled_at.map(|at| at + self.client.row_interval(self.rows.len()))
     }
 
     /// Drops the reports of nodes for which `stays` returns false.
@@ -113,10 +112,7 @@ impl Viewer {
     /// Requests the reports of some other nodes. The requests name the failing peer with the subnet number `about`, or no
     /// peer.
     pub(super) fn trouble(&mut self, now: Duration, about: Option<u32>) {
-        if self
-            .troubled_at
-            .is_none_or(|at| now.saturating_sub(at) >= TROUBLE_INTERVAL)
-        {
+        if self.troubled_at.is_none_or(|at| now.saturating_sub(at) >= TROUBLE_INTERVAL) {
             self.troubled_at = Some(now);
             self.wants_witnesses = true;
             self.about = about;
@@ -125,9 +121,7 @@ impl Viewer {
 
     /// Returns whether the next report request to a node uses the underlay.
     pub(super) fn goes_over_underlay(&self, key: &IpNet) -> bool {
-        self.rows
-            .get(key)
-            .is_none_or(|row| row.attempts.is_multiple_of(2))
+        self.rows.get(key).is_none_or(|row| row.attempts.is_multiple_of(2))
     }
 
     pub(super) fn looks(&self, now: Duration) -> bool {
@@ -140,18 +134,11 @@ impl Viewer {
             return Some(now);
         }
         if !self.queue.is_empty() {
-            return Some(
-                self.budget
-                    .ready_at(now, 1)
-                    .max(now + Duration::from_millis(1)),
-            );
+            return Some(self.budget.ready_at(now, 1).max(now + Duration::from_millis(1)));
         }
         let old = self.rows.values().map(CachedRow::until).min();
         let refill = self.refill_at().unwrap_or(now);
-        let refill = self
-            .until
-            .filter(|until| now < *until && refill < *until)
-            .map(|_| refill);
+        let refill = self.until.filter(|until| now < *until && refill < *until).map(|_| refill);
         refill.into_iter().chain(old).min()
     }
 }
@@ -162,14 +149,7 @@ mod tests {
 
     #[test]
     fn interval_of_a_page_grows_with_the_cluster_up_to_less_than_the_lifetime() {
-        for (peers, seconds) in [
-            (0, 5),
-            (2, 5),
-            (50, 5),
-            (200, 20),
-            (1000, 100),
-            (20_000, 180),
-        ] {
+        for (peers, seconds) in [(0, 5), (2, 5), (50, 5), (200, 20), (1000, 100), (20_000, 180)] {
             let interval = Client::Page.row_interval(peers);
             assert_eq!(interval.as_secs(), seconds, "{peers} peers");
             assert!(interval < ROW_LIFETIME);

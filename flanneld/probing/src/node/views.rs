@@ -49,10 +49,7 @@ impl Node {
         }
         if self.viewer.looks(now.at)
             && self.viewer.queue.is_empty()
-            && self
-                .viewer
-                .refill_at()
-                .is_none_or(|refill| now.at >= refill)
+            && self.viewer.refill_at().is_none_or(|refill| now.at >= refill)
         {
             self.viewer.filled_at = Some(now.at);
             self.viewer.about = None;
@@ -89,11 +86,7 @@ impl Node {
             return;
         };
         self.traffic.answered += 1;
-        let rows = if self.viewer.looks(now.at) {
-            self.peers.len()
-        } else {
-            MAX_WITNESSES
-        };
+        let rows = if self.viewer.looks(now.at) { self.peers.len() } else { MAX_WITNESSES };
         let most = (MAX_CELLS / rows.max(1)).max(1);
         if body.cells.len() > most {
             body.cells.sort_by_cached_key(Wire::rank);

@@ -22,10 +22,7 @@ const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Returns an error if the kernel refuses the raw socket, which needs CAP_NET_RAW.
 pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tally> {
     let family = Family::from(to);
-    let any = family.pick(
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    );
+    let any = family.pick(IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED));
     let id = rand::rng().random();
     // Port 0, because this socket needs no ICMP errors: nothing sends probes that a host could refuse.
     let mut socket = Registered::pings(from.unwrap_or(any), id, 0)?;
@@ -44,12 +41,7 @@ pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tal
             open.insert(nonce, now);
             tally.asked += 1;
             socket.send(SocketAddr::new(to, 0), &ping::request(family, id, nonce, 0));
-            next = now
-                + if tally.asked == times {
-                    LAST_ANSWER_TIMEOUT
-                } else {
-                    PING_INTERVAL
-                };
+            next = now + if tally.asked == times { LAST_ANSWER_TIMEOUT } else { PING_INTERVAL };
         }
         tokio::select! {
             _ = std::future::poll_fn(|context| socket.poll_readable(context)) => {}

@@ -36,10 +36,7 @@ impl Log {
                         "more peers changed their state than the log shows"
                     );
                 }
-                *self = Self {
-                    since: now,
-                    ..Self::default()
-                };
+                *self = Self { since: now, ..Self::default() };
             }
             if self.lines >= MAX_LINES {
                 self.left_out += 1;
@@ -48,11 +45,7 @@ impl Log {
             self.lines += 1;
             line(
                 notice,
-                if notice.is.impact() >= Impact::Some {
-                    Level::WARN
-                } else {
-                    Level::INFO
-                },
+                if notice.is.impact() >= Impact::Some { Level::WARN } else { Level::INFO },
             );
         }
     }
@@ -61,12 +54,7 @@ impl Log {
 /// Logs the beginning and the end of faults that all peers of a family have in common.
 pub(super) fn report_common(notices: &[CommonNotice]) {
     for notice in notices {
-        let CommonNotice {
-            family,
-            state,
-            asked,
-            peers,
-        } = *notice;
+        let CommonNotice { family, state, asked, peers } = *notice;
         if state.impact() == Impact::All {
             let reason = meaning(state);
             warn!(
@@ -133,10 +121,7 @@ mod tests {
             on_link: true,
         };
         let name = name(&target).unwrap();
-        assert!(
-            name.starts_with("node") && name.ends_with("-3") && !name.contains('\n'),
-            "{name}"
-        );
+        assert!(name.starts_with("node") && name.ends_with("-3") && !name.contains('\n'), "{name}");
         assert!(meaning(State::CutOff).contains("does not reply over"));
     }
 
@@ -150,14 +135,7 @@ mod tests {
             primary: true,
             on_link: true,
         };
-        let notices = vec![
-            Notice {
-                target,
-                was: State::Well,
-                is: State::CutOff
-            };
-            1000
-        ];
+        let notices = vec![Notice { target, was: State::Well, is: State::CutOff }; 1000];
         let mut log = Log::default();
         log.report(Duration::from_secs(100), &notices);
         assert_eq!((log.lines, log.left_out), (MAX_LINES, 990));

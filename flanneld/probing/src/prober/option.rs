@@ -20,11 +20,7 @@ fn set(
     // SAFETY: the option's value is one int, which lives until the call returns.
     let result =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), size) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Registers a socket with the tokio runtime.
@@ -36,18 +32,8 @@ pub(super) fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
 /// Forbids fragmentation and ignores the cached path MTU, because the probes have to determine the packet size that the path carries.
 pub(super) fn do_not_fragment(fd: BorrowedFd<'_>, family: Family) -> io::Result<()> {
     if family.is_v6() {
-        set(
-            fd,
-            libc::IPPROTO_IPV6,
-            libc::IPV6_MTU_DISCOVER,
-            libc::IPV6_PMTUDISC_PROBE,
-        )?;
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
         return set(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1);
     }
-    set(
-        fd,
-        libc::IPPROTO_IP,
-        libc::IP_MTU_DISCOVER,
-        libc::IP_PMTUDISC_PROBE,
-    )
+    set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
 }

@@ -48,10 +48,8 @@ pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, question) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
     // Hosts send these codes: the port is closed, or the host's firewall rejects the packet. Errors of routers on the path prove nothing.
-    let refuses = family.pick(
-        matches!(head, [3, 3 | 9 | 10 | 13, ..]),
-        matches!(head, [1, 1 | 4..=6, ..]),
-    );
+    let refuses =
+        family.pick(matches!(head, [3, 3 | 9 | 10 | 13, ..]), matches!(head, [1, 1 | 4..=6, ..]));
     let ip = family.pick(usize::from(question.first()? & 0xf) * 4, IPV6);
     let is_udp = family.pick(question.get(9), question.get(6)) == Some(&17);
     let udp = question.get(ip..)?;
@@ -61,9 +59,7 @@ pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     // The magic and other fields precede the nonce.
     let message = udp.get(8..)?;
     let nonce = message.get(8..16)?.first_chunk::<8>()?;
-    message
-        .starts_with(b"flpr")
-        .then(|| u64::from_be_bytes(*nonce))
+    message.starts_with(b"flpr").then(|| u64::from_be_bytes(*nonce))
 }
 
 /// Returns the Internet checksum (RFC 1071).
@@ -112,16 +108,8 @@ mod tests {
             let mut ip = family.pick([vec![0x45], vec![0; 19]].concat(), vec![0; IPV6]);
             ip[family.pick(9, 6)] = 17;
             let error = [vec![kind, code, 0, 0, 0, 0, 0, 0], ip, udp].concat();
-            let packet = if family.is_v6() {
-                error
-            } else {
-                [[0x45; 20].to_vec(), error].concat()
-            };
-            assert_eq!(
-                refusal(family, 8473, &packet),
-                is.then_some(7),
-                "{kind} {code}"
-            );
+            let packet = if family.is_v6() { error } else { [[0x45; 20].to_vec(), error].concat() };
+            assert_eq!(refusal(family, 8473, &packet), is.then_some(7), "{kind} {code}");
             assert_eq!(refusal(family, 8472, &packet), None);
             for length in 0..packet.len() {
                 assert_eq!(refusal(family, 8473, &packet[..length]), None);
@@ -138,11 +126,8 @@ mod tests {
                 "the checksum over the whole packet is 0"
             );
             packet[0] = family.pick(0, 129);
-            let packet = if family.is_v6() {
-                packet
-            } else {
-                [[0x45; 20].to_vec(), packet].concat()
-            };
+            let packet =
+                if family.is_v6() { packet } else { [[0x45; 20].to_vec(), packet].concat() };
             assert_eq!(reply(family, 0xabcd, &packet), Some(0x0102_0304_0506_0708));
             assert_eq!(reply(family, 0xabce, &packet), None);
             for length in 0..packet.len() {

@@ -31,19 +31,12 @@ pub(super) enum Why {
 impl Unusable {
     /// Creates the description of a socket that the kernel refuses to open.
     pub(super) fn refused(place: Place, address: SocketAddr, error: &io::Error) -> Self {
-        Self {
-            place,
-            address,
-            why: Why::Refused(error.kind(), error.to_string()),
-        }
+        Self { place, address, why: Why::Refused(error.kind(), error.to_string()) }
     }
 
     /// Returns whether another program uses the socket's port.
     fn is_taken(&self) -> bool {
-        matches!(
-            self.why,
-            Why::Lent(_) | Why::Refused(io::ErrorKind::AddrInUse, _)
-        )
+        matches!(self.why, Why::Lent(_) | Why::Refused(io::ErrorKind::AddrInUse, _))
     }
 
     /// Converts the problem to the type that the status API shows.
@@ -131,28 +124,12 @@ mod tests {
         let taken = unusable(io::ErrorKind::AddrInUse);
         assert_eq!(
             taken.detail(),
-            Detail::PortTaken {
-                number: 8473,
-                udp: true,
-                purpose: PortPurpose::Probes
-            }
+            Detail::PortTaken { number: 8473, udp: true, purpose: PortPurpose::Probes }
         );
-        assert_eq!(
-            (taken.shown().address, taken.shown().taken),
-            (Some(address), true)
-        );
-        assert!(
-            taken.shown().what.contains("`ss -lunp sport = :8473`"),
-            "{taken}"
-        );
-        let lent = Unusable {
-            why: Why::Lent("flannel.1".to_owned()),
-            ..taken
-        };
-        assert_eq!(
-            (lent.code(), lent.shown().taken),
-            ("probe-port-taken", true)
-        );
+        assert_eq!((taken.shown().address, taken.shown().taken), (Some(address), true));
+        assert!(taken.shown().what.contains("`ss -lunp sport = :8473`"), "{taken}");
+        let lent = Unusable { why: Why::Lent("flannel.1".to_owned()), ..taken };
+        assert_eq!((lent.code(), lent.shown().taken), ("probe-port-taken", true));
         let ping = Unusable {
             place: (Path::Underlay, Family::V4, true),
             ..unusable(io::ErrorKind::PermissionDenied)
@@ -161,9 +138,6 @@ mod tests {
             (ping.code(), ping.shown().address, ping.shown().taken),
             ("probe-not-permitted", None, false)
         );
-        assert_eq!(
-            unusable(io::ErrorKind::AddrNotAvailable).code(),
-            "probe-socket"
-        );
+        assert_eq!(unusable(io::ErrorKind::AddrNotAvailable).code(), "probe-socket");
     }
 }

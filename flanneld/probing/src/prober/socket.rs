@@ -91,11 +91,7 @@ impl Registered {
     /// Opens a socket for pings with the identifier `id`. The socket also receives the ICMP errors with which hosts refuse probes to the port `port`.
     pub(super) fn pings(address: IpAddr, id: u16, port: u16) -> io::Result<Self> {
         let address = SocketAddr::new(address, 0);
-        let protocol = if address.is_ipv6() {
-            Protocol::ICMPV6
-        } else {
-            Protocol::ICMPV4
-        };
+        let protocol = if address.is_ipv6() { Protocol::ICMPV6 } else { Protocol::ICMPV4 };
         let socket = Socket::new(
             Domain::for_address(address),
             Type::RAW.nonblocking().cloexec(),
@@ -127,12 +123,7 @@ impl Registered {
         }
         socket.bind(&address.into())?;
         let registered = Some(register(socket.try_clone()?)?);
-        Ok(Self {
-            socket,
-            registered,
-            address,
-            emptied: Instant::now(),
-        })
+        Ok(Self { socket, registered, address, emptied: Instant::now() })
     }
 
     /// Sets whether received packets wake the program. Returns whether received packets now wake the program.
@@ -193,29 +184,20 @@ impl Registered {
                     }
                 })
             });
-            let now = SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default();
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             // The timestamps are of the wall clock, which may be set. The monotonic clock gives an upper limit of the age.
             let age = stamp
                 .map(|stamp| now.saturating_sub(stamp))
                 .unwrap_or_default()
                 .min(self.emptied.elapsed());
             let from = message.address.and_then(|from| {
-                let v4 = from
-                    .as_sockaddr_in()
-                    .map(|from| SocketAddr::from((from.ip(), from.port())));
+                let v4 =
+                    from.as_sockaddr_in().map(|from| SocketAddr::from((from.ip(), from.port())));
                 v4.or_else(|| {
-                    from.as_sockaddr_in6()
-                        .map(|from| SocketAddr::from((from.ip(), from.port())))
+                    from.as_sockaddr_in6().map(|from| SocketAddr::from((from.ip(), from.port())))
                 })
             })?;
-            return Some(Read {
-                from: from.ip(),
-                port: from.port(),
-                length: message.bytes,
-                age,
-            });
+            return Some(Read { from: from.ip(), port: from.port(), length: message.bytes, age });
         }
     }
 
@@ -241,18 +223,13 @@ fn senders(own: SocketAddr, hosts: Option<&BTreeSet<u32>>) -> Vec<SockFilter> {
         SockFilter::new(IF_EQUAL, 1, 0, own.port().into()),
         drop_it(),
     ];
-    let magic = [
-        SockFilter::new(LOAD_WORD, 0, 0, 8),
-        SockFilter::new(IF_EQUAL, 1, 0, MAGIC),
-        drop_it(),
-    ];
+    let magic =
+        [SockFilter::new(LOAD_WORD, 0, 0, 8), SockFilter::new(IF_EQUAL, 1, 0, MAGIC), drop_it()];
     let last_word = IP + if own.is_ipv6() { 20 } else { 12 };
     let hosts = hosts.filter(|hosts| hosts.len() <= MANY);
     let place = hosts.map(|hosts| {
         // The instructions from a mask to the end of the masks: four for each.
-        let rest = (1..=hosts.len())
-            .rev()
-            .filter_map(|masks| u8::try_from(4 * masks).ok());
+        let rest = (1..=hosts.len()).rev().filter_map(|masks| u8::try_from(4 * masks).ok());
         let masks = hosts.iter().zip(rest).flat_map(|(hosts, rest)| {
             let pods = pods::host_part(*hosts, own.ip().into());
             [
@@ -274,12 +251,7 @@ fn senders(own: SocketAddr, hosts: Option<&BTreeSet<u32>>) -> Vec<SockFilter> {
         ];
         masks.chain(ends).collect::<Vec<_>>()
     });
-    magic
-        .into_iter()
-        .chain(place.into_iter().flatten())
-        .chain(port)
-        .chain([take()])
-        .collect()
+    magic.into_iter().chain(place.into_iter().flatten()).chain(port).chain([take()]).collect()
 }
 
 /// Builds the IPv4 filter of a ping socket. The filter accepts only replies to this node's pings, and ICMP errors
@@ -353,11 +325,7 @@ mod tests {
         senders: &[(&str, bool, &[u8])],
     ) -> Vec<IpAddr> {
         let own: IpAddr = own.parse().unwrap();
-        let port = UdpSocket::bind((own, 0))
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = UdpSocket::bind((own, 0)).unwrap().local_addr().unwrap().port();
         let set = |hosts: Option<&[u32]>| hosts.map(|hosts| hosts.iter().copied().collect());
         let mut receiver = Registered::datagrams((own, port).into(), set(hosts).as_ref()).unwrap();
         if anew.is_some() {
@@ -395,15 +363,8 @@ mod tests {
             ["127.0.0.1", "127.0.1.0"],
             "the first two addresses of a subnet"
         );
-        assert_eq!(
-            came(None, None),
-            ["127.0.0.1", "127.0.0.7", "127.0.1.0"],
-            "over the underlay"
-        );
-        assert_eq!(
-            came(Some(&[0xff]), Some(&[0x3])),
-            ["127.0.0.1", "127.0.1.0"]
-        );
+        assert_eq!(came(None, None), ["127.0.0.1", "127.0.0.7", "127.0.1.0"], "over the underlay");
+        assert_eq!(came(Some(&[0xff]), Some(&[0x3])), ["127.0.0.1", "127.0.1.0"]);
         let question: &[u8] = b"flpr\x01\x05";
         let pods = [
             ("127.0.0.254", false, question),
@@ -425,10 +386,7 @@ mod tests {
                 "pod probes from any port"
             );
         }
-        assert_eq!(
-            came(Some(&[0xff]), Some(&[0x6])),
-            ["127.0.0.1", "127.0.1.0"]
-        );
+        assert_eq!(came(Some(&[0xff]), Some(&[0x6])), ["127.0.0.1", "127.0.1.0"]);
         assert_eq!(
             came(Some(&[0xff]), Some(&[0])),
             ["127.0.0.1", "127.0.0.7", "127.0.1.0"],

@@ -18,18 +18,9 @@ const MAX_READS_PER_SOCKET: usize = 64;
 /// A received packet: a datagram, a reply to a ping, or an ICMP error.
 pub(super) enum Incoming<'a> {
     /// A datagram, with its source port.
-    Datagram {
-        path: Path,
-        from: IpAddr,
-        port: u16,
-        bytes: &'a [u8],
-    },
+    Datagram { path: Path, from: IpAddr, port: u16, bytes: &'a [u8] },
     /// A reply to a ping.
-    Pong {
-        path: Path,
-        from: IpAddr,
-        nonce: u64,
-    },
+    Pong { path: Path, from: IpAddr, nonce: u64 },
     /// An ICMP error by which a host refuses a probe.
     Refusal { from: IpAddr, nonce: u64 },
 }
@@ -109,11 +100,7 @@ impl Sockets {
             }
             if let Some(owner) = yields_to.filter(|_| !is_ping) {
                 // If the probes took the port, the kernel would refuse that port to the tunnel, and the tunnel would lose all packets of its pods.
-                self.problem(Unusable {
-                    place,
-                    address,
-                    why: Why::Lent(owner.to_owned()),
-                });
+                self.problem(Unusable { place, address, why: Why::Lent(owner.to_owned()) });
                 continue;
             }
             let opened = if is_ping {
@@ -164,11 +151,7 @@ impl Sockets {
             for socket in self.open.values() {
                 ready |= socket.poll_readable(context).is_ready();
             }
-            if ready {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
+            if ready { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
@@ -178,10 +161,7 @@ impl Sockets {
         &mut self,
         mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>,
     ) -> Drained {
-        let mut drained = Drained {
-            count: 0,
-            more: false,
-        };
+        let mut drained = Drained { count: 0, more: false };
         for ((path, family, is_ping), socket) in &mut self.open {
             let mut rest = MAX_READS_PER_SOCKET;
             while rest > 0 {
@@ -190,30 +170,21 @@ impl Sockets {
                 };
                 rest -= 1;
                 let bytes = self.buffer.get(..read.length).unwrap_or_default();
-                let incoming = if *is_ping {
-                    let pong = ping::reply(*family, self.id, bytes).map(|nonce| Incoming::Pong {
-                        path: *path,
-                        from: read.from,
-                        nonce,
-                    });
-                    let refusal = || {
-                        ping::refusal(*family, self.port, bytes).map(|nonce| Incoming::Refusal {
-                            from: read.from,
-                            nonce,
-                        })
+                let incoming =
+                    if *is_ping {
+                        let pong = ping::reply(*family, self.id, bytes)
+                            .map(|nonce| Incoming::Pong { path: *path, from: read.from, nonce });
+                        let refusal = || {
+                            ping::refusal(*family, self.port, bytes)
+                                .map(|nonce| Incoming::Refusal { from: read.from, nonce })
+                        };
+                        let Some(incoming) = pong.or_else(refusal) else {
+                            continue;
+                        };
+                        incoming
+                    } else {
+                        Incoming::Datagram { path: *path, from: read.from, port: read.port, bytes }
                     };
-                    let Some(incoming) = pong.or_else(refusal) else {
-                        continue;
-                    };
-                    incoming
-                } else {
-                    Incoming::Datagram {
-                        path: *path,
-                        from: read.from,
-                        port: read.port,
-                        bytes,
-                    }
-                };
                 if let Some(answer) = take(incoming, read.age) {
                     socket.send(SocketAddr::new(read.from, read.port), &answer);
                 }
@@ -237,12 +208,7 @@ impl Sockets {
                     socket.send(SocketAddr::new(*to, *port), bytes);
                 }
             }
-            Send::Ping {
-                path,
-                to,
-                nonce,
-                length,
-            } => {
+            Send::Ping { path, to, nonce, length } => {
                 if let Some(socket) = self.open.get(&(*path, (*to).into(), true)) {
                     socket.send(
                         SocketAddr::new(*to, 0),

@@ -58,25 +58,16 @@ impl Default for Link {
 impl Link {
     /// Returns a link over whose overlay packets pass from the node with the lower number, and to it.
     pub(crate) fn overlay(overlay: [bool; 2]) -> Self {
-        Self {
-            overlay,
-            ..Self::default()
-        }
+        Self { overlay, ..Self::default() }
     }
 
     /// Returns a link that no packet passes.
     pub(crate) fn dead() -> Self {
-        Self {
-            underlay: [false; 2],
-            ..Self::overlay([false; 2])
-        }
+        Self { underlay: [false; 2], ..Self::overlay([false; 2]) }
     }
 
     pub(crate) fn mtu(mtu: [u16; 2]) -> Self {
-        Self {
-            mtu,
-            ..Self::default()
-        }
+        Self { mtu, ..Self::default() }
     }
 }
 
@@ -109,17 +100,8 @@ pub(crate) struct Count {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Wake,
-    Arrives {
-        from: usize,
-        path: Path,
-        bytes: Vec<u8>,
-    },
-    Pong {
-        from: usize,
-        path: Path,
-        address: IpAddr,
-        nonce: u64,
-    },
+    Arrives { from: usize, path: Path, bytes: Vec<u8> },
+    Pong { from: usize, path: Path, address: IpAddr, nonce: u64 },
 }
 
 pub(crate) struct World {
@@ -162,18 +144,11 @@ pub(crate) struct World {
 }
 
 pub(crate) fn subnet(node: usize) -> ipnet::IpNet {
-    format!("10.{}.{}.0/24", 5 + node / 250, node % 250)
-        .parse()
-        .unwrap()
+    format!("10.{}.{}.0/24", 5 + node / 250, node % 250).parse().unwrap()
 }
 
 fn address(node: usize) -> IpAddr {
-    IpAddr::from([
-        192,
-        0,
-        u8::try_from(node / 250).unwrap(),
-        u8::try_from(node % 250).unwrap() + 1,
-    ])
+    IpAddr::from([192, 0, u8::try_from(node / 250).unwrap(), u8::try_from(node % 250).unwrap() + 1])
 }
 
 fn node_at(ip: IpAddr) -> usize {
@@ -206,9 +181,7 @@ impl World {
     pub(crate) fn encrypted(count: usize) -> Self {
         let mut world = Self::new(count);
         world.encrypted = true;
-        world.nodes = (0..count)
-            .map(|node| Some(world.start(node, count)))
-            .collect();
+        world.nodes = (0..count).map(|node| Some(world.start(node, count))).collect();
         world
     }
 
@@ -229,8 +202,7 @@ impl World {
     /// Returns the nodes that run the state machine.
     pub(crate) fn real(&self) -> Vec<usize> {
         let all = self.nodes.iter().enumerate();
-        all.filter_map(|(node, state)| state.as_ref().map(|_| node))
-            .collect()
+        all.filter_map(|(node, state)| state.as_ref().map(|_| node)).collect()
     }
 
     fn node(&self, node: usize) -> &Node {
@@ -242,10 +214,7 @@ impl World {
     }
 
     pub(crate) fn with_seed(count: usize, seed: u64) -> Self {
-        let now = Now {
-            at: Duration::from_secs(1000),
-            wall_ms: 1_700_000_000_000,
-        };
+        let now = Now { at: Duration::from_secs(1000), wall_ms: 1_700_000_000_000 };
         let mut world = Self {
             now,
             notices: Vec::new(),
@@ -298,15 +267,9 @@ impl World {
             state
         };
         let mut started = Node::new(local, self.now.at, random);
-        started.set_own(Own {
-            ready: true,
-            ..Own::default()
-        });
+        started.set_own(Own { ready: true, ..Own::default() });
         started.set_targets(
-            (0..count)
-                .filter(|other| *other != node)
-                .map(target)
-                .collect(),
+            (0..count).filter(|other| *other != node).map(target).collect(),
             self.now.at,
         );
         started
@@ -394,12 +357,7 @@ impl World {
     /// Returns the number of reports that nodes request in half a minute because of peers with faults.
     pub(crate) fn rows_of_trouble(&self) -> usize {
         16 * (0..self.nodes.len())
-            .filter(|node| {
-                self.view(*node)
-                    .peers
-                    .iter()
-                    .any(|peer| peer.state != State::Well)
-            })
+            .filter(|node| self.view(*node).peers.iter().any(|peer| peer.state != State::Well))
             .count()
     }
 
@@ -434,10 +392,7 @@ impl World {
             assert!(
                 self.now.at - start < limit,
                 "{:?}",
-                self.real()
-                    .iter()
-                    .map(|node| self.tally(*node))
-                    .collect::<Vec<_>>()
+                self.real().iter().map(|node| self.tally(*node)).collect::<Vec<_>>()
             );
             self.run(Duration::from_millis(100));
         }
@@ -451,9 +406,7 @@ impl World {
 
     /// Returns whether all peers of all nodes that run the state machine are in this state.
     pub(crate) fn all(&self, state: State) -> bool {
-        self.real()
-            .iter()
-            .all(|node| self.tally(*node).keys().eq([&state]))
+        self.real().iter().all(|node| self.tally(*node).keys().eq([&state]))
     }
 
     /// Returns a datagram that an attacker forges with the address of the node `from`, for the node `to`.
@@ -465,30 +418,14 @@ impl World {
         to: usize,
         token: Option<u32>,
     ) -> Vec<u8> {
-        let (length, ends) = (
-            |length| u16::try_from(length).unwrap(),
-            (self.who(from), self.who(to)),
-        );
-        let header = |length| Header {
-            kind,
-            length,
-            nonce,
-            from: ends.0,
-            to: ends.1,
-        };
+        let (length, ends) =
+            (|length| u16::try_from(length).unwrap(), (self.who(from), self.who(to)));
+        let header = |length| Header { kind, length, nonce, from: ends.0, to: ends.1 };
         match kind {
             MessageKind::RowQuestion => row_question(&header(length(ROW)), token, token),
             _ => {
-                let bytes = if kind == MessageKind::PodQuestion {
-                    POD_QUESTION
-                } else {
-                    ECHO
-                };
-                let body = Echo {
-                    token,
-                    repeats: token,
-                    ..Echo::default()
-                };
+                let bytes = if kind == MessageKind::PodQuestion { POD_QUESTION } else { ECHO };
+                let body = Echo { token, repeats: token, ..Echo::default() };
                 echo(&header(length(bytes)), &body, bytes)
             }
         }
@@ -506,20 +443,8 @@ impl World {
             Path::Overlay => self.overlay(from),
             Path::Underlay => self.address(from),
         };
-        let answer = self.deliver(
-            to,
-            Datagram {
-                path,
-                from,
-                at: self.now.at,
-                bytes,
-            },
-        );
-        assert!(
-            answer
-                .as_ref()
-                .is_none_or(|answer| answer.len() <= bytes.len())
-        );
+        let answer = self.deliver(to, Datagram { path, from, at: self.now.at, bytes });
+        assert!(answer.as_ref().is_none_or(|answer| answer.len() <= bytes.len()));
         answer
     }
 
@@ -534,10 +459,7 @@ impl World {
     /// Returns the time by a node's clock.
     fn now_at(&self, node: usize) -> Now {
         let wrong = self.clocks.get(&node).copied().unwrap_or(0);
-        Now {
-            at: self.now.at,
-            wall_ms: self.now.wall_ms.saturating_add_signed(wrong),
-        }
+        Now { at: self.now.at, wall_ms: self.now.wall_ms.saturating_add_signed(wrong) }
     }
 
     fn set_time(&mut self, at: Duration) {
@@ -553,12 +475,7 @@ impl World {
     }
 
     fn happens(&mut self, node: usize, event: Event) {
-        if let Some(until) = self
-            .stalled
-            .get(&node)
-            .copied()
-            .filter(|until| self.now.at < *until)
-        {
+        if let Some(until) = self.stalled.get(&node).copied().filter(|until| self.now.at < *until) {
             // The kernel keeps received packets with their timestamps; the daemon reads them later.
             if !matches!(event, Event::Wake) {
                 self.push(until, node, event);
@@ -569,12 +486,7 @@ impl World {
             Event::Wake if self.wakes[node] != self.now.at => {}
             Event::Wake => self.wake(node),
             Event::Arrives { from, path, bytes } => self.arrives(node, from, path, &bytes),
-            Event::Pong {
-                path,
-                address,
-                nonce,
-                ..
-            } => {
+            Event::Pong { path, address, nonce, .. } => {
                 let now = self.now_at(node);
                 self.node_mut(node).pong(now, path, address, nonce, now.at);
                 self.wake(node);
@@ -594,12 +506,7 @@ impl World {
         {
             self.counts[node].received.add(self.now.at);
         }
-        let datagram = Datagram {
-            path,
-            from: address,
-            at: self.now.at,
-            bytes,
-        };
+        let datagram = Datagram { path, from: address, at: self.now.at, bytes };
         let now = self.now_at(node);
         let Some(real) = &mut self.nodes[node] else {
             if let Some(answer) = self.stub(node, from, path, bytes) {
@@ -614,10 +521,7 @@ impl World {
             answer = row_answer(&Header { ..header }, &lies());
         }
         if let Some(answer) = answer {
-            assert!(
-                answer.len() <= bytes.len(),
-                "an answer is never longer than its question"
-            );
+            assert!(answer.len() <= bytes.len(), "an answer is never longer than its question");
             // A node that has taken another one's address replies from that address.
             let as_whom = self
                 .holders
@@ -686,12 +590,7 @@ impl World {
                     self.counts[node].bytes += u64::try_from(bytes.len()).unwrap() + 28;
                     self.transmit(node, to, path, bytes);
                 }
-                Send::Ping {
-                    path,
-                    to,
-                    nonce,
-                    length,
-                } => self.ping(node, to, path, nonce, length),
+                Send::Ping { path, to, nonce, length } => self.ping(node, to, path, nonce, length),
                 // No node of the simulation sends pod probes.
                 Send::ToPod { .. } => {}
             }
@@ -708,11 +607,7 @@ impl World {
 
     /// Returns the time at which a packet of this length arrives, or `None` if the network drops the packet.
     fn passes(&mut self, from: usize, to: usize, path: Path, length: usize) -> Option<Duration> {
-        let link = self
-            .links
-            .get(&(from.min(to), from.max(to)))
-            .copied()
-            .unwrap_or_default();
+        let link = self.links.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();
         let place = usize::from(from > to);
         let open = match path {
             Path::Overlay => link.overlay[place],
@@ -750,12 +645,7 @@ impl World {
             self.push(
                 at + (at - self.now.at),
                 node,
-                Event::Pong {
-                    from: to,
-                    path,
-                    address,
-                    nonce,
-                },
+                Event::Pong { from: to, path, address, nonce },
             );
         }
     }

@@ -119,11 +119,7 @@ impl fmt::Display for Claim {
 
 /// Formats a backend type for messages.
 fn named(backend: &str) -> &str {
-    if backend.is_empty() {
-        "no backend"
-    } else {
-        backend
-    }
+    if backend.is_empty() { "no backend" } else { backend }
 }
 
 impl Coded for InstanceError {
@@ -143,14 +139,9 @@ impl Coded for InstanceError {
 
     fn detail(&self) -> Detail {
         match self {
-            Self::Taken {
-                resource: Resource::Port(number),
-                ..
-            } => Detail::PortTaken {
-                number: *number,
-                udp: true,
-                purpose: PortPurpose::Tunnel,
-            },
+            Self::Taken { resource: Resource::Port(number), .. } => {
+                Detail::PortTaken { number: *number, udp: true, purpose: PortPurpose::Tunnel }
+            }
             _ => Detail::None,
         }
     }
@@ -159,11 +150,7 @@ impl Coded for InstanceError {
 impl fmt::Display for InstanceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Network {
-                network,
-                backend,
-                holder,
-            } => write!(
+            Self::Network { network, backend, holder } => write!(
                 f,
                 "another flanneld already serves {network} ({}) on this host ({holder}): two daemons would undo each other's work; stop the other daemon first (systemctl status flanneld, ps -p PID; on Kubernetes, kubectl get daemonsets --all-namespaces -l app=flannel)",
                 named(backend)

@@ -13,24 +13,20 @@ use std::os::unix::net::UnixListener;
 /// Returns an error if this process cannot create the socket.
 pub fn borrow(port: u16) -> io::Result<UnixListener> {
     let name = format!("{LENT}{port}/{}", std::process::id());
-    let listener = hold(
-        &name,
-        "would have prevented tunnels from requesting the port",
-    )
-    .map_err(|denied| match denied {
-        Denied::Held(_) => io::ErrorKind::AddrInUse.into(),
-        Denied::Host(why) => why,
-    })?;
+    let listener =
+        hold(&name, "would have prevented tunnels from requesting the port").map_err(|denied| {
+            match denied {
+                Denied::Held(_) => io::ErrorKind::AddrInUse.into(),
+                Denied::Host(why) => why,
+            }
+        })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
 /// Requests a port from the daemons that use the port until a tunnel needs it.
 pub(super) fn ask_back(port: u16) {
-    for name in named(
-        &format!("{LENT}{port}/"),
-        "would have received the request for its port",
-    ) {
+    for name in named(&format!("{LENT}{port}/"), "would have received the request for its port") {
         // The connection itself is the request.
         let _ = peer(name.raw.as_bytes());
     }

@@ -50,28 +50,22 @@ pub(super) struct Name {
 impl Name {
     /// Returns the name without the random suffix.
     pub(super) fn base(&self) -> &str {
-        self.raw
-            .rsplit_once(MARK)
-            .map_or(self.raw.as_str(), |(base, _)| base)
+        self.raw.rsplit_once(MARK).map_or(self.raw.as_str(), |(base, _)| base)
     }
 
     /// Returns the user who created the socket, from unix_diag or from the socket's file in /proc. This function
     /// opens no connection to read the user's credentials. Daemons never accept connections, so a connection fails
     /// once the backlog is full.
     fn user(&self) -> Option<u32> {
-        self.uid.or_else(|| {
-            std::fs::metadata(open_file(self.inode)?.1)
-                .ok()
-                .map(|socket| socket.uid())
-        })
+        self.uid
+            .or_else(|| std::fs::metadata(open_file(self.inode)?.1).ok().map(|socket| socket.uid()))
     }
 
     /// Returns whether root or the user of this process created the socket. Returns false for a user that
     /// this user namespace does not map. Returns true if the user is unknown, because two daemons on one network do
     /// more harm than a daemon that does not start.
     fn is_ours(&self) -> bool {
-        self.user()
-            .is_none_or(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
+        self.user().is_none_or(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
     }
 
     /// Logs once that this process ignores a socket name that another user bound. `effect` describes what the name
@@ -87,11 +81,8 @@ impl Name {
             .filter(|pid| *pid > 0)
             .or_else(|| Some(open_file(self.inode)?.0));
         let program = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
-        let (name, program, uid) = (
-            self.raw.as_str(),
-            program.as_deref().map(str::trim),
-            self.user(),
-        );
+        let (name, program, uid) =
+            (self.raw.as_str(), program.as_deref().map(str::trim), self.user());
         tracing::warn!(
             name,
             pid,
@@ -160,10 +151,7 @@ fn held_by(name: &str, own: Option<&str>, effect: &str) -> Option<Name> {
     let (ours, others): (Vec<Name>, Vec<Name>) =
         all(name).into_iter().filter(is).partition(Name::is_ours);
     // Only the plain name is logged: a unique name of another user stops no daemon.
-    others
-        .iter()
-        .filter(|held| held.raw == name)
-        .for_each(|held| held.ignore(effect));
+    others.iter().filter(|held| held.raw == name).for_each(|held| held.ignore(effect));
     ours.into_iter().next()
 }
 
@@ -197,21 +185,10 @@ fn dump(start: &str) -> io::Result<Vec<Name>> {
     request.extend([0; 8]);
     // Family, protocol and padding; then all states, any inode, the attributes to report, and any cookie.
     request.extend([1, 0, 0, 0]);
-    for word in [
-        u32::MAX,
-        0,
-        UDIAG_SHOW_NAME | UDIAG_SHOW_UID,
-        u32::MAX,
-        u32::MAX,
-    ] {
+    for word in [u32::MAX, 0, UDIAG_SHOW_NAME | UDIAG_SHOW_UID, u32::MAX, u32::MAX] {
         request.extend(word.to_ne_bytes());
     }
-    sendto(
-        socket.as_raw_fd(),
-        &request,
-        &NetlinkAddr::new(0, 0),
-        MsgFlags::empty(),
-    )?;
+    sendto(socket.as_raw_fd(), &request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
     let mut names = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -247,11 +224,7 @@ fn name_in(message: &[u8], start: &str) -> Option<Name> {
         }
         rest = after;
     }
-    Some(Name {
-        raw: raw?.to_owned(),
-        uid,
-        inode,
-    })
+    Some(Name { raw: raw?.to_owned(), uid, inode })
 }
 
 /// Splits off the first message (`width` 4) or attribute (`width` 2), and returns its kind, its body and the rest.
@@ -273,17 +246,9 @@ fn table(start: &str) -> Vec<Name> {
     let name = |line: &str| {
         let (head, rest) = line.split_once(&format!(" @{start}"))?;
         // A connection that was not accepted has inode 0: no process has it open yet.
-        let inode = head
-            .split_whitespace()
-            .next_back()?
-            .parse()
-            .ok()
-            .filter(|inode| *inode != 0)?;
-        Some(Name {
-            raw: format!("{start}{rest}"),
-            uid: None,
-            inode,
-        })
+        let inode =
+            head.split_whitespace().next_back()?.parse().ok().filter(|inode| *inode != 0)?;
+        Some(Name { raw: format!("{start}{rest}"), uid: None, inode })
     };
     table.lines().filter_map(name).collect()
 }
@@ -294,20 +259,9 @@ mod tests {
 
     #[test]
     fn base_of_a_unique_name_is_the_plain_name_with_a_backend_and_without() {
-        for plain in [
-            "flannel-rs/10.244.0.0/16/vxlan",
-            "flannel-rs/10.244.0.0/16/",
-        ] {
+        for plain in ["flannel-rs/10.244.0.0/16/vxlan", "flannel-rs/10.244.0.0/16/"] {
             for raw in [plain.to_owned(), format!("{plain}{MARK}0123456789abcdef")] {
-                assert_eq!(
-                    Name {
-                        raw,
-                        uid: None,
-                        inode: 0
-                    }
-                    .base(),
-                    plain
-                );
+                assert_eq!(Name { raw, uid: None, inode: 0 }.base(), plain);
             }
         }
     }
@@ -321,17 +275,11 @@ mod tests {
             .collect();
         let (by_dump, by_table) = (dump(&start).unwrap(), table(&start));
         let raw = |names: &[Name]| {
-            names
-                .iter()
-                .map(|name| (name.raw.clone(), name.inode))
-                .collect::<BTreeSet<_>>()
+            names.iter().map(|name| (name.raw.clone(), name.inode)).collect::<BTreeSet<_>>()
         };
         assert_eq!(raw(&by_dump), raw(&by_table));
         assert_eq!(by_dump.len(), 2);
-        assert!(
-            by_dump.iter().chain(&by_table).all(Name::is_ours),
-            "{by_dump:?}"
-        );
+        assert!(by_dump.iter().chain(&by_table).all(Name::is_ours), "{by_dump:?}");
     }
 
     /// A read of /proc/net/unix opens no connection to a socket. No process accepts connections to the daemons' sockets, so connections would fill the backlog.
@@ -341,10 +289,7 @@ mod tests {
         let held = hold(&name, "x").unwrap();
         nix::sys::socket::listen(&held, nix::sys::socket::Backlog::new(4).unwrap()).unwrap();
         for look in 0..40 {
-            assert!(
-                matches!(table(&name).as_slice(), [only] if only.is_ours()),
-                "look {look}"
-            );
+            assert!(matches!(table(&name).as_slice(), [only] if only.is_ours()), "look {look}");
         }
         held.set_nonblocking(true).unwrap();
         assert_eq!(
@@ -387,21 +332,14 @@ mod tests {
         };
         let _queued: Vec<_> = names.iter().map(connect).collect();
         for found in [dump(&start).unwrap(), table(&start)] {
-            assert!(
-                found.len() == names.len() && !found.iter().any(Name::is_ours),
-                "{found:?}"
-            );
+            assert!(found.len() == names.len() && !found.iter().any(Name::is_ours), "{found:?}");
         }
     }
 
     #[test]
     fn name_of_an_unknown_user_is_ours() {
         // No process has this socket open.
-        let untold = Name {
-            raw: "flannel-rs.test/untold".to_owned(),
-            uid: None,
-            inode: u32::MAX,
-        };
+        let untold = Name { raw: "flannel-rs.test/untold".to_owned(), uid: None, inode: u32::MAX };
         assert!(untold.is_ours());
     }
 

@@ -18,10 +18,7 @@ use types::file::{self, Links};
 
 /// Returns the networks that flannel-rs daemons in this network namespace serve, one set per daemon.
 pub fn served() -> Vec<BTreeSet<IpNet>> {
-    sockets()
-        .iter()
-        .map(|name| networks_of(name.base()))
-        .collect()
+    sockets().iter().map(|name| networks_of(name.base())).collect()
 }
 
 /// Resources of the daemons in this network namespace that serve none of the given networks.
@@ -51,35 +48,22 @@ pub fn others(networks: &BTreeSet<IpNet>) -> OtherInstances {
             .collect::<Vec<_>>()
     };
     let start = format!("{TAKEN}device/");
-    let devices = theirs(names::named(
-        &start,
-        "would have prevented the removal of a device",
-    ));
+    let devices = theirs(names::named(&start, "would have prevented the removal of a device"));
     OtherInstances {
-        networks: sockets
-            .iter()
-            .flat_map(|name| networks_of(name.base()))
-            .collect(),
+        networks: sockets.iter().flat_map(|name| networks_of(name.base())).collect(),
         devices: devices
             .iter()
             .filter_map(|name| Some(name.base().strip_prefix(&start)?.to_owned()))
             .collect(),
         guards: theirs(guards()).iter().filter_map(number).collect(),
-        who: sockets
-            .iter()
-            .map(|name| listener(name).to_string())
-            .collect(),
+        who: sockets.iter().map(|name| listener(name).to_string()).collect(),
     }
 }
 
 /// Describes the process that holds the lock next to a subnet.env.
 pub fn holder(subnet_file: &Path) -> Option<String> {
-    let mut file = file::open(
-        &lock_path(subnet_file),
-        OpenOptions::new().read(true),
-        Links::Refused,
-    )
-    .ok()?;
+    let mut file =
+        file::open(&lock_path(subnet_file), OpenOptions::new().read(true), Links::Refused).ok()?;
     let mut text = String::new();
     // The holder is only needed for the message.
     let _ = file.read_to_string(&mut text);
@@ -98,23 +82,14 @@ fn networks_of(name: &str) -> BTreeSet<IpNet> {
         .strip_prefix(SOCKETS)
         .and_then(|rest| rest.rsplit_once('/'))
         .map_or("", |(networks, _)| networks);
-    text.split(" and ")
-        .filter_map(|net| net.parse().ok())
-        .collect()
+    text.split(" and ").filter_map(|net| net.parse().ok()).collect()
 }
 
 /// Describes the daemons that run in this network namespace. Finds flannel-rs daemons by socket and lock, and Go flannel's daemons by process name.
 pub fn running(subnet_file: &Path) -> Vec<String> {
-    let mut found: Vec<String> = sockets()
-        .iter()
-        .map(|name| listener(name).to_string())
-        .collect();
+    let mut found: Vec<String> = sockets().iter().map(|name| listener(name).to_string()).collect();
     found.extend(holder(subnet_file));
-    found.extend(
-        named_flanneld()
-            .into_iter()
-            .map(|pid| Holder::of(pid).to_string()),
-    );
+    found.extend(named_flanneld().into_iter().map(|pid| Holder::of(pid).to_string()));
     found.sort();
     found.dedup();
     found
@@ -130,9 +105,7 @@ pub fn foreign_flanneld() -> bool {
         .filter_map(|name| peer(name.raw.as_bytes()))
         .map(|peer| peer.pid())
         .collect();
-    named_flanneld()
-        .iter()
-        .any(|pid| !listening.contains(pid) && !has(pid))
+    named_flanneld().iter().any(|pid| !listening.contains(pid) && !has(pid))
 }
 
 /// Returns the other processes in this network namespace whose name is flanneld and whose user is root or this user.
@@ -149,11 +122,7 @@ fn named_flanneld() -> Vec<i32> {
         // Any user can give a program this name.
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let user = status.lines().find_map(|line| {
-            line.strip_prefix("Uid:")?
-                .split_whitespace()
-                .next()?
-                .parse::<u32>()
-                .ok()
+            line.strip_prefix("Uid:")?.split_whitespace().next()?.parse::<u32>().ok()
         });
         comm.trim() == "flanneld"
             && user.is_some_and(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
@@ -163,8 +132,5 @@ fn named_flanneld() -> Vec<i32> {
                 |there| Some(there) == here,
             )
     };
-    process::pids()
-        .filter(is)
-        .filter(|pid| u32::try_from(*pid) != Ok(std::process::id()))
-        .collect()
+    process::pids().filter(is).filter(|pid| u32::try_from(*pid) != Ok(std::process::id())).collect()
 }

@@ -43,29 +43,19 @@ impl Holder {
         let program = std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .ok()
             .map(|name| name.trim().to_owned());
-        Self::Process {
-            pid,
-            program,
-            network: None,
-        }
+        Self::Process { pid, program, network: None }
     }
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Process {
-                pid,
-                program,
-                network,
-            } => {
+            Self::Process { pid, program, network } => {
                 write!(f, "pid {pid}")?;
                 if let Some(program) = program {
                     write!(f, ", {program}")?;
                 }
-                network
-                    .as_ref()
-                    .map_or(Ok(()), |network| write!(f, ", network {network}"))
+                network.as_ref().map_or(Ok(()), |network| write!(f, ", network {network}"))
             }
             Self::Elsewhere => f.write_str("a process in another pid namespace"),
             Self::Unknown => f.write_str("unreadable pid"),
@@ -84,27 +74,16 @@ pub(super) fn listener(name: &Name) -> Holder {
 
 /// Returns the process that listens on a socket, with the network it serves.
 pub(super) fn owner(name: &Name) -> Holder {
-    let pid = |name: &Name| {
-        peer(name.raw.as_bytes())
-            .map(|peer| peer.pid())
-            .filter(|pid| *pid > 0)
-    };
+    let pid = |name: &Name| peer(name.raw.as_bytes()).map(|peer| peer.pid()).filter(|pid| *pid > 0);
     let Some(own) = pid(name) else {
         return listener(name);
     };
-    let serves = sockets()
-        .iter()
-        .find(|socket| pid(socket) == Some(own))
-        .and_then(|socket| {
-            let (network, _) = socket.base().strip_prefix(SOCKETS)?.rsplit_once('/')?;
-            Some(network.to_owned())
-        });
+    let serves = sockets().iter().find(|socket| pid(socket) == Some(own)).and_then(|socket| {
+        let (network, _) = socket.base().strip_prefix(SOCKETS)?.rsplit_once('/')?;
+        Some(network.to_owned())
+    });
     match Holder::of(own) {
-        Holder::Process { pid, program, .. } => Holder::Process {
-            pid,
-            program,
-            network: serves,
-        },
+        Holder::Process { pid, program, .. } => Holder::Process { pid, program, network: serves },
         other => other,
     }
 }

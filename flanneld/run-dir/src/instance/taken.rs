@@ -50,16 +50,10 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
         match hold(&format!("{TAKEN}{name}"), STOPPED) {
             Ok(socket) => sockets.push(socket),
             Err(Denied::Held(holder)) => {
-                return Err(InstanceError::Taken {
-                    resource,
-                    holder: owner(&holder),
-                });
+                return Err(InstanceError::Taken { resource, holder: owner(&holder) });
             }
             Err(Denied::Host(why)) => {
-                return Err(InstanceError::Host {
-                    claim: Claim::Resource(resource),
-                    why,
-                });
+                return Err(InstanceError::Host { claim: Claim::Resource(resource), why });
             }
         }
         Ok(())
@@ -77,11 +71,8 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
         let alone = format!("port/{port}/alone");
         let is_alone = |held: &Name| held.base().strip_prefix(TAKEN) == Some(&alone);
         // Claim first, then check: of two daemons that start at once, at most one proceeds.
-        let name = if wants.shares_ports {
-            format!("port/{port}/{networks}")
-        } else {
-            alone.clone()
-        };
+        let name =
+            if wants.shares_ports { format!("port/{port}/{networks}") } else { alone.clone() };
         bind(Resource::Port(*port), name)?;
         if let Some(holder) = named(&format!("{TAKEN}port/{port}/"), STOPPED)
             .into_iter()
@@ -102,10 +93,7 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
 /// # Errors
 /// Returns an error if no slot is free, or if this process cannot create the socket.
 pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
-    let host = |why| InstanceError::Host {
-        claim: Claim::Guard,
-        why,
-    };
+    let host = |why| InstanceError::Host { claim: Claim::Guard, why };
     for number in 0..u16::MAX {
         match hold(
             &format!("{GUARDS}{number}"),
@@ -158,11 +146,7 @@ mod tests {
         };
         let network = Dual::V4("10.94.0.0/16".parse().unwrap());
         let taken = |name: &str| format!("{TAKEN}{name}");
-        let lent = format!(
-            "{}{PORT}/{}",
-            super::super::sockets::LENT,
-            std::process::id()
-        );
+        let lent = format!("{}{PORT}/{}", super::super::sockets::LENT, std::process::id());
         let names = [
             taken("network/10.94.0.0/16"),
             taken("tunnel/VNI 61475"),
@@ -170,18 +154,11 @@ mod tests {
             taken("port/61475/alone"),
             taken("port/61475/x"),
         ];
-        let names: Vec<&str> = names
-            .iter()
-            .map(String::as_str)
-            .chain([lent.as_str()])
-            .collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).chain([lent.as_str()]).collect();
         let free = take_guard_slot().unwrap().number;
         let guard = format!("{GUARDS}{free}");
         let _squat = super::super::tests::held_by_nobody(
-            &names
-                .into_iter()
-                .chain([guard.as_str()])
-                .collect::<Vec<_>>(),
+            &names.into_iter().chain([guard.as_str()]).collect::<Vec<_>>(),
         );
         assert_eq!(tunnel_on(PORT), None);
         assert!(!guard_slots().contains(&free));
@@ -191,16 +168,10 @@ mod tests {
         for shares_ports in [true, false] {
             let taken = take(&network, &wants(shares_ports)).unwrap();
             listener.accept().unwrap();
-            assert!(
-                tunnel_on(PORT)
-                    .unwrap()
-                    .contains(&format!("pid {}", std::process::id()))
-            );
+            assert!(tunnel_on(PORT).unwrap().contains(&format!("pid {}", std::process::id())));
             let error = take(&network, &wants(shares_ports)).unwrap_err();
             assert!(matches!(error, InstanceError::Taken { .. }), "{error}");
-            let InstanceError::Taken { resource, .. } = &error else {
-                panic!("{error}")
-            };
+            let InstanceError::Taken { resource, .. } = &error else { panic!("{error}") };
             assert_eq!(*resource, Resource::Rules("10.94.0.0/16".parse().unwrap()));
             drop(taken);
         }
@@ -212,25 +183,14 @@ mod tests {
         let listener = borrow(PORT).unwrap();
         assert!(listener.accept().is_err() && tunnel_on(PORT).is_none());
         for shares_ports in [true, false] {
-            let wants = Wants {
-                ports: vec![PORT],
-                shares_ports,
-                ..Wants::default()
-            };
+            let wants = Wants { ports: vec![PORT], shares_ports, ..Wants::default() };
             let taken = take(&Dual::V4("10.97.0.0/16".parse().unwrap()), &wants).unwrap();
             listener.accept().unwrap();
-            assert!(
-                tunnel_on(PORT)
-                    .unwrap()
-                    .contains(&format!("pid {}", std::process::id()))
-            );
+            assert!(tunnel_on(PORT).unwrap().contains(&format!("pid {}", std::process::id())));
             assert!(tunnel_on(PORT - 1).is_none());
             let other = take(
                 &Dual::V4("10.93.0.0/16".parse().unwrap()),
-                &Wants {
-                    ports: vec![PORT],
-                    ..Wants::default()
-                },
+                &Wants { ports: vec![PORT], ..Wants::default() },
             )
             .unwrap_err();
             let port = types::Detail::PortTaken {
@@ -238,19 +198,12 @@ mod tests {
                 udp: true,
                 purpose: types::problem::PortPurpose::Tunnel,
             };
-            assert_eq!(
-                (other.code(), other.detail()),
-                ("port-taken", port),
-                "{other}"
-            );
+            assert_eq!((other.code(), other.detail()), ("port-taken", port), "{other}");
             drop(taken);
             assert!(tunnel_on(PORT).is_none());
         }
         // A tunnel on another port does not request this port back.
-        let wants = Wants {
-            ports: vec![PORT + 1],
-            ..Wants::default()
-        };
+        let wants = Wants { ports: vec![PORT + 1], ..Wants::default() };
         let _taken = take(&Dual::V4("10.97.0.0/16".parse().unwrap()), &wants).unwrap();
         assert!(listener.accept().is_err());
     }

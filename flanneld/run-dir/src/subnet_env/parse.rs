@@ -36,9 +36,7 @@ pub fn parse(bytes: &[u8]) -> Previous {
         }
         match assignment(line) {
             Some((key, value)) => out.take(key, &value),
-            None => out
-                .warnings
-                .push(format!("line {} is not KEY=VALUE, skipped", number + 1)),
+            None => out.warnings.push(format!("line {} is not KEY=VALUE, skipped", number + 1)),
         }
     }
     out
@@ -85,17 +83,12 @@ impl Previous {
     /// networks, because no network takes precedence.
     fn one(&mut self, key: &str, value: &str) -> Option<IpNet> {
         let mut valid = Vec::new();
-        for part in value
-            .split(',')
-            .map(str::trim)
-            .filter(|part| !part.is_empty())
-        {
+        for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match part.parse::<IpNet>() {
                 Ok(net) => valid.push(net),
-                Err(_) => self.warnings.push(format!(
-                    "{key}: {:?} is not a network, skipped",
-                    shortened(part)
-                )),
+                Err(_) => self
+                    .warnings
+                    .push(format!("{key}: {:?} is not a network, skipped", shortened(part))),
             }
         }
         match valid.as_slice() {
@@ -122,11 +115,7 @@ fn assignment(line: &str) -> Option<(&str, String)> {
         .map_or(line, str::trim_start);
     let (key, value) = line.split_once(['=', ':'])?;
     let key = key.trim();
-    if key.is_empty()
-        || !key
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.')
-    {
+    if key.is_empty() || !key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.') {
         return None;
     }
     Some((key, unquoted(value.trim())?))

@@ -16,14 +16,8 @@ fn plain() -> SubnetEnv {
 
 fn dual() -> SubnetEnv {
     SubnetEnv {
-        networks: Dual::Both(
-            "10.42.0.0/16".parse().unwrap(),
-            "2001:cafe:42::/56".parse().unwrap(),
-        ),
-        subnets: Dual::Both(
-            "10.42.0.0/24".parse().unwrap(),
-            "2001:cafe:42::/64".parse().unwrap(),
-        ),
+        networks: Dual::Both("10.42.0.0/16".parse().unwrap(), "2001:cafe:42::/56".parse().unwrap()),
+        subnets: Dual::Both("10.42.0.0/24".parse().unwrap(), "2001:cafe:42::/64".parse().unwrap()),
         mtu: 1450,
         ip_masq: true,
         range_ends: Vec::new(),
@@ -55,12 +49,7 @@ fn subnet_env_has_the_documented_bytes_and_is_read_back() {
         let read = parse(text.as_bytes());
         assert_eq!(
             (read.subnet, read.v6_subnet, read.mtu, read.ip_masq),
-            (
-                env.subnets.v4().copied(),
-                env.subnets.v6().copied(),
-                Some(1450),
-                Some(env.ip_masq)
-            )
+            (env.subnets.v4().copied(), env.subnets.v6().copied(), Some(1450), Some(env.ip_masq))
         );
         assert!(read.warnings.is_empty());
     }
@@ -69,10 +58,7 @@ fn subnet_env_has_the_documented_bytes_and_is_read_back() {
 #[test]
 fn last_addresses_of_pods_follow_where_there_are_any() {
     let env = SubnetEnv {
-        range_ends: vec![
-            "10.42.0.253".parse().unwrap(),
-            "2001:cafe:42::fffe".parse().unwrap(),
-        ],
+        range_ends: vec!["10.42.0.253".parse().unwrap(), "2001:cafe:42::fffe".parse().unwrap()],
         ..dual()
     };
     let text = env.render();
@@ -96,10 +82,7 @@ fn file_set_aside_is_read_until_another_is_written() {
     for _ in 0..2 {
         // The second time there is nothing to set aside, as after a restart.
         set_aside(&path).unwrap();
-        assert_eq!(
-            (read(&path), last_served(&path)),
-            (Previous::default(), before.clone())
-        );
+        assert_eq!((read(&path), last_served(&path)), (Previous::default(), before.clone()));
     }
     write(&path, &plain()).unwrap();
     assert_eq!(last_served(&path), read(&path));
@@ -172,10 +155,7 @@ fn subnet_env_is_replaced_atomically_with_its_mode() {
     assert_eq!(mode(&path), 0o644);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     write(&path, &dual()).unwrap();
-    assert_eq!(
-        (mode(&path), std::fs::read_to_string(&path).unwrap()),
-        (0o600, dual().render())
-    );
+    assert_eq!((mode(&path), std::fs::read_to_string(&path).unwrap()), (0o600, dual().render()));
     // A link is replaced, and its target stays unchanged.
     let target = folder.path().join("target");
     std::fs::write(&target, "mine").unwrap();
@@ -185,10 +165,7 @@ fn subnet_env_is_replaced_atomically_with_its_mode() {
     assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
     // No temporary file is left next to it.
-    assert_eq!(
-        std::fs::read_dir(path.parent().unwrap()).unwrap().count(),
-        1
-    );
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
 }
 
 #[test]
@@ -206,31 +183,20 @@ fn temporary_file_of_a_killed_writer_is_cleared() {
         std::fs::write(folder.path().join(name), "").unwrap();
     }
     std::fs::create_dir(folder.path().join(".subnet.env0123456789abcdee")).unwrap();
-    std::os::unix::fs::symlink(
-        "/etc/passwd",
-        folder.path().join(".subnet.env0123456789abcded"),
-    )
-    .unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", folder.path().join(".subnet.env0123456789abcded"))
+        .unwrap();
     clear(&path);
     assert!(!folder.path().join(".subnet.env0123456789abcdef").exists());
-    for name in others
-        .iter()
-        .chain(&[".subnet.env0123456789abcdee", ".subnet.env0123456789abcded"])
+    for name in others.iter().chain(&[".subnet.env0123456789abcdee", ".subnet.env0123456789abcded"])
     {
-        assert!(
-            folder.path().join(name).symlink_metadata().is_ok(),
-            "{name}"
-        );
+        assert!(folder.path().join(name).symlink_metadata().is_ok(), "{name}");
     }
 }
 
 #[test]
 fn links_and_pipes_are_not_read() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, secret) = (
-        folder.path().join("subnet.env"),
-        folder.path().join("secret"),
-    );
+    let (path, secret) = (folder.path().join("subnet.env"), folder.path().join("secret"));
     std::fs::write(&secret, "secret words\n").unwrap();
     std::os::unix::fs::symlink(&secret, &path).unwrap();
     let previous = read(&path);
@@ -256,21 +222,12 @@ fn write_failure_names_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let error = write(&file.join("subnet.env"), &plain())
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("creating its directory") && error.contains("--subnet-file"),
-        "{error}"
-    );
+    let error = write(&file.join("subnet.env"), &plain()).unwrap_err().to_string();
+    assert!(error.contains("creating its directory") && error.contains("--subnet-file"), "{error}");
     // A folder occupies the path of the file.
     let path = folder.path().join("subnet.env");
     std::fs::create_dir(&path).unwrap();
     let error = write(&path, &plain()).unwrap_err().to_string();
     assert!(error.contains("renaming"), "{error}");
-    assert_eq!(
-        std::fs::read_dir(folder.path()).unwrap().count(),
-        2,
-        "the temporary file is gone"
-    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "the temporary file is gone");
 }

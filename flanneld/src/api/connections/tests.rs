@@ -9,10 +9,7 @@ use tokio::net::{TcpSocket, TcpStream};
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 const SOME: &str = "GET /some HTTP/1.1\r\nHost: x\r\n\r\n";
 /// Limits that never end in a test.
-const ENDLESS: Times = Times {
-    head: Duration::from_secs(3600),
-    answer: Duration::from_secs(3600),
-};
+const ENDLESS: Times = Times { head: Duration::from_secs(3600), answer: Duration::from_secs(3600) };
 
 struct Server {
     address: SocketAddr,
@@ -27,19 +24,13 @@ impl Server {
             .route("/never", get(async || std::future::pending::<()>().await))
             // More than the buffers of a client take, and less than the kernel would buffer by default.
             .route("/some", get(async || "x".repeat(100_000) + "end"));
-        let listener = super::super::listen::tcp("127.0.0.1:0".parse().unwrap())
-            .await
-            .unwrap();
+        let listener = super::super::listen::tcp("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let (listener, stopped) = (Listener::Tcp(listener), stop.clone());
         let served =
             async move { serve(listener, router, "the test's server", times, stopped).await };
-        Self {
-            address,
-            stop,
-            task: tokio::spawn(served),
-        }
+        Self { address, stop, task: tokio::spawn(served) }
     }
 
     /// Sends a text over a new connection, whose own buffer takes few bytes of the response.
@@ -79,10 +70,7 @@ async fn each_connection_gets_one_answer() {
         "{answer}"
     );
     assert_eq!(answer.matches("HTTP/1.1 200").count(), 1, "{answer}");
-    assert!(
-        answer.to_lowercase().contains("connection: close"),
-        "{answer}"
-    );
+    assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
     // A client that closes its half first gets a response.
     let mut half = server.send(REQUEST).await;
     half.shutdown().await.unwrap();
@@ -95,11 +83,8 @@ async fn long_head_is_refused() {
     let server = Server::start(ENDLESS).await;
     for (length, fits) in [(HEAD / 2, true), (2 * HEAD, false)] {
         let long = "x".repeat(length);
-        let answer = server
-            .ask(&format!(
-                "GET / HTTP/1.1\r\nHost: x\r\nX-Long: {long}\r\n\r\n"
-            ))
-            .await;
+        let answer =
+            server.ask(&format!("GET / HTTP/1.1\r\nHost: x\r\nX-Long: {long}\r\n\r\n")).await;
         assert_eq!(answer.ends_with("well"), fits, "{answer}");
     }
     server.end().await;
@@ -136,20 +121,8 @@ async fn new_client_displaces_one_that_sends_or_reads_nothing() {
 async fn head_and_answer_have_time_limits() {
     let limit = Duration::from_millis(100);
     for (text, times) in [
-        (
-            "GET /",
-            Times {
-                head: limit,
-                ..ENDLESS
-            },
-        ),
-        (
-            "GET /never HTTP/1.1\r\nHost: x\r\n\r\n",
-            Times {
-                answer: limit,
-                ..ENDLESS
-            },
-        ),
+        ("GET /", Times { head: limit, ..ENDLESS }),
+        ("GET /never HTTP/1.1\r\nHost: x\r\n\r\n", Times { answer: limit, ..ENDLESS }),
     ] {
         let server = Server::start(times).await;
         assert!(!server.ask(text).await.contains("200"), "{text}");
@@ -173,9 +146,7 @@ async fn stop_closes_half_open_connections_and_finishes_answers() {
 fn count_kept_bytes(port: u16) -> usize {
     let local = format!("0100007F:{port:04X}");
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let lines = table
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     // A listening socket and one in TIME_WAIT have other numbers in the column.
     lines
         .filter(|columns| columns[1] == local && !["0A", "06"].contains(&columns[3]))
@@ -187,11 +158,7 @@ fn count_kept_bytes(port: u16) -> usize {
 #[tokio::test]
 async fn unread_answers_use_little_memory_and_expire() {
     const KEPT: usize = 16 << 20;
-    let server = Server::start(Times {
-        answer: Duration::from_secs(2),
-        ..ENDLESS
-    })
-    .await;
+    let server = Server::start(Times { answer: Duration::from_secs(2), ..ENDLESS }).await;
     let port = server.address.port();
     let (mut clients, mut most) = (Vec::new(), 0);
     for number in 0..300 {

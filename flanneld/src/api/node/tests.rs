@@ -17,13 +17,8 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Returns the status code and the body of a response.
 fn split(answer: &str) -> (u16, String) {
-    let (head, body) = answer
-        .split_once("\r\n\r\n")
-        .unwrap_or_else(|| panic!("{answer:?}"));
-    (
-        head.split(' ').nth(1).unwrap().parse().unwrap(),
-        body.to_owned(),
-    )
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 fn converse(mut stream: impl Read + Write, request: &str) -> (u16, String) {
@@ -59,21 +54,10 @@ async fn until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 fn lease(subnet: &str, address: &str, name: &str) -> Lease {
-    let node = NodeId {
-        name: name.into(),
-        ..NodeId::default()
-    };
-    let attrs = LeaseAttrs {
-        public_ip: address.parse().ok(),
-        node: Some(node),
-        ..LeaseAttrs::default()
-    };
-    Lease {
-        subnets: Subnets::V4(subnet.parse().unwrap()),
-        attrs,
-        term: Term::Leased,
-        since: 1,
-    }
+    let node = NodeId { name: name.into(), ..NodeId::default() };
+    let attrs =
+        LeaseAttrs { public_ip: address.parse().ok(), node: Some(node), ..LeaseAttrs::default() };
+    Lease { subnets: Subnets::V4(subnet.parse().unwrap()), attrs, term: Term::Leased, since: 1 }
 }
 
 /// Returns the status source of a node with two peers.
@@ -112,12 +96,7 @@ async fn document_holds_lease_peers_and_subnet_file() {
     let folder = tempfile::tempdir().unwrap();
     let empty = StatusSource::new(Health::new(), folder.path().join("subnet.env")).node();
     assert_eq!(
-        (
-            empty.schema.as_str(),
-            empty.readiness.ready,
-            empty.peers.len(),
-            empty.network.lease
-        ),
+        (empty.schema.as_str(), empty.readiness.ready, empty.peers.len(), empty.network.lease),
         ("flannel.node/1", false, 0, None)
     );
 
@@ -126,30 +105,17 @@ async fn document_holds_lease_peers_and_subnet_file() {
     let node = status_source.node();
     assert!(node.readiness.ready && node.readiness.reasons.is_empty());
     let titles: Vec<String> = node.peers.iter().map(Peer::title).collect();
-    assert_eq!(
-        titles,
-        ["node-2", "\u{1b}[31m<b>"],
-        "by subnet, this node left out"
-    );
+    assert_eq!(titles, ["node-2", "\u{1b}[31m<b>"], "by subnet, this node left out");
     let lease = node.network.lease.clone().unwrap();
     let left = lease.until.unwrap().duration_since(node.at).as_secs();
     assert!((3590..=3600).contains(&left), "{left}");
     assert_eq!(
-        (
-            node.network.mtu,
-            node.network.subnet_env.clone().unwrap().state
-        ),
+        (node.network.mtu, node.network.subnet_env.clone().unwrap().state),
         (Some(1450), FileState::Missing)
     );
-    assert_eq!(
-        node.network.underlay.clone().unwrap().why,
-        "named by --iface=eth1"
-    );
+    assert_eq!(node.network.underlay.clone().unwrap().why, "named by --iface=eth1");
     std::fs::write(folder.path().join("subnet.env"), "FLANNEL_MTU=1\n").unwrap();
-    assert_eq!(
-        status_source.node().network.subnet_env.unwrap().state,
-        FileState::Different
-    );
+    assert_eq!(status_source.node().network.subnet_env.unwrap().state, FileState::Different);
     let env = SubnetEnv {
         networks: Subnets::V4("10.5.0.0/16".parse().unwrap()),
         subnets: Subnets::V4("10.5.1.0/24".parse().unwrap()),
@@ -158,10 +124,7 @@ async fn document_holds_lease_peers_and_subnet_file() {
         range_ends: Vec::new(),
     };
     subnet_env::write(&folder.path().join("subnet.env"), &env).unwrap();
-    assert_eq!(
-        status_source.node().network.subnet_env.unwrap().state,
-        FileState::Right
-    );
+    assert_eq!(status_source.node().network.subnet_env.unwrap().state, FileState::Right);
     // The text is safe for a terminal, and parses to the same document.
     let text = status_source.text(true).unwrap();
     assert!(text.chars().all(printable::is_printable), "{text}");
@@ -172,11 +135,7 @@ async fn document_holds_lease_peers_and_subnet_file() {
     health.start_over(&types::Problem::in_words("the subnet moved"));
     let node = status_source.node();
     assert_eq!(
-        (
-            node.network.subnets.len(),
-            node.peers.len(),
-            node.node.as_str()
-        ),
+        (node.network.subnets.len(), node.peers.len(), node.node.as_str()),
         (0, 0, "node-1")
     );
 }
@@ -195,10 +154,8 @@ async fn serve_after_port_is_freed(
         health.clone(),
         stop.clone(),
     ));
-    until("the taken port is reported", || {
-        !status_source.node().readiness.notices.is_empty()
-    })
-    .await;
+    until("the taken port is reported", || !status_source.node().readiness.notices.is_empty())
+        .await;
     let notice = status_source.node().readiness.notices.remove(0);
     assert!(
         notice.name == "port-taken"
@@ -207,14 +164,8 @@ async fn serve_after_port_is_freed(
         "{notice:?}"
     );
     drop(taken);
-    until("the port is free", || {
-        status_source.node().readiness.notices.is_empty()
-    })
-    .await;
-    assert_eq!(
-        status_source.node().page,
-        Some(format!("http://{address}/"))
-    );
+    until("the port is free", || status_source.node().readiness.notices.is_empty()).await;
+    assert_eq!(status_source.node().page, Some(format!("http://{address}/")));
     (address, task)
 }
 
@@ -239,40 +190,15 @@ async fn status_api_answers_only_to_names_of_this_node() {
         assert_eq!(got, code, "{host:?}: {body}");
         assert_eq!(body.contains("192.0.2.9"), code == 200, "{body}");
     }
-    let absolute = get(
-        "GET",
-        "http://evil.example/api/v1/node",
-        "Host: localhost\r\n",
-    )
-    .await;
-    assert!(
-        absolute.0 == 421 && absolute.1.contains("evil.example"),
-        "{absolute:?}"
-    );
-    assert_eq!(
-        get("HEAD", node_api::NODE, "Host: localhost\r\n").await,
-        (200, String::new())
-    );
+    let absolute = get("GET", "http://evil.example/api/v1/node", "Host: localhost\r\n").await;
+    assert!(absolute.0 == 421 && absolute.1.contains("evil.example"), "{absolute:?}");
+    assert_eq!(get("HEAD", node_api::NODE, "Host: localhost\r\n").await, (200, String::new()));
     for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
-        assert_eq!(
-            get(method, node_api::NODE, "Host: localhost\r\n").await.0,
-            405,
-            "{method}"
-        );
+        assert_eq!(get(method, node_api::NODE, "Host: localhost\r\n").await.0, 405, "{method}");
     }
-    for path in [
-        node_api::ROUTES,
-        "/status",
-        "/metrics",
-        "/healthz",
-        "/api/v1/",
-        "/api/v1/node/x",
-    ] {
-        assert_eq!(
-            get("GET", path, "Host: localhost\r\n").await.0,
-            404,
-            "{path}"
-        );
+    for path in [node_api::ROUTES, "/status", "/metrics", "/healthz", "/api/v1/", "/api/v1/node/x"]
+    {
+        assert_eq!(get("GET", path, "Host: localhost\r\n").await.0, 404, "{path}");
     }
     stop.cancel();
     tokio::time::timeout(LONG, task).await.unwrap().unwrap();
@@ -291,14 +217,7 @@ async fn socket_serves_every_path_and_is_recreated() {
     };
     for _ in 0..2 {
         until("the socket is there", || path.exists()).await;
-        assert_eq!(
-            std::fs::symlink_metadata(&path)
-                .unwrap()
-                .permissions()
-                .mode()
-                & 0o777,
-            0o600
-        );
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         for (target, code) in [
             ("/api/v1/node", 200),
             (node_api::ROUTES, 503),
@@ -314,19 +233,12 @@ async fn socket_serves_every_path_and_is_recreated() {
             ("/api/v1/view?x", 404),
             ("/nothing", 404),
         ] {
-            let (got, body) = ask_socket(
-                &path,
-                &format!("GET {target} HTTP/1.1\r\nHost: flanneld\r\n\r\n"),
-            )
-            .await;
+            let (got, body) =
+                ask_socket(&path, &format!("GET {target} HTTP/1.1\r\nHost: flanneld\r\n\r\n"))
+                    .await;
             assert_eq!(got, code, "{target}: {body}");
         }
-        assert_eq!(
-            ask_socket(&path, "POST /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-                .await
-                .0,
-            405
-        );
+        assert_eq!(ask_socket(&path, "POST /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.0, 405);
         std::fs::remove_file(&path).unwrap();
     }
     until("the socket is recreated", || path.exists()).await;

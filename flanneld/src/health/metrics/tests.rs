@@ -16,9 +16,7 @@ fn peer(number: u32) -> PeerView {
     PeerView {
         id: None,
         name: Some(format!("node-{number}").into()),
-        subnet: format!("10.{}.{}.0/24", number / 256, number % 256)
-            .parse()
-            .unwrap(),
+        subnet: format!("10.{}.{}.0/24", number / 256, number % 256).parse().unwrap(),
         address: "192.0.2.2".parse().unwrap(),
         overlay: None,
         state: State::CutOff,
@@ -44,12 +42,7 @@ fn counts() -> Counts {
     let histogram = Histogram::default();
     histogram.record(Duration::from_micros(300));
     histogram.record(Duration::from_secs(20));
-    let direction = DirectionCounters {
-        packets: 1,
-        bytes: 2,
-        errors: 3,
-        dropped: 4,
-    };
+    let direction = DirectionCounters { packets: 1, bytes: 2, errors: 3, dropped: 4 };
     Counts {
         lease_age_seconds: Some(7),
         store: Some(StoreCounts {
@@ -70,10 +63,7 @@ fn counts() -> Counts {
         }),
         devices: BTreeMap::from([(
             "flannel.1".to_owned(),
-            DeviceCounters {
-                sent: direction,
-                received: DirectionCounters::default(),
-            },
+            DeviceCounters { sent: direction, received: DirectionCounters::default() },
         )]),
         probes: Some(Figures {
             traffic: probing::view::Traffic {
@@ -112,10 +102,7 @@ fn figures_are_in_both_formats() {
         "flannel_probe_rtt_seconds_count 2",
     ] {
         for (format, text) in [("OpenMetrics", &open), ("0.0.4", &plain)] {
-            assert!(
-                text.lines().any(|found| found == line),
-                "{format}: {line}\n{text}"
-            );
+            assert!(text.lines().any(|found| found == line), "{format}: {line}\n{text}");
         }
     }
     for name in [
@@ -126,9 +113,7 @@ fn figures_are_in_both_formats() {
         "process_threads",
         "process_start_time_seconds",
     ] {
-        let value = plain
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = plain.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let value: f64 = value.unwrap_or_else(|| panic!("{name}")).parse().unwrap();
         assert!(value > 0.0, "{name} {value}");
     }
@@ -140,9 +125,7 @@ fn every_series_has_help_and_a_type() {
     let described = |word: &str| -> BTreeSet<&str> {
         let prefix = format!("# {word} ");
         let lines = plain.lines();
-        lines
-            .filter_map(|line| line.strip_prefix(&prefix)?.split(' ').next())
-            .collect()
+        lines.filter_map(|line| line.strip_prefix(&prefix)?.split(' ').next()).collect()
     };
     let (help, types) = (described("HELP"), described("TYPE"));
     assert_eq!(help, types);
@@ -150,10 +133,7 @@ fn every_series_has_help_and_a_type() {
         let name = line.split(['{', ' ']).next().unwrap_or_default();
         let parts = ["_bucket", "_sum", "_count"];
         let base = parts.iter().find_map(|part| name.strip_suffix(part));
-        assert!(
-            help.contains(name) || base.is_some_and(|base| help.contains(base)),
-            "{line}"
-        );
+        assert!(help.contains(name) || base.is_some_and(|base| help.contains(base)), "{line}");
     }
 }
 
@@ -185,10 +165,7 @@ fn text_is_small_with_every_part() {
     }
     let direction = Traffic {
         // More than there are reasons.
-        dropped: doctor::table::checks()
-            .map(|check| (check.id, 1))
-            .take(50)
-            .collect(),
+        dropped: doctor::table::checks().map(|check| (check.id, 1)).take(50).collect(),
         ..Traffic::default()
     };
     for device in ["flannel-wg", "flannel-wg-v6"] {

@@ -38,10 +38,8 @@ fn host(router: &str, interfaces: &[&str]) -> HostOf {
             "flannel." | "wg" | "dummy" => "dummy",
             _ => "",
         };
-        let addresses = addresses
-            .split_whitespace()
-            .map(|net| Address::plain(net.parse().unwrap()))
-            .collect();
+        let addresses =
+            addresses.split_whitespace().map(|net| Address::plain(net.parse().unwrap())).collect();
         Interface {
             index,
             name: name.to_owned(),
@@ -63,10 +61,7 @@ fn host(router: &str, interfaces: &[&str]) -> HostOf {
             interfaces: std::iter::once(loopback)
                 .chain((2..).zip(interfaces).map(interface))
                 .collect(),
-            defaults: vec![
-                default("0.0.0.0/0", Some(ip(router))),
-                default("::/0", None),
-            ],
+            defaults: vec![default("0.0.0.0/0", Some(ip(router))), default("::/0", None)],
             ..HostFacts::default()
         },
         known: KnownAddresses::default(),
@@ -76,16 +71,12 @@ fn host(router: &str, interfaces: &[&str]) -> HostOf {
 
 impl HostOf {
     fn internal(mut self, addresses: &[&str]) -> Self {
-        self.known
-            .internal
-            .extend(addresses.iter().map(|text| ip(text)));
+        self.known.internal.extend(addresses.iter().map(|text| ip(text)));
         self
     }
 
     fn published(mut self, addresses: &[&str]) -> Self {
-        self.known
-            .published
-            .extend(addresses.iter().map(|text| ip(text)));
+        self.known.published.extend(addresses.iter().map(|text| ip(text)));
         self
     }
 
@@ -107,9 +98,7 @@ impl HostOf {
     /// Adds addresses of API servers. The route to a server uses the interface with the server's network, otherwise
     /// the default route.
     fn servers(mut self, addresses: &[&str]) -> Self {
-        self.known
-            .servers
-            .extend(addresses.iter().map(|text| ip(text)));
+        self.known.servers.extend(addresses.iter().map(|text| ip(text)));
         self
     }
 
@@ -148,14 +137,9 @@ impl HostOf {
         };
         for target in request.targets() {
             let near = self.facts.interfaces.iter().find_map(|interface| {
-                let net = interface
-                    .addresses
-                    .iter()
-                    .find(|address| address.net.contains(&target))?;
-                Some(RouteAnswer {
-                    index: interface.index,
-                    source: Some(net.ip()),
-                })
+                let net =
+                    interface.addresses.iter().find(|address| address.net.contains(&target))?;
+                Some(RouteAnswer { index: interface.index, source: Some(net.ip()) })
             });
             let far = self.facts.by_index(2).map(|first| RouteAnswer {
                 index: 2,
@@ -163,10 +147,8 @@ impl HostOf {
             });
             self.facts.routes.push((
                 target,
-                near.or(far).ok_or(NoRoute::Refused {
-                    errno: libc::ENETUNREACH,
-                    words: String::new(),
-                }),
+                near.or(far)
+                    .ok_or(NoRoute::Refused { errno: libc::ENETUNREACH, words: String::new() }),
             ));
         }
         select(&request, &self.facts)
@@ -177,15 +159,8 @@ impl HostOf {
     fn choice(self) -> String {
         match self.select() {
             Ok(chosen) => {
-                let mark = if chosen.warnings.is_empty() {
-                    ""
-                } else {
-                    " (in doubt)"
-                };
-                format!(
-                    "{} {}{mark}",
-                    chosen.underlay.name, chosen.underlay.addresses
-                )
+                let mark = if chosen.warnings.is_empty() { "" } else { " (in doubt)" };
+                format!("{} {}{mark}", chosen.underlay.name, chosen.underlay.addresses)
             }
             Err(error) => {
                 let shared: Vec<String> = error
@@ -203,10 +178,8 @@ impl HostOf {
 const NAT: &str = "10.0.2.2";
 /// Interfaces of a VirtualBox machine: enp0s3 behind the machine's own NAT, and enp0s8 in the network that connects
 /// the machines.
-const VAGRANT: [&str; 2] = [
-    "enp0s3 10.0.2.15/24 fd17::2/64",
-    "enp0s8 192.168.56.11/24 fd00:56::11/64",
-];
+const VAGRANT: [&str; 2] =
+    ["enp0s3 10.0.2.15/24 fd17::2/64", "enp0s8 192.168.56.11/24 fd00:56::11/64"];
 const RIGHT: &str = "enp0s8 192.168.56.11";
 
 fn vagrant() -> HostOf {
@@ -238,31 +211,11 @@ fn nat_interface_is_skipped_when_another_joins_the_machines() {
                 .internal(&["192.168.56.11"]),
             "enp0s8 192.168.56.12",
         ),
-        (
-            "equal addresses, all at once",
-            vagrant().others(&[], &["10.0.2.15"]),
-            RIGHT,
-        ),
-        (
-            "the control plane on the NAT address",
-            vagrant().servers(&["10.0.2.15"]),
-            RIGHT,
-        ),
-        (
-            "the control plane on the right one",
-            vagrant().servers(&["192.168.56.10"]),
-            RIGHT,
-        ),
-        (
-            "kubelet's --node-ip",
-            host(NAT, &VAGRANT).internal(&["192.168.56.11"]),
-            RIGHT,
-        ),
-        (
-            "--node-ip only on the others",
-            vagrant().others(&[], &["192.168.56.12"]),
-            RIGHT,
-        ),
+        ("equal addresses, all at once", vagrant().others(&[], &["10.0.2.15"]), RIGHT),
+        ("the control plane on the NAT address", vagrant().servers(&["10.0.2.15"]), RIGHT),
+        ("the control plane on the right one", vagrant().servers(&["192.168.56.10"]), RIGHT),
+        ("kubelet's --node-ip", host(NAT, &VAGRANT).internal(&["192.168.56.11"]), RIGHT),
+        ("--node-ip only on the others", vagrant().others(&[], &["192.168.56.12"]), RIGHT),
         (
             "the pods' bridge and tunnels",
             host(
@@ -279,11 +232,7 @@ fn nat_interface_is_skipped_when_another_joins_the_machines() {
             RIGHT,
         ),
         ("only IPv6", vagrant().families(V6), "enp0s8 fd00:56::11"),
-        (
-            "both families",
-            vagrant().families(BOTH),
-            "enp0s8 192.168.56.11 and fd00:56::11",
-        ),
+        ("both families", vagrant().families(BOTH), "enp0s8 192.168.56.11 and fd00:56::11"),
     ]);
 }
 
@@ -295,16 +244,8 @@ fn nat_interface_is_used_when_nothing_else_is_certain() {
             host("192.168.121.1", &["eth0 192.168.121.5/24", VAGRANT[1]]),
             "eth0 192.168.121.5",
         ),
-        (
-            "a wide network",
-            host(NAT, &["eth0 10.0.2.15/16", VAGRANT[1]]),
-            "eth0 10.0.2.15",
-        ),
-        (
-            "nothing else, alone",
-            host(NAT, &VAGRANT[..1]),
-            "enp0s3 10.0.2.15 (in doubt)",
-        ),
+        ("a wide network", host(NAT, &["eth0 10.0.2.15/16", VAGRANT[1]]), "eth0 10.0.2.15"),
+        ("nothing else, alone", host(NAT, &VAGRANT[..1]), "enp0s3 10.0.2.15 (in doubt)"),
         (
             "nothing else, and not alone",
             host(NAT, &VAGRANT[..1]).others(&[], &["10.0.2.15"]),
@@ -349,38 +290,20 @@ fn published_address_stays_when_other_nodes_claim_it() {
         ),
         (
             "claimed by a served Node",
-            vagrant()
-                .published(&["192.168.56.11"])
-                .others(&["192.168.56.11"], &[]),
+            vagrant().published(&["192.168.56.11"]).others(&["192.168.56.11"], &[]),
             RIGHT,
         ),
         (
             "claimed by any Node",
-            vagrant()
-                .published(&["192.168.56.11"])
-                .others(&[], &["192.168.56.11"]),
+            vagrant().published(&["192.168.56.11"]).others(&[], &["192.168.56.11"]),
             RIGHT,
         ),
-        (
-            "left a moment ago",
-            vagrant().published(&["10.0.2.15"]).left("10.0.2.15"),
-            RIGHT,
-        ),
-        (
-            "gone from this host",
-            vagrant().published(&["192.168.56.99"]),
-            RIGHT,
-        ),
-        (
-            "of the other family",
-            vagrant().published(&["fd17::2"]),
-            RIGHT,
-        ),
+        ("left a moment ago", vagrant().published(&["10.0.2.15"]).left("10.0.2.15"), RIGHT),
+        ("gone from this host", vagrant().published(&["192.168.56.99"]), RIGHT),
+        ("of the other family", vagrant().published(&["fd17::2"]), RIGHT),
         (
             "both families",
-            vagrant()
-                .families(BOTH)
-                .published(&["192.168.56.11", "fd00:56::11"]),
+            vagrant().families(BOTH).published(&["192.168.56.11", "fd00:56::11"]),
             "enp0s8 192.168.56.11 and fd00:56::11",
         ),
     ] {
@@ -392,11 +315,8 @@ fn published_address_stays_when_other_nodes_claim_it() {
 fn claimed_address_is_skipped_while_another_is_left() {
     let one = || host("192.0.2.1", &["eth0 192.0.2.11/24"]).internal(&["192.0.2.11"]);
     let two = || {
-        host(
-            "192.0.2.1",
-            &["eth0 192.0.2.11/24", "eth1 198.51.100.11/24"],
-        )
-        .internal(&["192.0.2.11"])
+        host("192.0.2.1", &["eth0 192.0.2.11/24", "eth1 198.51.100.11/24"])
+            .internal(&["192.0.2.11"])
     };
     for (case, host, want) in [
         ("nobody", two(), "eth0 192.0.2.11"),
@@ -450,16 +370,8 @@ fn claimed_address_is_skipped_while_another_is_left() {
             vagrant().overwritten().others(&["10.0.2.15"], &[]),
             "enp0s3 10.0.2.15",
         ),
-        (
-            "left, and nothing else",
-            one().left("192.0.2.11"),
-            "refused: ",
-        ),
-        (
-            "left, and something else",
-            two().left("192.0.2.11"),
-            "eth1 198.51.100.11",
-        ),
+        ("left, and nothing else", one().left("192.0.2.11"), "refused: "),
+        ("left, and something else", two().left("192.0.2.11"), "eth1 198.51.100.11"),
         ("the other family's", two().families(BOTH), "refused: "),
     ] {
         assert_eq!(host.choice(), want, "{case}");
@@ -477,20 +389,10 @@ fn named_interface_takes_precedence_over_claims() {
         store: StoreAt::Here,
         known: Some(known.clone()),
     };
-    let chosen = select(
-        &request(vec![Selector::Name("enp0s3".to_owned())], None),
-        &facts,
-    )
-    .unwrap();
-    assert_eq!(
-        (chosen.underlay.name.as_str(), chosen.named),
-        ("enp0s3", true)
-    );
+    let chosen = select(&request(vec![Selector::Name("enp0s3".to_owned())], None), &facts).unwrap();
+    assert_eq!((chosen.underlay.name.as_str(), chosen.named), ("enp0s3", true));
     let chosen = select(&request(Vec::new(), Some([192, 168, 56, 11])), &facts).unwrap();
-    assert_eq!(
-        (chosen.underlay.name.as_str(), chosen.named),
-        ("enp0s8", true)
-    );
+    assert_eq!((chosen.underlay.name.as_str(), chosen.named), ("enp0s8", true));
 }
 
 #[test]
@@ -500,10 +402,7 @@ fn servers_are_needed_when_the_addresses_are_in_doubt() {
     for doubtful in [vagrant(), plain.others(&[], &["192.0.2.11"])] {
         assert!(needs_servers(&doubtful.known, &doubtful.facts));
         assert!(!needs_servers(
-            &KnownAddresses {
-                overwritten: true,
-                ..doubtful.known
-            },
+            &KnownAddresses { overwritten: true, ..doubtful.known },
             &doubtful.facts
         ));
     }
@@ -511,9 +410,6 @@ fn servers_are_needed_when_the_addresses_are_in_doubt() {
 
 #[test]
 fn refusal_of_a_shared_address_has_its_code_and_may_end() {
-    let error = host(NAT, &VAGRANT[..1])
-        .others(&["10.0.2.15"], &[])
-        .select()
-        .unwrap_err();
+    let error = host(NAT, &VAGRANT[..1]).others(&["10.0.2.15"], &[]).select().unwrap_err();
     assert!(types::Problem::of(&error).has("interface-addresses-shared") && error.may_come());
 }

@@ -27,11 +27,7 @@ impl Bed {
     }
 
     fn put(&self) -> Result<Answer, Trouble> {
-        let write = [Write::Put {
-            key: KEY.to_owned(),
-            value: VALUE.to_owned(),
-            lease: 0,
-        }];
+        let write = [Write::Put { key: KEY.to_owned(), value: VALUE.to_owned(), lease: 0 }];
         self.files.txn(&[], &write, KEY)
     }
 
@@ -46,9 +42,7 @@ impl Bed {
             self.files.mark_of(KEY, &Watch::none()).map(drop),
         ];
         for asked in asked {
-            let Some(text) = failure_text(&asked, true) else {
-                panic!("{why}: {asked:?}")
-            };
+            let Some(text) = failure_text(&asked, true) else { panic!("{why}: {asked:?}") };
             assert!(text.contains(why), "{text}");
         }
     }
@@ -123,20 +117,10 @@ fn links_pipes_and_folders_are_no_leases_and_are_named() {
     symlink("10.5.1.0-24", subnets.join("10.5.4.0-24")).unwrap();
     let whole = bed.files.list(None).unwrap();
     assert_eq!(whole.listing.entries.len(), 4);
+    assert!(whole.listing.entries.iter().all(|entry| entry.value.is_empty()));
     assert!(
-        whole
-            .listing
-            .entries
-            .iter()
-            .all(|entry| entry.value.is_empty())
-    );
-    assert!(
-        whole.flawed["10.5.1.0-24"]
-            .to_string()
-            .contains("symbolic link")
-            && whole.flawed["10.5.2.0-24"]
-                .to_string()
-                .contains("not a regular file"),
+        whole.flawed["10.5.1.0-24"].to_string().contains("symbolic link")
+            && whole.flawed["10.5.2.0-24"].to_string().contains("not a regular file"),
         "{:?}",
         whole.flawed
     );
@@ -161,11 +145,7 @@ fn the_lock_is_a_regular_file() {
     let lock = bed.root().join("subnets/.lock");
     let secret = bed.folder.path().join("secret");
     symlink(&secret, &lock).unwrap();
-    assert!(
-        failure_text(&bed.put(), false)
-            .unwrap()
-            .contains("symbolic link")
-    );
+    assert!(failure_text(&bed.put(), false).unwrap().contains("symbolic link"));
     assert!(!secret.exists());
     fs::remove_file(&lock).unwrap();
     fifo(&lock);
@@ -180,10 +160,7 @@ fn the_lock_is_a_regular_file() {
 fn temporary_files_alone_are_removed_after_a_kill() {
     let bed = bed();
     let subnets = bed.root().join("subnets");
-    let ours = [
-        ".10.5.7.0-24.0123456789abcdef",
-        ".10.5.7.0-24&fd00:5::-64.fedcba9876543210",
-    ];
+    let ours = [".10.5.7.0-24.0123456789abcdef", ".10.5.7.0-24&fd00:5::-64.fedcba9876543210"];
     let others = [
         ".10.5.7.0-24.0123456789abcde",
         ".10.5.7.0-24.0123456789ABCDEF",
@@ -203,10 +180,7 @@ fn temporary_files_alone_are_removed_after_a_kill() {
         assert!(subnets.join(name).exists(), "{name}");
     }
     assert!(
-        subnets
-            .join(".10.5.8.0-24.0123456789abcdef")
-            .symlink_metadata()
-            .is_ok(),
+        subnets.join(".10.5.8.0-24.0123456789abcdef").symlink_metadata().is_ok(),
         "a link is not ours"
     );
 }
@@ -223,23 +197,13 @@ fn second_node_with_an_address_is_refused_until_it_has_seen_the_first() {
         let value = format!(
             r#"{{"PublicIP":"{ip}","NodeID":{{"id":"{key}","name":"n","instance":"0","rank":{rank}}}}}"#
         );
-        let write = [Write::Put {
-            key: key.to_owned(),
-            value,
-            lease: 0,
-        }];
-        let compare = Compare::NoneElseAt {
-            known: Arc::clone(known),
-            public: public(ip),
-        };
+        let write = [Write::Put { key: key.to_owned(), value, lease: 0 }];
+        let compare = Compare::NoneElseAt { known: Arc::clone(known), public: public(ip) };
         bed.files.txn(&[compare], &write, key)
     };
     // Both list the leases before either writes. The clock of the first writer may be ahead or behind.
     for (number, rank) in [(1, 1), (2, i64::MAX)] {
-        let (first, second) = (
-            format!("10.5.{number}.0-24"),
-            format!("10.5.1{number}.0-24"),
-        );
+        let (first, second) = (format!("10.5.{number}.0-24"), format!("10.5.1{number}.0-24"));
         let ip = format!("10.0.2.{number}");
         let listed = known();
         create(&first, &ip, rank, &listed).unwrap();
@@ -262,10 +226,6 @@ fn lock_is_closed_to_other_users_who_could_hold_it_by_reading() {
             fs::set_permissions(&lock, Permissions::from_mode(mode)).unwrap();
         }
         bed.put().unwrap();
-        assert_eq!(
-            fs::metadata(&lock).unwrap().permissions().mode() & 0o777,
-            0o600,
-            "{left:?}"
-        );
+        assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600, "{left:?}");
     }
 }

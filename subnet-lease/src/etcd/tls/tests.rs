@@ -8,11 +8,7 @@ fn certificate(name: &str, until: (i32, u8, u8)) -> CertificateDer<'static> {
     params.distinguished_name.push(DnType::CommonName, name);
     params.not_before = rcgen::date_time_ymd(2020, 1, 1);
     params.not_after = rcgen::date_time_ymd(until.0, until.1, until.2);
-    params
-        .self_signed(&KeyPair::generate().unwrap())
-        .unwrap()
-        .der()
-        .clone()
+    params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
 }
 
 #[test]
@@ -28,19 +24,13 @@ fn a_refused_client_certificate_is_one_reason() {
     for alert in [BadCertificate, CertificateRequired] {
         assert_eq!(refused(alert, None), TlsTrouble::NoClientCertificate);
     }
-    assert!(matches!(
-        refused(InternalError, None),
-        TlsTrouble::Aborted { .. }
-    ));
+    assert!(matches!(refused(InternalError, None), TlsTrouble::Aborted { .. }));
 }
 
 #[test]
 fn a_name_cannot_move_the_terminal() {
     let text = described(&certificate("a\u{1b}[2Jb\u{202e}c\nd", (2999, 1, 1)));
-    assert!(
-        !text.chars().any(|c| c.is_control() || c == '\u{202e}'),
-        "{text:?}"
-    );
+    assert!(!text.chars().any(|c| c.is_control() || c == '\u{202e}'), "{text:?}");
 }
 
 #[tokio::test]
@@ -52,75 +42,37 @@ async fn files_that_do_not_hold_what_they_should_are_named() {
         path
     };
     let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
-    let pem = CertificateParams::new(vec!["a".to_owned()])
-        .unwrap()
-        .self_signed(&key)
-        .unwrap()
-        .pem();
+    let pem =
+        CertificateParams::new(vec!["a".to_owned()]).unwrap().self_signed(&key).unwrap().pem();
     let (cert, right, wrong) = (
         path("cert", &pem),
         path("right", &key.serialize_pem()),
         path("wrong", &other.serialize_pem()),
     );
     let empty = path("empty", "");
-    let garbled = path(
-        "garbled",
-        "-----BEGIN CERTIFICATE-----\nnot base64 !!\n-----END CERTIFICATE-----\n",
-    );
-    let nothing = path(
-        "nothing",
-        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-    );
+    let garbled =
+        path("garbled", "-----BEGIN CERTIFICATE-----\nnot base64 !!\n-----END CERTIFICATE-----\n");
+    let nothing = path("nothing", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     let options = |ca: &PathBuf, identity: Option<(&PathBuf, &PathBuf)>| EtcdOptions {
         ca: Some(ca.clone()),
         identity: identity.map(|(cert, key)| (cert.clone(), key.clone())),
         ..EtcdOptions::default()
     };
-    assert!(
-        Tls::read(&options(&cert, Some((&cert, &right))))
-            .await
-            .is_ok()
-    );
+    assert!(Tls::read(&options(&cert, Some((&cert, &right)))).await.is_ok());
     for (options, parts) in [
-        (
-            options(&folder.path().join("absent"), None),
-            ["cannot read the TLS file", "absent"],
-        ),
-        (
-            options(&empty, None),
-            ["holds no certificate; correct --etcd-cafile", "empty"],
-        ),
-        (
-            options(&right, None),
-            ["holds no certificate; correct --etcd-cafile", "right"],
-        ),
-        (
-            options(&garbled, None),
-            ["not in PEM form; correct --etcd-cafile", "garbled"],
-        ),
-        (
-            options(&nothing, None),
-            ["is usable as an authority", "nothing"],
-        ),
+        (options(&folder.path().join("absent"), None), ["cannot read the TLS file", "absent"]),
+        (options(&empty, None), ["holds no certificate; correct --etcd-cafile", "empty"]),
+        (options(&right, None), ["holds no certificate; correct --etcd-cafile", "right"]),
+        (options(&garbled, None), ["not in PEM form; correct --etcd-cafile", "garbled"]),
+        (options(&nothing, None), ["is usable as an authority", "nothing"]),
         (
             options(&cert, Some((&empty, &right))),
             ["holds no certificate; correct --etcd-certfile", "empty"],
         ),
-        (
-            options(&cert, Some((&cert, &cert))),
-            ["holds no private key", "--etcd-keyfile"],
-        ),
-        (
-            options(&cert, Some((&cert, &wrong))),
-            ["does not belong to the certificate", "wrong"],
-        ),
+        (options(&cert, Some((&cert, &cert))), ["holds no private key", "--etcd-keyfile"]),
+        (options(&cert, Some((&cert, &wrong))), ["does not belong to the certificate", "wrong"]),
     ] {
-        let Err(why) = Tls::read(&options).await else {
-            panic!("{parts:?} is taken")
-        };
-        assert!(
-            parts.iter().all(|part| why.to_string().contains(part)),
-            "{parts:?}: {why}"
-        );
+        let Err(why) = Tls::read(&options).await else { panic!("{parts:?} is taken") };
+        assert!(parts.iter().all(|part| why.to_string().contains(part)), "{parts:?}: {why}");
     }
 }

@@ -75,11 +75,7 @@ impl Holder {
         // Earlier writes compare with an older revision and cannot succeed.
         self.unsure.clear();
         if !before.same_public(&self.tenure.attrs) {
-            self.io.inform(News::readdressed(
-                &self.tenure.key,
-                &before,
-                &self.tenure.attrs,
-            ));
+            self.io.inform(News::readdressed(&self.tenure.key, &before, &self.tenure.attrs));
         }
         if self.publication() == self.tenure.attrs {
             self.publication.pending_since = None;

@@ -56,10 +56,8 @@ impl Holder {
         news: Option<News>,
     ) -> Result<bool, Lost> {
         if self.tenure.lease != 0 {
-            let request = Request::KeepAlive {
-                key: self.tenure.key.clone(),
-                lease: self.tenure.keepalive,
-            };
+            let request =
+                Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
             if matches!(self.io.ask(request).await, Ok(Answer::Alive(false))) {
                 self.tenure.keepalive = grant(&self.io).await;
                 self.tenure.lease = self.tenure.keepalive;
@@ -177,10 +175,8 @@ impl Holder {
 
     /// Returns the store's lease that this node keeps alive. If the store's lease is gone, the function requests a new lease.
     pub(super) async fn keepalive(&self) -> i64 {
-        let request = Request::KeepAlive {
-            key: self.tenure.key.clone(),
-            lease: self.tenure.keepalive,
-        };
+        let request =
+            Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
         if self.tenure.keepalive != 0
             && matches!(self.io.ask(request).await, Ok(Answer::Alive(true)))
         {

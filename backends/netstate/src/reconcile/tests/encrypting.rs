@@ -18,10 +18,7 @@ fn net(text: &str) -> IpNet {
 }
 
 fn dual() -> Subnets {
-    Subnets::Both(
-        "10.244.0.0/16".parse().unwrap(),
-        "fd00:244::/48".parse().unwrap(),
-    )
+    Subnets::Both("10.244.0.0/16".parse().unwrap(), "fd00:244::/48".parse().unwrap())
 }
 
 fn subnets_of(n: u8) -> Subnets {
@@ -32,16 +29,9 @@ fn subnets_of(n: u8) -> Subnets {
 }
 
 fn encrypting() -> Encrypting {
-    let scope = Scope {
-        links: vec![device()],
-        networks: dual(),
-        own: subnets_of(1),
-        ..routes().scope
-    };
-    Encrypting(Routes {
-        scope,
-        device: Some(device()),
-    })
+    let scope =
+        Scope { links: vec![device()], networks: dual(), own: subnets_of(1), ..routes().scope };
+    Encrypting(Routes { scope, device: Some(device()) })
 }
 
 /// Returns the leases of the peers with the given numbers. Each value of `peers` is true if the peer uses the WireGuard backend.
@@ -57,10 +47,7 @@ fn leases(peers: &BTreeMap<u8, bool>, unreadable: &BTreeSet<u8>) -> LeaseTable {
         term: Term::Leased,
         since: i64::from(*n),
     };
-    LeaseTable::of(
-        peers.iter().map(lease),
-        unreadable.iter().map(|n| subnets_of(*n)).collect(),
-    )
+    LeaseTable::of(peers.iter().map(lease), unreadable.iter().map(|n| subnets_of(*n)).collect())
 }
 
 impl Plan for Encrypting {
@@ -74,10 +61,8 @@ impl Plan for Encrypting {
 
     fn base(&self, _facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
-        let kind = LinkKind::Wireguard(WireguardSpec {
-            key: Some(Secret::new([1; 32])),
-            port: 51820,
-        });
+        let kind =
+            LinkKind::Wireguard(WireguardSpec { key: Some(Secret::new([1; 32])), port: 51820 });
         let link = LinkSpec {
             kind,
             mac: None,
@@ -100,16 +85,9 @@ impl Plan for Encrypting {
 
     fn of_peer(&self, peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
         let key = PublicKey([peer.lease.attrs.public_ip.unwrap().octets()[3]; 32]);
-        let value = WireguardPeer {
-            endpoint: None,
-            preshared: None,
-            keepalive: 0,
-        };
+        let value = WireguardPeer { endpoint: None, preshared: None, keepalive: 0 };
         vec![
-            (
-                Key::WireguardPeer(device(), key),
-                Value::WireguardPeer(Box::new(value)),
-            ),
+            (Key::WireguardPeer(device(), key), Value::WireguardPeer(Box::new(value))),
             (Key::AllowedIp(device(), peer.subnet), Value::AllowedIp(key)),
         ]
     }
@@ -120,24 +98,13 @@ impl Plan for Encrypting {
 }
 
 fn route(via: Option<IpAddr>, dev: LinkName, protocol: u8) -> RouteSpec {
-    RouteSpec {
-        via,
-        dev,
-        onlink: false,
-        kind: RouteKind::Unicast,
-        scope: 0,
-        protocol,
-    }
+    RouteSpec { via, dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol }
 }
 
 /// Returns a route over the underlay to a subnet, like the routes of host-gw and DirectRouting.
 fn in_the_clear(to: &str, protocol: u8) -> (Key, RouteSpec) {
     let to = net(to);
-    let via = if to.addr().is_ipv4() {
-        "192.168.56.57"
-    } else {
-        "fd00:56::57"
-    };
+    let via = if to.addr().is_ipv4() { "192.168.56.57" } else { "fd00:56::57" };
     let via = via.parse().unwrap();
     (
         Key::Route(to, crate::route::metric(&to)),
@@ -146,15 +113,9 @@ fn in_the_clear(to: &str, protocol: u8) -> (Key, RouteSpec) {
 }
 
 async fn joined(kernel: &FakeKernel, leases: &LeaseTable) -> Reconciler<Encrypting, FakeKernel> {
-    Reconciler::join(
-        encrypting(),
-        kernel.clone(),
-        &underlay(),
-        leases,
-        Options::default(),
-    )
-    .await
-    .unwrap()
+    Reconciler::join(encrypting(), kernel.clone(), &underlay(), leases, Options::default())
+        .await
+        .unwrap()
 }
 
 #[test]
@@ -162,11 +123,7 @@ fn deletion_of_many_peers_waits_a_minute() {
     paused(async {
         let kernel = FakeKernel::default();
         drop(
-            joined(
-                &kernel,
-                &leases(&(2..22).map(|n| (n, true)).collect(), &BTreeSet::new()),
-            )
-            .await,
+            joined(&kernel, &leases(&(2..22).map(|n| (n, true)).collect(), &BTreeSet::new())).await,
         );
         let before = kernel.world().state.clone();
         let (key, route) = in_the_clear("10.244.77.0/24", 241);

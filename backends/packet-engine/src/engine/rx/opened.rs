@@ -20,13 +20,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         let step = meta.segment.max(1);
         if meta.truncated {
             let datagrams = meta.at.len().div_ceil(step).max(1);
-            return self.dropped(
-                Reason::Truncated,
-                meta.from.ip(),
-                datagrams,
-                &mut state.log,
-                &[],
-            );
+            return self.dropped(Reason::Truncated, meta.from.ip(), datagrams, &mut state.log, &[]);
         }
         let mut start = meta.at.start;
         loop {
@@ -37,18 +31,12 @@ impl<D: Device, P: Port> Rx<D, P> {
                 .and_then(|header| self.mark(header, meta, datagram))
             {
                 Ok(Some(header)) => {
-                    state
-                        .merger
-                        .offer(buffer, start..start + header.total_len, &header);
+                    state.merger.offer(buffer, start..start + header.total_len, &header);
                 }
                 Ok(None) => {}
                 Err(reason) => {
                     // The log shows addresses only of spoofed packets. Most other dropped datagrams were not opened.
-                    let shown = if reason == Reason::Spoofed {
-                        &*datagram
-                    } else {
-                        &[]
-                    };
+                    let shown = if reason == Reason::Spoofed { &*datagram } else { &[] };
                     self.dropped(reason, meta.from.ip(), 1, &mut state.log, shown);
                 }
             }

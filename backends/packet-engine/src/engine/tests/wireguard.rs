@@ -24,12 +24,8 @@ impl End {
     fn new(seed: u8) -> Self {
         let bound = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = bound.local_addr().unwrap();
-        let socket = Socket::inherit(
-            bound.into(),
-            address.ip(),
-            address.port(),
-            &Features::offload(),
-        );
+        let socket =
+            Socket::inherit(bound.into(), address.ip(), address.port(), &Features::offload());
         let counters = Arc::<Counters>::default();
         let device = Arc::new(WireGuard::new(counters.clone()));
         let mut change = device.change();
@@ -40,10 +36,7 @@ impl End {
             framing: Framing::WireGuard,
             ..EngineConfig::clone(&config())
         });
-        let (tun, socket) = (
-            FakeTun::new(ALL, Vec::new(), Vec::new()),
-            Arc::new(socket.unwrap()),
-        );
+        let (tun, socket) = (FakeTun::new(ALL, Vec::new(), Vec::new()), Arc::new(socket.unwrap()));
         Self {
             tun,
             socket,
@@ -59,24 +52,13 @@ impl End {
 
     fn meets(&self, other: &End, subnet: &str) {
         let key = other.device.public_key().unwrap();
-        self.device
-            .change()
-            .set_peer(key, Some(other.address), None, 0)
-            .unwrap();
-        self.allow(
-            key,
-            &[
-                subnet,
-                "fdfd:fdfd:fdfd:fdfd::/64",
-                "fcfc:fcfc:fcfc:fcfc::/64",
-            ],
-        );
+        self.device.change().set_peer(key, Some(other.address), None, 0).unwrap();
+        self.allow(key, &[subnet, "fdfd:fdfd:fdfd:fdfd::/64", "fcfc:fcfc:fcfc:fcfc::/64"]);
     }
 
     fn allow(&self, key: PublicKey, nets: &[&str]) {
         let mut change = self.device.change();
-        nets.iter()
-            .for_each(|net| change.set_allowed_ip(net.parse().unwrap(), key).unwrap());
+        nets.iter().for_each(|net| change.set_allowed_ip(net.parse().unwrap(), key).unwrap());
     }
 
     fn reads(&self, packet: Vec<u8>) {
@@ -93,10 +75,8 @@ impl End {
 
     /// Sends the packets that wait in the device, handles handshakes, and receives the datagrams that arrived.
     fn turn(&mut self) {
-        let (table, wake) = (
-            Arc::new(ArcSwap::from_pointee(table(true))),
-            Arc::new(Wake::new().unwrap()),
-        );
+        let (table, wake) =
+            (Arc::new(ArcSwap::from_pointee(table(true))), Arc::new(Wake::new().unwrap()));
         let tx = Tx {
             config: self.config.clone(),
             tun: self.tun.clone(),
@@ -106,19 +86,8 @@ impl End {
             counters: self.counters.clone(),
             wake: wake.clone(),
         };
-        send_read(
-            &tx,
-            &table.load(),
-            &mut tx::TxState::new(&self.config),
-            usize::MAX,
-        );
-        let Self {
-            device,
-            worker,
-            sender,
-            socket,
-            ..
-        } = self;
+        send_read(&tx, &table.load(), &mut tx::TxState::new(&self.config), usize::MAX);
+        let Self { device, worker, sender, socket, .. } = self;
         device.work(worker, &mut |to, datagram| {
             let message = Message {
                 to,
@@ -129,11 +98,7 @@ impl End {
                 tos: 0,
                 socket: 0,
             };
-            let piece = Piece {
-                made: true,
-                at: 0,
-                len: datagram.len() as u32,
-            };
+            let piece = Piece { made: true, at: 0, len: datagram.len() as u32 };
             sender.send(socket, &[message], &[piece], datagram, &[]);
             Ok(())
         });
@@ -153,13 +118,7 @@ impl End {
     }
 
     fn delivered(&self) -> Vec<Vec<u8>> {
-        self.tun
-            .written
-            .lock()
-            .unwrap()
-            .iter()
-            .flat_map(|write| packets(write, ALL))
-            .collect()
+        self.tun.written.lock().unwrap().iter().flat_map(|write| packets(write, ALL)).collect()
     }
 }
 
@@ -213,10 +172,7 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
         let key = end.device.peers()[0].key;
         for (far, endpoint) in far.iter().zip(["192.0.2.7:51820", "[2001:db8::7]:51821"]) {
             let endpoint = Some(endpoint.parse().unwrap());
-            end.device
-                .change()
-                .set_peer(*far, endpoint, None, 0)
-                .unwrap();
+            end.device.change().set_peer(*far, endpoint, None, 0).unwrap();
         }
         end.allow(key, &["192.0.2.0/24", "2001:db8::/64", "10.5.7.0/24"]);
     }
@@ -265,10 +221,7 @@ fn a_stream_stays_together() {
     assert_eq!((count(&received.packets), count(&received.units)), (40, 1));
     let written = b.tun.written.lock().unwrap();
     let vnet = VnetHeader::parse(&written[0]).unwrap();
-    assert_eq!(
-        (written.len(), vnet.gso, vnet.gso_size),
-        (1, Gso::Tcp4, 1368)
-    );
+    assert_eq!((written.len(), vnet.gso, vnet.gso_size), (1, Gso::Tcp4, 1368));
     assert_eq!(written[0].len(), stream.len());
 }
 
@@ -282,12 +235,7 @@ fn few_datagrams_wait_sealed_with_several_queues() {
         let mut config = EngineConfig::clone(&a.config);
         config.features.queues = queues;
         (tx.config, tx.wireguard) = (Arc::new(config), Some(a.device.clone()));
-        send_read(
-            &tx,
-            &table(true),
-            &mut tx::TxState::new(&tx.config),
-            usize::MAX,
-        );
+        send_read(&tx, &table(true), &mut tx::TxState::new(&tx.config), usize::MAX);
         assert_eq!(*line.runs.lock().unwrap(), runs);
     }
 }
@@ -300,9 +248,7 @@ fn shake(endpoints: &[&str], faults: Vec<i32>) -> (Arc<Counters>, Arc<FakeSocket
     change.set_private_key(Secret::new([1; 32]));
     for (seed, endpoint) in (2..).zip(endpoints) {
         let endpoint = Some(endpoint.parse().unwrap());
-        change
-            .set_peer(Secret::new([seed; 32]).public(), endpoint, None, 0)
-            .unwrap();
+        change.set_peer(Secret::new([seed; 32]).public(), endpoint, None, 0).unwrap();
     }
     drop(change);
     let line = FakeSocket::new(false, faults);

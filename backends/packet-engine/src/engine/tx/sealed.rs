@@ -17,17 +17,10 @@ impl<D: Device, P: Port> Tx<D, P> {
         sealer: &mut Sealer<'_>,
         state: &mut TxState,
     ) {
-        let Unpacked {
-            start,
-            length,
-            header,
-            ..
-        } = *unpacked;
+        let Unpacked { start, length, header, .. } = *unpacked;
         let (segment, count) = unpacked.segments();
         let sent = &self.counters.sent;
-        if buffer
-            .get(start..start + length)
-            .is_some_and(|packet| sealer.is_nested(&header, packet))
+        if buffer.get(start..start + length).is_some_and(|packet| sealer.is_nested(&header, packet))
         {
             return self.refuse(None, Reason::Loop, unpacked, buffer, state);
         }
@@ -42,29 +35,19 @@ impl<D: Device, P: Port> Tx<D, P> {
         let datagram = match way {
             SendState::AwaitingSession => None,
             SendState::Ready(to) => {
-                let Some(socket) = self
-                    .sockets
-                    .iter()
-                    .position(|socket| socket.is_ipv6() == to.to.is_ipv6())
+                let Some(socket) =
+                    self.sockets.iter().position(|socket| socket.is_ipv6() == to.to.is_ipv6())
                 else {
                     return sent.dropped_many(Reason::NoEndpoint, count);
                 };
-                Some(Datagram {
-                    to,
-                    ecn: ecn::encapsulate(header.tos, true),
-                    socket,
-                    bytes: 0,
-                })
+                Some(Datagram { to, ecn: ecn::encapsulate(header.tos, true), socket, bytes: 0 })
             }
         };
         match unpacked.split {
             Split::Whole => {
                 // The packet's slot in the buffer has room for the padding after the packet.
                 let padded = sealer.padded(length);
-                buffer
-                    .get_mut(start + length..start + padded)
-                    .unwrap_or_default()
-                    .fill(0);
+                buffer.get_mut(start + length..start + padded).unwrap_or_default().fill(0);
                 let plain = buffer.get(start..start + padded).unwrap_or_default();
                 self.seal_one(plain, datagram, sealer, state);
             }
@@ -108,10 +91,8 @@ impl<D: Device, P: Port> Tx<D, P> {
         if gathered.made.len() < room {
             gathered.made.resize(room * 2, 0);
         }
-        let Some(bytes) = gathered
-            .made
-            .get_mut(gathered.used..)
-            .and_then(|out| sealer.seal(plain, out))
+        let Some(bytes) =
+            gathered.made.get_mut(gathered.used..).and_then(|out| sealer.seal(plain, out))
         else {
             return sent.dropped(Reason::NoSession);
         };

@@ -24,20 +24,9 @@ impl Sender {
     fn new(seed: u8, node: &Node, address: SocketAddr) -> Self {
         let private = x25519::StaticSecret::from([seed; 32]);
         let key = PublicKey(*x25519::PublicKey::from(&private).as_bytes());
-        let tunn = Tunn::new(
-            private,
-            x25519::PublicKey::from(node.key.0),
-            None,
-            None,
-            seed.into(),
-            None,
-        );
-        Self {
-            tunn,
-            key,
-            address,
-            completed: 0,
-        }
+        let tunn =
+            Tunn::new(private, x25519::PublicKey::from(node.key.0), None, None, seed.into(), None);
+        Self { tunn, key, address, completed: 0 }
     }
 
     /// Adds peers to the node, each with its own address, and returns the peers as senders.
@@ -48,10 +37,7 @@ impl Sender {
                 node,
                 SocketAddr::new(Ipv4Addr::new(10, 1, 0, number).into(), 51820),
             );
-            node.device
-                .change()
-                .set_peer(peer.key, Some(peer.address), None, 0)
-                .unwrap();
+            node.device.change().set_peer(peer.key, Some(peer.address), None, 0).unwrap();
             peer
         };
         (0..count).map(peer).collect()
@@ -108,12 +94,7 @@ fn node() -> Node {
 /// Runs one round of the node's handshake thread, and advances the node's clock by a millisecond.
 fn round(node: &mut Node) {
     let now = node.now();
-    let Node {
-        device,
-        worker,
-        sent,
-        ..
-    } = node;
+    let Node { device, worker, sent, .. } = node;
     device.work_at(now, worker, &mut |to, datagram| {
         sent.push_back((to.to, datagram.to_vec()));
         Ok(())
@@ -123,9 +104,7 @@ fn round(node: &mut Node) {
 
 /// Lets the node receive a message `times` times. Returns the number of times that the node queued the message for the handshake thread.
 fn repeat(node: &mut Node, from: SocketAddr, message: &[u8], times: usize) -> usize {
-    (0..times)
-        .filter(|_| node.receives(from, message).is_ok())
-        .count()
+    (0..times).filter(|_| node.receives(from, message).is_ok()).count()
 }
 
 /// Delivers the node's messages to the peers, and the peers' replies to the node.
@@ -178,11 +157,9 @@ fn peers_renew_while_proven_addresses_flood() {
         let address = Ipv6Addr::new(0x2001, 0xdb8, 0, number, 0, 0, 0, 1);
         SocketAddr::new(address.into(), 9)
     });
-    for (behind_nat, from) in [
-        (false, vec![elsewhere()]),
-        (true, vec![elsewhere()]),
-        (false, networks.collect()),
-    ] {
+    for (behind_nat, from) in
+        [(false, vec![elsewhere()]), (true, vec![elsewhere()]), (false, networks.collect())]
+    {
         let mut node = node();
         let mut peers = Sender::peers(&node, 40);
         for (port, peer) in (2000..).zip(&mut peers).filter(|_| behind_nat) {
@@ -200,11 +177,7 @@ fn peers_renew_while_proven_addresses_flood() {
                 repeat(node, *address, message, FLOOD / strangers.len());
             }
         });
-        assert!(
-            renewed >= 38,
-            "{renewed} of 40 peers, {} senders",
-            from.len()
-        );
+        assert!(renewed >= 38, "{renewed} of 40 peers, {} senders", from.len());
         // The token bucket admits some messages of an address, and so does the queue whenever the node was not under load before.
         let curves = (node.refused(Reason::UnknownPeer) - before) as f64;
         let seconds = (node.now() - start).as_secs_f64();
@@ -266,10 +239,7 @@ fn a_thousand_forged_initiations_a_second_are_no_load() {
     }
     node.sent.clear();
     assert_eq!(
-        (
-            renew(&mut node, &mut peers, 1, flood),
-            count(&node.handshakes().cookies)
-        ),
+        (renew(&mut node, &mut peers, 1, flood), count(&node.handshakes().cookies)),
         (40, 0)
     );
 }
@@ -291,9 +261,8 @@ fn peer_answers_find_room_during_a_flood_of_initiations() {
         }
         round(&mut node);
         while let Some((to, message)) = node.sent.pop_front() {
-            let Some(peer) = peers
-                .iter_mut()
-                .find(|peer| peer.address == to && message.len() == INITIATION)
+            let Some(peer) =
+                peers.iter_mut().find(|peer| peer.address == to && message.len() == INITIATION)
             else {
                 continue;
             };
@@ -306,11 +275,7 @@ fn peer_answers_find_room_during_a_flood_of_initiations() {
             let _ = node.receives(to, answer);
         }
     }
-    assert!(
-        count(&node.handshakes().completed) >= 38,
-        "{:?}",
-        node.handshakes()
-    );
+    assert!(count(&node.handshakes().completed) >= 38, "{:?}", node.handshakes());
 }
 
 /// Anyone on the path can send copies of a peer's initiation.
@@ -351,15 +316,13 @@ fn refused_initiations_count_and_do_not_keep_the_peer_out() {
     let mut node = node();
     let mut peers = Sender::peers(&node, 1);
     let mut recorded: Vec<Vec<u8>> = (0..61).map(|_| peers[0].initiation()).collect();
-    node.receives(peers[0].address, &recorded.pop().unwrap())
-        .unwrap();
+    node.receives(peers[0].address, &recorded.pop().unwrap()).unwrap();
     (0..50).for_each(|_| round(&mut node));
     deliver(&mut node, &mut peers);
     let replayed = |node: &Node| node.device.counters.received.drops(Reason::Replayed);
     // Six per millisecond.
     for old in recorded.chunks(6) {
-        old.iter()
-            .for_each(|old| node.receives(elsewhere(), old).unwrap());
+        old.iter().for_each(|old| node.receives(elsewhere(), old).unwrap());
         round(&mut node);
     }
     assert_eq!((replayed(&node), peers[0].completed), (1, 1));

@@ -21,10 +21,7 @@ fn session_of_a() -> (Node, Node) {
     b.work();
     a.add(&b, &["10.5.2.0/24"]);
     settle(&mut [&mut a, &mut b]);
-    assert_eq!(
-        [&a, &b].map(|node| count(&node.handshakes().completed)),
-        [1, 1]
-    );
+    assert_eq!([&a, &b].map(|node| count(&node.handshakes().completed)), [1, 1]);
     pause();
     (a, b)
 }
@@ -32,10 +29,7 @@ fn session_of_a() -> (Node, Node) {
 /// Returns the lengths of the messages that a node sends now.
 fn lengths(node: &mut Node) -> Vec<usize> {
     node.work();
-    node.sent
-        .drain(..)
-        .map(|(_, message)| message.len())
-        .collect()
+    node.sent.drain(..).map(|(_, message)| message.len()).collect()
 }
 
 #[test]
@@ -45,10 +39,7 @@ fn initiator_asks_for_the_next_session_when_it_sends_after_two_minutes() {
         at([&mut a, &mut b], seconds);
         passes(&mut b, &mut a, &back(b"back"));
         passes(&mut a, &mut b, &there(b"there"));
-        assert!(
-            !lengths(&mut b).contains(&INITIATION),
-            "B did not ask for it"
-        );
+        assert!(!lengths(&mut b).contains(&INITIATION), "B did not ask for it");
         assert_eq!(lengths(&mut a).contains(&INITIATION), asks, "{seconds} s");
     }
     // The response is lost. The session continues until the next attempt.
@@ -77,11 +68,7 @@ fn either_asks_for_the_next_session_after_many_packets() {
         passes(&mut a, &mut b, &there(b"there"));
     }
     settle(&mut [&mut a, &mut b]);
-    assert_eq!(
-        [initiated(&a), initiated(&b)],
-        [1, 1],
-        "the new one is fresh"
-    );
+    assert_eq!([initiated(&a), initiated(&b)], [1, 1], "the new one is fresh");
 }
 
 #[test]
@@ -147,16 +134,10 @@ fn session_opens_and_seals_for_three_minutes() {
     assert!(b.pod_sends(&back(b"back")).unwrap().is_some());
     at([&mut a, &mut b], 181);
     assert_eq!(b.receives(a.address, &too_late), Err(Reason::NoSession));
-    assert_eq!(
-        (a.pod_sends(&there(b"new")), b.pod_sends(&back(b"new"))),
-        (Ok(None), Ok(None))
-    );
+    assert_eq!((a.pod_sends(&there(b"new")), b.pod_sends(&back(b"new"))), (Ok(None), Ok(None)));
     b.work();
     let index = u32::from_le_bytes(too_late[4..8].try_into().unwrap());
-    assert!(
-        b.device.indices.get(index).is_none(),
-        "its keys are gone, too"
-    );
+    assert!(b.device.indices.get(index).is_none(), "its keys are gone, too");
     settle(&mut [&mut a, &mut b]);
     assert_eq!(
         (a.delivered.last(), b.delivered.last()),
@@ -175,8 +156,7 @@ fn handshakes_that_lead_to_nothing_leave_a_living_session_alone() {
     for round in 1..=12 {
         at([&mut a, &mut b], 6 * round);
         let snapshot = b.device.snapshot().clone();
-        b.device
-            .want_session(snapshot.peers.get(&a.key).unwrap(), b.now());
+        b.device.want_session(snapshot.peers.get(&a.key).unwrap(), b.now());
         settle(&mut [&mut a, &mut b]);
         passes(&mut a, &mut b, &there(b"there"));
         passes(&mut b, &mut a, &back(b"back"));
@@ -196,11 +176,7 @@ fn idle_peer_is_visited_at_the_end_of_its_sessions_only() {
         settle(&mut [&mut a, &mut b]);
     }
     let next = a.device.pending.next().unwrap();
-    assert!(
-        next > a.now() + Duration::from_secs(100),
-        "{:?}",
-        next - a.now()
-    );
+    assert!(next > a.now() + Duration::from_secs(100), "{:?}", next - a.now());
     at([&mut a, &mut b], 190);
     settle(&mut [&mut a, &mut b]);
     assert_eq!(a.device.pending.next(), None);

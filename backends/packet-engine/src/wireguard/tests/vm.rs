@@ -29,12 +29,7 @@ fn run(command: &str, input: &str) -> String {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{command}: {}", output.status);
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
@@ -93,10 +88,7 @@ impl Pair {
         let line = socket(local(0));
         let node = Node::new(7);
         run("ip link add wg0 type wireguard", "");
-        run(
-            "wg set wg0 private-key /proc/self/fd/0",
-            private.text().as_str(),
-        );
+        run("wg set wg0 private-key /proc/self/fd/0", private.text().as_str());
         let mut pair = Self {
             kernel: private.public(),
             there: local(0),
@@ -121,19 +113,13 @@ impl Pair {
 
     fn set_kernels_peer(&self) {
         let (key, here) = (self.node.key, self.line.local_addr().unwrap());
-        run(
-            &format!("wg set wg0 peer {key} endpoint {here} allowed-ips 10.5.2.0/24"),
-            "",
-        );
+        run(&format!("wg set wg0 peer {key} endpoint {here} allowed-ips 10.5.2.0/24"), "");
     }
 
     /// Sets the kernel's preshared key for our node.
     fn set_kernels_psk(&self, preshared: [u8; 32]) {
         run(
-            &format!(
-                "wg set wg0 peer {} preshared-key /proc/self/fd/0",
-                self.node.key
-            ),
+            &format!("wg set wg0 peer {} preshared-key /proc/self/fd/0", self.node.key),
             Secret::new(preshared).text().as_str(),
         );
     }
@@ -184,11 +170,7 @@ impl Pair {
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let deadline = Instant::now() + SOON;
         while !done(self) {
-            assert!(
-                Instant::now() < deadline,
-                "{what}: {:?}",
-                self.node.handshakes()
-            );
+            assert!(Instant::now() < deadline, "{what}: {:?}", self.node.handshakes());
             std::thread::sleep(Duration::from_millis(1));
             self.turn();
         }
@@ -224,9 +206,7 @@ impl Pair {
         self.send(number);
         self.until("ours comes", |pair| pair.arrived.contains(&number));
         self.kernel_sends(number);
-        self.until("the kernel's comes", |pair| {
-            pair.delivered().contains(&number)
-        });
+        self.until("the kernel's comes", |pair| pair.delivered().contains(&number));
     }
 
     fn handshakes(&self) -> (u64, u64) {
@@ -249,9 +229,7 @@ impl Pair {
             pair.until("our first packet comes", |pair| !pair.arrived.is_empty());
         } else {
             pair.kernel_sends(u64::MAX);
-            pair.until("its first packet comes", |pair| {
-                !pair.node.delivered.is_empty()
-            });
+            pair.until("its first packet comes", |pair| !pair.node.delivered.is_empty());
         }
         assert_eq!(pair.handshakes(), (u64::from(we_begin), 1));
         pair.passes(u64::MAX - 1);
@@ -287,9 +265,7 @@ fn sessions_are_renewed_by_count_and_by_time_without_loss() {
                 (0..BATCH).for_each(|more| pair.send(number + more));
                 pair.kernel_sends(number);
                 number += BATCH;
-                pair.until("all of them come", |pair| {
-                    pair.arrived.len() as u64 == number
-                });
+                pair.until("all of them come", |pair| pair.arrived.len() as u64 == number);
             }
             pair.until("there is a next session", |pair| {
                 pair.asked_and_completed(initiated, completed)
@@ -299,16 +275,12 @@ fn sessions_are_renewed_by_count_and_by_time_without_loss() {
         }
         pair.arrived.sort_unstable();
         assert!(pair.arrived.iter().copied().eq(0..number));
-        pair.until("the kernel's come", |pair| {
-            pair.node.delivered.len() as u64 == number / BATCH
-        });
+        pair.until("the kernel's come", |pair| pair.node.delivered.len() as u64 == number / BATCH);
         // In any case, the last initiation was ours.
         let (initiated, completed) = pair.handshakes();
         pair.node.ahead += RENEWED;
         pair.passes(number);
-        pair.until("it is renewed by time", |pair| {
-            pair.asked_and_completed(initiated, completed)
-        });
+        pair.until("it is renewed by time", |pair| pair.asked_and_completed(initiated, completed));
         pair.passes(number + 1);
     }
 }
@@ -382,10 +354,7 @@ fn we_prove_our_address_to_a_kernel_under_load() {
         }
     }
     pair.until("the packet that waited comes", |pair| pair.arrived == [0]);
-    println!(
-        "{} cookies, {} proofs",
-        pair.received.cookies, pair.sent.proofs
-    );
+    println!("{} cookies, {} proofs", pair.received.cookies, pair.sent.proofs);
     assert!(pair.received.cookies > 0 && pair.sent.proofs > 0);
     pair.passes(1);
 }
@@ -403,9 +372,7 @@ fn the_kernel_proves_its_address_to_us_under_load() {
     pair.until("there is a session in spite of it", |pair| {
         for message in strangers.iter().cycle().take(300) {
             port = (port + 1) % 10_000;
-            let _ = pair
-                .node
-                .receives(SocketAddr::new(elsewhere().ip(), 1000 + port), message);
+            let _ = pair.node.receives(SocketAddr::new(elsewhere().ip(), 1000 + port), message);
         }
         pair.node.work();
         // Cookie replies to unknown senders are not delivered.
@@ -413,10 +380,7 @@ fn the_kernel_proves_its_address_to_us_under_load() {
         pair.node.sent.retain(|(to, _)| *to == there);
         pair.delivered().contains(&0)
     });
-    println!(
-        "{} cookies, {} proofs",
-        pair.sent.cookies, pair.received.proofs
-    );
+    println!("{} cookies, {} proofs", pair.sent.cookies, pair.received.proofs);
     assert!(pair.sent.cookies > 0 && pair.received.proofs > 0);
     pair.passes(1);
 }

@@ -11,14 +11,7 @@ pub(super) fn containerd(options: &ClusterOptions) -> String {
 
 /// Returns kubelet's configuration as YAML.
 pub(super) fn kubelet(options: &ClusterOptions) -> String {
-    format!(
-        "{KUBELET}{}",
-        if options.name_service {
-            NAME_SERVICE
-        } else {
-            ""
-        }
-    )
+    format!("{KUBELET}{}", if options.name_service { NAME_SERVICE } else { "" })
 }
 
 const CONTAINERD: &str = r#"

@@ -72,11 +72,7 @@ impl Member {
     }
 
     pub(super) fn power_on(&mut self) -> Result<()> {
-        if self.host.netns().exists() {
-            Ok(())
-        } else {
-            self.host.power_on()
-        }
+        if self.host.netns().exists() { Ok(()) } else { self.host.power_on() }
     }
 
     /// Starts containerd, kube-proxy and kubelet on the node.
@@ -89,10 +85,8 @@ impl Member {
         let folder = self.host.folder()?;
         let script = Launch::new("sh").args(["-ec", MACHINE]).arg(&folder);
         let machine = self.host.spawn("machine", &script)?;
-        until("a node's machine runs", || {
-            folder.join("run/machine-is-up").exists()
-        })
-        .with_context(|| machine.log_tail(10))?;
+        until("a node's machine runs", || folder.join("run/machine-is-up").exists())
+            .with_context(|| machine.log_tail(10))?;
         if !self.is_prepared {
             self.prepare(&folder)?;
         }
@@ -104,12 +98,8 @@ impl Member {
         let socket = folder.join("run/containerd/containerd.sock");
         until("containerd is up", || socket.exists()).with_context(|| containerd.log_tail(10))?;
         let kube_proxy = self.spawn(&machine, "kube-proxy", self.kube_proxy()?)?;
-        self.running = Some(Running {
-            kubelet: None,
-            _kube_proxy: kube_proxy,
-            containerd,
-            machine,
-        });
+        self.running =
+            Some(Running { kubelet: None, _kube_proxy: kube_proxy, containerd, machine });
         if !self.is_prepared {
             let own = ["images/pause.tar", "images/busybox.tar"]
                 .iter()
@@ -126,21 +116,12 @@ impl Member {
     /// Writes the files of the node's disk before the node's first start.
     fn prepare(&self, folder: &Path) -> Result<()> {
         let disk = folder.join("disk");
-        std::fs::write(
-            disk.join("etc/containerd-lab.toml"),
-            config::containerd(&self.options),
-        )?;
-        std::fs::write(
-            disk.join("etc/kubelet-lab.yaml"),
-            config::kubelet(&self.options),
-        )?;
+        std::fs::write(disk.join("etc/containerd-lab.toml"), config::containerd(&self.options))?;
+        std::fs::write(disk.join("etc/kubelet-lab.yaml"), config::kubelet(&self.options))?;
         let plugins = disk.join("opt/cni/bin");
         std::fs::create_dir_all(&plugins)?;
         for name in ["bridge", "host-local", "loopback", "portmap"] {
-            symlink(
-                binaries::kept(&format!("cni-1.9.1/{name}"))?,
-                plugins.join(name),
-            )?;
+            symlink(binaries::kept(&format!("cni-1.9.1/{name}"))?, plugins.join(name))?;
         }
         Ok(())
     }
@@ -200,11 +181,7 @@ impl Member {
     /// # Errors
     /// Returns an error if kubelet does not run or does not end in time.
     pub fn stop_kubelet(&mut self) -> Result<()> {
-        let mut kubelet = self
-            .running_mut()?
-            .kubelet
-            .take()
-            .context("kubelet does not run")?;
+        let mut kubelet = self.running_mut()?.kubelet.take().context("kubelet does not run")?;
         kubelet.terminate().map(drop)
     }
 
@@ -249,9 +226,7 @@ impl Member {
     /// Returns an error if containerd refuses the archive.
     pub fn import(&self, archive: &Path) -> Result<()> {
         // ctr runs in the node's mount namespace, with another working directory.
-        let archive = archive
-            .canonicalize()
-            .with_context(|| archive.display().to_string())?;
+        let archive = archive.canonicalize().with_context(|| archive.display().to_string())?;
         let archive = archive.to_str().context("an archive's name")?;
         self.command(&[
             "ctr",
@@ -294,22 +269,17 @@ impl Member {
     }
 
     fn spawn(&self, machine: &Process, log: &str, launch: Launch) -> Result<Process> {
-        let launch = launch
-            .inside(&format!("--mount=/proc/{}/ns/mnt", machine.pid()))
-            .env("PATH", path()?);
+        let launch =
+            launch.inside(&format!("--mount=/proc/{}/ns/mnt", machine.pid())).env("PATH", path()?);
         self.host.spawn(log, &launch)
     }
 
     fn running(&self) -> Result<&Running> {
-        self.running
-            .as_ref()
-            .with_context(|| format!("{} does not run", self.name()))
+        self.running.as_ref().with_context(|| format!("{} does not run", self.name()))
     }
 
     fn running_mut(&mut self) -> Result<&mut Running> {
-        self.running
-            .as_mut()
-            .with_context(|| format!("{} does not run", self.host.name()))
+        self.running.as_mut().with_context(|| format!("{} does not run", self.host.name()))
     }
 }
 
@@ -320,10 +290,8 @@ fn path() -> Result<String> {
         std::env::split_paths(&usual).any(|folder| folder.join("containerd").is_file());
     let mut path = format!("{usual}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     if !is_installed {
-        let (programs, runc) = (
-            binaries::kept("containerd/usr/bin")?,
-            binaries::kept("containerd/usr/sbin")?,
-        );
+        let (programs, runc) =
+            (binaries::kept("containerd/usr/bin")?, binaries::kept("containerd/usr/sbin")?);
         path = format!("{}:{}:{path}", programs.display(), runc.display());
     }
     Ok(path)

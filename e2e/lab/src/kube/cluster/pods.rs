@@ -58,10 +58,7 @@ impl Cluster {
 
     /// Returns the node of a pod and the ID of the pod's first container.
     fn container(&self, namespace: &str, pod: &str) -> Result<(&Member, String)> {
-        let found = self
-            .api
-            .admin()
-            .get(&format!("/api/v1/namespaces/{namespace}/pods/{pod}"))?;
+        let found = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods/{pod}"))?;
         let id = found["status"]["containerStatuses"][0]["containerID"]
             .as_str()
             .and_then(|id| id.strip_prefix("containerd://"));
@@ -82,10 +79,7 @@ impl Cluster {
     /// # Errors
     /// Returns an error if the API server does not respond.
     pub fn pod_addresses(&self, namespace: &str) -> Result<Vec<(String, Vec<IpAddr>)>> {
-        let pods = self
-            .api
-            .admin()
-            .get(&format!("/api/v1/namespaces/{namespace}/pods"))?;
+        let pods = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods"))?;
         let addresses = |pod: &Value| {
             pod["status"]["podIPs"]
                 .as_array()
@@ -99,13 +93,7 @@ impl Cluster {
             .into_iter()
             .flatten()
             .map(|pod| {
-                (
-                    pod["metadata"]["name"]
-                        .as_str()
-                        .unwrap_or_default()
-                        .to_owned(),
-                    addresses(pod),
-                )
+                (pod["metadata"]["name"].as_str().unwrap_or_default().to_owned(), addresses(pod))
             })
             .collect())
     }
@@ -114,21 +102,8 @@ impl Cluster {
 /// Returns the command line that runs a program in a container.
 fn exec_words(id: &str, command: &[&str]) -> Vec<String> {
     let exec = format!("lab-{:08x}", rand::random::<u32>());
-    let words = [
-        "ctr",
-        "--namespace",
-        "k8s.io",
-        "tasks",
-        "exec",
-        "--exec-id",
-        &exec,
-        id,
-    ];
-    words
-        .into_iter()
-        .chain(command.iter().copied())
-        .map(str::to_owned)
-        .collect()
+    let words = ["ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", &exec, id];
+    words.into_iter().chain(command.iter().copied()).map(str::to_owned).collect()
 }
 
 impl Member {
@@ -140,20 +115,11 @@ impl Member {
     /// Names the network namespace of a container after the lab, so that the removal of the lab also removes the namespace.
     fn netns_of_container(&self, id: &str) -> Result<Netns> {
         let tasks = self.command(&["ctr", "--namespace", "k8s.io", "tasks", "list"])?;
-        let of_task = |line: &str| {
-            line.strip_prefix(id)?
-                .split_whitespace()
-                .next()?
-                .parse()
-                .ok()
-        };
+        let of_task = |line: &str| line.strip_prefix(id)?.split_whitespace().next()?.parse().ok();
         let pid: u32 = tasks
             .lines()
             .find_map(of_task)
             .with_context(|| format!("container {id} does not run:\n{tasks}"))?;
-        self.host().site().netns_of(
-            &format!("{}-{}", self.name(), id.get(..12).unwrap_or(id)),
-            pid,
-        )
+        self.host().site().netns_of(&format!("{}-{}", self.name(), id.get(..12).unwrap_or(id)), pid)
     }
 }

@@ -108,11 +108,7 @@ impl Target {
     pub(super) fn require_right(&self, user: User, verb: &str) -> Result<(), Refusal> {
         let part = if self.is_status { "/status" } else { "" };
         let resource = format!("{}{part}", self.resource);
-        let wanted = [
-            ("apiGroups", &*self.group),
-            ("resources", &*resource),
-            ("verbs", verb),
-        ];
+        let wanted = [("apiGroups", &*self.group), ("resources", &*resource), ("verbs", verb)];
         let has = |list: &Value, word: &str| {
             let mut words = list.as_array().into_iter().flatten();
             words.any(|known| known == word)

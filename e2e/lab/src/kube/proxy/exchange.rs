@@ -109,11 +109,7 @@ impl Shared {
     /// Records the status of a response, unless a test has cleared the list meanwhile.
     fn note_status(&self, number: usize, call: &Call, status: u16) {
         let mut state = self.lock();
-        if let Some(known) = state
-            .calls
-            .get_mut(number)
-            .filter(|known| known.at == call.at)
-        {
+        if let Some(known) = state.calls.get_mut(number).filter(|known| known.at == call.at) {
             known.status = status;
         }
     }

@@ -16,19 +16,11 @@ pub(super) struct Case {
 
 impl Case {
     fn new(name: &'static str, values: &'static [(&'static str, &'static str)]) -> Case {
-        Case {
-            name,
-            values,
-            backend: None,
-            places: Vec::new(),
-        }
+        Case { name, values, backend: None, places: Vec::new() }
     }
 
     fn backend(self, backend: Value) -> Case {
-        Case {
-            backend: Some(backend),
-            ..self
-        }
+        Case { backend: Some(backend), ..self }
     }
 
     fn has(mut self, place: &'static str, value: Value) -> Case {
@@ -50,20 +42,10 @@ fn unprivileged() -> Value {
 }
 
 pub(super) fn all() -> Vec<Case> {
-    [
-        networks(),
-        backends(),
-        images(),
-        cni(),
-        labels(),
-        pods(),
-        security(),
-        policy(),
-        monitoring(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    [networks(), backends(), images(), cni(), labels(), pods(), security(), policy(), monitoring()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn monitoring() -> Vec<Case> {
@@ -169,30 +151,18 @@ fn images() -> Vec<Case> {
         Case::new(
             "images",
             &[
-                (
-                    "flannel.image.repository",
-                    "\"registry.example.org/flannel\"",
-                ),
+                ("flannel.image.repository", "\"registry.example.org/flannel\""),
                 ("flannel.image.tag", "\"t1\""),
                 ("flannel.image.pullPolicy", "\"Always\""),
-                (
-                    "flannel.flannel_cni.image.repository",
-                    "\"registry.example.org/plugin\"",
-                ),
+                ("flannel.flannel_cni.image.repository", "\"registry.example.org/plugin\""),
                 ("flannel.flannel_cni.image.tag", "\"t2\""),
                 ("flannel.flannel_cni.image.pullPolicy", "\"Never\""),
                 ("global.imagePullSecrets", "[{\"name\":\"secret\"}]"),
             ],
         )
-        .has(
-            "/containers/0/image",
-            json!("registry.example.org/flannel:t1"),
-        )
+        .has("/containers/0/image", json!("registry.example.org/flannel:t1"))
         .has("/containers/0/imagePullPolicy", json!("Always"))
-        .has(
-            "/initContainers/0/image",
-            json!("registry.example.org/plugin:t2"),
-        )
+        .has("/initContainers/0/image", json!("registry.example.org/plugin:t2"))
         .has("/initContainers/0/imagePullPolicy", json!("Never"))
         .has("/imagePullSecrets/0/name", json!("secret")),
     ]
@@ -203,26 +173,14 @@ fn cni() -> Vec<Case> {
         "cni-of-k3s",
         &[
             ("flannel.cniBinDir", "\"/var/lib/rancher/k3s/data/cni\""),
-            (
-                "flannel.cniConfDir",
-                "\"/var/lib/rancher/k3s/agent/etc/cni/net.d\"",
-            ),
+            ("flannel.cniConfDir", "\"/var/lib/rancher/k3s/agent/etc/cni/net.d\""),
             ("flannel.cniVersion", "\"1.1.0\""),
             ("flannel.enableNFTables", "true"),
         ],
     )
-    .has(
-        "/volumes/1/hostPath/path",
-        json!("/var/lib/rancher/k3s/data/cni"),
-    )
-    .has(
-        "/volumes/2/hostPath/path",
-        json!("/var/lib/rancher/k3s/agent/etc/cni/net.d"),
-    )
-    .has(
-        "/initContainers/0/volumeMounts/0/mountPath",
-        json!("/opt/cni/bin"),
-    )
+    .has("/volumes/1/hostPath/path", json!("/var/lib/rancher/k3s/data/cni"))
+    .has("/volumes/2/hostPath/path", json!("/var/lib/rancher/k3s/agent/etc/cni/net.d"))
+    .has("/initContainers/0/volumeMounts/0/mountPath", json!("/opt/cni/bin"))
     .has(
         "/containers/0/volumeMounts/4",
         json!({ "name": "cni-data", "mountPath": "/var/lib/cni", "readOnly": true }),
@@ -234,26 +192,16 @@ fn cni() -> Vec<Case> {
             ("flannel.cniDataDir", "\"\""),
             ("flannel.args", "[\"--kube-subnet-mgr\"]"),
             ("flannel.extraArgs", "[\"--iface=eth1\"]"),
-            (
-                "flannel.extraEnv",
-                "[{\"name\":\"FLANNELD_V\",\"value\":\"1\"}]",
-            ),
+            ("flannel.extraEnv", "[{\"name\":\"FLANNELD_V\",\"value\":\"1\"}]"),
             ("flannel.apiUrl", "\"https://10.0.0.1:6443\""),
             ("flannel.healthz.port", "0"),
         ],
     )
     .has(
         "/containers/0/args",
-        json!([
-            "--kube-subnet-mgr",
-            "--iface=eth1",
-            "--kube-api-url=https://10.0.0.1:6443"
-        ]),
+        json!(["--kube-subnet-mgr", "--iface=eth1", "--kube-api-url=https://10.0.0.1:6443"]),
     )
-    .has(
-        "/containers/0/env/3",
-        json!({ "name": "FLANNELD_V", "value": "1" }),
-    )
+    .has("/containers/0/env/3", json!({ "name": "FLANNELD_V", "value": "1" }))
     .lacks("/containers/0/livenessProbe")
     .lacks("/containers/0/ports")
     .lacks("/containers/0/volumeMounts/3")
@@ -278,10 +226,7 @@ fn pods() -> Vec<Case> {
                 ("flannel.nodeSelector", "{\"role\":\"worker\"}"),
             ],
         )
-        .has(
-            "/containers/0/resources",
-            json!({ "requests": { "cpu": "50m", "memory": "20Mi" } }),
-        )
+        .has("/containers/0/resources", json!({ "requests": { "cpu": "50m", "memory": "20Mi" } }))
         .has("/containers/0/ports/0/containerPort", json!(9000))
         .has("/containers/0/livenessProbe/initialDelaySeconds", json!(1))
         .has("/containers/0/livenessProbe/periodSeconds", json!(2))
@@ -295,11 +240,7 @@ fn pods() -> Vec<Case> {
 fn security() -> Vec<Case> {
     vec![
         contexts_and_volumes(),
-        Case::new(
-            "privileged",
-            &[("flannel.securityContext", "{\"privileged\":true}")],
-        )
-        .has(
+        Case::new("privileged", &[("flannel.securityContext", "{\"privileged\":true}")]).has(
             "/containers/0/securityContext",
             json!({ "privileged": true, "readOnlyRootFilesystem": true }),
         ),
@@ -390,19 +331,10 @@ fn policy() -> Vec<Case> {
                 ("netpol.resources.requests.memory", "\"1Mi\""),
             ],
         )
-        .has(
-            "/containers/0/args/2",
-            json!("--kube-annotation-prefix=example.org/net-"),
-        )
-        .has(
-            "/containers/1/image",
-            json!("registry.example.org/netpol:t3"),
-        )
+        .has("/containers/0/args/2", json!("--kube-annotation-prefix=example.org/net-"))
+        .has("/containers/1/image", json!("registry.example.org/netpol:t3"))
         .has("/containers/1/args", json!(["--v=3"]))
-        .has(
-            "/containers/1/resources/requests",
-            json!({ "cpu": "1m", "memory": "1Mi" }),
-        )
+        .has("/containers/1/resources/requests", json!({ "cpu": "1m", "memory": "1Mi" }))
         .has("/containers/1/securityContext/privileged", json!(true)),
     ]
 }
