@@ -1,220 +1,96 @@
-//! Errors that occur when flanneld reads or writes traffic rules.
+//! Errors of reading and writing traffic rules.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
+use thiserror::Error;
 use types::{Coded, Detail, Errno, Problem};
 
 /// Lock file of the iptables programs.
 pub(crate) const XTABLES_LOCK: &str = "/run/xtables.lock";
 
-/// The reason why a program failed. The error text changes only if the reason changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a program failed. The text changes only if the reason changes.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum ProgramError {
-    /// Program that is not installed, or that the system refuses to run.
-    Missing {
-        /// The program that the daemon tried to run.
-        program: String,
-        /// The system's error. The field is `None` if no program ran, because none of several programs is installed.
-        errno: Option<Errno>,
-    },
-    /// Program that the system could not start for lack of processes or memory.
-    NoProcess {
-        /// The program that the daemon tried to run.
-        program: String,
-    },
-    /// Xtables lock that another program holds.
-    Locked {
-        /// The program that waited for the xtables lock.
-        program: String,
-        /// The process that holds the lock, with its program and user, if the kernel shows it, or how to find it.
-        holder: String,
-    },
-    /// Program that did not finish in time.
-    TimedOut {
-        /// The command with its arguments.
-        command: String,
-        /// The time limit in seconds.
-        seconds: u64,
-    },
-    /// Missing kernel object that the command names, or missing kernel feature that the command needs.
-    NotFound {
-        /// The command with its arguments.
-        command: String,
-        /// The exit status of the program.
-        status: ExitStatus,
-        /// The program's output on stderr.
-        words: String,
-    },
-    /// Command that the program refused, or rules that the kernel refused.
-    Refused {
-        /// The command with its arguments.
-        command: String,
-        /// The exit status of the program.
-        status: ExitStatus,
-        /// The program's output on stderr.
-        words: String,
-    },
-    /// Program whose exit status the daemon could not read.
-    Lost {
-        /// The command with its arguments.
-        command: String,
-        /// The errno of the failed system call.
-        errno: Errno,
-    },
-    /// Program output that is no complete listing.
-    Unusable {
-        /// The command.
-        command: String,
-        /// What is wrong with the output, and the remedy if one is known.
-        why: String,
-    },
-    /// Program that reported success, although the next listing lacks what it wrote.
-    WithoutEffect {
-        /// The program that wrote the rules.
-        program: String,
-    },
+    /// `errno` is `None` if none of several programs is installed, so that none ran.
+    #[error("cannot run {program}: {}", .errno.map_or_else(|| "it is not installed".to_owned(), |errno| errno.to_string()))]
+    #[code("program-missing")]
+    #[detail(Detail::ProgramMissing { program: program.clone() })]
+    Missing { program: String, errno: Option<Errno> },
+    #[error(
+        "cannot start {program}: the system allows no more processes; raise the limit (TasksMax of the unit, pids of the container)"
+    )]
+    #[code("processes-exhausted")]
+    NoProcess { program: String },
+    /// `holder` is the process with its program and user, or how to find it.
+    #[error("{program} timed out after 5 s waiting for {XTABLES_LOCK}, which {holder} holds")]
+    #[code("rules-locked")]
+    #[detail(Detail::RulesLocked { file: PathBuf::from(XTABLES_LOCK) })]
+    Locked { program: String, holder: String },
+    #[error("{command} did not finish within {seconds} s")]
+    #[code("program-silent")]
+    TimedOut { command: String, seconds: u64 },
+    /// The kernel lacks an object that the command names, or a feature that it needs.
+    #[error("{command} failed with {status}: {words}")]
+    #[code("rules-object-missing")]
+    NotFound { command: String, status: ExitStatus, words: String },
+    #[error("{command} failed with {status}: {words}")]
+    #[code("rules-refused")]
+    Refused { command: String, status: ExitStatus, words: String },
+    /// The daemon could not read the exit status.
+    #[error("{command}: {errno}")]
+    #[code("program-lost")]
+    Lost { command: String, errno: Errno },
+    /// The output is no complete listing.
+    #[error("cannot use the output of {command}: {why}")]
+    #[code("program-output-unusable")]
+    Unusable { command: String, why: String },
+    #[error(
+        "{program} reported success, but the rules that it wrote are not in the next listing; check the program and whether another program removes the rules"
+    )]
+    #[code("rules-without-effect")]
+    WithoutEffect { program: String },
 }
 
-impl Coded for ProgramError {
-    fn code(&self) -> &'static str {
-        match self {
-            ProgramError::Missing { .. } => "program-missing",
-            ProgramError::NoProcess { .. } => "processes-exhausted",
-            ProgramError::Locked { .. } => "rules-locked",
-            ProgramError::TimedOut { .. } => "program-silent",
-            ProgramError::NotFound { .. } => "rules-object-missing",
-            ProgramError::Refused { .. } => "rules-refused",
-            ProgramError::Lost { .. } => "program-lost",
-            ProgramError::Unusable { .. } => "program-output-unusable",
-            ProgramError::WithoutEffect { .. } => "rules-without-effect",
-        }
-    }
-
-    fn detail(&self) -> Detail {
-        match self {
-            ProgramError::Missing { program, .. } => {
-                Detail::ProgramMissing { program: program.clone() }
-            }
-            ProgramError::Locked { .. } => {
-                Detail::RulesLocked { file: PathBuf::from(XTABLES_LOCK) }
-            }
-            _ => Detail::None,
-        }
-    }
-}
-
-impl fmt::Display for ProgramError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ProgramError::Missing { program, errno: Some(errno) } => {
-                write!(f, "cannot run {program}: {errno}")
-            }
-            ProgramError::Missing { program, errno: None } => {
-                write!(f, "cannot run {program}: it is not installed")
-            }
-            ProgramError::NoProcess { program } => write!(
-                f,
-                "cannot start {program}: the system allows no more processes; raise the limit (TasksMax of the unit, pids of the container)"
-            ),
-            ProgramError::Locked { program, holder } => write!(
-                f,
-                "{program} timed out after 5 s waiting for {XTABLES_LOCK}, which {holder} holds"
-            ),
-            ProgramError::TimedOut { command, seconds } => {
-                write!(f, "{command} did not finish within {seconds} s")
-            }
-            ProgramError::NotFound { command, status, words }
-            | ProgramError::Refused { command, status, words } => {
-                write!(f, "{command} failed with {status}: {words}")
-            }
-            ProgramError::Lost { command, errno } => write!(f, "{command}: {errno}"),
-            ProgramError::Unusable { command, why } => {
-                write!(f, "cannot use the output of {command}: {why}")
-            }
-            ProgramError::WithoutEffect { program } => write!(
-                f,
-                "{program} reported success, but the rules that it wrote are not in the next listing; check the program and whether another program removes the rules"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ProgramError {}
-
-/// The reason why the rules of a family are not in place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why the rules of a family are not in place.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum RulesError {
-    /// Failure of a program, after which rules may be missing.
+    /// `nftables` tells which of the two writes the rules.
+    #[error("{error}{}", package_to_install(error, *nftables))]
+    #[code(of = error)]
     Program {
-        /// The error of the program.
+        #[source]
         error: ProgramError,
-        /// Whether the daemon writes the rules with nftables instead of iptables.
         nftables: bool,
     },
-    /// Failure to install the rules that guard the encapsulation port. All other rules are in place.
+    /// All other rules are in place.
+    #[error(
+        "cannot install the rules that guard the encapsulation port; the other rules are in place: {error}"
+    )]
+    #[code("tunnel-unguarded")]
+    #[detail(error.detail())]
+    #[parts(vec![Problem::of(error)])]
     Unguarded {
-        /// The error of the program.
+        #[source]
         error: ProgramError,
     },
 }
 
-impl RulesError {
-    fn error(&self) -> &ProgramError {
-        match self {
-            RulesError::Program { error, .. } | RulesError::Unguarded { error } => error,
-        }
+fn package_to_install(error: &ProgramError, nftables: bool) -> &'static str {
+    match (error, nftables) {
+        (ProgramError::Missing { .. }, true) => "; install the package nftables",
+        (ProgramError::Missing { .. }, false) => "; install the package iptables or nftables",
+        _ => "",
     }
 }
 
-impl Coded for RulesError {
-    fn code(&self) -> &'static str {
-        match self {
-            RulesError::Program { error, .. } => error.code(),
-            RulesError::Unguarded { .. } => "tunnel-unguarded",
-        }
-    }
-
-    fn detail(&self) -> Detail {
-        self.error().detail()
-    }
-
-    fn parts(&self) -> Vec<Problem> {
-        match self {
-            RulesError::Program { .. } => Vec::new(),
-            RulesError::Unguarded { error } => vec![Problem::of(error)],
-        }
-    }
-}
-
-impl fmt::Display for RulesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RulesError::Program { error: error @ ProgramError::Missing { .. }, nftables } => {
-                let package = if *nftables { "nftables" } else { "iptables or nftables" };
-                write!(f, "{error}; install the package {package}")
-            }
-            RulesError::Program { error, .. } => error.fmt(f),
-            RulesError::Unguarded { error } => write!(
-                f,
-                "cannot install the rules that guard the encapsulation port; the other rules are in place: {error}"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for RulesError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(self.error())
-    }
-}
-
-/// The reasons why the rules of several families are not in place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why the rules of several families are not in place.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+#[code("rules-not-in-place")]
+#[parts(_0.iter().map(Problem::of).collect())]
 pub struct RulesErrors(Vec<RulesError>);
 
 impl RulesErrors {
-    /// Returns the failures as one problem, or `None` without failures.
     pub fn problem(mut errors: Vec<RulesError>) -> Option<Problem> {
         errors.dedup();
         match errors.as_slice() {
@@ -222,23 +98,6 @@ impl RulesErrors {
             [error] => Some(Problem::of(error)),
             _ => Some(Problem::from(RulesErrors(errors))),
         }
-    }
-}
-
-impl Coded for RulesErrors {
-    fn code(&self) -> &'static str {
-        "rules-not-in-place"
-    }
-
-    fn parts(&self) -> Vec<Problem> {
-        self.0.iter().map(Problem::of).collect()
-    }
-}
-
-impl fmt::Display for RulesErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&parts.join("; "))
     }
 }
 

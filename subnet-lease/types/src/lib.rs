@@ -3,6 +3,8 @@
 //!
 //! This crate depends on no store, kernel or daemon.
 
+extern crate self as types;
+
 pub mod access;
 pub mod backoff;
 pub mod daemon_pod;
@@ -20,6 +22,7 @@ pub mod reachability;
 pub mod wireguard;
 
 pub use access::Access;
+pub use coded::Coded;
 pub use daemon_pod::DaemonPod;
 pub use dual::{Addresses, Dual, Subnets, barred_by, nets_overlap};
 pub use encapsulation::Encapsulation;
