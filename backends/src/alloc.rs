@@ -1,6 +1,6 @@
 //! The `alloc` backend, which only leases a subnet. Other software carries the packets between nodes.
 
-use crate::backend::{Backend, Error, Network, Setup};
+use crate::backend::{Backend, BackendError, Network, Setup};
 use crate::network;
 use async_trait::async_trait;
 use netstate::kernel::Facts;
@@ -52,7 +52,7 @@ impl Backend for Alloc {
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, Error> {
+    ) -> Result<Announced, BackendError> {
         Ok(Announced::without_data("", underlay.mtu))
     }
 
@@ -61,7 +61,7 @@ impl Backend for Alloc {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Error> {
+    ) -> Result<Box<dyn Network>, BackendError> {
         let kernel = NetlinkKernel::open()?;
         // The software that carries the packets may use a device that looks like one of flannel's.
         let setup = Setup { left_behind: Vec::new(), ..self.setup.clone() };

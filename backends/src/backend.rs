@@ -1,6 +1,6 @@
 //! The interface between the daemon and the backends: announce, join, run.
 
-pub use crate::error::Error;
+pub use crate::error::BackendError;
 use crate::error::{LEAST_MTU_V6, UnderlayError};
 use crate::handover::Files;
 use crate::status::NetworkHandle;
@@ -204,7 +204,7 @@ pub trait Backend: Send {
         &mut self,
         underlay: &Underlay,
         stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, Error>;
+    ) -> Result<Announced, BackendError>;
 
     /// Returns whether the backend adopts the open files of the previous process. The result is valid only after the announcement.
     fn hands_over(&self) -> bool {
@@ -231,7 +231,7 @@ pub trait Backend: Send {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Error>;
+    ) -> Result<Box<dyn Network>, BackendError>;
 }
 
 /// A running data plane.
@@ -245,7 +245,7 @@ pub trait Network: Send {
         self: Box<Self>,
         inputs: Inputs,
         out: watch::Sender<Announced>,
-    ) -> Result<(), Error>;
+    ) -> Result<(), BackendError>;
 
     /// Returns a handle that provides the network's status while the network runs.
     fn observer(&self) -> Arc<dyn NetworkHandle>;

@@ -1,71 +1,109 @@
-//! Keys of the `Backend` object that several backends share.
+//! The `Backend` object of a network configuration.
 
-use crate::config_error::Fault;
-use crate::error::LEAST_MTU_V6;
+use crate::error::{ConfigError, LEAST_MTU_V6};
 use packet_engine::table::Checks;
+use serde::de::DeserializeOwned;
+use std::fmt::Display;
 use std::ops::RangeInclusive;
-use subnet_lease::json::Object;
+use subnet_lease::json::{JsonFault, Object};
 use types::Subnets;
 
-/// Parses a number. Returns `None` if the key is absent.
-///
-/// # Errors
-/// Returns an error if the value is not a number or is out of range.
-pub(crate) fn number<N>(
-    object: &Object,
-    key: &'static str,
-    range: RangeInclusive<N>,
-) -> Result<Option<N>, Fault>
-where
-    N: TryFrom<i64> + Into<u32> + PartialOrd + Copy,
-{
-    let Some(value) = object.read::<i64>(key).map_err(Fault::Member)? else {
-        return Ok(None);
-    };
-    let (least, most) = range.into_inner();
-    let number = N::try_from(value).ok().filter(|number| (least..=most).contains(number));
-    number.map(Some).ok_or(Fault::Range { key, value, least: least.into(), most: most.into() })
+/// Every key is optional. An error starts with the text of Go flannel, and contains the key and the remedy.
+pub(crate) struct ConfigKeys<'a> {
+    object: Object<'a>,
+    backend: &'static str,
 }
 
-/// Parses `MTU`, the MTU of the underlay in bytes. Returns `None` if the key is absent or 0.
-///
-/// # Errors
-/// Returns an error if the value is not a number, or if the overhead leaves too little for packets of pods.
-pub(crate) fn mtu(
-    object: &Object,
-    networks: &Subnets,
-    overhead: (u32, u32),
-) -> Result<Option<u32>, Fault> {
-    let mtu = number(object, "MTU", 0..=65535_u32)?.filter(|mtu| *mtu != 0);
-    let least = if networks.v6().is_some() { LEAST_MTU_V6 + overhead.1 } else { 68 + overhead.0 };
-    match mtu.filter(|mtu| *mtu < least) {
-        Some(mtu) => Err(Fault::Mtu { mtu, least }),
-        None => Ok(mtu),
+impl<'a> ConfigKeys<'a> {
+    /// `backend` is the backend's name in the errors of Go flannel.
+    pub(crate) fn parse(text: &'a str, backend: &'static str) -> Result<Self, ConfigError> {
+        match Object::parse(text) {
+            Ok(object) => Ok(Self { object, backend }),
+            Err(error) => Err(ConfigError::decoding(backend, JsonFault::quoted(&error))),
+        }
+    }
+
+    pub(crate) fn error(&self, why: impl Display) -> ConfigError {
+        ConfigError::decoding(self.backend, why)
+    }
+
+    pub(crate) fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, ConfigError> {
+        self.object.read(key).map_err(|error| self.error(error))
+    }
+
+    /// Reads a word that is a secret, which an error would quote.
+    pub(crate) fn secret(&self, key: &str) -> Option<String> {
+        Some(self.object.read(key).ok()?.unwrap_or_default())
+    }
+
+    pub(crate) fn number<N>(
+        &self,
+        key: &str,
+        range: RangeInclusive<N>,
+    ) -> Result<Option<N>, ConfigError>
+    where
+        N: TryFrom<i64> + Into<u32> + PartialOrd + Copy,
+    {
+        let Some(value) = self.read::<i64>(key)? else {
+            return Ok(None);
+        };
+        let number = N::try_from(value).ok().filter(|number| range.contains(number));
+        let (least, most) = range.into_inner();
+        number.map(Some).ok_or_else(|| self.out_of_range(key, value, least.into(), most.into()))
+    }
+
+    pub(crate) fn out_of_range(&self, key: &str, value: i64, least: u32, most: u32) -> ConfigError {
+        self.error(format!("{key} is {value}: it must be between {least} and {most}"))
+    }
+
+    /// Parses `MTU`, the MTU of the underlay in bytes, where 0 is like an absent key.
+    pub(crate) fn mtu(
+        &self,
+        networks: &Subnets,
+        overhead: (u32, u32),
+    ) -> Result<Option<u32>, ConfigError> {
+        let mtu = self.number("MTU", 0..=65535_u32)?.filter(|mtu| *mtu != 0);
+        let least =
+            if networks.v6().is_some() { LEAST_MTU_V6 + overhead.1 } else { 68 + overhead.0 };
+        match mtu.filter(|mtu| *mtu < least) {
+            Some(mtu) => Err(self.error(format!(
+                "MTU is {mtu}: this key is the MTU of the underlay and must be at least {least}; leave the key out to use the interface's MTU"
+            ))),
+            None => Ok(mtu),
+        }
+    }
+
+    pub(crate) fn word(&self, key: &str) -> Result<String, ConfigError> {
+        Ok(self.read(key)?.unwrap_or_default())
+    }
+
+    /// Reads one of some words, in any case. The first is the default.
+    pub(crate) fn choice<T: Copy>(
+        &self,
+        key: &str,
+        choices: &[(&str, T)],
+    ) -> Result<T, ConfigError> {
+        let value = self.word(key)?.to_ascii_lowercase();
+        let is_chosen = |(word, _): &&(&str, T)| value.is_empty() || value == *word;
+        choices.iter().find(is_chosen).map(|(_, choice)| *choice).ok_or_else(|| {
+            let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+            self.error(format!("{key} is {value:?}: it must be {}", one_of(&words)))
+        })
+    }
+
+    /// Parses `Checks`, the checks of packets that the packet engine receives.
+    pub(crate) fn checks(&self) -> Result<Checks, ConfigError> {
+        let choices =
+            [("cluster", Checks::Cluster), ("strict", Checks::Strict), ("off", Checks::Off)];
+        self.choice("Checks", &choices)
     }
 }
 
-/// Parses a word. Returns an empty string if the key is absent.
-///
-/// # Errors
-/// Returns an error if the value is not a string.
-pub(crate) fn word(object: &Object, key: &str) -> Result<String, Fault> {
-    let word = object.read::<String>(key).map_err(Fault::Member)?;
-    Ok(word.unwrap_or_default())
-}
-
-/// Parses `Checks`, the checks of packets that the packet engine receives.
-///
-/// # Errors
-/// Returns an error, with the key and the remedy, if the value is not a string or not a known word.
-pub(crate) fn checks(object: &Object) -> Result<Checks, Fault> {
-    match word(object, "Checks")?.to_ascii_lowercase().as_str() {
-        "" | "cluster" => Ok(Checks::Cluster),
-        "strict" => Ok(Checks::Strict),
-        "off" => Ok(Checks::Off),
-        other => Err(Fault::Word {
-            key: "Checks",
-            value: other.to_owned(),
-            words: &["cluster", "strict", "off"],
-        }),
+/// Lists words as `"a", "b" or "c"`.
+pub(crate) fn one_of(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    match quoted.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => quoted.concat(),
     }
 }

@@ -1,244 +1,144 @@
-//! Errors during the setup of a backend.
+//! Errors of backends.
 
-use crate::config_error::ConfigError;
-use crate::secret_error::SecretError;
+use crate::wireguard::SecretError;
 use netstate::kernel::KernelError;
-use std::fmt;
-use types::{Addresses, Coded, Detail, Family, Problem, Subnets};
+use std::fmt::Display;
+use subnet_lease::json::JsonFault;
+use thiserror::Error;
+use types::{Addresses, Coded, Detail, Family, Subnets};
 
 /// The smallest MTU of an IPv6 link in bytes (RFC 8200).
 pub(crate) const LEAST_MTU_V6: u32 = 1280;
 
-/// An error of a backend.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
-    /// Configuration that is invalid for this backend.
-    Config(ConfigError),
-    /// Underlay that does not suit the backend.
-    Underlay(UnderlayError),
-    /// Feature that the kernel lacks, or operation that the kernel refuses.
-    Kernel(KernelError),
-    /// Unusable secrets of WireGuard.
-    Secret(SecretError),
-    /// Lease whose families differ from the families of the network.
-    Families {
-        /// The subnets of this node's lease.
-        lease: Subnets,
-        /// The networks of the configuration.
-        networks: Subnets,
-    },
-    /// Network without a family.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
+pub enum BackendError {
+    #[error("{0}")]
+    #[code(of = _0)]
+    Config(#[from] ConfigError),
+    #[error("{0}")]
+    #[code(of = _0)]
+    Underlay(#[from] UnderlayError),
+    #[error("{0}")]
+    #[code(of = _0)]
+    Kernel(#[from] KernelError),
+    #[error("{0}")]
+    #[code(of = _0)]
+    Secret(#[from] SecretError),
+    #[error("the address families of the lease {lease} and the network {networks} differ")]
+    #[code("lease-of-other-families")]
+    Families { lease: Subnets, networks: Subnets },
+    #[error("the network has no address family")]
+    #[code("network-without-family")]
     NoFamily,
-    /// Call of `join` before the backend's announcement.
-    NotAnnounced {
-        /// Name of the backend.
-        backend: &'static str,
-    },
-    /// Name of a flannel device that is not a valid interface name.
-    DeviceName {
-        /// The unusable device name.
-        name: &'static str,
-    },
+    #[error("{backend}: call announce before join")]
+    #[code("backend-not-announced")]
+    NotAnnounced { backend: &'static str },
+    #[error("{name} is not an interface name")]
+    #[code("interface-name-invalid")]
+    DeviceName { name: &'static str },
 }
 
-/// Reason why an underlay does not suit a backend.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why the `Backend` object of a network configuration is unusable.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
+#[error("{text}")]
+#[code(*code)]
+#[detail(Detail::ConfigInvalid { place: None })]
+pub struct ConfigError {
+    code: &'static str,
+    text: String,
+}
+
+impl ConfigError {
+    pub(crate) fn new(code: &'static str, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    pub(crate) fn invalid(text: impl Into<String>) -> Self {
+        Self::new("backend-config-invalid", text)
+    }
+
+    /// `backend` is the backend's name in this error of Go flannel.
+    pub(crate) fn decoding(backend: &str, why: impl Display) -> Self {
+        Self::invalid(format!("error decoding {backend} backend config: {why}"))
+    }
+}
+
+/// Why an underlay does not suit a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum UnderlayError {
-    /// Underlay that lacks an address of the required family.
-    NoAddress {
-        /// Name of the backend.
-        backend: &'static str,
-        /// The address family that is missing.
-        family: Family,
-        /// Name of the underlay interface.
-        interface: String,
-        /// The addresses of the interface.
-        addresses: Addresses,
-    },
-    /// Underlay that lacks an address of one of the network's families.
-    NoAddresses {
-        /// The networks of the configuration.
-        networks: Subnets,
-        /// Name of the underlay interface.
-        interface: String,
-        /// The addresses of the interface.
-        addresses: Addresses,
-    },
-    /// Underlay that lacks an address of a family that carries WireGuard's packets.
-    NoCarrier {
-        /// Name of the underlay interface.
-        interface: String,
-        /// The addresses of the interface.
-        addresses: Addresses,
-    },
-    /// Underlay whose addresses another host translates (NAT). host-gw cannot route through a NAT.
-    Translated {
-        /// The public addresses of this node.
-        public: Addresses,
-        /// Name of the underlay interface.
-        interface: String,
-        /// The addresses of the interface.
-        addresses: Addresses,
-    },
-    /// Underlay whose MTU leaves too little room for packets in ipip.
-    MtuForIpip {
-        /// Name of the underlay interface.
-        interface: String,
-        /// The MTU of the interface in bytes.
-        mtu: u32,
-        /// The overhead of the backend in bytes.
-        overhead: u32,
-        /// The smallest MTU of pods in bytes.
-        least: u32,
-    },
-    /// Underlay whose MTU leaves too little room for IPv6 packets of pods.
-    MtuForIpv6 {
-        /// Name of the underlay interface.
-        interface: String,
-        /// The MTU of the interface in bytes.
-        mtu: u32,
-        /// The MTU in bytes that remains for pods.
-        left: u32,
-    },
-    /// Underlay without an address of the tunnel's family.
+    #[error(
+        "{backend} needs an {family} address on the interface {interface}, which has {addresses}; choose another interface with --iface"
+    )]
+    #[code("underlay-address-missing")]
+    NoAddress { backend: &'static str, family: Family, interface: String, addresses: Addresses },
+    #[error(
+        "vxlan over {interface} needs an address for each family of the network {networks} on the interface {interface}, which has {addresses}; choose another interface with --iface"
+    )]
+    #[code("underlay-address-missing")]
+    NoAddresses { networks: Subnets, interface: String, addresses: Addresses },
+    #[error(
+        "wireguard over {interface} needs an address for each family that carries packets between nodes, and {interface} has {addresses}. Choose another interface with --iface, or another Mode in the Backend"
+    )]
+    #[code("underlay-address-missing")]
+    NoCarrier { interface: String, addresses: Addresses },
+    /// host-gw cannot route through a NAT.
+    #[error(
+        "your PublicIP differs from interface IP, meaning that probably you're on a NAT, which is not supported by host-gw backend: PublicIP is {public}, {interface} has {addresses}; leave out --public-ip and --public-ipv6, choose the interface with --iface, or use the vxlan backend"
+    )]
+    #[code("underlay-address-translated")]
+    Translated { public: Addresses, interface: String, addresses: Addresses },
+    /// All sizes are in bytes. `least` is the smallest MTU of pods.
+    #[error(
+        "MTU {mtu} of iface {interface} is too small for ipip mode to work: ipip takes {overhead} bytes of the MTU, and IPv4 needs {least} bytes"
+    )]
+    #[code("underlay-mtu-too-small")]
+    MtuForIpip { interface: String, mtu: u32, overhead: u32, least: u32 },
+    /// `left` is the MTU in bytes that remains for pods.
+    #[error(
+        "MTU {mtu} of {interface} leaves {left} bytes for packets of pods, and IPv6 needs {LEAST_MTU_V6}; set the MTU of {interface} to {} or more, or EnableIPv6 to false in the network configuration",
+        .mtu + (LEAST_MTU_V6 - left)
+    )]
+    #[code("underlay-mtu-too-small")]
+    MtuForIpv6 { interface: String, mtu: u32, left: u32 },
+    #[error(
+        "the underlay has no address of the tunnel's family; add one, or choose another interface with --iface"
+    )]
+    #[code("underlay-address-missing")]
     NoTunnelSource,
 }
 
-impl From<KernelError> for Error {
-    fn from(error: KernelError) -> Self {
-        Error::Kernel(error)
-    }
+/// Why the backend cannot use the lease of a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
+pub(crate) enum LeaseError {
+    #[error("the lease has no public {family} address, which {backend} needs")]
+    #[code("lease-without-address")]
+    NoAddress { family: Family, backend: &'static str },
+    #[error(
+        "the lease has no public {family} address, over which this network's Mode sends all packets"
+    )]
+    #[code("lease-without-address")]
+    NoCarrier { family: Family },
+    #[error("the families of the lease are not those of the network")]
+    #[code("lease-of-other-families")]
+    OtherFamilies,
+    #[error("the lease has no backend data of its family")]
+    #[code("lease-data-missing")]
+    NoData,
+    #[error("the lease's backend data has no {key}")]
+    #[code("lease-data-missing")]
+    Absent { key: &'static str },
+    #[error("{0}")]
+    #[code("lease-data-unusable")]
+    Unusable(String),
 }
 
-impl From<ConfigError> for Error {
-    fn from(error: ConfigError) -> Self {
-        Error::Config(error)
+impl LeaseError {
+    pub(crate) fn not_an_object(error: &serde_json::Error) -> Self {
+        let why = JsonFault::unquoted(error);
+        Self::Unusable(format!("the lease's backend data is not a JSON object: {why}"))
+    }
+
+    pub(crate) fn not_a_string(key: &str) -> Self {
+        Self::Unusable(format!("the lease's {key} is not a string"))
     }
 }
-
-impl From<UnderlayError> for Error {
-    fn from(error: UnderlayError) -> Self {
-        Error::Underlay(error)
-    }
-}
-
-impl From<SecretError> for Error {
-    fn from(error: SecretError) -> Self {
-        Error::Secret(error)
-    }
-}
-
-impl Coded for Error {
-    fn code(&self) -> &'static str {
-        match self {
-            Error::Config(error) => error.code(),
-            Error::Underlay(error) => error.code(),
-            Error::Kernel(error) => error.code(),
-            Error::Secret(error) => error.code(),
-            Error::Families { .. } => "lease-of-other-families",
-            Error::NoFamily => "network-without-family",
-            Error::NotAnnounced { .. } => "backend-not-announced",
-            Error::DeviceName { .. } => "interface-name-invalid",
-        }
-    }
-
-    fn detail(&self) -> Detail {
-        match self {
-            Error::Config(error) => error.detail(),
-            Error::Underlay(error) => error.detail(),
-            Error::Kernel(error) => error.detail(),
-            Error::Secret(error) => error.detail(),
-            _ => Detail::None,
-        }
-    }
-
-    fn parts(&self) -> Vec<Problem> {
-        match self {
-            Error::Kernel(error) => error.parts(),
-            _ => Vec::new(),
-        }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Config(error) => error.fmt(f),
-            Error::Underlay(error) => error.fmt(f),
-            Error::Kernel(error) => error.fmt(f),
-            Error::Secret(error) => error.fmt(f),
-            Error::Families { lease, networks } => write!(
-                f,
-                "the address families of the lease {lease} and the network {networks} differ"
-            ),
-            Error::NoFamily => f.write_str("the network has no address family"),
-            Error::NotAnnounced { backend } => write!(f, "{backend}: call announce before join"),
-            Error::DeviceName { name } => write!(f, "{name} is not an interface name"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Config(error) => Some(error),
-            Error::Underlay(error) => Some(error),
-            Error::Kernel(error) => Some(error),
-            Error::Secret(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl Coded for UnderlayError {
-    fn code(&self) -> &'static str {
-        match self {
-            UnderlayError::NoAddress { .. }
-            | UnderlayError::NoAddresses { .. }
-            | UnderlayError::NoCarrier { .. }
-            | UnderlayError::NoTunnelSource => "underlay-address-missing",
-            UnderlayError::Translated { .. } => "underlay-address-translated",
-            UnderlayError::MtuForIpip { .. } | UnderlayError::MtuForIpv6 { .. } => {
-                "underlay-mtu-too-small"
-            }
-        }
-    }
-}
-
-impl fmt::Display for UnderlayError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            UnderlayError::NoAddress { backend, family, interface, addresses } => write!(
-                f,
-                "{backend} needs an {family} address on the interface {interface}, which has {addresses}; choose another interface with --iface"
-            ),
-            UnderlayError::NoAddresses { networks, interface, addresses } => write!(
-                f,
-                "vxlan over {interface} needs an address for each family of the network {networks} on the interface {interface}, which has {addresses}; choose another interface with --iface"
-            ),
-            UnderlayError::NoCarrier { interface, addresses } => write!(
-                f,
-                "wireguard over {interface} needs an address for each family that carries packets between nodes, and {interface} has {addresses}. \
-                 Choose another interface with --iface, or another Mode in the Backend"
-            ),
-            UnderlayError::Translated { public, interface, addresses } => write!(
-                f,
-                "your PublicIP differs from interface IP, meaning that probably you're on a NAT, which is not supported by host-gw backend: PublicIP is {public}, {interface} has {addresses}; leave out --public-ip and --public-ipv6, choose the interface with --iface, or use the vxlan backend"
-            ),
-            UnderlayError::MtuForIpip { interface, mtu, overhead, least } => write!(
-                f,
-                "MTU {mtu} of iface {interface} is too small for ipip mode to work: ipip takes {overhead} bytes of the MTU, and IPv4 needs {least} bytes"
-            ),
-            UnderlayError::MtuForIpv6 { interface, mtu, left } => write!(
-                f,
-                "MTU {mtu} of {interface} leaves {left} bytes for packets of pods, and IPv6 needs {LEAST_MTU_V6}; set the MTU of {interface} to {} or more, or EnableIPv6 to false in the network configuration",
-                mtu + (LEAST_MTU_V6 - left)
-            ),
-            UnderlayError::NoTunnelSource => {
-                f.write_str("the underlay has no address of the tunnel's family; add one, or choose another interface with --iface")
-            }
-        }
-    }
-}
-
-impl std::error::Error for UnderlayError {}

@@ -1,6 +1,6 @@
 //! The `host-gw` backend: one route for each peer, over the underlay to the peer itself.
 
-use crate::backend::{Backend, Error, Network, Overlay, Setup};
+use crate::backend::{Backend, BackendError, Network, Overlay, Setup};
 use crate::error::UnderlayError;
 use crate::network;
 use async_trait::async_trait;
@@ -56,7 +56,7 @@ impl Backend for HostGw {
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, Error> {
+    ) -> Result<Announced, BackendError> {
         let networks = self.setup.config.networks;
         // Peers route to the public address, so it must be on this link. Go flannel checks only IPv4.
         let v4 = networks.v4().is_some() && underlay.public.v4() != underlay.addresses.v4();
@@ -94,7 +94,7 @@ impl Backend for HostGw {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Error> {
+    ) -> Result<Box<dyn Network>, BackendError> {
         let kernel = NetlinkKernel::open()?;
         let plan = HostGwPlan { scope: self.setup.scope(own.subnets, Vec::new()) };
         network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await

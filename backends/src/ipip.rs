@@ -1,10 +1,9 @@
 //! The `ipip` backend: one tunnel device, and a route for each peer. IPv4 only.
 
-use crate::backend::{Backend, Error, Network, Overlay, Setup, Takes};
-use crate::config_error::{ConfigError, Fault};
-use crate::error::UnderlayError;
+use crate::backend::{Backend, BackendError, Network, Overlay, Setup, Takes};
+use crate::config_keys::ConfigKeys;
+use crate::error::{ConfigError, LeaseError, UnderlayError};
 use crate::network;
-use crate::refusal::Refusal;
 use async_trait::async_trait;
 use ipnet::IpNet;
 use netstate::kernel::Facts;
@@ -19,7 +18,6 @@ use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use std::net::IpAddr;
 use std::sync::Arc;
-use subnet_lease::json::Object;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules};
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Problem, Profile};
@@ -61,20 +59,15 @@ pub struct Ipip {
 
 impl Ipip {
     /// Parses the backend's configuration.
-    ///
-    /// # Errors
-    /// Returns an error if a key is invalid, or if the network has no IPv4.
-    pub fn new(setup: &Setup) -> Result<Self, Error> {
-        let bad = |fault| ConfigError::Key { backend: "IPIP", fault };
-        let object = Object::parse(setup.config.backend_config.as_str())
-            .map_err(|error| bad(Fault::not_an_object(&error)))?;
-        let direct_routing = object
-            .read::<bool>("DirectRouting")
-            .map_err(|error| bad(Fault::Member(error)))?
-            .unwrap_or_default();
+    pub fn new(setup: &Setup) -> Result<Self, BackendError> {
+        let keys = ConfigKeys::parse(setup.config.backend_config.as_str(), "IPIP")?;
+        let direct_routing = keys.read("DirectRouting")?.unwrap_or_default();
         let networks = setup.config.networks;
         if networks.v4().is_none() {
-            return Err(ConfigError::IpipWithoutV4 { networks }.into());
+            let text = format!(
+                "ipip carries IPv4 only, and the network is {networks}; use the vxlan, host-gw or udp backend"
+            );
+            return Err(ConfigError::new("backend-without-family", text).into());
         }
         if networks.v6().is_some() {
             tracing::warn!(
@@ -82,7 +75,7 @@ impl Ipip {
                 "ipip carries IPv4 only: IPv6 packets between pods of different nodes do not arrive"
             );
         }
-        let device = LinkName::parse(DEVICE).ok_or(Error::DeviceName { name: DEVICE })?;
+        let device = LinkName::parse(DEVICE).ok_or(BackendError::DeviceName { name: DEVICE })?;
         Ok(Self { setup: setup.clone(), direct_routing, device })
     }
 }
@@ -113,7 +106,7 @@ impl Backend for Ipip {
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, Error> {
+    ) -> Result<Announced, BackendError> {
         if underlay.public.v4().is_none() || underlay.addresses.v4().is_none() {
             let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
             return Err(UnderlayError::NoAddress {
@@ -146,7 +139,7 @@ impl Backend for Ipip {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Error> {
+    ) -> Result<Box<dyn Network>, BackendError> {
         let kernel = NetlinkKernel::open()?;
         let plan = IpipPlan {
             scope: self.setup.scope(own.subnets, vec![self.device]),
@@ -164,7 +157,7 @@ impl PeerRules for Rules {
     fn accepts(&self, lease: &Lease) -> Result<(), Problem> {
         match (lease.attrs.backend == KIND, lease.attrs.public_ip) {
             (true, None) => {
-                Err(Problem::from(Refusal::NoAddress { family: Family::V4, backend: KIND }))
+                Err(Problem::from(LeaseError::NoAddress { family: Family::V4, backend: KIND }))
             }
             _ => Ok(()),
         }

@@ -4,7 +4,6 @@
 
 pub mod alloc;
 pub mod backend;
-pub(crate) mod config_error;
 mod config_keys;
 pub mod error;
 #[cfg(test)]
@@ -13,9 +12,7 @@ pub mod handover;
 pub mod host_gw;
 pub mod ipip;
 mod network;
-pub(crate) mod refusal;
 pub mod registry;
-pub(crate) mod secret_error;
 pub mod status;
 pub mod udp;
 mod userspace;
@@ -23,7 +20,7 @@ pub mod vxlan;
 pub mod wireguard;
 
 pub use backend::{Backend, Network, Overlay, Renewal, Setup, Takes};
-pub use error::Error;
+pub use error::BackendError;
 pub use netstate::plan::Announced;
 pub use netstate::reconcile::failures::FailedPeer;
 pub use netstate::reconcile::{Inputs, Options};

@@ -1,6 +1,6 @@
 //! A running network: a reconciler, and the packet engines of the network's devices.
 
-use crate::backend::{Error, Network, Setup};
+use crate::backend::{BackendError, Network, Setup};
 use crate::status::{NetworkHandle, Status};
 use async_trait::async_trait;
 use ipnet::IpNet;
@@ -56,7 +56,7 @@ pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     underlay: &Underlay,
     leases: &LeaseTable,
     setup: &Setup,
-) -> Result<Box<dyn Network>, Error> {
+) -> Result<Box<dyn Network>, BackendError> {
     join_with_background(plan, kernel, engines, underlay, leases, setup, None).await
 }
 
@@ -72,7 +72,7 @@ pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>
     leases: &LeaseTable,
     setup: &Setup,
     background: Option<BeginBackground>,
-) -> Result<Box<dyn Network>, Error> {
+) -> Result<Box<dyn Network>, BackendError> {
     let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
     let observer =
         Arc::new(Handle { plan: reconciler.plan(), progress: reconciler.progress(), engines });
@@ -109,7 +109,7 @@ impl<P: Plan, K: Kernel> Network for Running<P, K> {
         self: Box<Self>,
         inputs: Inputs,
         out: watch::Sender<Announced>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), BackendError> {
         let run = self.reconciler.run(inputs, out);
         match self.background {
             None => run.await,

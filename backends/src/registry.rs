@@ -1,7 +1,7 @@
 //! The backends by name, with one entry for each backend.
 
-use crate::backend::{Backend, Error, Setup};
-use crate::config_error::ConfigError;
+use crate::backend::{Backend, BackendError, Setup};
+use crate::error::ConfigError;
 use crate::{alloc, host_gw, ipip, udp, vxlan, wireguard};
 use std::sync::Arc;
 use subnet_lease::{LeaseAttrs, NetworkConfig, PeerRules};
@@ -10,7 +10,7 @@ use types::{Family, Profile};
 struct Kind {
     profile: &'static Profile,
     /// Creates the backend from its configuration.
-    make: fn(&Setup) -> Result<Box<dyn Backend>, Error>,
+    make: fn(&Setup) -> Result<Box<dyn Backend>, BackendError>,
     /// Returns the MAC or key that must be unique among leases, because an FDB entry or a WireGuard peer leads to only one node.
     identity: fn(&LeaseAttrs, Family) -> Option<String>,
 }
@@ -85,17 +85,19 @@ fn kind(name: &str) -> Option<&'static Kind> {
 ///
 /// # Errors
 /// Returns an error if no such backend exists, or if the configuration of the backend is invalid.
-pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Error> {
+pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, BackendError> {
     let name = setup.config.backend.as_str();
     if let Some(kind) = kind(name) {
         return (kind.make)(setup);
     }
-    Err(ConfigError::UnknownType {
-        name: name.to_owned(),
-        of_go: MISSING.contains(&name),
-        known: built(),
-    }
-    .into())
+    let unknown = match MISSING.contains(&name) {
+        true => format!("backend type {name} is not supported yet"),
+        false => format!("unknown backend type: {name}"),
+    };
+    let known = built().join(", ");
+    let text =
+        format!("{unknown}; set Backend.Type in the network configuration to one of {known}");
+    Err(ConfigError::new("backend-unknown", text).into())
 }
 
 /// Returns the MAC or key that identifies the node of a lease, for one family. Returns `None` if the leases of the backend contain no MAC or key.

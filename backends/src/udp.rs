@@ -2,10 +2,9 @@
 
 mod config;
 
-use crate::backend::{Backend, Error, Network, Overlay, Setup, Takes};
-use crate::error::UnderlayError;
+use crate::backend::{Backend, BackendError, Network, Overlay, Setup, Takes};
+use crate::error::{LeaseError, UnderlayError};
 use crate::network;
-use crate::refusal::Refusal;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
 pub use config::Config;
@@ -65,7 +64,7 @@ impl Udp {
     ///
     /// # Errors
     /// Returns an error if a key is invalid.
-    pub fn new(setup: &Setup) -> Result<Self, Error> {
+    pub fn new(setup: &Setup) -> Result<Self, BackendError> {
         let config = Config::parse(setup.config.backend_config.as_str())?;
         Ok(Self { setup: setup.clone(), config })
     }
@@ -115,7 +114,7 @@ impl Backend for Udp {
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, Error> {
+    ) -> Result<Announced, BackendError> {
         let family = self.outer();
         if !underlay.public.has(family) || underlay.tunnel_source(family).is_none() {
             let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
@@ -139,9 +138,9 @@ impl Backend for Udp {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Error> {
+    ) -> Result<Box<dyn Network>, BackendError> {
         let Some(device) = LinkName::parse(DEVICE) else {
-            return Err(Error::DeviceName { name: DEVICE });
+            return Err(BackendError::DeviceName { name: DEVICE });
         };
         let kernel = NetlinkKernel::open()?;
         let plan = UdpPlan {
@@ -173,7 +172,7 @@ impl PeerRules for Rules {
         let Self(family) = *self;
         match lease.attrs.public_for(family) {
             Some(_) => Ok(()),
-            None => Err(Problem::from(Refusal::NoAddress { family, backend: KIND })),
+            None => Err(Problem::from(LeaseError::NoAddress { family, backend: KIND })),
         }
     }
 }

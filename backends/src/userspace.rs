@@ -7,7 +7,7 @@ pub(crate) mod wireguard;
 use crate::error::UnderlayError;
 use crate::handover::Files;
 use async_trait::async_trait;
-use netstate::failure::Failure;
+use netstate::error::RequestError;
 use netstate::forwarding::{Forwarding, NextHop};
 use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
 use netstate::link::LinkKind;
@@ -160,7 +160,7 @@ impl<K: Kernel> UserspaceKernel<K> {
         match op {
             Op::Add(key, value) => {
                 let Some(address) = device.address else {
-                    let why = Failure::userspace(UnderlayError::NoTunnelSource);
+                    let why = RequestError::userspace(UnderlayError::NoTunnelSource);
                     return vec![OpError {
                         verb: op.verb(),
                         key: *op.key(),
@@ -169,7 +169,7 @@ impl<K: Kernel> UserspaceKernel<K> {
                     }];
                 };
                 if let Err(error) = device.engine.open(address) {
-                    let why = Failure::userspace(error);
+                    let why = RequestError::userspace(error);
                     return vec![OpError {
                         verb: op.verb(),
                         key: *op.key(),

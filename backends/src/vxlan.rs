@@ -3,10 +3,9 @@
 
 mod config;
 
-use crate::backend::{Backend, Error, Network, Overlay, Setup, Takes};
-use crate::error::UnderlayError;
+use crate::backend::{Backend, BackendError, Network, Overlay, Setup, Takes};
+use crate::error::{LeaseError, UnderlayError};
 use crate::network;
-use crate::refusal::Refusal;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
 pub use config::{Config, Mode};
@@ -32,7 +31,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use subnet_lease::json::{JsonFault, Object};
+use subnet_lease::json::Object;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NodeId, Peer, PeerRules, RawJson};
 use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
@@ -82,7 +81,7 @@ impl Vxlan {
     ///
     /// # Errors
     /// Returns an error if a key is invalid.
-    pub fn new(setup: &Setup) -> Result<Self, Error> {
+    pub fn new(setup: &Setup) -> Result<Self, BackendError> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         if config.vni == 0 {
             tracing::warn!(
@@ -110,7 +109,7 @@ impl Vxlan {
         kernel: &mut NetlinkKernel,
         stored: Option<&RawJson>,
         family: Family,
-    ) -> Result<Mac, Error> {
+    ) -> Result<Mac, BackendError> {
         if let Some(mac) = stored.and_then(|data| mac_in(data).ok()) {
             return Ok(mac);
         }
@@ -134,9 +133,12 @@ impl Vxlan {
     }
 
     /// Returns the plan of kernel objects for this node's lease.
-    fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, Error> {
+    fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, BackendError> {
         if !own.same_families(&self.setup.config.networks) {
-            return Err(Error::Families { lease: own, networks: self.setup.config.networks });
+            return Err(BackendError::Families {
+                lease: own,
+                networks: self.setup.config.networks,
+            });
         }
         // The device of a family that the network no longer has is also ours. It is not desired, so it is removed.
         let (networks, former) = (&self.setup.config.networks, &self.setup.former);
@@ -210,7 +212,7 @@ impl Backend for Vxlan {
         &mut self,
         underlay: &Underlay,
         stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, Error> {
+    ) -> Result<Announced, BackendError> {
         let networks = self.setup.config.networks;
         if networks
             .families()
@@ -237,7 +239,7 @@ impl Backend for Vxlan {
             let mac = self.mac(&mut kernel, data, family).await?;
             *family.pick(&mut v4, &mut v6) = Some(mac);
         }
-        let macs = Dual::from_options(v4, v6).ok_or(Error::NoFamily)?;
+        let macs = Dual::from_options(v4, v6).ok_or(BackendError::NoFamily)?;
         self.macs = Some(macs);
         if self.config.mtu.is_some_and(|mtu| mtu > underlay.mtu) {
             tracing::warn!(
@@ -270,8 +272,8 @@ impl Backend for Vxlan {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Error> {
-        let macs = self.macs.ok_or(Error::NotAnnounced { backend: KIND })?;
+    ) -> Result<Box<dyn Network>, BackendError> {
+        let macs = self.macs.ok_or(BackendError::NotAnnounced { backend: KIND })?;
         let plan = self.plan(own.subnets, macs)?;
         let kernel = NetlinkKernel::open()?;
         if !self.userspace {
@@ -315,15 +317,18 @@ fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Annou
 const VTEP_MAC: &str = "VtepMAC";
 
 /// Parses the MAC in the backend data of a lease.
-fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
-    let object = Object::parse(data.as_str())
-        .map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
+fn mac_in(data: &RawJson) -> Result<Mac, LeaseError> {
+    let object = Object::parse(data.as_str()).map_err(|error| LeaseError::not_an_object(&error))?;
     let text = object
         .read::<String>(VTEP_MAC)
-        .map_err(|_| Refusal::NotAString { key: VTEP_MAC })?
-        .ok_or(Refusal::Absent { key: VTEP_MAC })?;
-    let mac = Mac::parse(&text).ok_or(Refusal::NotAMac)?;
-    if mac.is_station() { Ok(mac) } else { Err(Refusal::NotAStation(mac)) }
+        .map_err(|_| LeaseError::not_a_string(VTEP_MAC))?
+        .ok_or(LeaseError::Absent { key: VTEP_MAC })?;
+    let not_a_mac = || LeaseError::Unusable("the lease's VtepMAC is not a MAC address".to_owned());
+    let mac = Mac::parse(&text).ok_or_else(not_a_mac)?;
+    if mac.is_station() {
+        return Ok(mac);
+    }
+    Err(LeaseError::Unusable(format!("the lease's VtepMAC {mac} is not a valid device address")))
 }
 
 /// Returns the MAC in a lease's backend data, in canonical form. No two leases may have the same MAC.
@@ -369,7 +374,7 @@ impl PeerRules for Rules {
             mac_in(data)?;
             usable = true;
         }
-        if usable { Ok(()) } else { Err(Problem::from(Refusal::Absent { key: VTEP_MAC })) }
+        if usable { Ok(()) } else { Err(Problem::from(LeaseError::Absent { key: VTEP_MAC })) }
     }
 
     fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {

@@ -1,20 +1,19 @@
 //! The `wireguard` backend: a device for each family or for both, a route for the whole network, and a peer for each node.
 
 mod config;
+mod error;
 mod keys;
 mod secrets;
 #[cfg(test)]
 mod tests;
 mod userspace;
 
-use crate::backend::{Backend, Error, Network, Overlay, Renewal, Setup, Takes};
-use crate::config_error::ConfigError;
-use crate::error::UnderlayError;
+use crate::backend::{Backend, BackendError, Network, Overlay, Renewal, Setup, Takes};
+use crate::error::{ConfigError, LeaseError, UnderlayError};
 use crate::network;
-use crate::refusal::Refusal;
-pub use crate::secret_error::{Exposed, FileError, SecretError, SecretKind};
 use async_trait::async_trait;
 pub use config::{Config, Implementation, Mode};
+pub use error::{FileError, SecretError};
 use ipnet::IpNet;
 use netstate::blackhole;
 use netstate::kernel::Facts;
@@ -32,7 +31,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use subnet_lease::json::{JsonFault, Object};
+use subnet_lease::json::Object;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules, RawJson};
 use types::profile::{Device, Keys, Overhead};
 use types::wireguard::PRESHARED_VARIABLE;
@@ -82,15 +81,15 @@ pub struct Wireguard {
 
 impl Wireguard {
     /// Parses the backend's configuration.
-    ///
-    /// # Errors
-    /// Returns an error if a key is invalid, or if the configuration contains the preshared key and `--refuse-insecure` is set.
-    pub fn new(setup: &Setup) -> Result<Self, Error> {
+    pub fn new(setup: &Setup) -> Result<Self, BackendError> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         let files = Files::of(&config, setup);
         if config.preshared.is_some() {
             if setup.refuse_insecure {
-                return Err(ConfigError::PskExposed.into());
+                let text = format!(
+                    "PSK is readable in the network configuration, and --refuse-insecure is set; name a file on each node instead, by PSKFile in the Backend or by {PRESHARED_VARIABLE}"
+                );
+                return Err(ConfigError::new("psk-exposed", text).into());
             }
             tracing::warn!(
                 variable = PRESHARED_VARIABLE,
@@ -111,7 +110,7 @@ impl Wireguard {
     }
 
     /// Returns an error if the node has no public address of an outer family.
-    fn check(&self, underlay: &Underlay) -> Result<(), Error> {
+    fn check(&self, underlay: &Underlay) -> Result<(), BackendError> {
         let networks = self.setup.config.networks;
         let lacks = match self.config.outer_family() {
             None => networks.families().any(|family| !underlay.public.has(family)),
@@ -183,7 +182,7 @@ impl Backend for Wireguard {
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, Error> {
+    ) -> Result<Announced, BackendError> {
         self.check(underlay)?;
         if self.config.implementation == Implementation::Auto
             && !self.userspace
@@ -223,14 +222,14 @@ impl Backend for Wireguard {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, Error> {
+    ) -> Result<Box<dyn Network>, BackendError> {
         if !own.subnets.same_families(&self.setup.config.networks) {
-            return Err(Error::Families {
+            return Err(BackendError::Families {
                 lease: own.subnets,
                 networks: self.setup.config.networks,
             });
         }
-        let secrets = self.secrets.clone().ok_or(Error::NotAnnounced { backend: KIND })?;
+        let secrets = self.secrets.clone().ok_or(BackendError::NotAnnounced { backend: KIND })?;
         let scope = self.setup.scope(own.subnets, self.config.devices());
         let kernel = NetlinkKernel::open()?;
         let plan = WireguardPlan { scope, config: self.config, secrets: secrets.clone() };
@@ -299,26 +298,31 @@ struct PeerData {
 }
 
 impl PeerData {
-    fn read(data: &RawJson) -> Result<PeerData, Refusal> {
-        let object = Object::parse(data.as_str())
-            .map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
+    fn read(data: &RawJson) -> Result<PeerData, LeaseError> {
+        let object =
+            Object::parse(data.as_str()).map_err(|error| LeaseError::not_an_object(&error))?;
         let text = object
             .read::<String>(PUBLIC_KEY)
-            .map_err(|_| Refusal::NotAString { key: PUBLIC_KEY })?
-            .ok_or(Refusal::Absent { key: PUBLIC_KEY })?;
-        let key = PublicKey::parse(&text).ok_or(Refusal::NotAKey)?;
+            .map_err(|_| LeaseError::not_a_string(PUBLIC_KEY))?
+            .ok_or(LeaseError::Absent { key: PUBLIC_KEY })?;
+        let unusable = |text: &str| LeaseError::Unusable(text.to_owned());
+        let key = PublicKey::parse(&text)
+            .ok_or_else(|| unusable("the lease's PublicKey is not 32 bytes in base64"))?;
         if !key.is_usable() {
-            return Err(Refusal::WeakKey(key));
+            return Err(LeaseError::Unusable(format!(
+                "the lease's PublicKey {key} is of small order, so WireGuard cannot use it"
+            )));
         }
-        let port = object.read::<i64>("Port").map_err(|_| Refusal::NotANumber)?.unwrap_or(0);
-        let port = u16::try_from(port).map_err(|_| Refusal::NotAPort(port))?;
+        let port = object.read::<i64>("Port");
+        let port = port.map_err(|_| unusable("the lease's Port is not a number"))?.unwrap_or(0);
+        let port = u16::try_from(port).map_err(|_| unusable(&format!("its Port is {port}")))?;
         Ok(PeerData { key, port: Some(port).filter(|port| *port != 0) })
     }
 
     /// Returns the public key and port to which this node sends a family's packets. If one device serves both
     /// families, the IPv4 data of the lease takes precedence over the IPv6 data. In Go flannel's leases, the IPv6
     /// data contains a port on which no program listens.
-    fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, Refusal> {
+    fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, LeaseError> {
         let written =
             |data: &Option<RawJson>| data.as_ref().filter(|data| data.as_str() != "null").cloned();
         let (v4, v6) = (written(&attrs.data), written(&attrs.v6_data));
@@ -327,7 +331,7 @@ impl PeerData {
             (Mode::Separate, Family::V6) => v6,
             _ => v4.or(v6),
         };
-        Self::read(&data.ok_or(Refusal::NoData)?)
+        Self::read(&data.ok_or(LeaseError::NoData)?)
     }
 }
 
@@ -356,23 +360,25 @@ impl PeerRules for Rules {
 
 /// Checks whether the backend can use a lease. The lease needs a public key for at least one of the network's families, and
 /// must not contain a malformed key. The lease also needs a public address of the outer family.
-fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Refusal> {
+fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), LeaseError> {
     if lease.attrs.backend != KIND {
         return Ok(());
     }
-    let mut usable = Err(Refusal::OtherFamilies);
+    let mut usable = Err(LeaseError::OtherFamilies);
     for family in lease.subnets.families().filter(|family| networks.has(*family)) {
         match (PeerData::of(config, &lease.attrs, family), config.mode) {
             (Ok(_), _) => usable = Ok(()),
             // The other family may be usable by itself. Data that cannot be read is an error, unlike absent data.
-            (Err(absent @ Refusal::NoData), Mode::Separate) => usable = usable.map_err(|_| absent),
-            (Err(refusal), _) => return Err(refusal),
+            (Err(absent @ LeaseError::NoData), Mode::Separate) => {
+                usable = usable.map_err(|_| absent)
+            }
+            (Err(error), _) => return Err(error),
         }
     }
     if let (Some(family), false) = (config.outer_family(), config.mode == Mode::Auto)
         && lease.attrs.public_for(family).is_none()
     {
-        return Err(Refusal::NoCarrier { family });
+        return Err(LeaseError::NoCarrier { family });
     }
     usable
 }

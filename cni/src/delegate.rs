@@ -35,10 +35,8 @@ pub struct Order<'a> {
     pub netconf: &'a [u8],
 }
 
-/// The error of a call of the delegate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// No plugin has the delegate's name.
+pub enum DelegateError {
     NotFound(CniError),
     /// The delegate did not start, so it made no change.
     NotStarted(CniError),
@@ -46,11 +44,13 @@ pub enum Failure {
     Failed(CniError),
 }
 
-impl Failure {
+impl DelegateError {
     /// Returns the CNI error to report to the runtime.
     pub fn into_error(self) -> CniError {
         match self {
-            Failure::NotFound(error) | Failure::NotStarted(error) | Failure::Failed(error) => error,
+            DelegateError::NotFound(error)
+            | DelegateError::NotStarted(error)
+            | DelegateError::Failed(error) => error,
         }
     }
 }
@@ -60,8 +60,8 @@ pub trait Delegate {
     /// Runs the delegate. Returns the delegate's standard output.
     ///
     /// # Errors
-    /// Returns an error if the delegate does not start or fails. If the delegate prints a CNI error, returns this error.
-    fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure>;
+    /// A delegate that fails prints a CNI error, which is the error here.
+    fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, DelegateError>;
 }
 
 /// Runs delegates from the folders of `CNI_PATH`.
@@ -87,15 +87,15 @@ impl Programs {
 }
 
 impl Delegate for Programs {
-    fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure> {
-        let program = self.find(order.program).map_err(Failure::NotFound)?;
+    fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, DelegateError> {
+        let program = self.find(order.program).map_err(DelegateError::NotFound)?;
         let broken = |what: &str, error: &io::Error| {
             CniError::new(IO_FAILURE, format!("{what} {}: {error}", program.display()))
         };
         // Files instead of pipes: they cannot block, in whatever order they are read and written, and even if the delegate leaves a process running.
         let (input, mut output) = memory(order.netconf)
             .and_then(|input| Ok((input, memory(&[])?)))
-            .map_err(|error| Failure::NotStarted(broken("creating the files for", &error)))?;
+            .map_err(|error| DelegateError::NotStarted(broken("creating the files for", &error)))?;
         let mut command = Command::new(&program);
         command.env("CNI_COMMAND", order.verb.as_str());
         let Attachment { container, interface } = order.attachment;
@@ -118,18 +118,19 @@ impl Delegate for Programs {
                 die_together(&mut command);
                 start(&mut command)
             });
-        let mut child = started.map_err(|error| Failure::NotStarted(broken("starting", &error)))?;
+        let mut child =
+            started.map_err(|error| DelegateError::NotStarted(broken("starting", &error)))?;
         let status =
-            child.wait().map_err(|error| Failure::Failed(broken("waiting for", &error)))?;
+            child.wait().map_err(|error| DelegateError::Failed(broken("waiting for", &error)))?;
         let mut printed = Vec::new();
         output
             .rewind()
             .and_then(|()| output.read_to_end(&mut printed))
-            .map_err(|error| Failure::Failed(broken("reading the output of", &error)))?;
+            .map_err(|error| DelegateError::Failed(broken("reading the output of", &error)))?;
         if status.success() {
             Ok(printed)
         } else {
-            Err(Failure::Failed(failure(order.program, status, &printed)))
+            Err(DelegateError::Failed(failure(order.program, status, &printed)))
         }
     }
 }

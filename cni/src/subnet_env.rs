@@ -6,12 +6,12 @@
 use crate::error::{CniError, INTERNAL, TRY_AGAIN_LATER};
 use crate::status;
 use ipnet::IpNet;
-use std::fmt;
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Maximum length of subnet.env, in bytes.
@@ -49,90 +49,11 @@ impl SubnetEnv {
     }
 }
 
-/// The error for a subnet.env that the plugin cannot use.
-#[derive(Debug)]
-pub struct EnvError {
-    /// The path of the subnet.env.
-    pub path: PathBuf,
-    /// The reason.
-    pub fault: Fault,
-}
-
-/// The reason why the plugin cannot use a subnet.env.
-#[derive(Debug)]
-pub enum Fault {
-    /// The file subnet.env does not exist.
-    Absent,
-    /// The plugin cannot read the file.
-    Unreadable(io::Error),
-    /// The path is a directory, a pipe or a device.
-    Irregular,
-    /// The file is longer than 64 KiB.
-    TooLong,
-    /// A line contains this key but no `=`.
-    NoValue(String),
-    /// The value of `FLANNEL_MTU` is not a 32-bit number.
-    Mtu(String),
-    /// A network is not in CIDR notation, or the end of a range is not an IP address.
-    Network(String),
-    /// The file lacks these keys.
-    Missing(Vec<&'static str>),
-}
-
-impl EnvError {
-    /// Returns the error code, which is stable between releases.
-    pub fn code(&self) -> &'static str {
-        match self.fault {
-            Fault::Absent => "subnet-env-absent",
-            Fault::Unreadable(_) => "subnet-env-unreadable",
-            Fault::Irregular => "subnet-env-not-regular",
-            Fault::TooLong => "subnet-env-too-long",
-            Fault::NoValue(_) => "subnet-env-no-value",
-            Fault::Mtu(_) => "subnet-env-mtu",
-            Fault::Network(_) => "subnet-env-network",
-            Fault::Missing(_) => "subnet-env-missing-keys",
-        }
-    }
-}
-
-impl fmt::Display for EnvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.display();
-        match &self.fault {
-            Fault::Absent => write!(f, "open {path}: no such file or directory"),
-            Fault::Unreadable(error) => write!(f, "open {path}: {error}"),
-            Fault::Irregular => write!(f, "open {path}: not a regular file"),
-            Fault::TooLong => write!(f, "open {path}: the file is larger than 64 KiB"),
-            Fault::NoValue(key) => write!(f, "{path}: {key} has no value"),
-            Fault::Mtu(text) => write!(f, "{path}: FLANNEL_MTU={text:?} is not a number"),
-            Fault::Network(text) => write!(f, "invalid CIDR address: {text}"),
-            Fault::Missing(keys) => write!(f, "{path} is missing {}", keys.join(", ")),
-        }
-    }
-}
-
-impl std::error::Error for EnvError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.fault {
-            Fault::Unreadable(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-/// Creates the error that the plugin reports to the runtime.
-impl From<EnvError> for CniError {
-    fn from(error: EnvError) -> Self {
-        let msg = format!(
-            "failed to load flannel 'subnet.env' file: {error}. Check the flannel pod log for this node."
-        );
-        match error.fault {
-            Fault::Absent => {
-                CniError::new(TRY_AGAIN_LATER, msg).details(status::why_no_file(&error.path))
-            }
-            _ => CniError::new(INTERNAL, msg),
-        }
-    }
+fn not_loaded(code: u64, why: impl Display) -> CniError {
+    let msg = format!(
+        "failed to load flannel 'subnet.env' file: {why}. Check the flannel pod log for this node."
+    );
+    CniError::new(code, msg)
 }
 
 /// Reads and parses subnet.env. Waits up to `patience` if the file does not exist yet.
@@ -143,12 +64,14 @@ impl From<EnvError> for CniError {
 pub fn load(path: &Path, patience: Duration) -> Result<SubnetEnv, CniError> {
     let deadline = Instant::now() + patience;
     loop {
-        match read(path).and_then(|text| parse(&text)) {
-            Ok(env) => return Ok(env),
-            Err(Fault::Absent) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
-            Err(fault) => {
-                return Err(EnvError { path: path.to_owned(), fault }.into());
+        match read(path).and_then(|text| parse(path, &text)) {
+            Err(error) if error.code == TRY_AGAIN_LATER => {
+                if Instant::now() >= deadline {
+                    return Err(error.details(status::why_no_file(path)));
+                }
+                std::thread::sleep(POLL_INTERVAL);
             }
+            result => return result,
         }
     }
 }
@@ -158,21 +81,29 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// Reads subnet.env. Follows a symbolic link, because an operator may have created the link. Does not block if the path is a pipe.
-fn read(path: &Path) -> Result<Vec<u8>, Fault> {
-    let failed = |error: io::Error| {
-        if is_absent(&error) { Fault::Absent } else { Fault::Unreadable(error) }
+fn read(path: &Path) -> Result<Vec<u8>, CniError> {
+    let place = path.display();
+    let failed = |error: io::Error| match is_absent(&error) {
+        true => not_loaded(TRY_AGAIN_LATER, format!("open {place}: no such file or directory")),
+        false => not_loaded(INTERNAL, format!("open {place}: {error}")),
     };
+    let unusable = |why: &str| Err(not_loaded(INTERNAL, format!("open {place}: {why}")));
     let file: File =
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
-        return Err(Fault::Irregular);
+        return unusable("not a regular file");
     }
     let mut text = Vec::new();
     file.take(LIMIT + 1).read_to_end(&mut text).map_err(failed)?;
-    if text.len() as u64 > LIMIT { Err(Fault::TooLong) } else { Ok(text) }
+    if text.len() as u64 > LIMIT {
+        return unusable("the file is larger than 64 KiB");
+    }
+    Ok(text)
 }
 
-fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
+fn parse(path: &Path, bytes: &[u8]) -> Result<SubnetEnv, CniError> {
+    let path = path.display();
+    let unusable = |why: String| not_loaded(INTERNAL, why);
     let mut env = SubnetEnv::default();
     let (mut v4, mut v6, mut mtu, mut ip_masq) = (None, None, None, None);
     let mut v6_networks = Vec::new();
@@ -190,17 +121,21 @@ fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
                 | "FLANNEL_IPV6_RANGE_END"
         );
         if known && !line.contains('=') {
-            return Err(Fault::NoValue(key.to_owned()));
+            return Err(unusable(format!("{path}: {key} has no value")));
         }
         match key {
             "FLANNEL_NETWORK" => env.networks = nets(value)?,
             "FLANNEL_IPV6_NETWORK" => v6_networks = nets(value)?,
             "FLANNEL_SUBNET" => v4 = Some(net(value)?),
             "FLANNEL_IPV6_SUBNET" => v6 = Some(net(value)?),
-            "FLANNEL_MTU" => mtu = Some(value.parse().map_err(|_| Fault::Mtu(value.to_owned()))?),
+            "FLANNEL_MTU" => {
+                let number = value.parse().map_err(|_| {
+                    unusable(format!("{path}: FLANNEL_MTU={value:?} is not a number"))
+                });
+                mtu = Some(number?);
+            }
             "FLANNEL_RANGE_END" | "FLANNEL_IPV6_RANGE_END" => {
-                let end = value.parse();
-                env.range_ends.push(end.map_err(|_| Fault::Network(value.to_owned()))?);
+                env.range_ends.push(value.parse().map_err(|_| invalid_cidr(value))?);
             }
             "FLANNEL_IPMASQ" => ip_masq = Some(value == "true"),
             _ => {}
@@ -222,19 +157,23 @@ fn parse(bytes: &[u8]) -> Result<SubnetEnv, Fault> {
         missing.push("FLANNEL_IPMASQ");
     }
     if !missing.is_empty() {
-        return Err(Fault::Missing(missing));
+        return Err(unusable(format!("{path} is missing {}", missing.join(", "))));
     }
     env.mtu = mtu.unwrap_or_default();
     env.ip_masq = ip_masq.unwrap_or_default();
     Ok(env)
 }
 
-fn net(text: &str) -> Result<IpNet, Fault> {
-    text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| Fault::Network(text.to_owned()))
+fn invalid_cidr(text: &str) -> CniError {
+    not_loaded(INTERNAL, format!("invalid CIDR address: {text}"))
+}
+
+fn net(text: &str) -> Result<IpNet, CniError> {
+    text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| invalid_cidr(text))
 }
 
 /// Parses a comma-separated list of networks. Drops duplicates.
-fn nets(text: &str) -> Result<Vec<IpNet>, Fault> {
+fn nets(text: &str) -> Result<Vec<IpNet>, CniError> {
     let mut found: Vec<IpNet> = Vec::new();
     for one in text.split(',') {
         let one = net(one)?;

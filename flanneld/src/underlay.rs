@@ -24,7 +24,7 @@ pub use facts::{HostFacts, Leased, Unreachable};
 pub use follow::followed;
 pub use found::Found;
 pub use hint::{interfaces_text, store_via_underlay, trap_hint};
-pub use netstate::host::{Address, Interface, NoRoute, Route, RouteAnswer};
+pub use netstate::host::{Address, Interface, Route, RouteAnswer, RouteError};
 pub use options::{Pattern, Selector};
 pub use problem::{Apart, Choosable, Host, Peer, ReadError, SelectError, Unfit, Useless};
 pub use request::{Families, KnownAddresses, NoName, Request, StoreAt};

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use noise::{
-    Baker, CookieReply, Half, Identity, Initiated, Initiation, Jar, Refused, Remote, Response,
+    Baker, CookieReply, Half, Identity, Initiated, Initiation, Jar, NoiseError, Remote, Response,
     Session, Stamp, initiate,
 };
 use std::net::SocketAddr;
@@ -102,7 +102,7 @@ fuzz_target!(|data: &[u8]| {
     if let Some(cookie) = CookieReply::read(&message) {
         let mut jar = Jar::default();
         let kept = jar.keep(&scene.to_responder, cookie, scene.now);
-        assert_eq!(kept, Err(Refused::Unasked));
+        assert_eq!(kept, Err(NoiseError::Unasked));
         let mut asked = Initiation::read(&scene.sent[0]).unwrap().clone();
         jar.prove(&mut asked, scene.now);
         let kept = jar.keep(&scene.to_responder, cookie, scene.now);

@@ -1,7 +1,7 @@
 //! A fake kernel for tests. The fake follows the kernel's rules about dependencies, exclusive additions and
 //! objects that vanish with a link. The fake kernel also injects faults.
 
-use crate::failure::{Failure, Listed, Request};
+use crate::error::RequestError;
 use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, Sessions};
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
@@ -55,8 +55,8 @@ pub(crate) struct FakeKernel {
     noise: Arc<Notify>,
 }
 
-fn refused(code: i32) -> Failure {
-    Failure::refused(Errno(code))
+fn refused(code: i32) -> RequestError {
+    RequestError::refused(Errno(code))
 }
 
 impl World {
@@ -68,7 +68,7 @@ impl World {
     ///
     /// # Errors
     /// Returns the errno that a kernel would return.
-    pub(crate) fn apply(&mut self, op: &Op) -> Result<(), Failure> {
+    pub(crate) fn apply(&mut self, op: &Op) -> Result<(), RequestError> {
         let (key, value) = match op {
             Op::Refuse(..) => return Err(refused(libc::EPERM)),
             Op::Delete(key, _) => {
@@ -156,16 +156,16 @@ impl FakeKernel {
         self.noise.notify_one();
     }
 
-    fn answer(&self, what: Request) -> Result<MutexGuard<'_, World>, KernelError> {
+    fn answer(&self, what: &str) -> Result<MutexGuard<'_, World>, KernelError> {
         let mut world = self.world();
-        if world.fault() { Err(KernelError { what, why: refused(libc::EIO) }) } else { Ok(world) }
+        if world.fault() { Err(KernelError::new(what, refused(libc::EIO))) } else { Ok(world) }
     }
 }
 
 #[async_trait]
 impl Kernel for FakeKernel {
     async fn read(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
-        let mut world = self.answer(Request::List(Listed::Links))?;
+        let mut world = self.answer("list network interfaces")?;
         world.reads += 1;
         Ok(ExistingState {
             ours: world.state.clone(),
@@ -176,7 +176,7 @@ impl Kernel for FakeKernel {
     }
 
     async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
-        let world = self.answer(Request::List(Listed::WireguardPeers))?;
+        let world = self.answer("list WireGuard peers")?;
         let of_peers =
             |(key, _): &(&Key, &Value)| matches!(key, Key::WireguardPeer(..) | Key::AllowedIp(..));
         let ours = world
@@ -194,7 +194,7 @@ impl Kernel for FakeKernel {
     }
 
     async fn survey(&mut self, _scope: &Scope) -> Result<Survey, KernelError> {
-        let world = self.answer(Request::List(Listed::Entries))?;
+        let world = self.answer("list neighbours and FDB entries")?;
         let seen = |(key, value): (&Key, &Value)| Seen {
             key: *key,
             value: value.clone(),
@@ -208,7 +208,7 @@ impl Kernel for FakeKernel {
         underlay: &Underlay,
         queries: &[IpAddr],
     ) -> Result<Facts, KernelError> {
-        let world = self.answer(Request::List(Listed::Addresses))?;
+        let world = self.answer("list addresses")?;
         let on_link = queries.iter().filter(|ip| world.on_link.contains(ip)).copied().collect();
         Ok(Facts { underlay: underlay.clone(), on_link, accepted_macs: BTreeMap::new() })
     }

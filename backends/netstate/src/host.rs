@@ -5,8 +5,8 @@ use crate::route::RouteKind;
 use ipnet::IpNet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
-use types::Family;
-use types::problem::Coded;
+use thiserror::Error;
+use types::{Coded, Errno, Family};
 
 /// A network interface of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -472,45 +472,17 @@ pub struct Neighbour {
     pub mac: Option<Mac>,
 }
 
-/// The reason why a route lookup returned no route.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoRoute {
-    /// Refusal of the lookup by the kernel.
-    Refused {
-        /// The errno of the kernel's answer.
-        errno: i32,
-        /// The kernel's message, which is usually empty.
-        words: String,
-    },
-    /// Lack of a reply from the kernel.
+/// Why a route lookup returned no route.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
+pub enum RouteError {
+    /// `words` are the kernel's, and usually empty.
+    #[error("{}{}{}", Errno(*errno), if .words.trim().is_empty() { "" } else { ": " }, .words.trim())]
+    #[code("no-route")]
+    Refused { errno: i32, words: String },
+    #[error("the kernel does not respond")]
+    #[code("route-unanswered")]
     Unanswered,
-    /// Reply of the kernel that contains no outgoing interface.
+    #[error("the route has no outgoing interface")]
+    #[code("route-without-interface")]
     WithoutInterface,
 }
-
-impl Coded for NoRoute {
-    fn code(&self) -> &'static str {
-        match self {
-            NoRoute::Refused { .. } => "no-route",
-            NoRoute::Unanswered => "route-unanswered",
-            NoRoute::WithoutInterface => "route-without-interface",
-        }
-    }
-}
-
-impl fmt::Display for NoRoute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoRoute::Refused { errno, words } if words.trim().is_empty() => {
-                write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
-            }
-            NoRoute::Refused { errno, words } => {
-                write!(f, "{}: {}", std::io::Error::from_raw_os_error(*errno), words.trim())
-            }
-            NoRoute::Unanswered => f.write_str("the kernel does not respond"),
-            NoRoute::WithoutInterface => f.write_str("the route has no outgoing interface"),
-        }
-    }
-}
-
-impl std::error::Error for NoRoute {}

@@ -1,6 +1,6 @@
 //! The kernel interface that the reconciler uses to read objects, gather facts, apply operations and wait for changes.
 
-pub use crate::failure::{FailureKind, KernelError, OpError};
+pub use crate::error::{FailureKind, KernelError, OpError};
 use crate::forwarding::Forwarding;
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Key, Op};

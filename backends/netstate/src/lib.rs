@@ -11,7 +11,7 @@ pub mod cleanup;
 pub mod desired;
 pub mod diff;
 mod encrypted;
-pub mod failure;
+pub mod error;
 #[cfg(test)]
 mod fake;
 pub mod fit;

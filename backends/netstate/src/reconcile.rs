@@ -15,12 +15,11 @@ pub mod questions;
 mod repairs;
 mod report;
 mod schedule;
-mod trouble;
 pub mod tunnels;
 
 use crate::desired::{Desired, new_on_link_queries, on_link_queries};
 use crate::diff::{diff, preserve};
-use crate::failure::{Failure, Request};
+use crate::error::RequestError;
 use crate::kernel::{Facts, FailureKind, Kernel, KernelError, OpError};
 use crate::object::{KernelState, Key, Op, Value};
 use crate::plan::{Announced, Plan};
@@ -485,7 +484,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     /// Reads the kernel state, and computes the desired state from the leases and the facts of the last pass.
     async fn sighting(&mut self, leases: &LeaseTable) -> Result<Sighting, KernelError> {
         let Some(facts) = &self.observed.facts else {
-            return Err(KernelError { what: Request::Compare, why: Failure::Unread });
+            return Err(KernelError::new("compare with the kernel", RequestError::Unread));
         };
         let mut want = self.goal.desired(leases, facts).state;
         let (holders, owners) = holders(&*self.goal.plan, leases, facts);

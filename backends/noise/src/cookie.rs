@@ -1,7 +1,7 @@
 //! Cookies, with which the sender of a handshake message proves that it receives packets at its address (section 5.4.7 of the paper).
 
 use crate::crypto::{KEY, TAG, mac, open_cookie, seal_cookie};
-use crate::error::Refused;
+use crate::error::NoiseError;
 use crate::identity::{Identity, Remote};
 use crate::message::{Codes, CookieReply, Initiation, Kind, Response, Sealed};
 use std::net::{IpAddr, SocketAddr};
@@ -59,13 +59,13 @@ impl Baker {
         from: SocketAddr,
         message: &[u8],
         nonce: [u8; 24],
-    ) -> Result<CookieReply, Refused> {
+    ) -> Result<CookieReply, NoiseError> {
         let sender = match (Initiation::read(message), Response::read(message)) {
             (Some(initiation), _) => initiation.sender,
             (_, Some(response)) => response.sender,
-            _ => return Err(Refused::Malformed),
+            _ => return Err(NoiseError::Malformed),
         };
-        let (_, _, codes) = Codes::of(message).ok_or(Refused::Malformed)?;
+        let (_, _, codes) = Codes::of(message).ok_or(NoiseError::Malformed)?;
         let mut value = self.cookie(from);
         let tag = seal_cookie(&identity.labels.cookie, &nonce, &codes.first, &mut value)?;
         Ok(CookieReply {
@@ -114,8 +114,8 @@ impl Jar {
         remote: &Remote,
         reply: &CookieReply,
         now: Instant,
-    ) -> Result<(), Refused> {
-        let asked = self.asked.as_ref().ok_or(Refused::Unasked)?;
+    ) -> Result<(), NoiseError> {
+        let asked = self.asked.as_ref().ok_or(NoiseError::Unasked)?;
         let mut cookie = reply.cookie.value;
         let (key, tag) = (&remote.labels.cookie, &reply.cookie.tag);
         open_cookie(key, &reply.nonce, asked, &mut cookie, tag)?;

@@ -10,7 +10,7 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
-use crate::error::Refused;
+use crate::error::NoiseError;
 
 /// The length of keys in bytes.
 pub const KEY: usize = 32;
@@ -68,12 +68,12 @@ pub(crate) fn derive<const N: usize>(chain: &[u8; KEY], input: &[u8]) -> [Secret
 ///
 /// # Errors
 /// Returns an error if the public key has small order.
-pub(crate) fn shared(private: &StaticSecret, public: &[u8; KEY]) -> Result<Secret, Refused> {
+pub(crate) fn shared(private: &StaticSecret, public: &[u8; KEY]) -> Result<Secret, NoiseError> {
     let secret = private.diffie_hellman(&PublicKey::from(*public));
     if secret.was_contributory() {
         Ok(Zeroizing::new(*secret.as_bytes()))
     } else {
-        Err(Refused::WeakKey)
+        Err(NoiseError::WeakKey)
     }
 }
 
@@ -98,11 +98,11 @@ pub(crate) fn seal_once(
     key: &[u8; KEY],
     also: &[u8],
     data: &mut [u8],
-) -> Result<[u8; TAG], Refused> {
+) -> Result<[u8; TAG], NoiseError> {
     let tag = cipher(key)
         .seal_in_place_separate_tag(nonce(0), Aad::from(also), data)
-        .map_err(|_| Refused::Malformed)?;
-    tag.as_ref().try_into().map_err(|_| Refused::Malformed)
+        .map_err(|_| NoiseError::Malformed)?;
+    tag.as_ref().try_into().map_err(|_| NoiseError::Malformed)
 }
 
 /// Decrypts in place the data that [`seal_once`] sealed; the tag follows the data.
@@ -113,8 +113,8 @@ pub(crate) fn open_once<'d>(
     key: &[u8; KEY],
     also: &[u8],
     sealed: &'d mut [u8],
-) -> Result<&'d mut [u8], Refused> {
-    cipher(key).open_in_place(nonce(0), Aad::from(also), sealed).map_err(|_| Refused::Tag)
+) -> Result<&'d mut [u8], NoiseError> {
+    cipher(key).open_in_place(nonce(0), Aad::from(also), sealed).map_err(|_| NoiseError::Tag)
 }
 
 /// Seals a cookie in place with XChaCha20-Poly1305. Returns the tag.
@@ -126,11 +126,11 @@ pub(crate) fn seal_cookie(
     nonce: &[u8; 24],
     also: &[u8],
     cookie: &mut [u8; TAG],
-) -> Result<[u8; TAG], Refused> {
+) -> Result<[u8; TAG], NoiseError> {
     XChaCha20Poly1305::new(key.into())
         .encrypt_in_place_detached(XNonce::from_slice(nonce), also, cookie)
         .map(Into::into)
-        .map_err(|_| Refused::Malformed)
+        .map_err(|_| NoiseError::Malformed)
 }
 
 /// Opens a cookie in place.
@@ -143,10 +143,10 @@ pub(crate) fn open_cookie(
     also: &[u8],
     cookie: &mut [u8; TAG],
     tag: &[u8; TAG],
-) -> Result<(), Refused> {
+) -> Result<(), NoiseError> {
     XChaCha20Poly1305::new(key.into())
         .decrypt_in_place_detached(XNonce::from_slice(nonce), also, cookie, tag.into())
-        .map_err(|_| Refused::Tag)
+        .map_err(|_| NoiseError::Tag)
 }
 
 #[cfg(test)]

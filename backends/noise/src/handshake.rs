@@ -1,7 +1,7 @@
 //! The handshake: Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s, with one message in each direction.
 
 use crate::crypto::{KEY, Secret, TAG, derive, hash, mac, open_once, seal_once, shared};
-use crate::error::Refused;
+use crate::error::NoiseError;
 use crate::identity::{Identity, Remote};
 use crate::message::{Codes, Initiation, Kind, Response, Sealed};
 use crate::session::Session;
@@ -62,7 +62,7 @@ impl Transcript {
         &mut self,
         key: &[u8; KEY],
         mut value: [u8; N],
-    ) -> Result<Sealed<N>, Refused> {
+    ) -> Result<Sealed<N>, NoiseError> {
         let tag = seal_once(key, &self.hash, &mut value)?;
         self.hash = hash(&[&self.hash, &value, &tag]);
         Ok(Sealed { value, tag })
@@ -72,11 +72,11 @@ impl Transcript {
         &mut self,
         key: &[u8; KEY],
         sealed: &Sealed<N>,
-    ) -> Result<[u8; N], Refused> {
+    ) -> Result<[u8; N], NoiseError> {
         let mut sealed = Zeroizing::new([sealed.value.as_slice(), &sealed.tag].concat());
         let said = hash(&[&self.hash, &sealed]);
         let value = open_once(key, &self.hash, &mut sealed)?;
-        let value = (&*value).try_into().map_err(|_| Refused::Malformed)?;
+        let value = (&*value).try_into().map_err(|_| NoiseError::Malformed)?;
         self.hash = said;
         Ok(value)
     }
@@ -105,7 +105,7 @@ pub fn initiate(
     index: u32,
     stamp: Stamp,
     ephemeral: &[u8; KEY],
-) -> Result<(Initiated, Initiation), Refused> {
+) -> Result<(Initiated, Initiation), NoiseError> {
     let ephemeral = StaticSecret::from(*ephemeral);
     let public = PublicKey::from(&ephemeral).to_bytes();
     let mut transcript = Transcript::new(IDENTIFIER, &remote.public);
@@ -128,8 +128,8 @@ pub fn initiate(
 }
 
 /// Returns `mac1` of a message to a peer. Both authentication codes in the message are still empty.
-fn first_code(remote: &Remote, message: &[u8]) -> Result<[u8; TAG], Refused> {
-    let (covered, ..) = Codes::of(message).ok_or(Refused::Malformed)?;
+fn first_code(remote: &Remote, message: &[u8]) -> Result<[u8; TAG], NoiseError> {
+    let (covered, ..) = Codes::of(message).ok_or(NoiseError::Malformed)?;
     Ok(mac(&remote.labels.code, covered))
 }
 
@@ -146,7 +146,7 @@ impl Half {
     ///
     /// # Errors
     /// Returns an error if the message is not for this node, or if its ephemeral key has small order.
-    pub fn read(identity: &Identity, message: &Initiation) -> Result<Self, Refused> {
+    pub fn read(identity: &Identity, message: &Initiation) -> Result<Self, NoiseError> {
         let mut transcript = Transcript::new(IDENTIFIER, identity.public());
         transcript.ephemeral(&message.ephemeral);
         let key = transcript.agree_key(&*shared(&identity.private, &message.ephemeral)?);
@@ -163,9 +163,9 @@ impl Half {
     ///
     /// # Errors
     /// Returns an error if the initiator is not this peer.
-    pub fn prove(mut self, remote: &Remote) -> Result<(Asked, Stamp), Refused> {
+    pub fn prove(mut self, remote: &Remote) -> Result<(Asked, Stamp), NoiseError> {
         if remote.public != self.public {
-            return Err(Refused::Stranger);
+            return Err(NoiseError::Stranger);
         }
         let key = self.transcript.agree_key(&*remote.shared);
         let stamp = self.transcript.open(&key, &self.message.stamp)?;
@@ -199,7 +199,7 @@ impl Asked {
         preshared: &[u8; KEY],
         index: u32,
         ephemeral: &[u8; KEY],
-    ) -> Result<(Session, Response), Refused> {
+    ) -> Result<(Session, Response), NoiseError> {
         let Self { mut transcript, public: initiator, ephemeral: asked, index: theirs } = self;
         let ephemeral = StaticSecret::from(*ephemeral);
         let public = PublicKey::from(&ephemeral).to_bytes();
@@ -237,9 +237,9 @@ impl Initiated {
         identity: &Identity,
         preshared: &[u8; KEY],
         message: &Response,
-    ) -> Result<Session, Refused> {
+    ) -> Result<Session, NoiseError> {
         if message.receiver() != self.index {
-            return Err(Refused::Unasked);
+            return Err(NoiseError::Unasked);
         }
         let mut transcript = self.transcript.clone();
         transcript.ephemeral(&message.ephemeral);

@@ -1,7 +1,7 @@
 //! Keys of this node and of its peers, and values that this module derives from these keys once for all handshakes.
 
 use crate::crypto::{KEY, Secret, TAG, hash, mac, shared};
-use crate::error::Refused;
+use crate::error::NoiseError;
 use crate::message::Codes;
 use subtle::ConstantTimeEq;
 use x25519_dalek::{PublicKey, StaticSecret};
@@ -62,7 +62,7 @@ impl Remote {
     ///
     /// # Errors
     /// Returns an error if the public key has small order.
-    pub fn new(identity: &Identity, public: &[u8; KEY]) -> Result<Self, Refused> {
+    pub fn new(identity: &Identity, public: &[u8; KEY]) -> Result<Self, NoiseError> {
         Ok(Self {
             public: *public,
             shared: shared(&identity.private, public)?,

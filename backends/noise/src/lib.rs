@@ -16,7 +16,7 @@ mod window;
 
 pub use cookie::{Baker, Jar};
 pub use crypto::KEY;
-pub use error::Refused;
+pub use error::NoiseError;
 pub use handshake::{Asked, Half, Initiated, initiate};
 pub use identity::{Identity, Remote};
 pub use message::{CookieReply, Initiation, Kind, Response};

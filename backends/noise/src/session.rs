@@ -1,7 +1,7 @@
 //! A session: the keys and the counters of its two directions. Several threads can seal and open packets in a session concurrently.
 
 use crate::crypto::{KEY, TAG, cipher, nonce};
-use crate::error::Refused;
+use crate::error::NoiseError;
 use crate::message::{DataHead, Kind};
 use crate::window::{REACH, Window};
 use parking_lot::Mutex;
@@ -57,20 +57,20 @@ impl Session {
     /// # Errors
     /// Returns an error if the session has sealed its maximum number of packets, or if the buffer is shorter than [`OVERHEAD`].
     #[inline]
-    pub fn seal(&self, datagram: &mut [u8]) -> Result<(), Refused> {
+    pub fn seal(&self, datagram: &mut [u8]) -> Result<(), NoiseError> {
         let counter = self.next.fetch_add(1, Ordering::Relaxed);
         if counter >= REJECT_AFTER {
             // The counter stays at the limit, however often a caller tries to seal.
             self.next.store(REJECT_AFTER, Ordering::Relaxed);
-            return Err(Refused::Exhausted);
+            return Err(NoiseError::Exhausted);
         }
-        let (head, rest) = datagram.split_at_mut_checked(HEAD).ok_or(Refused::Malformed)?;
-        let length = rest.len().checked_sub(TAG).ok_or(Refused::Malformed)?;
-        let (packet, tag) = rest.split_at_mut_checked(length).ok_or(Refused::Malformed)?;
+        let (head, rest) = datagram.split_at_mut_checked(HEAD).ok_or(NoiseError::Malformed)?;
+        let length = rest.len().checked_sub(TAG).ok_or(NoiseError::Malformed)?;
+        let (packet, tag) = rest.split_at_mut_checked(length).ok_or(NoiseError::Malformed)?;
         let sealed = self
             .sending
             .seal_in_place_separate_tag(nonce(counter), Aad::empty(), packet)
-            .map_err(|_| Refused::Malformed)?;
+            .map_err(|_| NoiseError::Malformed)?;
         tag.copy_from_slice(sealed.as_ref());
         head.copy_from_slice(
             DataHead {
@@ -97,18 +97,18 @@ impl Session {
     /// Returns an error if the datagram is not authentic, if this node received the datagram before, or if
     /// the session is over. After an error, the buffer may no longer contain the datagram.
     #[inline]
-    pub fn open(&self, datagram: &mut [u8]) -> Result<usize, Refused> {
-        let (head, _) = DataHead::ref_from_prefix(datagram).map_err(|_| Refused::Malformed)?;
+    pub fn open(&self, datagram: &mut [u8]) -> Result<usize, NoiseError> {
+        let (head, _) = DataHead::ref_from_prefix(datagram).map_err(|_| NoiseError::Malformed)?;
         let counter = head.counter.get();
         if counter >= REJECT_AFTER {
-            return Err(Refused::Exhausted);
+            return Err(NoiseError::Exhausted);
         }
         let packet = self
             .receiving
             .open_within(nonce(counter), Aad::empty(), datagram, HEAD..)
-            .map_err(|_| Refused::Tag)?;
+            .map_err(|_| NoiseError::Tag)?;
         let mut window = self.window.lock();
-        if window.take(counter) { Ok(packet.len()) } else { Err(Refused::Replayed) }
+        if window.take(counter) { Ok(packet.len()) } else { Err(NoiseError::Replayed) }
     }
 }
 

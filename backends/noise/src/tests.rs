@@ -1,6 +1,6 @@
 //! Helpers for the tests of all modules.
 
-use crate::{Half, Identity, Jar, KEY, Refused, Remote, Session, Stamp, initiate};
+use crate::{Half, Identity, Jar, KEY, NoiseError, Remote, Session, Stamp, initiate};
 use std::time::{Duration, Instant, SystemTime};
 
 pub(crate) fn bytes(hex: &str) -> Vec<u8> {
@@ -48,7 +48,7 @@ impl Pair {
         &self,
         ours: &[u8; KEY],
         theirs: &[u8; KEY],
-    ) -> Result<(Session, Session), Refused> {
+    ) -> Result<(Session, Session), NoiseError> {
         let (initiated, message) = initiate(&self.a, &self.to_b, 7, stamp(), &from(65))?;
         let half = Half::read(&self.b, &message)?;
         let (asked, _) = half.prove(&self.to_a)?;
@@ -72,7 +72,7 @@ pub(crate) fn sealed(session: &Session, packet: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the packet in a datagram.
-pub(crate) fn opened(session: &Session, mut datagram: Vec<u8>) -> Result<Vec<u8>, Refused> {
+pub(crate) fn opened(session: &Session, mut datagram: Vec<u8>) -> Result<Vec<u8>, NoiseError> {
     let length = session.open(&mut datagram)?;
     datagram.truncate(length);
     Ok(datagram)

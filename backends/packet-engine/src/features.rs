@@ -1,7 +1,7 @@
 //! Packet modes of the engine: with offloads, with batches of packets, or with single packets. `--datapath`
 //! selects the mode. The default mode uses the offloads that the kernel grants.
 
-use crate::error::UnknownMode;
+use crate::error::ModeError;
 
 /// The method by which the engine reads and sends packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,12 +79,12 @@ impl Features {
     ///
     /// # Errors
     /// Returns an error if no mode has this name.
-    pub fn named(name: &str) -> Result<Self, UnknownMode> {
+    pub fn named(name: &str) -> Result<Self, ModeError> {
         match name {
             "" | "auto" | "offload" => Ok(Self::offload()),
             "mmsg" => Ok(Self::mmsg()),
             "plain" => Ok(Self::plain()),
-            _ => Err(UnknownMode(name.to_owned())),
+            _ => Err(ModeError(name.to_owned())),
         }
     }
 }
@@ -116,7 +116,7 @@ mod tests {
             (Features::named("mmsg").unwrap().batch, Features::named("plain").unwrap().batch),
             (64, 1)
         );
-        assert_eq!(Features::named("fast"), Err(UnknownMode("fast".to_owned())));
+        assert_eq!(Features::named("fast"), Err(ModeError("fast".to_owned())));
         assert_eq!([1, 2, 3, 4, 8, 64].map(queues), [1, 1, 1, 2, 4, 4]);
     }
 }

@@ -6,7 +6,7 @@ use netstate::desired::{Desired, on_link_queries};
 use subnet_lease::NetworkConfig;
 use types::Addresses;
 
-fn ipip(text: &str) -> Result<Ipip, Error> {
+fn ipip(text: &str) -> Result<Ipip, BackendError> {
     Ipip::new(&Setup::of(NetworkConfig::parse(text).unwrap()))
 }
 

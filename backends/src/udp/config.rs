@@ -1,9 +1,8 @@
 //! The keys of the `Backend` object for udp.
 
-use crate::config_error::{ConfigError, Fault};
-use crate::config_keys::checks;
+use crate::config_keys::ConfigKeys;
+use crate::error::ConfigError;
 use packet_engine::table::Checks;
-use subnet_lease::json::Object;
 
 /// The UDP port by default, as in Go flannel.
 pub(super) const PORT: u16 = 8285;
@@ -19,20 +18,11 @@ pub struct Config {
 
 impl Config {
     /// Parses the `Backend` object of a network.
-    ///
-    /// # Errors
-    /// Returns an error if a key is invalid. The error starts with the text of Go flannel, and contains the key and the remedy.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let bad = |fault| ConfigError::Key { backend: "UDP", fault };
-        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
-        let port =
-            object.read::<i64>("Port").map_err(|error| bad(Fault::Member(error)))?.unwrap_or(0);
-        let port = u16::try_from(port)
-            .map_err(|_| bad(Fault::Range { key: "Port", value: port, least: 1, most: 65535 }))?;
-        Ok(Self {
-            port: if port == 0 { PORT } else { port },
-            checks: checks(&object).map_err(bad)?,
-        })
+        let keys = ConfigKeys::parse(text, "UDP")?;
+        let port = keys.read::<i64>("Port")?.unwrap_or(0);
+        let port = u16::try_from(port).map_err(|_| keys.out_of_range("Port", port, 1, 65535))?;
+        Ok(Self { port: if port == 0 { PORT } else { port }, checks: keys.checks()? })
     }
 }
 

@@ -5,7 +5,7 @@
 use super::{StoredFiles, queue_name, socket_name};
 use crate::handover::Files;
 use async_trait::async_trait;
-use netstate::failure::Failure;
+use netstate::error::RequestError;
 use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
 use netstate::link::tun::TunSpec;
 use netstate::link::wireguard::WireguardSpec;
@@ -180,7 +180,7 @@ impl Tunnel {
 }
 
 fn failed(op: &Op, kind: FailureKind, error: impl Into<Problem>) -> OpError {
-    OpError { verb: op.verb(), key: *op.key(), kind, why: Failure::userspace(error) }
+    OpError { verb: op.verb(), key: *op.key(), kind, why: RequestError::userspace(error) }
 }
 
 /// Converts an operation on a WireGuard interface to an operation on the TUN device in the kernel.

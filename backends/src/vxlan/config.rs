@@ -1,10 +1,9 @@
 //! The keys of the `Backend` object for vxlan.
 
-use crate::config_error::{ConfigError, Fault};
-use crate::config_keys::{checks, mtu, number, word};
+use crate::config_keys::ConfigKeys;
+use crate::error::ConfigError;
 use netstate::names::LinkName;
 use packet_engine::table::Checks;
-use subnet_lease::json::Object;
 use types::{Family, Subnets};
 
 /// Overhead of the tunnel's headers in bytes, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
@@ -51,26 +50,25 @@ pub struct Config {
 
 impl Config {
     /// Parses the `Backend` object of a network.
-    ///
-    /// # Errors
-    /// Returns an error if a key is invalid. The error starts with the text of Go flannel, and contains the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
-        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
-        let switch = |name: &str| {
-            object
-                .read::<bool>(name)
-                .map_err(|error| bad(Fault::Member(error)))
-                .map(Option::unwrap_or_default)
-        };
-        let vni = number(&object, "VNI", 0..=0x00ff_ffff_u32).map_err(bad)?.unwrap_or(1);
-        let port = number(&object, "Port", 0..=u16::MAX).map_err(bad)?;
-        let mtu = mtu(&object, networks, (OVERHEAD_V4, OVERHEAD_V6)).map_err(bad)?;
-        let checksum_offload = checksum_offload(&object).map_err(bad)?;
-        let mode = mode(&object).map_err(bad)?;
-        let name = |text: String, used: bool| match LinkName::parse(&text) {
+        let keys = ConfigKeys::parse(text, "VXLAN")?;
+        let switch = |key: &str| keys.read::<bool>(key).map(Option::unwrap_or_default);
+        let vni = keys.number("VNI", 0..=0x00ff_ffff_u32)?.unwrap_or(1);
+        let port = keys.number("Port", 0..=u16::MAX)?;
+        let mtu = keys.mtu(networks, (OVERHEAD_V4, OVERHEAD_V6))?;
+        let choices = [("auto", None), ("on", Some(true)), ("off", Some(false))];
+        let checksum_offload = keys.choice("ChecksumOffload", &choices)?;
+        let choices =
+            [("kernel", Mode::Kernel), ("userspace", Mode::Userspace), ("auto", Mode::Auto)];
+        let mode = keys.choice("Mode", &choices)?;
+        let name = |text: String, used: bool| {
+            match LinkName::parse(&text) {
             Some(name) => Ok(name),
             None if !used => Ok(LinkName::default()),
-            None => Err(bad(Fault::LongName { vni, name: text })),
+            None => Err(keys.error(format!(
+                "VNI is {vni}: the interface name {text} exceeds the kernel's limit of 15 characters; use a smaller VNI"
+            ))),
+        }
         };
         let v4 = name(format!("{DEVICE}{vni}"), networks.v4().is_some())?;
         let v6 = name(format!("{DEVICE_V6}{vni}"), networks.v6().is_some())?;
@@ -83,7 +81,7 @@ impl Config {
             direct_routing: switch("DirectRouting")?,
             checksum_offload,
             mode,
-            checks: checks(&object).map_err(bad)?,
+            checks: keys.checks()?,
             names: (v4, v6),
         })
     }
@@ -99,36 +97,6 @@ impl Config {
             .unwrap_or(underlay)
             .min(underlay)
             .saturating_sub(family.pick(OVERHEAD_V4, OVERHEAD_V6))
-    }
-}
-
-fn bad(fault: Fault) -> ConfigError {
-    ConfigError::Key { backend: "VXLAN", fault }
-}
-
-fn checksum_offload(object: &Object) -> Result<Option<bool>, Fault> {
-    match word(object, "ChecksumOffload")?.to_ascii_lowercase().as_str() {
-        "" | "auto" => Ok(None),
-        "on" => Ok(Some(true)),
-        "off" => Ok(Some(false)),
-        other => Err(Fault::Word {
-            key: "ChecksumOffload",
-            value: other.to_owned(),
-            words: &["auto", "on", "off"],
-        }),
-    }
-}
-
-fn mode(object: &Object) -> Result<Mode, Fault> {
-    match word(object, "Mode")?.to_ascii_lowercase().as_str() {
-        "" | "kernel" => Ok(Mode::Kernel),
-        "userspace" => Ok(Mode::Userspace),
-        "auto" => Ok(Mode::Auto),
-        other => Err(Fault::Word {
-            key: "Mode",
-            value: other.to_owned(),
-            words: &["kernel", "userspace", "auto"],
-        }),
     }
 }
 

@@ -1,13 +1,12 @@
 //! The keys of the `Backend` object for wireguard.
 
-use crate::config_error::{ConfigError, Fault};
-use crate::config_keys::{mtu, number, word};
+use crate::config_keys::{ConfigKeys, one_of};
+use crate::error::ConfigError;
 use netstate::names::LinkName;
 use netstate::wireguard::Secret;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use subnet_lease::LeaseAttrs;
-use subnet_lease::json::Object;
 use types::{Addresses, Dual, Family, Subnets};
 
 /// Name of the device for both families, or of the IPv4 device if each family has a device.
@@ -67,15 +66,11 @@ pub struct Config {
 
 impl Config {
     /// Parses the `Backend` object of a network.
-    ///
-    /// # Errors
-    /// Returns an error if a key is invalid. The error starts with the text of Go flannel, and contains the key and the remedy.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
-        let object = Object::parse(text).map_err(|error| bad(Fault::not_an_object(&error)))?;
-        let mode = mode(&object, networks)?;
+        let keys = ConfigKeys::parse(text, "WireGuard")?;
+        let mode = mode(&keys, networks)?;
         let of = |key, least: u16, default: u16| {
-            let number = number(&object, key, least..=u16::MAX).map_err(bad)?;
-            Ok::<_, ConfigError>(number.unwrap_or(default))
+            keys.number(key, least..=u16::MAX).map(|number| number.unwrap_or(default))
         };
         let (port, port_v6) = (of("ListenPort", 1, PORT)?, of("ListenPortV6", 1, PORT_V6)?);
         if mode == Mode::Separate
@@ -83,20 +78,28 @@ impl Config {
             && networks.v6().is_some()
             && port == port_v6
         {
-            return Err(bad(Fault::SamePort { port }));
+            return Err(keys.error(format!(
+                "ListenPort and ListenPortV6 are both {port}; give each device its own port"
+            )));
         }
-        let mtu = mtu(&object, networks, (OVERHEAD, OVERHEAD)).map_err(bad)?;
-        let preshared = preshared(&object)?;
-        let implementation = implementation(&object).map_err(bad)?;
+        let mtu = keys.mtu(networks, (OVERHEAD, OVERHEAD))?;
+        let preshared = preshared(&keys)?;
+        let choices = [
+            ("auto", Implementation::Auto),
+            ("kernel", Implementation::Kernel),
+            ("userspace", Implementation::Userspace),
+        ];
+        let implementation = keys.choice("Implementation", &choices)?;
         let name = |name: &'static str| {
-            LinkName::parse(name).ok_or_else(|| bad(Fault::DeviceName { name }))
+            let error = || keys.error(format!("{name} is not an interface name"));
+            LinkName::parse(name).ok_or_else(error)
         };
         Ok(Self {
             port,
             port_v6,
             mtu,
             preshared,
-            preshared_file: Some(word(&object, "PSKFile").map_err(bad)?)
+            preshared_file: Some(keys.word("PSKFile")?)
                 .filter(|path| !path.is_empty())
                 .map(PathBuf::from),
             keepalive: of("PersistentKeepaliveInterval", 0, 0)?,
@@ -151,19 +154,17 @@ impl Config {
     }
 }
 
-fn bad(fault: Fault) -> ConfigError {
-    ConfigError::Key { backend: "WireGuard", fault }
-}
-
 /// Parses `Mode`, and checks that the network has the address family that the mode needs.
-fn mode(object: &Object, networks: &Subnets) -> Result<Mode, ConfigError> {
-    let mode = match word(object, "Mode").map_err(bad)?.as_str() {
+fn mode(keys: &ConfigKeys<'_>, networks: &Subnets) -> Result<Mode, ConfigError> {
+    let mode = match keys.word("Mode")?.as_str() {
         "" | "separate" => Mode::Separate,
         "auto" => Mode::Auto,
         "ipv4" => Mode::Ipv4,
         "ipv6" => Mode::Ipv6,
         other => {
-            return Err(ConfigError::WireguardMode { found: other.to_owned() });
+            let modes = one_of(&["separate", "auto", "ipv4", "ipv6"]);
+            let text = format!("no valid Mode configured: Mode is {other:?}: it must be {modes}");
+            return Err(ConfigError::invalid(text));
         }
     };
     let lacks = match mode {
@@ -172,30 +173,24 @@ fn mode(object: &Object, networks: &Subnets) -> Result<Mode, ConfigError> {
         _ => None,
     };
     match lacks {
-        Some(family) => Err(bad(Fault::ModeNeeds { family, networks: *networks })),
+        Some(family) => Err(keys.error(format!(
+            "Mode needs {family}, and the network is {networks}; enable the family, or leave out Mode"
+        ))),
         None => Ok(mode),
     }
 }
 
 /// Parses the preshared key. Errors do not quote the value, because the value may be a secret.
-fn preshared(object: &Object) -> Result<Option<Secret>, ConfigError> {
-    let text = object.read::<String>("PSK").map_err(|_| ConfigError::Psk)?.unwrap_or_default();
+fn preshared(keys: &ConfigKeys<'_>) -> Result<Option<Secret>, ConfigError> {
+    let error = || {
+        let text =
+            "could not parse psk: PSK must be 32 bytes in base64, as `wg genpsk` prints them";
+        ConfigError::invalid(text)
+    };
+    let text = keys.secret("PSK").ok_or_else(error)?;
     match text.as_str() {
         "" => Ok(None),
-        text => Secret::parse(text).map(Some).ok_or(ConfigError::Psk),
-    }
-}
-
-fn implementation(object: &Object) -> Result<Implementation, Fault> {
-    match word(object, "Implementation")?.to_ascii_lowercase().as_str() {
-        "" | "auto" => Ok(Implementation::Auto),
-        "kernel" => Ok(Implementation::Kernel),
-        "userspace" => Ok(Implementation::Userspace),
-        other => Err(Fault::Word {
-            key: "Implementation",
-            value: other.to_owned(),
-            words: &["auto", "kernel", "userspace"],
-        }),
+        text => Secret::parse(text).map(Some).ok_or_else(error),
     }
 }
 

@@ -1,7 +1,6 @@
 //! The key files of a node: the private key, which the node creates itself, and the preshared key.
 
-use crate::secret_error::{Exposed, FileError, SecretKind};
-
+use super::error::FileError;
 use netstate::wireguard::Secret;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -43,10 +42,16 @@ pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     Ok(text.and_then(Secret::parse).map_or(Content::Garbled, Content::Key))
 }
 
-/// Returns the key file if users other than the owner can read the file.
-pub(super) fn exposed(what: SecretKind, path: &Path) -> Option<Exposed> {
+pub(super) const PRIVATE: &str = "WireGuard private key";
+pub(super) const PRESHARED: &str = "preshared key";
+
+/// Returns a warning if users other than the owner can read a file with this kind of key.
+pub(super) fn exposed(kind: &str, path: &Path) -> Option<String> {
     let is_open = fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0);
-    is_open.then(|| Exposed { what, path: path.to_owned() })
+    let path = path.display();
+    is_open.then(|| {
+        format!("users other than the owner can read the {kind} {path}; run chmod 600 {path}")
+    })
 }
 
 /// Writes a private key in Go flannel's format: base64 without a newline. Other processes never see a partial key, and only the owner can read the file.

@@ -2,9 +2,9 @@
 //! creates another private key if an older node has the same key.
 
 use super::config::Config;
+use super::error::{FileError, SecretError};
 use super::keys::{self, Content};
 use crate::backend::{Renewal, Setup};
-use crate::secret_error::{FileError, SecretError, SecretKind};
 use arc_swap::ArcSwap;
 use netstate::wireguard::{PublicKey, Secret};
 use nix::sys::prctl;
@@ -83,10 +83,11 @@ impl Files {
 
     /// Logs a warning about each key file that other users can read. If `refuse_insecure` is set, the method returns an error instead of a warning.
     fn guard(&self) -> Result<(), SecretError> {
-        let private = keys::exposed(SecretKind::Private, &self.key);
-        for exposed in private.into_iter().chain(
-            self.preshared.as_ref().and_then(|path| keys::exposed(SecretKind::Preshared, path)),
-        ) {
+        let private = keys::exposed(keys::PRIVATE, &self.key);
+        for exposed in private
+            .into_iter()
+            .chain(self.preshared.as_ref().and_then(|path| keys::exposed(keys::PRESHARED, path)))
+        {
             if self.refuse_insecure {
                 return Err(SecretError::Exposed(exposed));
             }
@@ -97,10 +98,10 @@ impl Files {
 
     /// Returns a warning if other users can read the key file, and whether the daemon may use the key. If
     /// `refuse_insecure` is set, the daemon must not use a changed key from a file that other users can read.
-    fn trust(&self, what: SecretKind, path: &Path, changed: bool) -> (String, bool) {
-        match (keys::exposed(what, path), self.refuse_insecure, changed) {
+    fn trust(&self, kind: &str, path: &Path, changed: bool) -> (String, bool) {
+        match (keys::exposed(kind, path), self.refuse_insecure, changed) {
             (None, ..) => (String::new(), true),
-            (Some(text), false, _) => (text.to_string(), true),
+            (Some(text), false, _) => (text, true),
             (Some(text), true, false) => {
                 (format!("{text}; --refuse-insecure refuses the file at the next start"), true)
             }
@@ -236,7 +237,7 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
         Ok(Content::Key(key)) => {
             notices.lost = false;
             let key = key.clamped();
-            let (text, taken) = files.trust(SecretKind::Private, path, key != *present);
+            let (text, taken) = files.trust(keys::PRIVATE, path, key != *present);
             warn_once(&mut notices.key, text);
             return if taken { key } else { present.clone() };
         }
@@ -287,7 +288,7 @@ fn preshared(
 ) -> Option<Secret> {
     let why = match keys::read(path, Links::Followed) {
         Ok(Content::Key(key)) => {
-            let (text, taken) = files.trust(SecretKind::Preshared, path, present != Some(&key));
+            let (text, taken) = files.trust(keys::PRESHARED, path, present != Some(&key));
             warn_once(&mut notices.preshared, text);
             return if taken { Some(key) } else { present.cloned() };
         }

@@ -235,7 +235,7 @@ pub(crate) struct Node {
     observer: Arc<dyn NetworkHandle>,
     kernel_audit: KernelAudit,
     stop: CancellationToken,
-    task: JoinHandle<Result<(), backends::Error>>,
+    task: JoinHandle<Result<(), backends::BackendError>>,
 }
 
 /// Returns a lease table with the leases of the given nodes.

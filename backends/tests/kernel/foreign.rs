@@ -2,7 +2,7 @@
 
 use crate::bed::*;
 use backends::error::UnderlayError;
-use backends::{Error, create};
+use backends::{BackendError, create};
 
 #[test]
 fn foreign_objects_stay() {
@@ -371,7 +371,10 @@ fn host_gw_behind_nat_is_refused() {
         let mut under = underlay(false);
         under.public = types::Addresses::V4("203.0.113.7".parse().unwrap());
         let error = create(&setup).unwrap().announce(&under, None).await.unwrap_err();
-        assert!(matches!(error, Error::Underlay(UnderlayError::Translated { .. })), "{error}");
+        assert!(
+            matches!(error, BackendError::Underlay(UnderlayError::Translated { .. })),
+            "{error}"
+        );
         // vxlan uses the interface's address instead, because the public one is not local.
         let setup = self::setup(V4, r#"{"Type":"vxlan"}"#);
         let mut backend = create(&setup).unwrap();

@@ -3,13 +3,13 @@
 //! Manifests call the commands `cp` and `install-conf`, which replace files by a rename. The cleanup manifest calls `rm` and `pause`.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use install_file::{InstallError, install};
+use thiserror::Error;
 
 const USAGE: &str = "\
 usage: install-conf SOURCE DESTINATION    install a file
@@ -29,63 +29,52 @@ fn main() -> ExitCode {
     };
     match run(&command.to_string_lossy(), &operands) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            complain(&failure);
+        Err(error) => {
+            complain(&error);
             ExitCode::FAILURE
         }
     }
 }
 
 #[allow(clippy::print_stderr, reason = "the texts go to a container's log")]
-fn complain(failure: &Failure) {
-    eprintln!("{failure}");
+fn complain(error: &CommandError) {
+    eprintln!("{error}");
 }
 
-/// The reason why a command failed.
-enum Failure {
+#[derive(Debug, Error)]
+enum CommandError {
     /// Invalid command, or invalid number of operands.
+    #[error("{USAGE}")]
     Usage,
-    /// Unknown option.
+    #[error("unknown option {0:?}\n{USAGE}")]
     Option(OsString),
-    Install(InstallError),
-    Remove {
-        file: PathBuf,
-        cause: io::Error,
-    },
+    #[error("{0}")]
+    Install(#[from] InstallError),
+    #[error("cannot remove {file}: {cause}")]
+    Remove { file: PathBuf, cause: io::Error },
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage => f.write_str(USAGE),
-            Self::Option(option) => write!(f, "unknown option {option:?}\n{USAGE}"),
-            Self::Install(error) => write!(f, "{error}"),
-            Self::Remove { file, cause } => write!(f, "cannot remove {}: {cause}", file.display()),
-        }
-    }
-}
-
-fn run(command: &str, operands: &[OsString]) -> Result<(), Failure> {
+fn run(command: &str, operands: &[OsString]) -> Result<(), CommandError> {
     match (command, operands) {
         ("install-conf", [source, destination]) => place(source, destination),
         ("cp", _) => match operands_of(operands)? {
             [source, destination] => place(source, &into(source, destination)),
-            _ => Err(Failure::Usage),
+            _ => Err(CommandError::Usage),
         },
         ("rm", _) => match operands_of(operands)? {
-            [] => Err(Failure::Usage),
+            [] => Err(CommandError::Usage),
             files => files.iter().map(Path::new).try_for_each(remove),
         },
         ("pause", []) => loop {
             std::thread::sleep(Duration::from_secs(3600));
         },
-        _ => Err(Failure::Usage),
+        _ => Err(CommandError::Usage),
     }
 }
 
 /// Returns the operands after the options `-f`, `-p` and `-v`. Refuses other options. The options have no effect: a rename always replaces the
 /// destination, and the copy has the mode of its source.
-fn operands_of(words: &[OsString]) -> Result<&[OsString], Failure> {
+fn operands_of(words: &[OsString]) -> Result<&[OsString], CommandError> {
     let Some((option, rest)) = words.split_first() else {
         return Ok(words);
     };
@@ -94,7 +83,7 @@ fn operands_of(words: &[OsString]) -> Result<&[OsString], Failure> {
         Some("-") => Ok(rest),
         Some("-force") => operands_of(rest),
         Some(letters) if letters.chars().all(|letter| "fpv".contains(letter)) => operands_of(rest),
-        Some(_) => Err(Failure::Option(option.clone())),
+        Some(_) => Err(CommandError::Option(option.clone())),
     }
 }
 
@@ -106,14 +95,14 @@ fn into(source: &OsString, destination: &OsString) -> OsString {
     }
 }
 
-fn place(source: &OsString, destination: &OsString) -> Result<(), Failure> {
-    install(Path::new(source), Path::new(destination)).map_err(Failure::Install)
+fn place(source: &OsString, destination: &OsString) -> Result<(), CommandError> {
+    Ok(install(Path::new(source), Path::new(destination))?)
 }
 
-fn remove(file: &Path) -> Result<(), Failure> {
+fn remove(file: &Path) -> Result<(), CommandError> {
     match std::fs::remove_file(file) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-            Err(Failure::Remove { file: file.to_owned(), cause })
+            Err(CommandError::Remove { file: file.to_owned(), cause })
         }
         _ => Ok(()),
     }

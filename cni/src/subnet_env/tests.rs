@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 const GOOD: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
-fn parsed(text: &str) -> Result<SubnetEnv, EnvError> {
-    parse(text.as_bytes()).map_err(|fault| EnvError { path: "FILE".into(), fault })
+fn parsed(text: &str) -> Result<SubnetEnv, CniError> {
+    parse(Path::new("FILE"), text.as_bytes())
 }
 
 #[test]
@@ -34,11 +34,11 @@ fn grammar_is_that_of_go_flannels_plugin() {
         "FLANNEL_NETWORK=10.1.0.0/16,",
         "FLANNEL_SUBNET=10.244.7.1",
     ] {
-        let error = parsed(&format!("{GOOD}{line}\n")).unwrap_err().to_string();
+        let error = parsed(&format!("{GOOD}{line}\n")).unwrap_err().msg;
         let named = line.rsplit(['=', ',']).next().unwrap();
         assert!(error.contains(named), "{line}: {error}");
     }
-    let error = parsed("").unwrap_err().to_string();
+    let error = parsed("").unwrap_err().msg;
     for key in ["NETWORK", "IPV6_NETWORK", "SUBNET", "IPV6_SUBNET", "MTU", "IPMASQ"] {
         assert!(error.contains(&format!("FLANNEL_{key}")), "{error}");
     }
@@ -69,14 +69,14 @@ fn unusable_file_is_an_error_without_a_wait() {
 proptest! {
     #[test]
     fn parser_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), lines in prop::collection::vec("(FLANNEL_(IPV6_)?(NETWORK|SUBNET|MTU|IPMASQ))?=?[0-9a-f.:/,]{0,12}", 0..8)) {
-        let _ = parse(&bytes);
-        let _ = parse(lines.join("\n").as_bytes());
+        let _ = parse(Path::new("FILE"), &bytes);
+        let _ = parsed(&lines.join("\n"));
     }
 }
 
 /// Lists the keys for which the daemon's reader and the plugin's reader return different values. The list is empty if the plugin refuses the file.
 fn differences(text: &str) -> Vec<String> {
-    let Ok(ours) = parse(text.as_bytes()) else {
+    let Ok(ours) = parsed(text) else {
         return Vec::new();
     };
     let daemon = run_dir::subnet_env::parse(text.as_bytes());
@@ -151,7 +151,7 @@ proptest! {
         };
         let end = if ends { "\r\n" } else { "\n" };
         let text = GOOD.lines().map(str::to_owned).chain(order.iter().map(line)).collect::<Vec<_>>().join(end);
-        prop_assert!(parse(text.as_bytes()).is_ok(), "{text}");
+        prop_assert!(parsed(&text).is_ok(), "{text}");
         prop_assert_eq!(differences(&text), Vec::<String>::new(), "{}", text);
     }
 }

@@ -5,7 +5,7 @@ use super::shared::{
 };
 use crate::attachment_store::{self, AttachmentStore, Progress, Saved};
 use crate::call::{Call, Verb};
-use crate::delegate::{Failure, Order};
+use crate::delegate::{DelegateError, Order};
 use crate::error::{CniError, DECODING_FAILURE, INTERNAL};
 use crate::netconf::encode;
 
@@ -51,10 +51,10 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
             }
             Ok(printed)
         }
-        Err(failure) => {
+        Err(error) => {
             // If the undo fails, the file stays for DEL.
             if !there
-                && (never_started(&failure)
+                && (never_started(&error)
                     || undo(
                         context,
                         &netconf.program,
@@ -66,7 +66,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
             {
                 let _ = attachment_store.remove(&name);
             }
-            Err(failure.into_error().during("failed to delegate add"))
+            Err(error.into_error().during("failed to delegate add"))
         }
     }
 }
@@ -88,12 +88,12 @@ fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
 }
 
 /// Checks that the delegate printed a JSON object as its result.
-fn result(printed: Vec<u8>) -> Result<Vec<u8>, Failure> {
+fn result(printed: Vec<u8>) -> Result<Vec<u8>, DelegateError> {
     match serde_json::from_slice::<serde_json::Value>(&printed) {
         Ok(result) if result.is_object() => Ok(printed),
         _ => {
             let text: String = String::from_utf8_lossy(&printed).chars().take(500).collect();
-            Err(Failure::Failed(
+            Err(DelegateError::Failed(
                 CniError::new(DECODING_FAILURE, "the delegate succeeded without a result")
                     .details(format!("it printed {text:?}")),
             ))

@@ -3,7 +3,7 @@
 use super::shared::{Context, Netconf, failed, find};
 use crate::attachment_store::AttachmentStore;
 use crate::call::{Call, Verb};
-use crate::delegate::Order;
+use crate::delegate::{DelegateError, Order};
 use crate::error::CniError;
 use crate::netconf::encode;
 use serde_json::Value;
@@ -32,7 +32,7 @@ pub(super) fn check(call: &Call, context: Context<'_>) -> Result<(), CniError> {
         netns: &call.netns,
         netconf: text.as_bytes(),
     };
-    match context.delegate.call(&order).map_err(|failure| failure.into_error()) {
+    match context.delegate.call(&order).map_err(DelegateError::into_error) {
         Err(error) if is_missed_gateway(&error, &netconf) => Ok(()),
         outcome => outcome.map(drop).map_err(|error| error.during("failed to delegate check")),
     }

@@ -4,7 +4,7 @@ use super::shared::{Context, Netconf, failed, network_of, reading, undo_saved};
 use crate::attachment::Attachment;
 use crate::attachment_store::{AttachmentStore, Entry, FIRST};
 use crate::call::{Call, Verb};
-use crate::delegate::Order;
+use crate::delegate::{DelegateError, Order};
 use crate::error::{CniError, INCOMPATIBLE_VERSION, INTERNAL, INVALID_ENVIRONMENT};
 use crate::netconf::encode;
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<
         netns: "",
         netconf: text.as_bytes(),
     };
-    match context.delegate.call(&order).map_err(|failure| failure.into_error()) {
+    match context.delegate.call(&order).map_err(DelegateError::into_error) {
         Err(error) if is_too_old(&error) => Ok(()),
         outcome => outcome.map(drop).map_err(|error| error.during("failed to delegate gc")),
     }

@@ -4,7 +4,7 @@ use crate::attachment::Attachment;
 use crate::attachment_store::{self, AttachmentStore};
 use crate::call::Verb;
 use crate::conf::Conf;
-use crate::delegate::{Delegate, Failure, Order};
+use crate::delegate::{Delegate, DelegateError, Order};
 use crate::error::{CniError, INTERNAL, IO_FAILURE};
 use crate::netconf::encode;
 use crate::subnet_env::{self, SubnetEnv};
@@ -106,7 +106,7 @@ pub(super) fn undo_saved(
     let read = Netconf::read(saved).filter(|netconf| netconf.program != "flannel");
     if let Some(netconf) = read {
         match undo(context, &netconf.program, saved, attachment, netns) {
-            Err(Failure::NotFound(_)) => {}
+            Err(DelegateError::NotFound(_)) => {}
             done => return done.map_err(not_undone),
         }
     }
@@ -124,13 +124,13 @@ pub(super) fn undo(
     netconf: &[u8],
     attachment: &Attachment,
     netns: &str,
-) -> Result<(), Failure> {
+) -> Result<(), DelegateError> {
     let order = Order { program, verb: Verb::Del, attachment, netns, netconf };
     context.delegate.call(&order).map(drop)
 }
 
-fn not_undone(failure: Failure) -> CniError {
-    failure.into_error().during("failed to delegate del")
+fn not_undone(error: DelegateError) -> CniError {
+    error.into_error().during("failed to delegate del")
 }
 
 pub(super) fn reading<'a>(
@@ -146,6 +146,6 @@ pub(super) fn failed(what: &str, path: &Path, why: &io::Error) -> CniError {
         .details("check the free space and the permissions of the folder, or set dataDir")
 }
 
-pub(super) fn never_started(failure: &Failure) -> bool {
-    matches!(failure, Failure::NotFound(_) | Failure::NotStarted(_))
+pub(super) fn never_started(error: &DelegateError) -> bool {
+    matches!(error, DelegateError::NotFound(_) | DelegateError::NotStarted(_))
 }

@@ -7,7 +7,7 @@ use flannel_cni::attachment::Attachment;
 use flannel_cni::attachment_store;
 use flannel_cni::call::{Call, Verb};
 use flannel_cni::conf::Conf;
-use flannel_cni::delegate::{Delegate, Failure, Order};
+use flannel_cni::delegate::{Delegate, DelegateError, Order};
 use flannel_cni::error::CniError;
 use flannel_cni::verbs::{Context, run};
 use proptest::prelude::*;
@@ -50,12 +50,12 @@ struct World {
 }
 
 impl Delegate for World {
-    fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, Failure> {
+    fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, DelegateError> {
         let fate = self.fates.borrow_mut().pop().unwrap_or(Fate::Succeeds);
         let error = |msg: &str| CniError::new(100, msg);
         match fate {
-            Fate::NotStarted => return Err(Failure::NotStarted(error("not started"))),
-            Fate::FailsBefore => return Err(Failure::Failed(error("failed before"))),
+            Fate::NotStarted => return Err(DelegateError::NotStarted(error("not started"))),
+            Fate::FailsBefore => return Err(DelegateError::Failed(error("failed before"))),
             Fate::KilledBefore => resume_unwind(Box::new(Killed)),
             _ => {}
         }
@@ -65,7 +65,7 @@ impl Delegate for World {
         match order.verb {
             Verb::Add if !self.held.borrow_mut().insert(key.clone()) => {
                 self.refused.set(true);
-                return Err(Failure::Failed(error("duplicate")));
+                return Err(DelegateError::Failed(error("duplicate")));
             }
             Verb::Del => {
                 self.held.borrow_mut().remove(&key);
@@ -73,7 +73,7 @@ impl Delegate for World {
             _ => {}
         }
         match fate {
-            Fate::FailsAfter => Err(Failure::Failed(error("failed after"))),
+            Fate::FailsAfter => Err(DelegateError::Failed(error("failed after"))),
             Fate::KilledAfter => resume_unwind(Box::new(Killed)),
             _ => Ok(b"{}".to_vec()),
         }

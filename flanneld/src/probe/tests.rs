@@ -7,7 +7,7 @@ use super::seen::{Local, Own, ProbeReplies, Rules, Seen, Wanted};
 use super::{end, steps};
 use doctor::finding::{DaemonState, Unknown};
 use doctor::{Finding, Report, Severity};
-use netstate::failure::{Failure, Request};
+use netstate::error::RequestError;
 use netstate::kernel::KernelError;
 use netstate::names::{LinkName, Mac};
 use netstate::netlink::lookup::{Fate, Hop, Neighbour, PeerStatus};
@@ -402,10 +402,8 @@ fn entry_cases() -> Vec<Case> {
         (
             "the kernel is silent",
             with(|seen| {
-                let why = || KernelError {
-                    what: Request::Lookup([192, 0, 2, 1].into()),
-                    why: Failure::Silent,
-                };
+                let why =
+                    || KernelError::new("look up the route to 192.0.2.1", RequestError::Silent);
                 (seen.fate, seen.underlay) = (Err(why()), Err(why()));
                 (seen.neighbour, seen.fdb) = (Some(Err(why())), Some(Err(why())));
                 seen.rules = Rules::NotLooked;

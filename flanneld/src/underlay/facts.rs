@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use netstate::host::{
-    Interface, LinkClass, NoRoute, Route, RouteAnswer, has_card, is_link_local, is_single,
+    Interface, LinkClass, Route, RouteAnswer, RouteError, has_card, is_link_local, is_single,
     serves_pods,
 };
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct HostFacts {
     /// interface's index.
     pub links: Vec<(u32, IpNet)>,
     /// Destination addresses, each with the result of the kernel's route lookup.
-    pub routes: Vec<(IpAddr, Result<RouteAnswer, NoRoute>)>,
+    pub routes: Vec<(IpAddr, Result<RouteAnswer, RouteError>)>,
     /// Addresses of other hosts that replied to ARP, with the index of the interface. This node sends ARP
     /// requests only where an interface may be behind a machine's own NAT.
     pub answering: Vec<(u32, IpAddr)>,
@@ -50,7 +50,7 @@ pub struct Leased {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreachable {
     /// Lack of a route to the address in the kernel.
-    Route(NoRoute),
+    Route(RouteError),
     /// A route whose interface is gone.
     Gone {
         /// Index of the interface.

@@ -43,7 +43,7 @@ fn vagrant() -> HostFacts {
             (ip("8.8.8.8"), Ok(RouteAnswer { index: 2, source: Some(ip("10.0.2.15")) })),
             (
                 ip("203.0.113.9"),
-                Err(NoRoute::Refused { errno: libc::ENETUNREACH, words: String::new() }),
+                Err(RouteError::Refused { errno: libc::ENETUNREACH, words: String::new() }),
             ),
         ],
         answering: Vec::new(),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::diff::diff;
-use crate::failure::Failure;
+use crate::error::RequestError;
 use crate::kernel::FailureKind;
 use crate::link::LinkSpec;
 use crate::names::Mac;
@@ -15,8 +15,8 @@ use types::Errno;
 use types::Subnets;
 use types::kernel_object::Holder;
 
-fn refused(code: i32) -> Failure {
-    Failure::refused(Errno(code))
+fn refused(code: i32) -> RequestError {
+    RequestError::refused(Errno(code))
 }
 
 fn net(text: &str) -> IpNet {
@@ -135,7 +135,7 @@ impl Sighting {
         self.survey.objects.push(seen(Key::Route(net(to), metric), route, Origin::Set));
     }
 
-    fn fails(&mut self, verb: &'static str, key: Key, kind: FailureKind, why: Failure) {
+    fn fails(&mut self, verb: &'static str, key: Key, kind: FailureKind, why: RequestError) {
         self.errors = vec![OpError { verb, key, kind, why }];
     }
 }
@@ -376,7 +376,7 @@ fn another_kind_under_our_name_is_refused() {
     let bridge = LinkSpec { kind: LinkKind::Other("bridge".to_owned()), ..tunnel(1) };
     sighting.have = KernelState::default();
     sighting.has(Key::Link(name), Value::Link(Box::new(bridge)));
-    let taken = Failure::NameTaken { link: name, kind: "dummy".to_owned() };
+    let taken = RequestError::NameTaken { link: name, kind: "dummy".to_owned() };
     sighting.fails("take over", Key::Link(name), FailureKind::Conflict, taken.clone());
     let found = look(&sighting);
     let link = &found.objects[0];

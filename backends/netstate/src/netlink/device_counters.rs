@@ -3,7 +3,7 @@
 use super::socket::Requests;
 use super::uapi::*;
 use super::wire::{self, Message, Received};
-use crate::failure::KernelError;
+use crate::error::KernelError;
 use crate::names::LinkName;
 
 /// The traffic counters of one direction since the creation of the device.

@@ -1,7 +1,7 @@
 //! Classifies the kernel's refusals of operations by their errnos.
 
 use super::socket::Answer;
-use crate::failure::{Cause, Failure};
+use crate::error::{RefusalError, RequestError};
 use crate::kernel::{FailureKind, OpError};
 use crate::link::{LinkKind, ipip, vxlan};
 use crate::names::LinkName;
@@ -10,7 +10,7 @@ use crate::route::RouteSpec;
 use ipnet::IpNet;
 use types::Errno;
 
-pub(super) fn failed(op: &Op, kind: FailureKind, why: Failure) -> OpError {
+pub(super) fn failed(op: &Op, kind: FailureKind, why: RequestError) -> OpError {
     OpError { verb: op.verb(), key: *op.key(), kind, why }
 }
 
@@ -18,27 +18,31 @@ pub(super) fn failed(op: &Op, kind: FailureKind, why: Failure) -> OpError {
 pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     let (code, words) = match answer {
         Answer::Done => return None,
-        Answer::Lost => return Some(failed(op, FailureKind::Other, Failure::Unanswered)),
+        Answer::Lost => return Some(failed(op, FailureKind::Other, RequestError::Unanswered)),
         Answer::Refused(code, words) => (*code, words.trim()),
     };
     if is_already_done(op, code) {
         return None;
     }
     let (kind, cause) = match (op.key(), code) {
-        (_, libc::EPERM) => (FailureKind::Unsupported, Cause::Forbidden),
+        (_, libc::EPERM) => (FailureKind::Unsupported, RefusalError::Forbidden),
         (Key::Address(name, IpNet::V6(_)), libc::EACCES) => {
-            (FailureKind::Unsupported, Cause::Ipv6Disabled(*name))
+            (FailureKind::Unsupported, RefusalError::Ipv6Disabled(*name))
         }
         (Key::Link(name), _) => of_link(op, *name, code),
         (Key::Route(net, _), _) => of_route(op, net, code),
         (Key::Fdb(..) | Key::Neighbor(..) | Key::WireguardPeer(..) | Key::AllowedIp(..), _)
             if is_about_one_peer(code) =>
         {
-            (FailureKind::Conflict, Cause::Unknown)
+            (FailureKind::Conflict, RefusalError::Unknown)
         }
-        _ => (FailureKind::Other, Cause::Unknown),
+        _ => (FailureKind::Other, RefusalError::Unknown),
     };
-    Some(failed(op, kind, Failure::Refused { errno: Errno(code), words: words.to_owned(), cause }))
+    Some(failed(
+        op,
+        kind,
+        RequestError::Refused { errno: Errno(code), words: words.to_owned(), cause },
+    ))
 }
 
 /// Returns whether the kernel refused an operation that has no effect: the object to delete does not exist, or the address to add exists.
@@ -66,39 +70,41 @@ fn is_about_one_peer(code: i32) -> bool {
     )
 }
 
-fn of_route(op: &Op, net: &IpNet, code: i32) -> (FailureKind, Cause) {
+fn of_route(op: &Op, net: &IpNet, code: i32) -> (FailureKind, RefusalError) {
     match (op, code) {
-        (Op::Add(..), libc::EEXIST) => (FailureKind::Conflict, Cause::RouteExists(*net)),
+        (Op::Add(..), libc::EEXIST) => (FailureKind::Conflict, RefusalError::RouteExists(*net)),
         (_, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL) => {
             (FailureKind::Conflict, of_gateway(op))
         }
-        _ if is_about_one_peer(code) => (FailureKind::Conflict, Cause::Unknown),
-        _ => (FailureKind::Other, Cause::Unknown),
+        _ if is_about_one_peer(code) => (FailureKind::Conflict, RefusalError::Unknown),
+        _ => (FailureKind::Other, RefusalError::Unknown),
     }
 }
 
-fn of_link(op: &Op, link: LinkName, code: i32) -> (FailureKind, Cause) {
+fn of_link(op: &Op, link: LinkName, code: i32) -> (FailureKind, RefusalError) {
     let kind = match op {
         Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)) => Some(&spec.kind),
         _ => None,
     };
-    let port_taken = |port: u16, wireguard: bool| Cause::PortTaken { link, port, wireguard };
     match (code, kind) {
-        (libc::EOPNOTSUPP, _) => {
-            (FailureKind::Unsupported, Cause::ModuleMissing { link, module: module(op).to_owned() })
-        }
+        (libc::EOPNOTSUPP, _) => (
+            FailureKind::Unsupported,
+            RefusalError::ModuleMissing { link, module: module(op).to_owned() },
+        ),
         // The kernel identifies tunnels by their addresses (net/ipv4/ip_tunnel.c, `ip_tunnel_find`).
         (libc::EEXIST, Some(kind)) if kind.name() == ipip::KIND => {
-            (FailureKind::Conflict, Cause::SameEnds(link))
+            (FailureKind::Conflict, RefusalError::SameEnds(link))
         }
         (libc::EADDRINUSE, Some(LinkKind::Wireguard(spec))) => {
-            (FailureKind::Conflict, port_taken(spec.port, true))
+            (FailureKind::Conflict, RefusalError::WireguardPortTaken { link, port: spec.port })
         }
         (libc::EADDRINUSE, Some(LinkKind::Vxlan(spec))) => {
-            (FailureKind::Conflict, port_taken(spec.port, false))
+            (FailureKind::Conflict, RefusalError::PortTaken { link, port: spec.port })
         }
-        (libc::EEXIST | libc::EADDRINUSE, _) => (FailureKind::Conflict, Cause::TunnelExists(link)),
-        _ => (FailureKind::Other, Cause::Unknown),
+        (libc::EEXIST | libc::EADDRINUSE, _) => {
+            (FailureKind::Conflict, RefusalError::TunnelExists(link))
+        }
+        _ => (FailureKind::Other, RefusalError::Unknown),
     }
 }
 
@@ -112,16 +118,16 @@ fn module(op: &Op) -> &str {
     }
 }
 
-fn of_gateway(op: &Op) -> Cause {
+fn of_gateway(op: &Op) -> RefusalError {
     match op {
         Op::Add(_, Value::Route(RouteSpec { via: Some(via), dev, onlink, .. }))
         | Op::Replace(_, Value::Route(RouteSpec { via: Some(via), dev, onlink, .. })) => {
             match onlink {
-                false => Cause::NotOnLink { via: *via, dev: *dev },
-                true => Cause::Unreachable { via: *via, dev: *dev },
+                false => RefusalError::NotOnLink { via: *via, dev: *dev },
+                true => RefusalError::Unreachable { via: *via, dev: *dev },
             }
         }
-        _ => Cause::Unknown,
+        _ => RefusalError::Unknown,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::socket::{Answer, Requests};
 use super::uapi::*;
 use super::wire::{self, Message, inside};
-use crate::failure::{Failure, KernelError, Request};
+use crate::error::{KernelError, RequestError};
 use types::Errno;
 
 /// A generic netlink connection for the WireGuard family.
@@ -25,21 +25,20 @@ impl Generic {
                 .and_then(|value| wire::u16_at(value, 0));
         });
         let answer = answers.await.pop();
-        let failed = |why| KernelError { what: Request::FindWireguard, why };
+        let failed = |why| KernelError::new("check for WireGuard support", why);
         match (family, answer) {
             (Some(family), _) => Ok(Some(Self { requests, family })),
             (None, Some(Answer::Refused(libc::ENOENT | libc::EOPNOTSUPP, _))) => Ok(None),
-            (None, Some(Answer::Refused(code, _))) => Err(failed(Failure::refused(Errno(code)))),
-            (None, _) => Err(failed(Failure::Silent)),
+            (None, Some(Answer::Refused(code, _))) => {
+                Err(failed(RequestError::refused(Errno(code))))
+            }
+            (None, _) => Err(failed(RequestError::Silent)),
         }
     }
 
     /// Opens a connection. Returns an error if the kernel has no WireGuard.
     pub(super) async fn open() -> Result<Self, KernelError> {
-        let missing = || KernelError {
-            what: Request::ConfigureWireguard,
-            why: Failure::NotLoaded { module: crate::link::wireguard::KIND },
-        };
-        Self::find().await?.ok_or_else(missing)
+        let missing = RequestError::NotLoaded { module: crate::link::wireguard::KIND };
+        Self::find().await?.ok_or_else(|| KernelError::new("configure WireGuard", missing))
     }
 }

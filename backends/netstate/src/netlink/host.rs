@@ -5,9 +5,8 @@ use super::header::{address_header, forwarded_header, neighbor_header, route_hea
 use super::socket::{Answer, LOOKUPS, Notices, Requests};
 use super::uapi::*;
 use super::wire::{self, Message, Received};
-use crate::failure::Listed;
 use crate::host::{
-    Address, Forwarded, Interface, Neighbour, NoRoute, Path, PolicyRule, Route, RouteAnswer,
+    Address, Forwarded, Interface, Neighbour, Path, PolicyRule, Route, RouteAnswer, RouteError,
 };
 use crate::kernel::KernelError;
 use crate::link::LinkKind;
@@ -40,7 +39,7 @@ impl HostReader {
     pub async fn links(&mut self) -> Result<Vec<Interface>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         let all = self.requests.dump(
-            Listed::Links,
+            "network interfaces",
             request,
             Vec::new,
             |list: &mut Vec<Interface>, message| {
@@ -60,7 +59,7 @@ impl HostReader {
         let mut interfaces = self.links().await?;
         let request = || Message::new(RTM_GETADDR, 0, &address_header(0, 0, 0));
         let all = self.requests.dump(
-            Listed::Addresses,
+            "addresses",
             request,
             Vec::new,
             |list: &mut Vec<(u32, Address)>, message| list.extend(address(message)),
@@ -96,7 +95,7 @@ impl HostReader {
             // A kernel without IPv6 may list the routes of all other families instead.
             let wanted = |route: &Route| route.family() == family && keep(route);
             let all = self.requests.dump(
-                Listed::Routes,
+                "routes",
                 request,
                 Vec::new,
                 |list: &mut Vec<Route>, message| {
@@ -117,7 +116,7 @@ impl HostReader {
     }
 
     /// Looks up the routes of packets from this host to the addresses `targets`. The results are in the order of `targets`.
-    pub async fn look_up(&mut self, targets: &[IpAddr]) -> Vec<Result<RouteAnswer, NoRoute>> {
+    pub async fn look_up(&mut self, targets: &[IpAddr]) -> Vec<Result<RouteAnswer, RouteError>> {
         let query = |to: &IpAddr| {
             let (family, len) = if to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
             Message::new(RTM_GETROUTE, 0, &route_header(family, len, 0, 0, 0, 0)).ip(RTA_DST, *to)
@@ -129,7 +128,7 @@ impl HostReader {
     pub async fn look_up_forwarded(
         &mut self,
         packets: &[Forwarded],
-    ) -> Vec<Result<RouteAnswer, NoRoute>> {
+    ) -> Vec<Result<RouteAnswer, RouteError>> {
         let query = |packet: &Forwarded| {
             let (family, len) = if packet.to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
             Message::new(RTM_GETROUTE, 0, &forwarded_header(family, len))
@@ -140,12 +139,12 @@ impl HostReader {
         self.answers(packets.iter().map(query).collect()).await
     }
 
-    async fn answers(&mut self, queries: Vec<Message>) -> Vec<Result<RouteAnswer, NoRoute>> {
-        let mut found = vec![Err(NoRoute::Unanswered); queries.len()];
+    async fn answers(&mut self, queries: Vec<Message>) -> Vec<Result<RouteAnswer, RouteError>> {
+        let mut found = vec![Err(RouteError::Unanswered); queries.len()];
         let answers = self.requests.batch(queries, LOOKUPS, |which, message| {
             if let (Some(place), Some(seen)) = (found.get_mut(which), route(message)) {
                 *place = if seen.oif == 0 {
-                    Err(NoRoute::WithoutInterface)
+                    Err(RouteError::WithoutInterface)
                 } else {
                     Ok(RouteAnswer { index: seen.oif, source: seen.source })
                 };
@@ -153,7 +152,7 @@ impl HostReader {
         });
         for (place, answer) in answers.await.into_iter().enumerate() {
             if let (Some(place), Answer::Refused(errno, words)) = (found.get_mut(place), answer) {
-                *place = Err(NoRoute::Refused { errno, words });
+                *place = Err(RouteError::Refused { errno, words });
             }
         }
         found
@@ -170,7 +169,7 @@ impl HostReader {
             let request =
                 || Message::new(RTM_GETRULE, 0, &rule_header(family.pick(AF_INET, AF_INET6)));
             let all = self.requests.dump(
-                Listed::Rules,
+                "policy routing rules",
                 request,
                 Vec::new,
                 |list: &mut Vec<PolicyRule>, message| {
@@ -216,7 +215,7 @@ impl HostReader {
                 .number(RTA_TABLE, number)
             };
             let all = self.requests.dump(
-                Listed::Routes,
+                "routes",
                 request,
                 Vec::new,
                 |list: &mut Vec<IpNet>, message| {
@@ -265,14 +264,10 @@ impl HostReader {
         let request = || {
             Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0)).number(NDA_IFINDEX, index)
         };
-        let all = self.requests.dump(
-            Listed::Neighbours,
-            request,
-            Vec::new,
-            |list: &mut Vec<T>, message| {
+        let all =
+            self.requests.dump("neighbours", request, Vec::new, |list: &mut Vec<T>, message| {
                 list.extend(neighbor(message).filter(|seen| seen.index == index).and_then(&of));
-            },
-        );
+            });
         all.await
     }
 }

@@ -7,7 +7,7 @@ use super::socket::Answer;
 use super::uapi::*;
 use super::wire::Message;
 use super::{NetlinkKernel, ethtool, ipip, port, vxlan};
-use crate::failure::{Failure, FailureKind, OpError};
+use crate::error::{FailureKind, OpError, RequestError};
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::LinkName;
 use crate::object::{Op, Value};
@@ -22,7 +22,7 @@ impl NetlinkKernel {
                     return Some(failed(
                         op,
                         FailureKind::Unsupported,
-                        Failure::OpenedByProgram { kind: spec.kind.name().to_owned() },
+                        RequestError::OpenedByProgram { kind: spec.kind.name().to_owned() },
                     ));
                 };
                 // Otherwise a second device would be created, and could not have the port of the first.
@@ -48,7 +48,7 @@ impl NetlinkKernel {
                 self.one(op, Message::new(RTM_DELLINK, 0, &link_header(link.index))).await
             }
             Op::Refuse(_, Value::Link(spec)) => {
-                let why = Failure::NameTaken { link: name, kind: spec.kind.name().to_owned() };
+                let why = RequestError::NameTaken { link: name, kind: spec.kind.name().to_owned() };
                 Some(failed(op, FailureKind::Conflict, why))
             }
             Op::Add(..) | Op::Replace(..) | Op::Refuse(..) => None,
@@ -97,7 +97,7 @@ impl NetlinkKernel {
     async fn change_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
         let links = self.links_by_name(&[name]).await.unwrap_or_default();
         let Some(found) = links.get(&name) else {
-            return Some(failed(op, FailureKind::Other, Failure::InterfaceGone));
+            return Some(failed(op, FailureKind::Other, RequestError::InterfaceGone));
         };
         let header = link_header(found.index);
         if let Some(message) =

@@ -7,7 +7,7 @@ use super::uapi::*;
 use super::wire::Message;
 use super::wireguard;
 pub use super::wireguard::PeerStatus;
-use crate::failure::{Failure, KernelError, Listed, Request};
+use crate::error::{KernelError, RequestError};
 use crate::names::{LinkName, Mac};
 use crate::route::RouteKind;
 use ipnet::IpNet;
@@ -78,7 +78,7 @@ impl Lookup {
     /// # Errors
     /// Returns an error if the kernel does not answer.
     pub async fn fate(&mut self, to: IpAddr) -> Result<Fate, KernelError> {
-        let failed = |why| KernelError { what: Request::Lookup(to), why };
+        let failed = |why| KernelError::new(format!("look up the route to {to}"), why);
         let (family, len) = family(to);
         // For IPv6 the kernel always returns the table, and refuses requests for it.
         let table = if to.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
@@ -102,11 +102,13 @@ impl Lookup {
             Some(Answer::Refused(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES, _)) => {
                 return Ok(Fate::Dropped(self.obstacle(to).await?));
             }
-            Some(Answer::Refused(code, _)) => return Err(failed(Failure::refused(Errno(*code)))),
-            Some(Answer::Lost) | None => return Err(failed(Failure::Silent)),
+            Some(Answer::Refused(code, _)) => {
+                return Err(failed(RequestError::refused(Errno(*code))));
+            }
+            Some(Answer::Lost) | None => return Err(failed(RequestError::Silent)),
         }
         let [Some(way), matched] = seen else {
-            return Err(failed(Failure::NoRoute));
+            return Err(failed(RequestError::NoRoute));
         };
         // Kernels before 4.13 return only the lookup's result.
         let from = matched.as_ref().unwrap_or(&way);
@@ -130,7 +132,7 @@ impl Lookup {
         let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, 0));
         let counts = |seen: &SeenRoute| seen.net.contains(&to) && drops(seen.spec.kind);
         let all = self.requests.dump(
-            Listed::Routes,
+            "routes",
             request,
             Vec::new,
             |list: &mut Vec<SeenRoute>, message| {
@@ -169,7 +171,7 @@ impl Lookup {
                 .number(NDA_IFINDEX, index)
         };
         let found = self.requests.dump(
-            Listed::Neighbours,
+            "neighbours",
             request,
             || Neighbour::Absent,
             |found: &mut Neighbour, message| {
@@ -197,7 +199,7 @@ impl Lookup {
         };
         let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0));
         let found = self.requests.dump(
-            Listed::Fdb,
+            "FDB entries",
             request,
             || None,
             |found: &mut Option<IpAddr>, message| {

@@ -12,7 +12,7 @@ use super::host::HostReader;
 use super::socket::{Answer, Requests};
 use super::uapi::*;
 use super::wire::Message;
-use crate::failure::{Failure, KernelError, Listed, Request};
+use crate::error::{KernelError, RequestError};
 use crate::host::Interface;
 use crate::names::Mac;
 use crate::probe_port::names;
@@ -63,7 +63,7 @@ impl Ports {
             ends = self.ends(&outer, &inner).await?;
         }
         let Some((outer, inner)) = ends else {
-            return Err(failed(Failure::InterfaceGone));
+            return Err(failed(RequestError::InterfaceGone));
         };
         self.request(silent(inner)).await?;
         self.request(silent(outer)).await?;
@@ -141,7 +141,7 @@ impl Ports {
 pub(super) async fn forget_all(requests: &mut Requests, bridge: u32) -> Result<(), KernelError> {
     let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(0, 0, 0, 0));
     let found =
-        requests.dump(Listed::Neighbours, request, Vec::new, |list: &mut Vec<IpAddr>, message| {
+        requests.dump("neighbours", request, Vec::new, |list: &mut Vec<IpAddr>, message| {
             let ours = neighbor(message)
                 .filter(|seen| seen.index == bridge && seen.mac == Some(MAC) && seen.permanent());
             list.extend(ours.and_then(|seen| seen.dst));
@@ -163,13 +163,13 @@ async fn ask(requests: &mut Requests, message: Message) -> Result<(), KernelErro
     let answers = requests.batch(vec![message], 1, |_, _| ()).await;
     match answers.first() {
         Some(Answer::Done | Answer::Refused(libc::ENOENT | libc::ENODEV, _)) => Ok(()),
-        Some(Answer::Refused(code, _)) => Err(failed(Failure::refused(Errno(*code)))),
-        Some(Answer::Lost) | None => Err(failed(Failure::Silent)),
+        Some(Answer::Refused(code, _)) => Err(failed(RequestError::refused(Errno(*code)))),
+        Some(Answer::Lost) | None => Err(failed(RequestError::Silent)),
     }
 }
 
-fn failed(why: Failure) -> KernelError {
-    KernelError { what: Request::MakePort, why }
+fn failed(why: RequestError) -> KernelError {
+    KernelError::new("create a probe port in the pods' bridge", why)
 }
 
 fn family(address: IpAddr) -> u8 {

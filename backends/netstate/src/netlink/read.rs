@@ -7,7 +7,7 @@ use super::uapi::*;
 use super::wire::Message;
 use super::{NetlinkKernel, ethtool};
 use crate::cleanup::Inventory;
-use crate::failure::{Failure, KernelError, Listed, Request};
+use crate::error::{KernelError, RequestError};
 use crate::kernel::{ExistingState, Facts};
 use crate::link::LinkKind;
 use crate::names::{LinkName, Mac};
@@ -93,7 +93,7 @@ impl NetlinkKernel {
     pub(super) async fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         self.requests
-            .dump(Listed::Links, request, Vec::new, |list: &mut Vec<SeenLink>, message| {
+            .dump("network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| {
                 list.extend(link(message))
             })
             .await
@@ -108,7 +108,7 @@ impl NetlinkKernel {
         let header = route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN);
         self.requests
             .dump(
-                Listed::Routes,
+                "routes",
                 || Message::new(RTM_GETROUTE, 0, &header),
                 Vec::new,
                 |list: &mut Vec<SeenRoute>, message| {
@@ -149,12 +149,12 @@ impl NetlinkKernel {
             self.requests.batch(requests, LOOKUPS, |_, message| links.extend(link(message))).await;
         let problem = answers.iter().find_map(|answer| match answer {
             Answer::Done | Answer::Refused(libc::ENODEV, _) => None,
-            Answer::Refused(code, _) => Some(Failure::refused(Errno(*code))),
-            Answer::Lost => Some(Failure::Silent),
+            Answer::Refused(code, _) => Some(RequestError::refused(Errno(*code))),
+            Answer::Lost => Some(RequestError::Silent),
         });
         match problem {
             None => Ok(links),
-            Some(why) => Err(KernelError { what: Request::List(Listed::Links), why }),
+            Some(why) => Err(KernelError::new("list network interfaces", why)),
         }
     }
 
@@ -185,7 +185,7 @@ impl NetlinkKernel {
     ) -> Result<Vec<(IpNet, u8)>, KernelError> {
         let request = || Message::new(RTM_GETADDR, 0, &address_header(family, 0, index));
         self.requests
-            .dump(Listed::Addresses, request, Vec::new, |list, message| {
+            .dump("addresses", request, Vec::new, |list, message| {
                 list.extend(address(message, family, index));
             })
             .await
@@ -204,7 +204,7 @@ impl NetlinkKernel {
                 .number(NDA_IFINDEX, index)
         };
         let all = self.requests.dump(
-            Listed::Neighbours,
+            "neighbours",
             request,
             Vec::new,
             |list: &mut Vec<(IpAddr, Mac)>, message| {
@@ -234,7 +234,7 @@ impl NetlinkKernel {
     ) -> Result<(), KernelError> {
         let request = || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, index, 0, 0));
         let all = self.requests.dump(
-            Listed::Fdb,
+            "FDB entries",
             request,
             Vec::new,
             |list: &mut Vec<(Mac, IpAddr)>, message| {
@@ -264,7 +264,7 @@ impl NetlinkKernel {
             || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, RT_TABLE_MAIN));
         let begin = || (Vec::new(), BTreeSet::new());
         let all = self.requests.dump(
-            Listed::Routes,
+            "routes",
             request,
             begin,
             |(list, foreign): &mut (Vec<SeenRoute>, BTreeSet<Key>), message| {

@@ -3,7 +3,7 @@
 
 use super::uapi::*;
 use super::wire::{self, Message, Received};
-use crate::failure::{Failure, KernelError, Listed, Request};
+use crate::error::{KernelError, RequestError};
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 use std::future::poll_fn;
@@ -63,7 +63,7 @@ impl Requests {
     /// # Errors
     /// Returns an error if the kernel provides no socket.
     pub(super) fn of(protocol: isize) -> Result<Self, KernelError> {
-        let socket = open(protocol, 0).map_err(|error| failed(Request::Open, error))?;
+        let socket = open(protocol, 0).map_err(|error| failed("open a netlink socket", error))?;
         Ok(Self { socket, sequence: 0, buffer: Zeroizing::new(Vec::with_capacity(DATAGRAM)) })
     }
 
@@ -79,7 +79,7 @@ impl Requests {
     /// Returns an error if the kernel refuses the dump, does not answer, or keeps interrupting the dump.
     pub(super) async fn dump<S>(
         &mut self,
-        what: Listed,
+        what: &str,
         request: impl Fn() -> Message,
         begin: impl Fn() -> S,
         each: impl Fn(&mut S, &Received<'_>),
@@ -99,13 +99,13 @@ impl Requests {
                 }
                 // The socket buffer overflowed. The dump is repeated.
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
-                Ok(Err(error)) => return Err(failed(Request::List(what), error)),
+                Ok(Err(error)) => return Err(failed(format!("list {what}"), error)),
                 Err(_) => {
-                    return Err(KernelError { what: Request::List(what), why: Failure::Silent });
+                    return Err(KernelError::new(format!("list {what}"), RequestError::Silent));
                 }
             }
         }
-        Err(KernelError { what: Request::List(what), why: Failure::Interrupted(DUMP_TRIES) })
+        Err(KernelError::new(format!("list {what}"), RequestError::Interrupted(DUMP_TRIES)))
     }
 
     /// Requests a dump once. Returns whether the kernel completed the dump.
@@ -260,7 +260,8 @@ impl Notices {
     /// # Errors
     /// Returns an error if the kernel provides no socket.
     pub(super) fn of(protocol: isize, groups: u32) -> Result<Self, KernelError> {
-        let socket = open(protocol, groups).map_err(|error| failed(Request::Subscribe, error))?;
+        let socket = open(protocol, groups)
+            .map_err(|error| failed("subscribe to kernel notifications", error))?;
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
@@ -327,6 +328,6 @@ fn set_flags(message: &mut [u8], more: u16) {
     }
 }
 
-fn failed(what: Request, error: io::Error) -> KernelError {
-    KernelError { what, why: Failure::refused(error) }
+fn failed(what: impl Into<String>, error: io::Error) -> KernelError {
+    KernelError::new(what, RequestError::refused(error))
 }

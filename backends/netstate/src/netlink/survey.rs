@@ -6,7 +6,7 @@ use super::header::neighbor_header;
 use super::read::families;
 use super::uapi::*;
 use super::wire::Message;
-use crate::failure::{KernelError, Listed};
+use crate::error::KernelError;
 use crate::names::LinkName;
 use crate::object::{Key, Value};
 use crate::scope::Scope;
@@ -70,7 +70,7 @@ impl NetlinkKernel {
                 .number(NDA_IFINDEX, index),
         };
         let all = self.requests.dump(
-            Listed::Entries,
+            "neighbours and FDB entries",
             request,
             Vec::new,
             |list: &mut Vec<Seen>, message| {

@@ -5,7 +5,7 @@ use super::header::neighbor_header;
 use super::socket::{Notices, Requests};
 use super::uapi::*;
 use super::wire::{Message, Received};
-use crate::failure::{KernelError, Listed};
+use crate::error::KernelError;
 use crate::link::LinkKind;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -40,7 +40,7 @@ impl Tunnels {
     ) -> Result<BTreeSet<IpAddr>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         let links = self.requests.dump(
-            Listed::Links,
+            "network interfaces",
             request,
             Vec::new,
             |list: &mut Vec<SeenLink>, message| list.extend(link(message)),
@@ -55,7 +55,7 @@ impl Tunnels {
             let request =
                 || Message::new(RTM_GETNEIGH, 0, &neighbor_header(AF_BRIDGE, seen.index, 0, 0));
             let entries = self.requests.dump(
-                Listed::Fdb,
+                "FDB entries",
                 request,
                 BTreeSet::new,
                 |set: &mut BTreeSet<IpAddr>, message| {

@@ -10,7 +10,7 @@ use super::generic::Generic;
 use super::socket::Answer;
 use super::uapi::*;
 use super::wire::{self, Message, Received, inside};
-use crate::failure::{KernelError, Listed, OpError};
+use crate::error::{KernelError, OpError};
 use crate::kernel::ExistingState;
 use crate::link::wireguard::WireguardSpec;
 use crate::names::LinkName;
@@ -77,7 +77,7 @@ impl Generic {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let device = self
             .requests
-            .dump(Listed::WireguardPeers, request, Device::default, |device, message| {
+            .dump("WireGuard peers", request, Device::default, |device, message| {
                 decode(device, message, now)
             })
             .await;

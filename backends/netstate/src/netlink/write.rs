@@ -6,7 +6,7 @@ use super::socket::{Answer, BATCH};
 use super::uapi::*;
 use super::wire::Message;
 use super::{NetlinkKernel, wireguard};
-use crate::failure::{Failure, FailureKind, OpError};
+use crate::error::{FailureKind, OpError, RequestError};
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
 use crate::route::{RouteKind, RouteSpec};
@@ -47,7 +47,7 @@ impl NetlinkKernel {
                     Ok(message) => Some((message, op)),
                     Err(missing) => {
                         errors.extend(missing.map(|name| {
-                            failed(op, FailureKind::Other, Failure::NoInterface(name))
+                            failed(op, FailureKind::Other, RequestError::NoInterface(name))
                         }));
                         None
                     }
@@ -73,8 +73,9 @@ impl NetlinkKernel {
                 None => {
                     let missing = on_it.into_iter().filter(|op| !matches!(op, Op::Delete(..)));
                     errors.extend(
-                        missing
-                            .map(|op| failed(op, FailureKind::Other, Failure::NoInterface(name))),
+                        missing.map(|op| {
+                            failed(op, FailureKind::Other, RequestError::NoInterface(name))
+                        }),
                     );
                 }
             }

@@ -80,7 +80,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::Failure;
+    use crate::error::RequestError;
     use crate::names::{LinkName, Mac};
     use proptest::prelude::*;
     use types::Errno;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     fn error(key: Key, kind: FailureKind) -> OpError {
-        OpError { verb: "add", key, kind, why: Failure::refused(Errno(libc::EINVAL)) }
+        OpError { verb: "add", key, kind, why: RequestError::refused(Errno(libc::EINVAL)) }
     }
 
     /// Assigns the errors to this node or to peers. Each peer has a route and an FDB entry. Returns the number of

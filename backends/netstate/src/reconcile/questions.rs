@@ -1,6 +1,6 @@
 //! Kernel audits that other tasks request from the running loop. For each request, the reconciler's loop reads the kernel state again.
 
-use crate::failure::{Failure, KernelError, Request};
+use crate::error::{KernelError, RequestError};
 use crate::sighting::Sighting;
 use tokio::sync::{mpsc, oneshot};
 
@@ -26,7 +26,7 @@ impl KernelAudit {
     /// # Cancel safety
     /// The loop does not answer a request whose caller dropped the future.
     pub async fn look(&self) -> Result<Sighting, KernelError> {
-        let ended = || KernelError { what: Request::Look, why: Failure::Stopping };
+        let ended = || KernelError::new("read the kernel's state", RequestError::Stopping);
         let (sender, answer) = oneshot::channel();
         self.0.send(sender).await.map_err(|_| ended())?;
         answer.await.unwrap_or_else(|_| Err(ended()))

@@ -2,7 +2,6 @@
 
 use super::failures::{FailedPeer, Failures};
 use super::progress::{Counts, Progress};
-use super::trouble::Unfinished;
 use super::tunnels::Tunnels;
 use crate::desired::Change;
 use crate::kernel::{KernelError, OpError};
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::{Coded, Problem};
+use types::{Coded, Detail, Problem};
 
 /// The interval at which the loop repeats the log line of an unchanged problem.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
@@ -23,6 +22,8 @@ const CONFLICT_REPAIRS: u32 = 5;
 const WATCHED: usize = 64;
 /// The maximum number of peers that the loop logs one by one.
 const LOGGED_PEERS: usize = 20;
+/// The maximum number of the kernel's refusals that the problem names.
+const NAMED: usize = 3;
 
 /// Reports the work of the loop.
 #[derive(Default)]
@@ -183,7 +184,7 @@ impl Report {
     /// Reports the failures of a pass, and whether the loop delays deletions.
     pub(super) fn state(&mut self, failures: &Failures, held: bool) {
         let errors = &failures.node;
-        self.set_problem(Unfinished::of(held, errors).map(Problem::from), errors.is_empty());
+        self.set_problem(unfinished_work(held, errors), errors.is_empty());
         self.peers(&failures.peers);
     }
 
@@ -244,6 +245,21 @@ impl Report {
     }
 }
 
+/// Describes what a pass left undone. `held` tells whether the loop delays deletions.
+fn unfinished_work(held: bool, errors: &[OpError]) -> Option<Problem> {
+    let code = if errors.is_empty() { "deletions-held" } else { "kernel-not-in-sync" };
+    let named = errors.iter().take(NAMED);
+    let held = held.then(|| "flanneld keeps many routes without a lease for a minute".to_owned());
+    let more = errors.len().saturating_sub(NAMED);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    let texts: Vec<String> =
+        held.into_iter().chain(named.clone().map(ToString::to_string)).chain(more).collect();
+    let parts = named.map(Problem::of).collect();
+    let problem =
+        Problem { code: code.into(), text: texts.join("; "), detail: Detail::None, parts };
+    (!texts.is_empty()).then_some(problem)
+}
+
 /// Returns a text with the number of operations and the first object, for each verb and kind of object.
 fn summary(ops: &[&Op], total: usize) -> String {
     let mut kinds: BTreeMap<(&str, &str), (usize, &Key)> = BTreeMap::new();
@@ -263,5 +279,56 @@ pub(super) struct Comparing(Arc<Progress>);
 impl Drop for Comparing {
     fn drop(&mut self) {
         self.0.comparing.store(false, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{FailureKind, RefusalError, RequestError};
+    use crate::names::LinkName;
+    use types::Errno;
+    use types::problem::PortPurpose;
+
+    fn error(name: &str, cause: RefusalError) -> OpError {
+        let why = RequestError::Refused {
+            errno: Errno(libc::EOPNOTSUPP),
+            words: "words".to_owned(),
+            cause,
+        };
+        OpError {
+            verb: "add",
+            key: Key::Link(LinkName::parse(name).unwrap()),
+            kind: FailureKind::Unsupported,
+            why,
+        }
+    }
+
+    #[test]
+    fn unfinished_pass_names_the_first_refusals_with_what_others_act_on() {
+        let link = LinkName::parse("flannel.1").unwrap();
+        let mut errors = vec![
+            error("flannel.1", RefusalError::ModuleMissing { link, module: "vxlan".to_owned() }),
+            error("flannel.1", RefusalError::PortTaken { link, port: 8472 }),
+        ];
+        assert!(unfinished_work(false, &[]).is_none());
+        let held = unfinished_work(true, &[]).unwrap();
+        assert_eq!((held.code.as_ref(), held.parts.len()), ("deletions-held", 0));
+        let problem = unfinished_work(true, &errors).unwrap();
+        let details: Vec<Detail> = problem.details().cloned().collect();
+        let taken = Detail::PortTaken { number: 8472, udp: true, purpose: PortPurpose::Tunnel };
+        assert_eq!(details, [Detail::ModuleMissing { name: "vxlan".to_owned() }, taken]);
+        assert!(
+            problem.has("module-missing")
+                && problem.has("tunnel-port-taken")
+                && problem.has("kernel-not-in-sync")
+        );
+        errors.extend([
+            error("a", RefusalError::Unknown),
+            error("b", RefusalError::Unknown),
+            error("c", RefusalError::Unknown),
+        ]);
+        let problem = unfinished_work(true, &errors).unwrap();
+        assert_eq!(problem.parts.len(), NAMED);
     }
 }

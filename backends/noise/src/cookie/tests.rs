@@ -54,13 +54,13 @@ fn cookie_that_answers_nothing_is_refused() {
     let reply = baker.reply(&pair.b, here(), first.bytes(), [5; 24]).unwrap();
     // The reply to the message of another jar, and the reply of another node.
     let mut others = Jar::default();
-    assert_eq!(others.keep(&pair.to_b, &reply, now), Err(Refused::Unasked));
+    assert_eq!(others.keep(&pair.to_b, &reply, now), Err(NoiseError::Unasked));
     let foreign = baker.reply(&pair.a, here(), first.bytes(), [5; 24]).unwrap();
-    assert_eq!(jar.keep(&pair.to_b, &foreign, now), Err(Refused::Tag));
+    assert_eq!(jar.keep(&pair.to_b, &foreign, now), Err(NoiseError::Tag));
     jar.keep(&pair.to_b, &reply, now).unwrap();
     // A copy of the reply.
-    assert_eq!(jar.keep(&pair.to_b, &reply, now), Err(Refused::Unasked));
-    assert_eq!(baker.reply(&pair.b, here(), &[4; 148], [5; 24]).err(), Some(Refused::Malformed));
+    assert_eq!(jar.keep(&pair.to_b, &reply, now), Err(NoiseError::Unasked));
+    assert_eq!(baker.reply(&pair.b, here(), &[4; 148], [5; 24]).err(), Some(NoiseError::Malformed));
 }
 
 /// The boringtun library requests a proof of this node's address and accepts the proof.

@@ -14,6 +14,6 @@ fn public_key_of_small_order_is_refused() {
         "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
         "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
     ] {
-        assert_eq!(shared(&private, &array(public)), Err(Refused::WeakKey));
+        assert_eq!(shared(&private, &array(public)), Err(NoiseError::WeakKey));
     }
 }

@@ -140,14 +140,18 @@ fn initiation_of_another_node_is_refused() {
     let (_, message) = initiate(&stranger, &to_b, 7, stamp(), &from(65)).unwrap();
     let half = Half::read(&pair.b, &message).unwrap();
     assert_eq!(half.public(), stranger.public());
-    assert_eq!(half.prove(&pair.to_a).err(), Some(Refused::Stranger));
-    assert_eq!(Half::read(&pair.a, &message).err(), Some(Refused::Tag), "it is for another node");
+    assert_eq!(half.prove(&pair.to_a).err(), Some(NoiseError::Stranger));
+    assert_eq!(
+        Half::read(&pair.a, &message).err(),
+        Some(NoiseError::Tag),
+        "it is for another node"
+    );
 }
 
 #[test]
 fn answer_under_another_preshared_key_is_refused_and_the_right_one_taken_after_it() {
     let pair = Pair::new();
-    assert_eq!(pair.shake(&from(1), &from(2)).err(), Some(Refused::Tag));
+    assert_eq!(pair.shake(&from(1), &from(2)).err(), Some(NoiseError::Tag));
     let (initiated, message) = initiate(&pair.a, &pair.to_b, 7, stamp(), &from(65)).unwrap();
     let answer = |preshared, ephemeral| {
         let half = Half::read(&pair.b, &message).unwrap();
@@ -155,12 +159,12 @@ fn answer_under_another_preshared_key_is_refused_and_the_right_one_taken_after_i
         asked.answer(&pair.to_a, &preshared, 8, &ephemeral).unwrap().1
     };
     let complete = |answer| initiated.complete(&pair.a, &from(1), &answer).map(drop);
-    assert_eq!(complete(answer(from(2), from(97))), Err(Refused::Tag));
+    assert_eq!(complete(answer(from(2), from(97))), Err(NoiseError::Tag));
     let mut misdirected = answer(from(1), from(97));
     misdirected.receiver = 9.into();
-    assert_eq!(complete(misdirected), Err(Refused::Unasked));
+    assert_eq!(complete(misdirected), Err(NoiseError::Unasked));
     let mut weak = answer(from(1), from(97));
     weak.ephemeral = [0; KEY];
-    assert_eq!(complete(weak), Err(Refused::WeakKey));
+    assert_eq!(complete(weak), Err(NoiseError::WeakKey));
     assert_eq!(complete(answer(from(1), from(98))), Ok(()));
 }

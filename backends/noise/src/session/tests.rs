@@ -10,9 +10,9 @@ fn packet_opens_once_and_in_its_own_direction() {
     let (a, b) = Pair::new().sessions(&[0; KEY]);
     let datagram = sealed(&a, b"packet");
     assert_eq!(Session::index_in(&datagram), Some(b.index()));
-    assert_eq!(opened(&a, datagram.clone()), Err(Refused::Tag));
+    assert_eq!(opened(&a, datagram.clone()), Err(NoiseError::Tag));
     assert_eq!(opened(&b, datagram.clone()).unwrap(), b"packet");
-    assert_eq!(opened(&b, datagram), Err(Refused::Replayed));
+    assert_eq!(opened(&b, datagram), Err(NoiseError::Replayed));
     assert_eq!(opened(&b, sealed(&a, b"")).unwrap(), b"");
     assert_eq!((a.sealed(), b.sealed()), (2, 0));
 }
@@ -25,7 +25,10 @@ fn datagram_that_was_changed_does_not_open_and_does_not_count_as_received() {
         let mut changed = datagram.clone();
         changed[at] ^= 0x10;
         // A counter after the end of the session is refused before the cipher runs.
-        assert!(matches!(opened(&b, changed), Err(Refused::Tag | Refused::Exhausted)), "byte {at}");
+        assert!(
+            matches!(opened(&b, changed), Err(NoiseError::Tag | NoiseError::Exhausted)),
+            "byte {at}"
+        );
     }
     assert_eq!(opened(&b, datagram).unwrap(), b"packet");
 }
@@ -37,7 +40,7 @@ fn short_datagram_carries_no_packet() {
     for length in 0..OVERHEAD {
         assert_eq!(Session::index_in(&datagram[..length]), None);
         assert!(opened(&b, datagram[..length].to_vec()).is_err());
-        assert_eq!(a.seal(&mut vec![0; length]), Err(Refused::Malformed), "{length}");
+        assert_eq!(a.seal(&mut vec![0; length]), Err(NoiseError::Malformed), "{length}");
     }
     assert_eq!(opened(&b, datagram).unwrap(), b"");
 }
@@ -49,12 +52,12 @@ fn session_ends_before_its_counter_does() {
     let last = sealed(&a, b"last");
     let mut room = [0; OVERHEAD];
     for _ in 0..3 {
-        assert_eq!(a.seal(&mut room), Err(Refused::Exhausted));
+        assert_eq!(a.seal(&mut room), Err(NoiseError::Exhausted));
     }
     assert_eq!(opened(&b, last.clone()).unwrap(), b"last");
     let mut later = last;
     later[8..16].fill(0xff);
-    assert_eq!(opened(&b, later), Err(Refused::Exhausted));
+    assert_eq!(opened(&b, later), Err(NoiseError::Exhausted));
 }
 
 /// The receiver opens the packets of all threads, and no two packets have the same counter.

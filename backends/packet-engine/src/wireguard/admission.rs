@@ -24,9 +24,9 @@ const ROOM: [usize; 3] = [INBOX, LOAD, LOAD];
 /// Maximum age of the cached list of peers' endpoints.
 const KNOWN: Duration = Duration::from_secs(1);
 
-/// Reason why the node does not queue an initiation.
+/// Why the node does not queue an initiation.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum AdmissionError {
     /// Initiation that the node drops for the given reason.
     Drop(Reason),
     /// Lack of proof of the sender's address.
@@ -65,13 +65,13 @@ impl Admission {
         mut message: Message,
         snapshot: &Snapshot,
         now: Instant,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), AdmissionError> {
         let rank = self.rank(&message, snapshot, now);
         if rank.is_none() && self.is_loaded(now) {
             return Err(if message.proven {
-                Refusal::Drop(Reason::HandshakeLimit)
+                AdmissionError::Drop(Reason::HandshakeLimit)
             } else {
-                Refusal::Prove
+                AdmissionError::Prove
             });
         }
         let rank = rank.unwrap_or(2);
@@ -79,7 +79,7 @@ impl Admission {
             return Ok(());
         };
         if queue.len() >= *room {
-            return Err(Refusal::Drop(Reason::HandshakeFlood));
+            return Err(AdmissionError::Drop(Reason::HandshakeFlood));
         }
         // Beyond its rate limit, a message is treated like one without a proof.
         message.proven = rank < 2;

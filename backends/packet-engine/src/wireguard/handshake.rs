@@ -2,7 +2,7 @@
 //! are not for this node. Curve operations run without the peer's lock, except for the static-static secret, which
 //! the node computes once per peer.
 
-use super::admission::{Admission, Refusal};
+use super::admission::{Admission, AdmissionError};
 use super::device::Device;
 use super::identity::Identity;
 use super::keypair::{Keypair, Named, random_key};
@@ -48,8 +48,8 @@ impl Device {
         message.proven = proven;
         match admission.admit(message, snapshot, now) {
             Ok(()) => {}
-            Err(Refusal::Drop(reason)) => received.dropped(reason),
-            Err(Refusal::Prove) => {
+            Err(AdmissionError::Drop(reason)) => received.dropped(reason),
+            Err(AdmissionError::Prove) => {
                 if *cookies == 0 && !admission.is_peer(from, snapshot, now) {
                     return received.dropped(Reason::HandshakeFlood);
                 }

@@ -3,7 +3,7 @@
 use super::identity::Identity;
 use super::keypair::{Keypair, LASTS};
 use crate::reason::Reason;
-use noise::{Initiated, Jar, Refused, Remote, Stamp};
+use noise::{Initiated, Jar, NoiseError, Remote, Stamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -194,10 +194,10 @@ impl Link {
     /// Checks and records the timestamp of an authentic initiation of the peer.
     ///
     /// # Errors
-    /// Returns [`Refused::Replayed`] if the timestamp is not later than the last timestamp.
-    pub(super) fn see(&mut self, stamp: Stamp) -> Result<(), Refused> {
+    /// Returns [`NoiseError::Replayed`] if the timestamp is not later than the last timestamp.
+    pub(super) fn see(&mut self, stamp: Stamp) -> Result<(), NoiseError> {
         if self.seen.is_some_and(|seen| stamp <= seen) {
-            return Err(Refused::Replayed);
+            return Err(NoiseError::Replayed);
         }
         self.seen = Some(stamp);
         Ok(())
@@ -336,13 +336,13 @@ impl Link {
 
 /// Returns the reason to drop a message that the crate `noise` rejected.
 #[cold]
-pub(super) fn reason(refused: Refused) -> Reason {
-    match refused {
-        Refused::Malformed => Reason::Malformed,
-        Refused::Tag | Refused::WeakKey => Reason::BadTag,
-        Refused::Stranger => Reason::UnknownPeer,
-        Refused::Replayed | Refused::Exhausted => Reason::Replayed,
-        Refused::Unasked => Reason::NoSession,
+pub(super) fn reason(error: NoiseError) -> Reason {
+    match error {
+        NoiseError::Malformed => Reason::Malformed,
+        NoiseError::Tag | NoiseError::WeakKey => Reason::BadTag,
+        NoiseError::Stranger => Reason::UnknownPeer,
+        NoiseError::Replayed | NoiseError::Exhausted => Reason::Replayed,
+        NoiseError::Unasked => Reason::NoSession,
     }
 }
 

@@ -3,7 +3,7 @@
 //! Probes between hosts take another path, so these probes do not show faults of the pods' path.
 
 use crate::check::Check;
-use crate::facts::host::{FLANNELD, Interface, NoRoute, PodRoute, PolicyRule};
+use crate::facts::host::{FLANNELD, Interface, PodRoute, PolicyRule, RouteError};
 use crate::facts::{Facts, Network};
 use crate::finding::{Finding, Severity, named};
 use crate::need::Need;
@@ -160,7 +160,7 @@ fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute)
     let answer = match &route.by {
         Ok(answer) => answer,
         // The kernel did not reply, so nothing is known.
-        Err(NoRoute::Unanswered) => return None,
+        Err(RouteError::Unanswered) => return None,
         Err(error) => return Some(Wrong::Nowhere(error.to_string())),
     };
     let right = if route.packet.out {

@@ -5,7 +5,7 @@ use crate::command::Command;
 use crate::facts::Facts;
 use crate::facts::daemon::Launch;
 use crate::facts::host::{
-    Interface, LookupPurpose, Neighbour, NoRoute, Route, RouteLookup, address, joins_hosts,
+    Interface, LookupPurpose, Neighbour, Route, RouteError, RouteLookup, address, joins_hosts,
 };
 use crate::facts::mesh::Path;
 use crate::finding::{Finding, Severity};
@@ -95,7 +95,7 @@ fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
     }
     let answer = match &lookup.by {
         Ok(answer) => answer,
-        Err(NoRoute::Unanswered) => return None,
+        Err(RouteError::Unanswered) => return None,
         Err(error) => return Some(format!("the kernel reports: {error}")),
     };
     let interface = facts.host.interface(answer.index)?;

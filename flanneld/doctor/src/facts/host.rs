@@ -5,7 +5,7 @@ use crate::firewalls::Firewalls;
 use ipnet::IpNet;
 use netstate::host::is_link_local;
 pub use netstate::host::{
-    Address, Forwarded, Interface, Neighbour, NoRoute, PolicyRule, Route, RouteAnswer,
+    Address, Forwarded, Interface, Neighbour, PolicyRule, Route, RouteAnswer, RouteError,
 };
 use netstate::names::Mac;
 use std::fmt;
@@ -100,7 +100,7 @@ pub struct RouteLookup {
     /// The kind of the address's owner: the store, the API server or a peer.
     pub kind: LookupPurpose,
     /// The interface and the source address of the route, or the reason why the kernel has no route.
-    pub by: Result<RouteAnswer, NoRoute>,
+    pub by: Result<RouteAnswer, RouteError>,
 }
 
 /// A peer for the lookup of pod packets' routes: the peer's name and one of its subnets.
@@ -129,7 +129,7 @@ pub struct PodRoute {
     /// The packet.
     pub packet: PodPacket,
     /// The interface by which the packet leaves, or the reason why the kernel has no route.
-    pub by: Result<RouteAnswer, NoRoute>,
+    pub by: Result<RouteAnswer, RouteError>,
 }
 
 /// Kind of owner of an address whose route the doctor looks up.

@@ -4,8 +4,8 @@ use super::unread::Unread;
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::facts::host::{
-    FLANNELD, Interface, LookupPurpose, Neighbour, NoRoute, PodPacket, PodPeer, PodRoute,
-    PolicyRule, Route, RouteLookup,
+    FLANNELD, Interface, LookupPurpose, Neighbour, PodPacket, PodPeer, PodRoute, PolicyRule, Route,
+    RouteError, RouteLookup,
 };
 use crate::pod_path;
 use netstate::netlink::host::HostReader;
@@ -75,7 +75,7 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
     };
     let addresses: Vec<IpAddr> = targets.iter().map(|target| target.to).collect();
     let answers = reader.look_up(&addresses).await;
-    let lookup = |(target, by): (&Target, Result<_, NoRoute>)| RouteLookup {
+    let lookup = |(target, by): (&Target, Result<_, RouteError>)| RouteLookup {
         to: target.to,
         whose: target.whose.clone(),
         kind: target.kind,

@@ -5,8 +5,8 @@ use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::daemon::{Choice, Drift, Drifting, ExitReport, Launch};
 use crate::facts::host::{
-    Fill, Foreign, ForeignObject, Interface, LookupPurpose, Module, Neighbour, NoRoute, Port,
-    Route, RouteAnswer, RouteLookup, Sysctls,
+    Fill, Foreign, ForeignObject, Interface, LookupPurpose, Module, Neighbour, Port, Route,
+    RouteAnswer, RouteError, RouteLookup, Sysctls,
 };
 use crate::facts::kubernetes::Kubernetes;
 use crate::facts::leases::{Own, Refused};
@@ -186,7 +186,7 @@ pub(super) fn unrouted(facts: &mut Facts) {
         to: "192.0.2.2".parse().unwrap(),
         whose: "node-2".to_owned(),
         kind: LookupPurpose::SilentPeer,
-        by: Err(NoRoute::Refused { errno: 22, words: String::new() }),
+        by: Err(RouteError::Refused { errno: 22, words: String::new() }),
     });
 }
 
@@ -311,7 +311,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
     ("pod-route", |facts| {
         inside(&mut facts.host.pod_routes)[0].by =
-            Err(NoRoute::Refused { errno: 22, words: String::new() });
+            Err(RouteError::Refused { errno: 22, words: String::new() });
     }),
     ("pod-route", |facts| {
         inside(&mut facts.host.pod_routes)[1].by = Ok(RouteAnswer { index: 2, source: None });

@@ -2,7 +2,7 @@
 //! Nodes.
 
 use super::*;
-use crate::underlay::{Address, Families, NoRoute, Route, RouteAnswer, StoreAt, select};
+use crate::underlay::{Address, Families, Route, RouteAnswer, RouteError, StoreAt, select};
 use options::Selector;
 use types::Dual;
 
@@ -148,7 +148,7 @@ impl HostOf {
             self.facts.routes.push((
                 target,
                 near.or(far)
-                    .ok_or(NoRoute::Refused { errno: libc::ENETUNREACH, words: String::new() }),
+                    .ok_or(RouteError::Refused { errno: libc::ENETUNREACH, words: String::new() }),
             ));
         }
         select(&request, &self.facts)

@@ -1,12 +1,12 @@
 //! `#[derive(Coded)]` implements `types::Coded` for an error: its code, and what other components act on.
 //!
-//! A variant's code is its name in kebab-case, or the text of `#[code("…")]`. `#[code(of = FIELD)]` takes all from the error in a field, where
-//! `_0` is the first field without a name. `#[detail(EXPRESSION)]` and `#[parts(EXPRESSION)]` see the fields by their names, as references.
+//! A variant's code is its name in kebab-case, or the value of `#[code(EXPRESSION)]`. `#[code(of = FIELD)]` takes all from the error in a field,
+//! where `_0` is the first field without a name. `#[detail(EXPRESSION)]` and `#[parts(EXPRESSION)]` too see the fields by their names, as references.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::spanned::Spanned;
-use syn::{Attribute, Data, DeriveInput, Error, Expr, Fields, LitStr, Token, parse_macro_input};
+use syn::{Attribute, Data, DeriveInput, Error, Expr, Fields, Token, parse_macro_input};
 
 /// Derives `types::Coded`.
 #[proc_macro_derive(Coded, attributes(code, detail, parts))]
@@ -74,14 +74,14 @@ fn values_of(name: &Ident, attributes: &[Attribute]) -> syn::Result<[Option<Toke
     for attribute in attributes {
         if attribute.path().is_ident("code") {
             values = attribute.parse_args_with(|input: syn::parse::ParseStream<'_>| {
-                if input.peek(LitStr) {
-                    let code: LitStr = input.parse()?;
+                if !(input.peek(syn::Ident) && input.peek2(Token![=])) {
+                    let code: Expr = input.parse()?;
                     let [_, detail, parts] = values.clone();
                     return Ok([Some(quote!(#code)), detail, parts]);
                 }
                 let word: Ident = input.parse()?;
                 if word != "of" {
-                    return Err(Error::new(word.span(), "a text or `of = FIELD`"));
+                    return Err(Error::new(word.span(), "a code or `of = FIELD`"));
                 }
                 input.parse::<Token![=]>()?;
                 let field: Ident = input.parse()?;

@@ -25,7 +25,7 @@ fn initiation_that_is_not_later_than_one_before_is_a_copy() {
     assert_eq!(link.see(at(5)), Ok(()));
     link.renew();
     link.rekey(None);
-    assert_eq!(link.see(at(5)), Err(Refused::Replayed));
-    assert_eq!(link.see(at(4)), Err(Refused::Replayed));
+    assert_eq!(link.see(at(5)), Err(NoiseError::Replayed));
+    assert_eq!(link.see(at(4)), Err(NoiseError::Replayed));
     assert_eq!(link.see(at(6)), Ok(()));
 }
