@@ -5,7 +5,7 @@ use std::time::Duration;
 use terminal::out;
 
 use anyhow::{Context, Result, anyhow};
-use options::{Mistake, StoreFlags};
+use options::{OptionError, StoreFlags};
 use subnet_lease::entry::{Entry, Listing};
 use subnet_lease::manager::{LeaseStore, Liveness};
 use subnet_lease::protocol::view::Item;
@@ -31,7 +31,7 @@ pub(crate) fn open(flags: &StoreFlags) -> Result<Store> {
     Ok(Store(store.look(user_agent)))
 }
 
-fn lines(mistakes: &[Mistake], between: &str) -> String {
+fn lines(mistakes: &[OptionError], between: &str) -> String {
     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
 }
 
@@ -216,7 +216,7 @@ mod tests {
                             "{args:?}"
                         );
                     }
-                    (Err(have), Invocation::Mistakes(want)) => {
+                    (Err(have), Invocation::OptionErrors(want)) => {
                         assert_eq!(format!("{have:#}"), lines(&want, "\n"), "{args:?}");
                     }
                     (have, want) => panic!("{args:?}: {have:?}, {want:?}"),
