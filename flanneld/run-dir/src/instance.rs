@@ -8,7 +8,7 @@ pub mod running;
 mod sockets;
 pub mod taken;
 
-pub use error::{Claim, InstanceError, Resource};
+pub use error::{InstanceError, Resource};
 pub use sockets::Holder;
 
 use names::Denied;
@@ -53,7 +53,7 @@ fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
             holder: listener(&holder),
         },
         Denied::Host(why) => InstanceError::Host {
-            claim: Claim::Network { network: network.to_owned(), backend: backend.to_owned() },
+            claim: format!("binding the abstract socket of {network} ({})", error::named(backend)),
             why,
         },
     })
@@ -74,7 +74,8 @@ pub fn lock_path(subnet_file: &Path) -> PathBuf {
 fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     let path = lock_path(subnet_file);
     let folder = path.parent().unwrap_or(Path::new("."));
-    let host = |why: io::Error| InstanceError::Host { claim: Claim::Lock(path.clone()), why };
+    let host =
+        |why: io::Error| InstanceError::Host { claim: format!("locking {}", path.display()), why };
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(host)?;
     let mut options = OpenOptions::new();
     let file = file::open(

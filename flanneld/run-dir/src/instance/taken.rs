@@ -1,6 +1,6 @@
 //! Host resources that only one daemon can hold: device names, VNIs, UDP ports, and the traffic rules for a network.
 
-use super::error::{Claim, InstanceError, Resource};
+use super::error::{InstanceError, Resource};
 use super::lent;
 use super::names::{Denied, Name, hold, named};
 use super::sockets::{GUARDS, TAKEN, owner};
@@ -53,7 +53,8 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
                 return Err(InstanceError::Taken { resource, holder: owner(&holder) });
             }
             Err(Denied::Host(why)) => {
-                return Err(InstanceError::Host { claim: Claim::Resource(resource), why });
+                let claim = format!("binding the abstract socket of {resource}");
+                return Err(InstanceError::Host { claim, why });
             }
         }
         Ok(())
@@ -93,7 +94,8 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
 /// # Errors
 /// Returns an error if no slot is free, or if this process cannot create the socket.
 pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
-    let host = |why| InstanceError::Host { claim: Claim::Guard, why };
+    const CLAIM: &str = "binding the abstract socket that reserves a number for the rules of the encapsulation port";
+    let host = |why| InstanceError::Host { claim: CLAIM.to_owned(), why };
     for number in 0..u16::MAX {
         match hold(
             &format!("{GUARDS}{number}"),
