@@ -1,10 +1,10 @@
 //! The prober, which connects a [`Node`] to the sockets of this host.
 
 pub mod echo;
+mod error;
 mod log;
 mod option;
 mod ping;
-mod problem;
 mod socket;
 mod sockets;
 
