@@ -13,8 +13,8 @@ mod recorded;
 pub mod samples;
 mod unused;
 
+use crate::error::DaemonError;
 use crate::network::RunningNetwork;
-use crate::problem::DaemonProblem;
 use condition::Condition;
 use doctor::Report;
 use figures::Counts;
@@ -151,7 +151,7 @@ impl Health {
             run: Run::default(),
             changed: Arc::default(),
         })));
-        health.fail(Condition::Start, DaemonProblem::Starting);
+        health.fail(Condition::Start, DaemonError::Starting);
         health
     }
 
@@ -255,7 +255,7 @@ impl Health {
         inner.conditions.clear();
         inner.conditions.insert(
             Condition::Start,
-            DaemonProblem::Restarting { why: Box::new(why.clone()) }.into(),
+            DaemonError::Restarting { why: Box::new(why.clone()) }.into(),
         );
         inner.run = Run::default();
         inner.network.send_replace(None);

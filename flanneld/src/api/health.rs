@@ -7,8 +7,8 @@ use super::host::own_name_only;
 use super::listen::{self, Listener};
 use super::pace::{Pace, paced};
 use super::shared::{DOCUMENT, METRICS, Shared};
+use crate::error::{DaemonError, HttpServer};
 use crate::health::{Health, Unused, prometheus_text};
-use crate::problem::{DaemonProblem, HttpServer};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn_with_state;
@@ -45,7 +45,7 @@ impl Server {
     /// # Errors
     /// Returns an error if the port is taken, the address does not belong to this host, or the port needs a
     /// capability that this process lacks. The error contains the remedy.
-    pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonProblem> {
+    pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonError> {
         let listener = listen::serving(HttpServer::Health, address).await?;
         info!(
             url = format!("http://{address}"),

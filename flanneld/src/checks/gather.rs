@@ -2,9 +2,9 @@
 
 use super::known::{Known, name};
 use super::{mesh, wireguard};
+use crate::error::{DaemonError, is_about_config};
 use crate::health::Health;
 use crate::network::RunningNetwork;
-use crate::problem::{DaemonProblem, is_about_config};
 use backends::status::NetworkHandle;
 use doctor::fact::Fact;
 use doctor::facts::argument::on_command_line;
@@ -271,7 +271,7 @@ fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
             .store
             .why_not_followed()
             .or_else(trouble)
-            .unwrap_or_else(|| DaemonProblem::WatchInterrupted.into()),
+            .unwrap_or_else(|| DaemonError::WatchInterrupted.into()),
     )
 }
 

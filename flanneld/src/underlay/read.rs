@@ -1,14 +1,14 @@
 //! Reads facts about this host from the kernel, waits for a missing interface, and follows the chosen interface.
 
 use super::arp;
+use super::check::{Alarm, UnderlayError, elsewhere, find_error};
 use super::choice::Chosen;
+use super::error::{ReadError, SelectError};
 use super::facts::{HostFacts, Leased};
 use super::follow::{Steady, followed};
 use super::found::Found;
-use super::problem::{ReadError, SelectError};
-use super::request::{Families, KnownAddresses, LOOKED_UP, NoName, Request, StoreAt};
+use super::request::{Families, KnownAddresses, LOOKED_UP, NameError, Request, StoreAt};
 use super::select::select;
-use super::trouble::{Alarm, UnderlayTrouble, elsewhere, trouble};
 use backends::Underlay;
 use netstate::netlink::host::{HostEvents, HostReader};
 use options::Selector;
@@ -205,7 +205,6 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
     let Some((host, port)) = host else {
         return StoreAt::Here;
     };
-    let unknown = |resolver| StoreAt::Unknown(NoName { host: host.clone(), resolver });
     let addresses: Vec<IpAddr> = match host.parse() {
         Ok(ip) => vec![ip],
         Err(_) => {
@@ -213,8 +212,13 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
                 .await
             {
                 Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
-                Ok(Err(error)) => return unknown(Some(error.to_string())),
-                Err(_) => return unknown(None),
+                Ok(Err(error)) => {
+                    return StoreAt::Unknown(NameError::Unresolved {
+                        host: host.clone(),
+                        words: error.to_string(),
+                    });
+                }
+                Err(_) => return StoreAt::Unknown(NameError::NoReply { host: host.clone() }),
             }
         }
     };
@@ -282,7 +286,7 @@ pub async fn follow(
     chosen: Chosen,
     links: bool,
     sender: watch::Sender<Underlay>,
-    report: impl Fn(Option<&UnderlayTrouble>),
+    report: impl Fn(Option<&UnderlayError>),
     stop: CancellationToken,
 ) {
     let run = async {
@@ -299,14 +303,14 @@ pub async fn follow(
 
 /// State of [`follow`] that survives an error: the alarm, the underlay's addresses that belong to another interface, and
 /// the change of addresses that is not in force yet.
-type Followed = (Alarm<UnderlayTrouble>, Option<Vec<IpAddr>>, Steady);
+type Followed = (Alarm<UnderlayError>, Option<Vec<IpAddr>>, Steady);
 
 /// Follows the chosen interface. Returns an error when the kernel does not respond.
 async fn follow_once(
     chosen: &Chosen,
     links: bool,
     sender: &watch::Sender<Underlay>,
-    report: &impl Fn(Option<&UnderlayTrouble>),
+    report: &impl Fn(Option<&UnderlayError>),
     (alarm, others, steady): &mut Followed,
 ) -> Result<(), ReadError> {
     let (mut events, mut reader) = (HostEvents::open(links)?, HostReader::open()?);
@@ -325,7 +329,7 @@ async fn follow_once(
         let next = followed(chosen, &last, &facts);
         let (now, settles) = steady.look(&last, next, Instant::now());
         let others = others.get_or_insert_with(|| elsewhere(&chosen.underlay, &facts));
-        let (news, due) = alarm.look(trouble(&now, &facts, others), Instant::now());
+        let (news, due) = alarm.look(find_error(&now, &facts, others), Instant::now());
         if now != last {
             log_change(&last, &now);
             sender.send_replace(now);
