@@ -11,7 +11,7 @@ pub mod taken;
 pub use error::{InstanceError, Resource};
 pub use sockets::Holder;
 
-use names::Denied;
+use names::HoldError;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use sockets::{SOCKETS, listener};
@@ -47,12 +47,12 @@ pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instanc
 fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
     let name = format!("{SOCKETS}{network}/{backend}");
     names::hold(&name, "would have kept this daemon from starting").map_err(|denied| match denied {
-        Denied::Held(holder) => InstanceError::Network {
+        HoldError::Held(holder) => InstanceError::Network {
             network: network.to_owned(),
             backend: backend.to_owned(),
             holder: listener(&holder),
         },
-        Denied::Host(why) => InstanceError::Host {
+        HoldError::Host(why) => InstanceError::Host {
             claim: format!("binding the abstract socket of {network} ({})", error::named(backend)),
             why,
         },

@@ -18,7 +18,7 @@ static ONE: Semaphore = Semaphore::const_new(1);
 
 /// Error when flanneld cannot compare the kernel with the desired state.
 #[derive(Debug, thiserror::Error)]
-pub enum Silence {
+pub enum RoutesError {
     /// Lack of a network on this node.
     #[error(
         "this node has no network yet, so it needs no kernel objects; flannelctl status shows what flanneld waits for"
@@ -42,19 +42,19 @@ pub(super) async fn routes(
     kernel_audit: Option<KernelAudit>,
     node: String,
     rules: Option<Rules>,
-) -> Result<Routes, Silence> {
-    let kernel_audit = kernel_audit.ok_or(Silence::NoNetwork)?;
+) -> Result<Routes, RoutesError> {
+    let kernel_audit = kernel_audit.ok_or(RoutesError::NoNetwork)?;
     let look = async {
         let _turn = ONE.acquire().await;
         kernel_audit.look().await
     };
-    let sighting = timeout(TIMEOUT, look).await.map_err(|_| Silence::Late)??;
+    let sighting = timeout(TIMEOUT, look).await.map_err(|_| RoutesError::Late)??;
     let at = Timestamp::now();
     // On a separate thread, so that the loops for packets and leases do not wait: tens of thousands of objects take a while.
     let compared =
         tokio::task::spawn_blocking(move || inspect(&sighting, &Protocols::of_this_host()));
     let Ok(Inspection { objects, foreign }) = compared.await else {
-        return Err(Silence::Late);
+        return Err(RoutesError::Late);
     };
     Ok(Routes { schema: SCHEMA.to_owned(), at, node, objects, foreign, rules })
 }

@@ -87,7 +87,7 @@ pub(super) async fn facts(
         running: Fact::Known(true),
         young: health.uptime() < STARTUP,
         exit_report: Fact::Absent,
-        silent: Fact::Known(silent_tasks(health)),
+        silent: Fact::Known(health.silent_tasks()),
         choice: choice(known, underlay),
         id_given: known.id_given,
         launch: launch(known),
@@ -136,14 +136,6 @@ fn mesh_and_taken_ports(running: Option<&RunningNetwork>) -> (Fact<Mesh>, Vec<Po
         Some(prober) => (Fact::Known(mesh::mesh(prober)), mesh::taken_ports(&prober.problems())),
         None => (Fact::unavailable("this node does not probe its peers"), Vec::new()),
     }
-}
-
-fn silent_tasks(health: &Health) -> Vec<String> {
-    health
-        .alive()
-        .err()
-        .map(|silent| silent.0.iter().map(ToString::to_string).collect())
-        .unwrap_or_default()
 }
 
 fn launch(known: &Known) -> Launch {

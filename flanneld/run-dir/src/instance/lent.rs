@@ -1,6 +1,6 @@
 //! UDP ports that a daemon uses only until a tunnel on this host needs them. The kernel does not let a tunnel use a port that a socket already uses.
 
-use super::names::{Denied, hold, named};
+use super::names::{HoldError, hold, named};
 use super::peer::peer;
 use super::sockets::{LENT, TAKEN, owner};
 use std::io;
@@ -16,8 +16,8 @@ pub fn borrow(port: u16) -> io::Result<UnixListener> {
     let listener =
         hold(&name, "would have prevented tunnels from requesting the port").map_err(|denied| {
             match denied {
-                Denied::Held(_) => io::ErrorKind::AddrInUse.into(),
-                Denied::Host(why) => why,
+                HoldError::Held(_) => io::ErrorKind::AddrInUse.into(),
+                HoldError::Host(why) => why,
             }
         })?;
     listener.set_nonblocking(true)?;

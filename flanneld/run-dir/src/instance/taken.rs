@@ -2,7 +2,7 @@
 
 use super::error::{InstanceError, Resource};
 use super::lent;
-use super::names::{Denied, Name, hold, named};
+use super::names::{HoldError, Name, hold, named};
 use super::sockets::{GUARDS, TAKEN, owner};
 use std::collections::BTreeSet;
 use std::io;
@@ -49,10 +49,10 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     let mut bind = |resource: Resource, name: String| {
         match hold(&format!("{TAKEN}{name}"), STOPPED) {
             Ok(socket) => sockets.push(socket),
-            Err(Denied::Held(holder)) => {
+            Err(HoldError::Held(holder)) => {
                 return Err(InstanceError::Taken { resource, holder: owner(&holder) });
             }
-            Err(Denied::Host(why)) => {
+            Err(HoldError::Host(why)) => {
                 let claim = format!("binding the abstract socket of {resource}");
                 return Err(InstanceError::Host { claim, why });
             }
@@ -102,8 +102,8 @@ pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
             "would have occupied a number for rules of an encapsulation port",
         ) {
             Ok(_socket) => return Ok(GuardSlot { number, _socket }),
-            Err(Denied::Held(_)) => {}
-            Err(Denied::Host(why)) => return Err(host(why)),
+            Err(HoldError::Held(_)) => {}
+            Err(HoldError::Host(why)) => return Err(host(why)),
         }
     }
     Err(host(io::Error::from(io::ErrorKind::AddrInUse)))
