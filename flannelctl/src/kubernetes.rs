@@ -47,9 +47,6 @@ impl ClusterFlags {
     }
 
     /// Connects to the API of the cluster.
-    ///
-    /// # Errors
-    /// Returns an error if the kubeconfig is missing or unusable.
     pub(crate) async fn connect(&self) -> Result<Cluster> {
         let (client, server) = connect(self.kubeconfig.as_deref(), self.context.as_deref()).await?;
         Ok(Cluster { client, server })
@@ -66,9 +63,6 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Returns flannel's pods, one pod for each node, with the name of the node as the key.
-    ///
-    /// # Errors
-    /// Returns an error if the API does not respond, refuses the request, or lists no pod of flannel.
     pub(crate) async fn pods(&self) -> Result<BTreeMap<String, Pod>> {
         let server = &self.server;
         let pods = tokio::time::timeout(LIST_TIMEOUT, flannel_pods(&self.client))

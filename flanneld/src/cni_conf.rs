@@ -2,6 +2,7 @@
 //! node as ready once this configuration exists, so flanneld installs the configuration only when pods can have a
 //! network.
 
+use crate::error::problem;
 use crate::health::Health;
 use crate::health::condition::Condition;
 use install_file::install;
@@ -146,10 +147,6 @@ fn valid(source: &Path) -> Result<Vec<u8>, Problem> {
             ),
         )),
     }
-}
-
-fn problem(code: &'static str, text: String) -> Problem {
-    Problem { code: code.into(), ..Problem::in_words(text) }
 }
 
 #[cfg(test)]

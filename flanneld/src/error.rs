@@ -143,6 +143,10 @@ fn backend_not_taken(found: &str, required: &[String], at: &str) -> String {
     )
 }
 
+pub(crate) fn problem(code: &'static str, text: String) -> Problem {
+    Problem { code: code.into(), ..Problem::in_words(text) }
+}
+
 /// Returns whether the problem is a missing or invalid network configuration.
 pub fn is_about_config(problem: &Problem) -> bool {
     problem

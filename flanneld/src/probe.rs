@@ -61,9 +61,6 @@ impl Tracer {
 
     /// Traces the path to a peer or a pod. If the client disconnects, the trace still runs to its end before the next
     /// trace starts.
-    ///
-    /// # Errors
-    /// Returns an error if no single peer or pod address matches `asked`, or the trace cannot run.
     pub async fn probe(self, asked: &str) -> Result<Probe, ProbeError> {
         let target = self.target(asked)?;
         let task = async move {

@@ -17,7 +17,6 @@ mod select;
 mod tests;
 mod whose;
 
-pub use check::UnderlayError;
 pub use choice::{Chosen, Rule};
 pub use error::{InterfaceError, ReadError, SelectError};
 pub use facts::{HostFacts, Leased, ReachError};

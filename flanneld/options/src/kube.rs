@@ -67,9 +67,6 @@ impl KubernetesFlags {
 }
 
 /// Returns the Node that the daemon serves, from NODE_NAME or from POD_NAME and POD_NAMESPACE.
-///
-/// # Errors
-/// Returns an error if the environment names neither a Node nor a pod, or if a variable contains an invalid name.
 pub(crate) fn node_identity(environment: &Environment) -> Result<Identity, OptionError> {
     if let Some(name) = name_in(environment, "NODE_NAME")? {
         return Ok(Identity::Node(name));

@@ -70,10 +70,6 @@ impl Socket {
     }
 
     /// Creates the socket and returns its listener, which is non-blocking. Returns `None` if this daemon's socket is still at its path.
-    ///
-    /// # Errors
-    /// Returns an error if another daemon listens on the socket, if the path is not a socket, or if a system call
-    /// fails.
     pub fn put(&mut self) -> Result<Option<UnixListener>, SocketError> {
         if self.is_in_place() {
             return Ok(None);

@@ -183,9 +183,6 @@ pub fn former_path(path: &Path) -> PathBuf {
 
 /// Renames subnet.env to [`former_path`], so that no pod gets an address of the lost subnet. After a
 /// restart, the daemon reads the lost subnet from the renamed file. Succeeds if the file does not exist.
-///
-/// # Errors
-/// Returns an error if the rename fails.
 pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     match std::fs::rename(path, former_path(path)) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => {

@@ -55,9 +55,6 @@ impl Server {
     }
 
     /// Returns the address on which the server listens. If the requested port is 0, the address contains the port that the kernel chose.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel does not report the socket's address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }

@@ -35,9 +35,6 @@ pub enum RoutesError {
 }
 
 /// Compares the kernel's current state with the desired state.
-///
-/// # Errors
-/// Returns an error if the network has not started yet, or if flanneld cannot read the kernel's state in time.
 pub(super) async fn routes(
     kernel_audit: Option<KernelAudit>,
     node: String,

@@ -14,7 +14,6 @@ use crate::mesh::Mesh;
 use crate::network::RunningNetwork;
 use crate::pod_probes::{self, PodProbing};
 use crate::traffic::{self, Keeper, Nodes};
-use crate::underlay::UnderlayError;
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
 use backends::{Announced, Inputs, Network, Renewal, Underlay};
@@ -281,8 +280,8 @@ impl Daemon {
         underlay: watch::Sender<Underlay>,
     ) {
         let health = self.health.clone();
-        let report = move |trouble: Option<&UnderlayError>| {
-            health.condition(Condition::Underlay, trouble.map(Problem::of));
+        let report = move |trouble: Option<&Problem>| {
+            health.condition(Condition::Underlay, trouble.cloned());
         };
         let mut chosen = node.found.chosen.clone();
         chosen.leased.own.extend(node.lease.subnets.nets());

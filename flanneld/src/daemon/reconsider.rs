@@ -9,7 +9,7 @@ use super::left::Left;
 use super::node_info::{SETTLE, families, wish_of};
 use super::silence::{Received, SILENCE, Silence};
 use crate::checks::known::{Known, NodeAddresses};
-use crate::error::DaemonError;
+use crate::error::{DaemonError, problem};
 use crate::network::RunningNetwork;
 use crate::underlay::read::{Wish, neighbours, received};
 use crate::underlay::{Chosen, doubt, select};
@@ -168,10 +168,10 @@ impl Reconsider {
                 Outcome::Better(format!("{left}; {}: {}", chosen.underlay.name, chosen.why))
             }
             _ if claimed.is_none() => Outcome::Stays,
-            Ok(_) => Outcome::Wanted(Problem {
-                code: "no-better-interface".into(),
-                ..Problem::in_words(format!("{left}; this host has no better interface"))
-            }),
+            Ok(_) => {
+                let text = format!("{left}; this host has no better interface");
+                Outcome::Wanted(problem("no-better-interface", text))
+            }
             Err(error) => Outcome::Wanted(Problem { parts: Vec::new(), ..Problem::of(&error) }),
         }
     }

@@ -43,9 +43,6 @@ pub(super) struct Around<'a> {
 }
 
 /// Finds the target of a trace by a name, a subnet or an address.
-///
-/// # Errors
-/// Returns an error if no peer matches, if several peers have the name, or if `asked` names this node itself.
 pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, ProbeError> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);

@@ -1,65 +1,46 @@
-//! Checks the chosen interface while the daemon runs, and delays the report of an error.
+//! Checks the chosen interface while the daemon runs, and delays the report of a problem.
 
 use super::facts::HostFacts;
+use crate::error::problem;
 use backends::Underlay;
 use netstate::host::Interface;
 use std::net::IpAddr;
 use std::time::Duration;
-use thiserror::Error;
 use tokio::time::Instant;
-use types::Coded;
+use types::Problem;
 
 /// Time for which a problem must last before flanneld reports the problem. During the renewal of an address, for
 /// example, the address is missing for a moment.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Why the underlay cannot carry packets.
-#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
-pub enum UnderlayError {
-    #[error(
-        "interface {interface} is gone: no packets reach the other nodes; bring it back, or choose another interface with --iface and restart flanneld"
-    )]
-    #[code("underlay-gone")]
-    Gone { interface: String },
-    #[error("interface {interface} is down; bring it up with `ip link set {interface} up`")]
-    #[code("underlay-down")]
-    Down { interface: String },
-    #[error("interface {interface} has no carrier; check its cable and the other end of the link")]
-    #[code("underlay-no-carrier")]
-    NoCarrier { interface: String },
-    #[error(
-        "interface {interface} cannot use its address {address}: {state}; see `ip address show {interface}`"
-    )]
-    #[code("underlay-address-unusable")]
-    Unusable { interface: String, address: IpAddr, state: &'static str },
-    /// The address is now on another interface of this host.
-    #[error(
-        "{address} has moved from {from} to {to}; restart flanneld with --iface={to}, or move the address back to {from}"
-    )]
-    #[code("underlay-address-moved")]
-    Moved { address: IpAddr, from: String, to: String },
-    #[error(
-        "interface {interface} has lost its address {address}; restore it with `ip address add`, and find the program that removed it"
-    )]
-    #[code("underlay-address-lost")]
-    Lost { interface: String, address: IpAddr },
-}
-
-/// `elsewhere` are the addresses of [`elsewhere`].
-pub(super) fn find_error(
+/// Returns why the underlay cannot carry packets. `elsewhere` are the addresses of [`elsewhere`].
+pub(super) fn find_problem(
     underlay: &Underlay,
     facts: &HostFacts,
     elsewhere: &[IpAddr],
-) -> Option<UnderlayError> {
-    let name = || underlay.name.clone();
+) -> Option<Problem> {
+    let name = &underlay.name;
     let Some(interface) = facts.by_index(underlay.index) else {
-        return Some(UnderlayError::Gone { interface: name() });
+        return Some(problem(
+            "underlay-gone",
+            format!(
+                "interface {name} is gone: no packets reach the other nodes; bring it back, or choose another interface with --iface and restart flanneld"
+            ),
+        ));
     };
     if !interface.up {
-        return Some(UnderlayError::Down { interface: name() });
+        return Some(problem(
+            "underlay-down",
+            format!("interface {name} is down; bring it up with `ip link set {name} up`"),
+        ));
     }
     if !interface.carrier {
-        return Some(UnderlayError::NoCarrier { interface: name() });
+        return Some(problem(
+            "underlay-no-carrier",
+            format!(
+                "interface {name} has no carrier; check its cable and the other end of the link"
+            ),
+        ));
     }
     let mut addresses = underlay.addresses.ips();
     addresses.find_map(|address| unusable(address, interface, facts, elsewhere))
@@ -70,19 +51,34 @@ fn unusable(
     interface: &Interface,
     facts: &HostFacts,
     elsewhere: &[IpAddr],
-) -> Option<UnderlayError> {
-    let name = interface.name.clone();
-    match interface.addresses.iter().find(|own| own.ip() == address) {
-        Some(own) if own.usable() => None,
-        Some(own) => Some(UnderlayError::Unusable { interface: name, address, state: own.state() }),
+) -> Option<Problem> {
+    let name = &interface.name;
+    let (code, text) = match interface.addresses.iter().find(|own| own.ip() == address) {
+        Some(own) if own.usable() => return None,
+        Some(own) => (
+            "underlay-address-unusable",
+            format!(
+                "interface {name} cannot use its address {address}: {}; see `ip address show {name}`",
+                own.state()
+            ),
+        ),
         None => match facts.owner(address) {
-            Some(_) if elsewhere.contains(&address) => None,
-            Some(other) => {
-                Some(UnderlayError::Moved { address, from: name, to: other.name.clone() })
-            }
-            None => Some(UnderlayError::Lost { interface: name, address }),
+            Some(_) if elsewhere.contains(&address) => return None,
+            Some(Interface { name: to, .. }) => (
+                "underlay-address-moved",
+                format!(
+                    "{address} has moved from {name} to {to}; restart flanneld with --iface={to}, or move the address back to {name}"
+                ),
+            ),
+            None => (
+                "underlay-address-lost",
+                format!(
+                    "interface {name} has lost its address {address}; restore it with `ip address add`, and find the program that removed it"
+                ),
+            ),
         },
-    }
+    };
+    Some(problem(code, text))
 }
 
 /// Returns the underlay's addresses that belong to another interface, such as a router's `lo`. flanneld computes the

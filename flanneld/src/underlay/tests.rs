@@ -1,6 +1,6 @@
 //! Tests the choice of the underlay interface on made-up hosts.
 
-use super::check::{Alarm, find_error};
+use super::check::{Alarm, find_problem};
 use super::follow::Steady;
 use super::*;
 use ipnet::IpNet;
@@ -816,7 +816,7 @@ fn underlay_trouble_names_the_fault_and_the_remedy() {
         let mut facts = vagrant();
         change(&mut facts);
         let now = followed(&chosen, &chosen.underlay, &facts);
-        find_error(&now, &facts, elsewhere).map(|error| error.to_string()).unwrap_or_default()
+        find_problem(&now, &facts, elsewhere).map(|problem| problem.text).unwrap_or_default()
     };
     let own =
         |facts: &mut HostFacts, change: &dyn Fn(&mut Interface)| change(&mut facts.interfaces[2]);

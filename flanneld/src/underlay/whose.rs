@@ -92,9 +92,6 @@ fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
 
 /// Chooses the underlay interface: preferably the interface with the address that this node published last. The second
 /// choice is an interface that is not in doubt; the third choice is a doubtful interface that flanneld may still use.
-///
-/// # Errors
-/// Returns an error if no interface is usable, or if other nodes also have all usable addresses of this host.
 pub(super) fn choose(
     known: &KnownAddresses,
     request: &Request,

@@ -139,9 +139,6 @@ pub(super) fn conntrack() -> Fact<Fill> {
 }
 
 /// Reads the kernel's counters of UDP and TCP checksum errors.
-///
-/// # Errors
-/// Returns an error if /proc/net/snmp is unreadable.
 pub(super) fn checksums() -> Result<Checksums, ReadError> {
     let text = std::fs::read_to_string("/proc/self/net/snmp")
         .map_err(|error| ReadError::File("/proc/net/snmp".into(), error))?;

@@ -8,9 +8,6 @@ use std::os::unix::net::UnixListener;
 
 /// Announces that this daemon uses a port until a tunnel needs it. A process that connects to the listener requests
 /// the port. The announcement ends when this daemon drops the listener or ends.
-///
-/// # Errors
-/// Returns an error if this process cannot create the socket.
 pub fn borrow(port: u16) -> io::Result<UnixListener> {
     let name = format!("{LENT}{port}/{}", std::process::id());
     let listener =

@@ -121,9 +121,6 @@ pub(super) enum HoldError {
 
 /// Binds an abstract socket to a name until the caller drops the returned listener. If another user has bound a
 /// socket to the plain name, this function appends a random suffix to the name.
-///
-/// # Errors
-/// Returns an error if another daemon has bound a socket to the name, or if this process cannot create the socket.
 pub(super) fn hold(name: &str, effect: &str) -> Result<UnixListener, HoldError> {
     let listen = |name: &str| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
     let mut raw = name.to_owned();

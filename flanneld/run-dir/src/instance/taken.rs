@@ -90,9 +90,6 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
 }
 
 /// Claims the first free number for this daemon's encapsulation port rules.
-///
-/// # Errors
-/// Returns an error if no slot is free, or if this process cannot create the socket.
 pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
     const CLAIM: &str = "binding the abstract socket that reserves a number for the rules of the encapsulation port";
     let host = |why| InstanceError::Host { claim: CLAIM.to_owned(), why };
