@@ -48,7 +48,7 @@ pub(crate) enum AskError {
     #[code("daemon-denied")]
     Denied(PathBuf),
     /// The daemon did not respond within this time.
-    #[error("flanneld is running, but does not respond on {} within {1:?}: it hangs, or has too many clients", .0.display())]
+    #[error("flanneld is running, but does not respond on {} within {:?}: it hangs, or has too many clients", .0.display(), .1)]
     #[code("daemon-hangs")]
     Hangs(PathBuf, Duration),
     /// The daemon refused the request, for this reason.

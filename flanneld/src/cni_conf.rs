@@ -8,7 +8,7 @@ use crate::health::condition::Condition;
 use install_file::install;
 use options::CniConf;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};

@@ -143,6 +143,10 @@ fn backend_not_taken(found: &str, required: &[String], at: &str) -> String {
     )
 }
 
+pub(crate) fn joined(items: impl IntoIterator<Item: ToString>, by: &str) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(by)
+}
+
 pub(crate) fn problem(code: &'static str, text: String) -> Problem {
     Problem { code: code.into(), ..Problem::in_words(text) }
 }

@@ -1,5 +1,6 @@
 //! Errors of a trace, and reasons why a trace sends no probes or pings.
 
+use crate::error::joined;
 use ipnet::IpNet;
 use netstate::kernel::KernelError;
 use std::io;
@@ -77,10 +78,6 @@ impl Candidate {
     fn described(&self) -> String {
         format!("{} ({}, {})", self.title, self.subnet, self.address)
     }
-}
-
-fn joined(items: impl IntoIterator<Item: ToString>, by: &str) -> String {
-    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(by)
 }
 
 fn unlisted(more: usize) -> String {

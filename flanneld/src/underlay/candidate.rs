@@ -2,9 +2,10 @@
 //! addresses.
 
 use super::choice::{Chosen, Rule};
-use super::error::{InterfaceError, joined};
+use super::error::InterfaceError;
 use super::facts::{HostFacts, Leased};
 use super::request::Request;
+use crate::error::joined;
 use backends::Underlay;
 use netstate::host::{Address, Interface, Route};
 use std::net::IpAddr;

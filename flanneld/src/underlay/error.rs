@@ -2,10 +2,12 @@
 
 use super::facts::ReachError;
 use super::request::NameError;
+use crate::error::joined;
 use ipnet::IpNet;
 use netstate::kernel::KernelError;
 use options::{Pattern, Selector};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::time::Duration;
 use thiserror::Error;
@@ -184,10 +186,6 @@ impl InterfaceError {
 }
 
 /// Returns ` (a, b)`, or an empty text without items.
-fn in_brackets(items: &[impl ToString], by: &str) -> String {
+fn in_brackets(items: &[impl Display], by: &str) -> String {
     if items.is_empty() { String::new() } else { format!(" ({})", joined(items, by)) }
-}
-
-pub(super) fn joined(items: impl IntoIterator<Item: ToString>, by: &str) -> String {
-    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(by)
 }

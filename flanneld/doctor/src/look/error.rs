@@ -8,10 +8,10 @@ use types::Coded;
 
 #[derive(Debug, Error, Coded)]
 pub(super) enum ReadError {
-    #[error("{}: {1}", .0.display())]
+    #[error("{}: {}", .0.display(), .1)]
     #[code("file-unreadable")]
     File(PathBuf, #[source] io::Error),
-    #[error("{} cannot be read: {1}", .0.display())]
+    #[error("{} cannot be read: {}", .0.display(), .1)]
     #[code("folder-unreadable")]
     Folder(PathBuf, #[source] io::Error),
     #[error("no netlink socket: {0}")]
