@@ -26,6 +26,9 @@ pub enum Listener {
 
 impl Listener {
     /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// Returns an error if the process or the system has no file descriptor left, or if the client has closed the connection already.
     pub async fn accept(&self) -> io::Result<Stream> {
         Ok(Stream::new(match self {
             Listener::Tcp(listener) => Either::Left(listener.accept().await?.0),
