@@ -195,7 +195,7 @@ mod tests {
                             "{args:?}"
                         );
                     }
-                    (Err(have), Invocation::OptionErrors(want)) => {
+                    (Err(have), Invocation::Mistakes(want)) => {
                         assert_eq!(format!("{have:#}"), lines(&want, "\n"), "{args:?}");
                     }
                     (have, want) => panic!("{args:?}: {have:?}, {want:?}"),

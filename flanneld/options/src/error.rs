@@ -1,6 +1,5 @@
 //! Errors and warnings about a command line or environment variables.
 
-use crate::endpoint::Endpoint;
 use subnet_lease::kube::fault::PrefixError;
 use thiserror::Error;
 use types::{Coded, Problem};
@@ -81,7 +80,7 @@ pub enum Warning {
         "flanneld does not use the TLS options with {0}, which is not encrypted; write https:// to use them"
     )]
     #[code("tls-options-unused")]
-    TlsUnused(Endpoint),
+    TlsUnused(String),
     /// The route protocol number of a routing daemon.
     #[error(
         "{from}={number} is the number of a routing daemon: if that daemon runs on this node, flanneld treats the daemon's routes inside the network as flannel's routes"

@@ -104,7 +104,7 @@ impl EtcdFlags {
             return None;
         }
         for endpoint in endpoints.iter().filter(|endpoint| !endpoint.tls) {
-            reader.warnings.push(Warning::TlsUnused(endpoint.clone()));
+            reader.warnings.push(Warning::TlsUnused(endpoint.to_string()));
         }
         endpoints.iter().any(|endpoint| endpoint.tls).then_some(Tls { ca, client })
     }
