@@ -61,9 +61,9 @@ impl OpenError {
 
 impl SocketError {
     /// Converts the error to the type that the status API shows.
-    pub(super) fn shown(&self) -> view::Problem {
+    pub(super) fn shown(&self) -> view::UnusableSocket {
         let (_, _, is_ping) = self.place;
-        view::Problem {
+        view::UnusableSocket {
             address: (!is_ping).then_some(self.address),
             taken: matches!(self.why, OpenError::Lent { .. } | OpenError::InUse { .. }),
             what: self.to_string(),

@@ -5,7 +5,7 @@ use super::ping;
 use super::socket::{MAX_DATAGRAM, Registered};
 use crate::node::Send;
 use crate::target::{HostMasks, Path};
-use crate::view::Problem;
+use crate::view::UnusableSocket;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::task::Poll;
@@ -135,7 +135,7 @@ impl Sockets {
     }
 
     /// Returns the probe sockets that are not open, with the reasons.
-    pub(super) fn problems(&self) -> Vec<Problem> {
+    pub(super) fn problems(&self) -> Vec<UnusableSocket> {
         self.problems.values().map(SocketError::shown).collect()
     }
 
