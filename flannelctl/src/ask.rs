@@ -1,6 +1,5 @@
 //! Sends requests to this node's daemon through the daemon's Unix socket.
 
-use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use run_dir::{api_socket, instance, status_file};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use terminal::rights;
+use thiserror::Error;
 use types::Coded;
 
 /// Time limit for a complete response of the daemon.
@@ -28,138 +28,62 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum size of a response, in bytes.
 const LIMIT: usize = 64 * 1024 * 1024;
 
-/// Error of a request to the daemon.
-#[derive(Debug)]
+/// Why a request to the daemon failed. A path is that of the socket.
+#[derive(Debug, Error, Coded)]
 pub(crate) enum AskError {
-    /// No daemon runs. The variant contains the path of the socket.
+    #[error("flanneld does not run on this node: no process listens on {}; start flanneld (systemctl start flanneld), or name its --subnet-file", .0.display())]
+    #[code("daemon-stopped")]
     Stopped(PathBuf),
-    /// A running daemon that does not listen on the expected socket.
-    Foreign {
-        path: PathBuf,
-        /// Descriptions of the daemon's processes.
-        who: Vec<String>,
-    },
-    /// Another file at the path of the socket.
+    /// A running daemon does not listen on the expected socket. `who` describes its processes.
+    #[error(
+        "flanneld ({}) runs on this node and has no socket {}: it is Go flannel, an older version, or a flanneld with another --subnet-file",
+        .who.join("; "), .path.display()
+    )]
+    #[code("daemon-foreign")]
+    Foreign { path: PathBuf, who: Vec<String> },
+    #[error("{} is no socket: another program wrote this file; delete it, and a running flanneld creates its socket within a second", .0.display())]
+    #[code("daemon-no-socket")]
     NoSocket(PathBuf),
-    /// Lack of permission to use the socket.
+    #[error("only root may connect to flanneld: permission denied on {}; use sudo", .0.display())]
+    #[code("daemon-denied")]
     Denied(PathBuf),
-    /// No response from the daemon within the given time.
+    /// The daemon did not respond within this time.
+    #[error("flanneld is running, but does not respond on {} within {:?}: it hangs, or has too many clients", .0.display(), .1)]
+    #[code("daemon-hangs")]
     Hangs(PathBuf, Duration),
-    /// The daemon's refusal of the request, with the reason.
+    /// The daemon refused the request, for this reason.
+    #[error("{0}")]
+    #[code("daemon-refused")]
     Refused(String),
-    /// An unusable response.
-    BadAnswer { path: PathBuf, what: BadAnswer },
+    #[error("flanneld sends an unexpected answer on {}: {what}; flannelctl and flanneld may be of different versions", .path.display())]
+    #[code(of = what)]
+    BadAnswer { path: PathBuf, what: AnswerError },
 }
 
-/// Fault of a response.
-#[derive(Debug)]
-pub(crate) enum BadAnswer {
+/// Why a response is unusable.
+#[derive(Debug, Error, Coded)]
+pub(crate) enum AnswerError {
+    #[error("the answer is not HTTP")]
+    #[code("answer-no-http")]
     NoHttp,
-    /// An HTTP status code other than 200.
-    Code {
-        code: String,
-        /// The first line of the response's body.
-        line: String,
-    },
-    /// A body that is not the expected JSON document.
+    /// The HTTP status code is not 200. `line` is the first line of the body.
+    #[error("code {code}: {line}")]
+    #[code("answer-code")]
+    Code { code: String, line: String },
+    /// The body is not the expected JSON document.
+    #[error("{0}")]
+    #[code("answer-no-document")]
     NoDocument(serde_json::Error),
-    /// A document with an unexpected schema.
-    Schema {
-        theirs: String,
-        /// The expected schema.
-        ours: String,
-    },
-    /// A failed write of the request, or a failed read of the response.
+    #[error("the answer has the schema {theirs}, not {ours}")]
+    #[code("answer-schema")]
+    Schema { theirs: String, ours: String },
+    /// A write of the request or a read of the response failed.
+    #[error("{0}")]
+    #[code("answer-unreadable")]
     System(io::Error),
 }
 
-impl Coded for AskError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Stopped(_) => "daemon-stopped",
-            Self::Foreign { .. } => "daemon-foreign",
-            Self::NoSocket(_) => "daemon-no-socket",
-            Self::Denied(_) => "daemon-denied",
-            Self::Hangs(..) => "daemon-hangs",
-            Self::Refused(_) => "daemon-refused",
-            Self::BadAnswer { what, .. } => what.code(),
-        }
-    }
-}
-
-impl fmt::Display for AskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stopped(path) => write!(
-                f,
-                "flanneld does not run on this node: no process listens on {}; start flanneld (systemctl start flanneld), or name its --subnet-file",
-                path.display()
-            ),
-            Self::Foreign { path, who } => write!(
-                f,
-                "flanneld ({}) runs on this node and has no socket {}: it is Go flannel, an older version, or a flanneld with another --subnet-file",
-                who.join("; "),
-                path.display()
-            ),
-            Self::NoSocket(path) => write!(
-                f,
-                "{} is no socket: another program wrote this file; delete it, and a running flanneld creates its socket within a second",
-                path.display()
-            ),
-            Self::Denied(path) => write!(
-                f,
-                "only root may connect to flanneld: permission denied on {}; use sudo",
-                path.display()
-            ),
-            Self::Hangs(path, patience) => write!(
-                f,
-                "flanneld is running, but does not respond on {} within {patience:?}: it hangs, or has too many clients",
-                path.display()
-            ),
-            Self::Refused(words) => f.write_str(words),
-            Self::BadAnswer { path, what } => {
-                write!(
-                    f,
-                    "flanneld sends an unexpected answer on {}: {what}; flannelctl and flanneld may be of different versions",
-                    path.display()
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for AskError {}
-
-impl Coded for BadAnswer {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::NoHttp => "answer-no-http",
-            Self::Code { .. } => "answer-code",
-            Self::NoDocument(_) => "answer-no-document",
-            Self::Schema { .. } => "answer-schema",
-            Self::System(_) => "answer-unreadable",
-        }
-    }
-}
-
-impl fmt::Display for BadAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoHttp => f.write_str("the answer is not HTTP"),
-            Self::Code { code, line } => write!(f, "code {code}: {line}"),
-            Self::NoDocument(error) => write!(f, "{error}"),
-            Self::Schema { theirs, ours } => {
-                write!(f, "the answer has the schema {theirs}, not {ours}")
-            }
-            Self::System(error) => write!(f, "{error}"),
-        }
-    }
-}
-
 /// Reads the state of this node from the daemon. If `rows` is true, the daemon also requests the other nodes' verdicts on their peers.
-///
-/// # Errors
-/// Returns an error if the daemon does not respond or sends an unexpected response.
 pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
     let path = api_socket::path(subnet_file);
     let target = if rows { node_api::NODE_AND_ROWS } else { node_api::NODE };
@@ -168,9 +92,6 @@ pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
 }
 
 /// Reads the report of the daemon's doctor.
-///
-/// # Errors
-/// Returns an error if the daemon does not respond or the response is not the report.
 pub(crate) fn findings(subnet_file: &Path) -> Result<Report, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::FINDINGS, TIMEOUT)?;
@@ -178,9 +99,6 @@ pub(crate) fn findings(subnet_file: &Path) -> Result<Report, AskError> {
 }
 
 /// Reads the daemon's comparison of the desired and actual kernel state.
-///
-/// # Errors
-/// Returns an error if the daemon does not respond or cannot read the kernel state.
 pub(crate) fn routes(subnet_file: &Path) -> Result<Routes, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::ROUTES, TIMEOUT)?;
@@ -189,9 +107,6 @@ pub(crate) fn routes(subnet_file: &Path) -> Result<Routes, AskError> {
 }
 
 /// Makes the daemon probe a peer or a pod.
-///
-/// # Errors
-/// Returns an error if the peer does not exist, if the daemon cannot probe the target now, or if the daemon does not respond.
 pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
     let path = api_socket::path(subnet_file);
     // This detects a hanging daemon without the long timeout of a probe.
@@ -202,9 +117,6 @@ pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
 }
 
 /// Reads the body of the daemon's response to a request, with any status code.
-///
-/// # Errors
-/// Returns an error if the daemon does not respond or the response is not HTTP.
 pub(crate) fn text(subnet_file: &Path, target: &str) -> Result<String, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, target, TIMEOUT)?;
@@ -251,7 +163,7 @@ fn get(
             _ => {
                 return Err(AskError::BadAnswer {
                     path: path.to_owned(),
-                    what: BadAnswer::System(error),
+                    what: AnswerError::System(error),
                 });
             }
         }
@@ -298,9 +210,10 @@ fn absent(subnet_file: &Path, path: &Path) -> AskError {
 }
 
 /// Splits an HTTP response into head and body.
-fn split(answer: &[u8]) -> Result<(String, &[u8]), BadAnswer> {
-    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or(BadAnswer::NoHttp)?;
-    let (head, body) = answer.split_at_checked(end + 4).ok_or(BadAnswer::NoHttp)?;
+fn split(answer: &[u8]) -> Result<(String, &[u8]), AnswerError> {
+    let end =
+        answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or(AnswerError::NoHttp)?;
+    let (head, body) = answer.split_at_checked(end + 4).ok_or(AnswerError::NoHttp)?;
     Ok((String::from_utf8_lossy(head).into_owned(), body))
 }
 
@@ -320,7 +233,7 @@ fn code(head: &str) -> &str {
 }
 
 /// Decodes the JSON document in a response, and checks the document's schema.
-fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> Result<T, BadAnswer> {
+fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> Result<T, AnswerError> {
     #[derive(Deserialize)]
     struct Named {
         schema: String,
@@ -329,21 +242,21 @@ fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> Result<T, BadAn
     let code = code(&head);
     if code != "200" {
         let line = String::from_utf8_lossy(body).lines().next().unwrap_or_default().to_owned();
-        return Err(BadAnswer::Code { code: code.to_owned(), line });
+        return Err(AnswerError::Code { code: code.to_owned(), line });
     }
     // The schema is checked first, because a document with another schema may lack expected fields.
-    let Named { schema: theirs } = serde_json::from_slice(body).map_err(BadAnswer::NoDocument)?;
+    let Named { schema: theirs } = serde_json::from_slice(body).map_err(AnswerError::NoDocument)?;
     if theirs != schema {
-        return Err(BadAnswer::Schema { theirs, ours: schema.to_owned() });
+        return Err(AnswerError::Schema { theirs, ours: schema.to_owned() });
     }
-    serde_json::from_slice(body).map_err(BadAnswer::NoDocument)
+    serde_json::from_slice(body).map_err(AnswerError::NoDocument)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(answer: &[u8]) -> Result<Node, BadAnswer> {
+    fn read(answer: &[u8]) -> Result<Node, AnswerError> {
         document(answer, node_api::SCHEMA)
     }
 

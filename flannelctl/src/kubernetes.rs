@@ -1,7 +1,6 @@
 //! Accesses a Kubernetes cluster through kubectl's kubeconfig, lists flannel's pods, and runs commands in the pods.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use kube::client::UpgradeConnectionError;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use terminal::out;
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use types::Coded;
 
@@ -47,9 +47,6 @@ impl ClusterFlags {
     }
 
     /// Connects to the API of the cluster.
-    ///
-    /// # Errors
-    /// Returns an error if the kubeconfig is missing or unusable.
     pub(crate) async fn connect(&self) -> Result<Cluster> {
         let (client, server) = connect(self.kubeconfig.as_deref(), self.context.as_deref()).await?;
         Ok(Cluster { client, server })
@@ -66,9 +63,6 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Returns flannel's pods, one pod for each node, with the name of the node as the key.
-    ///
-    /// # Errors
-    /// Returns an error if the API does not respond, refuses the request, or lists no pod of flannel.
     pub(crate) async fn pods(&self) -> Result<BTreeMap<String, Pod>> {
         let server = &self.server;
         let pods = tokio::time::timeout(LIST_TIMEOUT, flannel_pods(&self.client))
@@ -280,93 +274,46 @@ pub(crate) async fn exec(
     })
 }
 
-/// Error of a command in a pod.
-#[derive(Debug)]
+/// Why a command in a pod failed.
+#[derive(Debug, Error, Coded)]
 pub(crate) enum PodError {
-    /// Lack of permission to run commands in pods of the named namespace.
+    /// The user may not run commands in pods of this namespace.
+    #[error("this user may not create pods/exec in the namespace {0}; request that permission")]
+    #[code("exec-forbidden")]
     Forbidden(String),
-    /// Refusal of the command by the API server, with the HTTP status code.
+    /// The HTTP status code.
+    #[error(
+        "the API server did not run the command (code {0}); check that the API server can reach the kubelet of the node"
+    )]
+    #[code("exec-refused")]
     Refused(u16),
-    /// A failed request to the API server.
+    #[error("request to the API server failed: {}", first_line(.0))]
+    #[code("api-failed")]
     Api(kube::Error),
-    /// A pod that is not running.
-    NotRunning {
-        /// The name of the pod.
-        pod: String,
-        /// The pod's phase according to the API.
-        phase: String,
-    },
-    /// A pod that is being deleted.
+    #[error("the pod {pod} is not running: its phase is {phase}")]
+    #[code("pod-not-running")]
+    NotRunning { pod: String, phase: String },
+    #[error("the pod {0} is being deleted")]
+    #[code("pod-not-running")]
     Deleted(String),
-    /// A command that the container runtime cannot run in the pod.
-    NoProgram {
-        /// The name of the pod.
-        pod: String,
-        /// The API's message.
-        message: String,
-    },
-    /// A command that printed no output.
+    /// The container runtime cannot run the command. `message` is the API's.
+    #[error(
+        "cannot run flannelctl in the pod {pod} (Go flannel's image does not contain flannelctl): {message}"
+    )]
+    #[code("no-flannelctl")]
+    NoProgram { pod: String, message: String },
+    #[error("the pod {0} printed nothing")]
+    #[code("pod-silent")]
     Silent(String),
-    /// A command whose output is not a report.
+    #[error("the output of the pod {0} is not a report")]
     NoReport(String),
-    /// A report with an unexpected schema.
+    #[error("the node's doctor uses the schema {0}: the node has another version of flannelctl")]
+    #[code("answer-schema")]
     Schema(String),
-    /// No response from the pod within the given time.
+    #[error("the node's pod did not respond within {} s", .0.as_secs())]
+    #[code("pod-timeout")]
     Timeout(Duration),
 }
-
-impl Coded for PodError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Forbidden(_) => "exec-forbidden",
-            Self::Refused(_) => "exec-refused",
-            Self::Api(_) => "api-failed",
-            Self::NotRunning { .. } | Self::Deleted(_) => "pod-not-running",
-            Self::NoProgram { .. } => "no-flannelctl",
-            Self::Silent(_) => "pod-silent",
-            Self::NoReport(_) => "no-report",
-            Self::Schema(_) => "answer-schema",
-            Self::Timeout(_) => "pod-timeout",
-        }
-    }
-}
-
-impl fmt::Display for PodError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Forbidden(namespace) => write!(
-                f,
-                "this user may not create pods/exec in the namespace {namespace}; request that permission"
-            ),
-            Self::Refused(code) => write!(
-                f,
-                "the API server did not run the command (code {code}); check that the API server can reach the kubelet of the node"
-            ),
-            Self::Api(error) => {
-                write!(f, "request to the API server failed: {}", first_line(error))
-            }
-            Self::NotRunning { pod, phase } => {
-                write!(f, "the pod {pod} is not running: its phase is {phase}")
-            }
-            Self::Deleted(pod) => write!(f, "the pod {pod} is being deleted"),
-            Self::NoProgram { pod, message } => write!(
-                f,
-                "cannot run flannelctl in the pod {pod} (Go flannel's image does not contain flannelctl): {message}"
-            ),
-            Self::Silent(pod) => write!(f, "the pod {pod} printed nothing"),
-            Self::NoReport(pod) => write!(f, "the output of the pod {pod} is not a report"),
-            Self::Schema(theirs) => write!(
-                f,
-                "the node's doctor uses the schema {theirs}: the node has another version of flannelctl"
-            ),
-            Self::Timeout(time) => {
-                write!(f, "the node's pod did not respond within {} s", time.as_secs())
-            }
-        }
-    }
-}
-
-impl std::error::Error for PodError {}
 
 impl PodError {
     /// Returns the reason why the API did not run a command.

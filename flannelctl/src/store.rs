@@ -5,7 +5,7 @@ use std::time::Duration;
 use terminal::out;
 
 use anyhow::{Context, Result, anyhow};
-use options::{Mistake, StoreFlags};
+use options::{OptionError, StoreFlags};
 use subnet_lease::entry::{Entry, Listing};
 use subnet_lease::manager::{LeaseStore, Liveness};
 use subnet_lease::protocol::view::Item;
@@ -31,7 +31,7 @@ pub(crate) fn open(flags: &StoreFlags) -> Result<Store> {
     Ok(Store(store.look(user_agent)))
 }
 
-fn lines(mistakes: &[Mistake], between: &str) -> String {
+fn lines(mistakes: &[OptionError], between: &str) -> String {
     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
 }
 
@@ -54,9 +54,6 @@ impl Store {
     }
 
     /// Waits for the first response of the store, which may be an error.
-    ///
-    /// # Errors
-    /// Returns an error if the store does not respond within [`TIMEOUT`].
     pub(crate) async fn reach(&self) -> Result<()> {
         match tokio::time::timeout(TIMEOUT, self.config()).await {
             Ok(_) => Ok(()),
@@ -68,25 +65,16 @@ impl Store {
     }
 
     /// Lists all keys.
-    ///
-    /// # Errors
-    /// Returns an error if the store does not respond.
     pub(crate) async fn list(&self) -> Result<Listing> {
         self.0.list().await.with_context(|| format!("cannot list {}", self.place()))
     }
 
     /// Reads the network configuration.
-    ///
-    /// # Errors
-    /// Returns an error if the configuration is missing, unreadable or invalid.
     pub(crate) async fn config(&self) -> Result<NetworkConfig> {
         Ok(self.0.config().await?)
     }
 
     /// Reads the time when a key's holder was last seen, and the time at which the holder's lease ends.
-    ///
-    /// # Errors
-    /// Returns an error if the store does not respond.
     pub(crate) async fn sign(&self, item: &Item) -> Result<Liveness> {
         let failed = || match self.asks_a_server() {
             true => format!("cannot read the remaining time of the lease of {}", item.subnets),
@@ -98,9 +86,6 @@ impl Store {
     }
 
     /// Reads the times of [`Store::sign`] for many leases, and returns the times by key.
-    ///
-    /// # Errors
-    /// Returns an error if the store does not respond.
     pub(crate) async fn signs(&self, items: &[Item]) -> Result<BTreeMap<String, Liveness>> {
         use futures_util::stream::{StreamExt, TryStreamExt};
         let one = |item: &Item| {
@@ -112,9 +97,6 @@ impl Store {
     }
 
     /// Deletes a key unless the key has changed since flannelctl listed it. Returns whether the function deleted the key.
-    ///
-    /// # Errors
-    /// Returns an error if the store does not respond.
     pub(crate) async fn release(&self, entry: &Entry) -> Result<bool> {
         self.0
             .release(entry)
@@ -123,9 +105,6 @@ impl Store {
     }
 
     /// Writes a key that never expires. If `present` is given, replaces this entry unless another program has changed it. Returns whether the function wrote the key.
-    ///
-    /// # Errors
-    /// Returns an error if the store does not respond, or if the store does not support reservations.
     pub(crate) async fn reserve(
         &self,
         subnets: &Subnets,

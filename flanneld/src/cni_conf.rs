@@ -2,17 +2,17 @@
 //! node as ready once this configuration exists, so flanneld installs the configuration only when pods can have a
 //! network.
 
+use crate::error::problem;
 use crate::health::Health;
 use crate::health::condition::Condition;
-use install_file::{InstallError, install};
+use install_file::install;
 use options::CniConf;
-use std::fmt;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
-use types::Coded;
+use types::Problem;
 use types::file::{self, Irregular, Links};
 
 /// Interval at which flanneld compares the source with the installed configuration. kubelet updates a mounted
@@ -20,94 +20,6 @@ use types::file::{self, Irregular, Links};
 const PERIOD: Duration = Duration::from_secs(5);
 /// Maximum size of a configuration, in bytes. A ConfigMap is not larger.
 const MAX_CONF: u64 = 1024 * 1024;
-
-/// Error when flanneld cannot install the configuration.
-#[derive(Debug)]
-pub enum ConfError {
-    /// Failure to read the source.
-    Source {
-        /// Path of the source.
-        file: PathBuf,
-        /// Error of the system call.
-        cause: io::Error,
-    },
-    /// Failure to read the destination.
-    Destination {
-        /// Path of the destination.
-        file: PathBuf,
-        /// Error of the system call.
-        cause: io::Error,
-    },
-    /// A source that is not JSON.
-    NotJson {
-        /// Path of the source.
-        file: PathBuf,
-        /// Position and kind of the syntax error.
-        cause: serde_json::Error,
-    },
-    /// A source that is JSON, but not an object.
-    NotAnObject {
-        /// Path of the source.
-        file: PathBuf,
-    },
-    /// Failure to copy the source to the destination.
-    Install(InstallError),
-}
-
-impl Coded for ConfError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Source { .. } => "cni-conf-source",
-            Self::Destination { .. } => "cni-conf-destination",
-            Self::NotJson { .. } => "cni-conf-not-json",
-            Self::NotAnObject { .. } => "cni-conf-not-an-object",
-            Self::Install(error) => error.code(),
-        }
-    }
-}
-
-impl fmt::Display for ConfError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Source { file, cause } => {
-                write!(
-                    f,
-                    "cannot read the CNI configuration {}: {cause}; on Kubernetes, check the key of the ConfigMap",
-                    file.display()
-                )
-            }
-            Self::Destination { file, cause } => {
-                write!(f, "cannot read the CNI configuration {}: {cause}", file.display())
-            }
-            Self::NotJson { file, cause } => {
-                write!(
-                    f,
-                    "the CNI configuration {} is not JSON, so flanneld did not install it: {cause}; correct the file",
-                    file.display()
-                )
-            }
-            Self::NotAnObject { file } => {
-                write!(
-                    f,
-                    "the CNI configuration {} is not a JSON object, so flanneld did not install it; correct the file",
-                    file.display()
-                )
-            }
-            Self::Install(error) => write!(f, "{error}"),
-        }
-    }
-}
-
-impl std::error::Error for ConfError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Source { cause, .. } | Self::Destination { cause, .. } => Some(cause),
-            Self::NotJson { cause, .. } => Some(cause),
-            Self::NotAnObject { .. } => None,
-            Self::Install(error) => Some(error),
-        }
-    }
-}
 
 /// Keeps the CNI configuration installed, and installs changes of its source.
 pub struct CniConfKeeper {
@@ -155,12 +67,12 @@ impl CniConfKeeper {
     /// [`Condition::CniConf`]. flanneld logs a failure when the error's text changes.
     pub fn pass(&mut self) {
         let outcome = self.sync();
-        self.health.condition(Condition::CniConf, outcome.as_ref().err().map(types::Problem::of));
+        self.health.condition(Condition::CniConf, outcome.as_ref().err().cloned());
         let trouble = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
         if let Err(error) = outcome
             && trouble != self.trouble
         {
-            warn!(code = error.code(), error = %trouble, "cannot install the CNI configuration, retrying");
+            warn!(code = &*error.code, error = %trouble, "cannot install the CNI configuration, retrying");
         }
         self.trouble = trouble;
     }
@@ -168,7 +80,7 @@ impl CniConfKeeper {
     /// Installs the source's contents if they are new, or if the destination is missing. Keeps contents that an
     /// operator or another program wrote after the last installation, for example to test a change or to chain a
     /// plugin.
-    fn sync(&mut self) -> Result<(), ConfError> {
+    fn sync(&mut self) -> Result<(), Problem> {
         let CniConf { source, destination } = &self.conf;
         let wanted = valid(source)?;
         let present = match file::read(destination, MAX_CONF, Links::Followed) {
@@ -177,7 +89,9 @@ impl CniConfKeeper {
             // A pipe or a device would stop the container runtime, and no operator edits it.
             Err(error) if is_irregular(&error) => None,
             Err(cause) => {
-                return Err(ConfError::Destination { file: destination.clone(), cause });
+                let text =
+                    format!("cannot read the CNI configuration {}: {cause}", destination.display());
+                return Err(problem("cni-conf-destination", text));
             }
         };
         let new = self.installed.as_ref() != Some(&wanted);
@@ -196,7 +110,7 @@ impl CniConfKeeper {
             }
             return Ok(());
         }
-        install(source, destination).map_err(ConfError::Install)?;
+        install(source, destination).map_err(|error| problem(error.code(), error.to_string()))?;
         info!(
             path = %destination.display(),
             "installed the CNI configuration: the container runtime can start pods now"
@@ -212,14 +126,26 @@ fn is_irregular(error: &io::Error) -> bool {
 }
 
 /// Reads the source, and checks that the source is a JSON object. A runtime that finds an invalid file also rejects the other files in the directory.
-fn valid(source: &Path) -> Result<Vec<u8>, ConfError> {
-    let file = source.to_owned();
-    let content = file::read(source, MAX_CONF, Links::Followed)
-        .map_err(|cause| ConfError::Source { file: file.clone(), cause })?;
+fn valid(source: &Path) -> Result<Vec<u8>, Problem> {
+    let file = source.display();
+    let content = file::read(source, MAX_CONF, Links::Followed).map_err(|cause| {
+        let text = format!("cannot read the CNI configuration {file}: {cause}; on Kubernetes, check the key of the ConfigMap");
+        problem("cni-conf-source", text)
+    })?;
     match serde_json::from_slice::<serde_json::Value>(&content) {
         Ok(serde_json::Value::Object(_)) => Ok(content),
-        Ok(_) => Err(ConfError::NotAnObject { file }),
-        Err(cause) => Err(ConfError::NotJson { file, cause }),
+        Ok(_) => Err(problem(
+            "cni-conf-not-an-object",
+            format!(
+                "the CNI configuration {file} is not a JSON object, so flanneld did not install it; correct the file"
+            ),
+        )),
+        Err(cause) => Err(problem(
+            "cni-conf-not-json",
+            format!(
+                "the CNI configuration {file} is not JSON, so flanneld did not install it: {cause}; correct the file"
+            ),
+        )),
     }
 }
 

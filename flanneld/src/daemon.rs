@@ -27,10 +27,10 @@ use crate::api::node::StatusSource;
 use crate::checks::Checks;
 use crate::checks::known::Known;
 use crate::checks::sysctls::SysctlWriter;
+use crate::error::DaemonError;
 use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
-use crate::problem::DaemonProblem;
 use crate::{sampler, status_keeper, systemd};
 use attrs::Following;
 use end::End;
@@ -270,8 +270,7 @@ impl Daemon {
         }
         warn!(code = %why.code, error = %why, "restarting this node's network");
         // The daemon is not ready from this point. The other state is cleared once no task writes it.
-        self.health
-            .fail(Condition::Start, DaemonProblem::Restarting { why: Box::new(why.clone()) });
+        self.health.fail(Condition::Start, DaemonError::Restarting { why: Box::new(why.clone()) });
         std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
         self.known.send_modify(|known| known.choice = None);
         self.health.start_over(&why);
@@ -307,9 +306,7 @@ impl Daemon {
         if let Some(address) = self.settings.listen.health {
             match retry::briefly(|| Server::bind(address, self.health.clone())).await {
                 Ok(server) => self.spawn(server.serve(self.stop.clone())),
-                Err(DaemonProblem::Listen { error, .. })
-                    if error.kind() == ErrorKind::AddrInUse =>
-                {
+                Err(DaemonError::PortTaken { .. }) => {
                     let (health, stop) = (self.health.clone(), self.stop.clone());
                     self.spawn(listeners::health_port(address, health, stop));
                 }

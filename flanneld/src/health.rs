@@ -13,8 +13,8 @@ mod recorded;
 pub mod samples;
 mod unused;
 
+use crate::error::DaemonError;
 use crate::network::RunningNetwork;
-use crate::problem::DaemonProblem;
 use condition::Condition;
 use doctor::Report;
 use figures::Counts;
@@ -28,7 +28,6 @@ use node_api::view::Charts;
 use node_api::{Kernel, Node, Notice, Readiness, Reason, Rules};
 use run_dir::status_file::{self, Pods};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use subnet_lease::manager::Counters;
@@ -85,38 +84,6 @@ struct Run {
     lost: Option<Problem>,
 }
 
-/// Tasks whose heartbeat is overdue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Silent(pub Vec<SilentTask>);
-
-/// A task whose heartbeat is overdue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SilentTask {
-    /// Name of the task.
-    pub task: String,
-    /// Time since the task's last heartbeat.
-    pub since: Duration,
-}
-
-impl fmt::Display for SilentTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "no heartbeat from {} for {} s (limit {} s)",
-            self.task,
-            self.since.as_secs(),
-            SILENCE.as_secs()
-        )
-    }
-}
-
-impl fmt::Display for Silent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&lines.join("\n"))
-    }
-}
-
 /// Converts a condition and its problem for the status document.
 fn reason(condition: Condition, problem: &Problem) -> Reason {
     Reason {
@@ -151,7 +118,7 @@ impl Health {
             run: Run::default(),
             changed: Arc::default(),
         })));
-        health.fail(Condition::Start, DaemonProblem::Starting);
+        health.fail(Condition::Start, DaemonError::Starting);
         health
     }
 
@@ -255,7 +222,7 @@ impl Health {
         inner.conditions.clear();
         inner.conditions.insert(
             Condition::Start,
-            DaemonProblem::Restarting { why: Box::new(why.clone()) }.into(),
+            DaemonError::Restarting { why: Box::new(why.clone()) }.into(),
         );
         inner.run = Run::default();
         inner.network.send_replace(None);
@@ -269,20 +236,17 @@ impl Health {
         self.inner().run.heartbeats.insert(task, now);
     }
 
-    /// Checks that every task that has sent a heartbeat has sent another heartbeat within the last minute.
-    ///
-    /// # Errors
-    /// Returns the tasks whose heartbeat is overdue.
-    pub fn alive(&self) -> Result<(), Silent> {
+    /// Describes the tasks whose last heartbeat is more than a minute old.
+    pub fn silent_tasks(&self) -> Vec<String> {
         let inner = self.inner();
-        let silent = inner
-            .run
-            .heartbeats
-            .iter()
-            .map(|(task, last)| SilentTask { task: task.clone(), since: last.elapsed() })
-            .filter(|task| task.since > SILENCE);
-        let silent: Vec<SilentTask> = silent.collect();
-        if silent.is_empty() { Ok(()) } else { Err(Silent(silent)) }
+        let heartbeats = inner.run.heartbeats.iter().map(|(task, last)| (task, last.elapsed()));
+        heartbeats
+            .filter(|(_, since)| *since > SILENCE)
+            .map(|(task, since)| {
+                let (since, limit) = (since.as_secs(), SILENCE.as_secs());
+                format!("no heartbeat from {task} for {since} s (limit {limit} s)")
+            })
+            .collect()
     }
 
     /// Returns the reasons why the daemon is not ready; empty if the daemon is ready.
@@ -406,7 +370,7 @@ impl Health {
 
     /// Renders the node's status document without peers and file states; the status API adds both.
     pub fn document(&self) -> Node {
-        let silent = self.alive().err().map(|silent| silent.to_string());
+        let silent = self.silent_tasks();
         let unused = self.unused();
         let inner = self.inner();
         let reasons: Vec<Reason> = inner
@@ -448,7 +412,7 @@ impl Health {
             readiness: Readiness {
                 ready: reasons.is_empty(),
                 reasons,
-                silent,
+                silent: (!silent.is_empty()).then(|| silent.join("\n")),
                 notices: inner
                     .notices
                     .iter()
@@ -485,7 +449,7 @@ impl Health {
 
     /// Renders /status for clients that do not connect over loopback, without peers, addresses and rules.
     pub fn counts(&self) -> serde_json::Value {
-        let alive = self.alive().is_ok();
+        let alive = self.silent_tasks().is_empty();
         let inner = self.inner();
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for ((check, _), count) in &inner.run.figures.findings.findings {

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
@@ -79,31 +80,13 @@ impl Plug {
     }
 }
 
-/// Error when a round of pod probes cannot run.
-enum Failure {
-    Kernel(KernelError),
-    Socket(io::Error),
-}
-
-impl From<KernelError> for Failure {
-    fn from(error: KernelError) -> Self {
-        Failure::Kernel(error)
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Failure::Socket(error)
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failure::Kernel(error) => error.fmt(f),
-            Failure::Socket(error) => error.fmt(f),
-        }
-    }
+/// Why a round of pod probes cannot run.
+#[derive(Debug, Error)]
+enum PodProbeError {
+    #[error("{0}")]
+    Kernel(#[from] KernelError),
+    #[error("{0}")]
+    Socket(#[from] io::Error),
 }
 
 /// Returns the pods' bridge, which has an address of the subnet.
@@ -251,7 +234,7 @@ impl PodProbing {
         ports: &mut Ports,
         interfaces: &[Interface],
         subnet: &IpNet,
-    ) -> Result<Result<PodPath, Obstacle>, Failure> {
+    ) -> Result<Result<PodPath, Obstacle>, PodProbeError> {
         let family = Family::from(subnet);
         let Some(from) = address(subnet) else {
             return Ok(Err(Obstacle::SmallSubnet));
@@ -319,7 +302,7 @@ impl PodProbing {
         ports: &mut Ports,
         interfaces: &[Interface],
         bridge: &Interface,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), PodProbeError> {
         let is_there = |plug: &Plug| {
             let is_inner = |interface: &Interface| interface.index == plug.inner && interface.up;
             let is_outer = |interface: &Interface| {

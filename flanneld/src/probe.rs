@@ -2,8 +2,8 @@
 //! the submodules evaluate the facts with pure functions.
 
 mod end;
+mod error;
 mod here;
-mod refusal;
 mod seen;
 mod steps;
 mod target;
@@ -14,6 +14,8 @@ mod words;
 use crate::health::Health;
 use crate::network::RunningNetwork;
 use backends::{Overlay, Underlay};
+use error::NotSentError;
+pub use error::ProbeError;
 use ipnet::IpNet;
 use netstate::kernel::{Facts, KernelError};
 use netstate::netlink::lookup::{Fate, Lookup, Neighbour, PeerStatus};
@@ -21,8 +23,6 @@ use node_api::probe::{Probe, Target as Shown};
 use probing::prober::echo::echo;
 use probing::target::{Target, overlay_addresses, targets};
 use probing::view::Tally;
-pub use refusal::Refusal;
-use refusal::Unasked;
 use seen::{Local, Own, ProbeReplies, Rules, Seen, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -61,24 +61,21 @@ impl Tracer {
 
     /// Traces the path to a peer or a pod. If the client disconnects, the trace still runs to its end before the next
     /// trace starts.
-    ///
-    /// # Errors
-    /// Returns an error if no single peer or pod address matches `asked`, or the trace cannot run.
-    pub async fn probe(self, asked: &str) -> Result<Probe, Refusal> {
+    pub async fn probe(self, asked: &str) -> Result<Probe, ProbeError> {
         let target = self.target(asked)?;
         let task = async move {
             let Ok(Ok(_turn)) = tokio::time::timeout(TURN, ONE.acquire()).await else {
-                return Err(Refusal::Busy);
+                return Err(ProbeError::Busy);
             };
             match tokio::time::timeout(WORK, self.work(target)).await {
                 Ok(probe) => probe,
-                Err(_) => Err(Refusal::Overtime(WORK)),
+                Err(_) => Err(ProbeError::Overtime(WORK)),
             }
         };
-        tokio::spawn(task).await.unwrap_or_else(|error| Err(Refusal::Ended(error)))
+        tokio::spawn(task).await.unwrap_or_else(|error| Err(ProbeError::Ended(error)))
     }
 
-    fn target(&self, asked: &str) -> Result<ProbeTarget, Refusal> {
+    fn target(&self, asked: &str) -> Result<ProbeTarget, ProbeError> {
         let nets = self.running.underlay.borrow().local.clone();
         let local: Vec<IpAddr> = nets.iter().map(IpNet::addr).collect();
         let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
@@ -105,7 +102,7 @@ impl Tracer {
         target::find(asked, &around)
     }
 
-    async fn work(&self, target: ProbeTarget) -> Result<Probe, Refusal> {
+    async fn work(&self, target: ProbeTarget) -> Result<Probe, ProbeError> {
         let (target, judged, steps, end) = match target {
             ProbeTarget::Peer { target, pod } => {
                 let seen = self.there(target, pod).await?;
@@ -159,7 +156,7 @@ impl Tracer {
     }
 
     /// Collects facts about the path to a peer, or to a pod of the peer.
-    async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, Refusal> {
+    async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, ProbeError> {
         let family = Family::from(target.subnet);
         let underlay = self.running.underlay.borrow().clone();
         let [device, bridge] = overlay_addresses(&target.subnet);
@@ -169,14 +166,14 @@ impl Tracer {
             self.ask(&target, device),
             self.health.fresh_report()
         );
-        let kernel = kernel.map_err(Refusal::Kernel)?;
+        let kernel = kernel.map_err(ProbeError::Kernel)?;
         let replies = replies?;
         // The probes may have started a handshake.
         let tunnelled = behind(&kernel.wanted).await;
         let overlay = self.running.prober.as_ref().and_then(|prober| prober.source(family));
         let pinged = match pod {
             Some(pod) if replies.through() || !replies.asked_through() => {
-                Some(echo(overlay, pod, PINGS).await.map_err(Unasked::NoPing))
+                Some(echo(overlay, pod, PINGS).await.map_err(NotSentError::NoPing))
             }
             _ => None,
         };
@@ -253,7 +250,7 @@ impl Tracer {
     }
 
     /// Sends probes and pings to the peer, or only pings if this node sends no probes. `device` is the address of the peer's overlay device.
-    async fn ask(&self, target: &Target, device: IpAddr) -> Result<ProbeReplies, Refusal> {
+    async fn ask(&self, target: &Target, device: IpAddr) -> Result<ProbeReplies, ProbeError> {
         let Some(prober) = &self.running.prober else {
             let underlay = echo(None, target.address, QUESTIONS);
             let ping = async {
@@ -266,7 +263,8 @@ impl Tracer {
             let (underlay_ping, ping) = tokio::join!(underlay, ping);
             let (underlay_ping, no_ping) = split(underlay_ping);
             let (ping, no_ping_through) = split(ping);
-            let silenced = no_ping.or(no_ping_through).map_or(Unasked::Off, Unasked::NoPing);
+            let silenced =
+                no_ping.or(no_ping_through).map_or(NotSentError::Off, NotSentError::NoPing);
             return Ok(ProbeReplies {
                 overlay: self.overlay.device,
                 silenced: Some(silenced),
@@ -276,7 +274,7 @@ impl Tracer {
             });
         };
         let probe = prober.ask(target.subnet).await;
-        let probe = probe.ok_or(Refusal::LeaseEnded(target.subnet))?;
+        let probe = probe.ok_or(ProbeError::LeaseEnded(target.subnet))?;
         Ok(ProbeReplies {
             overlay: probe.peer.overlay.is_some(),
             silenced: None,
@@ -313,14 +311,14 @@ struct InKernel {
 }
 
 /// Collects facts about the path to an address in a subnet of this node.
-async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, Refusal> {
-    let mut kernel = Lookup::open().map_err(Refusal::Kernel)?;
+async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, ProbeError> {
+    let mut kernel = Lookup::open().map_err(ProbeError::Kernel)?;
     let fate = kernel.fate(pod).await;
     let mut local = Local { pod, subnet, fate, pinged: None, neighbour: Ok(Neighbour::Absent) };
     let Some(dev) = here::bridged(&local).map(|hop| hop.dev) else {
         return Ok(local);
     };
-    local.pinged = Some(echo(None, pod, PINGS).await.map_err(Unasked::NoPing));
+    local.pinged = Some(echo(None, pod, PINGS).await.map_err(NotSentError::NoPing));
     local.neighbour = kernel.neighbour(dev, pod).await;
     Ok(local)
 }

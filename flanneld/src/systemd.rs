@@ -46,20 +46,16 @@ pub async fn watchdog(health: Health, stop: CancellationToken) {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            match health.alive() {
-                Ok(()) => {
-                    send(&[NotifyState::Watchdog]);
-                    logged = false;
-                }
-                Err(silent) if !logged => {
-                    error!(
-                        error = %line(&silent.to_string()),
-                        "no longer pinging systemd's watchdog, which will restart this daemon"
-                    );
-                    logged = true;
-                }
-                Err(_) => {}
+            let silent = health.silent_tasks();
+            if silent.is_empty() {
+                send(&[NotifyState::Watchdog]);
+            } else if !logged {
+                error!(
+                    error = %line(&silent.join("\n")),
+                    "no longer pinging systemd's watchdog, which will restart this daemon"
+                );
             }
+            logged = !silent.is_empty();
         }
     };
     stop.run_until_cancelled(run).await;

@@ -2,9 +2,9 @@
 
 mod neighbours;
 
+use crate::error::DaemonError;
 use crate::health::Health;
 use crate::health::condition::Condition;
-use crate::problem::DaemonProblem;
 use backends::Underlay;
 use ipnet::IpNet;
 use neighbours::Neighbours;
@@ -183,7 +183,7 @@ impl Keeper {
         devices: Vec<String>,
         health: Health,
     ) -> Self {
-        health.fail(Condition::Rules, DaemonProblem::RulesPending);
+        health.fail(Condition::Rules, DaemonError::RulesPending);
         let appliers = Family::ALL.map(|family| Applier::new(wanted.nftables, family));
         let neighbours = Neighbours::new(
             wanted.networks.nets().collect(),

@@ -5,7 +5,7 @@
 
 use backends::Underlay;
 use flanneld::underlay::read::{self, Wish};
-use flanneld::underlay::{Leased, Selector, UnderlayTrouble};
+use flanneld::underlay::{Leased, Selector};
 use std::process::Command;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -160,7 +160,7 @@ fn chosen_interface_is_followed() {
             found.chosen,
             true,
             sender,
-            |_: Option<&UnderlayTrouble>| (),
+            |_: Option<&types::Problem>| (),
             stop.clone(),
         ));
         let first = receiver.borrow().index;

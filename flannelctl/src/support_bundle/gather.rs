@@ -1,6 +1,5 @@
 //! Reads one item of the support bundle, with limits on time and size. If the item is missing, returns the reason.
 
-use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -8,6 +7,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use doctor::look::{Places, daemon_logs};
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 use types::Coded;
@@ -24,83 +24,37 @@ const LIMIT: u64 = 4 * 1024 * 1024;
 /// Folder of Docker's container logs.
 const DOCKERS: &str = "/var/lib/docker/containers";
 
-/// Reason why an item is not in the bundle.
-#[derive(Debug)]
-pub(super) enum Missing {
-    /// No response from the daemon.
+/// Why an item is not in the bundle.
+#[derive(Debug, Error, Coded)]
+pub(super) enum ItemError {
+    #[error("{0}")]
+    #[code(of = _0)]
     Daemon(AskError),
-    /// A file is unreadable.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        cause: io::Error,
-    },
-    /// A node without a log of a flannel pod.
-    PodLog {
-        /// The folder with the logs of pods.
-        folder: PathBuf,
-    },
-    /// A program that the system cannot run.
-    Run {
-        /// The command.
-        command: String,
-        /// The system's error.
-        cause: io::Error,
-    },
-    /// A program that does not end within the time limit.
-    Hangs {
-        /// The command.
-        command: String,
-    },
-    /// A program that fails without output.
-    Fails {
-        /// The command.
-        command: String,
-        /// The program's exit status.
-        status: ExitStatus,
-        /// The program's output on standard error.
-        stderr: String,
-    },
-}
-
-impl Coded for Missing {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Daemon(error) => error.code(),
-            Self::File { .. } => "file-unreadable",
-            Self::PodLog { .. } => "no-pod-log",
-            Self::Run { .. } => "program-not-run",
-            Self::Hangs { .. } => "program-hangs",
-            Self::Fails { .. } => "program-fails",
-        }
-    }
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Daemon(error) => write!(f, "{error}"),
-            Self::File { path, cause } => write!(f, "{}: {cause}", path.display()),
-            Self::PodLog { folder } => {
-                write!(
-                    f,
-                    "{}: no log of a flannel pod; with a kubeconfig, run kubectl -n kube-flannel logs [--previous] POD",
-                    folder.display()
-                )
-            }
-            Self::Run { command, cause } => write!(f, "{command}: {cause}"),
-            Self::Hangs { command } => write!(f, "{command}: did not end within {TIMEOUT:?}"),
-            Self::Fails { command, status, stderr } => write!(f, "{command}: {status}: {stderr}"),
-        }
-    }
+    #[error("{}: {cause}", .path.display())]
+    #[code("file-unreadable")]
+    File { path: PathBuf, cause: io::Error },
+    /// `folder` has the logs of pods.
+    #[error("{}: no log of a flannel pod; with a kubeconfig, run kubectl -n kube-flannel logs [--previous] POD", .folder.display())]
+    #[code("no-pod-log")]
+    PodLog { folder: PathBuf },
+    /// The system cannot run the program.
+    #[error("{command}: {cause}")]
+    #[code("program-not-run")]
+    Run { command: String, cause: io::Error },
+    #[error("{command}: did not end within {TIMEOUT:?}")]
+    #[code("program-hangs")]
+    Hangs { command: String },
+    /// The program failed without output on stdout.
+    #[error("{command}: {status}: {stderr}")]
+    #[code("program-fails")]
+    Fails { command: String, status: ExitStatus, stderr: String },
 }
 
 /// Reads the text of an item.
-pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String, Missing> {
+pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String, ItemError> {
     match &item.source {
         Source::Daemon(target) => ask::text(subnet_file, target)
-            .map_err(Missing::Daemon)
+            .map_err(ItemError::Daemon)
             .map(|text| cut(text.into_bytes())),
         Source::Suffixed(end) => file(&suffixed(subnet_file, end)),
         Source::File(path) => file(Path::new(path)),
@@ -109,7 +63,7 @@ pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String, Miss
     }
 }
 
-fn file(path: &Path) -> Result<String, Missing> {
+fn file(path: &Path) -> Result<String, ItemError> {
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         file::open(path, OpenOptions::new().read(true), Links::Refused)?
@@ -117,13 +71,13 @@ fn file(path: &Path) -> Result<String, Missing> {
             .read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map(cut).map_err(|cause| Missing::File { path: path.to_owned(), cause })
+    read().map(cut).map_err(|cause| ItemError::File { path: path.to_owned(), cause })
 }
 
 /// Returns the end of the log of a daemon that runs in a pod. `before` selects the log of an earlier container; 0 is the newest container.
-fn pod_log(places: &Places, before: usize) -> Result<String, Missing> {
+fn pod_log(places: &Places, before: usize) -> Result<String, ItemError> {
     let path = daemon_logs(places).into_iter().nth(before);
-    let path = path.ok_or_else(|| Missing::PodLog { folder: places.pod_logs.clone() })?;
+    let path = path.ok_or_else(|| ItemError::PodLog { folder: places.pod_logs.clone() })?;
     let read = || -> io::Result<Vec<u8>> {
         let mut file = file::open(&behind(&path), OpenOptions::new().read(true), Links::Refused)?;
         let length = file.metadata()?.len();
@@ -132,7 +86,7 @@ fn pod_log(places: &Places, before: usize) -> Result<String, Missing> {
         file.take(LIMIT).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map(cut).map_err(|cause| Missing::File { path: path.clone(), cause })
+    read().map(cut).map_err(|cause| ItemError::File { path: path.clone(), cause })
 }
 
 /// Returns the target of kubelet's link if the target is a log of Docker, or otherwise the path itself.
@@ -141,7 +95,7 @@ fn behind(path: &Path) -> PathBuf {
     target.filter(|target| target.starts_with(DOCKERS)).unwrap_or_else(|| path.to_owned())
 }
 
-async fn program(words: &[&str]) -> Result<String, Missing> {
+async fn program(words: &[&str]) -> Result<String, ItemError> {
     let command_line = || words.join(" ");
     let (name, args) = words.split_first().unwrap_or((&"", &[]));
     // Variables of this process may contain secrets, so the program gets only PATH and a locale.
@@ -150,7 +104,7 @@ async fn program(words: &[&str]) -> Result<String, Missing> {
     command.args(args).env_clear().env("PATH", path).env("LC_ALL", "C.UTF-8");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child =
-        command.spawn().map_err(|cause| Missing::Run { command: command_line(), cause })?;
+        command.spawn().map_err(|cause| ItemError::Run { command: command_line(), cause })?;
     let (out, errors) = (child.stdout.take(), child.stderr.take());
     let run = async {
         let (out, errors) = tokio::join!(read(out), read(errors));
@@ -160,10 +114,10 @@ async fn program(words: &[&str]) -> Result<String, Missing> {
     };
     let (out, errors, code) = tokio::time::timeout(TIMEOUT, run)
         .await
-        .map_err(|_| Missing::Hangs { command: command_line() })?;
+        .map_err(|_| ItemError::Hangs { command: command_line() })?;
     let (out, errors) = (cut(out), cut(errors));
     match code {
-        Some(status) if !status.success() && out.is_empty() => Err(Missing::Fails {
+        Some(status) if !status.success() && out.is_empty() => Err(ItemError::Fails {
             command: command_line(),
             status,
             stderr: errors.trim().to_owned(),

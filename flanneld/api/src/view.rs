@@ -40,7 +40,7 @@ pub struct View {
     /// Summary of the network's health.
     pub sentence: Sentence,
     /// Findings of this node that no other finding explains, the most severe finding first.
-    pub findings: Vec<Problem>,
+    pub findings: Vec<FindingView>,
     /// Checks of the doctor that could not run.
     pub unknown_checks: Vec<doctor::finding::Unknown>,
     /// Results of this node's probes; absent if the node sends no probes.
@@ -55,7 +55,7 @@ pub struct View {
 
 /// A finding of the doctor that no other finding explains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Problem {
+pub struct FindingView {
     /// Name of the check that reported the finding.
     pub check: String,
     /// Severity of the finding.
@@ -236,11 +236,11 @@ impl View {
 }
 
 /// Returns the findings that no other finding explains, each with the number of findings that it explains.
-fn problems(node: &Node) -> Vec<Problem> {
+fn problems(node: &Node) -> Vec<FindingView> {
     let findings = node.findings.as_deref().unwrap_or_default();
     let causes = findings.iter().filter(|finding| finding.explained_by.is_none());
     causes
-        .map(|finding| Problem {
+        .map(|finding| FindingView {
             check: finding.check.clone(),
             severity: finding.severity,
             what: finding.what.clone(),

@@ -2,6 +2,7 @@
 
 pub mod alone;
 mod cni;
+mod error;
 mod firewalls;
 mod kubernetes;
 mod netlink;
@@ -11,7 +12,6 @@ mod ports;
 mod problems;
 mod proc;
 mod tally;
-mod unread;
 
 pub use firewalls::Programs;
 pub use kubernetes::{daemon_logs, namespace_of_pod};

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use clap::{Arg, Command};
 
-use crate::mistake::Mistake;
+use crate::error::OptionError;
 use crate::value::Value;
 
 /// Name of the flag whose value flanneld must never print.
@@ -29,7 +29,7 @@ pub(crate) struct Argv {
     pub(crate) help: Option<HelpKind>,
     /// The first argument that is not a flag. flanneld ignores this and all later arguments.
     pub(crate) ignored: Option<String>,
-    pub(crate) mistakes: Vec<Mistake>,
+    pub(crate) mistakes: Vec<OptionError>,
 }
 
 impl Argv {
@@ -77,7 +77,7 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
         if name.is_empty() || name.starts_with('-') {
             // The value is left out, because it may be a secret.
             let flag = arg.split_once('=').map_or(arg.as_str(), |(flag, _)| flag);
-            read.mistakes.push(Mistake::Syntax { flag: shown(flag) });
+            read.mistakes.push(OptionError::Syntax { flag: shown(flag) });
             continue;
         }
         let help = match name {
@@ -90,7 +90,7 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
             continue;
         }
         let Some(flag) = command.get_arguments().find(|arg| arg.get_long() == Some(name)) else {
-            read.mistakes.push(Mistake::Unknown {
+            read.mistakes.push(OptionError::Unknown {
                 name: shown(name),
                 near: nearest(command, name).map(str::to_owned),
             });
@@ -102,7 +102,7 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
             None => match args.next() {
                 Some(value) => value,
                 None => {
-                    read.mistakes.push(Mistake::NoValue {
+                    read.mistakes.push(OptionError::NoValue {
                         name: name.to_owned(),
                         value: value_name(flag).to_owned(),
                     });

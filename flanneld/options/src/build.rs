@@ -9,9 +9,9 @@ mod rules;
 mod store;
 
 use crate::environment::{Environment, var};
+use crate::error::OptionError;
 use crate::flags::{DatapathFlags, Flags, LeaseFlags, OtherFlags};
 use crate::kube::node_identity;
-use crate::mistake::Mistake;
 use crate::reader::Reader;
 use crate::settings::Settings;
 use crate::store::Store;
@@ -37,7 +37,7 @@ impl Flags {
         mut reader: Reader,
         environment: &Environment,
         backends: &[&str],
-    ) -> Result<Asked, Vec<Mistake>> {
+    ) -> Result<Asked, Vec<OptionError>> {
         let Self {
             store,
             lease,
@@ -62,7 +62,8 @@ impl Flags {
         if version && reader.argv.is_empty() {
             return Ok(Asked::Version);
         }
-        let also: Vec<Mistake> = reader.warnings.iter().cloned().map(Mistake::Also).collect();
+        let also: Vec<OptionError> =
+            reader.warnings.iter().cloned().map(OptionError::Also).collect();
         let warnings = reader.end().map_err(|mistakes| [mistakes, also].concat())?;
         Ok(Asked::Run(Box::new(Settings {
             store,
@@ -89,7 +90,7 @@ fn with_node(store: Store, environment: &Environment, reader: &mut Reader) -> St
         && let Ok(depth) = depth.into_string()
         && depth.parse::<i64>().is_err()
     {
-        reader.wrong(Mistake::QueueDepth { depth });
+        reader.wrong(OptionError::QueueDepth { depth });
     }
     match node_identity(environment) {
         Ok(identity) => kube.identity = identity,

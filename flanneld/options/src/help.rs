@@ -1,7 +1,7 @@
 //! The output of `--help`: clap's flags by group, in the dense form `--flag=VALUE` that fits 80 columns.
 
 use crate::argv::{is_switch, value_name};
-use crate::mistake::Mistake;
+use crate::error::OptionError;
 use clap::{Arg, Command};
 use types::printable;
 
@@ -132,7 +132,7 @@ fn entry(head: &str, text: &str) -> String {
 }
 
 /// Formats a list of mistakes in flags and environment variables for stderr.
-pub(crate) fn mistakes(command: &Command, list: &[Mistake]) -> String {
+pub(crate) fn mistakes(command: &Command, list: &[OptionError]) -> String {
     let mut out = String::from("flanneld cannot start:\n");
     for mistake in list {
         // The text of a mistake quotes the value without escapes.

@@ -1,12 +1,13 @@
 //! Options of the Kubernetes store: access to the API, and the name of this node's Node.
 
 use crate::environment::{Environment, var};
+use crate::error::{OptionError, unusable};
 use crate::flags::KubernetesFlags;
-use crate::mistake::{Fault, Mistake};
 use crate::reader::{Reader, file, given};
 use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeOptions, server_url};
 use subnet_lease::manager::boot_time;
+use types::Problem;
 
 impl KubernetesFlags {
     /// Returns the options for access to the Nodes of Kubernetes; `None` unless `--kube-subnet-mgr` is on.
@@ -32,8 +33,15 @@ impl KubernetesFlags {
                     Ok(url) => urls.push(url),
                     // A password may contain the comma that separates addresses, so no part is shown if the value may contain one.
                     Err(why) => {
-                        let named = (!value.text.contains(['@', '?'])).then(|| text.to_owned());
-                        reader.wrong(value.mistake(Fault::Server { named, why }));
+                        let secret = value.text.contains(['@', '?']);
+                        let named = if secret { "a value".to_owned() } else { format!("{text:?}") };
+                        let text = format!(
+                            "{named} is not the address of an API server: {why}; write it like https://10.0.0.1:6443"
+                        );
+                        let parts = vec![Problem::of(&why)];
+                        reader.wrong(
+                            value.error(Problem { parts, ..unusable("not-an-api-server", text) }),
+                        );
                     }
                 }
             }
@@ -41,7 +49,7 @@ impl KubernetesFlags {
         let prefix = kube_annotation_prefix.last().and_then(|value| {
             Prefix::parse(&value.text)
                 .map_err(|why| {
-                    reader.wrong(Mistake::Prefix { from: value.from.clone(), why });
+                    reader.wrong(OptionError::Prefix { from: value.from.clone(), why });
                 })
                 .ok()
         })?;
@@ -59,23 +67,20 @@ impl KubernetesFlags {
 }
 
 /// Returns the Node that the daemon serves, from NODE_NAME or from POD_NAME and POD_NAMESPACE.
-///
-/// # Errors
-/// Returns an error if the environment names neither a Node nor a pod, or if a variable contains an invalid name.
-pub(crate) fn node_identity(environment: &Environment) -> Result<Identity, Mistake> {
+pub(crate) fn node_identity(environment: &Environment) -> Result<Identity, OptionError> {
     if let Some(name) = name_in(environment, "NODE_NAME")? {
         return Ok(Identity::Node(name));
     }
     let namespace = name_in(environment, "POD_NAMESPACE")?;
     match (namespace, name_in(environment, "POD_NAME")?) {
         (Some(namespace), Some(name)) => Ok(Identity::Pod { namespace, name }),
-        _ => Err(Mistake::NodeUnknown),
+        _ => Err(OptionError::NodeUnknown),
     }
 }
 
 /// Returns the Kubernetes name in an environment variable. Checks the name, because the name becomes part of a URL's path. The
 /// store later reports a name that differs from the Node's name only in upper and lower case.
-fn name_in(environment: &Environment, variable: &str) -> Result<Option<String>, Mistake> {
+fn name_in(environment: &Environment, variable: &str) -> Result<Option<String>, OptionError> {
     let Some(name) = var(environment, variable).and_then(|name| name.into_string().ok()) else {
         return Ok(None);
     };
@@ -85,6 +90,6 @@ fn name_in(environment: &Environment, variable: &str) -> Result<Option<String>, 
     if fits {
         Ok(Some(name))
     } else {
-        Err(Mistake::NodeName { variable: variable.to_owned(), name })
+        Err(OptionError::NodeName { variable: variable.to_owned(), name })
     }
 }

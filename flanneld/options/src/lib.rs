@@ -13,21 +13,21 @@ mod argv;
 mod build;
 mod endpoint;
 mod environment;
+mod error;
 mod flags;
 mod go;
 mod help;
 mod kube;
-mod mistake;
 mod reader;
 mod selector;
 mod settings;
 mod store;
 mod value;
 
-pub use endpoint::{Endpoint, EndpointError, EndpointFault, Target};
+pub use endpoint::{Endpoint, Target};
 pub use environment::{Environment, apply_variables};
+pub use error::{OptionError, Warning};
 pub use flags::StoreFlags;
-pub use mistake::{Fault, Mistake, Partner, PatternError, Warning};
 pub use selector::{Pattern, Selector};
 pub use settings::{
     CniConf, InterfaceSettings, ListenSettings, LogFormat, Logging, NodeSettings, RuleSettings,
@@ -53,7 +53,7 @@ pub enum Invocation {
     /// Prints a version and exits.
     Version(String),
     /// Reports mistakes in the command line and the environment variables.
-    Mistakes(Vec<Mistake>),
+    Mistakes(Vec<OptionError>),
 }
 
 /// Returns the output of `--version`.
@@ -80,7 +80,7 @@ pub fn read(
         .and_then(|matches| Flags::from_arg_matches(&matches));
     let flags = match flags {
         Ok(flags) => flags,
-        Err(error) => return Invocation::Mistakes(vec![Mistake::Unreadable(error.kind())]),
+        Err(error) => return Invocation::Mistakes(vec![OptionError::Unreadable(error.kind())]),
     };
     match flags.read(Reader::of(argv), environment, backends) {
         Ok(Asked::Run(settings)) => Invocation::Run(settings),

@@ -2,7 +2,7 @@
 
 use crate::argv::Argv;
 use crate::endpoint::holds_user;
-use crate::mistake::{Fault, Mistake, Warning};
+use crate::error::{OptionError, Warning};
 use crate::value::{Origin, Parse, Value};
 use std::path::PathBuf;
 use types::Family;
@@ -11,8 +11,8 @@ use types::Family;
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     /// Mistakes that Go's `flag` package reports before all others, because the package reads the whole command line first.
-    pub(crate) argv: Vec<Mistake>,
-    mistakes: Vec<Mistake>,
+    pub(crate) argv: Vec<OptionError>,
+    mistakes: Vec<OptionError>,
     pub(crate) warnings: Vec<Warning>,
 }
 
@@ -29,7 +29,7 @@ impl Reader {
     }
 
     /// Returns the warnings, or all mistakes if the reader found mistakes.
-    pub(crate) fn end(self) -> Result<Vec<Warning>, Vec<Mistake>> {
+    pub(crate) fn end(self) -> Result<Vec<Warning>, Vec<OptionError>> {
         if self.argv.is_empty() && self.mistakes.is_empty() {
             Ok(self.warnings)
         } else {
@@ -37,7 +37,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn wrong(&mut self, mistake: Mistake) {
+    pub(crate) fn wrong(&mut self, mistake: OptionError) {
         self.mistakes.push(mistake);
     }
 
@@ -54,7 +54,7 @@ impl Reader {
                 } else {
                     &mut self.mistakes
                 };
-                list.push(value.mistake(why.clone()));
+                list.push(value.error(why.clone()));
             }
         }
         values.last().and_then(|value| Some((value, value.parsed.clone().ok()?)))
@@ -66,7 +66,7 @@ impl Reader {
             return T::default();
         };
         value.parsed.clone().unwrap_or_else(|why| {
-            self.wrong(value.mistake(why));
+            self.wrong(value.error(why));
             T::default()
         })
     }
@@ -91,7 +91,10 @@ impl Reader {
         match u64::try_from(value) {
             Ok(value) if (low..=high).contains(&value) => value,
             _ => {
-                self.wrong(from.mistake(Fault::Range { value, low, high, note }));
+                self.wrong(from.unusable(
+                    "out-of-range",
+                    format!("{value} is out of range; it must be {low} to {high} ({note})"),
+                ));
                 low
             }
         }
@@ -106,7 +109,12 @@ impl Reader {
         let value = given(values)?;
         let address = value.text.parse().ok();
         if address.is_none() {
-            self.wrong(value.mistake(Fault::PublicAddress { text: value.text.clone(), family }));
+            let (public, ip) = family.pick(("IP", "IPv4"), ("IPv6", "IPv6"));
+            let text = &value.text;
+            self.wrong(value.unusable(
+                "not-a-public-address",
+                format!("invalid public {public} address: {text}; it must be an {ip} address"),
+            ));
         }
         address
     }

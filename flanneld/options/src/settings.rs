@@ -1,6 +1,6 @@
 //! The validated options of the daemon.
 
-use crate::mistake::Warning;
+use crate::error::Warning;
 use crate::selector::Selector;
 use crate::store::Store;
 use packet_engine::features::Features;

@@ -9,9 +9,10 @@ use clap::parser::ValueSource;
 use clap::{Arg, Command};
 use packet_engine::features::Features;
 use traffic_rules::rules::UnknownSenders;
+use types::Problem;
 
+use crate::error::{OptionError, unusable};
 use crate::go;
-use crate::mistake::{Fault, Mistake};
 use crate::settings::LogFormat;
 
 /// Type of a flag's value.
@@ -19,46 +20,50 @@ pub(crate) trait Parse: Clone + Send + Sync + 'static {
     /// All words that are valid values; empty if the type has no fixed set of words.
     const WORDS: &'static [&'static str] = &[];
 
-    /// Parses a text.
-    ///
-    /// # Errors
-    /// Returns an error if the text is not a value of this type.
-    fn parse(text: &str) -> Result<Self, Fault>;
+    fn parse(text: &str) -> Result<Self, Problem>;
 }
 
 impl Parse for String {
-    fn parse(text: &str) -> Result<Self, Fault> {
+    fn parse(text: &str) -> Result<Self, Problem> {
         Ok(text.to_owned())
     }
 }
 
 impl Parse for bool {
-    fn parse(text: &str) -> Result<Self, Fault> {
-        go::truth(text).ok_or_else(|| Fault::Truth(text.to_owned()))
+    fn parse(text: &str) -> Result<Self, Problem> {
+        go::truth(text).ok_or_else(|| {
+            unusable("not-a-truth-value", format!("{text:?} is neither true nor false"))
+        })
     }
 }
 
 impl Parse for i64 {
-    fn parse(text: &str) -> Result<Self, Fault> {
-        go::integer(text).ok_or_else(|| Fault::Integer(text.to_owned()))
+    fn parse(text: &str) -> Result<Self, Problem> {
+        go::integer(text)
+            .ok_or_else(|| unusable("not-an-integer", format!("{text:?} is not an integer")))
     }
 }
 
 /// A log verbosity in klog's syntax.
 impl Parse for i32 {
-    fn parse(text: &str) -> Result<Self, Fault> {
-        go::decimal(text).ok_or_else(|| Fault::Decimal(text.to_owned()))
+    fn parse(text: &str) -> Result<Self, Problem> {
+        go::decimal(text).ok_or_else(|| {
+            unusable("not-a-decimal-integer", format!("{text:?} is not a decimal integer"))
+        })
     }
 }
 
 impl Parse for LogFormat {
     const WORDS: &'static [&'static str] = &["text", "json"];
 
-    fn parse(text: &str) -> Result<Self, Fault> {
+    fn parse(text: &str) -> Result<Self, Problem> {
         match text {
             "text" => Ok(Self::Text),
             "json" => Ok(Self::Json),
-            _ => Err(Fault::LogFormat(text.to_owned())),
+            _ => Err(unusable(
+                "not-a-log-format",
+                format!("{text:?} is not a log format; use text or json"),
+            )),
         }
     }
 }
@@ -66,12 +71,15 @@ impl Parse for LogFormat {
 impl Parse for UnknownSenders {
     const WORDS: &'static [&'static str] = &["off", "count", "drop"];
 
-    fn parse(text: &str) -> Result<Self, Fault> {
+    fn parse(text: &str) -> Result<Self, Problem> {
         match text {
             "off" => Ok(Self::Off),
             "count" => Ok(Self::Count),
             "drop" => Ok(Self::Drop),
-            _ => Err(Fault::UnknownSenders(text.to_owned())),
+            _ => Err(unusable(
+                "not-an-encap-peers-mode",
+                format!("{text:?} is not a mode: use off, count or drop"),
+            )),
         }
     }
 }
@@ -79,8 +87,8 @@ impl Parse for UnknownSenders {
 impl Parse for Features {
     const WORDS: &'static [&'static str] = Self::NAMES;
 
-    fn parse(text: &str) -> Result<Self, Fault> {
-        Self::named(text).map_err(|_| Fault::Datapath(text.to_owned()))
+    fn parse(text: &str) -> Result<Self, Problem> {
+        Self::named(text).map_err(|_| unusable("not-a-datapath-mode", format!("{text:?} is not a mode: use offload, mmsg or plain, or omit the mode for the fastest available mode")))
     }
 }
 
@@ -99,13 +107,18 @@ pub(crate) struct Value<T> {
     /// The flag or environment variable with the value; the flag for a default value.
     pub(crate) from: String,
     pub(crate) text: String,
-    pub(crate) parsed: Result<T, Fault>,
+    pub(crate) parsed: Result<T, Problem>,
 }
 
 impl<T> Value<T> {
-    /// Returns a mistake that names the flag or variable of this value, and the fault.
-    pub(crate) fn mistake(&self, fault: Fault) -> Mistake {
-        Mistake::Value { from: self.from.clone(), fault }
+    /// An error that names the flag or variable of this value, and its problem.
+    pub(crate) fn error(&self, problem: Problem) -> OptionError {
+        OptionError::Value { from: self.from.clone(), problem }
+    }
+
+    /// [`Value::error`] of a problem with `code` and `text`.
+    pub(crate) fn unusable(&self, code: &'static str, text: impl Into<String>) -> OptionError {
+        self.error(unusable(code, text))
     }
 }
 

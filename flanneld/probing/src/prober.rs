@@ -1,16 +1,18 @@
 //! The prober, which connects a [`Node`] to the sockets of this host.
 
 pub mod echo;
+mod error;
 mod log;
 mod option;
 mod ping;
-mod problem;
 mod socket;
 mod sockets;
 
 use crate::node::{Client, CommonNotice, Datagram, LocalNode, Node, Notice, Now};
 use crate::target::{HostMasks, Path, host_masks, overlay_addresses, targets};
-use crate::view::{CommonFault, Losses, Mesh, Own, PathState, PeerView, Probe, Problem, Traffic};
+use crate::view::{
+    CommonFault, Losses, Mesh, Own, PathState, PeerView, Probe, Traffic, UnusableSocket,
+};
 use crate::who::who;
 use ipnet::IpNet;
 use log::Log;
@@ -99,7 +101,7 @@ struct Shared {
 
 struct Inner {
     node: Node,
-    problems: Vec<Problem>,
+    problems: Vec<UnusableSocket>,
 }
 
 /// Figures of a prober for metrics, without figures of single peers.
@@ -196,7 +198,7 @@ impl Prober {
     }
 
     /// Returns the sockets that the prober could not open.
-    pub fn problems(&self) -> Vec<Problem> {
+    pub fn problems(&self) -> Vec<UnusableSocket> {
         self.inner().problems.clone()
     }
 

@@ -25,7 +25,7 @@ pub struct Mesh {
     /// Counters since the prober started.
     pub traffic: Traffic,
     /// Probe sockets that this node cannot use, with the reasons.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<UnusableSocket>,
     /// Faults that all peers of an address family have in common.
     #[serde(default)]
     pub faults: Vec<CommonFault>,
@@ -104,7 +104,7 @@ pub struct Losses {
 
 /// A probe socket that this node cannot use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Problem {
+pub struct UnusableSocket {
     /// The address and port of the socket. `None` for ping.
     pub address: Option<SocketAddr>,
     /// Whether another program uses the port.
@@ -391,8 +391,11 @@ mod tests {
                 asked_age_ms: None,
             }],
         };
-        let problem =
-            Problem { address: "192.0.2.1:8473".parse().ok(), taken: true, what: "taken".into() };
+        let problem = UnusableSocket {
+            address: "192.0.2.1:8473".parse().ok(),
+            taken: true,
+            what: "taken".into(),
+        };
         let mesh = Mesh {
             peers: vec![peer(State::Well), peer(State::OneWay)],
             rows: vec![row],

@@ -11,12 +11,12 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
 };
 use nix::sys::stat::{Mode, fchmod};
-use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 use types::Coded;
 
 /// Maximum number of connections that the daemon has not accepted yet.
@@ -29,57 +29,25 @@ pub fn path(subnet_file: &Path) -> PathBuf {
     path.into()
 }
 
-/// Reason why the daemon cannot create the socket.
-#[derive(Debug)]
+/// Why the daemon cannot create the socket. The path is the socket's.
+#[derive(Debug, Error, Coded)]
 pub enum SocketError {
-    /// Another running daemon that listens on the socket.
+    #[error("another flanneld listens on {}", .0.display())]
+    #[code("api-socket-held")]
     Held(PathBuf),
-    /// A file that is not a socket, at the socket's path.
+    #[error("cannot listen on {}: the file is not a socket; delete the file", .0.display())]
+    #[code("api-socket-foreign")]
     Foreign(PathBuf),
-    /// A system call failed.
+    #[error(
+        "cannot listen on {}: {why}; check the directory's permissions and free space, because flannelctl needs the socket",
+        .path.display()
+    )]
+    #[code("api-socket")]
     System {
-        /// The path of the socket.
         path: PathBuf,
-        /// The error of the system call.
+        #[source]
         why: io::Error,
     },
-}
-
-impl Coded for SocketError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Held(_) => "api-socket-held",
-            Self::Foreign(_) => "api-socket-foreign",
-            Self::System { .. } => "api-socket",
-        }
-    }
-}
-
-impl fmt::Display for SocketError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Held(path) => write!(f, "another flanneld listens on {}", path.display()),
-            Self::Foreign(path) => write!(
-                f,
-                "cannot listen on {}: the file is not a socket; delete the file",
-                path.display()
-            ),
-            Self::System { path, why } => write!(
-                f,
-                "cannot listen on {}: {why}; check the directory's permissions and free space, because flannelctl needs the socket",
-                path.display()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for SocketError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Held(_) | Self::Foreign(_) => None,
-            Self::System { why, .. } => Some(why),
-        }
-    }
 }
 
 /// The Unix socket, which the daemon creates and removes.
@@ -102,10 +70,6 @@ impl Socket {
     }
 
     /// Creates the socket and returns its listener, which is non-blocking. Returns `None` if this daemon's socket is still at its path.
-    ///
-    /// # Errors
-    /// Returns an error if another daemon listens on the socket, if the path is not a socket, or if a system call
-    /// fails.
     pub fn put(&mut self) -> Result<Option<UnixListener>, SocketError> {
         if self.is_in_place() {
             return Ok(None);

@@ -8,10 +8,10 @@ pub mod running;
 mod sockets;
 pub mod taken;
 
-pub use error::{Claim, InstanceError, Resource};
+pub use error::{InstanceError, Resource};
 pub use sockets::Holder;
 
-use names::Denied;
+use names::HoldError;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use sockets::{SOCKETS, listener};
@@ -47,13 +47,13 @@ pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instanc
 fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
     let name = format!("{SOCKETS}{network}/{backend}");
     names::hold(&name, "would have kept this daemon from starting").map_err(|denied| match denied {
-        Denied::Held(holder) => InstanceError::Network {
+        HoldError::Held(holder) => InstanceError::Network {
             network: network.to_owned(),
             backend: backend.to_owned(),
             holder: listener(&holder),
         },
-        Denied::Host(why) => InstanceError::Host {
-            claim: Claim::Network { network: network.to_owned(), backend: backend.to_owned() },
+        HoldError::Host(why) => InstanceError::Host {
+            claim: format!("binding the abstract socket of {network} ({})", error::named(backend)),
             why,
         },
     })
@@ -74,7 +74,8 @@ pub fn lock_path(subnet_file: &Path) -> PathBuf {
 fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     let path = lock_path(subnet_file);
     let folder = path.parent().unwrap_or(Path::new("."));
-    let host = |why: io::Error| InstanceError::Host { claim: Claim::Lock(path.clone()), why };
+    let host =
+        |why: io::Error| InstanceError::Host { claim: format!("locking {}", path.display()), why };
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(host)?;
     let mut options = OpenOptions::new();
     let file = file::open(

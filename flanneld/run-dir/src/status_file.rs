@@ -8,11 +8,11 @@ use crate::subnet_env;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 use types::file::{self, Links};
 use types::{Coded, Problem};
 
@@ -85,49 +85,22 @@ pub fn path(subnet_file: &Path) -> PathBuf {
     path.into()
 }
 
-/// Error when the daemon cannot write the status file.
-#[derive(Debug)]
+/// Why the daemon cannot write the status file, which has this path.
+#[derive(Debug, Error, Coded)]
 pub enum StatusError {
-    /// A status file that another running daemon wrote.
+    #[error("another flanneld holds {}", .0.display())]
+    #[code("status-file-held")]
     Held(PathBuf),
-    /// A system call failed.
+    #[error(
+        "cannot write {}: {why}; check the directory's permissions and free space, because the CNI plugin now relies only on subnet.env",
+        .path.display()
+    )]
+    #[code("status-file-write")]
     Write {
-        /// The path of the file.
         path: PathBuf,
-        /// The error of the system call.
+        #[source]
         why: io::Error,
     },
-}
-
-impl Coded for StatusError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Held(_) => "status-file-held",
-            Self::Write { .. } => "status-file-write",
-        }
-    }
-}
-
-impl fmt::Display for StatusError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Held(path) => write!(f, "another flanneld holds {}", path.display()),
-            Self::Write { path, why } => write!(
-                f,
-                "cannot write {}: {why}; check the directory's permissions and free space, because the CNI plugin now relies only on subnet.env",
-                path.display()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for StatusError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Held(_) => None,
-            Self::Write { why, .. } => Some(why),
-        }
-    }
 }
 
 /// The status file, which the daemon writes and locks. Once the daemon drops the [`Writer`] or ends, the free lock of the file shows that the daemon has ended.

@@ -6,12 +6,13 @@ pub use parse::{Previous, parse};
 
 use crate::replace::{create, folder, replace, temporary_prefix};
 use std::cell::Cell;
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 use types::file::{self, Links};
 use types::{Coded, Subnets};
 
@@ -69,74 +70,46 @@ impl SubnetEnv {
     }
 }
 
-/// Error when the daemon cannot write subnet.env.
-#[derive(Debug)]
+/// Why the daemon cannot write subnet.env.
+#[derive(Debug, Error, Coded)]
+#[error(
+    "cannot write {}: {step}: {why}; pods cannot start on this node without this file; check the directory's permissions and free space, or choose another file with --subnet-file",
+    .path.display()
+)]
+#[code(of = step)]
 pub struct WriteError {
-    /// The path of the file.
     pub path: PathBuf,
     /// The step that failed.
     pub step: Step,
-    /// The error of the system call.
+    #[source]
     pub why: io::Error,
 }
 
-/// A step in the write of subnet.env.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A step in the write of subnet.env, with the code of its [`WriteError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Coded)]
 pub enum Step {
-    /// Creation of the directory.
+    #[error("creating its directory")]
+    #[code("subnet-env-directory")]
     Directory,
-    /// Creation of a temporary file.
+    #[error("creating a temporary file in its folder")]
+    #[code("subnet-env-temporary")]
     Temporary,
-    /// Write of the temporary file.
+    #[error("writing a temporary file in its folder")]
+    #[code("subnet-env-write")]
     Write,
-    /// Change of the temporary file's mode.
+    #[error("setting its mode")]
+    #[code("subnet-env-mode")]
     Mode,
-    /// Sync of the temporary file to disk.
+    #[error("syncing it")]
+    #[code("subnet-env-sync")]
     Sync,
-    /// Rename of the temporary file.
+    #[error("renaming the temporary file")]
+    #[code("subnet-env-rename")]
     Rename,
-    /// Rename of the file to [`former_path`].
+    /// The rename to [`former_path`].
+    #[error("renaming it")]
+    #[code("subnet-env-set-aside")]
     SetAside,
-}
-
-impl Coded for WriteError {
-    fn code(&self) -> &'static str {
-        match self.step {
-            Step::Directory => "subnet-env-directory",
-            Step::Temporary => "subnet-env-temporary",
-            Step::Write => "subnet-env-write",
-            Step::Mode => "subnet-env-mode",
-            Step::Sync => "subnet-env-sync",
-            Step::Rename => "subnet-env-rename",
-            Step::SetAside => "subnet-env-set-aside",
-        }
-    }
-}
-
-impl fmt::Display for WriteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let step = match self.step {
-            Step::Directory => "creating its directory",
-            Step::Temporary => "creating a temporary file in its folder",
-            Step::Write => "writing a temporary file in its folder",
-            Step::Mode => "setting its mode",
-            Step::Sync => "syncing it",
-            Step::Rename => "renaming the temporary file",
-            Step::SetAside => "renaming it",
-        };
-        write!(
-            f,
-            "cannot write {}: {step}: {}; pods cannot start on this node without this file; check the directory's permissions and free space, or choose another file with --subnet-file",
-            self.path.display(),
-            self.why
-        )
-    }
-}
-
-impl std::error::Error for WriteError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.why)
-    }
 }
 
 /// Reads the subnet.env that an earlier run wrote. Returns empty contents if the file does not exist, and empty contents with a warning if the read fails.
@@ -210,9 +183,6 @@ pub fn former_path(path: &Path) -> PathBuf {
 
 /// Renames subnet.env to [`former_path`], so that no pod gets an address of the lost subnet. After a
 /// restart, the daemon reads the lost subnet from the renamed file. Succeeds if the file does not exist.
-///
-/// # Errors
-/// Returns an error if the rename fails.
 pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     match std::fs::rename(path, former_path(path)) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => {

@@ -7,8 +7,8 @@ use super::host::own_name_only;
 use super::listen::{self, Listener};
 use super::pace::{Pace, paced};
 use super::shared::{DOCUMENT, METRICS, Shared};
+use crate::error::{DaemonError, HttpServer};
 use crate::health::{Health, Unused, prometheus_text};
-use crate::problem::{DaemonProblem, HttpServer};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn_with_state;
@@ -45,7 +45,7 @@ impl Server {
     /// # Errors
     /// Returns an error if the port is taken, the address does not belong to this host, or the port needs a
     /// capability that this process lacks. The error contains the remedy.
-    pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonProblem> {
+    pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonError> {
         let listener = listen::serving(HttpServer::Health, address).await?;
         info!(
             url = format!("http://{address}"),
@@ -55,9 +55,6 @@ impl Server {
     }
 
     /// Returns the address on which the server listens. If the requested port is 0, the address contains the port that the kernel chose.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel does not report the socket's address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -133,14 +130,12 @@ fn routes(
 }
 
 async fn healthz(State(answers): State<Answers>) -> Response {
-    match answers.health.alive() {
-        Ok(()) => (StatusCode::OK, "flanneld is running").into_response(),
-        Err(silent) => (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("flanneld hangs\n{}\n", printable::lines(&silent.to_string())),
-        )
-            .into_response(),
+    let silent = answers.health.silent_tasks();
+    if silent.is_empty() {
+        return (StatusCode::OK, "flanneld is running").into_response();
     }
+    let text = format!("flanneld hangs\n{}\n", printable::lines(&silent.join("\n")));
+    (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
 }
 
 async fn readyz(State(answers): State<Answers>) -> Response {

@@ -18,7 +18,7 @@ static ONE: Semaphore = Semaphore::const_new(1);
 
 /// Error when flanneld cannot compare the kernel with the desired state.
 #[derive(Debug, thiserror::Error)]
-pub enum Silence {
+pub enum RoutesError {
     /// Lack of a network on this node.
     #[error(
         "this node has no network yet, so it needs no kernel objects; flannelctl status shows what flanneld waits for"
@@ -35,26 +35,23 @@ pub enum Silence {
 }
 
 /// Compares the kernel's current state with the desired state.
-///
-/// # Errors
-/// Returns an error if the network has not started yet, or if flanneld cannot read the kernel's state in time.
 pub(super) async fn routes(
     kernel_audit: Option<KernelAudit>,
     node: String,
     rules: Option<Rules>,
-) -> Result<Routes, Silence> {
-    let kernel_audit = kernel_audit.ok_or(Silence::NoNetwork)?;
+) -> Result<Routes, RoutesError> {
+    let kernel_audit = kernel_audit.ok_or(RoutesError::NoNetwork)?;
     let look = async {
         let _turn = ONE.acquire().await;
         kernel_audit.look().await
     };
-    let sighting = timeout(TIMEOUT, look).await.map_err(|_| Silence::Late)??;
+    let sighting = timeout(TIMEOUT, look).await.map_err(|_| RoutesError::Late)??;
     let at = Timestamp::now();
     // On a separate thread, so that the loops for packets and leases do not wait: tens of thousands of objects take a while.
     let compared =
         tokio::task::spawn_blocking(move || inspect(&sighting, &Protocols::of_this_host()));
     let Ok(Inspection { objects, foreign }) = compared.await else {
-        return Err(Silence::Late);
+        return Err(RoutesError::Late);
     };
     Ok(Routes { schema: SCHEMA.to_owned(), at, node, objects, foreign, rules })
 }

@@ -1,7 +1,7 @@
 //! Listening sockets: TCP and Unix sockets.
 
 use super::stream::Stream;
-use crate::problem::{DaemonProblem, HttpServer};
+use crate::error::{DaemonError, HttpServer};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpMaxSeg;
 use run_dir::process::port_holder;
@@ -41,16 +41,16 @@ impl Listener {
 pub(super) async fn serving(
     server: HttpServer,
     address: SocketAddr,
-) -> Result<TcpListener, DaemonProblem> {
+) -> Result<TcpListener, DaemonError> {
     match tcp(address).await {
         Ok(listener) => Ok(listener),
-        Err(error) => Err(DaemonProblem::Listen {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(DaemonError::PortTaken {
             server,
             address,
-            holder: port_holder(address.port(), false)
-                .filter(|_| error.kind() == io::ErrorKind::AddrInUse),
+            holder: port_holder(address.port(), false),
             error,
         }),
+        Err(error) => Err(DaemonError::CannotListen { server, address, error }),
     }
 }
 

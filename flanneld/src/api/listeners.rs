@@ -6,9 +6,9 @@ use super::health::Server;
 use super::listen::{self, Listener};
 use super::node::StatusSource;
 use super::routes;
+use crate::error::{DaemonError, HttpServer};
 use crate::health::Health;
 use crate::health::condition::Condition;
-use crate::problem::{DaemonProblem, HttpServer};
 use run_dir::api_socket::{Socket, SocketError};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -62,7 +62,7 @@ pub async fn health_port(address: SocketAddr, health: Health, stop: Cancellation
 }
 
 /// Tries to listen until it succeeds. Logs each new problem once, and reports each problem and its end.
-async fn listening<T, F: Future<Output = Result<T, DaemonProblem>>>(
+async fn listening<T, F: Future<Output = Result<T, DaemonError>>>(
     listen: impl Fn() -> F,
     report: impl Fn(Option<Problem>),
 ) -> T {

@@ -29,10 +29,7 @@ impl StatusSource {
     }
 
     /// Compares the kernel's current state with the desired state.
-    ///
-    /// # Errors
-    /// Returns an error if the network has not started yet, or if flanneld cannot read the kernel's state in time.
-    pub async fn routes(&self) -> Result<Routes, kernel::Silence> {
+    pub async fn routes(&self) -> Result<Routes, kernel::RoutesError> {
         let kernel_audit = self.health.network().and_then(|running| running.kernel_audit);
         let document = self.health.document();
         kernel::routes(kernel_audit, document.node, document.rules).await

@@ -2,9 +2,9 @@
 
 use super::known::{Known, name};
 use super::{mesh, wireguard};
+use crate::error::{DaemonError, is_about_config};
 use crate::health::Health;
 use crate::network::RunningNetwork;
-use crate::problem::{DaemonProblem, is_about_config};
 use backends::status::NetworkHandle;
 use doctor::fact::Fact;
 use doctor::facts::argument::on_command_line;
@@ -87,7 +87,7 @@ pub(super) async fn facts(
         running: Fact::Known(true),
         young: health.uptime() < STARTUP,
         exit_report: Fact::Absent,
-        silent: Fact::Known(silent_tasks(health)),
+        silent: Fact::Known(health.silent_tasks()),
         choice: choice(known, underlay),
         id_given: known.id_given,
         launch: launch(known),
@@ -136,14 +136,6 @@ fn mesh_and_taken_ports(running: Option<&RunningNetwork>) -> (Fact<Mesh>, Vec<Po
         Some(prober) => (Fact::Known(mesh::mesh(prober)), mesh::taken_ports(&prober.problems())),
         None => (Fact::unavailable("this node does not probe its peers"), Vec::new()),
     }
-}
-
-fn silent_tasks(health: &Health) -> Vec<String> {
-    health
-        .alive()
-        .err()
-        .map(|silent| silent.0.iter().map(ToString::to_string).collect())
-        .unwrap_or_default()
 }
 
 fn launch(known: &Known) -> Launch {
@@ -271,7 +263,7 @@ fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
             .store
             .why_not_followed()
             .or_else(trouble)
-            .unwrap_or_else(|| DaemonProblem::WatchInterrupted.into()),
+            .unwrap_or_else(|| DaemonError::WatchInterrupted.into()),
     )
 }
 

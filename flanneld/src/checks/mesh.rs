@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use probing::pods::{self, Obstacle, PodPaths, PodState};
 use probing::prober::Prober;
 use probing::verdict::loses_everywhere;
-use probing::view::{self, PeerView, Problem};
+use probing::view::{self, PeerView, UnusableSocket};
 use run_dir::instance::lent::tunnel_on;
 use std::collections::{BTreeMap, BTreeSet};
 use types::Family;
@@ -71,7 +71,7 @@ pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
 }
 
 /// Returns the probe ports that another program uses.
-pub(super) fn taken_ports(problems: &[Problem]) -> Vec<Port> {
+pub(super) fn taken_ports(problems: &[UnusableSocket]) -> Vec<Port> {
     let numbers: BTreeSet<u16> = problems
         .iter()
         .filter(|problem| problem.taken)

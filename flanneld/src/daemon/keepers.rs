@@ -8,13 +8,12 @@ use super::tunnel::Tunnel;
 use super::{Daemon, readiness_monitor};
 use crate::checks::silence::{self, Heard};
 use crate::cni_conf::CniConfKeeper;
+use crate::error::DaemonError;
 use crate::health::condition::Condition;
 use crate::mesh::Mesh;
 use crate::network::RunningNetwork;
 use crate::pod_probes::{self, PodProbing};
-use crate::problem::DaemonProblem;
 use crate::traffic::{self, Keeper, Nodes};
-use crate::underlay::UnderlayTrouble;
 use crate::underlay::read::follow;
 use crate::{subnet_env_keeper, systemd};
 use backends::{Announced, Inputs, Network, Renewal, Underlay};
@@ -265,7 +264,7 @@ impl Daemon {
             let Some(Ok(now)) = changed else {
                 return Ok(());
             };
-            Err(End::start_over(DaemonProblem::MtuChanged {
+            Err(End::start_over(DaemonError::MtuChanged {
                 interface: now.name.clone(),
                 mtu: now.mtu,
             }))
@@ -281,8 +280,8 @@ impl Daemon {
         underlay: watch::Sender<Underlay>,
     ) {
         let health = self.health.clone();
-        let report = move |trouble: Option<&UnderlayTrouble>| {
-            health.condition(Condition::Underlay, trouble.map(Problem::of));
+        let report = move |trouble: Option<&Problem>| {
+            health.condition(Condition::Underlay, trouble.cloned());
         };
         let mut chosen = node.found.chosen.clone();
         chosen.leased.own.extend(node.lease.subnets.nets());

@@ -6,10 +6,10 @@ use super::node::{Leased, Node};
 use super::{Daemon, attrs, readiness_monitor, retry};
 use crate::api::node;
 use crate::checks::known::NodeAddresses;
+use crate::error::DaemonError;
 use crate::health::condition::Condition;
 use crate::identity;
 use crate::memory;
-use crate::problem::DaemonProblem;
 use crate::underlay::read::{Wish, wait_for};
 use crate::underlay::{Found, SelectError, StoreAt};
 use backends::{Announced, Backend, Underlay};
@@ -77,7 +77,7 @@ impl Daemon {
             .filter(|judged| has_others(&lease.subnets, judged))
         {
             // The evidence of this host was evaluated for the former subnet.
-            return Err(End::moved(DaemonProblem::SubnetChanged {
+            return Err(End::moved(DaemonError::SubnetChanged {
                 now: lease.subnets,
                 before: judged,
             }));

@@ -2,8 +2,8 @@
 
 use super::end::End;
 use super::{Daemon, retry};
+use crate::error::DaemonError;
 use crate::health::condition::Condition;
-use crate::problem::DaemonProblem;
 use crate::systemd;
 use crate::underlay::read::{Wish, wait_for};
 use crate::underlay::{Address, Families, Found, SelectError, needs_servers};
@@ -105,7 +105,7 @@ impl Daemon {
                 now = another(manager, whole, &info, &local, &mut changes) => {
                     if now.subnets != info.subnets {
                         // The evidence of this host must be evaluated for the new subnet.
-                        return Err(End::moved(DaemonProblem::SubnetChangedWhileWaiting));
+                        return Err(End::moved(DaemonError::SubnetChangedWhileWaiting));
                     }
                     // Another Node came or went, with addresses that matter for the choice.
                     info = now;

@@ -1,10 +1,10 @@
 //! Checks the health of the node every second, so that readiness changes promptly.
 
+use crate::error::DaemonError;
 use crate::health::condition::Condition;
 use crate::health::{Health, UNREADABLE, Unused};
 use crate::logging;
 use crate::network::RunningNetwork;
-use crate::problem::DaemonProblem;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::admission::Why;
@@ -118,15 +118,13 @@ impl ReadinessMonitor {
             .map(|since| boot_time().saturating_sub(since))
             .filter(|since| *since > MAX_AGE);
         self.health
-            .condition(Condition::Watch, stale.map(|since| DaemonProblem::NoNews { since }.into()));
+            .condition(Condition::Watch, stale.map(|since| DaemonError::NoNews { since }.into()));
         if reading.cut_off.is_none() {
             last.in_touch_at = Instant::now();
         }
         let cut_off = reading.cut_off.filter(|_| last.in_touch_at.elapsed() > CUT_OFF);
-        self.health.condition(
-            Condition::Peers,
-            cut_off.map(|nodes| DaemonProblem::CutOff { nodes }.into()),
-        );
+        self.health
+            .condition(Condition::Peers, cut_off.map(|nodes| DaemonError::CutOff { nodes }.into()));
         let unused = self.unused(&reading);
         if unused != *last.unused {
             last.unused = Arc::new(unused);
@@ -172,7 +170,7 @@ impl ReadinessMonitor {
         let trouble = held.trouble.clone().map(Problem::from);
         let left = held.until.map(|until| until.saturating_sub(boot_time()));
         if let Some(left) = left.filter(|left| *left < self.network.margin) {
-            return Some(DaemonProblem::LeaseEnds { left, trouble: trouble.map(Box::new) }.into());
+            return Some(DaemonError::LeaseEnds { left, trouble: trouble.map(Box::new) }.into());
         }
         // Peers that send to a former address do not reach this node, even if this node has no other fault.
         if let Some(unpublished) = held
@@ -181,7 +179,7 @@ impl ReadinessMonitor {
             .filter(|unpublished| boot_time().saturating_sub(unpublished.since) >= UNPUBLISHED)
         {
             return Some(
-                DaemonProblem::Unpublished {
+                DaemonError::Unpublished {
                     what: Box::new(unpublished.what.clone()),
                     trouble: trouble.map(Box::new),
                 }

@@ -2,7 +2,7 @@
 //! applies. Once a node has its lease, only a restart applies a changed configuration.
 
 use super::end::End;
-use crate::problem::{DaemonProblem, is_about_config};
+use crate::error::{DaemonError, is_about_config};
 use doctor::facts::store::NextConfig;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) async fn another_configuration(
     loop {
         tokio::time::sleep(CONFIGURATION).await;
         if manager.network_config().await.is_ok_and(|now| now != *waiting_with) {
-            return End::start_over(DaemonProblem::ConfigChanged);
+            return End::start_over(DaemonError::ConfigChanged);
         }
     }
 }

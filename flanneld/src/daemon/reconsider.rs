@@ -9,10 +9,10 @@ use super::left::Left;
 use super::node_info::{SETTLE, families, wish_of};
 use super::silence::{Received, SILENCE, Silence};
 use crate::checks::known::{Known, NodeAddresses};
+use crate::error::{DaemonError, problem};
 use crate::network::RunningNetwork;
-use crate::problem::DaemonProblem;
 use crate::underlay::read::{Wish, neighbours, received};
-use crate::underlay::{Against, Better, Chosen, NoBetter, SilentInterface, doubt, select};
+use crate::underlay::{Chosen, doubt, select};
 use options::Settings;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ use subnet_lease::manager::{NodeInfo, SubnetManager};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
-use types::{Coded, Problem};
+use types::Problem;
 
 /// Interval at which the node checks for received packets, and minimum time between two evaluations of the choice.
 const LISTEN: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ pub(super) struct Reconsider {
 impl Reconsider {
     /// Returns when another interface is better.
     pub(super) async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), End> {
-        let mut logged: Option<NoBetter> = None;
+        let mut logged: Option<Problem> = None;
         let (mut silence, mut silent) = (Silence::new(Instant::now()), false);
         let mut evaluated = Instant::now();
         loop {
@@ -78,12 +78,12 @@ impl Reconsider {
             match self.better(&info, silent).await {
                 Outcome::Stays => logged = None,
                 Outcome::Better(why) => {
-                    return Err(End::start_over(DaemonProblem::BetterInterface(why)));
+                    return Err(End::start_over(DaemonError::BetterInterface(why)));
                 }
                 Outcome::Wanted(why) => {
                     if logged.as_ref() != Some(&why) {
-                        warn!(code = why.code(), error = %why, "the choice of the interface is in doubt");
-                        self.manager.tell_operator(&Problem::of(&why)).await;
+                        warn!(code = &*why.code, error = %why, "the choice of the interface is in doubt");
+                        self.manager.tell_operator(&why).await;
                         logged = Some(why);
                     }
                 }
@@ -134,7 +134,7 @@ impl Reconsider {
             .0
         };
         if !present.addresses.same_families(&all) && wish(all).await.choose().await.is_ok() {
-            return Outcome::Better(Better::OtherFamily);
+            return Outcome::Better("this host has a new address of the other family".to_owned());
         }
         if self.chosen.named || info.overwritten || !silent {
             return Outcome::Stays;
@@ -153,24 +153,26 @@ impl Reconsider {
         };
         let doubt = doubt(&present, &known, &facts);
         let claimed = doubt.claimed.iter().find(|(_, claimant)| claimant.served);
+        let name = &present.name;
         let against = match (claimed, doubt.is_nat) {
-            (Some((ip, claimant)), _) => Against::Claimed { ip: *ip, node: claimant.node.clone() },
-            (None, true) => Against::Nat,
+            (Some((ip, claimant)), _) => {
+                format!("{ip} of {name} is also an address of the Node {}", claimant.node)
+            }
+            (None, true) => format!("{name} is behind a NAT that only this machine uses"),
             (None, false) => return Outcome::Stays,
         };
-        let left = SilentInterface { interface: present.name.clone(), silence: SILENCE, against };
+        let left = format!("no peer has responded for {} s, and {against}", SILENCE.as_secs());
         match select(&request, &facts) {
             Ok(chosen) if chosen.underlay.addresses != present.addresses => {
                 self.left.note(present.addresses.ips(), Instant::now());
-                Outcome::Better(Better::Than {
-                    left,
-                    interface: chosen.underlay.name,
-                    why: chosen.why,
-                })
+                Outcome::Better(format!("{left}; {}: {}", chosen.underlay.name, chosen.why))
             }
             _ if claimed.is_none() => Outcome::Stays,
-            Ok(_) => Outcome::Wanted(NoBetter::Same(left)),
-            Err(error) => Outcome::Wanted(NoBetter::None(error)),
+            Ok(_) => {
+                let text = format!("{left}; this host has no better interface");
+                Outcome::Wanted(problem("no-better-interface", text))
+            }
+            Err(error) => Outcome::Wanted(Problem { parts: Vec::new(), ..Problem::of(&error) }),
         }
     }
 }
@@ -179,8 +181,8 @@ impl Reconsider {
 enum Outcome {
     /// The current choice stays.
     Stays,
-    /// Another interface is better.
-    Better(Better),
+    /// Another interface is better, for this reason.
+    Better(String),
     /// Doubt about the current choice, without another usable interface.
-    Wanted(NoBetter),
+    Wanted(Problem),
 }

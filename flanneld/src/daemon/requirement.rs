@@ -1,6 +1,6 @@
 //! `--require-backend`: limits which backends the network configuration may choose on this node.
 
-use crate::problem::DaemonProblem;
+use crate::error::DaemonError;
 use options::Store;
 use subnet_lease::NetworkConfig;
 
@@ -13,12 +13,12 @@ pub(super) fn check(
     required: &[String],
     config: &NetworkConfig,
     store: &Store,
-) -> Result<(), DaemonProblem> {
+) -> Result<(), DaemonError> {
     if required.is_empty() || required.contains(&config.backend) {
         return Ok(());
     }
     let (place, at) = store.config_place();
-    Err(DaemonProblem::BackendNotTaken {
+    Err(DaemonError::BackendNotTaken {
         found: config.backend.clone(),
         required: required.to_vec(),
         place,

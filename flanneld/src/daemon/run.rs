@@ -1,7 +1,7 @@
 //! The tasks that serve the network, from the acquisition of the lease until a restart of the network.
 
 use super::end::End;
-use crate::problem::DaemonProblem;
+use crate::error::DaemonError;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -42,9 +42,7 @@ impl Run {
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(end))) => return Err(end),
                 Some(Err(error)) => {
-                    return Err(End::failed(DaemonProblem::TaskFailed {
-                        error: error.to_string(),
-                    }));
+                    return Err(End::failed(DaemonError::TaskFailed { error: error.to_string() }));
                 }
             }
         }

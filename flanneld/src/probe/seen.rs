@@ -1,6 +1,6 @@
 //! Facts about a path, and the prober's verdicts on the path.
 
-use super::refusal::Unasked;
+use super::error::NotSentError;
 use doctor::finding::Unknown;
 use doctor::{Finding, Report, Severity};
 use ipnet::IpNet;
@@ -42,7 +42,7 @@ pub(super) struct Seen {
     /// The doctor's findings about packets that this node drops.
     pub rules: Rules,
     /// Numbers of pings to the pod and of replies, if this node pinged the pod.
-    pub pinged: Option<Result<Tally, Unasked>>,
+    pub pinged: Option<Result<Tally, NotSentError>>,
     pub own: Own,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct ProbeReplies {
     /// Whether this node sends probes over the overlay.
     pub overlay: bool,
     /// Reason why this node sends no probes; `None` if this node sends probes.
-    pub silenced: Option<Unasked>,
+    pub silenced: Option<NotSentError>,
     /// Length of long probes, in bytes.
     pub mtu: u16,
     /// Number of small probes over the overlay, and of replies.
@@ -283,7 +283,7 @@ pub(super) struct Local {
     /// Result of the kernel's route lookup for the pod's address.
     pub fate: Result<Fate, KernelError>,
     /// Numbers of pings to the pod and of replies, if this node pinged the pod.
-    pub pinged: Option<Result<Tally, Unasked>>,
+    pub pinged: Option<Result<Tally, NotSentError>>,
     /// Hardware address of the pod, looked up after the pings.
     pub neighbour: Result<Neighbour, KernelError>,
 }

@@ -1,6 +1,6 @@
 //! Target of a trace: a peer by its name, subnet or address, or a pod by its address. Without side effects.
 
-use super::refusal::{Candidate, Refusal};
+use super::error::{Candidate, ProbeError};
 use ipnet::IpNet;
 use probing::target::Target;
 use std::net::IpAddr;
@@ -43,10 +43,7 @@ pub(super) struct Around<'a> {
 }
 
 /// Finds the target of a trace by a name, a subnet or an address.
-///
-/// # Errors
-/// Returns an error if no peer matches, if several peers have the name, or if `asked` names this node itself.
-pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
+pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, ProbeError> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);
     }
@@ -58,7 +55,7 @@ pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refu
     // A node has one target per family, and exactly one of them is primary.
     let nodes: Vec<&&Target> = named.iter().filter(|target| target.primary).collect();
     match (nodes.as_slice(), named.first()) {
-        ([_, _, ..], _) => Err(Refusal::Ambiguous {
+        ([_, _, ..], _) => Err(ProbeError::Ambiguous {
             asked: asked.to_owned(),
             subnets: nodes.iter().map(|target| target.subnet).collect(),
         }),
@@ -71,7 +68,7 @@ pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Refu
     }
 }
 
-fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
+fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarget, ProbeError> {
     if let Some(target) = around.targets.iter().find(|target| target.address == ip) {
         return Ok(ProbeTarget::Peer { target: target.clone(), pod: None });
     }
@@ -89,7 +86,7 @@ fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarge
     Err(nobody(asked, Some(IpNet::from(ip)), around))
 }
 
-fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<ProbeTarget, Refusal> {
+fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<ProbeTarget, ProbeError> {
     if let Some(target) = around.targets.iter().find(|target| target.subnet == net.trunc()) {
         return Ok(ProbeTarget::Peer { target: target.clone(), pod: None });
     }
@@ -102,11 +99,11 @@ fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<ProbeTarget
     Err(nobody(asked, Some(net), around))
 }
 
-fn this_node(asked: &str) -> Refusal {
-    Refusal::Itself { asked: asked.to_owned() }
+fn this_node(asked: &str) -> ProbeError {
+    ProbeError::Itself { asked: asked.to_owned() }
 }
 
-fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Refusal {
+fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> ProbeError {
     let asked = asked.to_owned();
     let holds = |lease: &str| {
         lease
@@ -115,18 +112,18 @@ fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Refusal {
             .any(|part| net.is_some_and(|net| part.contains(&net)))
     };
     if let Some((lease, why)) = around.unused.iter().find(|(lease, _)| holds(lease)) {
-        return Refusal::Unused { asked, lease: lease.clone(), why: why.clone() };
+        return ProbeError::Unused { asked, lease: lease.clone(), why: why.clone() };
     }
     let nodes: Vec<&Target> = around.targets.iter().filter(|target| target.primary).collect();
     if nodes.is_empty() {
-        return Refusal::NoPeers { asked };
+        return ProbeError::NoPeers { asked };
     }
     let candidate = |target: &&Target| Candidate {
         title: title(target),
         subnet: target.subnet,
         address: target.address,
     };
-    Refusal::NoSuchPeer {
+    ProbeError::NoSuchPeer {
         asked,
         some: nodes.iter().take(LISTED).map(candidate).collect(),
         more: nodes.len().saturating_sub(LISTED),
@@ -160,7 +157,7 @@ mod tests {
     }
 
     /// Finds the target, and returns the subnet and the pod's address of the target as texts.
-    fn found(asked: &str) -> Result<(String, String), Refusal> {
+    fn found(asked: &str) -> Result<(String, String), ProbeError> {
         let targets = [
             target("node-2", "10.244.2.0/24", "192.0.2.2", true),
             target("node-2", "fd00:2::/64", "2001:db8::2", false),

@@ -1,8 +1,8 @@
 //! Tests traces of working and broken paths to peers and pods: the outcome of each step, the sentence and the
 //! commands.
 
+use super::error::NotSentError;
 use super::here;
-use super::refusal::Unasked;
 use super::seen::{Local, Own, ProbeReplies, Rules, Seen, Wanted};
 use super::{end, steps};
 use doctor::finding::{DaemonState, Unknown};
@@ -586,7 +586,7 @@ fn unanswered_cases() -> Vec<Case> {
                 let h = &mut seen.replies;
                 *h = ProbeReplies {
                     overlay: true,
-                    silenced: Some(Unasked::Off),
+                    silenced: Some(NotSentError::Off),
                     ping: h.ping,
                     underlay_ping: h.underlay_ping,
                     ..ProbeReplies::default()
@@ -602,10 +602,10 @@ fn unanswered_cases() -> Vec<Case> {
             with(|seen| {
                 seen.replies = ProbeReplies {
                     overlay: true,
-                    silenced: Some(Unasked::NoPing(ErrorKind::PermissionDenied.into())),
+                    silenced: Some(NotSentError::NoPing(ErrorKind::PermissionDenied.into())),
                     ..ProbeReplies::default()
                 };
-                seen.pinged = Some(Err(Unasked::NoPing(ErrorKind::PermissionDenied.into())));
+                seen.pinged = Some(Err(NotSentError::NoPing(ErrorKind::PermissionDenied.into())));
             }),
             "+++-+--",
             "",

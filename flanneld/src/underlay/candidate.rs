@@ -2,9 +2,10 @@
 //! addresses.
 
 use super::choice::{Chosen, Rule};
+use super::error::InterfaceError;
 use super::facts::{HostFacts, Leased};
-use super::problem::{Apart, Choosable, Host, Unfit, Useless};
 use super::request::Request;
+use crate::error::joined;
 use backends::Underlay;
 use netstate::host::{Address, Interface, Route};
 use std::net::IpAddr;
@@ -59,16 +60,17 @@ impl<'a> Candidate<'a> {
 pub(super) fn default_route<'a>(
     request: &Request,
     facts: &'a HostFacts,
-) -> Result<Candidate<'a>, Unfit> {
+) -> Result<Candidate<'a>, InterfaceError> {
     let families = request.families.families();
     let lists = families.map(|family| default_of(family, facts));
     let lists: Vec<Vec<&Interface>> = lists.collect::<Result<_, _>>()?;
     let mut firsts = lists.iter().filter_map(|list| list.first().copied());
-    let interface = firsts.next().ok_or(Unfit::NoFamily)?;
+    let interface = firsts.next().ok_or(InterfaceError::NoFamily)?;
     let is_in = |list: &Vec<&Interface>| list.iter().any(|other| other.index == interface.index);
     match firsts.next() {
-        Some(other) if !lists.iter().all(is_in) => Err(Unfit::Apart {
-            by: Apart::DefaultRoutes,
+        Some(other) if !lists.iter().all(is_in) => Err(InterfaceError::Apart {
+            route: "default route ",
+            remedy: "; name the interface with --iface",
             v4: interface.name.clone(),
             v6: other.name.clone(),
         }),
@@ -77,30 +79,33 @@ pub(super) fn default_route<'a>(
 }
 
 /// Returns the usable interfaces of an address family's default routes, preferred routes first.
-fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Unfit> {
+fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, InterfaceError> {
     let routes: Vec<&Route> =
         facts.defaults.iter().filter(|route| route.family() == family).collect();
-    let mut passed_over = Vec::new();
+    let mut unusable = Vec::new();
     let mut found = Vec::new();
     for route in &routes {
         let interface = route.index.and_then(|index| facts.by_index(index));
+        let metric = route.metric;
         match interface {
-            _ if !route.carries() => passed_over.push(Useless::Rejects { metric: route.metric }),
-            None => passed_over.push(Useless::Nowhere { metric: route.metric }),
+            _ if !route.carries() => {
+                unusable.push(format!("the default route with metric {metric} rejects packets"));
+            }
+            None => unusable.push(format!(
+                "found default route of metric {metric} but could not determine interface"
+            )),
             Some(interface) if interface.loopback || facts.serves_pods(interface) => {
-                passed_over.push(Useless::Inward {
-                    metric: route.metric,
-                    interface: interface.name.clone(),
-                });
+                let name = &interface.name;
+                unusable.push(format!("the default route with metric {metric} leads to {name}"));
             }
             Some(interface) if !interface.up => {
-                passed_over.push(Useless::Down { interface: interface.name.clone() })
+                unusable.push(format!("{} is down", interface.name));
             }
             Some(interface) => found.push(interface),
         }
     }
     if found.is_empty() {
-        Err(Unfit::NoDefault { family, passed_over, host: host(facts) })
+        Err(InterfaceError::NoDefault { family, unusable, host: host(facts) })
     } else {
         Ok(found)
     }
@@ -112,16 +117,16 @@ pub(super) fn finish(
     facts: &HostFacts,
     candidate: Candidate<'_>,
     named: bool,
-) -> Result<Chosen, Unfit> {
+) -> Result<Chosen, InterfaceError> {
     let interface = candidate.interface;
     if !interface.up {
-        return Err(Unfit::Down { interface: interface.name.clone() });
+        return Err(InterfaceError::Down { interface: interface.name.clone() });
     }
     if interface.mtu == 0 {
-        return Err(Unfit::NoMtu { interface: interface.name.clone() });
+        return Err(InterfaceError::NoMtu { interface: interface.name.clone() });
     }
     if facts.serves_pods(interface) {
-        return Err(Unfit::Inward(format!(
+        return Err(InterfaceError::Inward(format!(
             "{} belongs to flannel's pods and reaches no other node",
             interface.name
         )));
@@ -132,22 +137,24 @@ pub(super) fn finish(
             return Ok(fixed.clone());
         }
         let eligible = facts.eligible(interface, family);
-        let best = eligible.first().ok_or_else(|| Unfit::NoAddress {
+        let best = eligible.first().ok_or_else(|| InterfaceError::NoAddress {
             family,
             interface: interface.name.clone(),
-            addresses: interface
-                .addresses
-                .iter()
-                .filter(|address| Family::from(address.net) == family)
-                .copied()
-                .collect(),
+            states: joined(
+                interface
+                    .addresses
+                    .iter()
+                    .filter(|address| Family::from(address.net) == family)
+                    .map(|address| format!("{}: {}", address.ip(), address.state())),
+                ", ",
+            ),
         });
         best.map(|ip| (*ip, Rule::Best))
     };
     let rules = request.families.families().map(own);
     let rules: Vec<(IpAddr, Rule)> = rules.collect::<Result<_, _>>()?;
     let addresses = rules.iter().map(|(ip, _)| Addresses::from(*ip));
-    let addresses = addresses.reduce(Addresses::or).ok_or(Unfit::NoFamily)?;
+    let addresses = addresses.reduce(Addresses::or).ok_or(InterfaceError::NoFamily)?;
     let given = request.given_public();
     let public = given.map_or(addresses, |given| given.or(addresses));
     let mut warnings = candidate.warnings;
@@ -181,11 +188,11 @@ fn among_pods(
     interface: &Interface,
     addresses: impl Iterator<Item = IpAddr>,
     facts: &HostFacts,
-) -> Result<Option<String>, Unfit> {
+) -> Result<Option<String>, InterfaceError> {
     let mut warning = None;
     for ip in addresses {
         if let Some(net) = facts.own_subnet_around(ip) {
-            return Err(Unfit::Inward(format!(
+            return Err(InterfaceError::Inward(format!(
                 "{ip} of {} is inside {net}, the subnet of this node's pods; other nodes cannot reach this node there",
                 interface.name
             )));
@@ -197,20 +204,20 @@ fn among_pods(
     Ok(warning)
 }
 
-/// Returns the interfaces that an operator can choose. Omits pods' interfaces, because pods' interfaces are numerous
-/// and change often.
-pub(super) fn host(facts: &HostFacts) -> Host {
-    let usable = |interface: &Interface| {
-        interface.addresses.iter().filter(|address| address.usable()).map(Address::ip).collect()
-    };
+/// Describes the interfaces that an operator can choose, without pods' interfaces, which are numerous and change often.
+pub(super) fn host(facts: &HostFacts) -> String {
     let shown = facts.interfaces.iter().filter(|interface| facts.is_shown(interface));
-    Host(
-        shown
-            .map(|interface| Choosable {
-                name: interface.name.clone(),
-                addresses: usable(interface),
-                up: interface.up,
-            })
-            .collect(),
-    )
+    let shown = shown.map(|interface| {
+        let usable = interface.addresses.iter().filter(|address| address.usable());
+        let addresses = match joined(usable.map(Address::ip), ", ") {
+            none if none.is_empty() => "no usable address".to_owned(),
+            addresses => addresses,
+        };
+        let down = if interface.up { "" } else { ", down" };
+        format!("{}:[{addresses}{down}]", interface.name)
+    });
+    match joined(shown, ", ") {
+        none if none.is_empty() => "no interface but lo".to_owned(),
+        interfaces => interfaces,
+    }
 }

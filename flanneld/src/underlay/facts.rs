@@ -5,10 +5,9 @@ use netstate::host::{
     Interface, LinkClass, Route, RouteAnswer, RouteError, has_card, is_link_local, is_single,
     serves_pods,
 };
-use std::fmt;
 use std::net::IpAddr;
-use types::problem::Coded;
-use types::{Family, Subnets, barred_by};
+use thiserror::Error;
+use types::{Coded, Family, Subnets, barred_by};
 
 /// Facts about this host on which the choice of the underlay interface depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,41 +45,19 @@ pub struct Leased {
     pub peers: Vec<IpAddr>,
 }
 
-/// Reason why flanneld knows no interface that leads to an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unreachable {
-    /// Lack of a route to the address in the kernel.
+/// Why flanneld knows no interface that leads to an address.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
+pub enum ReachError {
+    #[error("{0}")]
+    #[code(of = _0)]
     Route(RouteError),
-    /// A route whose interface is gone.
-    Gone {
-        /// Index of the interface.
-        index: u32,
-    },
-    /// A route that flanneld did not look up.
+    #[error("interface {index} of the route is gone")]
+    #[code("route-interface-gone")]
+    Gone { index: u32 },
+    #[error("flanneld did not look up the route")]
+    #[code("route-not-asked")]
     NotAsked,
 }
-
-impl Coded for Unreachable {
-    fn code(&self) -> &'static str {
-        match self {
-            Unreachable::Route(why) => why.code(),
-            Unreachable::Gone { .. } => "route-interface-gone",
-            Unreachable::NotAsked => "route-not-asked",
-        }
-    }
-}
-
-impl fmt::Display for Unreachable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Unreachable::Route(why) => why.fmt(f),
-            Unreachable::Gone { index } => write!(f, "interface {index} of the route is gone"),
-            Unreachable::NotAsked => f.write_str("flanneld did not look up the route"),
-        }
-    }
-}
-
-impl std::error::Error for Unreachable {}
 
 /// MTU of Ethernet.
 const ETHERNET: u32 = 1500;
@@ -231,22 +208,18 @@ impl HostFacts {
 
     /// Returns the interface through which this host reaches an address. If `target` is an address of this host,
     /// returns the interface that has the address.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel has no route, the route's interface is gone, or flanneld did not look up the
-    /// route.
-    pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), Unreachable> {
+    pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), ReachError> {
         if let Some(owner) = self.owner(target) {
             return Ok((owner, Some(target)));
         }
         match self.routes.iter().find(|(asked, _)| *asked == target) {
             Some((_, Ok(answer))) => {
                 let interface =
-                    self.by_index(answer.index).ok_or(Unreachable::Gone { index: answer.index })?;
+                    self.by_index(answer.index).ok_or(ReachError::Gone { index: answer.index })?;
                 Ok((interface, answer.source))
             }
-            Some((_, Err(why))) => Err(Unreachable::Route(why.clone())),
-            None => Err(Unreachable::NotAsked),
+            Some((_, Err(why))) => Err(ReachError::Route(why.clone())),
+            None => Err(ReachError::NotAsked),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Reads facts about this host from the kernel, waits for a missing interface, and follows the chosen interface.
 
 use super::arp;
+use super::check::{Alarm, elsewhere, find_problem};
 use super::choice::Chosen;
+use super::error::{ReadError, SelectError};
 use super::facts::{HostFacts, Leased};
 use super::follow::{Steady, followed};
 use super::found::Found;
-use super::problem::{ReadError, SelectError};
-use super::request::{Families, KnownAddresses, LOOKED_UP, NoName, Request, StoreAt};
+use super::request::{Families, KnownAddresses, LOOKED_UP, NameError, Request, StoreAt};
 use super::select::select;
-use super::trouble::{Alarm, UnderlayTrouble, elsewhere, trouble};
 use backends::Underlay;
 use netstate::netlink::host::{HostEvents, HostReader};
 use options::Selector;
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use types::{Addresses, Coded, Subnets};
+use types::{Addresses, Problem, Subnets};
 
 /// Time for which flanneld collects netlink events before flanneld reads the kernel. The kernel sends several events
 /// when an interface comes up.
@@ -36,18 +36,12 @@ const AUDIT: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Returns the sum of packets that `devices` have received. An absent device adds nothing to the sum.
-///
-/// # Errors
-/// Returns an error if the kernel does not respond.
 pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
     let links = HostReader::open()?.links().await?;
     Ok(links.iter().filter(|link| devices.contains(&link.name)).map(|link| link.received).sum())
 }
 
 /// Returns the hosts in the interface's neighbour table that have replied to ARP or NDP.
-///
-/// # Errors
-/// Returns an error if the kernel does not respond.
 pub async fn neighbours(index: u32) -> Result<Vec<IpAddr>, ReadError> {
     Ok(HostReader::open()?.answered(index).await?)
 }
@@ -168,9 +162,6 @@ impl Wish {
     }
 
     /// Resolves the store's host name, and reads the facts on which the choice of an interface depends.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel does not respond.
     pub async fn look(&self) -> Result<(Request, HostFacts), ReadError> {
         let request = self.request().await;
         let facts = read(&mut HostReader::open()?, &request, &self.leased).await?;
@@ -178,9 +169,6 @@ impl Wish {
     }
 
     /// Chooses an interface without waiting for missing interfaces.
-    ///
-    /// # Errors
-    /// Returns an error if no interface fits, or the kernel does not respond.
     pub async fn choose(&self) -> Result<Chosen, SelectError> {
         let (request, facts) = self.look().await?;
         select(&request, &facts)
@@ -205,7 +193,6 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
     let Some((host, port)) = host else {
         return StoreAt::Here;
     };
-    let unknown = |resolver| StoreAt::Unknown(NoName { host: host.clone(), resolver });
     let addresses: Vec<IpAddr> = match host.parse() {
         Ok(ip) => vec![ip],
         Err(_) => {
@@ -213,8 +200,13 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
                 .await
             {
                 Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
-                Ok(Err(error)) => return unknown(Some(error.to_string())),
-                Err(_) => return unknown(None),
+                Ok(Err(error)) => {
+                    return StoreAt::Unknown(NameError::Unresolved {
+                        host: host.clone(),
+                        words: error.to_string(),
+                    });
+                }
+                Err(_) => return StoreAt::Unknown(NameError::NoReply { host: host.clone() }),
             }
         }
     };
@@ -227,9 +219,6 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
 
 /// Chooses an interface. If an interface, an address or a route is missing, waits and retries after each netlink
 /// event. Calls `waiting` with each new reason for the wait, so that the caller can log the reason.
-///
-/// # Errors
-/// Returns an error if waiting cannot help, or the wait exceeds `wish.wait`.
 ///
 /// # Cancel safety
 /// The caller can drop the future at any time, because the future changes nothing.
@@ -282,7 +271,7 @@ pub async fn follow(
     chosen: Chosen,
     links: bool,
     sender: watch::Sender<Underlay>,
-    report: impl Fn(Option<&UnderlayTrouble>),
+    report: impl Fn(Option<&Problem>),
     stop: CancellationToken,
 ) {
     let run = async {
@@ -299,14 +288,14 @@ pub async fn follow(
 
 /// State of [`follow`] that survives an error: the alarm, the underlay's addresses that belong to another interface, and
 /// the change of addresses that is not in force yet.
-type Followed = (Alarm<UnderlayTrouble>, Option<Vec<IpAddr>>, Steady);
+type Followed = (Alarm<Problem>, Option<Vec<IpAddr>>, Steady);
 
 /// Follows the chosen interface. Returns an error when the kernel does not respond.
 async fn follow_once(
     chosen: &Chosen,
     links: bool,
     sender: &watch::Sender<Underlay>,
-    report: &impl Fn(Option<&UnderlayTrouble>),
+    report: &impl Fn(Option<&Problem>),
     (alarm, others, steady): &mut Followed,
 ) -> Result<(), ReadError> {
     let (mut events, mut reader) = (HostEvents::open(links)?, HostReader::open()?);
@@ -325,7 +314,7 @@ async fn follow_once(
         let next = followed(chosen, &last, &facts);
         let (now, settles) = steady.look(&last, next, Instant::now());
         let others = others.get_or_insert_with(|| elsewhere(&chosen.underlay, &facts));
-        let (news, due) = alarm.look(trouble(&now, &facts, others), Instant::now());
+        let (news, due) = alarm.look(find_problem(&now, &facts, others), Instant::now());
         if now != last {
             log_change(&last, &now);
             sender.send_replace(now);
@@ -333,7 +322,7 @@ async fn follow_once(
         if let Some(news) = news {
             match &news {
                 Some(trouble) => warn!(
-                    code = trouble.code(),
+                    code = &*trouble.code,
                     error = %trouble,
                     "the underlay carries no packets"
                 ),

@@ -2,11 +2,10 @@
 
 use options::Selector;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::IpAddr;
 use subnet_lease::manager::Claimant;
-use types::problem::Coded;
-use types::{Addresses, Dual, Family};
+use thiserror::Error;
+use types::{Addresses, Coded, Dual, Family};
 
 /// Address families that the network uses.
 pub type Families = Dual<(), ()>;
@@ -19,37 +18,20 @@ pub enum StoreAt {
     /// Store on other hosts, at the addresses of the store's first endpoint.
     There(Vec<IpAddr>),
     /// Unknown location, because the resolver cannot resolve the store's host name.
-    Unknown(NoName),
+    Unknown(NameError),
 }
 
-/// Error when the resolver cannot resolve the store's host name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoName {
-    /// Host name that the resolver cannot resolve.
-    pub host: String,
-    /// Error message of the resolver; `None` if no name server responds.
-    pub resolver: Option<String>,
+/// The store's host name has no address.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
+pub enum NameError {
+    /// `words` are the resolver's.
+    #[error("{host}: {words}")]
+    #[code("store-name-unresolved")]
+    Unresolved { host: String, words: String },
+    #[error("{host}: the name server does not respond")]
+    #[code("name-server-silent")]
+    NoReply { host: String },
 }
-
-impl Coded for NoName {
-    fn code(&self) -> &'static str {
-        match self.resolver {
-            Some(_) => "store-name-unresolved",
-            None => "name-server-silent",
-        }
-    }
-}
-
-impl fmt::Display for NoName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.resolver {
-            Some(words) => write!(f, "{}: {words}", self.host),
-            None => write!(f, "{}: the name server does not respond", self.host),
-        }
-    }
-}
-
-impl std::error::Error for NoName {}
 
 /// Maximum number of published addresses, and of other addresses. flanneld looks up the addresses' routes one after the
 /// other, so the number of addresses is small.

@@ -2,8 +2,8 @@
 
 use super::candidate::{Candidate, default_route, finish, host};
 use super::choice::{Chosen, Rule};
+use super::error::{InterfaceError, SelectError};
 use super::facts::HostFacts;
-use super::problem::{Apart, SelectError, Unfit};
 use super::request::{Request, StoreAt};
 use super::whose;
 use ipnet::IpNet;
@@ -18,7 +18,7 @@ use types::{Addresses, Family};
 /// Returns an error if no interface fits. The error lists the selectors and the reason why each selector failed.
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
     if let Some(clash) = facts.clash() {
-        return Err(SelectError::Unnamed(Unfit::Clash(clash)));
+        return Err(SelectError::Unnamed(InterfaceError::Clash(clash)));
     }
     if let Some(known) = request
         .known
@@ -47,15 +47,21 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
 
 /// Returns the interface with the configured public addresses, otherwise the default route's interface. This selection
 /// applies if no flag names an interface.
-fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Unfit> {
+fn unnamed<'a>(
+    request: &Request,
+    facts: &'a HostFacts,
+) -> Result<(Candidate<'a>, bool), InterfaceError> {
     let given = request.given_public();
     let given: Vec<IpAddr> = given.iter().flat_map(Addresses::ips).collect();
     let owned = given.iter().filter_map(|ip| Some((facts.owner(*ip)?, *ip)));
     let owned: Vec<(&Interface, IpAddr)> = owned.collect();
     match owned[..] {
-        [(a, _), (b, _)] if a.index != b.index => {
-            Err(Unfit::Apart { by: Apart::PublicAddresses, v4: a.name.clone(), v6: b.name.clone() })
-        }
+        [(a, _), (b, _)] if a.index != b.index => Err(InterfaceError::Apart {
+            route: "",
+            remedy: ": --public-ip and --public-ipv6 belong to these two interfaces",
+            v4: a.name.clone(),
+            v6: b.name.clone(),
+        }),
         [(interface, ip), ..] => {
             let flag = Family::from(ip).pick("--public-ip", "--public-ipv6");
             let why = format!("the interface with the address of {flag}={ip}");
@@ -82,20 +88,21 @@ fn candidate<'a>(
     selector: &Selector,
     request: &Request,
     facts: &'a HostFacts,
-) -> Result<Candidate<'a>, Unfit> {
+) -> Result<Candidate<'a>, InterfaceError> {
     match selector {
         Selector::DefaultRoute(_) => default_route(request, facts),
         Selector::Auto => auto(request, facts),
         Selector::Name(name) => {
-            let interface = facts
-                .by_name(name)
-                .ok_or_else(|| Unfit::NoSuchName { name: name.clone(), host: host(facts) })?;
+            let interface = facts.by_name(name).ok_or_else(|| InterfaceError::NoSuchName {
+                name: name.clone(),
+                host: host(facts),
+            })?;
             Ok(Candidate::new(interface, format!("named by {selector}")))
         }
         Selector::Address(ip) => {
             let interface = facts
                 .owner(*ip)
-                .ok_or_else(|| Unfit::NoOwner { address: *ip, host: host(facts) })?;
+                .ok_or_else(|| InterfaceError::NoOwner { address: *ip, host: host(facts) })?;
             let mut candidate =
                 Candidate::new(interface, format!("named by {selector}")).at(*ip, Rule::Exactly);
             if let Some(public) = request
@@ -105,8 +112,9 @@ fn candidate<'a>(
                 && let Some(other) = facts.owner(public)
             {
                 if other.index != interface.index {
-                    return Err(Unfit::Apart {
-                        by: Apart::Addresses,
+                    return Err(InterfaceError::Apart {
+                        route: "",
+                        remedy: "",
                         v4: interface.name.clone(),
                         v6: other.name.clone(),
                     });
@@ -118,8 +126,9 @@ fn candidate<'a>(
         Selector::Cidr(net) => cidr(*net, selector, request, facts),
         Selector::Regex(pattern) => regex(pattern, selector, request, facts),
         Selector::CanReach(target) => {
-            let (interface, source) =
-                facts.towards(*target).map_err(|why| Unfit::OutOfReach { target: *target, why })?;
+            let (interface, source) = facts
+                .towards(*target)
+                .map_err(|why| InterfaceError::OutOfReach { target: *target, why })?;
             let why = format!(
                 "named by {selector} (the kernel reaches this address through the interface)"
             );
@@ -141,7 +150,7 @@ fn cidr<'a>(
     selector: &Selector,
     request: &Request,
     facts: &'a HostFacts,
-) -> Result<Candidate<'a>, Unfit> {
+) -> Result<Candidate<'a>, InterfaceError> {
     let inside = |interface: &'a Interface| {
         let mut addresses = facts.eligible(interface, Family::from(net)).into_iter();
         Some((interface, addresses.find(|ip| net.contains(ip))?))
@@ -156,7 +165,8 @@ fn cidr<'a>(
             interface.loopback,
         )
     });
-    let (interface, ip) = found.ok_or_else(|| Unfit::NoneInside { net, host: host(facts) })?;
+    let (interface, ip) =
+        found.ok_or_else(|| InterfaceError::NoneInside { net, host: host(facts) })?;
     Ok(Candidate::new(interface, format!("named by {selector} (its address {ip} is inside)"))
         .at(ip, Rule::Inside(net)))
 }
@@ -168,7 +178,7 @@ fn regex<'a>(
     selector: &Selector,
     request: &Request,
     facts: &'a HostFacts,
-) -> Result<Candidate<'a>, Unfit> {
+) -> Result<Candidate<'a>, InterfaceError> {
     let mut fit: Vec<&Interface> = facts
         .interfaces
         .iter()
@@ -198,14 +208,14 @@ fn regex<'a>(
         Some(interface) => {
             Ok(Candidate::new(interface, format!("named by {selector} (its name matches)")))
         }
-        None => Err(Unfit::NoMatch { pattern: pattern.clone(), host: host(facts) }),
+        None => Err(InterfaceError::NoMatch { pattern: pattern.clone(), host: host(facts) }),
     }
 }
 
-fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Unfit> {
+fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, InterfaceError> {
     let addresses = match &request.store {
         StoreAt::Here => &[][..],
-        StoreAt::Unknown(why) => return Err(Unfit::StoreUnknown(why.clone())),
+        StoreAt::Unknown(why) => return Err(InterfaceError::StoreUnknown(why.clone())),
         StoreAt::There(addresses) => addresses,
     };
     let mut whys = Vec::new();
@@ -227,5 +237,5 @@ fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Un
         candidate.why.push_str(" (--iface=auto, and the store is on this host)");
         return Ok(candidate);
     }
-    Err(Unfit::StoreOutOfReach(whys))
+    Err(InterfaceError::StoreOutOfReach(whys))
 }

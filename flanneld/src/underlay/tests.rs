@@ -1,7 +1,7 @@
 //! Tests the choice of the underlay interface on made-up hosts.
 
+use super::check::{Alarm, find_problem};
 use super::follow::Steady;
-use super::trouble::{Alarm, trouble};
 use super::*;
 use ipnet::IpNet;
 use netstate::route::RouteKind;
@@ -108,7 +108,7 @@ fn there(addresses: &[&str]) -> StoreAt {
 
 /// Returns a store whose name does not resolve.
 fn nowhere() -> StoreAt {
-    StoreAt::Unknown(NoName { host: "etcd".to_owned(), resolver: None })
+    StoreAt::Unknown(NameError::NoReply { host: "etcd".to_owned() })
 }
 
 /// Returns the name and the addresses of the interface that flanneld chooses.
@@ -816,7 +816,7 @@ fn underlay_trouble_names_the_fault_and_the_remedy() {
         let mut facts = vagrant();
         change(&mut facts);
         let now = followed(&chosen, &chosen.underlay, &facts);
-        trouble(&now, &facts, elsewhere).map(|trouble| trouble.to_string()).unwrap_or_default()
+        find_problem(&now, &facts, elsewhere).map(|problem| problem.text).unwrap_or_default()
     };
     let own =
         |facts: &mut HostFacts, change: &dyn Fn(&mut Interface)| change(&mut facts.interfaces[2]);
@@ -928,7 +928,7 @@ fn assigned_subnet_clashes_with_the_hosts_network_but_not_with_pods_or_a_wide_ne
         facts.leased.assigned = Some((own.into(), net(words[0]).into()));
         match (select(&request, &facts), words.get(4)) {
             (Ok(_), None) => {}
-            (Err(SelectError::Unnamed(Unfit::Clash(why))), Some(net)) => {
+            (Err(SelectError::Unnamed(InterfaceError::Clash(why))), Some(net)) => {
                 assert!(why.contains(&format!("overlaps {net} on v4only")), "{why}");
             }
             other => panic!("{text}: {other:?}"),

@@ -7,8 +7,8 @@ mod tests;
 
 use super::candidate::{Candidate, default_route, finish, host};
 use super::choice::{Chosen, Rule};
+use super::error::InterfaceError;
 use super::facts::HostFacts;
-use super::problem::{Peer, Unfit};
 use super::request::{KnownAddresses, Request};
 use backends::Underlay;
 use ipnet::IpNet;
@@ -92,14 +92,11 @@ fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
 
 /// Chooses the underlay interface: preferably the interface with the address that this node published last. The second
 /// choice is an interface that is not in doubt; the third choice is a doubtful interface that flanneld may still use.
-///
-/// # Errors
-/// Returns an error if no interface is usable, or if other nodes also have all usable addresses of this host.
 pub(super) fn choose(
     known: &KnownAddresses,
     request: &Request,
     facts: &HostFacts,
-) -> Result<Chosen, Unfit> {
+) -> Result<Chosen, InterfaceError> {
     let mut search = Search { known, request, facts, passed_over: Vec::new(), whys: Vec::new() };
     if let Some(chosen) = search.published().or_else(|| search.undoubted()) {
         return Ok(chosen);
@@ -115,9 +112,9 @@ pub(super) fn choose(
     // Other nodes have every address that could be used.
     let whys = search.whys;
     Err(if shared.is_empty() {
-        Unfit::Each(whys)
+        InterfaceError::Each(whys)
     } else {
-        Unfit::Shared { addresses: shared, host: host(facts), whys }
+        InterfaceError::Shared { addresses: shared, host: host(facts), whys }
     })
 }
 
@@ -128,7 +125,7 @@ struct Search<'a> {
     facts: &'a HostFacts,
     passed_over: Vec<(Chosen, Doubt)>,
     /// Reasons why flanneld cannot use some candidates.
-    whys: Vec<Unfit>,
+    whys: Vec<InterfaceError>,
 }
 
 impl<'a> Search<'a> {
@@ -199,7 +196,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the candidate if the candidate is usable and not in doubt. Records any other candidate.
-    fn consider(&mut self, candidate: Result<Candidate<'a>, Unfit>) -> Option<Chosen> {
+    fn consider(&mut self, candidate: Result<Candidate<'a>, InterfaceError>) -> Option<Chosen> {
         match candidate.and_then(|candidate| finish(self.request, self.facts, candidate, false)) {
             Err(why) => self.whys.push(why),
             Ok(chosen) => {
@@ -208,7 +205,7 @@ impl<'a> Search<'a> {
                     return Some(chosen);
                 }
                 if doubt.was_left {
-                    self.whys.push(Unfit::GivenUp {
+                    self.whys.push(InterfaceError::GivenUp {
                         addresses: chosen.underlay.addresses,
                         interface: chosen.underlay.name.clone(),
                     });
@@ -250,11 +247,11 @@ fn leading<'a>(
     known: &KnownAddresses,
     request: &Request,
     facts: &'a HostFacts,
-    whys: &mut Vec<Unfit>,
+    whys: &mut Vec<InterfaceError>,
 ) -> Vec<Candidate<'a>> {
-    let servers = known.servers.iter().map(|ip| (*ip, Peer::Server));
+    let servers = known.servers.iter().map(|ip| (*ip, "the API server"));
     let mut candidates = Vec::new();
-    for (target, peer) in servers.chain(known.others().map(|ip| (ip, Peer::Node))) {
+    for (target, peer) in servers.chain(known.others().map(|ip| (ip, "another node"))) {
         match facts.towards(target) {
             Ok((interface, source)) if !interface.loopback && !interface.owns(target) => {
                 let why = format!("the interface that reaches {peer} at {target}");
@@ -262,7 +259,7 @@ fn leading<'a>(
                 candidates.push(Candidate::new(interface, why).from(source));
             }
             Ok(_) => {}
-            Err(why) => whys.push(Unfit::PeerOutOfReach { peer, target, why }),
+            Err(why) => whys.push(InterfaceError::PeerOutOfReach { peer, target, why }),
         }
     }
     candidates

@@ -1,7 +1,7 @@
 //! Reads the files of container runtimes and CNI plugins, and finds the objects of other pod networks.
 
+use super::error::ReadError;
 use super::places::Places;
-use super::unread::Unread;
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::facts::host::{Foreign, ForeignObject, Host, Interface};
@@ -34,11 +34,11 @@ const OTHERS: &[&str] = &[
 ];
 
 /// Returns the sorted file names in a folder, as container runtimes sort them; `None` if the folder does not exist.
-fn names(folder: &Path) -> Result<Option<Vec<String>>, Unread> {
+fn names(folder: &Path) -> Result<Option<Vec<String>>, ReadError> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Unread::Folder(folder.to_owned(), error)),
+        Err(error) => return Err(ReadError::Folder(folder.to_owned(), error)),
     };
     let mut names: Vec<String> = entries
         .flatten()
@@ -74,7 +74,7 @@ fn is_configuration(name: &str) -> bool {
 }
 
 /// Returns the CNI configurations in a folder; `None` if the folder does not exist, or the reason why the doctor does not read them.
-fn configurations_in(folder: &Path) -> Result<Option<Vec<CniFile>>, Unread> {
+fn configurations_in(folder: &Path) -> Result<Option<Vec<CniFile>>, ReadError> {
     let Some(mut names) = names(folder)? else {
         return Ok(None);
     };
@@ -82,7 +82,7 @@ fn configurations_in(folder: &Path) -> Result<Option<Vec<CniFile>>, Unread> {
     let many = names.len();
     if many > MAX_CONFIGURATIONS {
         let why = format!("it has {many} configurations");
-        return Err(Unread::Folder(folder.to_owned(), io::Error::other(why)));
+        return Err(ReadError::Folder(folder.to_owned(), io::Error::other(why)));
     }
     // A file that is not JSON has no plugins.
     let read = |name: String| {

@@ -1,6 +1,6 @@
 //! Reads interfaces and routes from the kernel, and looks up routes.
 
-use super::unread::Unread;
+use super::error::ReadError;
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::facts::host::{
@@ -50,7 +50,7 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
     let mut reader = match HostReader::open() {
         Ok(opened) => opened,
         Err(error) => {
-            let why = Unread::Netlink(error);
+            let why = ReadError::Netlink(error);
             return Seen {
                 interfaces: Fact::unavailable(&why),
                 routes: Fact::unavailable(&why),
@@ -62,14 +62,14 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
             };
         }
     };
-    let interfaces = Fact::from_result(reader.interfaces().await.map_err(Unread::Interfaces));
+    let interfaces = Fact::from_result(reader.interfaces().await.map_err(ReadError::Interfaces));
     let (routes, barring) = match reader.routes(is_wanted).await {
         Ok(all) => {
             let (routes, barring) = all.into_iter().partition(Route::carries);
             (Fact::Known(routes), Fact::Known(barring))
         }
         Err(error) => {
-            let why = Unread::Routes(error);
+            let why = ReadError::Routes(error);
             (Fact::unavailable(&why), Fact::unavailable(&why))
         }
     };
@@ -87,9 +87,9 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
         .and_then(|pods| pods.underlay)
         .and_then(|name| known.iter().find(|interface| interface.name == name));
     let underlay_neighbours = match underlay {
-        Some(underlay) => {
-            Fact::from_result(reader.neighbours(underlay.index).await.map_err(Unread::Neighbours))
-        }
+        Some(underlay) => Fact::from_result(
+            reader.neighbours(underlay.index).await.map_err(ReadError::Neighbours),
+        ),
         None => Fact::Absent,
     };
     Seen {
@@ -97,7 +97,9 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
         barring,
         lookups: Fact::Known(targets.iter().zip(answers).map(lookup).collect()),
         pod_routes,
-        policy_rules: Fact::from_result(reader.policy_rules().await.map_err(Unread::PolicyRules)),
+        policy_rules: Fact::from_result(
+            reader.policy_rules().await.map_err(ReadError::PolicyRules),
+        ),
         underlay_neighbours,
         interfaces,
     }

@@ -1,6 +1,6 @@
 //! Reads facts from /proc and /etc.
 
-use super::unread::Unread;
+use super::error::ReadError;
 use crate::fact::Fact;
 use crate::facts::host::{Checksums, Fill, Sysctls};
 use std::collections::BTreeSet;
@@ -127,7 +127,7 @@ pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
                 .collect(),
         ),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Fact::Absent,
-        Err(error) => Fact::unavailable(Unread::File(file.to_owned(), error)),
+        Err(error) => Fact::unavailable(ReadError::File(file.to_owned(), error)),
     }
 }
 
@@ -139,12 +139,9 @@ pub(super) fn conntrack() -> Fact<Fill> {
 }
 
 /// Reads the kernel's counters of UDP and TCP checksum errors.
-///
-/// # Errors
-/// Returns an error if /proc/net/snmp is unreadable.
-pub(super) fn checksums() -> Result<Checksums, Unread> {
+pub(super) fn checksums() -> Result<Checksums, ReadError> {
     let text = std::fs::read_to_string("/proc/self/net/snmp")
-        .map_err(|error| Unread::File("/proc/net/snmp".into(), error))?;
+        .map_err(|error| ReadError::File("/proc/net/snmp".into(), error))?;
     Ok(Checksums {
         udp: counter(&text, "Udp:", "InCsumErrors"),
         tcp: counter(&text, "Tcp:", "InCsumErrors"),

@@ -1,7 +1,7 @@
 //! Reads the flags of the underlay interface.
 
+use crate::error::Warning;
 use crate::flags::InterfaceFlags;
-use crate::mistake::{Fault, PatternError, Warning};
 use crate::reader::{Reader, given};
 use crate::selector::{Pattern, Selector};
 use crate::settings::InterfaceSettings;
@@ -62,7 +62,11 @@ fn by_cidr(value: &Value<String>, reader: &mut Reader) -> Option<Selector> {
     by_default_route(value).or_else(|| match value.text.parse::<ipnet::IpNet>() {
         Ok(net) => Some(Selector::Cidr(net.trunc())),
         Err(_) => {
-            reader.wrong(value.mistake(Fault::InterfaceNetwork(value.text.clone())));
+            let text = &value.text;
+            reader.wrong(value.unusable(
+                "not-a-network",
+                format!("{text:?} is not a network; use a value such as 192.168.56.0/24"),
+            ));
             None
         }
     })
@@ -72,9 +76,13 @@ fn by_pattern(value: &Value<String>, reader: &mut Reader) -> Option<Selector> {
     by_default_route(value).or_else(|| match Pattern::new(&value.text) {
         Ok(pattern) => Some(Selector::Regex(pattern)),
         Err(cause) => {
-            reader.wrong(
-                value.mistake(Fault::Pattern(PatternError { pattern: value.text.clone(), cause })),
-            );
+            // The compiler's message has several lines, one of which points at the fault.
+            let cause = cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+            let pattern = &value.text;
+            reader.wrong(value.unusable(
+                "not-a-pattern",
+                format!("could not compile the IP address regex '{pattern}': {cause}"),
+            ));
             None
         }
     })
@@ -84,7 +92,9 @@ fn by_target(value: &Value<String>, reader: &mut Reader) -> Option<Selector> {
     match value.text.parse::<IpAddr>() {
         Ok(target) => Some(Selector::CanReach(target)),
         Err(_) => {
-            reader.wrong(value.mistake(Fault::Address(value.text.clone())));
+            reader.wrong(
+                value.unusable("not-an-address", format!("{:?} is not an IP address", value.text)),
+            );
             None
         }
     }

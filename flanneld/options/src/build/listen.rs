@@ -1,7 +1,6 @@
 //! Reads the flags for the addresses and ports on which the daemon listens.
 
 use crate::flags::HealthFlags;
-use crate::mistake::Fault;
 use crate::reader::Reader;
 use crate::settings::ListenSettings;
 use crate::value::Value;
@@ -41,12 +40,17 @@ fn address(ip: &[Value<String>], port: &[Value<i64>], reader: &mut Reader) -> Op
         _ => bare.parse().ok(),
     };
     if ip.is_none() {
-        reader.wrong(value.mistake(Fault::Address(value.text.clone())));
+        reader.wrong(
+            value.unusable("not-an-address", format!("{:?} is not an IP address", value.text)),
+        );
     }
     match u16::try_from(port) {
         Ok(port) => ip.map(|ip| SocketAddr::new(ip, port)),
         Err(_) => {
-            reader.wrong(from.mistake(Fault::Port(port)));
+            reader.wrong(from.unusable(
+                "not-a-port",
+                format!("{port} is not a port; the highest port is 65535"),
+            ));
             None
         }
     }

@@ -2,7 +2,6 @@
 
 use crate::flags::LogFlags;
 use crate::go;
-use crate::mistake::Fault;
 use crate::reader::{Reader, given};
 use crate::settings::Logging;
 
@@ -17,7 +16,9 @@ impl LogFlags {
                     .filter(|(pattern, _)| !pattern.is_empty())
                     .and_then(|(_, level)| go::decimal(level));
                 if level.is_none_or(|level| level < 0) {
-                    reader.wrong(value.mistake(Fault::Vmodule(part.to_owned())));
+                    reader.wrong(
+                        value.unusable("not-a-vmodule", format!("{part:?} is not pattern=N")),
+                    );
                 }
             }
         }
@@ -28,7 +29,10 @@ impl LogFlags {
                 .filter(|(file, _)| !file.is_empty())
                 .and_then(|(_, line)| go::decimal(line));
             if line.is_none_or(|line| line <= 0) {
-                reader.wrong(value.mistake(Fault::Backtrace(value.text.clone())));
+                reader.wrong(value.unusable(
+                    "not-a-line-of-a-file",
+                    format!("{:?} is not file.go:N", value.text),
+                ));
             }
         }
         Logging {

@@ -1,8 +1,8 @@
 //! Reads the flags about this node: its identity, its files and its kernel settings.
 
 use crate::environment::Environment;
+use crate::error::Warning;
 use crate::flags::NodeFlags;
-use crate::mistake::{Fault, Warning};
 use crate::reader::{Reader, given};
 use crate::settings::{CniConf, NodeSettings};
 use crate::value::Value;
@@ -47,7 +47,7 @@ impl NodeFlags {
 fn identity(values: &[Value<String>], reader: &mut Reader) -> Option<String> {
     let value = given(values)?;
     if value.text.len() > 253 || value.text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        reader.wrong(value.mistake(Fault::NodeId(value.text.clone())));
+        reader.wrong(value.unusable("not-a-node-id", format!("{:?} is not a node identity: use at most 253 bytes, without blanks and control characters", value.text)));
     }
     Some(value.text.clone())
 }
@@ -65,13 +65,13 @@ fn known_backends(values: &[Value<String>], all: &[&str], reader: &mut Reader) -
         .filter(|name| !name.is_empty())
         .collect();
     if names.is_empty() {
-        reader.wrong(value.mistake(Fault::NoBackend(value.text.clone())));
+        reader.wrong(value.unusable("no-backend", format!("{:?} names no backend", value.text)));
     }
     for name in names.iter().filter(|name| !all.contains(&name.as_str())) {
-        reader.wrong(value.mistake(Fault::Backend {
-            name: name.clone(),
-            known: all.iter().map(|name| (*name).to_owned()).collect(),
-        }));
+        reader.wrong(value.unusable(
+            "unknown-backend",
+            format!("{name:?} is not a backend; the backends are {}", all.join(", ")),
+        ));
     }
     names
 }
@@ -82,7 +82,9 @@ fn path_of_subnet_file(values: &[Value<String>], reader: &mut Reader) -> PathBuf
     };
     let file = PathBuf::from(&value.text);
     if file.file_name().is_none() {
-        reader.wrong(value.mistake(Fault::File(value.text.clone())));
+        reader.wrong(
+            value.unusable("not-a-file", format!("{:?} is not the path of a file", value.text)),
+        );
     }
     file
 }
@@ -100,7 +102,7 @@ fn source_and_destination(values: &[Value<String>], reader: &mut Reader) -> Opti
             Some(CniConf { source, destination })
         }
         _ => {
-            reader.wrong(value.mistake(Fault::TwoFiles(value.text.clone())));
+            reader.wrong(value.unusable("not-two-files", format!("{:?} does not contain the paths of two files with a colon between them, such as /etc/kube-flannel/cni-conf.json:/etc/cni/net.d/10-flannel.conflist", value.text)));
             None
         }
     }

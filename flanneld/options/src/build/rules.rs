@@ -1,7 +1,7 @@
 //! Reads the flags of the traffic rules.
 
+use crate::error::Warning;
 use crate::flags::RuleFlags;
-use crate::mistake::{Fault, Warning};
 use crate::reader::Reader;
 use crate::settings::RuleSettings;
 use crate::value::Value;
@@ -29,7 +29,10 @@ impl RuleFlags {
         for value in non_masquerade_cidr {
             match value.text.parse::<ipnet::IpNet>() {
                 Ok(net) => non_masquerade.push(net.trunc()),
-                Err(_) => reader.wrong(value.mistake(Fault::Network(value.text.clone()))),
+                Err(_) => reader.wrong(value.unusable(
+                    "not-a-network",
+                    format!("{:?} is not a network such as 10.0.0.0/8", value.text),
+                )),
             }
         }
         let unknown_senders = reader.choice(encap_peers);

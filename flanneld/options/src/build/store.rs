@@ -1,8 +1,8 @@
 //! Reads the flags of the store.
 
-use crate::endpoint::{Endpoint, clean, holds_user};
+use crate::endpoint::{Endpoint, USER, clean, holds_user};
+use crate::error::{OptionError, Warning};
 use crate::flags::{DirFlags, EtcdFlags, StoreFlags};
-use crate::mistake::{Fault, Mistake, Partner, Warning};
 use crate::reader::{Reader, file, given};
 use crate::store::{Etcd, Secret, Store, Tls};
 use crate::value::{Origin, Value};
@@ -13,7 +13,7 @@ impl StoreFlags {
     ///
     /// # Errors
     /// Returns every mistake in the store flags and their environment variables.
-    pub fn read(&self) -> Result<(Store, Vec<Warning>), Vec<Mistake>> {
+    pub fn read(&self) -> Result<(Store, Vec<Warning>), Vec<OptionError>> {
         let mut reader = Reader::default();
         let store = self.store(&mut reader);
         reader.end().map(|warnings| (store, warnings))
@@ -26,7 +26,7 @@ impl StoreFlags {
         let dir = given(subnet_dir);
         if let Some(kube) = kube {
             if let Some(dir) = dir {
-                reader.wrong(Mistake::TwoStores {
+                reader.wrong(OptionError::TwoStores {
                     dir: dir.from.clone(),
                     other: "--kube-subnet-mgr".to_owned(),
                     kubernetes: true,
@@ -38,7 +38,7 @@ impl StoreFlags {
             return Store::Etcd(etcd.read(reader));
         };
         for other in etcd.chosen() {
-            reader.wrong(Mistake::TwoStores {
+            reader.wrong(OptionError::TwoStores {
                 dir: dir.from.clone(),
                 other: other.from.clone(),
                 kubernetes: false,
@@ -76,16 +76,16 @@ impl EtcdFlags {
 
     fn read(&self, reader: &mut Reader) -> Etcd {
         let client = together(
-            (&self.etcd_certfile, Partner::KeyFile),
-            (&self.etcd_keyfile, Partner::CertFile),
+            (&self.etcd_certfile, "--etcd-keyfile: a client certificate and its key go together"),
+            (&self.etcd_keyfile, "--etcd-certfile: a client certificate and its key go together"),
             reader,
         )
         .map(|(cert, key)| (PathBuf::from(cert), PathBuf::from(key)));
         let endpoints = endpoints(&self.etcd_endpoints, client.is_some(), reader);
         let tls = self.tls(client, &endpoints, reader);
         let user = together(
-            (&self.etcd_username, Partner::Password),
-            (&self.etcd_password, Partner::User),
+            (&self.etcd_username, "--etcd-password (or FLANNELD_ETCD_PASSWORD)"),
+            (&self.etcd_password, "--etcd-username"),
             reader,
         )
         .map(|(user, password)| (user.to_owned(), Secret::new(password.to_owned())));
@@ -104,7 +104,7 @@ impl EtcdFlags {
             return None;
         }
         for endpoint in endpoints.iter().filter(|endpoint| !endpoint.tls) {
-            reader.warnings.push(Warning::TlsUnused(endpoint.clone()));
+            reader.warnings.push(Warning::TlsUnused(endpoint.to_string()));
         }
         endpoints.iter().any(|endpoint| endpoint.tls).then_some(Tls { ca, client })
     }
@@ -116,7 +116,11 @@ impl EtcdFlags {
         };
         let cleaned = clean(&value.text);
         if cleaned == "." || cleaned.starts_with("..") {
-            reader.wrong(value.mistake(Fault::Root(value.text.clone())));
+            let text = &value.text;
+            reader.wrong(value.unusable(
+                "not-a-root-for-keys",
+                format!("{text:?} is not a root for keys; use a path such as /coreos.com/network"),
+            ));
         }
         if cleaned == "/" { String::new() } else { cleaned }
     }
@@ -124,8 +128,8 @@ impl EtcdFlags {
 
 /// Returns the values of two flags that require each other. If only one of the flags is set, records a mistake that names the missing flag.
 fn together<'a>(
-    (first, needs): (&'a [Value<String>], Partner),
-    (second, is_needed_by): (&'a [Value<String>], Partner),
+    (first, needs): (&'a [Value<String>], &'static str),
+    (second, is_needed_by): (&'a [Value<String>], &'static str),
     reader: &mut Reader,
 ) -> Option<(&'a str, &'a str)> {
     let (one, missing) = match (given(first), given(second)) {
@@ -134,7 +138,7 @@ fn together<'a>(
         (Some(first), None) => (first, needs),
         (None, Some(second)) => (second, is_needed_by),
     };
-    reader.wrong(Mistake::Alone { from: one.from.clone(), missing });
+    reader.wrong(OptionError::Alone { from: one.from.clone(), missing });
     None
 }
 
@@ -146,7 +150,10 @@ fn endpoints(values: &[Value<String>], tls_by_default: bool, reader: &mut Reader
     let parts: Vec<&str> =
         value.text.split(',').map(str::trim).filter(|text| !text.is_empty()).collect();
     if parts.is_empty() {
-        reader.wrong(value.mistake(Fault::NoEndpoint));
+        reader.wrong(value.unusable(
+            "no-endpoint",
+            "contains no endpoint; write an endpoint such as http://10.0.0.1:2379",
+        ));
     }
     let (endpoints, wrong): (Vec<_>, Vec<_>) = parts
         .into_iter()
@@ -154,12 +161,9 @@ fn endpoints(values: &[Value<String>], tls_by_default: bool, reader: &mut Reader
         .partition(Result::is_ok);
     if !wrong.is_empty() && holds_user(&value.text) {
         // A comma in a password splits it into several parts, so no part of the value is shown.
-        reader.wrong(value.mistake(Fault::EndpointUser));
+        reader.wrong(value.unusable("endpoint-with-user", USER));
     } else {
-        wrong
-            .into_iter()
-            .filter_map(Result::err)
-            .for_each(|why| reader.wrong(value.mistake(Fault::Endpoint(why))));
+        wrong.into_iter().filter_map(Result::err).for_each(|why| reader.wrong(value.error(why)));
     }
     endpoints.into_iter().flatten().collect()
 }

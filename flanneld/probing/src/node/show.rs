@@ -28,7 +28,7 @@ fn age(now: Now, at: impl Into<Duration>) -> u64 {
 
 impl Node {
     /// Returns all results of this node's probes. `port` is the probe port, and `problems` lists the unusable sockets.
-    pub fn show(&self, now: Now, port: u16, problems: Vec<view::Problem>) -> Mesh {
+    pub fn show(&self, now: Now, port: u16, problems: Vec<view::UnusableSocket>) -> Mesh {
         let rows = self.show_rows(now);
         Mesh {
             at_ms: now.wall_ms,

@@ -1,11 +1,11 @@
 //! The sockets of a node: for each path and family, one socket for probes and replies, and one socket for pings.
 
+use super::error::{OpenError, Place, SocketError, name};
 use super::ping;
-use super::problem::{Place, Unusable, Why, name};
 use super::socket::{MAX_DATAGRAM, Registered};
 use crate::node::Send;
 use crate::target::{HostMasks, Path};
-use crate::view::Problem;
+use crate::view::UnusableSocket;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::task::Poll;
@@ -37,7 +37,7 @@ pub(super) struct Sockets {
     port: u16,
     id: u16,
     open: BTreeMap<Place, Registered>,
-    problems: BTreeMap<Place, Unusable>,
+    problems: BTreeMap<Place, SocketError>,
     /// The `hosts` of the last call of [`Sockets::follow`].
     hosts: Option<HostMasks>,
     buffer: Vec<u8>,
@@ -100,7 +100,8 @@ impl Sockets {
             }
             if let Some(owner) = yields_to.filter(|_| !is_ping) {
                 // If the probes took the port, the kernel would refuse that port to the tunnel, and the tunnel would lose all packets of its pods.
-                self.problem(Unusable { place, address, why: Why::Lent(owner.to_owned()) });
+                let why = OpenError::Lent { port: address.port(), owner: owner.to_owned() };
+                self.problem(SocketError { place, address, why });
                 continue;
             }
             let opened = if is_ping {
@@ -118,12 +119,15 @@ impl Sockets {
                     }
                     self.open.insert(place, socket);
                 }
-                Err(error) => self.problem(Unusable::refused(place, address, &error)),
+                Err(error) => {
+                    let why = OpenError::of(&error, address.port());
+                    self.problem(SocketError { place, address, why });
+                }
             }
         }
     }
 
-    fn problem(&mut self, problem: Unusable) {
+    fn problem(&mut self, problem: SocketError) {
         if self.problems.get(&problem.place) != Some(&problem) {
             tracing::warn!(code = problem.code(), address = %problem.address, error = %problem, "cannot open a probe socket");
             self.problems.insert(problem.place, problem);
@@ -131,8 +135,8 @@ impl Sockets {
     }
 
     /// Returns the probe sockets that are not open, with the reasons.
-    pub(super) fn problems(&self) -> Vec<Problem> {
-        self.problems.values().map(Unusable::shown).collect()
+    pub(super) fn problems(&self) -> Vec<UnusableSocket> {
+        self.problems.values().map(SocketError::shown).collect()
     }
 
     /// Sets whether received packets wake the program. Returns whether packets on all sockets wake the program.

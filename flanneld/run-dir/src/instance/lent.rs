@@ -1,6 +1,6 @@
 //! UDP ports that a daemon uses only until a tunnel on this host needs them. The kernel does not let a tunnel use a port that a socket already uses.
 
-use super::names::{Denied, hold, named};
+use super::names::{HoldError, hold, named};
 use super::peer::peer;
 use super::sockets::{LENT, TAKEN, owner};
 use std::io;
@@ -8,16 +8,13 @@ use std::os::unix::net::UnixListener;
 
 /// Announces that this daemon uses a port until a tunnel needs it. A process that connects to the listener requests
 /// the port. The announcement ends when this daemon drops the listener or ends.
-///
-/// # Errors
-/// Returns an error if this process cannot create the socket.
 pub fn borrow(port: u16) -> io::Result<UnixListener> {
     let name = format!("{LENT}{port}/{}", std::process::id());
     let listener =
         hold(&name, "would have prevented tunnels from requesting the port").map_err(|denied| {
             match denied {
-                Denied::Held(_) => io::ErrorKind::AddrInUse.into(),
-                Denied::Host(why) => why,
+                HoldError::Held(_) => io::ErrorKind::AddrInUse.into(),
+                HoldError::Host(why) => why,
             }
         })?;
     listener.set_nonblocking(true)?;

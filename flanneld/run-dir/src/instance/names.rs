@@ -112,7 +112,7 @@ pub(super) fn named(start: &str, effect: &str) -> Vec<Name> {
 
 /// Error when this process cannot bind an abstract socket to a name.
 #[derive(Debug)]
-pub(super) enum Denied {
+pub(super) enum HoldError {
     /// A name to which another daemon has bound a socket.
     Held(Name),
     /// A socket that this process cannot create.
@@ -121,26 +121,23 @@ pub(super) enum Denied {
 
 /// Binds an abstract socket to a name until the caller drops the returned listener. If another user has bound a
 /// socket to the plain name, this function appends a random suffix to the name.
-///
-/// # Errors
-/// Returns an error if another daemon has bound a socket to the name, or if this process cannot create the socket.
-pub(super) fn hold(name: &str, effect: &str) -> Result<UnixListener, Denied> {
+pub(super) fn hold(name: &str, effect: &str) -> Result<UnixListener, HoldError> {
     let listen = |name: &str| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
     let mut raw = name.to_owned();
     let listener = match listen(&raw) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             if let Some(holder) = held_by(name, None, effect) {
-                return Err(Denied::Held(holder));
+                return Err(HoldError::Held(holder));
             }
             raw = format!("{name}{MARK}{:016x}", rand::random::<u64>());
             listen(&raw)
         }
         first => first,
     };
-    let listener = listener.map_err(Denied::Host)?;
+    let listener = listener.map_err(HoldError::Host)?;
     // Claim first, then check: of two daemons that start at once, at most one proceeds.
     match held_by(name, Some(&raw), effect) {
-        Some(holder) => Err(Denied::Held(holder)),
+        Some(holder) => Err(HoldError::Held(holder)),
         None => Ok(listener),
     }
 }

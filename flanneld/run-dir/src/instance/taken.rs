@@ -1,8 +1,8 @@
 //! Host resources that only one daemon can hold: device names, VNIs, UDP ports, and the traffic rules for a network.
 
-use super::error::{Claim, InstanceError, Resource};
+use super::error::{InstanceError, Resource};
 use super::lent;
-use super::names::{Denied, Name, hold, named};
+use super::names::{HoldError, Name, hold, named};
 use super::sockets::{GUARDS, TAKEN, owner};
 use std::collections::BTreeSet;
 use std::io;
@@ -49,11 +49,12 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     let mut bind = |resource: Resource, name: String| {
         match hold(&format!("{TAKEN}{name}"), STOPPED) {
             Ok(socket) => sockets.push(socket),
-            Err(Denied::Held(holder)) => {
+            Err(HoldError::Held(holder)) => {
                 return Err(InstanceError::Taken { resource, holder: owner(&holder) });
             }
-            Err(Denied::Host(why)) => {
-                return Err(InstanceError::Host { claim: Claim::Resource(resource), why });
+            Err(HoldError::Host(why)) => {
+                let claim = format!("binding the abstract socket of {resource}");
+                return Err(InstanceError::Host { claim, why });
             }
         }
         Ok(())
@@ -89,19 +90,17 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
 }
 
 /// Claims the first free number for this daemon's encapsulation port rules.
-///
-/// # Errors
-/// Returns an error if no slot is free, or if this process cannot create the socket.
 pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
-    let host = |why| InstanceError::Host { claim: Claim::Guard, why };
+    const CLAIM: &str = "binding the abstract socket that reserves a number for the rules of the encapsulation port";
+    let host = |why| InstanceError::Host { claim: CLAIM.to_owned(), why };
     for number in 0..u16::MAX {
         match hold(
             &format!("{GUARDS}{number}"),
             "would have occupied a number for rules of an encapsulation port",
         ) {
             Ok(_socket) => return Ok(GuardSlot { number, _socket }),
-            Err(Denied::Held(_)) => {}
-            Err(Denied::Host(why)) => return Err(host(why)),
+            Err(HoldError::Held(_)) => {}
+            Err(HoldError::Host(why)) => return Err(host(why)),
         }
     }
     Err(host(io::Error::from(io::ErrorKind::AddrInUse)))
