@@ -1,7 +1,7 @@
 //! Faults in the `Backend` object of a network configuration.
 
 use std::fmt;
-use subnet_lease::json::{JsonFault, MemberError};
+use subnet_lease::json::{JsonError, MemberError};
 use types::wireguard::PRESHARED_VARIABLE;
 use types::{Coded, Detail, Family, Subnets};
 
@@ -44,7 +44,7 @@ pub enum ConfigError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Text that is not a JSON object.
-    NotAnObject(JsonFault),
+    NotAnObject(JsonError),
     /// Value of an invalid type.
     Member(MemberError),
     /// Number that is out of range.
@@ -219,6 +219,6 @@ impl fmt::Display for Fault {
 impl Fault {
     /// Creates the fault of a text that is not a JSON object.
     pub(crate) fn not_an_object(error: &serde_json::Error) -> Self {
-        Fault::NotAnObject(JsonFault::quoted(error))
+        Fault::NotAnObject(JsonError::quoted(error))
     }
 }

@@ -3,7 +3,7 @@
 use netstate::names::Mac;
 use netstate::wireguard::PublicKey;
 use std::fmt;
-use subnet_lease::json::JsonFault;
+use subnet_lease::json::JsonError;
 use types::{Coded, Family};
 
 /// Reason why the backend cannot use the lease of a peer, as text for the log.
@@ -26,7 +26,7 @@ pub(crate) enum Refusal {
     /// Lease without backend data for its family.
     NoData,
     /// Backend data that is not a JSON object.
-    NotAnObject(JsonFault),
+    NotAnObject(JsonError),
     /// Key that the lease's backend data lacks.
     Absent {
         /// The key in the lease's backend data.

@@ -32,7 +32,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use subnet_lease::json::{JsonFault, Object};
+use subnet_lease::json::{JsonError, Object};
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NodeId, Peer, PeerRules, RawJson};
 use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
@@ -317,7 +317,7 @@ const VTEP_MAC: &str = "VtepMAC";
 /// Parses the MAC in the backend data of a lease.
 fn mac_in(data: &RawJson) -> Result<Mac, Refusal> {
     let object = Object::parse(data.as_str())
-        .map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
+        .map_err(|error| Refusal::NotAnObject(JsonError::unquoted(&error)))?;
     let text = object
         .read::<String>(VTEP_MAC)
         .map_err(|_| Refusal::NotAString { key: VTEP_MAC })?

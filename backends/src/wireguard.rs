@@ -32,7 +32,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use subnet_lease::json::{JsonFault, Object};
+use subnet_lease::json::{JsonError, Object};
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules, RawJson};
 use types::profile::{Device, Keys, Overhead};
 use types::wireguard::PRESHARED_VARIABLE;
@@ -301,7 +301,7 @@ struct PeerData {
 impl PeerData {
     fn read(data: &RawJson) -> Result<PeerData, Refusal> {
         let object = Object::parse(data.as_str())
-            .map_err(|error| Refusal::NotAnObject(JsonFault::unquoted(&error)))?;
+            .map_err(|error| Refusal::NotAnObject(JsonError::unquoted(&error)))?;
         let text = object
             .read::<String>(PUBLIC_KEY)
             .map_err(|_| Refusal::NotAString { key: PUBLIC_KEY })?

@@ -57,7 +57,7 @@ impl Certificate {
 
 /// Cause of a failed connection to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectFailure {
+pub enum ConnectError {
     /// Address that refuses connections, because no process listens on the port.
     Refused,
     /// Lack of a route to the address.
@@ -78,7 +78,7 @@ pub enum ConnectFailure {
     Other,
 }
 
-impl ConnectFailure {
+impl ConnectError {
     /// Classifies an error by the first known cause among the error and its sources.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut next = Some(error);
@@ -112,35 +112,35 @@ impl ConnectFailure {
     }
 }
 
-fn system(error: &io::Error) -> Option<ConnectFailure> {
+fn system(error: &io::Error) -> Option<ConnectError> {
     // An error wrapped in an `io::Error` is not among its sources.
     if let Some(inner) = error.get_ref() {
-        let failure = ConnectFailure::of(inner);
-        if failure != ConnectFailure::Other {
+        let failure = ConnectError::of(inner);
+        if failure != ConnectError::Other {
             return Some(failure);
         }
     }
     match error.kind() {
-        ErrorKind::ConnectionRefused => Some(ConnectFailure::Refused),
-        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Some(ConnectFailure::NoRoute),
-        ErrorKind::TimedOut => Some(ConnectFailure::Silent),
+        ErrorKind::ConnectionRefused => Some(ConnectError::Refused),
+        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Some(ConnectError::NoRoute),
+        ErrorKind::TimedOut => Some(ConnectError::Silent),
         _ if error.raw_os_error().is_none()
             && error.to_string().starts_with("failed to lookup address information") =>
         {
-            Some(ConnectFailure::Name)
+            Some(ConnectError::Name)
         }
         _ => None,
     }
 }
 
-fn tls(error: &rustls::Error) -> Option<ConnectFailure> {
+fn tls(error: &rustls::Error) -> Option<ConnectError> {
     Some(match error {
-        rustls::Error::InvalidCertificate(why) => ConnectFailure::Certificate(Certificate::of(why)),
-        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => ConnectFailure::Plain,
+        rustls::Error::InvalidCertificate(why) => ConnectError::Certificate(Certificate::of(why)),
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => ConnectError::Plain,
         rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
-            ConnectFailure::OwnExpired
+            ConnectError::OwnExpired
         }
-        _ => ConnectFailure::Tls,
+        _ => ConnectError::Tls,
     })
 }
 
@@ -174,7 +174,7 @@ mod tests {
             ),
             (tls(rustls::Error::DecryptError), StoreCause::Tls),
         ] {
-            assert_eq!(ConnectFailure::of(&error).cause(), want, "{error:?}");
+            assert_eq!(ConnectError::of(&error).cause(), want, "{error:?}");
         }
     }
 
@@ -182,6 +182,6 @@ mod tests {
     fn name_that_cannot_be_resolved_is_recognised() {
         let error =
             std::net::ToSocketAddrs::to_socket_addrs("no.such.name.invalid:1").err().unwrap();
-        assert_eq!(ConnectFailure::of(&error), ConnectFailure::Name, "{error:?}");
+        assert_eq!(ConnectError::of(&error), ConnectError::Name, "{error:?}");
     }
 }

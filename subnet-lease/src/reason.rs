@@ -3,7 +3,7 @@
 //! The text of a problem may contain parts that change with each attempt, such as a time or a count. A topic omits
 //! the changing parts of the problem's text.
 
-use std::fmt;
+use thiserror::Error;
 use types::{Coded, Problem};
 
 /// A problem that may last for many attempts.
@@ -15,7 +15,8 @@ pub trait Lasting: Coded {
 }
 
 /// A problem and its topic.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{problem}")]
 pub struct Reason {
     /// Problem to show.
     pub problem: Problem,
@@ -34,14 +35,6 @@ impl From<Reason> for Problem {
         reason.problem
     }
 }
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.problem.fmt(f)
-    }
-}
-
-impl std::error::Error for Reason {}
 
 /// Returns the text of an external error, followed by the texts of the error's
 /// causes. Without the causes, the texts of many errors contain only the failed operation.
@@ -93,34 +86,20 @@ impl LogOnce {
 mod tests {
     use super::*;
 
-    enum Failure {
+    #[derive(Debug, Error, Coded)]
+    enum TestError {
+        #[error("it expired {0} s ago")]
         Expired(u32),
+        #[error("{0}")]
+        #[code(*_0)]
         Mistake(&'static str),
     }
 
-    impl Coded for Failure {
-        fn code(&self) -> &'static str {
-            match self {
-                Failure::Expired(_) => "expired",
-                Failure::Mistake(which) => which,
-            }
-        }
-    }
-
-    impl fmt::Display for Failure {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            match self {
-                Failure::Expired(seconds) => write!(f, "it expired {seconds} s ago"),
-                Failure::Mistake(which) => write!(f, "{which}"),
-            }
-        }
-    }
-
-    impl Lasting for Failure {
+    impl Lasting for TestError {
         fn topic(&self) -> String {
             match self {
-                Failure::Expired(_) => self.code().to_owned(),
-                Failure::Mistake(_) => self.to_string(),
+                TestError::Expired(_) => self.code().to_owned(),
+                TestError::Mistake(_) => self.to_string(),
             }
         }
     }
@@ -128,8 +107,8 @@ mod tests {
     #[test]
     fn reason_is_logged_once_when_only_a_number_in_its_text_changes() {
         let mut log = LogOnce::default();
-        let expired = |seconds: u32| Reason::from(Failure::Expired(seconds));
-        let mistake = |which: &'static str| Reason::from(Failure::Mistake(which));
+        let expired = |seconds: u32| Reason::from(TestError::Expired(seconds));
+        let mistake = |which: &'static str| Reason::from(TestError::Mistake(which));
         assert!(!log.news(None));
         assert!(log.news(Some(&expired(1))));
         assert!(!log.news(Some(&expired(2))));

@@ -3,7 +3,7 @@
 use crate::endpoint::{Endpoint, EndpointError, USER};
 use std::fmt;
 use subnet_lease::kube::UrlError;
-use subnet_lease::kube::fault::PrefixError;
+use subnet_lease::kube::error::PrefixError;
 use types::{Coded, Problem};
 
 /// A mistake that keeps the daemon from starting.

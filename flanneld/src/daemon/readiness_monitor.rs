@@ -7,7 +7,7 @@ use crate::network::RunningNetwork;
 use crate::problem::DaemonProblem;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::admission::Why;
+use subnet_lease::admission::UnusedLeaseError;
 use subnet_lease::feed::Reading;
 use subnet_lease::json::excerpt;
 use subnet_lease::manager::{Held, boot_time};
@@ -199,7 +199,7 @@ impl ReadinessMonitor {
             reason: refused.reason().label(),
             text: refused.to_string(),
             address: match &refused.why {
-                Why::OurAddress { address, .. } => Some(*address),
+                UnusedLeaseError::OurAddress { address, .. } => Some(*address),
                 _ => None,
             },
         });

@@ -1,6 +1,6 @@
 //! Annotations of a Node in which flannel's daemons publish how peers reach the node.
 
-use super::fault::{NodeFault, PrefixError, Wanted};
+use super::error::{PrefixError, UnusableNodeError, Wanted};
 use crate::lease::{LeaseAttrs, RawJson};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -89,19 +89,19 @@ pub fn managed(annotations: &Annotations) -> bool {
 /// # Errors
 /// Returns an error that names the unreadable annotation. The error does not quote the value, because any client with
 /// write access to the Node may have written the value.
-pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
+pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, UnusableNodeError> {
     let data = |name: &'static str| match annotations.get(name).map(String::as_str) {
         None | Some(NO_DATA | "") => Ok(None),
         Some(text) => without_mark(text)
             .map(|text| RawJson::parse(&text))
             .transpose()
-            .map_err(|_| NodeFault::Annotation(name, Wanted::Json)),
+            .map_err(|_| UnusableNodeError::Annotation(name, Wanted::Json)),
     };
     Ok(LeaseAttrs {
         public_ip: v4(annotations, PUBLIC_IP)
-            .map_err(|NoAddress| NodeFault::Annotation(PUBLIC_IP, Wanted::V4))?,
+            .map_err(|NoAddress| UnusableNodeError::Annotation(PUBLIC_IP, Wanted::V4))?,
         public_ipv6: v6(annotations, PUBLIC_IPV6)
-            .map_err(|NoAddress| NodeFault::Annotation(PUBLIC_IPV6, Wanted::V6))?,
+            .map_err(|NoAddress| UnusableNodeError::Annotation(PUBLIC_IPV6, Wanted::V6))?,
         backend: annotations.get(BACKEND_TYPE).cloned().unwrap_or_default(),
         data: data(BACKEND_DATA)?,
         v6_data: data(BACKEND_V6_DATA)?,

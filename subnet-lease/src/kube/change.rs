@@ -1,7 +1,7 @@
 //! Parses the lines that the API server sends in a watch on Nodes.
 
 use super::annotations::Prefix;
-use super::fault::{NodeError, Nonsense};
+use super::error::{NodeError, ResponseFormatError};
 use super::node::Node;
 use crate::json::Object;
 
@@ -40,11 +40,11 @@ impl Change {
     ///
     /// # Errors
     /// Returns an error if the line is not an event of a watch.
-    pub(super) fn read(line: &str, prefix: &Prefix) -> Result<Self, Nonsense> {
-        let json = |error| Nonsense::Json(crate::json::JsonFault::unquoted(&error));
+    pub(super) fn read(line: &str, prefix: &Prefix) -> Result<Self, ResponseFormatError> {
+        let json = |error| ResponseFormatError::Json(crate::json::JsonError::unquoted(&error));
         let event = Object::parse(line).map_err(json)?;
-        let kind: String = event.read("type").ok().flatten().ok_or(Nonsense::NoType)?;
-        let text = event.get("object").ok_or(Nonsense::NoObject)?.get();
+        let kind: String = event.read("type").ok().flatten().ok_or(ResponseFormatError::NoType)?;
+        let text = event.get("object").ok_or(ResponseFormatError::NoObject)?.get();
         let node = || Node::read(text, prefix);
         Ok(match kind.as_str() {
             "ADDED" | "MODIFIED" => {
@@ -59,12 +59,12 @@ impl Change {
                 let metadata = object
                     .get("metadata")
                     .and_then(|raw| Object::parse(raw.get()).ok())
-                    .ok_or(Nonsense::BookmarkWithoutMetadata)?;
+                    .ok_or(ResponseFormatError::BookmarkWithoutMetadata)?;
                 let version = metadata
                     .read::<String>("resourceVersion")
                     .ok()
                     .flatten()
-                    .ok_or(Nonsense::BookmarkWithoutVersion)?;
+                    .ok_or(ResponseFormatError::BookmarkWithoutVersion)?;
                 let annotations =
                     metadata.get("annotations").and_then(|raw| Object::parse(raw.get()).ok());
                 let complete = annotations
@@ -81,7 +81,7 @@ impl Change {
                     message: status.read::<String>("message").ok().flatten().unwrap_or_default(),
                 }
             }
-            other => return Err(Nonsense::EventType(crate::json::excerpt(other))),
+            other => return Err(ResponseFormatError::EventType(crate::json::excerpt(other))),
         })
     }
 }

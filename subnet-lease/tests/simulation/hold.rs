@@ -5,7 +5,7 @@ use super::store::{NoAnswer, Store};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, HostEvidence, Lost};
+use subnet_lease::manager::{Claim, HostEvidence, LeaseLostError};
 use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, LogLine, Step};
 use subnet_lease::protocol::hold::hold;
@@ -29,7 +29,7 @@ enum Fate {
 
 struct Bench {
     store: Store,
-    coroutine: Coroutine<Lost>,
+    coroutine: Coroutine<LeaseLostError>,
     key: String,
     now: Duration,
     seen: usize,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 use subnet_lease::protocol::registry::{
-    Answer, Compare, Entry, Listing, Notice, Request, TTL, Unanswered, Write,
+    Answer, Compare, Entry, Listing, NoReplyError, Notice, Request, TTL, Write,
 };
 use subnet_lease::reason::Lasting;
 use types::Coded;
@@ -51,7 +51,7 @@ impl Store {
         &mut self,
         request: &Request,
         now: Duration,
-    ) -> Result<Answer, Unanswered> {
+    ) -> Result<Answer, NoReplyError> {
         self.expire(now);
         Ok(match request {
             Request::List => Answer::Listing(Listing {
@@ -109,7 +109,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn write(&mut self, write: &Write, now: Duration) -> Result<(), Unanswered> {
+    pub(crate) fn write(&mut self, write: &Write, now: Duration) -> Result<(), NoReplyError> {
         match write {
             Write::Put { key, value, lease } => {
                 if *lease != 0 && !self.leases.contains_key(lease) {

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use thiserror::Error;
 
 /// A failure in a crate: an enum with the data of each failure. The `Display` implementation of a failure writes the
 /// text for people.
@@ -30,7 +31,8 @@ pub trait Coded: fmt::Display {
 }
 
 /// Serializable form of a failure, for other components, programs and files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{text}")]
 pub struct Problem {
     /// Code of the problem.
     pub code: Cow<'static, str>,
@@ -92,14 +94,6 @@ impl<E: Coded> From<E> for Problem {
         Self::of(&problem)
     }
 }
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for Problem {}
 
 /// Data of a problem for other components: the doctor's checks, commands and documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -264,49 +258,23 @@ fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Detail, D::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Coded;
 
-    enum Failure {
+    #[derive(Debug, Error, Coded)]
+    enum TestError {
+        #[error("UDP port {0} is taken")]
+        #[code("port-taken")]
+        #[detail(Detail::PortTaken { number: *_0, udp: true, purpose: PortPurpose::Tunnel })]
         Taken(u16),
+        #[error("UDP ports {0} and {1} are taken")]
+        #[code("ports")]
+        #[parts([_0, _1].map(|port| TestError::Taken(*port).into()).into())]
         Both(u16, u16),
-    }
-
-    impl Coded for Failure {
-        fn code(&self) -> &'static str {
-            match self {
-                Failure::Taken(_) => "port-taken",
-                Failure::Both(..) => "ports",
-            }
-        }
-
-        fn detail(&self) -> Detail {
-            match self {
-                Failure::Taken(number) => {
-                    Detail::PortTaken { number: *number, udp: true, purpose: PortPurpose::Tunnel }
-                }
-                Failure::Both(..) => Detail::None,
-            }
-        }
-
-        fn parts(&self) -> Vec<Problem> {
-            match self {
-                Failure::Taken(_) => Vec::new(),
-                Failure::Both(a, b) => [a, b].map(|port| Failure::Taken(*port).into()).into(),
-            }
-        }
-    }
-
-    impl fmt::Display for Failure {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            match self {
-                Failure::Taken(port) => write!(f, "UDP port {port} is taken"),
-                Failure::Both(a, b) => write!(f, "UDP ports {a} and {b} are taken"),
-            }
-        }
     }
 
     #[test]
     fn problem_survives_a_file() {
-        let problem = Problem::from(Failure::Both(1, 2));
+        let problem = Problem::from(TestError::Both(1, 2));
         assert_eq!(problem.details().count(), 2);
         assert!(problem.has("port-taken") && problem.has("ports") && !problem.has("port"));
         let written = serde_json::to_string(&problem).unwrap();

@@ -1,16 +1,17 @@
 //! Classifies etcd's refusals, by etcd's text if the error has a text, otherwise by the gRPC code. The gRPC code of a
 //! refusal differs between etcd versions, and a cancelled watch has only text.
 
-use crate::foreign::ConnectFailure;
+use crate::foreign::ConnectError;
 use crate::reason::with_causes;
+use thiserror::Error;
 use tonic::Code;
 use types::problem::StoreCause;
 
 /// Cause of a failed call, from the gRPC status and etcd's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureKind {
+pub enum CallErrorKind {
     /// Failed connection, and therefore no reply from etcd.
-    Unreachable(ConnectFailure),
+    Unreachable(ConnectError),
     /// Server that cannot serve requests because it is overloaded or stopping.
     Unavailable,
     /// Cluster without a leader, e.g. after the loss of its quorum.
@@ -31,134 +32,141 @@ pub enum FailureKind {
     NoSpace,
     /// Request or reply that is too large.
     TooLarge,
-    /// Refusal by etcd for another reason; contains the gRPC code.
+    /// CallError by etcd for another reason; contains the gRPC code.
     Refused(i32),
     /// Request that the client refuses to send.
     Client,
 }
 
-impl FailureKind {
+impl CallErrorKind {
     /// Returns whether the request may succeed with another log-in or without a log-in.
     pub(crate) fn of_log_in(self) -> bool {
         matches!(
             self,
-            FailureKind::NoUser | FailureKind::StaleLogIn | FailureKind::NoAuthentication
+            CallErrorKind::NoUser | CallErrorKind::StaleLogIn | CallErrorKind::NoAuthentication
         )
     }
 
     /// Returns whether the server cannot serve requests for now.
     pub(crate) fn is_unavailable(self) -> bool {
-        matches!(self, FailureKind::Unavailable | FailureKind::NoLeader | FailureKind::TimedOut)
+        matches!(
+            self,
+            CallErrorKind::Unavailable | CallErrorKind::NoLeader | CallErrorKind::TimedOut
+        )
     }
 
     /// Returns the stable error code that logs and the doctor use instead of the error text.
     pub fn code(self) -> &'static str {
         match self {
-            FailureKind::Unreachable(_) => "etcd-unreachable",
-            FailureKind::Unavailable => "etcd-unavailable",
-            FailureKind::NoLeader => "etcd-no-leader",
-            FailureKind::TimedOut => "etcd-timed-out",
-            FailureKind::Credentials => "etcd-wrong-credentials",
-            FailureKind::NoUser => "etcd-no-user",
-            FailureKind::StaleLogIn => "etcd-stale-log-in",
-            FailureKind::NoAuthentication => "etcd-no-authentication",
-            FailureKind::Permission => "etcd-no-permission",
-            FailureKind::NoSpace => "etcd-no-space",
-            FailureKind::TooLarge => "etcd-too-large",
-            FailureKind::Refused(_) => "etcd-refused",
-            FailureKind::Client => "etcd-client",
+            CallErrorKind::Unreachable(_) => "etcd-unreachable",
+            CallErrorKind::Unavailable => "etcd-unavailable",
+            CallErrorKind::NoLeader => "etcd-no-leader",
+            CallErrorKind::TimedOut => "etcd-timed-out",
+            CallErrorKind::Credentials => "etcd-wrong-credentials",
+            CallErrorKind::NoUser => "etcd-no-user",
+            CallErrorKind::StaleLogIn => "etcd-stale-log-in",
+            CallErrorKind::NoAuthentication => "etcd-no-authentication",
+            CallErrorKind::Permission => "etcd-no-permission",
+            CallErrorKind::NoSpace => "etcd-no-space",
+            CallErrorKind::TooLarge => "etcd-too-large",
+            CallErrorKind::Refused(_) => "etcd-refused",
+            CallErrorKind::Client => "etcd-client",
         }
     }
 
     /// Returns the cause for the doctor's finding about the store.
     pub fn cause(self) -> StoreCause {
         match self {
-            FailureKind::Unreachable(failure) => failure.cause(),
-            FailureKind::NoLeader => StoreCause::NoQuorum,
-            FailureKind::TimedOut => StoreCause::Silent,
-            FailureKind::Credentials | FailureKind::NoUser | FailureKind::StaleLogIn => {
+            CallErrorKind::Unreachable(failure) => failure.cause(),
+            CallErrorKind::NoLeader => StoreCause::NoQuorum,
+            CallErrorKind::TimedOut => StoreCause::Silent,
+            CallErrorKind::Credentials | CallErrorKind::NoUser | CallErrorKind::StaleLogIn => {
                 StoreCause::User
             }
-            FailureKind::Permission => StoreCause::Role,
-            FailureKind::NoSpace => StoreCause::NoSpace,
-            FailureKind::Unavailable
-            | FailureKind::NoAuthentication
-            | FailureKind::TooLarge
-            | FailureKind::Refused(_)
-            | FailureKind::Client => StoreCause::Other,
+            CallErrorKind::Permission => StoreCause::Role,
+            CallErrorKind::NoSpace => StoreCause::NoSpace,
+            CallErrorKind::Unavailable
+            | CallErrorKind::NoAuthentication
+            | CallErrorKind::TooLarge
+            | CallErrorKind::Refused(_)
+            | CallErrorKind::Client => StoreCause::Other,
         }
     }
 }
 
 /// A call that etcd refused or that failed because of the connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Cause, which determines retries and remedies.
-    pub kind: FailureKind,
-    /// Error text of etcd, or of the gRPC and connection layers.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{words}")]
+pub struct CallError {
+    /// Determines retries and remedies.
+    pub kind: CallErrorKind,
+    /// Text of etcd, or of the gRPC and connection layers.
     pub words: String,
 }
 
-impl From<&etcd_client::Error> for Refusal {
+impl From<&etcd_client::Error> for CallError {
     fn from(error: &etcd_client::Error) -> Self {
         Self { kind: kind(error), words: words(error) }
     }
 }
 
-impl Refusal {
+impl CallError {
     /// Creates the refusal of a cancelled watch from etcd's text.
     pub fn cancelled(words: &str) -> Self {
-        Self { kind: of_words(words).unwrap_or(FailureKind::Unavailable), words: words.to_owned() }
+        Self {
+            kind: of_words(words).unwrap_or(CallErrorKind::Unavailable),
+            words: words.to_owned(),
+        }
     }
 }
 
 /// Returns the cause of a failed call.
-fn kind(error: &etcd_client::Error) -> FailureKind {
+fn kind(error: &etcd_client::Error) -> CallErrorKind {
     use etcd_client::Error;
     match error {
         Error::GRpcStatus(status) => {
             let by_code = match status.code() {
-                Code::Unauthenticated => FailureKind::StaleLogIn,
-                Code::PermissionDenied => FailureKind::Permission,
+                Code::Unauthenticated => CallErrorKind::StaleLogIn,
+                Code::PermissionDenied => CallErrorKind::Permission,
                 // Broken connections have one of the following codes. etcd's "no leader" and "request timed out" have the first one.
                 Code::Unavailable if status.message().starts_with("etcdserver: ") => {
-                    FailureKind::Unavailable
+                    CallErrorKind::Unavailable
                 }
-                Code::DeadlineExceeded => FailureKind::Unreachable(ConnectFailure::Silent),
+                Code::DeadlineExceeded => CallErrorKind::Unreachable(ConnectError::Silent),
                 Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled => {
-                    FailureKind::Unreachable(ConnectFailure::of(status))
+                    CallErrorKind::Unreachable(ConnectError::of(status))
                 }
-                code => FailureKind::Refused(code as i32),
+                code => CallErrorKind::Refused(code as i32),
             };
             of_words(status.message()).unwrap_or(by_code)
         }
         Error::LeaseKeepAliveError(text) | Error::WatchError(text) => {
-            of_words(text).unwrap_or(FailureKind::Unreachable(ConnectFailure::Other))
+            of_words(text).unwrap_or(CallErrorKind::Unreachable(ConnectError::Other))
         }
-        Error::TransportError(error) => FailureKind::Unreachable(ConnectFailure::of(error)),
-        Error::IoError(error) => FailureKind::Unreachable(ConnectFailure::of(error)),
-        _ => FailureKind::Client,
+        Error::TransportError(error) => CallErrorKind::Unreachable(ConnectError::of(error)),
+        Error::IoError(error) => CallErrorKind::Unreachable(ConnectError::of(error)),
+        _ => CallErrorKind::Client,
     }
 }
 
 /// Returns the cause that etcd's text indicates.
-fn of_words(text: &str) -> Option<FailureKind> {
-    const KNOWN: [(&str, FailureKind); 15] = [
-        ("invalid user ID or password", FailureKind::Credentials),
-        ("user name is empty", FailureKind::NoUser),
-        ("invalid auth token", FailureKind::StaleLogIn),
-        ("revision of auth store is old", FailureKind::StaleLogIn),
-        ("authentication is not enabled", FailureKind::NoAuthentication),
-        ("permission denied", FailureKind::Permission),
-        ("NOSPACE", FailureKind::NoSpace),
-        ("database space exceeded", FailureKind::NoSpace),
-        ("message length too large", FailureKind::TooLarge),
-        ("decoded message length", FailureKind::TooLarge),
-        ("larger than max", FailureKind::TooLarge),
-        ("no leader", FailureKind::NoLeader),
-        ("leader changed", FailureKind::NoLeader),
-        ("request timed out", FailureKind::TimedOut),
-        ("too many requests", FailureKind::Unavailable),
+fn of_words(text: &str) -> Option<CallErrorKind> {
+    const KNOWN: [(&str, CallErrorKind); 15] = [
+        ("invalid user ID or password", CallErrorKind::Credentials),
+        ("user name is empty", CallErrorKind::NoUser),
+        ("invalid auth token", CallErrorKind::StaleLogIn),
+        ("revision of auth store is old", CallErrorKind::StaleLogIn),
+        ("authentication is not enabled", CallErrorKind::NoAuthentication),
+        ("permission denied", CallErrorKind::Permission),
+        ("NOSPACE", CallErrorKind::NoSpace),
+        ("database space exceeded", CallErrorKind::NoSpace),
+        ("message length too large", CallErrorKind::TooLarge),
+        ("decoded message length", CallErrorKind::TooLarge),
+        ("larger than max", CallErrorKind::TooLarge),
+        ("no leader", CallErrorKind::NoLeader),
+        ("leader changed", CallErrorKind::NoLeader),
+        ("request timed out", CallErrorKind::TimedOut),
+        ("too many requests", CallErrorKind::Unavailable),
     ];
     KNOWN.into_iter().find_map(|(words, kind)| text.contains(words).then_some(kind))
 }
@@ -169,7 +177,7 @@ pub(super) fn is_answer(error: &etcd_client::Error) -> bool {
         // A log-in belongs to its connection. Another log-in needs another connection.
         kind if kind.of_log_in() => false,
         kind if kind.is_unavailable() => false,
-        FailureKind::Credentials | FailureKind::Unreachable(_) => false,
+        CallErrorKind::Credentials | CallErrorKind::Unreachable(_) => false,
         _ => match error {
             etcd_client::Error::GRpcStatus(status) => matches!(
                 status.code(),
@@ -219,56 +227,61 @@ mod tests {
     }
 
     /// Code and text of a refusal, the expected cause, and whether etcd itself replied.
-    const REFUSALS: &[(Code, &str, FailureKind, bool)] = &[
-        (Code::InvalidArgument, "etcdserver: user name is empty", FailureKind::NoUser, false),
+    const REFUSALS: &[(Code, &str, CallErrorKind, bool)] = &[
+        (Code::InvalidArgument, "etcdserver: user name is empty", CallErrorKind::NoUser, false),
         (
             Code::InvalidArgument,
             "etcdserver: authentication failed, invalid user ID or password",
-            FailureKind::Credentials,
+            CallErrorKind::Credentials,
             false,
         ),
-        (Code::Unauthenticated, "etcdserver: invalid auth token", FailureKind::StaleLogIn, false),
+        (Code::Unauthenticated, "etcdserver: invalid auth token", CallErrorKind::StaleLogIn, false),
         (
             Code::InvalidArgument,
             "etcdserver: revision of auth store is old",
-            FailureKind::StaleLogIn,
+            CallErrorKind::StaleLogIn,
             false,
         ),
         (
             Code::FailedPrecondition,
             "etcdserver: authentication is not enabled",
-            FailureKind::NoAuthentication,
+            CallErrorKind::NoAuthentication,
             false,
         ),
-        (Code::PermissionDenied, "etcdserver: permission denied", FailureKind::Permission, true),
+        (Code::PermissionDenied, "etcdserver: permission denied", CallErrorKind::Permission, true),
         (
             Code::ResourceExhausted,
             "etcdserver: mvcc: database space exceeded",
-            FailureKind::NoSpace,
+            CallErrorKind::NoSpace,
             true,
         ),
-        (Code::ResourceExhausted, "etcdserver: too many requests", FailureKind::Unavailable, false),
-        (Code::Unavailable, "etcdserver: request timed out", FailureKind::TimedOut, false),
+        (
+            Code::ResourceExhausted,
+            "etcdserver: too many requests",
+            CallErrorKind::Unavailable,
+            false,
+        ),
+        (Code::Unavailable, "etcdserver: request timed out", CallErrorKind::TimedOut, false),
         (
             Code::Unavailable,
             "tcp connect error",
-            FailureKind::Unreachable(ConnectFailure::Other),
+            CallErrorKind::Unreachable(ConnectError::Other),
             false,
         ),
-        (Code::Unknown, "transport error", FailureKind::Unreachable(ConnectFailure::Other), false),
+        (Code::Unknown, "transport error", CallErrorKind::Unreachable(ConnectError::Other), false),
         (
             Code::OutOfRange,
             "Error, decoded message length too large: found 7 bytes, the limit is: 4 bytes",
-            FailureKind::TooLarge,
+            CallErrorKind::TooLarge,
             true,
         ),
         (
             Code::OutOfRange,
             "etcdserver: mvcc: required revision has been compacted",
-            FailureKind::Refused(11),
+            CallErrorKind::Refused(11),
             true,
         ),
-        (Code::NotFound, "etcdserver: requested lease not found", FailureKind::Refused(5), true),
+        (Code::NotFound, "etcdserver: requested lease not found", CallErrorKind::Refused(5), true),
     ];
 
     #[test]
