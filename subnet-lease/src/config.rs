@@ -11,7 +11,7 @@ use types::{Dual, Subnets};
 
 mod error;
 
-pub use error::{AddressError, CidrError, ConfigError, ConfigValueError};
+pub use error::{ConfigError, ConfigValueError};
 
 /// A validated network configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -421,12 +421,18 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
             why,
         })
     };
-    let net = IpNet::from_str(&text).map_err(|_| bad(CidrError::Form))?.trunc();
+    let net = IpNet::from_str(&text)
+        .map_err(|_| bad("use a network such as 10.244.0.0/16 or fd10:244::/48"))?
+        .trunc();
     match net {
         IpNet::V4(_) if family.width == 32 => Ok(net),
         IpNet::V6(v6) if family.width == 128 && v6.addr().to_ipv4_mapped().is_none() => Ok(net),
-        IpNet::V4(_) => Err(bad(CidrError::NotIpv6)),
-        IpNet::V6(_) => Err(bad(CidrError::NotIpv4)),
+        IpNet::V4(_) => {
+            Err(bad("invalid IPv6 CIDR format; use an IPv6 network such as fd10:244::/48"))
+        }
+        IpNet::V6(_) => {
+            Err(bad("invalid IPv4 CIDR format; use an IPv4 network such as 10.244.0.0/16"))
+        }
     }
 }
 
@@ -456,9 +462,9 @@ fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128
         Ok(IpAddr::V6(v6)) => v6
             .to_ipv4_mapped()
             .map(|v4| Some(u128::from(v4.to_bits())))
-            .ok_or_else(|| bad(AddressError::NotIpv4)),
-        Ok(IpAddr::V4(_)) => Err(bad(AddressError::NotIpv6)),
-        Err(_) => Err(bad(AddressError::NoAddress)),
+            .ok_or_else(|| bad("not an IPv4 address")),
+        Ok(IpAddr::V4(_)) => Err(bad("not an IPv6 address")),
+        Err(_) => Err(bad("not an IP address")),
     }
 }
 

@@ -9,26 +9,19 @@ use types::problem::StoreCause;
 /// Reason why this node refuses the server's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificate {
-    /// Expired certificate.
     Expired,
-    /// Certificate that is not valid yet.
     NotYetValid,
-    /// Issuing authority that is unknown to this node.
+    /// This node does not know the issuing authority.
     Authority,
-    /// Certificate for another server name.
     Name,
-    /// Revoked certificate.
     Revoked,
-    /// Certificate that does not permit use by servers.
+    /// The certificate does not permit use by servers.
     Purpose,
-    /// Malformed certificate.
     Encoding,
-    /// Another reason for which this node refuses the certificate.
     Other,
 }
 
 impl Certificate {
-    /// Returns the fault that rustls' verifier found in the certificate.
     pub fn of(error: &CertificateError) -> Self {
         use CertificateError as Cause;
         match error {
@@ -43,7 +36,6 @@ impl Certificate {
         }
     }
 
-    /// Returns the cause that the doctor's finding about the store names.
     pub fn cause(self) -> StoreCause {
         match self {
             Self::Expired => StoreCause::CertificateExpired,
@@ -58,23 +50,19 @@ impl Certificate {
 /// Cause of a failed connection to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectError {
-    /// Address that refuses connections, because no process listens on the port.
+    /// No process listens on the port.
     Refused,
-    /// Lack of a route to the address.
     NoRoute,
-    /// Server that did not reply in time.
     Silent,
-    /// Server name that the resolver cannot resolve.
+    /// The resolver does not know the name.
     Name,
-    /// Refusal of the server's certificate by this node.
+    /// This node refuses the server's certificate.
     Certificate(Certificate),
-    /// Refusal of this node's certificate by the server, because the certificate has expired.
+    /// The server refuses this node's certificate, which has expired.
     OwnExpired,
-    /// Server that does not speak TLS.
+    /// The server does not speak TLS.
     Plain,
-    /// Failure of TLS for another reason.
     Tls,
-    /// Any other error.
     Other,
 }
 
@@ -97,7 +85,6 @@ impl ConnectError {
         Self::Other
     }
 
-    /// Returns the cause that the doctor's finding about the store names.
     pub fn cause(self) -> StoreCause {
         match self {
             Self::Refused => StoreCause::Refused,

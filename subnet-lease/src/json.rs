@@ -64,9 +64,6 @@ impl<'a> Object<'a> {
     }
 
     /// Returns the items of the last member with the given name, each as raw text. The list is empty if the member is absent or `null`.
-    ///
-    /// # Errors
-    /// Returns an error if the member is not a list.
     #[cfg(feature = "kube")]
     pub(crate) fn read_raw_list(&self, name: &str) -> Result<Vec<&'a RawValue>, MemberError> {
         match self.get(name) {

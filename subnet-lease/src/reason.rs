@@ -8,7 +8,7 @@ use types::{Coded, Problem};
 
 /// A problem that may last for many attempts.
 pub trait Lasting: Coded {
-    /// Returns the part of the problem's text that stays the same while the problem lasts. The topic is the whole text by default.
+    /// The part of the text that stays the same while the problem lasts.
     fn topic(&self) -> String {
         self.to_string()
     }
@@ -18,9 +18,7 @@ pub trait Lasting: Coded {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{problem}")]
 pub struct Reason {
-    /// Problem to show.
     pub problem: Problem,
-    /// The problem's text without changing parts, which identifies repetitions of the problem.
     topic: String,
 }
 
@@ -57,14 +55,12 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
 pub struct LogOnce(Vec<String>);
 
 impl LogOnce {
-    /// Returns whether the daemon has logged no problem since the last success.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether the daemon must log the given reason: the log has no entry with the reason's topic since the last success. `None` means
-    /// success, which the daemon logs only after a failure. If two problems alternate, the daemon logs each problem
-    /// only once.
+    /// Whether the daemon must log the reason: none with its topic was logged since the last success. `None` means success, which is logged only after
+    /// a failure. If two problems alternate, each is logged only once.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
         /// Maximum number of remembered topics. Beyond this number, the daemon forgets all topics and may log a problem again.
         const KEPT: usize = 32;

@@ -72,46 +72,16 @@ pub enum ConfigValueError {
     #[error(transparent)]
     Type(#[from] MemberError),
     #[error("{member}: invalid CIDR address: {value}: {why}")]
-    Network {
-        member: &'static str,
-        value: String,
-        #[source]
-        why: CidrError,
-    },
+    Network { member: &'static str, value: String, why: &'static str },
     /// An item of a list.
     #[error("{member}: {value} is not a network such as 10.0.0.0/8")]
     NoNetwork { member: String, value: String },
     #[error("{member}: {value} is {why}")]
-    Address {
-        member: String,
-        value: String,
-        #[source]
-        why: AddressError,
-    },
+    Address { member: String, value: String, why: &'static str },
     #[error(
         "error decoding Backend property of config: {0}; it should be an object such as {{\"Type\":\"vxlan\"}}"
     )]
     Backend(#[source] JsonError),
     #[error("error decoding Backend property of config: Type is not a text such as \"vxlan\"")]
     BackendType,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum CidrError {
-    #[error("use a network such as 10.244.0.0/16 or fd10:244::/48")]
-    Form,
-    #[error("invalid IPv4 CIDR format; use an IPv4 network such as 10.244.0.0/16")]
-    NotIpv4,
-    #[error("invalid IPv6 CIDR format; use an IPv6 network such as fd10:244::/48")]
-    NotIpv6,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum AddressError {
-    #[error("not an IP address")]
-    NoAddress,
-    #[error("not an IPv4 address")]
-    NotIpv4,
-    #[error("not an IPv6 address")]
-    NotIpv6,
 }

@@ -155,12 +155,10 @@ pub(super) enum DirError {
 }
 
 impl DirError {
-    /// Creates the error of an operation on one file.
     pub(super) fn failed(act: Act, path: &Path, error: &std::io::Error) -> Self {
         Self::File(act, path.to_owned(), error.into())
     }
 
-    /// Creates the error of an operation to which the worker thread did not reply.
     pub(super) fn silent(silence: WorkerError, root: &Path) -> Self {
         match silence {
             WorkerError::Late => Self::Hangs(root.to_owned()),
@@ -168,7 +166,7 @@ impl DirError {
         }
     }
 
-    /// Returns whether the error makes the whole directory unavailable. If the function returns false, the error affects only one operation.
+    /// Whether the whole directory is unavailable, and not only one operation affected.
     pub(super) fn is_unavailable(&self) -> bool {
         !matches!(
             self,
@@ -201,7 +199,6 @@ impl DirError {
     }
 }
 
-/// Example of a valid configuration, for messages.
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 impl Lasting for DirError {}

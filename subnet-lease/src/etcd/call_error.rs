@@ -10,36 +10,31 @@ use types::problem::StoreCause;
 /// Cause of a failed call, from the gRPC status and etcd's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallErrorKind {
-    /// Failed connection, and therefore no reply from etcd.
     Unreachable(ConnectError),
-    /// Server that cannot serve requests because it is overloaded or stopping.
+    /// The server is overloaded or stopping.
     Unavailable,
-    /// Cluster without a leader, e.g. after the loss of its quorum.
+    /// E.g. after the loss of the quorum.
     NoLeader,
-    /// Server that got no reply from the other members in time.
+    /// The other members did not reply to the server in time.
     TimedOut,
-    /// Invalid user name or password.
     Credentials,
-    /// Request without a user name to a server that requires a user.
+    /// The server requires a user.
     NoUser,
-    /// Expired log-in; the client logs in again before the next request.
+    /// The log-in has expired; the client logs in again before the next request.
     StaleLogIn,
-    /// Server on which authentication is disabled.
     NoAuthentication,
-    /// User without permission for the requested keys.
     Permission,
-    /// Database that has reached its space quota and refuses writes.
+    /// The database has reached its space quota and refuses writes.
     NoSpace,
-    /// Request or reply that is too large.
     TooLarge,
-    /// CallError by etcd for another reason; contains the gRPC code.
+    /// With the gRPC code.
     Refused(i32),
-    /// Request that the client refuses to send.
+    /// The client refuses to send the request.
     Client,
 }
 
 impl CallErrorKind {
-    /// Returns whether the request may succeed with another log-in or without a log-in.
+    /// Whether the request may succeed with another log-in or without one.
     pub(crate) fn of_log_in(self) -> bool {
         matches!(
             self,
@@ -47,7 +42,6 @@ impl CallErrorKind {
         )
     }
 
-    /// Returns whether the server cannot serve requests for now.
     pub(crate) fn is_unavailable(self) -> bool {
         matches!(
             self,
@@ -55,7 +49,6 @@ impl CallErrorKind {
         )
     }
 
-    /// Returns the stable error code that logs and the doctor use instead of the error text.
     pub fn code(self) -> &'static str {
         match self {
             CallErrorKind::Unreachable(_) => "etcd-unreachable",
@@ -74,7 +67,6 @@ impl CallErrorKind {
         }
     }
 
-    /// Returns the cause for the doctor's finding about the store.
     pub fn cause(self) -> StoreCause {
         match self {
             CallErrorKind::Unreachable(failure) => failure.cause(),
@@ -111,7 +103,6 @@ impl From<&etcd_client::Error> for CallError {
 }
 
 impl CallError {
-    /// Creates the refusal of a cancelled watch from etcd's text.
     pub fn cancelled(words: &str) -> Self {
         Self {
             kind: of_words(words).unwrap_or(CallErrorKind::Unavailable),
@@ -120,7 +111,6 @@ impl CallError {
     }
 }
 
-/// Returns the cause of a failed call.
 fn kind(error: &etcd_client::Error) -> CallErrorKind {
     use etcd_client::Error;
     match error {
@@ -149,7 +139,6 @@ fn kind(error: &etcd_client::Error) -> CallErrorKind {
     }
 }
 
-/// Returns the cause that etcd's text indicates.
 fn of_words(text: &str) -> Option<CallErrorKind> {
     const KNOWN: [(&str, CallErrorKind); 15] = [
         ("invalid user ID or password", CallErrorKind::Credentials),

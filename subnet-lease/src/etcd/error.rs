@@ -110,7 +110,7 @@ pub enum EndpointError {
 }
 
 impl EndpointError {
-    /// Returns the cause of etcd's refusal; `None` if the error is not a refusal.
+    /// `None` if etcd did not refuse the request.
     pub fn kind(&self) -> Option<CallErrorKind> {
         match self {
             Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
@@ -243,11 +243,10 @@ fn config_key(prefix: &str) -> ConfigPlace {
     ConfigPlace::Key(format!("{prefix}/config"))
 }
 
-/// Example of a network configuration, for the remedies in error messages.
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 impl EtcdError {
-    /// Returns whether the error contains a refusal whose cause satisfies `wanted`.
+    /// Whether an endpoint refused the request for a reason that satisfies `wanted`.
     pub fn has(&self, wanted: impl Fn(CallErrorKind) -> bool) -> bool {
         match self {
             Self::Endpoints(all) => {

@@ -4,7 +4,7 @@ pub(super) mod error;
 
 use super::options::EtcdOptions;
 use crate::foreign::Certificate;
-use error::{AbortError, ClientCertificateError, FileOf, TlsError};
+use error::{ClientCertificateError, FileOf, TlsError};
 use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -223,15 +223,17 @@ fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -
         | Alert::AccessDenied
         | Alert::CertificateRequired => ClientCertificateError::Invalid,
         other => {
-            let cause = match other {
-                Alert::HandshakeFailure => AbortError::Parameters,
-                Alert::ProtocolVersion => AbortError::Version,
-                Alert::UnrecognisedName => AbortError::Name,
-                Alert::NoApplicationProtocol => AbortError::Http2,
-                Alert::InternalError => AbortError::Internal,
-                _ => AbortError::Other,
+            let why = match other {
+                Alert::HandshakeFailure => {
+                    "the two sides have no TLS parameters (cipher suite, signature, key exchange) in common"
+                }
+                Alert::ProtocolVersion => "the two sides have no TLS version in common",
+                Alert::UnrecognisedName => "etcd does not serve the requested server name",
+                Alert::NoApplicationProtocol => "etcd does not speak HTTP/2",
+                Alert::InternalError => "an error inside etcd",
+                _ => "for another reason",
             };
-            return TlsError::Aborted { cause, alert: u8::from(other) };
+            return TlsError::Aborted { why, alert: u8::from(other) };
         }
     };
     match own {

@@ -1,6 +1,6 @@
 //! Annotations of a Node in which flannel's daemons publish how peers reach the node.
 
-use super::error::{PrefixError, UnusableNodeError, Wanted};
+use super::error::{PrefixError, UnusableNodeError};
 use crate::lease::{LeaseAttrs, RawJson};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -95,13 +95,13 @@ pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, UnusableNodeError> 
         Some(text) => without_mark(text)
             .map(|text| RawJson::parse(&text))
             .transpose()
-            .map_err(|_| UnusableNodeError::Annotation(name, Wanted::Json)),
+            .map_err(|_| UnusableNodeError::Annotation(name, "JSON")),
     };
     Ok(LeaseAttrs {
         public_ip: v4(annotations, PUBLIC_IP)
-            .map_err(|NoAddress| UnusableNodeError::Annotation(PUBLIC_IP, Wanted::V4))?,
+            .map_err(|NoAddress| UnusableNodeError::Annotation(PUBLIC_IP, "an IPv4 address"))?,
         public_ipv6: v6(annotations, PUBLIC_IPV6)
-            .map_err(|NoAddress| UnusableNodeError::Annotation(PUBLIC_IPV6, Wanted::V6))?,
+            .map_err(|NoAddress| UnusableNodeError::Annotation(PUBLIC_IPV6, "an IPv6 address"))?,
         backend: annotations.get(BACKEND_TYPE).cloned().unwrap_or_default(),
         data: data(BACKEND_DATA)?,
         v6_data: data(BACKEND_V6_DATA)?,

@@ -1,7 +1,7 @@
 //! Sends requests to the Kubernetes API, with one HTTP client at a time. After a failed connection or log-in, the module reads the credentials
 //! again and creates a new HTTP client.
 
-use super::error::{KubeError, KubeconfigError, NoResponseError, ResponseFormatError};
+use super::error::{KubeError, NoResponseError};
 use super::options::KubeOptions;
 use super::request_error::{RequestError, Step};
 use super::token::Token;
@@ -212,13 +212,9 @@ impl Api {
         }
         let body =
             content.map_or_else(Body::empty, |(_, content)| Body::from(Bytes::from(content)));
-        let request = request.body(body).map_err(|error| {
-            RequestError::nonsense(
-                server,
-                &call.what,
-                ResponseFormatError::Request(error.to_string()),
-            )
-        })?;
+        let request = request
+            .body(body)
+            .map_err(|error| RequestError::nonsense(server, &call.what, error.to_string()))?;
         let answer = match tokio::time::timeout(ANSWER, stack.oneshot(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
@@ -319,7 +315,7 @@ impl Api {
         config.cluster_url = without_user(config.cluster_url);
         let token =
             Token::take(&mut config.auth_info).map_err(|why| match &self.options.kubeconfig {
-                Some(path) => KubeError::Kubeconfig(path.clone(), KubeconfigError::Token(why)),
+                Some(path) => KubeError::Kubeconfig(path.clone(), why.to_string()),
                 None => KubeError::AccountToken(why),
             })?;
         Ok((config, token))
@@ -341,7 +337,7 @@ pub(super) struct Answer {
 async fn from_kubeconfig(path: &Path) -> Result<Config, KubeError> {
     // A value that does not fit may be a token, so do not quote it.
     let unfit = |error: &dyn std::error::Error| {
-        mistake(path, KubeconfigError::Unread(without_values(&with_causes(error))))
+        KubeError::Kubeconfig(path.to_owned(), without_values(&with_causes(error)))
     };
     // `read_from` would wait for the writer of a pipe.
     crate::file::read(path).await.map_err(|error| unfit(&error))?;
@@ -349,24 +345,21 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, KubeError> {
     let (cluster, user) = in_use(&kubeconfig);
     let proxy = cluster.and_then(|cluster| cluster.proxy_url.as_deref());
     if proxy.is_some_and(|url| !url.is_empty()) {
-        return Err(mistake(path, KubeconfigError::Proxy));
+        let why = "the cluster has a proxy-url, which flannel does not support; remove proxy-url, and name an address that this \
+                   node reaches as the cluster's server or with --kube-api-url";
+        return Err(KubeError::Kubeconfig(path.to_owned(), why.to_owned()));
     }
     let authority = cluster.and_then(|cluster| cluster.certificate_authority.as_ref());
     let files = user.map(|user| [&user.client_certificate, &user.client_key, &user.token_file]);
     let files = files.into_iter().flatten().flatten();
     for file in authority.into_iter().chain(files) {
         if let Err(error) = crate::file::read(file.as_ref()).await {
-            return Err(mistake(path, KubeconfigError::Unread(format!("{file}: {error}"))));
+            return Err(KubeError::Kubeconfig(path.to_owned(), format!("{file}: {error}")));
         }
     }
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|error| unfit(&error))
-}
-
-/// Creates the error for a mistake in a kubeconfig.
-fn mistake(path: &Path, why: KubeconfigError) -> KubeError {
-    KubeError::Kubeconfig(path.to_owned(), why)
 }
 
 /// Returns the cluster and the user of the current context.

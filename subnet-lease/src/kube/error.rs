@@ -4,10 +4,11 @@ use super::status::{self, ApiRefusal, Forbidden};
 use super::token::TokenError;
 use crate::config::ConfigError;
 use crate::foreign::{Certificate, ConnectError};
-use crate::json::{JsonError, MemberError, excerpt};
+use crate::json::{JsonError, excerpt};
 use crate::manager::TaskError;
 use crate::reason::{Lasting, with_causes};
 use http::StatusCode;
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
@@ -62,46 +63,6 @@ fn connect_text(error: ConnectError, words: &str) -> String {
     format!("{}: {remedy}", excerpt(words))
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum KubeconfigError {
-    #[error(
-        "the cluster has a proxy-url, which flannel does not support; remove proxy-url, and name an address that this \
-         node reaches as the cluster's server or with --kube-api-url"
-    )]
-    Proxy,
-    /// With the parser's error.
-    #[error("{0}")]
-    Unread(String),
-    #[error(transparent)]
-    Token(TokenError),
-}
-
-/// Reason why a response does not come from the Kubernetes API.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ResponseFormatError {
-    #[error(transparent)]
-    Json(JsonError),
-    #[error("the event has no type")]
-    NoType,
-    #[error("the event has no object")]
-    NoObject,
-    #[error("a bookmark without metadata")]
-    BookmarkWithoutMetadata,
-    #[error("a bookmark without a version")]
-    BookmarkWithoutVersion,
-    #[error("an event of type {0}")]
-    EventType(String),
-    #[error("a list without metadata")]
-    ListWithoutMetadata,
-    #[error("a list without a version")]
-    ListWithoutVersion,
-    #[error(transparent)]
-    Items(MemberError),
-    /// The library cannot build the request for the server.
-    #[error("{0}")]
-    Request(String),
-}
-
 /// Problem with the Kubernetes API, or with an object that flannel needs. `what` describes the request, e.g. `list all Nodes`.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum KubeError {
@@ -137,12 +98,7 @@ pub enum KubeError {
     )]
     #[code("kubernetes-nonsense")]
     #[detail(store_detail(StoreCause::Other, None, server))]
-    Nonsense {
-        server: String,
-        what: String,
-        #[source]
-        why: ResponseFormatError,
-    },
+    Nonsense { server: String, what: String, why: Cow<'static, str> },
     #[error("cannot log in to the Kubernetes API at {0}: {1}")]
     #[code("kubernetes-token")]
     #[detail(store_detail(StoreCause::User, None, _0))]
@@ -153,7 +109,7 @@ pub enum KubeError {
     Connection(String, String),
     #[error("fail to create kubernetes config: {0}: {1}")]
     #[code("kubeconfig")]
-    Kubeconfig(PathBuf, #[source] KubeconfigError),
+    Kubeconfig(PathBuf, String),
     #[error(transparent)]
     #[code("kubernetes-token")]
     AccountToken(TokenError),
@@ -363,9 +319,9 @@ pub enum UnusableNodeError {
     #[error(transparent)]
     #[code("node-podcidr-unusable")]
     PodCidr(PodCidrValueError),
-    #[error("the annotation {0} is not {wanted}", wanted = .1.name())]
+    #[error("the annotation {0} is not {1}")]
     #[code("node-annotation-unreadable")]
-    Annotation(&'static str, Wanted),
+    Annotation(&'static str, &'static str),
     #[error("the podCIDR {0} is not inside the network")]
     #[code("node-podcidr-outside-network")]
     Outside(Subnets),
@@ -373,24 +329,6 @@ pub enum UnusableNodeError {
     #[error("the podCIDR {0} overlaps the podCIDR of the older Node {1}")]
     #[code("node-podcidr-overlaps")]
     Overlaps(Subnets, String),
-}
-
-/// Expected type of an annotation's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    V4,
-    V6,
-    Json,
-}
-
-impl Wanted {
-    fn name(self) -> &'static str {
-        match self {
-            Wanted::V4 => "an IPv4 address",
-            Wanted::V6 => "an IPv6 address",
-            Wanted::Json => "JSON",
-        }
-    }
 }
 
 /// Reason why a text cannot begin the names of annotations.

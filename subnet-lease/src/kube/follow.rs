@@ -4,7 +4,7 @@
 use super::annotations::Prefix;
 use super::api::{Api, Call};
 use super::change::Change;
-use super::error::{KubeError, NoResponseError, ResponseFormatError};
+use super::error::{KubeError, NoResponseError};
 use super::lines::{Line, Lines};
 use super::node::Node;
 use super::request_error::RequestError;
@@ -13,6 +13,7 @@ use crate::json::Object;
 use crate::reason::{LogOnce, Reason};
 use http::StatusCode;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::time::Duration;
 use tokio::time::Instant;
 use types::backoff::Backoff;
@@ -433,23 +434,23 @@ struct Page {
 }
 
 impl Page {
-    fn read(text: &str, prefix: &Prefix) -> Result<Self, ResponseFormatError> {
+    fn read(text: &str, prefix: &Prefix) -> Result<Self, Cow<'static, str>> {
         let list = Object::parse(text)
-            .map_err(|error| ResponseFormatError::Json(crate::json::JsonError::unquoted(&error)))?;
+            .map_err(|error| crate::json::JsonError::unquoted(&error).to_string())?;
         let metadata = list
             .get("metadata")
             .and_then(|raw| Object::parse(raw.get()).ok())
-            .ok_or(ResponseFormatError::ListWithoutMetadata)?;
+            .ok_or("a list without metadata")?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
         let items: Vec<&RawValue> =
-            list.read_raw_list("items").map_err(ResponseFormatError::Items)?;
+            list.read_raw_list("items").map_err(|error| error.to_string())?;
         Ok(Self {
             // A malformed Node must not hide the others.
             nodes: items
                 .into_iter()
                 .filter_map(|item| Node::read(item.get(), prefix).ok())
                 .collect(),
-            version: word("resourceVersion").ok_or(ResponseFormatError::ListWithoutVersion)?,
+            version: word("resourceVersion").ok_or("a list without a version")?,
             next: word("continue").unwrap_or_default(),
         })
     }

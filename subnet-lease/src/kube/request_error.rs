@@ -1,16 +1,16 @@
 //! Failed requests to the Kubernetes API, and the effect of each failure on the connection.
 
-use super::error::{KubeError, NoResponseError, ResponseFormatError};
+use super::error::{KubeError, NoResponseError};
 use super::status::ApiRefusal;
 use http::StatusCode;
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// Effect of a failure on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Keep the connection.
     Stay,
-    /// Change to another server, if the options name several servers.
+    /// If the options name several servers.
     NextServer,
     /// New connection to the next server, with the credentials read again.
     Anew,
@@ -21,34 +21,30 @@ pub(super) enum Step {
 pub(super) struct RequestError {
     /// The server's status; `None` if the server sent no response.
     pub status: Option<StatusCode>,
-    /// The reason.
     pub trouble: KubeError,
     /// Time that the server asks the client to wait (Retry-After).
     pub(crate) retry_after: Option<Duration>,
 }
 
 impl RequestError {
-    /// Creates the failure for a server that did not respond.
     pub(super) fn unreachable(server: &str, what: &str, why: NoResponseError) -> Self {
         let trouble =
             KubeError::Unreachable { server: server.to_owned(), what: what.to_owned(), why };
         Self { status: None, trouble, retry_after: None }
     }
 
-    /// Creates the failure for unusable files or options, before any request.
+    /// For unusable files or options, before any request.
     pub(super) fn local(trouble: KubeError) -> Self {
         Self { status: None, trouble, retry_after: None }
     }
 
-    /// Creates the failure for a response that is too large.
     pub(super) fn too_large(server: &str, what: &str, limit: usize) -> Self {
         let trouble =
             KubeError::TooLarge { server: server.to_owned(), what: what.to_owned(), limit };
         Self { status: Some(StatusCode::PAYLOAD_TOO_LARGE), trouble, retry_after: None }
     }
 
-    /// Creates the failure for a response that does not come from the Kubernetes API.
-    pub(super) fn nonsense(server: &str, what: &str, why: impl Into<ResponseFormatError>) -> Self {
+    pub(super) fn nonsense(server: &str, what: &str, why: impl Into<Cow<'static, str>>) -> Self {
         let trouble = KubeError::Nonsense {
             server: server.to_owned(),
             what: what.to_owned(),
@@ -57,7 +53,6 @@ impl RequestError {
         Self { status: None, trouble, retry_after: None }
     }
 
-    /// Creates the failure for a refusal, with the server's text from the response's body.
     pub(super) fn refused(
         server: &str,
         what: &str,
@@ -75,7 +70,7 @@ impl RequestError {
         Self { status: Some(status), trouble, retry_after }
     }
 
-    /// Returns the effect of the failure on the connection. `reads` indicates whether the request only reads.
+    /// `reads`: the request only reads.
     pub(super) fn step(&self, reads: bool) -> Step {
         match self.status {
             None | Some(StatusCode::UNAUTHORIZED) => Step::Anew,
@@ -87,13 +82,12 @@ impl RequestError {
         }
     }
 
-    /// Returns whether the server no longer has the requested resource version, or does not have the version yet.
+    /// Whether the server no longer has the requested resource version, or does not have it yet.
     pub(super) fn is_gone(&self) -> bool {
         self.status == Some(StatusCode::GONE)
             || matches!(&self.trouble, KubeError::Refused { refusal, .. } if refusal.is_too_new)
     }
 
-    /// Returns whether the server does not support this kind of request.
     pub(super) fn is_unknown_request(&self) -> bool {
         matches!(
             self.status,
@@ -106,12 +100,10 @@ impl RequestError {
         )
     }
 
-    /// Returns whether the server is overloaded.
     pub(super) fn is_busy(&self) -> bool {
         self.status == Some(StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// Returns whether the response was too large.
     pub(super) fn is_too_large(&self) -> bool {
         self.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
     }

@@ -15,6 +15,8 @@ use tokio::time::Instant;
 /// Time after which the client reads the token file again. client-go uses the same time.
 const FRESH: Duration = Duration::from_secs(50);
 
+const EMPTY: &str = "is empty";
+
 /// A bearer token.
 pub(super) struct Token {
     file: Option<PathBuf>,
@@ -28,52 +30,14 @@ struct Held {
     read: Option<Instant>,
 }
 
-/// Kind of character that a token must not contain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stray {
-    Control,
-    Space,
-    NotAscii,
-}
-
-impl Stray {
-    fn name(self) -> &'static str {
-        match self {
-            Stray::Control => "a control character",
-            Stray::Space => "a space",
-            Stray::NotAscii => "a character outside ASCII",
-        }
-    }
-}
-
 /// Reason why a text is not a valid token. It never quotes the token.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum TokenContentError {
-    #[error("cannot be read: {0}")]
-    Unread(String),
-    #[error("is not text in UTF-8; write only the token, without other text")]
-    NotUtf8,
-    #[error("is empty")]
-    Empty,
-    #[error(
-        "has several lines, and line 1 is followed by other text; write only the token, without other text"
-    )]
-    SeveralLines,
-    /// The position counts characters from 1.
-    #[error("has {stray} at position {1}; write only the token, without other characters", stray = .0.name())]
-    Stray(Stray, usize),
-    /// The text is not valid in an HTTP header.
-    #[error("{0}")]
-    Header(String),
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TokenError {
     /// In the kubeconfig.
     #[error("the user's token {0}")]
-    User(#[source] TokenContentError),
+    User(String),
     #[error("the token file {0} {1}")]
-    File(PathBuf, #[source] TokenContentError),
+    File(PathBuf, String),
 }
 
 impl Token {
@@ -106,7 +70,7 @@ impl Token {
         {
             match crate::file::read(file)
                 .await
-                .map_err(|error| TokenContentError::Unread(error.to_string()))
+                .map_err(|error| format!("cannot be read: {error}"))
                 .and_then(|text| header(&text))
             {
                 Ok(header) => held.header = Some(header),
@@ -118,33 +82,36 @@ impl Token {
             // Read the file again for the next request.
             held.read = None;
         }
-        held.header
-            .clone()
-            .ok_or_else(|| trouble.unwrap_or(TokenError::User(TokenContentError::Empty)))
+        held.header.clone().ok_or_else(|| trouble.unwrap_or(TokenError::User(EMPTY.to_owned())))
     }
 }
 
 /// Returns the header `Authorization` for a token, without the white space around the token.
-fn header(text: &[u8]) -> Result<HeaderValue, TokenContentError> {
-    let text = std::str::from_utf8(text).map_err(|_| TokenContentError::NotUtf8)?.trim();
+fn header(text: &[u8]) -> Result<HeaderValue, String> {
+    let text = std::str::from_utf8(text)
+        .map_err(|_| "is not text in UTF-8; write only the token, without other text")?
+        .trim();
     let line = text.lines().next().unwrap_or_default();
     if line.is_empty() {
-        return Err(TokenContentError::Empty);
+        return Err(EMPTY.to_owned());
     }
     if line.len() < text.len() {
-        return Err(TokenContentError::SeveralLines);
+        return Err("has several lines, and line 1 is followed by other text; write only the token, without other text".to_owned());
     }
     for (at, character) in line.chars().enumerate() {
         let kind = match character {
-            c if c.is_control() => Stray::Control,
-            ' ' => Stray::Space,
-            c if !c.is_ascii() => Stray::NotAscii,
+            c if c.is_control() => "a control character",
+            ' ' => "a space",
+            c if !c.is_ascii() => "a character outside ASCII",
             _ => continue,
         };
-        return Err(TokenContentError::Stray(kind, at + 1));
+        return Err(format!(
+            "has {kind} at position {}; write only the token, without other characters",
+            at + 1
+        ));
     }
-    let mut value = HeaderValue::try_from(format!("Bearer {line}"))
-        .map_err(|error| TokenContentError::Header(error.to_string()))?;
+    let mut value =
+        HeaderValue::try_from(format!("Bearer {line}")).map_err(|error| error.to_string())?;
     value.set_sensitive(true);
     Ok(value)
 }

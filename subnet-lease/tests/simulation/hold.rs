@@ -1,7 +1,7 @@
 //! Runs one holder on the model store step by step, with lost replies and manual changes of the holder's key.
 
 use super::node::OnUnderlay;
-use super::store::{NoAnswer, Store};
+use super::store::{NoAnswerError, Store};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,7 +119,7 @@ impl Bench {
                         (Fate::Answered, Some(answer)) => answer,
                         _ => {
                             self.now += Duration::from_secs(5);
-                            Err(NoAnswer.into())
+                            Err(NoAnswerError.into())
                         }
                     });
                 }

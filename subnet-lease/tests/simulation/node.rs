@@ -1,6 +1,6 @@
 //! One node: its machine, its process (a protocol coroutine), and the network between the node and the store.
 
-use super::store::{NoAnswer, Store};
+use super::store::{NoAnswerError, Store};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::net::{IpAddr, Ipv4Addr};
@@ -201,7 +201,7 @@ impl Node {
                     Travel::Out(request) => {
                         let reset = rng.random_bool(0.02) && self.healthy(now);
                         let answer = if reset || self.cut > now {
-                            Err(NoAnswer.into())
+                            Err(NoAnswerError.into())
                         } else {
                             store.carry_out(&request, now)
                         };
@@ -221,7 +221,7 @@ impl Node {
                             );
                         }
                         let lost = rng.random_bool(0.02);
-                        let answer = if lost { Err(NoAnswer.into()) } else { answer };
+                        let answer = if lost { Err(NoAnswerError.into()) } else { answer };
                         if !matches!(self.process, Process::Off { .. }) {
                             self.travel = Some((
                                 now + Duration::from_millis(rng.random_range(1..40)),

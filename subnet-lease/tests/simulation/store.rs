@@ -6,24 +6,15 @@ use subnet_lease::protocol::registry::{
     Answer, Compare, Entry, Listing, NoReplyError, Notice, Request, TTL, Write,
 };
 use subnet_lease::reason::Lasting;
+use thiserror::Error;
 use types::Coded;
 
-/// Error for a request to which the store did not reply.
-pub(crate) struct NoAnswer;
+#[derive(Debug, Error, Coded)]
+#[error("no answer")]
+#[code("no-answer")]
+pub(crate) struct NoAnswerError;
 
-impl Coded for NoAnswer {
-    fn code(&self) -> &'static str {
-        "no-answer"
-    }
-}
-
-impl std::fmt::Display for NoAnswer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("no answer")
-    }
-}
-
-impl Lasting for NoAnswer {}
+impl Lasting for NoAnswerError {}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
@@ -113,7 +104,7 @@ impl Store {
         match write {
             Write::Put { key, value, lease } => {
                 if *lease != 0 && !self.leases.contains_key(lease) {
-                    return Err(NoAnswer.into());
+                    return Err(NoAnswerError.into());
                 }
                 self.revision += 1;
                 self.writes += 1;

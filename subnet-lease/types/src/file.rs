@@ -16,10 +16,7 @@ pub enum Links {
     Refused,
 }
 
-/// Opens a file if it is a regular file.
-///
-/// # Errors
-/// Returns an error if the open fails, or if the file is a refused link, a pipe or a device ([`IrregularFileError`]).
+/// Opens a file if it is a regular file. The inner error of a refused link, a pipe or a device is an [`IrregularFileError`].
 pub fn open(path: &Path, options: &mut OpenOptions, links: Links) -> io::Result<File> {
     let no_links = match links {
         Links::Followed => 0,
@@ -36,10 +33,7 @@ pub fn open(path: &Path, options: &mut OpenOptions, links: Links) -> io::Result<
     if file.metadata()?.is_file() { Ok(file) } else { Err(IrregularFileError::Other.into()) }
 }
 
-/// Reads a regular file of at most `limit` bytes.
-///
-/// # Errors
-/// Returns an error if [`open`] or the read of the file fails, or if the file is longer ([`IrregularFileError::TooLong`]).
+/// Reads a regular file of at most `limit` bytes. The inner error of a longer file is [`IrregularFileError::TooLong`].
 pub fn read(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, OpenOptions::new().read(true), links)?.take(limit + 1).read_to_end(&mut bytes)?;

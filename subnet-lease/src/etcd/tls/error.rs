@@ -45,25 +45,6 @@ pub enum ClientCertificateError {
     Invalid,
 }
 
-/// Reason why etcd aborts a handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum AbortError {
-    #[error(
-        "the two sides have no TLS parameters (cipher suite, signature, key exchange) in common"
-    )]
-    Parameters,
-    #[error("the two sides have no TLS version in common")]
-    Version,
-    #[error("etcd does not serve the requested server name")]
-    Name,
-    #[error("etcd does not speak HTTP/2")]
-    Http2,
-    #[error("an error inside etcd")]
-    Internal,
-    #[error("for another reason")]
-    Other,
-}
-
 /// Reason why TLS or its setup fails. `own` and `seen` are subject, issuer and validity of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 #[detail(Detail::Store { cause: self.cause(), status: None, server: None })]
@@ -145,13 +126,9 @@ pub enum TlsError {
     #[code("etcd-wants-client-certificate")]
     MostLikelyNoClient,
     /// `alert` is the number of the TLS alert (RFC 8446, section 6).
-    #[error("etcd aborts the TLS handshake: {cause} (alert {alert})")]
+    #[error("etcd aborts the TLS handshake: {why} (alert {alert})")]
     #[code("etcd-tls-failed")]
-    Aborted {
-        #[source]
-        cause: AbortError,
-        alert: u8,
-    },
+    Aborted { why: &'static str, alert: u8 },
     #[error("the TLS handshake failed: {0}")]
     #[code("etcd-tls-failed")]
     Handshake(String),
