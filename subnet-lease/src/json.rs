@@ -86,7 +86,6 @@ pub struct MemberError {
     pub member: String,
     /// Beginning of the value, unless the value may be a secret.
     pub value: Option<String>,
-    #[source]
     pub fault: JsonError,
 }
 

@@ -108,7 +108,7 @@ pub enum ValueError {
     TooLong,
     #[error("the value is not a JSON object: {0}")]
     #[code("lease-value-no-object")]
-    NoObject(#[source] JsonError),
+    NoObject(JsonError),
     #[error("PublicIP is not an IPv4 address")]
     #[code("lease-value-public-ip")]
     PublicIp,

@@ -256,7 +256,7 @@ mod tests {
     use std::sync::Mutex;
     use subnet_lease::Peer;
     use subnet_lease::manager::Counters;
-    use subnet_lease::manager::Stopped;
+    use subnet_lease::manager::TaskError;
 
     /// Inputs of a monitor, which a test changes.
     struct Inputs {
@@ -286,7 +286,7 @@ mod tests {
 
         fn set_lease(&self, grave: bool) {
             self.held.send_modify(|held| {
-                held.trouble = Some(Stopped::NoLease.into());
+                held.trouble = Some(TaskError::NoLease.into());
                 held.grave = grave;
             });
         }

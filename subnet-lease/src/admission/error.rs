@@ -19,7 +19,6 @@ pub struct AdmissionError {
     pub subnets: Subnets,
     /// The subnet of a dual-stack lease that the node does not use, if the node uses the lease's other subnet.
     pub half: Option<IpNet>,
-    #[source]
     pub why: UnusedLeaseError,
 }
 

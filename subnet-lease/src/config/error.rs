@@ -13,14 +13,10 @@ pub enum ConfigError {
     /// `beginning` is the beginning of the configuration.
     #[error("the network configuration is not valid JSON: {fault}; it begins with {beginning}")]
     #[code("config-not-json")]
-    Json {
-        #[source]
-        fault: JsonError,
-        beginning: String,
-    },
+    Json { fault: JsonError, beginning: String },
     #[error("the network configuration has a bad value: {0}")]
     #[code("config-bad-value")]
-    Value(#[from] ConfigValueError),
+    Value(ConfigValueError),
     #[error("please define a correct {0} parameter in the flannel config")]
     #[code("config-no-network")]
     Missing(&'static str),
@@ -60,6 +56,12 @@ pub enum ConfigError {
     Empty { min: (&'static str, IpAddr), max: (&'static str, IpAddr) },
 }
 
+impl From<ConfigValueError> for ConfigError {
+    fn from(error: ConfigValueError) -> Self {
+        Self::Value(error)
+    }
+}
+
 impl From<MemberError> for ConfigError {
     fn from(error: MemberError) -> Self {
         Self::Value(error.into())
@@ -81,7 +83,7 @@ pub enum ConfigValueError {
     #[error(
         "error decoding Backend property of config: {0}; it should be an object such as {{\"Type\":\"vxlan\"}}"
     )]
-    Backend(#[source] JsonError),
+    Backend(JsonError),
     #[error("error decoding Backend property of config: Type is not a text such as \"vxlan\"")]
     BackendType,
 }

@@ -52,7 +52,7 @@ impl FileError {
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 #[error("cannot read the file of the lease: {0}")]
 #[code("lease-file-unreadable")]
-pub(super) struct LeaseFileError(#[source] pub FileError);
+pub(super) struct LeaseFileError(pub FileError);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
@@ -88,7 +88,7 @@ pub(super) enum DirError {
     Missing(PathBuf),
     #[error("the directory of leases {0} cannot be opened: {1}")]
     #[code("directory-not-opened")]
-    Closed(PathBuf, #[source] FileError),
+    Closed(PathBuf, FileError),
     /// Another directory is at the path.
     #[error(
         "the directory of leases {0} is not the directory that flanneld found at its start; restore the former directory, or restart flanneld to use this directory"
@@ -110,16 +110,16 @@ pub(super) enum DirError {
     ConfigGone(PathBuf),
     #[error("the directory of leases {0} cannot be read: config: {1}")]
     #[code("directory-unreadable")]
-    ConfigUnknown(PathBuf, #[source] FileError),
+    ConfigUnknown(PathBuf, FileError),
     #[error("the directory of leases {0} cannot be read: {1}")]
     #[code("directory-unreadable")]
-    Unreadable(PathBuf, #[source] FileError),
+    Unreadable(PathBuf, FileError),
     #[error("cannot open the directory {0}: {1}")]
     #[code("directory-subnets-not-opened")]
-    SubnetsClosed(PathBuf, #[source] FileError),
+    SubnetsClosed(PathBuf, FileError),
     #[error("cannot read the directory {0}: {1}")]
     #[code("directory-subnets-unlisted")]
-    SubnetsUnlisted(PathBuf, #[source] FileError),
+    SubnetsUnlisted(PathBuf, FileError),
     #[error(
         "the directory of leases {0} does not respond within {TIMEOUT:?}: its file system hangs"
     )]
@@ -135,11 +135,11 @@ pub(super) enum DirError {
     #[error("cannot read the network configuration {0}: {1}")]
     #[code("config-unreadable")]
     #[detail(Detail::ConfigInvalid { place: Some(ConfigPlace::File(_0.clone())) })]
-    ConfigUnread(PathBuf, #[source] FileError),
+    ConfigUnread(PathBuf, FileError),
     #[error("{0}: {1}")]
     #[code(_1.code())]
     #[detail(Detail::ConfigInvalid { place: Some(ConfigPlace::File(_0.clone())) })]
-    Config(PathBuf, #[source] ConfigError),
+    Config(PathBuf, ConfigError),
     #[error("another process has held the lock {0} for {1:?}; find the process with `fuser {0}`")]
     #[code("directory-locked")]
     Locked(PathBuf, Duration),
@@ -151,7 +151,7 @@ pub(super) enum DirError {
     Overtaken,
     #[error("cannot {act} {1}: {2}", act = .0.as_str())]
     #[code("directory-file")]
-    File(Act, PathBuf, #[source] FileError),
+    File(Act, PathBuf, FileError),
 }
 
 impl DirError {

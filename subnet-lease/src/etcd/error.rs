@@ -92,16 +92,11 @@ pub enum EndpointError {
     /// With the name of the etcd user.
     #[error("log-in as user {0} failed: {1}")]
     #[code(_1.kind.code())]
-    LogIn(String, #[source] CallError),
+    LogIn(String, CallError),
     /// `lack` explains the refusal.
     #[error("refused {key}: {refusal}{}", lack.text())]
     #[code(refusal.kind.code())]
-    Key {
-        key: String,
-        #[source]
-        refusal: CallError,
-        lack: Lack,
-    },
+    Key { key: String, refusal: CallError, lack: Lack },
     #[error(
         "the endpoint belongs to another etcd cluster ({cluster:x}) than the cluster in use ({known:x}), so flanneld does not use it. Correct --etcd-endpoints. If etcd was rebuilt and an endpoint never responds, restart flanneld"
     )]
@@ -176,11 +171,11 @@ pub enum EtcdError {
     #[error("etcd at {0}: {1}")]
     #[code(_1.code())]
     #[detail(store_detail(_1.cause(), Some(_0)))]
-    Foreign(String, #[source] EndpointError),
+    Foreign(String, EndpointError),
     #[error("etcd at {0} {1}")]
     #[code(_1.code())]
     #[detail(store_detail(_1.cause(), Some(_0)))]
-    Refused(String, #[source] EndpointError),
+    Refused(String, EndpointError),
     #[error(
         "the connection to etcd at {0} was closed: this host no longer has the connection's local address"
     )]
@@ -194,7 +189,7 @@ pub enum EtcdError {
     #[error("etcd at {0} did not report the state of a lease: {1}")]
     #[code(_1.kind.code())]
     #[detail(store_detail(_1.kind.cause(), Some(_0)))]
-    LeaseState(String, #[source] CallError),
+    LeaseState(String, CallError),
     #[error("etcd closed the watch")]
     #[code("etcd-watch-closed")]
     #[detail(store_detail(StoreCause::Other, None))]
@@ -220,7 +215,7 @@ pub enum EtcdError {
     #[error("etcd cancelled the watch: {0}")]
     #[code(_0.kind.code())]
     #[detail(store_detail(_0.kind.cause(), None))]
-    WatchCancelled(#[source] CallError),
+    WatchCancelled(CallError),
     /// With the key prefix.
     #[error(
         "the network configuration {0}/config is not in etcd (v3); put it there with `etcdctl put {0}/config '{EXAMPLE}'` \
@@ -232,7 +227,7 @@ pub enum EtcdError {
     #[error("{0}/config: {1}")]
     #[code(_1.code())]
     #[detail(Detail::ConfigInvalid { place: Some(config_key(_0)) })]
-    Config(String, #[source] ConfigError),
+    Config(String, ConfigError),
 }
 
 fn store_detail(cause: StoreCause, server: Option<&String>) -> Detail {

@@ -69,12 +69,7 @@ pub enum KubeError {
     #[error("the Kubernetes API at {server} did not respond to a request to {what}: {why}")]
     #[code("kubernetes-unreachable")]
     #[detail(store_detail(why.cause(), None, server))]
-    Unreachable {
-        server: String,
-        what: String,
-        #[source]
-        why: NoResponseError,
-    },
+    Unreachable { server: String, what: String, why: NoResponseError },
     #[error(
         "the Kubernetes API at {server} refused a request to {what} ({}): {}{}",
         status.as_u16(), refusal.words, remedy_of_refusal(*status)
@@ -102,7 +97,7 @@ pub enum KubeError {
     #[error("cannot log in to the Kubernetes API at {0}: {1}")]
     #[code("kubernetes-token")]
     #[detail(store_detail(StoreCause::User, None, _0))]
-    Token(String, #[source] TokenError),
+    Token(String, TokenError),
     #[error("cannot connect to the Kubernetes API at {0}: {1}")]
     #[code("kubernetes-connection")]
     #[detail(store_detail(StoreCause::Tls, None, _0))]
@@ -135,12 +130,7 @@ pub enum KubeError {
     #[error("error retrieving pod spec for '{namespace}/{name}': {why}; or set NODE_NAME")]
     #[code(why.code())]
     #[detail(why.detail())]
-    Pod {
-        namespace: String,
-        name: String,
-        #[source]
-        why: Box<KubeError>,
-    },
+    Pod { namespace: String, name: String, why: Box<KubeError> },
     /// With the name of a similar Node that exists.
     #[error("the Node {0} does not exist{remedy}", remedy = remedy_of_missing_node(.1.as_deref()))]
     NoNode(String, Option<String>),
@@ -179,7 +169,7 @@ pub enum KubeError {
     #[error("error parsing subnet config: {0}: {1}")]
     #[code(_1.code())]
     #[detail(Detail::ConfigInvalid { place: Some(ConfigPlace::Mounted(_0.clone())) })]
-    Config(PathBuf, #[source] ConfigError),
+    Config(PathBuf, ConfigError),
     /// The API server may have been restored from a backup. If the Node is not `gone`, its resource version is lower than before.
     #[error(
         "the Kubernetes API at {server} does not continue from its last known state (the Node {node} {}): listing all Nodes",
@@ -193,7 +183,7 @@ pub enum KubeError {
     #[error("{0}: {1}")]
     #[code(_1.code())]
     #[detail(Detail::ConfigInvalid { place: None })]
-    ConfigAt(String, #[source] ConfigError),
+    ConfigAt(String, ConfigError),
     #[error(
         "no ConfigMap kube-flannel-cfg contains a net-conf.json; name a copy of the file with --net-config-path"
     )]
@@ -356,11 +346,7 @@ pub enum PodCidrError {
     Missing { node: String, networks: Subnets },
     #[error("cannot use the podCIDRs of node \"{node}\": {why}")]
     #[code("podcidr-unusable")]
-    Unusable {
-        node: String,
-        #[source]
-        why: PodCidrValueError,
-    },
+    Unusable { node: String, why: PodCidrValueError },
     #[error(
         "node \"{node}\" has podCIDR {subnets}, which is of another address family than the network {networks} in {net_conf}; change the ConfigMap \
          kube-flannel-cfg (kubectl -n kube-flannel edit configmap kube-flannel-cfg)"

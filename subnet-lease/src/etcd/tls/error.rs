@@ -103,12 +103,7 @@ pub enum TlsError {
     },
     #[error("etcd refuses this node's certificate {path} ({own}): {why}")]
     #[code("etcd-refuses-client-certificate")]
-    ClientCertificate {
-        path: PathBuf,
-        own: String,
-        #[source]
-        why: ClientCertificateError,
-    },
+    ClientCertificate { path: PathBuf, own: String, why: ClientCertificateError },
     #[error(
         "etcd requires a client certificate and this node has none; set --etcd-certfile and --etcd-keyfile"
     )]
