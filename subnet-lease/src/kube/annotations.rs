@@ -98,10 +98,12 @@ pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, UnusableNodeError> 
             .map_err(|_| UnusableNodeError::Annotation(name, "JSON")),
     };
     Ok(LeaseAttrs {
-        public_ip: v4(annotations, PUBLIC_IP)
-            .map_err(|NoAddressError| UnusableNodeError::Annotation(PUBLIC_IP, "an IPv4 address"))?,
-        public_ipv6: v6(annotations, PUBLIC_IPV6)
-            .map_err(|NoAddressError| UnusableNodeError::Annotation(PUBLIC_IPV6, "an IPv6 address"))?,
+        public_ip: v4(annotations, PUBLIC_IP).map_err(|NoAddressError| {
+            UnusableNodeError::Annotation(PUBLIC_IP, "an IPv4 address")
+        })?,
+        public_ipv6: v6(annotations, PUBLIC_IPV6).map_err(|NoAddressError| {
+            UnusableNodeError::Annotation(PUBLIC_IPV6, "an IPv6 address")
+        })?,
         backend: annotations.get(BACKEND_TYPE).cloned().unwrap_or_default(),
         data: data(BACKEND_DATA)?,
         v6_data: data(BACKEND_V6_DATA)?,
