@@ -5,7 +5,7 @@ use packet_engine::table::Checks;
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
-use subnet_lease::json::{JsonFault, Object};
+use subnet_lease::json::{JsonError, Object};
 use types::Subnets;
 
 /// Every key is optional. An error starts with the text of Go flannel, and contains the key and the remedy.
@@ -19,7 +19,7 @@ impl<'a> ConfigKeys<'a> {
     pub(crate) fn parse(text: &'a str, backend: &'static str) -> Result<Self, ConfigError> {
         match Object::parse(text) {
             Ok(object) => Ok(Self { object, backend }),
-            Err(error) => Err(ConfigError::decoding(backend, JsonFault::quoted(&error))),
+            Err(error) => Err(ConfigError::decoding(backend, JsonError::quoted(&error))),
         }
     }
 

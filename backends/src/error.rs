@@ -3,7 +3,7 @@
 use crate::wireguard::SecretError;
 use netstate::kernel::KernelError;
 use std::fmt::Display;
-use subnet_lease::json::JsonFault;
+use subnet_lease::json::JsonError;
 use thiserror::Error;
 use types::{Addresses, Coded, Detail, Family, Subnets};
 
@@ -134,7 +134,7 @@ pub(crate) enum LeaseError {
 
 impl LeaseError {
     pub(crate) fn not_an_object(error: &serde_json::Error) -> Self {
-        let why = JsonFault::unquoted(error);
+        let why = JsonError::unquoted(error);
         Self::Unusable(format!("the lease's backend data is not a JSON object: {why}"))
     }
 

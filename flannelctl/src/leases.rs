@@ -6,7 +6,7 @@ use anyhow::Result;
 use ipnet::IpNet;
 use options::StoreFlags;
 use serde_json::{Value, json};
-use subnet_lease::admission::{Reason, Refused, Terms, admitted};
+use subnet_lease::admission::{AdmissionError, Reason, Terms, admitted};
 use subnet_lease::json::Object;
 use subnet_lease::protocol::registry::{Entry, Listing};
 use subnet_lease::protocol::view::Item;
@@ -116,7 +116,7 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     by_age.sort_by_key(|item| (item.entry.created, item.subnets));
     for (number, item) in by_age.iter().enumerate() {
         let older = by_age.get(..number).unwrap_or_default();
-        let refused: Vec<&Refused> =
+        let refused: Vec<&AdmissionError> =
             refused.iter().filter(|refused| refused.subnets == item.subnets).collect();
         let found = observed(item, older, &refused, config);
         if !found.is_empty() {
@@ -133,7 +133,7 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
 fn observed(
     item: &Item,
     older: &[&Item],
-    refused: &[&Refused],
+    refused: &[&AdmissionError],
     config: Option<&NetworkConfig>,
 ) -> Vec<String> {
     let mut notes = Vec::new();
@@ -173,7 +173,7 @@ fn share_identity(one: &Item, other: &Item) -> bool {
 }
 
 /// Returns the leases that admission refuses on every node, except leases for which [`observed`] adds a separate note.
-fn refused(items: &[Item], config: &NetworkConfig) -> Vec<Refused> {
+fn refused(items: &[Item], config: &NetworkConfig) -> Vec<AdmissionError> {
     let terms = Terms {
         config: config.clone(),
         own: None,

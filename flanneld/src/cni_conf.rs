@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use types::Problem;
-use types::file::{self, Irregular, Links};
+use types::file::{self, IrregularFileError, Links};
 
 /// Interval at which flanneld compares the source with the installed configuration. kubelet updates a mounted
 /// ConfigMap within a minute or two of a change, and sends no event.
@@ -122,7 +122,7 @@ impl CniConfKeeper {
 
 fn is_irregular(error: &io::Error) -> bool {
     let why = error.get_ref().and_then(|why| why.downcast_ref());
-    matches!(why, Some(Irregular::Other | Irregular::Link))
+    matches!(why, Some(IrregularFileError::Other | IrregularFileError::Link))
 }
 
 /// Reads the source, and checks that the source is a JSON object. A runtime that finds an invalid file also rejects the other files in the directory.

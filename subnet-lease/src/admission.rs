@@ -10,14 +10,14 @@
 //! whose subnet had it in force on this node, otherwise the oldest lease. Age alone would let an old node take a young
 //! node's packets by publishing the young node's MAC.
 
+mod error;
 mod judge;
-mod refused;
 mod standing;
 mod taken;
 mod terms;
 
+pub use error::{AdmissionError, UnusedLeaseError};
 pub use judge::admitted;
-pub use refused::{Refused, Why};
 pub use standing::LeasesInForce;
 pub(crate) use taken::UsedSubnets;
 pub use terms::{History, Reason, Terms};

@@ -1,6 +1,6 @@
 //! The network configuration (net-conf.json): parsed, completed with defaults and validated in one step.
 
-use crate::json::{JsonFault, MemberError, Object, excerpt};
+use crate::json::{JsonError, MemberError, Object, excerpt};
 use crate::lease::RawJson;
 use crate::table;
 use ipnet::IpNet;
@@ -11,7 +11,7 @@ use types::{Dual, Subnets};
 
 mod error;
 
-pub use error::{AddressFault, ConfigError, NetworkFault, ValueFault};
+pub use error::{ConfigError, ConfigValueError};
 
 /// A validated network configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,7 +206,7 @@ impl NetworkConfig {
         assigned: bool,
     ) -> Result<Self, ConfigError> {
         let object = Object::parse(text).map_err(|error| ConfigError::Json {
-            fault: JsonFault::quoted(&error),
+            fault: JsonError::quoted(&error),
             beginning: excerpt(text),
         })?;
         let value = |result: Result<_, MemberError>| result.map_err(ConfigError::from);
@@ -264,7 +264,7 @@ impl NetworkConfig {
 fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, ConfigError> {
     let texts: Vec<String> = object.read(name)?.unwrap_or_default();
     let network = |text: &String| {
-        let bad = || ValueFault::NoNetwork { member: name.to_owned(), value: excerpt(text) };
+        let bad = || ConfigValueError::NoNetwork { member: name.to_owned(), value: excerpt(text) };
         Ok(IpNet::from_str(text).map_err(|_| bad())?.trunc())
     };
     texts.iter().map(network).collect()
@@ -280,11 +280,11 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
         return Ok((String::new(), RawJson::of(&serde_json::Map::new())));
     }
     let inner = Object::parse(raw.get())
-        .map_err(|error| ValueFault::Backend(JsonFault::unquoted(&error)))?;
+        .map_err(|error| ConfigValueError::Backend(JsonError::unquoted(&error)))?;
     // The error does not quote the value: it may be a key.
-    let kind = inner.read::<String>("Type").map_err(|_| ValueFault::BackendType)?;
+    let kind = inner.read::<String>("Type").map_err(|_| ConfigValueError::BackendType)?;
     let raw = RawJson::parse(raw.get())
-        .map_err(|error| ValueFault::Backend(JsonFault::unquoted(&error)))?;
+        .map_err(|error| ConfigValueError::Backend(JsonError::unquoted(&error)))?;
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
 }
 
@@ -415,14 +415,24 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
         return Err(missing());
     }
     let bad = |why| {
-        ConfigError::from(ValueFault::Network { member: family.network, value: text.clone(), why })
+        ConfigError::from(ConfigValueError::Network {
+            member: family.network,
+            value: text.clone(),
+            why,
+        })
     };
-    let net = IpNet::from_str(&text).map_err(|_| bad(NetworkFault::Form))?.trunc();
+    let net = IpNet::from_str(&text)
+        .map_err(|_| bad("use a network such as 10.244.0.0/16 or fd10:244::/48"))?
+        .trunc();
     match net {
         IpNet::V4(_) if family.width == 32 => Ok(net),
         IpNet::V6(v6) if family.width == 128 && v6.addr().to_ipv4_mapped().is_none() => Ok(net),
-        IpNet::V4(_) => Err(bad(NetworkFault::NotIpv6)),
-        IpNet::V6(_) => Err(bad(NetworkFault::NotIpv4)),
+        IpNet::V4(_) => {
+            Err(bad("invalid IPv6 CIDR format; use an IPv6 network such as fd10:244::/48"))
+        }
+        IpNet::V6(_) => {
+            Err(bad("invalid IPv4 CIDR format; use an IPv4 network such as 10.244.0.0/16"))
+        }
     }
 }
 
@@ -434,7 +444,7 @@ fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128
     };
     let text = unquoted(raw.get());
     let bad = |why| {
-        ConfigError::from(ValueFault::Address {
+        ConfigError::from(ConfigValueError::Address {
             member: name.to_owned(),
             value: excerpt(&text),
             why,
@@ -452,9 +462,9 @@ fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128
         Ok(IpAddr::V6(v6)) => v6
             .to_ipv4_mapped()
             .map(|v4| Some(u128::from(v4.to_bits())))
-            .ok_or_else(|| bad(AddressFault::NotIpv4)),
-        Ok(IpAddr::V4(_)) => Err(bad(AddressFault::NotIpv6)),
-        Err(_) => Err(bad(AddressFault::NoAddress)),
+            .ok_or_else(|| bad("not an IPv4 address")),
+        Ok(IpAddr::V4(_)) => Err(bad("not an IPv6 address")),
+        Err(_) => Err(bad("not an IP address")),
     }
 }
 

@@ -6,9 +6,9 @@
 //! touches the lease's file every minute to show that the holder is alive.
 
 mod changes;
+mod error;
 mod files;
 mod root;
-mod trouble;
 mod worker;
 
 use crate::config::NetworkConfig;
@@ -17,11 +17,12 @@ use crate::protocol::drive::Registry;
 use crate::protocol::following::Following;
 use crate::protocol::keys::{KeyManager, KeyStore, Recent};
 use crate::protocol::reading;
-use crate::protocol::registry::{Answer, Entry, Listing, Notice, Request, Unanswered};
+use crate::protocol::registry::{Answer, Entry, Listing, NoReplyError, Notice, Request};
 use crate::protocol::view::Item;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use changes::Changes;
+use error::{DirError, LeaseFileError};
 use files::{Files, Whole};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use std::collections::BTreeMap;
@@ -29,7 +30,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use trouble::{LeaseFile, Trouble};
 use types::Subnets;
 use worker::{TIMEOUT, Worker};
 
@@ -63,14 +63,14 @@ impl Directory {
     /// Runs an operation on the files of the directory. The function records whether the directory is available.
     async fn ask<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Files) -> Result<T, Trouble> + Send + 'static,
-    ) -> Result<T, Unanswered> {
+        work: impl FnOnce(&Files) -> Result<T, DirError> + Send + 'static,
+    ) -> Result<T, NoReplyError> {
         let files = self.files.clone();
         let done = async {
             self.worker
                 .run(move || work(&files))
                 .await
-                .unwrap_or_else(|silence| Err(Trouble::silent(silence, &self.root)))
+                .unwrap_or_else(|silence| Err(DirError::silent(silence, &self.root)))
         };
         match self.counters.timed(done).await {
             Ok(done) => {
@@ -79,7 +79,7 @@ impl Directory {
             }
             Err(trouble) => {
                 let is_unavailable = trouble.is_unavailable();
-                let why = Unanswered::from(trouble);
+                let why = NoReplyError::from(trouble);
                 if is_unavailable {
                     self.counters.set_unavailable(why.0.problem.clone(), true);
                 }
@@ -91,7 +91,7 @@ impl Directory {
 
 #[async_trait]
 impl Registry for Directory {
-    async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
+    async fn request(&self, request: Request) -> Result<Answer, NoReplyError> {
         self.counters.call(match &request {
             Request::List => "list",
             Request::Txn { .. } => "txn",
@@ -118,9 +118,9 @@ impl Registry for Directory {
 impl KeyStore for Directory {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let text =
-            self.ask(Files::config).await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
+            self.ask(Files::config).await.map_err(|NoReplyError(why)| Error::Unavailable(why))?;
         NetworkConfig::parse(&String::from_utf8_lossy(&text))
-            .map_err(|error| Error::unavailable(Trouble::Config(self.root.join("config"), error)))
+            .map_err(|error| Error::unavailable(DirError::Config(self.root.join("config"), error)))
     }
 
     /// Returns a stream that ignores `recent` and begins with a new list of the leases. The stream must set up the inotify watch before it
@@ -164,7 +164,7 @@ impl KeyStore for Directory {
         self.root.join("subnets").display().to_string()
     }
 
-    async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered> {
+    async fn liveness(&self, item: &Item) -> Result<Liveness, NoReplyError> {
         let key = item.entry.key.clone();
         Ok(Liveness { heard: self.ask(move |files| files.last_seen(&key)).await?, left: None })
     }
@@ -174,7 +174,7 @@ impl KeyStore for Directory {
 struct Peers<'a> {
     directory: &'a Directory,
     known: Option<BTreeMap<String, Entry>>,
-    flawed: BTreeMap<String, LeaseFile>,
+    flawed: BTreeMap<String, LeaseFileError>,
     changes: Changes,
     watched: bool,
     listed: Instant,
@@ -216,7 +216,7 @@ impl<'a> Peers<'a> {
             } else {
                 self.directory.ask(Files::present).await
             };
-            if let Err(Unanswered(why)) = looked {
+            if let Err(NoReplyError(why)) = looked {
                 self.following.interrupted(Some(&why));
             }
         }
@@ -268,8 +268,8 @@ impl<'a> Peers<'a> {
 /// Returns the subnets of the keys whose files are unreadable for a new reason.
 fn unreadable(
     counters: &Counters,
-    flawed: &BTreeMap<String, LeaseFile>,
-    is_news: impl Fn(&String, &LeaseFile) -> bool,
+    flawed: &BTreeMap<String, LeaseFileError>,
+    is_news: impl Fn(&String, &LeaseFileError) -> bool,
 ) -> impl Iterator<Item = Subnets> {
     flawed
         .iter()

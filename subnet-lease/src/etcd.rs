@@ -1,35 +1,34 @@
 //! Keeps leases in etcd v3, with Go flannel's keys and values.
 
+mod call_error;
 pub mod client;
 pub mod cluster;
 pub mod connection;
 mod dial;
-mod errors;
+mod error;
 mod options;
 mod tls;
-mod tls_trouble;
-mod trouble;
 pub mod watch;
 
 use crate::config::NetworkConfig;
 use crate::manager::{Counters, Error, Liveness, Nature};
 use crate::protocol::following::Following;
 use crate::protocol::keys::{KeyManager, KeyStore, Recent};
-use crate::protocol::registry::{Notice, Unanswered};
+use crate::protocol::registry::{NoReplyError, Notice};
 use crate::protocol::view::Item;
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
+use call_error::CallErrorKind;
 use client::EtcdRegistry;
-use errors::FailureKind;
+use error::EtcdError;
 use futures_util::stream::{self, BoxStream, StreamExt};
 pub use options::EtcdOptions;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use trouble::EtcdTrouble;
 use types::backoff::Backoff;
-use watch::{Anchor, Broken, Change, Watch};
+use watch::{Anchor, Change, Watch, WatchError};
 
 /// Minimum delay between two attempts to open a watch. The actual delay is random, up to twice as long, so that nodes do not retry at the same time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
@@ -57,14 +56,13 @@ impl EtcdManager {
 impl KeyStore for EtcdRegistry {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let prefix = &self.connections.options().prefix;
-        let is_final = |why: &EtcdTrouble| why.has(|kind| kind == FailureKind::Credentials);
+        let is_final = |why: &EtcdError| why.has(|kind| kind == CallErrorKind::Credentials);
         let value = self.get("config").await.map_err(|why| {
             if is_final(&why) { Error::refused(why) } else { Error::unavailable(why) }
         })?;
-        let value =
-            value.ok_or_else(|| Error::unavailable(EtcdTrouble::NoConfig(prefix.clone())))?;
+        let value = value.ok_or_else(|| Error::unavailable(EtcdError::NoConfig(prefix.clone())))?;
         NetworkConfig::parse(&String::from_utf8_lossy(&value))
-            .map_err(|error| Error::unavailable(EtcdTrouble::Config(prefix.clone(), error)))
+            .map_err(|error| Error::unavailable(EtcdError::Config(prefix.clone(), error)))
     }
 
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
@@ -105,14 +103,14 @@ impl KeyStore for EtcdRegistry {
                 }
             };
             match broken {
-                Broken::Renewed => {
+                WatchError::Renewed => {
                     gap.get_or_insert(Notice::Reconnected);
                 }
-                Broken::Stream(_) => {
+                WatchError::Stream(_) => {
                     gap.get_or_insert(Notice::Reconnected);
                     attempt = self.pause(attempt).await;
                 }
-                Broken::History(why) => {
+                WatchError::History(why) => {
                     tracing::info!(reason = %why, "reading this node's lease again");
                     gap = Some(Notice::Discontinuity);
                     match self.revision().await {
@@ -148,7 +146,7 @@ impl KeyStore for EtcdRegistry {
         Nature { asks_a_server: true, ..Nature::default() }
     }
 
-    async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered> {
+    async fn liveness(&self, item: &Item) -> Result<Liveness, NoReplyError> {
         let time = self.lease_time(item.keepalive()).await?;
         Ok(Liveness {
             heard: time.map(|time| time.last_seen),
@@ -163,7 +161,7 @@ impl EtcdRegistry {
     ///
     /// # Errors
     /// Returns an error if this node cannot reach etcd, or if etcd refuses the request or does not reply within 5 s.
-    async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, Unanswered> {
+    async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, NoReplyError> {
         const DEADLINE: Duration = Duration::from_secs(5);
         if lease == 0 {
             return Ok(None);
@@ -174,9 +172,9 @@ impl EtcdRegistry {
         let answer = match tokio::time::timeout(DEADLINE, client.time_to_live(lease, None)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                return Err(EtcdTrouble::LeaseState(connection.endpoint, (&error).into()).into());
+                return Err(EtcdError::LeaseState(connection.endpoint, (&error).into()).into());
             }
-            Err(_) => return Err(EtcdTrouble::NoAnswer(connection.endpoint, DEADLINE).into()),
+            Err(_) => return Err(EtcdError::NoAnswer(connection.endpoint, DEADLINE).into()),
         };
         let seconds = |number: i64| Duration::from_secs(u64::try_from(number).unwrap_or(0));
         let (left, granted) = (answer.ttl(), answer.granted_ttl());
@@ -215,14 +213,14 @@ impl Peers<'_> {
             if let Err(broken) = self.go_on().await {
                 self.watch = None;
                 match broken {
-                    Broken::Renewed => self.following.interrupted(None),
-                    Broken::Stream(why) => {
+                    WatchError::Renewed => self.following.interrupted(None),
+                    WatchError::Stream(why) => {
                         // The first failed attempt is not reported, because the next endpoint may work.
                         self.following
                             .interrupted(Some(&Reason::from(why)).filter(|_| self.attempt > 0));
                         self.attempt = self.registry.pause(self.attempt).await;
                     }
-                    Broken::History(why) => {
+                    WatchError::History(why) => {
                         self.following.interrupted(None);
                         tracing::info!(reason = %why, "reading all leases again");
                         self.anchor = None;
@@ -233,11 +231,11 @@ impl Peers<'_> {
         }
     }
 
-    async fn go_on(&mut self) -> Result<(), Broken> {
+    async fn go_on(&mut self) -> Result<(), WatchError> {
         let Some(anchor) = &self.anchor else {
             let listing = match self.recent.take().await {
                 Some(listing) => listing,
-                None => self.registry.list().await.map_err(Broken::Stream)?,
+                None => self.registry.list().await.map_err(WatchError::Stream)?,
             };
             // Only lease keys qualify: a key that is not UTF-8 cannot be requested.
             let newest = listing

@@ -1,7 +1,7 @@
 //! Computes the leases in force from the store's events. The module applies the events to a table, admits leases,
 //! delays removals and publishes the leases in force.
 
-use crate::admission::{LeasesInForce, Reason, Refused, Terms};
+use crate::admission::{AdmissionError, LeasesInForce, Reason, Terms};
 use crate::hold_down::HoldDown;
 use crate::lease::{Lease, Term};
 use crate::manager::boot_time;
@@ -30,7 +30,7 @@ pub struct Reading {
     /// Number of leases that the store no longer has but that stay in force during the hold-down.
     pub waiting: usize,
     /// Leases that are not in force on this node.
-    pub refused: Arc<Vec<Refused>>,
+    pub refused: Arc<Vec<AdmissionError>>,
     /// Number of other nodes if several other nodes exist and none of their leases is usable.
     pub cut_off: Option<usize>,
 }
@@ -44,7 +44,7 @@ pub struct Feed<'a> {
     /// Keys that changed since the last admission; `None` if any key may have changed.
     changed: Option<BTreeSet<Subnets>>,
     hold_down: HoldDown,
-    logged: BTreeMap<Subnets, Vec<Refused>>,
+    logged: BTreeMap<Subnets, Vec<AdmissionError>>,
     reading: Reading,
 }
 
@@ -206,7 +206,7 @@ impl<'a> Feed<'a> {
         let refused = self.standing.refused();
         const LINES: usize = 20;
         let mut lines = 0;
-        let mut now: BTreeMap<Subnets, Vec<Refused>> = BTreeMap::new();
+        let mut now: BTreeMap<Subnets, Vec<AdmissionError>> = BTreeMap::new();
         for refusal in refused {
             // A lease may have several refusals, one per family.
             if !self.logged.get(&refusal.subnets).is_some_and(|logged| logged.contains(refusal)) {

@@ -9,26 +9,19 @@ use types::problem::StoreCause;
 /// Reason why this node refuses the server's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificate {
-    /// Expired certificate.
     Expired,
-    /// Certificate that is not valid yet.
     NotYetValid,
-    /// Issuing authority that is unknown to this node.
+    /// This node does not know the issuing authority.
     Authority,
-    /// Certificate for another server name.
     Name,
-    /// Revoked certificate.
     Revoked,
-    /// Certificate that does not permit use by servers.
+    /// The certificate does not permit use by servers.
     Purpose,
-    /// Malformed certificate.
     Encoding,
-    /// Another reason for which this node refuses the certificate.
     Other,
 }
 
 impl Certificate {
-    /// Returns the fault that rustls' verifier found in the certificate.
     pub fn of(error: &CertificateError) -> Self {
         use CertificateError as Cause;
         match error {
@@ -43,7 +36,6 @@ impl Certificate {
         }
     }
 
-    /// Returns the cause that the doctor's finding about the store names.
     pub fn cause(self) -> StoreCause {
         match self {
             Self::Expired => StoreCause::CertificateExpired,
@@ -57,28 +49,24 @@ impl Certificate {
 
 /// Cause of a failed connection to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectFailure {
-    /// Address that refuses connections, because no process listens on the port.
+pub enum ConnectError {
+    /// No process listens on the port.
     Refused,
-    /// Lack of a route to the address.
     NoRoute,
-    /// Server that did not reply in time.
     Silent,
-    /// Server name that the resolver cannot resolve.
+    /// The resolver does not know the name.
     Name,
-    /// Refusal of the server's certificate by this node.
+    /// This node refuses the server's certificate.
     Certificate(Certificate),
-    /// Refusal of this node's certificate by the server, because the certificate has expired.
+    /// The server refuses this node's certificate, which has expired.
     OwnExpired,
-    /// Server that does not speak TLS.
+    /// The server does not speak TLS.
     Plain,
-    /// Failure of TLS for another reason.
     Tls,
-    /// Any other error.
     Other,
 }
 
-impl ConnectFailure {
+impl ConnectError {
     /// Classifies an error by the first known cause among the error and its sources.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut next = Some(error);
@@ -97,7 +85,6 @@ impl ConnectFailure {
         Self::Other
     }
 
-    /// Returns the cause that the doctor's finding about the store names.
     pub fn cause(self) -> StoreCause {
         match self {
             Self::Refused => StoreCause::Refused,
@@ -112,35 +99,35 @@ impl ConnectFailure {
     }
 }
 
-fn system(error: &io::Error) -> Option<ConnectFailure> {
+fn system(error: &io::Error) -> Option<ConnectError> {
     // An error wrapped in an `io::Error` is not among its sources.
     if let Some(inner) = error.get_ref() {
-        let failure = ConnectFailure::of(inner);
-        if failure != ConnectFailure::Other {
+        let failure = ConnectError::of(inner);
+        if failure != ConnectError::Other {
             return Some(failure);
         }
     }
     match error.kind() {
-        ErrorKind::ConnectionRefused => Some(ConnectFailure::Refused),
-        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Some(ConnectFailure::NoRoute),
-        ErrorKind::TimedOut => Some(ConnectFailure::Silent),
+        ErrorKind::ConnectionRefused => Some(ConnectError::Refused),
+        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Some(ConnectError::NoRoute),
+        ErrorKind::TimedOut => Some(ConnectError::Silent),
         _ if error.raw_os_error().is_none()
             && error.to_string().starts_with("failed to lookup address information") =>
         {
-            Some(ConnectFailure::Name)
+            Some(ConnectError::Name)
         }
         _ => None,
     }
 }
 
-fn tls(error: &rustls::Error) -> Option<ConnectFailure> {
+fn tls(error: &rustls::Error) -> Option<ConnectError> {
     Some(match error {
-        rustls::Error::InvalidCertificate(why) => ConnectFailure::Certificate(Certificate::of(why)),
-        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => ConnectFailure::Plain,
+        rustls::Error::InvalidCertificate(why) => ConnectError::Certificate(Certificate::of(why)),
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => ConnectError::Plain,
         rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
-            ConnectFailure::OwnExpired
+            ConnectError::OwnExpired
         }
-        _ => ConnectFailure::Tls,
+        _ => ConnectError::Tls,
     })
 }
 
@@ -174,7 +161,7 @@ mod tests {
             ),
             (tls(rustls::Error::DecryptError), StoreCause::Tls),
         ] {
-            assert_eq!(ConnectFailure::of(&error).cause(), want, "{error:?}");
+            assert_eq!(ConnectError::of(&error).cause(), want, "{error:?}");
         }
     }
 
@@ -182,6 +169,6 @@ mod tests {
     fn name_that_cannot_be_resolved_is_recognised() {
         let error =
             std::net::ToSocketAddrs::to_socket_addrs("no.such.name.invalid:1").err().unwrap();
-        assert_eq!(ConnectFailure::of(&error), ConnectFailure::Name, "{error:?}");
+        assert_eq!(ConnectError::of(&error), ConnectError::Name, "{error:?}");
     }
 }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
+use thiserror::Error;
 use types::Coded;
 
 /// Members of one JSON object, in the order of the text.
@@ -57,15 +58,12 @@ impl<'a> Object<'a> {
             Some(raw) => serde_json::from_str(raw.get()).map(Some).map_err(|error| MemberError {
                 member: name.to_owned(),
                 value: Some(excerpt(raw.get())),
-                fault: JsonFault::quoted(&error),
+                fault: JsonError::quoted(&error),
             }),
         }
     }
 
     /// Returns the items of the last member with the given name, each as raw text. The list is empty if the member is absent or `null`.
-    ///
-    /// # Errors
-    /// Returns an error if the member is not a list.
     #[cfg(feature = "kube")]
     pub(crate) fn read_raw_list(&self, name: &str) -> Result<Vec<&'a RawValue>, MemberError> {
         match self.get(name) {
@@ -74,39 +72,22 @@ impl<'a> Object<'a> {
             Some(raw) => serde_json::from_str(raw.get()).map_err(|error| MemberError {
                 member: name.to_owned(),
                 value: None,
-                fault: JsonFault::unquoted(&error),
+                fault: JsonError::unquoted(&error),
             }),
         }
     }
 }
 
 /// A member whose value has an unexpected type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
+#[error("{member}: {}{fault}", value.as_ref().map_or_else(String::new, |value| format!("cannot use {value}: ")))]
+#[code("json-member")]
 pub struct MemberError {
-    /// Name of the member.
     pub member: String,
     /// Beginning of the value, unless the value may be a secret.
     pub value: Option<String>,
-    /// Reason why the value is invalid.
-    pub fault: JsonFault,
+    pub fault: JsonError,
 }
-
-impl Coded for MemberError {
-    fn code(&self) -> &'static str {
-        "json-member"
-    }
-}
-
-impl fmt::Display for MemberError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.value {
-            Some(value) => write!(f, "{}: cannot use {value}: {}", self.member, self.fault),
-            None => write!(f, "{}: {}", self.member, self.fault),
-        }
-    }
-}
-
-impl std::error::Error for MemberError {}
 
 /// Returns whether two member names are equal under simple case folding, as in Go's encoding/json.
 pub(crate) fn same_name(a: &str, b: &str) -> bool {
@@ -119,20 +100,17 @@ pub(crate) fn same_name(a: &str, b: &str) -> bool {
 }
 
 /// Reason why a JSON text is invalid.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JsonFault {
-    /// Value of another type than expected.
-    OtherType {
-        /// Line number, from 1.
-        line: usize,
-        /// Column number, from 1.
-        column: usize,
-    },
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum JsonError {
+    /// Line and column count from 1.
+    #[error("another type of value at line {line} column {column}")]
+    OtherType { line: usize, column: usize },
     /// Text of serde_json's error.
+    #[error("{0}")]
     Parser(String),
 }
 
-impl JsonFault {
+impl JsonError {
     /// Converts an error and keeps the parser's text, which may quote a value of the input.
     pub fn quoted(error: &serde_json::Error) -> Self {
         Self::Parser(error.to_string())
@@ -146,17 +124,6 @@ impl JsonFault {
                 Self::OtherType { line: error.line(), column: error.column() }
             }
             _ => Self::quoted(error),
-        }
-    }
-}
-
-impl fmt::Display for JsonFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OtherType { line, column } => {
-                write!(f, "another type of value at line {line} column {column}")
-            }
-            Self::Parser(words) => f.write_str(words),
         }
     }
 }

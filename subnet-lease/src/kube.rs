@@ -11,9 +11,8 @@ mod assigned;
 mod change;
 mod claims;
 mod daemon_pods;
+pub mod error;
 mod events;
-mod failure;
-pub mod fault;
 mod follow;
 mod holders;
 mod lines;
@@ -22,28 +21,28 @@ mod node_client;
 pub mod nodes;
 mod options;
 pub mod patches;
-mod pod_cidr;
 mod publish;
+mod request_error;
 mod requests;
 mod stagger;
 mod state;
 mod status;
 mod token;
-mod trouble;
 mod watching;
 
 use crate::config::NetworkConfig;
 use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::manager::{
-    Claim, Counters, Error, Held, LastHeard, LeaseStore, Liveness, Lost, Nature, NodeHealth,
-    NodeInfo, NodeState, Stopped, SubnetManager,
+    Claim, Counters, Error, Held, LastHeard, LeaseLostError, LeaseStore, Liveness, Nature,
+    NodeHealth, NodeInfo, NodeState, SubnetManager, TaskError,
 };
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use api::Api;
 use assigned::Assigned;
 use async_trait::async_trait;
+use error::KubeError;
 use events::{NodeEvent, PostedEvents};
 use follow::Follower;
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -62,7 +61,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use trouble::KubeTrouble;
 use types::{DaemonPod, Dual, Problem, Subnets};
 use watching::Watching;
 
@@ -129,13 +127,13 @@ impl KubeManager {
                 match requests::node_of_pod(&api, &namespace, &name).await {
                     Ok(Some(node)) => node,
                     Ok(None) => {
-                        return Err(Error::unavailable(KubeTrouble::PodWithoutNode {
+                        return Err(Error::unavailable(KubeError::PodWithoutNode {
                             namespace,
                             name,
                         }));
                     }
                     Err(failure) => {
-                        return Err(Error::unavailable(KubeTrouble::Pod {
+                        return Err(Error::unavailable(KubeError::Pod {
                             namespace,
                             name,
                             why: Box::new(failure.trouble),
@@ -143,7 +141,7 @@ impl KubeManager {
                     }
                 }
             }
-            Identity::Nobody => return Err(Error::refused(KubeTrouble::Nobody)),
+            Identity::Nobody => return Err(Error::refused(KubeError::Nobody)),
         };
         let (own_out, own) = watch::channel(OwnState::default());
         let infos = watch::Sender::new(0);
@@ -224,21 +222,21 @@ impl KubeManager {
             |state: &OwnState| !matches!(state.own, Own::Unknown) || state.trouble.is_some();
         let state = match tokio::time::timeout(TIMEOUT, own.wait_for(known)).await {
             Ok(Ok(state)) => state.clone(),
-            _ => return Err(KubeTrouble::NotAnswered.into()),
+            _ => return Err(KubeError::NotAnswered.into()),
         };
         match (state.own, state.trouble) {
             (Own::Present(node), _) => Ok(node),
             (Own::Absent, _) => Err(self.no_node().into()),
             (Own::Unknown, Some(why)) => Err(why),
-            (Own::Unknown, None) => Err(KubeTrouble::NotAnswered.into()),
+            (Own::Unknown, None) => Err(KubeError::NotAnswered.into()),
         }
     }
 
     /// Returns the error for a missing Node, with the name of an existing Node that has a similar name.
-    fn no_node(&self) -> KubeTrouble {
+    fn no_node(&self) -> KubeError {
         let name = &self.name;
         let similar = self.all.with(|nodes| nodes.similar(name).map(str::to_owned));
-        KubeTrouble::NoNode(name.clone(), similar)
+        KubeError::NoNode(name.clone(), similar)
     }
 
     /// Waits for the complete list of Nodes if the backend needs the list.
@@ -257,13 +255,13 @@ impl KubeManager {
                     return Err(why);
                 }
                 if changes.changed().await.is_err() {
-                    return Err(Stopped::Nodes.into());
+                    return Err(TaskError::Nodes.into());
                 }
             }
         };
         tokio::time::timeout(TIMEOUT, listed)
             .await
-            .unwrap_or_else(|_| Err(KubeTrouble::NotListed.into()))
+            .unwrap_or_else(|_| Err(KubeError::NotListed.into()))
     }
 
     /// Returns this node's Node and its assigned subnets.
@@ -306,7 +304,7 @@ impl KubeManager {
         for typo in annotations::typos(&node.annotations) {
             let key = self.api.options().prefix.key(typo.name);
             let value = crate::json::excerpt(&typo.value);
-            let trouble = KubeTrouble::Typo { node: name.clone(), key, value, family: typo.family };
+            let trouble = KubeError::Typo { node: name.clone(), key, value, family: typo.family };
             self.tell_once(node, NodeEvent::Typo(trouble.clone()));
             if typo.names_interface {
                 // The caller that waits for this node logs the reason.
@@ -374,11 +372,11 @@ impl SubnetManager for KubeManager {
     async fn next_config(&self) -> Result<NetworkConfig, Error> {
         let path = &self.api.options().net_conf;
         let text = crate::file::read(path).await.map_err(|error| {
-            Error::unavailable(KubeTrouble::NetConf(path.clone(), error.to_string()))
+            Error::unavailable(KubeError::NetConf(path.clone(), error.to_string()))
         })?;
         let text = String::from_utf8_lossy(&text).into_owned();
         NetworkConfig::parse_assigned(&text)
-            .map_err(|error| Error::unavailable(KubeTrouble::Config(path.clone(), error)))
+            .map_err(|error| Error::unavailable(KubeError::Config(path.clone(), error)))
     }
 
     async fn node_info(&self, config: &NetworkConfig) -> Result<Option<NodeInfo>, Error> {
@@ -515,10 +513,10 @@ impl SubnetManager for KubeManager {
         config: &NetworkConfig,
         node: NodeState,
         state: watch::Sender<Held>,
-    ) -> Lost {
+    ) -> LeaseLostError {
         let acquired = self.acquired.lock().clone();
         let Some(lease) = acquired else {
-            return Lost::Taken(Stopped::NoLease.into());
+            return LeaseLostError::Taken(TaskError::NoLease.into());
         };
         let holding = Holding {
             api: &self.api,

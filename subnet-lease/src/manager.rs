@@ -10,7 +10,6 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,93 +53,66 @@ pub struct NodeState {
 }
 
 /// Reason why a node no longer holds its lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lost {
-    /// Subnet that belongs to another node or is permanently lost. The daemon must lease another subnet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.problem())]
+pub enum LeaseLostError {
+    /// The subnet belongs to another node or is permanently lost. The daemon must lease another subnet.
     Taken(Problem),
-    /// Another instance of this node that holds the lease. The daemon must stop.
+    /// Another instance of this node holds the lease. The daemon must stop.
     Displaced(Problem),
-    /// Assignment of another subnet to this node by the store, or withdrawal of the subnet. The daemon must restart the network.
+    /// The store assigned another subnet to this node, or withdrew the subnet. The daemon must restart the network.
     Moved(Problem),
 }
 
-impl Lost {
-    /// Returns the reason why the lease was lost.
+impl LeaseLostError {
     pub fn problem(&self) -> &Problem {
         match self {
-            Lost::Taken(problem) | Lost::Displaced(problem) | Lost::Moved(problem) => problem,
+            Self::Taken(problem) | Self::Displaced(problem) | Self::Moved(problem) => problem,
         }
-    }
-}
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.problem().fmt(f)
     }
 }
 
 /// A task that the node needs to hold its lease, and that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
-    /// The node acquired no lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Coded)]
+pub enum TaskError {
+    #[error("the node acquired no lease")]
+    #[code("no-lease-acquired")]
     NoLease,
-    /// The watch of this node's lease.
+    #[error("the watch of this node's lease ended")]
+    #[code("lease-watch-ended")]
     Watch,
-    /// The source of the published attributes.
+    #[error("publication ended")]
+    #[code("publication-ended")]
     Publication,
-    /// The task that follows this node's Node.
+    #[error("the watch of this node's Node ended")]
+    #[code("own-node-watch-ended")]
     OwnNode,
-    /// Following the Nodes.
+    #[error("the task that follows the Nodes ended")]
+    #[code("nodes-watch-ended")]
     Nodes,
 }
 
-impl Coded for Stopped {
-    fn code(&self) -> &'static str {
-        match self {
-            Stopped::NoLease => "no-lease-acquired",
-            Stopped::Watch => "lease-watch-ended",
-            Stopped::Publication => "publication-ended",
-            Stopped::OwnNode => "own-node-watch-ended",
-            Stopped::Nodes => "nodes-watch-ended",
-        }
-    }
-}
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Stopped::NoLease => "the node acquired no lease",
-            Stopped::Watch => "the watch of this node's lease ended",
-            Stopped::Publication => "publication ended",
-            Stopped::OwnNode => "the watch of this node's Node ended",
-            Stopped::Nodes => "the task that follows the Nodes ended",
-        })
-    }
-}
-
-impl Lasting for Stopped {}
+impl Lasting for TaskError {}
 
 /// Reason why a manager cannot carry out a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.problem())]
 pub enum Error {
-    /// Error after which a retry may succeed: the store does not respond, or the configuration is missing or unreadable.
+    /// A retry may succeed: the store does not respond, or the configuration is missing or unreadable.
     Unavailable(Reason),
     /// A retry cannot succeed.
     Refused(Problem),
 }
 
 impl Error {
-    /// Creates an error after which the caller retries.
     pub fn unavailable(why: impl Into<Reason>) -> Self {
         Error::Unavailable(why.into())
     }
 
-    /// Creates an error that ends the daemon.
     pub fn refused(why: impl Into<Problem>) -> Self {
         Error::Refused(why.into())
     }
 
-    /// Returns the problem, without the information whether to retry.
     pub fn problem(&self) -> &Problem {
         match self {
             Error::Unavailable(reason) => &reason.problem,
@@ -148,14 +120,6 @@ impl Error {
         }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.problem().fmt(f)
-    }
-}
-
-impl std::error::Error for Error {}
 
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
@@ -285,7 +249,7 @@ pub trait SubnetManager: LeaseStore {
         config: &NetworkConfig,
         node: NodeState,
         state: watch::Sender<Held>,
-    ) -> Lost;
+    ) -> LeaseLostError;
 
     /// Returns the time since the last heartbeat of a lease's holder, e.g. a renewal; `None` if the time is
     /// unknown. The function sends one or two requests to the store.

@@ -11,12 +11,12 @@ mod ask;
 pub mod coroutine;
 pub mod decide;
 pub(crate) mod drive;
+pub mod error;
 #[cfg(any(feature = "etcd", feature = "dir"))]
 pub(crate) mod following;
 pub mod hold;
 pub mod keys;
 pub mod news;
-pub mod problem;
 #[cfg(any(feature = "etcd", feature = "dir"))]
 pub(crate) mod reading;
 pub mod registry;

@@ -3,23 +3,22 @@
 //! The text of a problem may contain parts that change with each attempt, such as a time or a count. A topic omits
 //! the changing parts of the problem's text.
 
-use std::fmt;
+use thiserror::Error;
 use types::{Coded, Problem};
 
 /// A problem that may last for many attempts.
 pub trait Lasting: Coded {
-    /// Returns the part of the problem's text that stays the same while the problem lasts. The topic is the whole text by default.
+    /// The part of the text that stays the same while the problem lasts.
     fn topic(&self) -> String {
         self.to_string()
     }
 }
 
 /// A problem and its topic.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{problem}")]
 pub struct Reason {
-    /// Problem to show.
     pub problem: Problem,
-    /// The problem's text without changing parts, which identifies repetitions of the problem.
     topic: String,
 }
 
@@ -34,14 +33,6 @@ impl From<Reason> for Problem {
         reason.problem
     }
 }
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.problem.fmt(f)
-    }
-}
-
-impl std::error::Error for Reason {}
 
 /// Returns the text of an external error, followed by the texts of the error's
 /// causes. Without the causes, the texts of many errors contain only the failed operation.
@@ -64,14 +55,12 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
 pub struct LogOnce(Vec<String>);
 
 impl LogOnce {
-    /// Returns whether the daemon has logged no problem since the last success.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether the daemon must log the given reason: the log has no entry with the reason's topic since the last success. `None` means
-    /// success, which the daemon logs only after a failure. If two problems alternate, the daemon logs each problem
-    /// only once.
+    /// Whether the daemon must log the reason: none with its topic was logged since the last success. `None` means success, which is logged only after
+    /// a failure. If two problems alternate, each is logged only once.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
         /// Maximum number of remembered topics. Beyond this number, the daemon forgets all topics and may log a problem again.
         const KEPT: usize = 32;
@@ -93,34 +82,20 @@ impl LogOnce {
 mod tests {
     use super::*;
 
-    enum Failure {
+    #[derive(Debug, Error, Coded)]
+    enum TestError {
+        #[error("it expired {0} s ago")]
         Expired(u32),
+        #[error("{0}")]
+        #[code(*_0)]
         Mistake(&'static str),
     }
 
-    impl Coded for Failure {
-        fn code(&self) -> &'static str {
-            match self {
-                Failure::Expired(_) => "expired",
-                Failure::Mistake(which) => which,
-            }
-        }
-    }
-
-    impl fmt::Display for Failure {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            match self {
-                Failure::Expired(seconds) => write!(f, "it expired {seconds} s ago"),
-                Failure::Mistake(which) => write!(f, "{which}"),
-            }
-        }
-    }
-
-    impl Lasting for Failure {
+    impl Lasting for TestError {
         fn topic(&self) -> String {
             match self {
-                Failure::Expired(_) => self.code().to_owned(),
-                Failure::Mistake(_) => self.to_string(),
+                TestError::Expired(_) => self.code().to_owned(),
+                TestError::Mistake(_) => self.to_string(),
             }
         }
     }
@@ -128,8 +103,8 @@ mod tests {
     #[test]
     fn reason_is_logged_once_when_only_a_number_in_its_text_changes() {
         let mut log = LogOnce::default();
-        let expired = |seconds: u32| Reason::from(Failure::Expired(seconds));
-        let mistake = |which: &'static str| Reason::from(Failure::Mistake(which));
+        let expired = |seconds: u32| Reason::from(TestError::Expired(seconds));
+        let mistake = |which: &'static str| Reason::from(TestError::Mistake(which));
         assert!(!log.news(None));
         assert!(log.news(Some(&expired(1))));
         assert!(!log.news(Some(&expired(2))));

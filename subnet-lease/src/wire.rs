@@ -5,11 +5,12 @@
 //! subnet of a dual-stack key, and `0.0.0.0-0&` precedes an IPv6-only key. Go's JSON encoder escapes `&`, `<` and
 //! `>`. NodeID is an additional member: Go flannel ignores members that it does not know.
 
-use crate::json::{JsonFault, Object, same_name};
+use crate::json::{JsonError, Object, same_name};
 use crate::lease::{LeaseAttrs, NodeId, RawJson};
 use ipnet::{Ipv4Net, Ipv6Net};
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use thiserror::Error;
 use types::{Coded, Dual, Subnets};
 
 /// Maximum length of a lease's value in bytes. flanneld treats a longer value as unreadable.
@@ -99,50 +100,27 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
     out
 }
 
-/// Reason why a lease's value is unreadable.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Reason why a lease's value is unreadable. It does not quote the value, because every node logs the text, and not the key, which the caller knows.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum ValueError {
-    /// Value that is too long.
+    #[error("the value has more than {VALUE_LIMIT} bytes")]
+    #[code("lease-value-too-long")]
     TooLong,
-    /// Value that is not a JSON object.
-    NoObject(JsonFault),
-    /// PublicIP that is not an IPv4 address.
+    #[error("the value is not a JSON object: {0}")]
+    #[code("lease-value-no-object")]
+    NoObject(JsonError),
+    #[error("PublicIP is not an IPv4 address")]
+    #[code("lease-value-public-ip")]
     PublicIp,
-    /// PublicIPv6 that is not an IPv6 address.
+    #[error("PublicIPv6 is not an IPv6 address")]
+    #[code("lease-value-public-ipv6")]
     PublicIpv6,
-    /// BackendType that is not a string.
+    #[error("BackendType is not a string")]
+    #[code("lease-value-backend-type")]
     BackendType,
 }
 
-impl Coded for ValueError {
-    fn code(&self) -> &'static str {
-        match self {
-            ValueError::TooLong => "lease-value-too-long",
-            ValueError::NoObject(_) => "lease-value-no-object",
-            ValueError::PublicIp => "lease-value-public-ip",
-            ValueError::PublicIpv6 => "lease-value-public-ipv6",
-            ValueError::BackendType => "lease-value-backend-type",
-        }
-    }
-}
-
-impl fmt::Display for ValueError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ValueError::TooLong => write!(f, "the value has more than {VALUE_LIMIT} bytes"),
-            ValueError::NoObject(fault) => write!(f, "the value is not a JSON object: {fault}"),
-            ValueError::PublicIp => f.write_str("PublicIP is not an IPv4 address"),
-            ValueError::PublicIpv6 => f.write_str("PublicIPv6 is not an IPv6 address"),
-            ValueError::BackendType => f.write_str("BackendType is not a string"),
-        }
-    }
-}
-
 /// Parses a value as Go flannel does, including NodeID and unknown members.
-///
-/// # Errors
-/// Returns an error if the value is unreadable. The error does not quote the value, because every node logs
-/// the error's text. The error does not contain the key, which the caller knows.
 pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if value.len() > VALUE_LIMIT {
         return Err(ValueError::TooLong);
@@ -152,7 +130,7 @@ pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
         return Ok(LeaseAttrs::default());
     }
     let object =
-        Object::parse(&text).map_err(|error| ValueError::NoObject(JsonFault::unquoted(&error)))?;
+        Object::parse(&text).map_err(|error| ValueError::NoObject(JsonError::unquoted(&error)))?;
     let public_ip = match object.get("PublicIP") {
         None => None,
         Some(raw) => Some(v4_address(raw.get()).ok_or(ValueError::PublicIp)?),

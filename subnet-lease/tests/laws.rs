@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::admission::{History, LeasesInForce, Reason, Refused, Terms, admitted};
+use subnet_lease::admission::{AdmissionError, History, LeasesInForce, Reason, Terms, admitted};
 use subnet_lease::hold_down::HoldDown;
 use subnet_lease::json::Object;
 use subnet_lease::{
@@ -743,7 +743,7 @@ fn own_key_is_renewed_for_its_first_holder_alone() {
             let leases = leases.iter().copied().cloned();
             standing.update(&LeaseTable::of(leases, BTreeSet::new()), None, &terms);
         }
-        standing.refused().iter().map(Refused::reason).collect::<Vec<_>>()
+        standing.refused().iter().map(AdmissionError::reason).collect::<Vec<_>>()
     };
     let published = History { own: ["0a:00:00:00:00:31".to_owned()].into(), ..History::default() };
     assert_eq!(reasons(History::default(), &[&[&older]]), [Reason::OurIdentity]);

@@ -16,7 +16,7 @@ use subnet_lease::admission::Terms;
 use subnet_lease::entry::{Entry, Listing};
 use subnet_lease::feed::{Feed, Reading};
 use subnet_lease::manager::{
-    Claim, Counters, Error, Held, HostEvidence, LeaseStore, Liveness, Lost, NodeState,
+    Claim, Counters, Error, Held, HostEvidence, LeaseLostError, LeaseStore, Liveness, NodeState,
     SubnetManager,
 };
 use subnet_lease::reason::Reason;
@@ -104,7 +104,7 @@ impl SubnetManager for Assigned {
         _: &NetworkConfig,
         _: NodeState,
         _: watch::Sender<Held>,
-    ) -> Lost {
+    ) -> LeaseLostError {
         std::future::pending().await
     }
 

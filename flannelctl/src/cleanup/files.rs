@@ -6,7 +6,7 @@ use std::path::Path;
 
 use run_dir::instance::lock_path;
 use run_dir::{api_socket, exit_report, status_file, subnet_env};
-use types::file::{Irregular, Links, read};
+use types::file::{IrregularFileError, Links, read};
 
 use super::report::Report;
 
@@ -18,7 +18,7 @@ const STATE_LIMIT: u64 = 1024 * 1024;
 
 fn is_too_long(error: &io::Error) -> bool {
     let why = error.get_ref().and_then(|why| why.downcast_ref());
-    matches!(why, Some(Irregular::TooLong(_)))
+    matches!(why, Some(IrregularFileError::TooLong(_)))
 }
 
 /// Removes a subnet.env, the daemon's files next to it, and temporary files of a crashed daemon. Also removes the directory if it is named `flannel` and is empty.

@@ -20,7 +20,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use types::file::{self, Irregular, Links};
+use types::file::{self, IrregularFileError, Links};
 
 /// Mode of the lock file. No other user may read the lock file, because read access is enough to lock a file.
 const LOCK_MODE: u32 = 0o600;
@@ -86,7 +86,7 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
     .map_err(host)?;
     // Writing the pid would overwrite a file that also has another name.
     if file.metadata().map_err(host)?.nlink() > 1 {
-        return Err(host(Irregular::HardLinks.into()));
+        return Err(host(IrregularFileError::HardLinks.into()));
     }
     // Earlier versions made the file readable for all users, and a user who can read it can lock it.
     if file.metadata().map_err(host)?.mode() & 0o777 != LOCK_MODE {

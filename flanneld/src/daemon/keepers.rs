@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::admission::Reason;
 use subnet_lease::feed::Reading;
-use subnet_lease::manager::{Lost, NodeState, SubnetManager};
+use subnet_lease::manager::{LeaseLostError, NodeState, SubnetManager};
 use subnet_lease::{LeaseAttrs, LeaseTable};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -339,15 +339,15 @@ impl Daemon {
                 biased;
                 () = stop.cancelled() => Ok(()),
                 lost = node.manager.hold(&node.claim, &node.config, state, node.held.0) => Err(match lost {
-                    Lost::Taken(why) => {
+                    LeaseLostError::Taken(why) => {
                         health.lost(why.clone());
                         End::LeaseLost(Box::new(why))
                     }
-                    Lost::Displaced(why) => {
+                    LeaseLostError::Displaced(why) => {
                         health.lost(why.clone());
                         End::failed(why)
                     }
-                    Lost::Moved(why) => End::moved(why),
+                    LeaseLostError::Moved(why) => End::moved(why),
                 }),
             }
         });

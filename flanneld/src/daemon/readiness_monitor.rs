@@ -7,7 +7,7 @@ use crate::logging;
 use crate::network::RunningNetwork;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::admission::Why;
+use subnet_lease::admission::UnusedLeaseError;
 use subnet_lease::feed::Reading;
 use subnet_lease::json::excerpt;
 use subnet_lease::manager::{Held, boot_time};
@@ -197,7 +197,7 @@ impl ReadinessMonitor {
             reason: refused.reason().label(),
             text: refused.to_string(),
             address: match &refused.why {
-                Why::OurAddress { address, .. } => Some(*address),
+                UnusedLeaseError::OurAddress { address, .. } => Some(*address),
                 _ => None,
             },
         });
@@ -254,7 +254,7 @@ mod tests {
     use std::sync::Mutex;
     use subnet_lease::Peer;
     use subnet_lease::manager::Counters;
-    use subnet_lease::manager::Stopped;
+    use subnet_lease::manager::TaskError;
 
     /// Inputs of a monitor, which a test changes.
     struct Inputs {
@@ -284,7 +284,7 @@ mod tests {
 
         fn set_lease(&self, grave: bool) {
             self.held.send_modify(|held| {
-                held.trouble = Some(Stopped::NoLease.into());
+                held.trouble = Some(TaskError::NoLease.into());
                 held.grave = grave;
             });
         }

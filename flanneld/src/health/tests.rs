@@ -8,7 +8,7 @@ use netstate::reconcile::progress::{Snapshot, TunnelPeers};
 use netstate::reconcile::tunnels::Silent;
 use netstate::wireguard::PublicKey;
 use std::collections::BTreeSet;
-use subnet_lease::admission::{Refused, Why};
+use subnet_lease::admission::{AdmissionError, UnusedLeaseError};
 use subnet_lease::feed::Reading;
 use subnet_lease::manager::{Counters, Held, boot_time};
 use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Term};
@@ -43,11 +43,11 @@ fn lease(subnet: &str) -> Lease {
     }
 }
 
-fn refused(subnet: &str) -> Refused {
-    Refused {
+fn refused(subnet: &str) -> AdmissionError {
+    AdmissionError {
         subnets: Subnets::V4(subnet.parse().unwrap()),
         half: None,
-        why: Why::OverlapsOlder("10.5.0.0/16".parse().unwrap()),
+        why: UnusedLeaseError::OverlapsOlder("10.5.0.0/16".parse().unwrap()),
     }
 }
 

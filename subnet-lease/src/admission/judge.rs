@@ -1,6 +1,6 @@
 //! Decides for each lease of the store whether the node uses the lease.
 
-use super::refused::{Refused, Why};
+use super::error::{AdmissionError, UnusedLeaseError};
 use super::taken::{Identities, Nodes, UsedSubnets};
 use super::terms::Terms;
 use crate::json::excerpt;
@@ -18,7 +18,7 @@ pub fn admitted(
     raw: &LeaseTable,
     before: &LeaseTable,
     terms: &Terms,
-) -> (LeaseTable, Vec<Refused>) {
+) -> (LeaseTable, Vec<AdmissionError>) {
     let mut by_age: Vec<&Arc<Lease>> =
         raw.shared_leases().filter(|lease| !terms.is_own(&lease.subnets)).collect();
     by_age.sort_by(|a, b| seniority(a, terms).cmp(&seniority(b, terms)));
@@ -58,7 +58,7 @@ struct Judgement<'a> {
     usable: Vec<(&'a Arc<Lease>, Subnets)>,
     /// Leases whose value the backend cannot use, with the last usable lease of the same node.
     replaced: Vec<(Subnets, Option<&'a Arc<Lease>>)>,
-    refused: Vec<Refused>,
+    refused: Vec<AdmissionError>,
 }
 
 impl<'a> Judgement<'a> {
@@ -84,7 +84,7 @@ impl<'a> Judgement<'a> {
                 self.usable.push((lease, subnets));
             }
             Err(why) => {
-                self.refuse(lease, None, Why::Unusable(Box::new(why)));
+                self.refuse(lease, None, UnusedLeaseError::Unusable(Box::new(why)));
                 let good = self.last_good(lease, &subnets);
                 self.occupy(&subnets, good.unwrap_or(lease));
                 self.replaced.push((subnets, good));
@@ -92,8 +92,8 @@ impl<'a> Judgement<'a> {
         }
     }
 
-    fn refuse(&mut self, lease: &Lease, half: Option<IpNet>, why: Why) {
-        self.refused.push(Refused { subnets: lease.subnets, half, why });
+    fn refuse(&mut self, lease: &Lease, half: Option<IpNet>, why: UnusedLeaseError) {
+        self.refused.push(AdmissionError { subnets: lease.subnets, half, why });
     }
 
     fn occupy(&mut self, subnets: &Subnets, lease: &Lease) {
@@ -102,13 +102,13 @@ impl<'a> Judgement<'a> {
     }
 
     /// Returns the subnets of a lease if they do not conflict with older leases.
-    fn placed(&self, lease: &Lease) -> Result<Subnets, Why> {
+    fn placed(&self, lease: &Lease) -> Result<Subnets, UnusedLeaseError> {
         let in_a_subnet = lease
             .attrs
             .addresses()
             .find_map(|address| Some((address, self.claimed.holds(address)?)));
         if let Some((address, net)) = in_a_subnet {
-            return Err(Why::InsideSubnet { address, net });
+            return Err(UnusedLeaseError::InsideSubnet { address, net });
         }
         if self.terms.config.assigned {
             placed(lease, self.terms, &self.used, &Nodes::default())
@@ -126,7 +126,7 @@ impl<'a> Judgement<'a> {
 
     /// Keeps the usable leases whose MACs or keys belong to no other node. Only values that the store has now have identities, because
     /// two nodes may swap theirs.
-    fn by_identity(mut self, raw: &LeaseTable) -> (LeaseTable, Vec<Refused>) {
+    fn by_identity(mut self, raw: &LeaseTable) -> (LeaseTable, Vec<AdmissionError>) {
         let mut identities = Identities::of(self.terms);
         for (lease, subnets) in &mut self.usable {
             *subnets = on_link(lease, subnets, self.terms).unwrap_or(*subnets);
@@ -213,26 +213,26 @@ pub(super) fn placed(
     terms: &Terms,
     used: &UsedSubnets,
     nodes: &Nodes,
-) -> Result<Subnets, Why> {
+) -> Result<Subnets, UnusedLeaseError> {
     let named = lease.subnets;
     let Some(subnets) = trimmed(&named, terms).filter(|_| terms.config.contains(&named)) else {
-        return Err(Why::Outside(terms.config.networks));
+        return Err(UnusedLeaseError::Outside(terms.config.networks));
     };
     let own = terms.own.as_ref().map(|own| own.subnets);
     if let Some(own) = own.filter(|own| subnets.overlaps(own)) {
-        return Err(Why::OverlapsOurs(own));
+        return Err(UnusedLeaseError::OverlapsOurs(own));
     }
     if let Some(net) =
         terms.underlay.iter().find(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, net)))
     {
-        return Err(Why::OverlapsUnderlay(*net));
+        return Err(UnusedLeaseError::OverlapsUnderlay(*net));
     }
     for address in lease.attrs.addresses() {
         if no_host(address, &terms.local) {
-            return Err(Why::NoHost(address));
+            return Err(UnusedLeaseError::NoHost(address));
         }
         if terms.local.iter().any(|net| net.addr() == address) {
-            return Err(Why::OurAddress {
+            return Err(UnusedLeaseError::OurAddress {
                 node: lease.attrs.node.as_ref().map(|node| node.name.to_string()),
                 address,
             });
@@ -244,35 +244,39 @@ pub(super) fn placed(
             .find(|net| net.contains(&address))
             .or_else(|| used.holds(address));
         if let Some(net) = around {
-            return Err(Why::InsideSubnet { address, net });
+            return Err(UnusedLeaseError::InsideSubnet { address, net });
         }
     }
     if let Some(older) = used.taken(&subnets) {
-        return Err(Why::OverlapsOlder(older));
+        return Err(UnusedLeaseError::OverlapsOlder(older));
     }
     if let Some((address, older)) = nodes.inside(&subnets) {
-        return Err(Why::HoldsNode { address, older });
+        return Err(UnusedLeaseError::HoldsNode { address, older });
     }
     Ok(subnets)
 }
 
 /// Checks that the holder of a lease uses this network's backend, and that the backend can reach the holder's public
 /// address.
-pub(super) fn spoken_here(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Result<(), Why> {
+pub(super) fn spoken_here(
+    lease: &Lease,
+    subnets: &Subnets,
+    terms: &Terms,
+) -> Result<(), UnusedLeaseError> {
     let ours = &terms.config.backend;
     if !speaks(ours, &lease.attrs.backend) {
         let attrs = &lease.attrs;
         if lease.term == Term::Reserved && attrs.node.is_none() && attrs.backend.is_empty() {
-            return Err(Why::Reserved(attrs.public()));
+            return Err(UnusedLeaseError::Reserved(attrs.public()));
         }
-        return Err(Why::OtherBackend {
+        return Err(UnusedLeaseError::OtherBackend {
             at: attrs.public(),
             theirs: excerpt(&attrs.backend),
             ours: ours.clone(),
         });
     }
     if subnets.nets().all(|net| lease.attrs.public_for(net.into()).is_none()) {
-        return Err(Why::NoAddress);
+        return Err(UnusedLeaseError::NoAddress);
     }
     if on_link(lease, subnets, terms).is_none() {
         return Err(off_link(subnets, lease.attrs.public(), terms));
@@ -296,9 +300,9 @@ fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
 
 /// Returns the reason for refusing subnets that the backend cannot reach. The reason contains this node's links of the
 /// subnets' address families.
-fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> Why {
+fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> UnusedLeaseError {
     let of_family = |link: &&IpNet| subnets.has(Family::from(**link));
-    Why::OffLink {
+    UnusedLeaseError::OffLink {
         at,
         links: terms.links.iter().flatten().filter(of_family).copied().collect(),
         backend: terms.config.backend.clone(),
@@ -319,13 +323,13 @@ pub(super) fn halves_left_out(
     lease: &Lease,
     subnets: &Subnets,
     terms: &Terms,
-) -> Vec<(IpNet, Why)> {
+) -> Vec<(IpNet, UnusedLeaseError)> {
     if !matches!(subnets, Dual::Both(..)) || terms.rules.accepts(lease).is_err() {
         return Vec::new();
     }
     let left_out = |net: IpNet| {
         if lease.attrs.public_for(net.into()).is_none() {
-            return Some((net, Why::NoAddress));
+            return Some((net, UnusedLeaseError::NoAddress));
         }
         if let Some(address) =
             lease.attrs.public_for(net.into()).filter(|address| terms.is_off_link(*address))
@@ -333,7 +337,7 @@ pub(super) fn halves_left_out(
             return Some((net, off_link(&net.into(), Some(Addresses::from(address)), terms)));
         }
         let half = Lease { subnets: net.into(), ..lease.clone() };
-        terms.rules.accepts(&half).err().map(|why| (net, Why::Unusable(Box::new(why))))
+        terms.rules.accepts(&half).err().map(|why| (net, UnusedLeaseError::Unusable(Box::new(why))))
     };
     subnets.nets().filter_map(left_out).collect()
 }

@@ -6,8 +6,8 @@
 //! with another lease, or if the store contains a refused or unreadable lease, admission checks all leases
 //! again. Incremental and full admission give the same result.
 
+use super::error::{AdmissionError, UnusedLeaseError};
 use super::judge::{admitted, halves_left_out, placed, spoken_here};
-use super::refused::{Refused, Why};
 use super::taken::{Identities, Nodes, UsedSubnets, identities};
 use super::terms::Terms;
 use crate::json::excerpt;
@@ -21,7 +21,7 @@ use types::Subnets;
 #[derive(Default)]
 pub struct LeasesInForce {
     admitted: LeaseTable,
-    refused: Vec<Refused>,
+    refused: Vec<AdmissionError>,
     clear: Option<Clear>,
     /// This node's identities (MACs, keys) that it had before another lease claimed them.
     ours: BTreeSet<String>,
@@ -42,7 +42,7 @@ impl LeasesInForce {
     }
 
     /// Returns the leases and the subnets of dual-stack leases that are not in force, with the reasons.
-    pub fn refused(&self) -> &[Refused] {
+    pub fn refused(&self) -> &[AdmissionError] {
         &self.refused
     }
 
@@ -78,7 +78,7 @@ impl LeasesInForce {
             }
         }
         for refused in &mut self.refused {
-            if let Why::OwnIdentity { identity, older } = &mut refused.why {
+            if let UnusedLeaseError::OwnIdentity { identity, older } = &mut refused.why {
                 *older &= !self.ours.iter().any(|ours| excerpt(ours) == *identity);
             }
         }
@@ -120,7 +120,7 @@ impl Clear {
     fn of(
         raw: &LeaseTable,
         admitted: &LeaseTable,
-        refused: &[Refused],
+        refused: &[AdmissionError],
         terms: &Arc<Terms>,
     ) -> Option<Self> {
         let is_in_force = |lease: &&Arc<Lease>| {

@@ -1,6 +1,6 @@
 //! Subnets, node addresses and backend identities that leases in force use, indexed for fast look-ups of conflicts.
 
-use super::refused::Why;
+use super::error::UnusedLeaseError;
 use super::terms::Terms;
 use crate::json::excerpt;
 use crate::lease::{Lease, PeerRules};
@@ -116,10 +116,10 @@ pub(super) struct Used {
 
 impl Used {
     /// Returns the reason to refuse a lease whose identity (MAC or key) is already in use.
-    pub(super) fn why(&self, lease: &Lease, terms: &Terms) -> Why {
+    pub(super) fn why(&self, lease: &Lease, terms: &Terms) -> UnusedLeaseError {
         let identity = excerpt(&self.identity);
         match self.by {
-            User::Node(node, _) => Why::SameIdentity {
+            User::Node(node, _) => UnusedLeaseError::SameIdentity {
                 identity,
                 at: node.addresses.and_then(|addresses| addresses.ips().next()),
             },
@@ -131,7 +131,7 @@ impl Used {
                 let older = terms.own.as_ref().is_some_and(|own| {
                     other(own) && (lease.since, lease.subnets) < (own.since, own.subnets)
                 });
-                Why::OwnIdentity { identity, older }
+                UnusedLeaseError::OwnIdentity { identity, older }
             }
         }
     }

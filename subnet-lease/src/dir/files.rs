@@ -1,8 +1,8 @@
 //! File operations on the directory: lists, changes by rename under a lock, and updates of modification times. Only the worker thread calls the functions of this module.
 
 use super::changes::Watch;
+use super::error::{Act, DirError, LeaseFileError};
 use super::root::{Root, foreign, regular};
-use super::trouble::{Act, LeaseFile, Trouble};
 use crate::protocol::registry::{Answer, Compare, Entry, Listing, Write, key_text};
 use crate::protocol::view::Item;
 use crate::wire::{self, VALUE_LIMIT};
@@ -41,7 +41,7 @@ pub(super) struct Whole {
     /// The keys. A key whose file is unreadable has an empty value, but still occupies its subnets.
     pub listing: Listing,
     /// Keys whose files are unreadable, with the reasons.
-    pub(crate) flawed: BTreeMap<String, LeaseFile>,
+    pub(crate) flawed: BTreeMap<String, LeaseFileError>,
     /// Whether inotify reports changes in the directory.
     pub watched: bool,
 }
@@ -57,11 +57,11 @@ impl Files {
 
     /// Reads the text of the network configuration. After the first successful read, flanneld uses only the directory that contained the
     /// configuration.
-    pub(super) fn config(&self) -> Result<Vec<u8>, Trouble> {
+    pub(super) fn config(&self) -> Result<Vec<u8>, DirError> {
         let path = self.root.path().join("config");
         let failed = |error: &std::io::Error| match error.kind() {
-            ErrorKind::NotFound => Trouble::NoConfig(path.clone()),
-            _ => Trouble::ConfigUnread(path.clone(), error.into()),
+            ErrorKind::NotFound => DirError::NoConfig(path.clone()),
+            _ => DirError::ConfigUnread(path.clone(), error.into()),
         };
         // Later, a directory that is gone is an outage of the store, not of the configuration.
         if !self.root.is_settled() && !self.root.path().exists() {
@@ -77,12 +77,12 @@ impl Files {
     }
 
     /// Checks that no other directory has replaced the store's directory.
-    pub(super) fn present(&self) -> Result<(), Trouble> {
+    pub(super) fn present(&self) -> Result<(), DirError> {
         self.root.open().map(drop)
     }
 
     /// Lists all leases. The function treats a directory of leases that does not exist yet as empty.
-    pub(super) fn list(&self, watch: Option<&Watch>) -> Result<Whole, Trouble> {
+    pub(super) fn list(&self, watch: Option<&Watch>) -> Result<Whole, DirError> {
         match self.root.open()?.subnets()? {
             Some(folder) => {
                 // Watch first, then read, so that a change in between is seen by at least one of them.
@@ -96,8 +96,8 @@ impl Files {
         }
     }
 
-    fn whole(&self, folder: &OwnedFd) -> Result<Whole, Trouble> {
-        let unreadable = |error: Errno| Trouble::SubnetsUnlisted(self.path(""), error.into());
+    fn whole(&self, folder: &OwnedFd) -> Result<Whole, DirError> {
+        let unreadable = |error: Errno| DirError::SubnetsUnlisted(self.path(""), error.into());
         let mut whole =
             Whole { listing: Listing { revision: now(), entries: Vec::new() }, ..Whole::default() };
         let mut names = Dir::openat(
@@ -141,7 +141,11 @@ impl Files {
 
     /// Returns a hash of a key's content, or `None` if the key's file does not exist. The function
     /// also returns whether inotify watches the directory.
-    pub(super) fn mark_of(&self, key: &str, watch: &Watch) -> Result<(Option<i64>, bool), Trouble> {
+    pub(super) fn mark_of(
+        &self,
+        key: &str,
+        watch: &Watch,
+    ) -> Result<(Option<i64>, bool), DirError> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok((None, false));
         };
@@ -151,7 +155,7 @@ impl Files {
     }
 
     /// Returns the time since the holder of a lease last touched the lease's file.
-    pub(super) fn last_seen(&self, key: &str) -> Result<Option<Duration>, Trouble> {
+    pub(super) fn last_seen(&self, key: &str) -> Result<Option<Duration>, DirError> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(None);
         };
@@ -171,11 +175,11 @@ impl Files {
     }
 
     /// Touches the file of a lease to show that the holder is alive. The function returns false if the file is missing or is not a regular file.
-    pub(super) fn touch(&self, key: &str) -> Result<bool, Trouble> {
+    pub(super) fn touch(&self, key: &str) -> Result<bool, DirError> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(false);
         };
-        let failed = |error: &std::io::Error| Trouble::failed(Act::Touch, &self.path(key), error);
+        let failed = |error: &std::io::Error| DirError::failed(Act::Touch, &self.path(key), error);
         match regular(&folder, key, OFlag::O_WRONLY | OFlag::O_APPEND) {
             Ok(file) => {
                 file.set_modified(SystemTime::now()).map(|()| true).map_err(|error| failed(&error))
@@ -191,7 +195,7 @@ impl Files {
         compare: &[Compare],
         write: &[Write],
         key: &str,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Answer, DirError> {
         let folder = self.root.open()?.subnets_made()?;
         let _lock = self.lock(&folder)?;
         if !self.cleared.swap(true, Ordering::Relaxed) {
@@ -231,21 +235,21 @@ impl Files {
         if compare.iter().any(
             |compare| matches!(compare, Compare::NoneElseAt { known, public } if overtaken(known, public)),
         ) {
-            return Err(Trouble::Overtaken);
+            return Err(DirError::Overtaken);
         }
         let mut revision = find(key).map_or(listing.revision, |entry| entry.modified);
         for write in write {
             match write {
                 Write::Put { key, value, .. } => {
                     put(&folder, key, value)
-                        .map_err(|error| Trouble::failed(Act::Write, &self.path(key), &error))?;
+                        .map_err(|error| DirError::failed(Act::Write, &self.path(key), &error))?;
                     revision = mark(value.as_bytes());
                 }
                 Write::Delete { key } => {
                     match unlinkat(&folder, key.as_str(), UnlinkatFlags::NoRemoveDir) {
                         Ok(()) | Err(Errno::ENOENT) => {}
                         Err(error) => {
-                            return Err(Trouble::failed(
+                            return Err(DirError::failed(
                                 Act::Delete,
                                 &self.path(key),
                                 &error.into(),
@@ -260,10 +264,10 @@ impl Files {
         Ok(Answer::Txn { done: true, revision, present: None })
     }
 
-    fn lock(&self, folder: &OwnedFd) -> Result<Flock<File>, Trouble> {
+    fn lock(&self, folder: &OwnedFd) -> Result<Flock<File>, DirError> {
         let path = self.path(LOCK);
         let mut file = regular(folder, LOCK, OFlag::O_WRONLY | OFlag::O_CREAT)
-            .map_err(|error| Trouble::failed(Act::Open, &path, &error))?;
+            .map_err(|error| DirError::failed(Act::Open, &path, &error))?;
         // A process that can read the file can lock it. Leave a file of another owner unchanged, because its mode is the owner's choice.
         if file.metadata().is_ok_and(|meta| {
             meta.mode() & 0o077 != 0 && meta.uid() == nix::unistd::geteuid().as_raw()
@@ -275,7 +279,7 @@ impl Files {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(lock),
                 Err((_, _)) if begun.elapsed() > LOCK_TIMEOUT => {
-                    return Err(Trouble::Locked(path, LOCK_TIMEOUT));
+                    return Err(DirError::Locked(path, LOCK_TIMEOUT));
                 }
                 Err((back, _)) => file = back,
             }
@@ -285,7 +289,7 @@ impl Files {
 }
 
 /// Reads the file of one lease; returns `None` if the file is gone or its name is not a key.
-fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
+fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFileError> {
     if key.starts_with('.') || key.contains('/') {
         return Ok(None);
     }
@@ -299,7 +303,7 @@ fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFile> {
     let (value, touched) = match read() {
         Ok(read) => read,
         Err(error) if std::io::Error::kind(&error) == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(LeaseFile((&error).into())),
+        Err(error) => return Err(LeaseFileError((&error).into())),
     };
     // A writer without a rank does not touch files. The entry of an operator is therefore as old as the file; otherwise it would precede every node.
     let rank = wire::parse_value(&value).ok().and_then(|attrs| attrs.node).map(|node| node.rank);

@@ -2,7 +2,7 @@
 //! files relative to a descriptor of the directory, so flanneld never reads or writes another directory at the same
 //! path.
 
-use super::trouble::{Act, FileFault, Trouble};
+use super::error::{Act, DirError, FileError};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, fstat, fstatat, mkdirat};
@@ -43,11 +43,11 @@ impl Root {
     }
 
     /// Opens the store's directory. The function fails if another directory has replaced the store's directory, or if the configuration is gone.
-    pub(super) fn open(&self) -> Result<Open<'_>, Trouble> {
+    pub(super) fn open(&self) -> Result<Open<'_>, DirError> {
         let path = || self.path.clone();
         let file = open(&self.path, DIRECTORY, Mode::empty()).map_err(|error| match error {
-            Errno::ENOENT => Trouble::Missing(path()),
-            error => Trouble::Closed(path(), error.into()),
+            Errno::ENOENT => DirError::Missing(path()),
+            error => DirError::Closed(path(), error.into()),
         })?;
         let opened = Open { root: self, file };
         let Some(first) = self.first.get() else {
@@ -58,11 +58,11 @@ impl Root {
             .map(|meta| meta.st_mode & libc_type::MASK == libc_type::REGULAR);
         match (present == *first, config) {
             (true, Ok(true)) => Ok(opened),
-            (false, Ok(true)) => Err(Trouble::Replaced(path())),
-            (false, _) => Err(Trouble::Unmounted(path())),
-            (true, Ok(false)) => Err(Trouble::ConfigNotRegular(path())),
-            (true, Err(Errno::ENOENT)) => Err(Trouble::ConfigGone(path())),
-            (true, Err(error)) => Err(Trouble::ConfigUnknown(path(), error.into())),
+            (false, Ok(true)) => Err(DirError::Replaced(path())),
+            (false, _) => Err(DirError::Unmounted(path())),
+            (true, Ok(false)) => Err(DirError::ConfigNotRegular(path())),
+            (true, Err(Errno::ENOENT)) => Err(DirError::ConfigGone(path())),
+            (true, Err(error)) => Err(DirError::ConfigUnknown(path(), error.into())),
         }
     }
 }
@@ -75,9 +75,9 @@ mod libc_type {
 }
 
 impl Open<'_> {
-    fn identity(&self) -> Result<(u64, u64), Trouble> {
+    fn identity(&self) -> Result<(u64, u64), DirError> {
         let meta = fstat(&self.file)
-            .map_err(|error| Trouble::Unreadable(self.root.path.clone(), error.into()))?;
+            .map_err(|error| DirError::Unreadable(self.root.path.clone(), error.into()))?;
         Ok((meta.st_dev, meta.st_ino))
     }
 
@@ -87,26 +87,27 @@ impl Open<'_> {
     }
 
     /// Records the open directory as the store's directory. Later calls do not replace the first recorded directory.
-    pub(super) fn settle(&self) -> Result<(), Trouble> {
+    pub(super) fn settle(&self) -> Result<(), DirError> {
         let _ = self.root.first.set(self.identity()?);
         Ok(())
     }
 
     /// Opens the directory of the leases; `None` if it does not exist yet.
-    pub(super) fn subnets(&self) -> Result<Option<OwnedFd>, Trouble> {
+    pub(super) fn subnets(&self) -> Result<Option<OwnedFd>, DirError> {
         match openat(&self.file, SUBNETS, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty()) {
             Ok(folder) => Ok(Some(folder)),
             Err(Errno::ENOENT) => Ok(None),
             Err(error) => {
-                Err(Trouble::SubnetsClosed(self.root.path.join(SUBNETS), FileFault::of(error)))
+                Err(DirError::SubnetsClosed(self.root.path.join(SUBNETS), FileError::of(error)))
             }
         }
     }
 
     /// Opens the directory of the leases and creates it if it is missing.
-    pub(super) fn subnets_made(&self) -> Result<OwnedFd, Trouble> {
-        let failed =
-            |error: Errno| Trouble::failed(Act::Make, &self.root.path.join(SUBNETS), &error.into());
+    pub(super) fn subnets_made(&self) -> Result<OwnedFd, DirError> {
+        let failed = |error: Errno| {
+            DirError::failed(Act::Make, &self.root.path.join(SUBNETS), &error.into())
+        };
         match mkdirat(&self.file, SUBNETS, Mode::from_bits_truncate(0o777)) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(error) => return Err(failed(error)),

@@ -1,8 +1,8 @@
 //! A single thread for all file system access: a hanging file system blocks only this thread.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::{Semaphore, oneshot};
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -11,34 +11,22 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reason why the thread returned no result for an operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Silence {
-    /// The operation timed out. The operation may still complete when the file system responds.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(super) enum WorkerError {
+    /// The operation may still complete when the file system responds.
+    #[error("no answer")]
     Late,
-    /// The thread ended.
+    #[error("the thread that accesses the directory ended")]
     Stopped,
-    /// Refusal of the system to start the thread, with the system's error.
+    #[error(
+        "cannot start the thread that accesses the directory: {0}; raise the limits (ulimit -u; TasksMax)"
+    )]
     NotStarted(String),
-}
-
-impl fmt::Display for Silence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Silence::Late => f.write_str("no answer"),
-            Silence::Stopped => f.write_str("the thread that accesses the directory ended"),
-            Silence::NotStarted(error) => {
-                write!(
-                    f,
-                    "cannot start the thread that accesses the directory: {error}; raise the limits (ulimit -u; TasksMax)"
-                )
-            }
-        }
-    }
 }
 
 /// Runs one operation at a time on a thread. The thread starts with the first operation, and ends with the `Worker` or the process.
 pub(super) struct Worker {
-    jobs: OnceLock<Result<mpsc::Sender<Job>, Silence>>,
+    jobs: OnceLock<Result<mpsc::Sender<Job>, WorkerError>>,
     /// Permit to use the thread. A hanging job keeps the permit, so that further jobs do not queue up.
     turn: Arc<Semaphore>,
     patience: Duration,
@@ -56,9 +44,10 @@ impl Worker {
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Silence> {
+    ) -> Result<T, WorkerError> {
         let answered = async {
-            let permit = self.turn.clone().acquire_owned().await.map_err(|_| Silence::Stopped)?;
+            let permit =
+                self.turn.clone().acquire_owned().await.map_err(|_| WorkerError::Stopped)?;
             let (answer, answered) = oneshot::channel();
             let job = move || {
                 let done = work();
@@ -67,18 +56,18 @@ impl Worker {
                 let _ = answer.send(done);
             };
             let jobs = self.jobs.get_or_init(start).as_ref().map_err(Clone::clone)?;
-            jobs.send(Box::new(job)).map_err(|_| Silence::Stopped)?;
-            answered.await.map_err(|_| Silence::Stopped)
+            jobs.send(Box::new(job)).map_err(|_| WorkerError::Stopped)?;
+            answered.await.map_err(|_| WorkerError::Stopped)
         };
-        tokio::time::timeout(self.patience, answered).await.unwrap_or(Err(Silence::Late))
+        tokio::time::timeout(self.patience, answered).await.unwrap_or(Err(WorkerError::Late))
     }
 }
 
-fn start() -> Result<mpsc::Sender<Job>, Silence> {
+fn start() -> Result<mpsc::Sender<Job>, WorkerError> {
     let (jobs, inbox) = mpsc::channel::<Job>();
     let work = move || inbox.into_iter().for_each(|job| job());
     let thread = std::thread::Builder::new().name("lease-files".to_owned()).spawn(work);
-    thread.map(|_| jobs).map_err(|error| Silence::NotStarted(error.to_string()))
+    thread.map(|_| jobs).map_err(|error| WorkerError::NotStarted(error.to_string()))
 }
 
 #[cfg(test)]
@@ -94,13 +83,13 @@ mod tests {
         worker.patience = Duration::from_millis(50);
         let (release, hung) = mpsc::channel::<()>();
         let done = Arc::new(std::sync::atomic::AtomicU32::new(0));
-        assert_eq!(worker.run(move || hung.recv().is_ok()).await, Err(Silence::Late));
+        assert_eq!(worker.run(move || hung.recv().is_ok()).await, Err(WorkerError::Late));
         // The next caller times out, and its operation is not run later.
         for _ in 0..3 {
             let done = done.clone();
             assert_eq!(
                 worker.run(move || done.fetch_add(1, std::sync::atomic::Ordering::Relaxed)).await,
-                Err(Silence::Late)
+                Err(WorkerError::Late)
             );
         }
         release.send(()).unwrap();
@@ -114,8 +103,8 @@ mod tests {
         let worker = Worker::new(Duration::from_secs(10));
         assert!(matches!(
             worker.run(|| panic!("on purpose")).await,
-            Err::<(), _>(Silence::Stopped)
+            Err::<(), _>(WorkerError::Stopped)
         ));
-        assert!(matches!(worker.run(|| ()).await, Err(Silence::Stopped)));
+        assert!(matches!(worker.run(|| ()).await, Err(WorkerError::Stopped)));
     }
 }

@@ -1,13 +1,13 @@
 //! Executes the requests of the lease protocol as calls to etcd.
 
+use super::call_error::{CallErrorKind, is_answer, is_no_lease};
 use super::connection::{Connection, Connections};
-use super::errors::{FailureKind, is_answer, is_no_lease};
+use super::error::EtcdError;
 use super::options::EtcdOptions;
-use super::trouble::EtcdTrouble;
 use crate::manager::Counters;
 use crate::protocol::drive::Registry;
 use crate::protocol::registry::{
-    Answer, Compare, Entry, Listing, Request, TTL, Unanswered, Write, key_text,
+    Answer, Compare, Entry, Listing, NoReplyError, Request, TTL, Write, key_text,
 };
 use crate::wire::VALUE_LIMIT;
 use async_trait::async_trait;
@@ -53,7 +53,7 @@ impl EtcdRegistry {
     }
 
     /// Returns the connection in use, or a new one. Without any, etcd is unavailable.
-    pub(super) async fn connected(&self) -> Result<Connection, EtcdTrouble> {
+    pub(super) async fn connected(&self) -> Result<Connection, EtcdError> {
         let connected = self.connections.get().await;
         if let Err(why) = &connected {
             self.counters.failed();
@@ -87,7 +87,7 @@ impl EtcdRegistry {
     ///
     /// # Errors
     /// Returns an error if etcd does not reply.
-    pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, EtcdTrouble> {
+    pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, EtcdError> {
         self.counters.call("range");
         let connection = self.connected().await?;
         let key = format!("{}/{name}", self.connections.options().prefix);
@@ -101,7 +101,7 @@ impl EtcdRegistry {
     ///
     /// # Errors
     /// Returns an error if etcd does not reply.
-    pub async fn revision(&self) -> Result<i64, EtcdTrouble> {
+    pub async fn revision(&self) -> Result<i64, EtcdError> {
         self.counters.call("range");
         let connection = self.connected().await?;
         let mut kv = connection.client.kv_client();
@@ -114,7 +114,7 @@ impl EtcdRegistry {
     ///
     /// # Errors
     /// Returns an error if etcd does not reply, or if it compacted the revision between two pages.
-    pub async fn list(&self) -> Result<Listing, EtcdTrouble> {
+    pub async fn list(&self) -> Result<Listing, EtcdError> {
         let connection = self.connected().await?;
         let root = self.key("");
         let end = range_end(root.as_bytes());
@@ -134,7 +134,7 @@ impl EtcdRegistry {
                 .await
             {
                 Ok(response) => response,
-                Err(failure) if failure.has(|kind| kind == FailureKind::TooLarge) && page > 1 => {
+                Err(failure) if failure.has(|kind| kind == CallErrorKind::TooLarge) && page > 1 => {
                     self.page.store(page / 2, Ordering::Relaxed);
                     continue;
                 }
@@ -164,7 +164,7 @@ impl EtcdRegistry {
         compare: &[Compare],
         write: &[Write],
         key: &str,
-    ) -> Result<Answer, EtcdTrouble> {
+    ) -> Result<Answer, EtcdError> {
         self.counters.call("txn");
         let connection = self.connected().await?;
         let when: Vec<_> = compare.iter().filter_map(|compare| self.compare(compare)).collect();
@@ -214,7 +214,7 @@ impl EtcdRegistry {
         &self,
         lease: i64,
         options: Option<LeaseTimeToLiveOptions>,
-    ) -> Result<LeaseTimeToLiveResponse, EtcdTrouble> {
+    ) -> Result<LeaseTimeToLiveResponse, EtcdError> {
         self.counters.call("lease-ttl");
         let connection = self.connected().await?;
         let mut client = connection.client.lease_client();
@@ -222,7 +222,7 @@ impl EtcdRegistry {
         self.within(&connection, DEADLINE, "lease", answer).await
     }
 
-    async fn last_seen(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
+    async fn last_seen(&self, lease: i64) -> Result<Answer, EtcdError> {
         if lease == 0 {
             return Ok(Answer::LastSeen(None));
         }
@@ -235,7 +235,7 @@ impl EtcdRegistry {
 
     /// Returns whether an etcd lease has flanneld's time to live and lasts long enough for reuse. The function
     /// rejects a lease with another time to live, because such a lease may expire between two renewals.
-    async fn inherit(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
+    async fn inherit(&self, lease: i64) -> Result<Answer, EtcdError> {
         let response = self.time_to_live(lease, None).await?;
         let ours = u64::try_from(response.granted_ttl()) == Ok(TTL.as_secs());
         Ok(Answer::Alive(
@@ -244,7 +244,7 @@ impl EtcdRegistry {
     }
 
     /// Revokes a lease, unless a key is attached to it, because revocation deletes the attached keys.
-    async fn revoke(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
+    async fn revoke(&self, lease: i64) -> Result<Answer, EtcdError> {
         let keys = LeaseTimeToLiveOptions::new().with_keys();
         let response = self.time_to_live(lease, Some(keys)).await?;
         if response.keys().is_empty() {
@@ -256,7 +256,7 @@ impl EtcdRegistry {
         Ok(Answer::Revoked)
     }
 
-    async fn keep_alive(&self, lease: i64) -> Result<Answer, EtcdTrouble> {
+    async fn keep_alive(&self, lease: i64) -> Result<Answer, EtcdError> {
         if lease == 0 {
             return Ok(Answer::Alive(true));
         }
@@ -280,7 +280,7 @@ impl EtcdRegistry {
         deadline: Duration,
         key: &str,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
-    ) -> Result<T, EtcdTrouble> {
+    ) -> Result<T, EtcdError> {
         let outcome = async {
             match connection.until_cut(tokio::time::timeout(deadline, call)).await? {
                 Ok(Ok(answer)) => Ok(answer),
@@ -288,14 +288,14 @@ impl EtcdRegistry {
                     if !is_answer(&error) {
                         self.connections.leave(connection.number).await;
                     }
-                    Err(EtcdTrouble::Refused(
+                    Err(EtcdError::Refused(
                         connection.endpoint.clone(),
                         self.connections.explain(key, &error),
                     ))
                 }
                 Err(_) => {
                     self.connections.leave(connection.number).await;
-                    Err(EtcdTrouble::NoAnswer(connection.endpoint.clone(), deadline))
+                    Err(EtcdError::NoAnswer(connection.endpoint.clone(), deadline))
                 }
             }
         };
@@ -311,7 +311,7 @@ impl EtcdRegistry {
         &self,
         connection: &Connection,
         header: Option<&ResponseHeader>,
-    ) -> Result<(), EtcdTrouble> {
+    ) -> Result<(), EtcdError> {
         match header {
             Some(header) => self.connections.recognise(connection, header.cluster_id()).await,
             None => Ok(()),
@@ -321,12 +321,12 @@ impl EtcdRegistry {
 
 #[async_trait]
 impl Registry for EtcdRegistry {
-    async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
+    async fn request(&self, request: Request) -> Result<Answer, NoReplyError> {
         Ok(match self.attempt(request.clone()).await {
             // etcd refused the request before executing it, and the client dropped the connection. The next connection logs in as etcd requires.
-            Err(EtcdTrouble::Refused(_, why))
+            Err(EtcdError::Refused(_, why))
                 if self.connections.options().user.is_some()
-                    && why.kind().is_some_and(FailureKind::of_log_in) =>
+                    && why.kind().is_some_and(CallErrorKind::of_log_in) =>
             {
                 self.attempt(request).await?
             }
@@ -336,7 +336,7 @@ impl Registry for EtcdRegistry {
 }
 
 impl EtcdRegistry {
-    async fn attempt(&self, request: Request) -> Result<Answer, EtcdTrouble> {
+    async fn attempt(&self, request: Request) -> Result<Answer, EtcdError> {
         match request {
             Request::List => self.list().await.map(Answer::Listing),
             Request::Grant => {

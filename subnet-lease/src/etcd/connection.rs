@@ -3,13 +3,13 @@
 //! The client drops a connection if the endpoint does not reply or belongs to another cluster, or if the TLS files on disk have changed. HTTP/2 pings
 //! detect dead connections. The client sends pings only during a request or a watch, because etcd refuses pings on connections without a stream.
 
+use super::call_error::{CallError, CallErrorKind};
 use super::cluster::{Judgement, Recognition};
 use super::dial::{CONNECT, Dialed, Target, dial, speaks_tls};
-use super::errors::{FailureKind, Refusal};
+use super::error::{Asked, EndpointError, EtcdError, Lack};
 use super::options::EtcdOptions;
 use super::tls::Tls;
-use super::tls_trouble::TlsTrouble;
-use super::trouble::{Asked, EndpointTrouble, EtcdTrouble, Lack};
+use super::tls::error::TlsError;
 use etcd_client::{Channel, Client, ConnectOptions, ResponseHeader};
 use parking_lot::Mutex as Lock;
 use std::collections::BTreeMap;
@@ -46,14 +46,14 @@ impl Connection {
     pub(crate) fn until_cut<'a, T: 'a>(
         &'a self,
         answer: impl Future<Output = T> + 'a,
-    ) -> impl Future<Output = Result<T, EtcdTrouble>> + 'a {
+    ) -> impl Future<Output = Result<T, EtcdError>> + 'a {
         // The futures of etcd's client are large, and this one is awaited inside many others.
         let answer = Box::pin(answer);
         async move {
             self.cut
                 .run_until_cancelled(answer)
                 .await
-                .ok_or_else(|| EtcdTrouble::Cut(self.endpoint.clone()))
+                .ok_or_else(|| EtcdError::Cut(self.endpoint.clone()))
         }
     }
 }
@@ -101,7 +101,7 @@ impl Connections {
     ///
     /// # Errors
     /// Returns an error that names every endpoint with its error.
-    pub async fn get(&self) -> Result<Connection, EtcdTrouble> {
+    pub async fn get(&self) -> Result<Connection, EtcdError> {
         let mut present = self.present.lock().await;
         let stamp = self.stamp();
         if let Some(connection) = &present.connection
@@ -121,7 +121,7 @@ impl Connections {
             let connected = tokio::select! {
                 connected = Box::pin(self.connect(at, endpoint, &mut present.recognition)) => connected,
                 // A request from an address that is gone gets no reply, so do not wait for it.
-                _ = moves.changed() => Err(EndpointTrouble::Readdressed),
+                _ = moves.changed() => Err(EndpointError::Readdressed),
             };
             match connected {
                 Ok((client, local)) => {
@@ -153,10 +153,10 @@ impl Connections {
             present.next += 1;
         }
         // In the configured order, wherever this round began.
-        let named = |(at, why): (usize, EndpointTrouble)| {
+        let named = |(at, why): (usize, EndpointError)| {
             (endpoints.get(at).cloned().unwrap_or_default(), why)
         };
-        Err(EtcdTrouble::Endpoints(complaints.into_iter().map(named).collect()))
+        Err(EtcdError::Endpoints(complaints.into_iter().map(named).collect()))
     }
 
     /// Drops a connection that failed. The next connection goes to the next endpoint.
@@ -209,7 +209,7 @@ impl Connections {
         &self,
         connection: &Connection,
         cluster: u64,
-    ) -> Result<(), EtcdTrouble> {
+    ) -> Result<(), EtcdError> {
         if cluster == 0 {
             // etcd's own proxy omits the id in some replies.
             return Ok(());
@@ -230,7 +230,7 @@ impl Connections {
             present.connection = None;
             present.next += 1;
         }
-        judged.map_err(|why| EtcdTrouble::Foreign(connection.endpoint.clone(), why))
+        judged.map_err(|why| EtcdError::Foreign(connection.endpoint.clone(), why))
     }
 
     /// Returns the modification times of the TLS files.
@@ -250,7 +250,7 @@ impl Connections {
         at: usize,
         endpoint: &str,
         recognition: &mut Recognition,
-    ) -> Result<(Client, Option<IpAddr>), EndpointTrouble> {
+    ) -> Result<(Client, Option<IpAddr>), EndpointError> {
         let target =
             Target::parse(endpoint, self.options.ca.is_some() || self.options.identity.is_some())?;
         let tls = if target.tls() { Some(Tls::read(&self.options).await?) } else { None };
@@ -260,9 +260,9 @@ impl Connections {
         let cluster = match timeout(CONNECT, nobody.maintenance_client().status()).await {
             Ok(Ok(status)) => status.header().map(ResponseHeader::cluster_id),
             // A refusal is a reply by etcd. A logged-in user may get the cluster id.
-            Ok(Err(error)) => match Refusal::from(&error) {
+            Ok(Err(error)) => match CallError::from(&error) {
                 refusal
-                    if matches!(refusal.kind, FailureKind::Unreachable(_))
+                    if matches!(refusal.kind, CallErrorKind::Unreachable(_))
                         || refusal.kind.is_unavailable() =>
                 {
                     return Err(why_no_answer(refusal, &dialed, &target, tls.as_ref()).await);
@@ -275,8 +275,8 @@ impl Connections {
                     .zip(tls.as_ref())
                     .map(|(complaint, tls)| tls.explain(&complaint));
                 return Err(trouble.map_or(
-                    EndpointTrouble::NoAnswer(Asked::Anything, CONNECT),
-                    EndpointTrouble::Tls,
+                    EndpointError::NoAnswer(Asked::Anything, CONNECT),
+                    EndpointError::Tls,
                 ));
             }
         };
@@ -307,41 +307,41 @@ impl Connections {
         dialed: &Dialed,
         options: ConnectOptions,
         nobody: Client,
-    ) -> Result<Client, EndpointTrouble> {
+    ) -> Result<Client, EndpointError> {
         let logged_in = Client::from_channel(Channel::Tonic(dialed.channel.clone()), Some(options));
         let name = self.options.user.as_ref().map_or("", |(name, _)| name);
         match timeout(CONNECT * 2, logged_in).await {
             Ok(Ok(client)) => Ok(client),
-            Ok(Err(error)) => match Refusal::from(&error) {
-                Refusal { kind: FailureKind::NoAuthentication, .. } => Ok(nobody),
-                refusal => Err(EndpointTrouble::LogIn(name.to_owned(), refusal)),
+            Ok(Err(error)) => match CallError::from(&error) {
+                CallError { kind: CallErrorKind::NoAuthentication, .. } => Ok(nobody),
+                refusal => Err(EndpointError::LogIn(name.to_owned(), refusal)),
             },
-            Err(_) => Err(EndpointTrouble::NoAnswer(Asked::LogIn(name.to_owned()), CONNECT * 2)),
+            Err(_) => Err(EndpointError::NoAnswer(Asked::LogIn(name.to_owned()), CONNECT * 2)),
         }
     }
 
     /// Reads the cluster id from a key that every role may read. The client reads this key if etcd, or a
     /// proxy in front of etcd, does not report the cluster id in its status.
-    async fn cluster_of(&self, client: &Client) -> Result<u64, EndpointTrouble> {
+    async fn cluster_of(&self, client: &Client) -> Result<u64, EndpointError> {
         let key = format!("{}/config", self.options.prefix);
         match timeout(CONNECT, client.kv_client().get(key.as_str(), None)).await {
             Ok(Ok(answer)) => Ok(answer.header().map_or(0, ResponseHeader::cluster_id)),
             Ok(Err(error)) => Err(self.explain(&key, &error)),
-            Err(_) => Err(EndpointTrouble::NoAnswer(Asked::Anything, CONNECT)),
+            Err(_) => Err(EndpointError::NoAnswer(Asked::Anything, CONNECT)),
         }
     }
 
     /// Describes a refusal by etcd, with the remedy.
-    pub fn explain(&self, key: &str, error: &etcd_client::Error) -> EndpointTrouble {
-        let refusal = Refusal::from(error);
+    pub fn explain(&self, key: &str, error: &etcd_client::Error) -> EndpointError {
+        let refusal = CallError::from(error);
         let user = self.options.user.as_ref().map(|(name, _)| name.clone());
         let lack = match refusal.kind {
-            FailureKind::Permission => Lack::Right { user, prefix: self.options.prefix.clone() },
-            FailureKind::NoUser if user.is_none() => Lack::LogIn,
-            FailureKind::NoSpace => Lack::Space,
+            CallErrorKind::Permission => Lack::Right { user, prefix: self.options.prefix.clone() },
+            CallErrorKind::NoUser if user.is_none() => Lack::LogIn,
+            CallErrorKind::NoSpace => Lack::Space,
             _ => Lack::Nothing,
         };
-        EndpointTrouble::Key { key: key.to_owned(), refusal, lack }
+        EndpointError::Key { key: key.to_owned(), refusal, lack }
     }
 }
 
@@ -355,7 +355,7 @@ fn is_lost(local: IpAddr, addresses: &[IpAddr]) -> bool {
     !local.is_loopback() && !link_local && !addresses.contains(&local)
 }
 
-fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), EndpointTrouble> {
+fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), EndpointError> {
     match recognition.answer(at, cluster) {
         Judgement::Right => Ok(()),
         Judgement::Moved(before) => {
@@ -366,27 +366,27 @@ fn judge(recognition: &mut Recognition, at: usize, cluster: u64) -> Result<(), E
             );
             Ok(())
         }
-        Judgement::Foreign(known) => Err(EndpointTrouble::ForeignCluster { cluster, known }),
+        Judgement::Foreign(known) => Err(EndpointError::ForeignCluster { cluster, known }),
     }
 }
 
-async fn client(dialed: &Dialed, options: ConnectOptions) -> Result<Client, EndpointTrouble> {
+async fn client(dialed: &Dialed, options: ConnectOptions) -> Result<Client, EndpointError> {
     let made = Client::from_channel(Channel::Tonic(dialed.channel.clone()), Some(options)).await;
-    made.map_err(|error| Refusal::from(&error).into())
+    made.map_err(|error| CallError::from(&error).into())
 }
 
 /// Returns the reason why a connection ended before it delivered a reply.
 async fn why_no_answer(
-    refusal: Refusal,
+    refusal: CallError,
     dialed: &Dialed,
     target: &Target,
     tls: Option<&Tls>,
-) -> EndpointTrouble {
+) -> EndpointError {
     match (dialed.complaint(), tls) {
         _ if refusal.kind.is_unavailable() => refusal.into(),
         (Some(complaint), Some(tls)) => tls.explain(&complaint).into(),
         (None, Some(tls)) => tls.silent_end().into(),
-        (_, None) if speaks_tls(target).await => TlsTrouble::ServerWantsTls.into(),
+        (_, None) if speaks_tls(target).await => TlsError::ServerWantsTls.into(),
         _ => refusal.into(),
     }
 }

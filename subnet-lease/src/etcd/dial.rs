@@ -3,10 +3,10 @@
 //! Knowledge of a server (its cluster, whether it requires a user) is valid for one connection only. A
 //! channel that reconnects silently could write to a server that flanneld has not checked.
 
+use super::error::{Asked, EndpointError};
 use super::tls::Tls;
-use super::tls_trouble::TlsTrouble;
-use super::trouble::{Asked, EndpointTrouble};
-use crate::foreign::ConnectFailure;
+use super::tls::error::TlsError;
+use crate::foreign::ConnectError;
 use crate::reason::with_causes;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
@@ -51,7 +51,7 @@ impl Target {
     ///
     /// # Errors
     /// Returns an error if the endpoint is not a valid URL or address.
-    pub(super) fn parse(endpoint: &str, secure: bool) -> Result<Self, EndpointTrouble> {
+    pub(super) fn parse(endpoint: &str, secure: bool) -> Result<Self, EndpointError> {
         if let Some(path) =
             endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:"))
         {
@@ -66,7 +66,7 @@ impl Target {
         // TLS runs below the channel, so the channel's URI has the scheme of plain HTTP.
         let uri = format!("http://{rest}")
             .parse::<Uri>()
-            .map_err(|error| EndpointTrouble::NoAddress(error.to_string()))?;
+            .map_err(|error| EndpointError::NoAddress(error.to_string()))?;
         Ok(Self::Host(uri, tls))
     }
 
@@ -101,13 +101,13 @@ type Noted = Arc<Mutex<Option<rustls::Error>>>;
 ///
 /// # Errors
 /// Returns an error with the cause if the connection fails. If TLS fails, the error names the side that refuses TLS, and the reason.
-pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, EndpointTrouble> {
+pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, EndpointError> {
     let (stream, local) = reach(target).await?;
     let noted = Noted::default();
     let stream: Box<dyn Duplex> = match (target, tls) {
         (Target::Host(uri, true), Some(tls)) => {
             match timeout(CONNECT, shake_hands(stream, uri, tls)).await {
-                Err(_) => return Err(EndpointTrouble::NoAnswer(Asked::Handshake, CONNECT)),
+                Err(_) => return Err(EndpointError::NoAnswer(Asked::Handshake, CONNECT)),
                 Ok(Ok(stream)) => {
                     Box::new(Listening { stream, noted: noted.clone(), failed: None, ended: false })
                 }
@@ -122,13 +122,13 @@ pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, E
     };
     let endpoint = Endpoint::from(uri).http2_keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
     let channel = timeout(CONNECT, endpoint.connect_with_connector(Once(Some(stream)))).await;
-    let channel = channel.map_err(|_| EndpointTrouble::NoConnection(CONNECT))?;
+    let channel = channel.map_err(|_| EndpointError::NoConnection(CONNECT))?;
     let channel = channel.map_err(|error| unreachable(&error))?;
     Ok(Dialed { channel, local, noted })
 }
 
 /// Opens a connection without TLS and returns it with its local address.
-async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), EndpointTrouble> {
+async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), EndpointError> {
     let stream = async {
         match target {
             Target::Unix(path) => {
@@ -156,13 +156,13 @@ async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), End
     };
     match timeout(CONNECT, stream).await {
         Ok(reached) => reached,
-        Err(_) => Err(EndpointTrouble::NoConnection(CONNECT)),
+        Err(_) => Err(EndpointError::NoConnection(CONNECT)),
     }
 }
 
 /// Converts an error of the system, the resolver or the HTTP layers to an endpoint error.
-fn unreachable(error: &(dyn std::error::Error + 'static)) -> EndpointTrouble {
-    EndpointTrouble::Unreachable(ConnectFailure::of(error), with_causes(error))
+fn unreachable(error: &(dyn std::error::Error + 'static)) -> EndpointError {
+    EndpointError::Unreachable(ConnectError::of(error), with_causes(error))
 }
 
 async fn shake_hands(
@@ -177,13 +177,13 @@ async fn shake_hands(
 }
 
 /// Returns the reason why a handshake failed. If the error has no TLS cause, the function checks whether the endpoint speaks plain HTTP/2.
-async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsTrouble {
+async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsError {
     match spoken(error) {
         Some(rustls::Error::InvalidMessage(_)) | None if speaks_plain(target).await => {
-            TlsTrouble::ServerIsPlain
+            TlsError::ServerIsPlain
         }
         Some(error) => tls.explain(error),
-        None => TlsTrouble::Handshake(error.to_string()),
+        None => TlsError::Handshake(error.to_string()),
     }
 }
 

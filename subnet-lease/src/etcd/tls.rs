@@ -1,8 +1,10 @@
 //! Configures TLS to etcd from files, and explains which side refused which certificate and why.
 
+pub(super) mod error;
+
 use super::options::EtcdOptions;
-use super::tls_trouble::{AbortCause, FileOf, Refusal, TlsTrouble};
 use crate::foreign::Certificate;
+use error::{ClientCertificateError, FileOf, TlsError};
 use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -33,17 +35,17 @@ impl Tls {
     ///
     /// # Errors
     /// Returns an error if a file is unreadable, or does not contain the expected certificate or key.
-    pub(super) async fn read(options: &EtcdOptions) -> Result<Self, TlsTrouble> {
+    pub(super) async fn read(options: &EtcdOptions) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let inner = WebPkiServerVerifier::builder_with_provider(
             Arc::new(roots(options.ca.as_deref()).await?),
             provider.clone(),
         );
-        let inner = inner.build().map_err(|error| TlsTrouble::Authorities(error.to_string()))?;
+        let inner = inner.build().map_err(|error| TlsError::Authorities(error.to_string()))?;
         let seen = Seen::default();
         let builder =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| TlsTrouble::Setup(error.to_string()))?;
+        let builder = builder.map_err(|error| TlsError::Setup(error.to_string()))?;
         let builder = builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Remembering { inner, seen: seen.clone() }));
@@ -53,13 +55,13 @@ impl Tls {
                 let chain = certificates(cert, FileOf::Client).await?;
                 let own = chain.first().cloned();
                 let secret = PrivateKeyDer::from_pem_slice(&file(key).await?);
-                let secret = secret.map_err(|_| TlsTrouble::NoKey(key.clone()))?;
+                let secret = secret.map_err(|_| TlsError::NoKey(key.clone()))?;
                 let config =
                     builder.with_client_auth_cert(chain, secret).map_err(|error| match error {
                         rustls::Error::InconsistentKeys(_) => {
-                            TlsTrouble::OtherKey { key: key.clone(), certificate: cert.clone() }
+                            TlsError::OtherKey { key: key.clone(), certificate: cert.clone() }
                         }
-                        error => TlsTrouble::Identity {
+                        error => TlsError::Identity {
                             key: key.clone(),
                             certificate: cert.clone(),
                             fault: error.to_string(),
@@ -73,7 +75,7 @@ impl Tls {
     }
 
     /// Converts a rustls error to an error that names the involved files and certificates.
-    pub(super) fn explain(&self, error: &rustls::Error) -> TlsTrouble {
+    pub(super) fn explain(&self, error: &rustls::Error) -> TlsError {
         match error {
             rustls::Error::InvalidCertificate(cause) => {
                 let seen = self.seen.lock().clone();
@@ -82,17 +84,17 @@ impl Tls {
             rustls::Error::AlertReceived(alert) => {
                 refused(*alert, self.client.as_ref().map(|(path, own)| (path.as_path(), own)))
             }
-            other => TlsTrouble::Failed(other.to_string()),
+            other => TlsError::Failed(other.to_string()),
         }
     }
 
     /// Returns the most likely reason why the server closed the connection before any reply.
-    pub(super) fn silent_end(&self) -> TlsTrouble {
+    pub(super) fn silent_end(&self) -> TlsError {
         match &self.client {
             Some((path, own)) => {
-                TlsTrouble::MostLikelyRefused { path: path.clone(), own: described(own) }
+                TlsError::MostLikelyRefused { path: path.clone(), own: described(own) }
             }
-            None => TlsTrouble::MostLikelyNoClient,
+            None => TlsError::MostLikelyNoClient,
         }
     }
 }
@@ -149,14 +151,14 @@ impl ServerCertVerifier for Remembering {
     }
 }
 
-async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsTrouble> {
+async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     match ca {
         Some(path) => {
             let (good, _) =
                 roots.add_parsable_certificates(certificates(path, FileOf::Authority).await?);
             if good == 0 {
-                return Err(TlsTrouble::NoAuthority(path.to_owned()));
+                return Err(TlsError::NoAuthority(path.to_owned()));
             }
         }
         None => {
@@ -164,7 +166,7 @@ async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsTrouble> {
             let (good, _) =
                 found.map_or((0, 0), |found| roots.add_parsable_certificates(found.certs));
             if good == 0 {
-                return Err(TlsTrouble::NoSystemAuthorities);
+                return Err(TlsError::NoSystemAuthorities);
             }
         }
     }
@@ -172,20 +174,20 @@ async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsTrouble> {
 }
 
 /// Reads the certificates of a PEM bundle. The function fails if the bundle contains no certificate.
-async fn certificates(path: &Path, of: FileOf) -> Result<Vec<CertificateDer<'static>>, TlsTrouble> {
+async fn certificates(path: &Path, of: FileOf) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let bundle = file(path).await?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bundle).collect();
-    let found = found.map_err(|_| TlsTrouble::NotPem(of, path.to_owned()))?;
+    let found = found.map_err(|_| TlsError::NotPem(of, path.to_owned()))?;
     if found.is_empty() {
-        return Err(TlsTrouble::NoCertificate(of, path.to_owned()));
+        return Err(TlsError::NoCertificate(of, path.to_owned()));
     }
     Ok(found)
 }
 
-async fn file(path: &Path) -> Result<Vec<u8>, TlsTrouble> {
+async fn file(path: &Path) -> Result<Vec<u8>, TlsError> {
     crate::file::read(path)
         .await
-        .map_err(|error| TlsTrouble::Unread(path.to_owned(), error.to_string()))
+        .map_err(|error| TlsError::Unread(path.to_owned(), error.to_string()))
 }
 
 /// Returns the reason why this node refuses etcd's certificate.
@@ -193,12 +195,12 @@ fn server_certificate(
     error: &CertificateError,
     seen: Option<&CertificateDer<'_>>,
     ca: Option<&Path>,
-) -> TlsTrouble {
+) -> TlsError {
     let names = match error {
         CertificateError::NotValidForNameContext { presented, .. } => presented.clone(),
         _ => Vec::new(),
     };
-    TlsTrouble::ServerCertificate {
+    TlsError::ServerCertificate {
         seen: seen.map(described),
         why: Certificate::of(error),
         clock: date(ASN1Time::now()),
@@ -209,35 +211,37 @@ fn server_certificate(
 }
 
 /// Returns the reason why etcd refuses this node's certificate or aborts the handshake, derived from etcd's alert.
-fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -> TlsTrouble {
+fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -> TlsError {
     use AlertDescription as Alert;
     let why = match alert {
-        Alert::CertificateExpired => Refusal::Expired,
-        Alert::CertificateRevoked => Refusal::Revoked,
-        Alert::UnknownCA => Refusal::Authority,
+        Alert::CertificateExpired => ClientCertificateError::Expired,
+        Alert::CertificateRevoked => ClientCertificateError::Revoked,
+        Alert::UnknownCA => ClientCertificateError::Authority,
         Alert::BadCertificate
         | Alert::UnsupportedCertificate
         | Alert::CertificateUnknown
         | Alert::AccessDenied
-        | Alert::CertificateRequired => Refusal::Invalid,
+        | Alert::CertificateRequired => ClientCertificateError::Invalid,
         other => {
-            let cause = match other {
-                Alert::HandshakeFailure => AbortCause::Parameters,
-                Alert::ProtocolVersion => AbortCause::Version,
-                Alert::UnrecognisedName => AbortCause::Name,
-                Alert::NoApplicationProtocol => AbortCause::Http2,
-                Alert::InternalError => AbortCause::Internal,
-                _ => AbortCause::Other,
+            let why = match other {
+                Alert::HandshakeFailure => {
+                    "the two sides have no TLS parameters (cipher suite, signature, key exchange) in common"
+                }
+                Alert::ProtocolVersion => "the two sides have no TLS version in common",
+                Alert::UnrecognisedName => "etcd does not serve the requested server name",
+                Alert::NoApplicationProtocol => "etcd does not speak HTTP/2",
+                Alert::InternalError => "an error inside etcd",
+                _ => "for another reason",
             };
-            return TlsTrouble::Aborted { cause, alert: u8::from(other) };
+            return TlsError::Aborted { why, alert: u8::from(other) };
         }
     };
     match own {
-        None => TlsTrouble::NoClientCertificate,
+        None => TlsError::NoClientCertificate,
         Some((path, own)) => {
             // Some versions report only "bad certificate".
-            let why = if expired(own) { Refusal::Expired } else { why };
-            TlsTrouble::ClientCertificate { path: path.to_owned(), own: described(own), why }
+            let why = if expired(own) { ClientCertificateError::Expired } else { why };
+            TlsError::ClientCertificate { path: path.to_owned(), own: described(own), why }
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Watches keys despite broken or silent streams, compaction, and restored stores.
 
+use super::call_error::{CallError, CallErrorKind};
 use super::client::{ANSWER_LIMIT, EtcdRegistry, range_end};
 use super::connection::Connection;
-use super::errors::{FailureKind, Refusal};
-use super::trouble::EtcdTrouble;
+use super::error::EtcdError;
 use crate::protocol::registry::{Entry, key_text};
 use etcd_client::{
     EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
 };
-use std::fmt;
 use std::time::Duration;
+use thiserror::Error;
 use tonic::Code;
 
 /// Time without a message on a stream after which the client requests a progress notification.
@@ -42,56 +42,34 @@ impl Change {
     }
 }
 
-/// Reason why a watch ended. The caller reconnects, or lists all keys again.
+/// Reason why a watch ended.
 #[derive(Debug)]
-pub enum Broken {
-    /// The stream broke. The caller must connect and resume the watch.
-    Stream(EtcdTrouble),
-    /// Replacement of the connection by the client, without an error.
+pub enum WatchError {
+    /// The caller must connect and resume the watch.
+    Stream(EtcdError),
+    /// The client replaced the connection, without an error.
     Renewed,
-    /// Loss of the last event that the watch saw: the store has another history, or etcd has compacted the event. The caller must read all keys again.
-    History(History),
+    /// The store has another history, or etcd has compacted the last event that the watch saw. The caller must read all keys again.
+    History(HistoryError),
 }
 
 /// Difference between the store's history and the history that the watch has seen so far.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum History {
-    /// Event that differs from the event seen before at the same revision.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum HistoryError {
+    #[error("the event of revision {0} has changed")]
     Event(i64),
-    /// Compaction of the history, with the revision up to which etcd compacted.
+    /// With the revision up to which etcd compacted.
+    #[error("etcd compacted its history up to revision {0}")]
     Compacted(i64),
-    /// Restore of the store from a backup.
-    Restored {
-        /// Revision of the restored store.
-        now: i64,
-        /// Newest revision seen before the restore, which is greater than `now`.
-        seen: i64,
-    },
-    /// Revision that the store does not have, with etcd's text.
+    #[error(
+        "etcd is at revision {now}, but flanneld has already seen revision {seen}: etcd was restored"
+    )]
+    Restored { now: i64, seen: i64 },
+    /// With etcd's text.
+    #[error("etcd does not have revision {0}: {1}")]
     NotThere(i64, String),
-    /// Key whose value differs from the value seen before at the same revision.
+    #[error("the key {0} of revision {1} has changed")]
     Key(String, i64),
-}
-
-impl fmt::Display for History {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            History::Event(revision) => write!(f, "the event of revision {revision} has changed"),
-            History::Compacted(revision) => {
-                write!(f, "etcd compacted its history up to revision {revision}")
-            }
-            History::Restored { now, seen } => write!(
-                f,
-                "etcd is at revision {now}, but flanneld has already seen revision {seen}: etcd was restored"
-            ),
-            History::NotThere(revision, words) => {
-                write!(f, "etcd does not have revision {revision}: {words}")
-            }
-            History::Key(key, revision) => {
-                write!(f, "the key {key} of revision {revision} has changed")
-            }
-        }
-    }
 }
 
 /// Newest known list or event of the store, from which a watch starts.
@@ -125,15 +103,15 @@ impl<'a> Watch<'a> {
     /// Opens a watch from `anchor` and checks that the store's history still contains the anchor.
     ///
     /// # Errors
-    /// Returns [`Broken`] if the client cannot open the watch or if the store's history no longer contains the anchor.
+    /// Returns [`WatchError`] if the client cannot open the watch or if the store's history no longer contains the anchor.
     pub async fn open(
         registry: &'a EtcdRegistry,
         key: &str,
         exact: bool,
         anchor: &Anchor,
-    ) -> Result<Self, Broken> {
+    ) -> Result<Self, WatchError> {
         registry.counters.call("watch");
-        let connection = registry.connected().await.map_err(Broken::Stream)?;
+        let connection = registry.connected().await.map_err(WatchError::Stream)?;
         let (from, expected, known) = match anchor {
             Anchor::Listed { revision, .. } => (revision + 1, None, *revision),
             Anchor::Event(change) => (change.revision(), Some(change.clone()), change.revision()),
@@ -150,18 +128,21 @@ impl<'a> Watch<'a> {
             let created = stream.message().await?;
             Ok::<_, etcd_client::Error>((stream, created))
         });
-        let (stream, created) = match connection.until_cut(opened).await.map_err(Broken::Stream)? {
-            Ok(Ok((stream, Some(created)))) => (stream, created),
-            Ok(Ok((_, None))) => {
-                return Err(lost(registry, connection.number, EtcdTrouble::WatchClosed).await);
-            }
-            Ok(Err(error)) => return Err(lost(registry, connection.number, reason(&error)).await),
-            Err(_) => {
-                return Err(
-                    lost(registry, connection.number, EtcdTrouble::WatchNotOpened(OPEN)).await
-                );
-            }
-        };
+        let (stream, created) =
+            match connection.until_cut(opened).await.map_err(WatchError::Stream)? {
+                Ok(Ok((stream, Some(created)))) => (stream, created),
+                Ok(Ok((_, None))) => {
+                    return Err(lost(registry, connection.number, EtcdError::WatchClosed).await);
+                }
+                Ok(Err(error)) => {
+                    return Err(lost(registry, connection.number, reason(&error)).await);
+                }
+                Err(_) => {
+                    return Err(
+                        lost(registry, connection.number, EtcdError::WatchNotOpened(OPEN)).await
+                    );
+                }
+            };
         let watch = Self {
             registry,
             stream,
@@ -175,7 +156,7 @@ impl<'a> Watch<'a> {
                 .connections
                 .recognise(&connection, header.cluster_id())
                 .await
-                .map_err(Broken::Stream)?;
+                .map_err(WatchError::Stream)?;
             watch.behind(header)?;
         }
         registry.counters.set_available();
@@ -189,19 +170,19 @@ impl<'a> Watch<'a> {
     /// Returns the next changes. An empty list of changes shows that the stream still works.
     ///
     /// # Errors
-    /// Returns [`Broken`] if the watch ended.
+    /// Returns [`WatchError`] if the watch ended.
     ///
     /// # Cancel safety
     /// The caller can drop the future at any time, because data already read stays in the watch for the next call.
-    pub async fn next(&mut self) -> Result<Vec<Change>, Broken> {
+    pub async fn next(&mut self) -> Result<Vec<Change>, WatchError> {
         loop {
             let patience = if self.asked { SIGN } else { QUIET };
             let message = tokio::select! {
                 message = tokio::time::timeout(patience, self.stream.message()) => message,
-                () = self.connection.outdated.cancelled() => return Err(Broken::Renewed),
+                () = self.connection.outdated.cancelled() => return Err(WatchError::Renewed),
             };
             let response = match message {
-                Err(_) if self.asked => return Err(self.lost(EtcdTrouble::WatchSilent).await),
+                Err(_) if self.asked => return Err(self.lost(EtcdError::WatchSilent).await),
                 Err(_) => {
                     self.asked = true;
                     if let Err(error) = self.stream.request_progress().await {
@@ -210,7 +191,7 @@ impl<'a> Watch<'a> {
                     continue;
                 }
                 Ok(Err(error)) => return Err(self.lost(reason(&error)).await),
-                Ok(Ok(None)) => return Err(self.lost(EtcdTrouble::WatchClosed).await),
+                Ok(Ok(None)) => return Err(self.lost(EtcdError::WatchClosed).await),
                 Ok(Ok(Some(response))) => response,
             };
             self.asked = false;
@@ -242,7 +223,7 @@ impl<'a> Watch<'a> {
                 } else if changes.contains(&expected) {
                     changes.retain(|change| *change != expected);
                 } else {
-                    return Err(Broken::History(History::Event(expected.revision())));
+                    return Err(WatchError::History(HistoryError::Event(expected.revision())));
                 }
             }
             changes.retain(|change| change.revision() >= self.known);
@@ -250,24 +231,24 @@ impl<'a> Watch<'a> {
         }
     }
 
-    async fn refuse(&self, response: &WatchResponse) -> Result<(), Broken> {
+    async fn refuse(&self, response: &WatchResponse) -> Result<(), WatchError> {
         if response.compact_revision() > 0 {
-            return Err(Broken::History(History::Compacted(response.compact_revision())));
+            return Err(WatchError::History(HistoryError::Compacted(response.compact_revision())));
         }
         if response.canceled() {
-            let refusal = Refusal::cancelled(response.cancel_reason());
-            if refusal.kind == FailureKind::Permission || refusal.kind.of_log_in() {
+            let refusal = CallError::cancelled(response.cancel_reason());
+            if refusal.kind == CallErrorKind::Permission || refusal.kind.of_log_in() {
                 // Some versions report every refusal of a watch as a missing permission. A read finds out the cause, and renews an expired log-in.
                 let _ = self.registry.revision().await;
             }
-            return Err(Broken::Stream(EtcdTrouble::WatchCancelled(refusal)));
+            return Err(WatchError::Stream(EtcdError::WatchCancelled(refusal)));
         }
         Ok(())
     }
 
-    fn behind(&self, header: &ResponseHeader) -> Result<(), Broken> {
+    fn behind(&self, header: &ResponseHeader) -> Result<(), WatchError> {
         if header.revision() < self.known {
-            return Err(Broken::History(History::Restored {
+            return Err(WatchError::History(HistoryError::Restored {
                 now: header.revision(),
                 seen: self.known,
             }));
@@ -277,21 +258,21 @@ impl<'a> Watch<'a> {
 
     /// Checks that the store contained the list's newest entry at the list's revision. The current value does
     /// not prove a common history, because the key's owner may have written this value into a restored store.
-    async fn same_past(&self, newest: &Entry) -> Result<(), Broken> {
+    async fn same_past(&self, newest: &Entry) -> Result<(), WatchError> {
         self.registry.counters.call("range");
-        let connection = self.registry.connected().await.map_err(Broken::Stream)?;
+        let connection = self.registry.connected().await.map_err(WatchError::Stream)?;
         let mut kv = connection.client.kv_client().max_decoding_message_size(ANSWER_LIMIT);
         let key = self.registry.key(&newest.key);
         let then = GetOptions::new().with_revision(self.known);
         let answer =
             connection.until_cut(tokio::time::timeout(OPEN, kv.get(key, Some(then)))).await;
-        let response = match answer.map_err(Broken::Stream)? {
+        let response = match answer.map_err(WatchError::Stream)? {
             Ok(Ok(response)) => response,
             // The revision is compacted, or not reached yet.
             Ok(Err(etcd_client::Error::GRpcStatus(status)))
                 if status.code() == Code::OutOfRange =>
             {
-                return Err(Broken::History(History::NotThere(
+                return Err(WatchError::History(HistoryError::NotThere(
                     self.known,
                     status.message().to_owned(),
                 )));
@@ -301,26 +282,26 @@ impl<'a> Watch<'a> {
             }
             Err(_) => {
                 return Err(
-                    lost(self.registry, connection.number, EtcdTrouble::WatchUnanswered).await
+                    lost(self.registry, connection.number, EtcdError::WatchUnanswered).await
                 );
             }
         };
         match response.kvs().first().and_then(|kv| self.registry.entry(kv)) {
             Some(then) if then == *newest => Ok(()),
-            _ => Err(Broken::History(History::Key(newest.key.clone(), newest.modified))),
+            _ => Err(WatchError::History(HistoryError::Key(newest.key.clone(), newest.modified))),
         }
     }
 
-    async fn lost(&self, why: EtcdTrouble) -> Broken {
+    async fn lost(&self, why: EtcdError) -> WatchError {
         lost(self.registry, self.connection.number, why).await
     }
 }
 
-fn reason(error: &etcd_client::Error) -> EtcdTrouble {
-    EtcdTrouble::Watch(error.into())
+fn reason(error: &etcd_client::Error) -> EtcdError {
+    EtcdError::Watch(error.into())
 }
 
-async fn lost(registry: &EtcdRegistry, connection: u64, why: EtcdTrouble) -> Broken {
+async fn lost(registry: &EtcdRegistry, connection: u64, why: EtcdError) -> WatchError {
     registry.connections.leave(connection).await;
-    Broken::Stream(why)
+    WatchError::Stream(why)
 }

@@ -1,6 +1,6 @@
 //! Annotations of a Node in which flannel's daemons publish how peers reach the node.
 
-use super::fault::{NodeFault, PrefixError, Wanted};
+use super::error::{PrefixError, UnusableNodeError};
 use crate::lease::{LeaseAttrs, RawJson};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -89,19 +89,21 @@ pub fn managed(annotations: &Annotations) -> bool {
 /// # Errors
 /// Returns an error that names the unreadable annotation. The error does not quote the value, because any client with
 /// write access to the Node may have written the value.
-pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, NodeFault> {
+pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, UnusableNodeError> {
     let data = |name: &'static str| match annotations.get(name).map(String::as_str) {
         None | Some(NO_DATA | "") => Ok(None),
         Some(text) => without_mark(text)
             .map(|text| RawJson::parse(&text))
             .transpose()
-            .map_err(|_| NodeFault::Annotation(name, Wanted::Json)),
+            .map_err(|_| UnusableNodeError::Annotation(name, "JSON")),
     };
     Ok(LeaseAttrs {
-        public_ip: v4(annotations, PUBLIC_IP)
-            .map_err(|NoAddress| NodeFault::Annotation(PUBLIC_IP, Wanted::V4))?,
-        public_ipv6: v6(annotations, PUBLIC_IPV6)
-            .map_err(|NoAddress| NodeFault::Annotation(PUBLIC_IPV6, Wanted::V6))?,
+        public_ip: v4(annotations, PUBLIC_IP).map_err(|NoAddressError| {
+            UnusableNodeError::Annotation(PUBLIC_IP, "an IPv4 address")
+        })?,
+        public_ipv6: v6(annotations, PUBLIC_IPV6).map_err(|NoAddressError| {
+            UnusableNodeError::Annotation(PUBLIC_IPV6, "an IPv6 address")
+        })?,
         backend: annotations.get(BACKEND_TYPE).cloned().unwrap_or_default(),
         data: data(BACKEND_DATA)?,
         v6_data: data(BACKEND_V6_DATA)?,
@@ -146,21 +148,21 @@ fn after_mark(text: &str) -> Option<&str> {
     text.strip_prefix('{')?.strip_prefix(MARK).filter(|rest| rest.starts_with([',', '}']))
 }
 
-/// Error for a text that is not an address of the expected family.
+/// The text is not an address of the expected family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoAddress;
+pub struct NoAddressError;
 
 /// Returns the IPv4 address in an annotation; `None` if the annotation is absent, empty or 0.0.0.0.
 ///
 /// # Errors
 /// Returns an error if the text is not an IPv4 address.
-pub fn v4(annotations: &Annotations, name: &str) -> Result<Option<Ipv4Addr>, NoAddress> {
+pub fn v4(annotations: &Annotations, name: &str) -> Result<Option<Ipv4Addr>, NoAddressError> {
     match annotations.get(name).map(|text| text.trim()) {
         None | Some("") => Ok(None),
         Some(text) => match text.parse() {
             Ok(IpAddr::V4(ip)) => Ok(Some(ip).filter(|ip| !ip.is_unspecified())),
-            Ok(IpAddr::V6(ip)) => ip.to_ipv4_mapped().map(Some).ok_or(NoAddress),
-            Err(_) => Err(NoAddress),
+            Ok(IpAddr::V6(ip)) => ip.to_ipv4_mapped().map(Some).ok_or(NoAddressError),
+            Err(_) => Err(NoAddressError),
         },
     }
 }
@@ -169,13 +171,13 @@ pub fn v4(annotations: &Annotations, name: &str) -> Result<Option<Ipv4Addr>, NoA
 ///
 /// # Errors
 /// Returns an error if the text is not an IPv6 address.
-pub fn v6(annotations: &Annotations, name: &str) -> Result<Option<Ipv6Addr>, NoAddress> {
+pub fn v6(annotations: &Annotations, name: &str) -> Result<Option<Ipv6Addr>, NoAddressError> {
     match annotations.get(name).map(|text| text.trim()) {
         None | Some("") => Ok(None),
         Some(text) => text
             .parse()
             .map(|ip: Ipv6Addr| Some(ip).filter(|ip| !ip.is_unspecified()))
-            .map_err(|_| NoAddress),
+            .map_err(|_| NoAddressError),
     }
 }
 

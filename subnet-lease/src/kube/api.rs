@@ -1,10 +1,10 @@
 //! Sends requests to the Kubernetes API, with one HTTP client at a time. After a failed connection or log-in, the module reads the credentials
 //! again and creates a new HTTP client.
 
-use super::failure::{Failure, Step};
+use super::error::{KubeError, NoResponseError};
 use super::options::KubeOptions;
+use super::request_error::{RequestError, Step};
 use super::token::Token;
-use super::trouble::{KubeTrouble, Mistake, Nonsense, Silence};
 use crate::manager::{Counters, Error};
 use crate::reason::with_causes;
 use bytes::Bytes;
@@ -109,7 +109,7 @@ impl Api {
     /// # Errors
     /// Returns `Refused` for a mistake, and `Unavailable` for missing files that may still appear.
     pub(super) async fn check(&self) -> Result<(), Error> {
-        let fail = |trouble: KubeTrouble| {
+        let fail = |trouble: KubeError| {
             if trouble.is_final() { Error::refused(trouble) } else { Error::unavailable(trouble) }
         };
         let (config, _) = self.config(0).await.map_err(fail)?;
@@ -139,7 +139,7 @@ impl Api {
     ///
     /// # Errors
     /// Returns an error if the server does not respond or refuses the request.
-    pub(super) async fn send(&self, call: &Call) -> Result<Answer, Failure> {
+    pub(super) async fn send(&self, call: &Call) -> Result<Answer, RequestError> {
         self.counters.call(call.kind);
         let connection = self.connection().await?;
         let (server, generation) = (connection.server.clone(), connection.generation);
@@ -165,7 +165,7 @@ impl Api {
     ///
     /// # Errors
     /// Returns an error if the server does not respond or refuses the request, or if the response is too large.
-    pub(super) async fn read(&self, call: &Call) -> Result<String, Failure> {
+    pub(super) async fn read(&self, call: &Call) -> Result<String, RequestError> {
         let answer = self.send(call).await?;
         let (server, what, generation) =
             (answer.server.clone(), answer.what.clone(), answer.generation);
@@ -173,10 +173,14 @@ impl Api {
             match tokio::time::timeout(ANSWER, Limited::new(answer.body, BODY).collect()).await {
                 Ok(Ok(body)) => return Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned()),
                 Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-                    return Err(Failure::too_large(&server, &what, BODY));
+                    return Err(RequestError::too_large(&server, &what, BODY));
                 }
-                Ok(Err(error)) => Failure::unreachable(&server, &what, Silence::of(&*error)),
-                Err(_) => Failure::unreachable(&server, &what, Silence::Unfinished(ANSWER)),
+                Ok(Err(error)) => {
+                    RequestError::unreachable(&server, &what, NoResponseError::of(&*error))
+                }
+                Err(_) => {
+                    RequestError::unreachable(&server, &what, NoResponseError::Unfinished(ANSWER))
+                }
             };
         self.give_up(generation);
         Err(failure)
@@ -187,7 +191,7 @@ impl Api {
         self.state.lock().connection = None;
     }
 
-    async fn ask(&self, connection: Connection, call: &Call) -> Result<Incoming, Failure> {
+    async fn ask(&self, connection: Connection, call: &Call) -> Result<Incoming, RequestError> {
         let Connection { stack, server, token, .. } = connection;
         let server = server.as_str();
         let mut request = Request::builder()
@@ -199,7 +203,7 @@ impl Api {
             let value = token
                 .header()
                 .await
-                .map_err(|why| Failure::local(KubeTrouble::Token(server.to_owned(), why)))?;
+                .map_err(|why| RequestError::local(KubeError::Token(server.to_owned(), why)))?;
             request = request.header(header::AUTHORIZATION, value);
         }
         let content = call.content.clone();
@@ -208,16 +212,24 @@ impl Api {
         }
         let body =
             content.map_or_else(Body::empty, |(_, content)| Body::from(Bytes::from(content)));
-        let request = request.body(body).map_err(|error| {
-            Failure::nonsense(server, &call.what, Nonsense::Request(error.to_string()))
-        })?;
+        let request = request
+            .body(body)
+            .map_err(|error| RequestError::nonsense(server, &call.what, error.to_string()))?;
         let answer = match tokio::time::timeout(ANSWER, stack.oneshot(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                return Err(Failure::unreachable(server, &call.what, Silence::of(&*error)));
+                return Err(RequestError::unreachable(
+                    server,
+                    &call.what,
+                    NoResponseError::of(&*error),
+                ));
             }
             Err(_) => {
-                return Err(Failure::unreachable(server, &call.what, Silence::NoAnswer(ANSWER)));
+                return Err(RequestError::unreachable(
+                    server,
+                    &call.what,
+                    NoResponseError::NoAnswer(ANSWER),
+                ));
             }
         };
         let status = answer.status();
@@ -229,11 +241,17 @@ impl Api {
         let words =
             tokio::time::timeout(ANSWER, Limited::new(answer.into_body(), WORDS).collect()).await;
         let words = words.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
-        Err(Failure::refused(server, &call.what, status, wait, &String::from_utf8_lossy(&words)))
+        Err(RequestError::refused(
+            server,
+            &call.what,
+            status,
+            wait,
+            &String::from_utf8_lossy(&words),
+        ))
     }
 
     /// Returns the connection in use, or a new connection.
-    async fn connection(&self) -> Result<Connection, Failure> {
+    async fn connection(&self) -> Result<Connection, RequestError> {
         let at = {
             let state = self.state.lock();
             if let Some(connection) = &state.connection {
@@ -255,16 +273,16 @@ impl Api {
                 if state.at == at && state.connection.is_none() {
                     state.at = self.after(at);
                 }
-                Err(Failure::local(why))
+                Err(RequestError::local(why))
             }
         }
     }
 
-    async fn connect(&self, at: usize) -> Result<(Stack, String, Option<Arc<Token>>), KubeTrouble> {
+    async fn connect(&self, at: usize) -> Result<(Stack, String, Option<Arc<Token>>), KubeError> {
         let (config, token) = self.config(at).await?;
         let server = shown(&config.cluster_url);
         let stack = build(&config)
-            .map_err(|error| KubeTrouble::Connection(server.clone(), with_causes(&error)))?;
+            .map_err(|error| KubeError::Connection(server.clone(), with_causes(&error)))?;
         Ok((stack, server, token.map(Arc::new)))
     }
 
@@ -284,7 +302,7 @@ impl Api {
     }
 
     /// Reads the server's address and the credentials from the kubeconfig or the service account. The function returns the token separately.
-    async fn config(&self, at: usize) -> Result<(Config, Option<Token>), KubeTrouble> {
+    async fn config(&self, at: usize) -> Result<(Config, Option<Token>), KubeError> {
         let url = self.options.urls.get(at);
         let mut config = match (&self.options.kubeconfig, url) {
             (Some(path), _) => from_kubeconfig(path).await?,
@@ -297,8 +315,8 @@ impl Api {
         config.cluster_url = without_user(config.cluster_url);
         let token =
             Token::take(&mut config.auth_info).map_err(|why| match &self.options.kubeconfig {
-                Some(path) => KubeTrouble::Kubeconfig(path.clone(), Mistake::Token(why)),
-                None => KubeTrouble::AccountToken(why),
+                Some(path) => KubeError::Kubeconfig(path.clone(), why.to_string()),
+                None => KubeError::AccountToken(why),
             })?;
         Ok((config, token))
     }
@@ -316,10 +334,10 @@ pub(super) struct Answer {
     pub generation: u64,
 }
 
-async fn from_kubeconfig(path: &Path) -> Result<Config, KubeTrouble> {
+async fn from_kubeconfig(path: &Path) -> Result<Config, KubeError> {
     // A value that does not fit may be a token, so do not quote it.
     let unfit = |error: &dyn std::error::Error| {
-        mistake(path, Mistake::Unread(without_values(&with_causes(error))))
+        KubeError::Kubeconfig(path.to_owned(), without_values(&with_causes(error)))
     };
     // `read_from` would wait for the writer of a pipe.
     crate::file::read(path).await.map_err(|error| unfit(&error))?;
@@ -327,24 +345,21 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, KubeTrouble> {
     let (cluster, user) = in_use(&kubeconfig);
     let proxy = cluster.and_then(|cluster| cluster.proxy_url.as_deref());
     if proxy.is_some_and(|url| !url.is_empty()) {
-        return Err(mistake(path, Mistake::Proxy));
+        let why = "the cluster has a proxy-url, which flannel does not support; remove proxy-url, and name an address that this \
+                   node reaches as the cluster's server or with --kube-api-url";
+        return Err(KubeError::Kubeconfig(path.to_owned(), why.to_owned()));
     }
     let authority = cluster.and_then(|cluster| cluster.certificate_authority.as_ref());
     let files = user.map(|user| [&user.client_certificate, &user.client_key, &user.token_file]);
     let files = files.into_iter().flatten().flatten();
     for file in authority.into_iter().chain(files) {
         if let Err(error) = crate::file::read(file.as_ref()).await {
-            return Err(mistake(path, Mistake::Unread(format!("{file}: {error}"))));
+            return Err(KubeError::Kubeconfig(path.to_owned(), format!("{file}: {error}")));
         }
     }
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|error| unfit(&error))
-}
-
-/// Creates the error for a mistake in a kubeconfig.
-fn mistake(path: &Path, why: Mistake) -> KubeTrouble {
-    KubeTrouble::Kubeconfig(path.to_owned(), why)
 }
 
 /// Returns the cluster and the user of the current context.
@@ -387,21 +402,21 @@ fn without_values(text: &str) -> String {
 }
 
 /// Returns the configuration for the pod's service account, with the server's address from the pod's environment.
-fn in_cluster() -> Result<Config, KubeTrouble> {
+fn in_cluster() -> Result<Config, KubeError> {
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
-        return Err(KubeTrouble::NoPod);
+        return Err(KubeError::NoPod);
     }
-    Config::incluster_env().map_err(|error| KubeTrouble::Account(ACCOUNT, with_causes(&error)))
+    Config::incluster_env().map_err(|error| KubeError::Account(ACCOUNT, with_causes(&error)))
 }
 
 /// Returns the configuration for the server at the given address, with the pod's service account if the account
 /// exists. The client never sends a token without TLS.
-fn from_account(url: &http::Uri) -> Result<Config, KubeTrouble> {
+fn from_account(url: &http::Uri) -> Result<Config, KubeError> {
     let mut config = Config::new(url.clone());
     let (token, authority) = (Path::new(ACCOUNT).join("token"), Path::new(ACCOUNT).join("ca.crt"));
     if url.scheme_str() == Some("https") && token.exists() {
         let unreadable = |error: &dyn std::error::Error| {
-            KubeTrouble::Authority(authority.clone(), with_causes(error))
+            KubeError::Authority(authority.clone(), with_causes(error))
         };
         let roots =
             CertificateDer::pem_file_iter(&authority).map_err(|error| unreadable(&error))?;

@@ -1,8 +1,8 @@
 //! Pure function that determines the subnets that a Node assigns to its node.
 
+use super::error::PodCidrError;
 use super::node::Node;
 use super::nodes::{Nodes, trimmed};
-use super::pod_cidr::PodCidrTrouble;
 use crate::config::NetworkConfig;
 use crate::table;
 use std::path::Path;
@@ -25,20 +25,20 @@ impl Assigned {
         config: &NetworkConfig,
         others: &Nodes,
         net_conf: &Path,
-    ) -> Result<Self, PodCidrTrouble> {
+    ) -> Result<Self, PodCidrError> {
         let (name, networks) = (|| node.name.clone(), config.networks);
         let all = match &node.subnets {
             Ok(Some(subnets)) => *subnets,
             Ok(None) => {
-                return Err(PodCidrTrouble::Missing { node: name(), networks });
+                return Err(PodCidrError::Missing { node: name(), networks });
             }
             Err(why) => {
-                return Err(PodCidrTrouble::Unusable { node: name(), why: why.clone() });
+                return Err(PodCidrError::Unusable { node: name(), why: why.clone() });
             }
         };
         let net_conf = || net_conf.to_owned();
         let Some(subnets) = trimmed(&all, &networks) else {
-            return Err(PodCidrTrouble::Family {
+            return Err(PodCidrError::Family {
                 node: name(),
                 subnets: all,
                 networks,
@@ -46,7 +46,7 @@ impl Assigned {
             });
         };
         if !table::inside(&subnets, &networks) || !config.contains(&subnets) {
-            return Err(PodCidrTrouble::Outside {
+            return Err(PodCidrError::Outside {
                 node: name(),
                 subnets,
                 networks,
@@ -54,11 +54,7 @@ impl Assigned {
             });
         }
         if let Some(other) = others.senior(node) {
-            return Err(PodCidrTrouble::Overlaps {
-                node: name(),
-                subnets,
-                other: other.to_owned(),
-            });
+            return Err(PodCidrError::Overlaps { node: name(), subnets, other: other.to_owned() });
         }
         Ok(Self { subnets })
     }

@@ -1,9 +1,10 @@
 //! Parses the lines that the API server sends in a watch on Nodes.
 
 use super::annotations::Prefix;
-use super::fault::{NodeError, Nonsense};
+use super::error::NodeError;
 use super::node::Node;
 use crate::json::Object;
+use std::borrow::Cow;
 
 /// Event of a watch on Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,15 +37,12 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// Parses a line.
-    ///
-    /// # Errors
-    /// Returns an error if the line is not an event of a watch.
-    pub(super) fn read(line: &str, prefix: &Prefix) -> Result<Self, Nonsense> {
-        let json = |error| Nonsense::Json(crate::json::JsonFault::unquoted(&error));
+    /// Parses a line, or tells why it is not an event of a watch.
+    pub(super) fn read(line: &str, prefix: &Prefix) -> Result<Self, Cow<'static, str>> {
+        let json = |error| crate::json::JsonError::unquoted(&error).to_string();
         let event = Object::parse(line).map_err(json)?;
-        let kind: String = event.read("type").ok().flatten().ok_or(Nonsense::NoType)?;
-        let text = event.get("object").ok_or(Nonsense::NoObject)?.get();
+        let kind: String = event.read("type").ok().flatten().ok_or("the event has no type")?;
+        let text = event.get("object").ok_or("the event has no object")?.get();
         let node = || Node::read(text, prefix);
         Ok(match kind.as_str() {
             "ADDED" | "MODIFIED" => {
@@ -59,12 +57,12 @@ impl Change {
                 let metadata = object
                     .get("metadata")
                     .and_then(|raw| Object::parse(raw.get()).ok())
-                    .ok_or(Nonsense::BookmarkWithoutMetadata)?;
+                    .ok_or("a bookmark without metadata")?;
                 let version = metadata
                     .read::<String>("resourceVersion")
                     .ok()
                     .flatten()
-                    .ok_or(Nonsense::BookmarkWithoutVersion)?;
+                    .ok_or("a bookmark without a version")?;
                 let annotations =
                     metadata.get("annotations").and_then(|raw| Object::parse(raw.get()).ok());
                 let complete = annotations
@@ -81,7 +79,9 @@ impl Change {
                     message: status.read::<String>("message").ok().flatten().unwrap_or_default(),
                 }
             }
-            other => return Err(Nonsense::EventType(crate::json::excerpt(other))),
+            other => {
+                return Err(format!("an event of type {}", crate::json::excerpt(other)).into());
+            }
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Lists flannel's pods on a node.
 
 use super::api::{Api, Call};
-use super::trouble::KubeTrouble;
+use super::error::KubeError;
 use serde_json::Value;
 use types::DaemonPod;
 
@@ -16,7 +16,7 @@ pub(super) async fn list(
     api: &Api,
     namespace: &str,
     node: &str,
-) -> Result<Vec<DaemonPod>, KubeTrouble> {
+) -> Result<Vec<DaemonPod>, KubeError> {
     // `resourceVersion=0` lets the server answer from its cache, because every node sends this request.
     let path = format!(
         "/api/v1/namespaces/{namespace}/pods?resourceVersion=0&labelSelector=app%3Dflannel&fieldSelector=spec.nodeName%3D{node}"
@@ -27,7 +27,7 @@ pub(super) async fn list(
         path,
     );
     let text = api.read(&call).await.map_err(|failure| failure.trouble)?;
-    read(&text).map_err(|error| KubeTrouble::Answer(error.to_string()))
+    read(&text).map_err(|error| KubeError::Answer(error.to_string()))
 }
 
 fn read(text: &str) -> serde_json::Result<Vec<DaemonPod>> {

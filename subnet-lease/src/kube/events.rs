@@ -1,7 +1,6 @@
 //! The Events that flanneld posts on its Node, and the limits on these posts.
 
-use super::pod_cidr::PodCidrTrouble;
-use super::trouble::KubeTrouble;
+use super::error::{KubeError, PodCidrError};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -34,7 +33,7 @@ impl EventReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeEvent {
     /// Lack of a usable subnet for the node, with the reason.
-    PodCidr(PodCidrTrouble),
+    PodCidr(PodCidrError),
     /// Change of the node's subnets. Pods with addresses of the old subnet cannot reach other pods.
     PodCidrChanged {
         /// Name of the node.
@@ -47,7 +46,7 @@ pub(super) enum NodeEvent {
         released: Vec<String>,
     },
     /// Mistyped annotation about the node's addresses.
-    Typo(KubeTrouble),
+    Typo(KubeError),
     /// Lack of an interface, or choice of a possibly unsuitable interface, with the reason.
     Interface(Problem),
 }

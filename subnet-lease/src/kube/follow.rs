@@ -4,16 +4,16 @@
 use super::annotations::Prefix;
 use super::api::{Api, Call};
 use super::change::Change;
-use super::failure::Failure;
-use super::fault::Nonsense;
+use super::error::{KubeError, NoResponseError};
 use super::lines::{Line, Lines};
 use super::node::Node;
+use super::request_error::RequestError;
 use super::stagger::{RequestStagger, SPREAD};
-use super::trouble::{KubeTrouble, Silence};
 use crate::json::Object;
 use crate::reason::{LogOnce, Reason};
 use http::StatusCode;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::time::Duration;
 use tokio::time::Instant;
 use types::backoff::Backoff;
@@ -56,11 +56,11 @@ enum Ended {
     /// End of the watch at its time limit of some minutes.
     Normally,
     /// Version that the server does not know. The follower lists all Nodes again.
-    Unknown(KubeTrouble),
+    Unknown(KubeError),
     /// Clean end of the watch before its time limit, e.g. because the server stops or a proxy closes the connection.
-    Early(Failure),
+    Early(RequestError),
     /// The watch broke.
-    Broken(Failure),
+    Broken(RequestError),
 }
 
 /// Lists Nodes, then watches Nodes from the list's version.
@@ -238,7 +238,7 @@ impl<'a, S: Sink> Follower<'a, S> {
                 Ok(Some(node)) if node.uid == uid && node.version >= newest => {}
                 Ok(found) => {
                     let server = lines.server().to_owned();
-                    return Ended::Unknown(KubeTrouble::Discontinuity {
+                    return Ended::Unknown(KubeError::Discontinuity {
                         server,
                         node: name,
                         gone: found.is_none(),
@@ -299,10 +299,10 @@ impl<'a, S: Sink> Follower<'a, S> {
                 // This may affect every node. Without a pause, all would come back at once.
                 self.api.give_up(lines.generation());
                 let (_, what) = self.words();
-                return Err(Ended::Early(Failure::unreachable(
+                return Err(Ended::Early(RequestError::unreachable(
                     lines.server(),
                     what,
-                    Silence::EndedEarly,
+                    NoResponseError::EndedEarly,
                 )));
             }
             Ok(Line::End) => return Err(Ended::Normally),
@@ -317,7 +317,7 @@ impl<'a, S: Sink> Follower<'a, S> {
                 let status =
                     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 let body = serde_json::json!({ "message": message }).to_string();
-                Err(broken(Failure::refused(lines.server(), what, status, None, &body)))
+                Err(broken(RequestError::refused(lines.server(), what, status, None, &body)))
             }
             Ok(Change::Odd(why)) => {
                 self.api.counters.unreadable("a Node", why.clone().into());
@@ -326,12 +326,12 @@ impl<'a, S: Sink> Follower<'a, S> {
             Ok(change) => Ok(Some(change)),
             Err(why) => {
                 self.api.give_up(lines.generation());
-                Err(Ended::Broken(Failure::nonsense(lines.server(), what, why)))
+                Err(Ended::Broken(RequestError::nonsense(lines.server(), what, why)))
             }
         }
     }
 
-    async fn open(&mut self, query: &str) -> Result<Lines, Failure> {
+    async fn open(&mut self, query: &str) -> Result<Lines, RequestError> {
         /// Minimum time limit of a watch in seconds. Without a limit, servers end watches after 30 to 60
         /// minutes. A shorter limit prevents the watches from accumulating on one server.
         const LEAST: u64 = 300;
@@ -343,12 +343,12 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     /// Reads one Node with a list request, because old manifests do not grant the permission `get`.
-    async fn one(&self, name: &str) -> Result<Option<Node>, Failure> {
+    async fn one(&self, name: &str) -> Result<Option<Node>, RequestError> {
         let path = format!("/api/v1/nodes?limit=1&fieldSelector=metadata.name%3D{}", escaped(name));
         let text =
             self.api.read(&Call::get("list-node", format!("list the Node {name}"), path)).await?;
         let page = Page::read(&text, &self.api.options().prefix)
-            .map_err(|why| Failure::nonsense("the server", "list a Node", why))?;
+            .map_err(|why| RequestError::nonsense("the server", "list a Node", why))?;
         Ok(page.nodes.into_iter().find(|node| node.name == name))
     }
 
@@ -388,7 +388,10 @@ fn selector(only: Option<&str>) -> String {
 ///
 /// # Errors
 /// Returns an error if the API server does not respond or refuses the request.
-pub(super) async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, String), Failure> {
+pub(super) async fn pages(
+    api: &Api,
+    only: Option<&str>,
+) -> Result<(Vec<Node>, String), RequestError> {
     let (kind, what) = if only.is_some() {
         ("list-node", "list this Node")
     } else {
@@ -410,7 +413,7 @@ pub(super) async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, S
             Err(failure) => return Err(failure),
         };
         let page = Page::read(&text, &api.options().prefix)
-            .map_err(|why| Failure::nonsense("the server", what, why))?;
+            .map_err(|why| RequestError::nonsense("the server", what, why))?;
         nodes.extend(page.nodes);
         next = page.next;
         if next.is_empty() {
@@ -419,7 +422,7 @@ pub(super) async fn pages(api: &Api, only: Option<&str>) -> Result<(Vec<Node>, S
     }
 }
 
-fn broken(failure: Failure) -> Ended {
+fn broken(failure: RequestError) -> Ended {
     if failure.is_gone() { Ended::Unknown(failure.trouble) } else { Ended::Broken(failure) }
 }
 
@@ -431,22 +434,23 @@ struct Page {
 }
 
 impl Page {
-    fn read(text: &str, prefix: &Prefix) -> Result<Self, Nonsense> {
+    fn read(text: &str, prefix: &Prefix) -> Result<Self, Cow<'static, str>> {
         let list = Object::parse(text)
-            .map_err(|error| Nonsense::Json(crate::json::JsonFault::unquoted(&error)))?;
+            .map_err(|error| crate::json::JsonError::unquoted(&error).to_string())?;
         let metadata = list
             .get("metadata")
             .and_then(|raw| Object::parse(raw.get()).ok())
-            .ok_or(Nonsense::ListWithoutMetadata)?;
+            .ok_or("a list without metadata")?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
-        let items: Vec<&RawValue> = list.read_raw_list("items").map_err(Nonsense::Items)?;
+        let items: Vec<&RawValue> =
+            list.read_raw_list("items").map_err(|error| error.to_string())?;
         Ok(Self {
             // A malformed Node must not hide the others.
             nodes: items
                 .into_iter()
                 .filter_map(|item| Node::read(item.get(), prefix).ok())
                 .collect(),
-            version: word("resourceVersion").ok_or(Nonsense::ListWithoutVersion)?,
+            version: word("resourceVersion").ok_or("a list without a version")?,
             next: word("continue").unwrap_or_default(),
         })
     }

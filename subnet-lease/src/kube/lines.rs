@@ -1,8 +1,8 @@
 //! Splits the response to a watch request into lines.
 
 use super::api::Answer;
-use super::failure::Failure;
-use super::trouble::Silence;
+use super::error::NoResponseError;
+use super::request_error::RequestError;
 use http_body_util::BodyExt;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Lines {
     ///
     /// # Cancel safety
     /// Data that this reader has received stays in the buffer.
-    pub(super) async fn next(&mut self, patience: Duration) -> Result<Line, Failure> {
+    pub(super) async fn next(&mut self, patience: Duration) -> Result<Line, RequestError> {
         loop {
             if let Some(end) = self
                 .buffer
@@ -62,16 +62,20 @@ impl Lines {
             }
             self.searched = self.buffer.len();
             if self.buffer.len() > LONGEST {
-                return Err(Failure::too_large(&self.answer.server, &self.answer.what, LONGEST));
+                return Err(RequestError::too_large(
+                    &self.answer.server,
+                    &self.answer.what,
+                    LONGEST,
+                ));
             }
             match tokio::time::timeout(patience, self.answer.body.frame()).await {
                 Err(_) => return Ok(Line::Quiet),
                 Ok(None) => return Ok(Line::End),
                 Ok(Some(Err(error))) => {
-                    return Err(Failure::unreachable(
+                    return Err(RequestError::unreachable(
                         &self.answer.server,
                         &self.answer.what,
-                        Silence::of(&error),
+                        NoResponseError::of(&error),
                     ));
                 }
                 Ok(Some(Ok(frame))) => {

@@ -1,7 +1,7 @@
 //! A Node, parsed leniently. This module keeps only the parts of a Node that flannel needs, because the whole Node is many times larger.
 
 use super::annotations::{Annotations, Prefix};
-use super::fault::{NodeError, PodCidrError};
+use super::error::{NodeError, PodCidrValueError};
 use crate::json::Object;
 use ipnet::IpNet;
 use serde_json::value::RawValue;
@@ -23,7 +23,7 @@ pub struct Node {
     ///
     /// # Errors
     /// The field contains an error if the podCIDRs are not subnets, or if several podCIDRs belong to one family.
-    pub subnets: Result<Option<Subnets>, PodCidrError>,
+    pub subnets: Result<Option<Subnets>, PodCidrValueError>,
     /// Annotations under flannel's prefix, by their short names.
     pub annotations: Annotations,
     /// Addresses of type InternalIP.
@@ -56,7 +56,7 @@ impl Node {
     /// Returns an error if the text is not a JSON object, or if the Node has no metadata or no name.
     pub fn read(text: &str, prefix: &Prefix) -> Result<Self, NodeError> {
         let node = Object::parse(text)
-            .map_err(|error| NodeError::Json(crate::json::JsonFault::unquoted(&error)))?;
+            .map_err(|error| NodeError::Json(crate::json::JsonError::unquoted(&error)))?;
         let part = |name: &str| node.get(name).and_then(object);
         let metadata = part("metadata").ok_or(NodeError::NoMetadata)?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
@@ -94,7 +94,7 @@ fn object(raw: &RawValue) -> Option<Object<'_>> {
 }
 
 /// Reads `podCIDRs` in any order, or `podCIDR` if `podCIDRs` is empty.
-fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, PodCidrError> {
+fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, PodCidrValueError> {
     let mut texts: Vec<String> = spec.read("podCIDRs").ok().flatten().unwrap_or_default();
     if texts.is_empty() {
         texts.extend(spec.read::<String>("podCIDR").ok().flatten());
@@ -105,10 +105,10 @@ fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, PodCidrError> {
         let twice = match text.parse() {
             Ok(IpNet::V4(net)) if net.prefix_len() > 0 => v4.replace(net.trunc()).is_some(),
             Ok(IpNet::V6(net)) if net.prefix_len() > 0 => v6.replace(net.trunc()).is_some(),
-            _ => return Err(PodCidrError::NoNetwork(crate::json::excerpt(text))),
+            _ => return Err(PodCidrValueError::NoNetwork(crate::json::excerpt(text))),
         };
         if twice {
-            return Err(PodCidrError::OneFamily(crate::json::excerpt(&texts.join(", "))));
+            return Err(PodCidrValueError::OneFamily(crate::json::excerpt(&texts.join(", "))));
         }
     }
     Ok(Dual::from_options(v4, v6))

@@ -2,12 +2,11 @@
 
 use super::annotations;
 use super::api::{Api, Call};
-use super::fault::NodeFault;
+use super::error::{KubeError, UnusableNodeError};
 use super::follow::pages;
 use super::node::Node;
 use super::options::KubeOptions;
 use super::requests;
-use super::trouble::KubeTrouble;
 use crate::config::NetworkConfig;
 use crate::entry::{Entry, Listing};
 use crate::lease::{LeaseAttrs, NodeId};
@@ -31,7 +30,7 @@ pub struct Listed {
     ///
     /// # Errors
     /// The field contains an error that names the unreadable annotation.
-    pub attrs: Result<LeaseAttrs, NodeFault>,
+    pub attrs: Result<LeaseAttrs, UnusableNodeError>,
 }
 
 /// Reads and changes Nodes for an operator.
@@ -54,7 +53,7 @@ impl NodeClient {
     ///
     /// # Errors
     /// Returns an error if the API server does not respond or refuses the request.
-    pub async fn list(&self) -> Result<Vec<Listed>, KubeTrouble> {
+    pub async fn list(&self) -> Result<Vec<Listed>, KubeError> {
         let nodes = pages(&self.api, None).await.map_err(|failure| failure.trouble)?.0;
         let listed = |node: Node| Listed {
             managed: annotations::managed(&node.annotations),
@@ -69,18 +68,18 @@ impl NodeClient {
     ///
     /// # Errors
     /// Returns an error if the configuration is missing or unusable.
-    pub async fn config(&self) -> Result<NetworkConfig, KubeTrouble> {
+    pub async fn config(&self) -> Result<NetworkConfig, KubeError> {
         let file = &self.api.options().net_conf;
         let (place, text) = match crate::file::read(file).await {
             Ok(text) => (file.display().to_string(), String::from_utf8_lossy(&text).into_owned()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.config_map().await?,
-            Err(error) => return Err(KubeTrouble::File(file.clone(), error.to_string())),
+            Err(error) => return Err(KubeError::File(file.clone(), error.to_string())),
         };
-        NetworkConfig::parse_assigned(&text).map_err(|error| KubeTrouble::ConfigAt(place, error))
+        NetworkConfig::parse_assigned(&text).map_err(|error| KubeError::ConfigAt(place, error))
     }
 
     /// Returns the name of the ConfigMap and its text.
-    async fn config_map(&self) -> Result<(String, String), KubeTrouble> {
+    async fn config_map(&self) -> Result<(String, String), KubeError> {
         let all = "/api/v1/configmaps?fieldSelector=metadata.name%3Dkube-flannel-cfg";
         let found = self
             .api
@@ -119,8 +118,8 @@ impl NodeClient {
         maps.dedup_by(|one, other| one.1 == other.1);
         match maps.as_slice() {
             [one] => Ok(one.clone()),
-            [] => Err(KubeTrouble::NoConfigMap),
-            several => Err(KubeTrouble::ConfigMapsDiffer(
+            [] => Err(KubeError::NoConfigMap),
+            several => Err(KubeError::ConfigMapsDiffer(
                 several.iter().map(|(name, _)| name.clone()).collect(),
             )),
         }
@@ -130,7 +129,7 @@ impl NodeClient {
     ///
     /// # Errors
     /// Returns an error if the API server does not respond or refuses the request.
-    pub async fn withdraw(&self, name: &str, uid: &str) -> Result<(), KubeTrouble> {
+    pub async fn withdraw(&self, name: &str, uid: &str) -> Result<(), KubeError> {
         let key = self.api.options().prefix.key(annotations::MANAGED);
         let change = [(key, None)].into_iter().collect();
         requests::annotate(&self.api, name, uid, &change)
@@ -170,12 +169,12 @@ impl LeaseStore for NodeClient {
         let attrs = wire::parse_value(&entry.value).ok().filter(|_| entry.subnets().is_some());
         let node = attrs
             .and_then(|attrs| attrs.node)
-            .ok_or_else(|| KubeTrouble::NoNodeNamed(entry.key.clone()))?;
+            .ok_or_else(|| KubeError::NoNodeNamed(entry.key.clone()))?;
         Ok(self.withdraw(&node.name, &node.instance).await.map(|()| true)?)
     }
 
     async fn reserve(&self, _: &Subnets, _: String, _: Option<&Entry>) -> Result<bool, Reason> {
-        Err(KubeTrouble::NothingReserved.into())
+        Err(KubeError::NothingReserved.into())
     }
 }
 
@@ -203,6 +202,6 @@ fn entry(listed: &Listed) -> Entry {
     Entry { key, value: value.into_bytes().into(), created: node.created, modified: 0, lease: 0 }
 }
 
-fn parsed(text: &str) -> Result<Value, KubeTrouble> {
-    serde_json::from_str(text).map_err(|error| KubeTrouble::Answer(error.to_string()))
+fn parsed(text: &str) -> Result<Value, KubeError> {
+    serde_json::from_str(text).map_err(|error| KubeError::Answer(error.to_string()))
 }

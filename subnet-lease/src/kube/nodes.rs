@@ -5,7 +5,7 @@
 
 use super::annotations;
 use super::claims::Claims;
-use super::fault::NodeFault;
+use super::error::UnusableNodeError;
 use super::holders::{Claim, Holders};
 use super::node::{Node, Report};
 use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
@@ -42,7 +42,7 @@ enum Published {
     /// Lack of a lease, because flannel does not run on the Node or the Node has no podCIDR.
     Nothing,
     /// Unreadable Node, with the reason. The Node's last readable lease, if any, stays in force.
-    Unreadable(NodeFault, Option<Arc<Lease>>),
+    Unreadable(UnusableNodeError, Option<Arc<Lease>>),
     /// A lease with all podCIDRs of the Node.
     Lease(Arc<Lease>),
     /// Lease of a Node that lost the annotation `kube-subnet-manager`, with the time of the loss. The lease stays in force for `WITHDRAWAL`.
@@ -67,7 +67,7 @@ pub struct Leases {
     /// Subnets of Nodes with unreadable annotations, with the Nodes' names.
     pub unreadable: BTreeMap<Subnets, String>,
     /// Nodes that flanneld does not use, with the reasons.
-    pub left_out: BTreeMap<String, NodeFault>,
+    pub left_out: BTreeMap<String, UnusableNodeError>,
 }
 
 impl Nodes {
@@ -203,7 +203,7 @@ impl Nodes {
                     Some(subnets),
                     Published::Lease(_) | Published::Unreadable(..) | Published::Withdrawn(..),
                 ) if *name != self.own => {
-                    out.left_out.insert(name.clone(), NodeFault::Outside(subnets));
+                    out.left_out.insert(name.clone(), UnusableNodeError::Outside(subnets));
                 }
                 (None, Published::Unreadable(why, _)) if *name != self.own => {
                     drop(out.left_out.insert(name.clone(), why.clone()));
@@ -222,8 +222,10 @@ impl Nodes {
             }
             if let Err(holder) = taken {
                 if !matches!(known.lease, Published::Nothing) {
-                    out.left_out
-                        .insert(name.to_owned(), NodeFault::Overlaps(subnets, holder.to_owned()));
+                    out.left_out.insert(
+                        name.to_owned(),
+                        UnusableNodeError::Overlaps(subnets, holder.to_owned()),
+                    );
                 }
                 continue;
             }
@@ -266,7 +268,7 @@ impl Known {
             .map(|attrs| LeaseAttrs { node: Some(id), ..attrs });
         let (subnets, odd) = match node.subnets {
             Ok(subnets) => (subnets, None),
-            Err(why) => (None, Some(NodeFault::PodCidr(why))),
+            Err(why) => (None, Some(UnusableNodeError::PodCidr(why))),
         };
         let lease = |attrs: LeaseAttrs, subnets: Subnets| {
             Arc::new(Lease { subnets, attrs, term: Term::Reserved, since: node.created })

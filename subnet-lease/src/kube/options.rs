@@ -2,10 +2,10 @@
 
 use super::annotations::Prefix;
 use http::Uri;
-use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
+use thiserror::Error;
 use types::Coded;
 
 /// Options of the Kubernetes manager.
@@ -66,45 +66,26 @@ pub fn server_url(text: &str) -> Result<Uri, UrlError> {
 }
 
 /// Reason why a text is not the address of an API server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Coded)]
+#[code("server-url")]
 pub enum UrlError {
-    /// Scheme that is neither http nor https.
+    #[error("the address begins neither with https:// nor with http://")]
     Scheme,
-    /// Text that contains a user.
+    #[error(
+        "the address contains a user; remove the user, and put the credentials into a kubeconfig (--kubeconfig-file)"
+    )]
     User,
-    /// Text that contains a query or a fragment.
+    #[error("the address contains a query or a fragment")]
     Query,
-    /// Text that contains an IPv6 address without brackets.
+    #[error("an IPv6 address needs brackets, as in https://[fd00::1]:6443")]
     Brackets,
-    /// Text that contains no host.
+    #[error("the address names no host")]
     NoHost,
-    /// Port that is not a number up to 65535.
+    #[error("the port is not a number up to 65535")]
     Port,
-    /// Host that contains an invalid character.
+    #[error("the host contains a character that is invalid in a host name")]
     Host,
 }
-
-impl Coded for UrlError {
-    fn code(&self) -> &'static str {
-        "server-url"
-    }
-}
-
-impl fmt::Display for UrlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-                Self::Scheme => "the address begins neither with https:// nor with http://",
-                Self::User => "the address contains a user; remove the user, and put the credentials into a kubeconfig (--kubeconfig-file)",
-                Self::Query => "the address contains a query or a fragment",
-                Self::Brackets => "an IPv6 address needs brackets, as in https://[fd00::1]:6443",
-                Self::NoHost => "the address names no host",
-                Self::Port => "the port is not a number up to 65535",
-                Self::Host => "the host contains a character that is invalid in a host name",
-            })
-    }
-}
-
-impl std::error::Error for UrlError {}
 
 /// The Node on which the daemon runs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,25 +3,24 @@
 use super::annotations;
 use super::api::Api;
 use super::assigned::Assigned;
-use super::failure::Failure;
+use super::error::{KubeError, PodCidrError};
 use super::node::Node;
 use super::patches::{self, CONDITION_EVERY, Due, Pace, RESTORE_EVERY, Wanted};
-use super::pod_cidr::Moved;
+use super::request_error::RequestError;
 use super::requests;
 use super::state::{All, Own, OwnState};
-use super::trouble::KubeTrouble;
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs};
-use crate::manager::{Held, Lost, NodeState, Stopped, Unpublished, boot_time};
+use crate::manager::{Held, LeaseLostError, NodeState, TaskError, Unpublished, boot_time};
 use crate::reason::Reason;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::watch;
-use types::Coded;
 use types::backoff::Backoff;
+use types::{Coded, Subnets};
 
 /// Delay between two attempts to write to the Node.
 pub(super) const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
@@ -46,7 +45,7 @@ impl Publisher {
         &mut self,
         node: &Node,
         attrs: &LeaseAttrs,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestError> {
         let wanted = Wanted { attrs, programmed: false, clear_condition: false };
         let due = Due::of(node, &wanted, &self.api.options().prefix);
         if due.annotations.is_empty() {
@@ -61,7 +60,11 @@ impl Publisher {
     ///
     /// # Errors
     /// Returns an error if the API server does not respond or refuses the request.
-    pub(super) async fn withdraw(&mut self, node: &Node, local: &[IpAddr]) -> Result<(), Failure> {
+    pub(super) async fn withdraw(
+        &mut self,
+        node: &Node,
+        local: &[IpAddr],
+    ) -> Result<(), RequestError> {
         let due = patches::withdrawn(node, local, &self.api.options().prefix);
         if due.is_empty() {
             return Ok(());
@@ -75,7 +78,7 @@ impl Publisher {
     ///
     /// # Errors
     /// Returns an error if the API server does not respond or refuses the request.
-    pub(super) async fn condition(&mut self, node: &Node) -> Result<(), Failure> {
+    pub(super) async fn condition(&mut self, node: &Node) -> Result<(), RequestError> {
         let now = requests::clear_condition(&self.api, &node.name, &node.uid).await?;
         self.take(now);
         Ok(())
@@ -140,7 +143,7 @@ impl Written {
         attrs: &LeaseAttrs,
         due: &Due,
         now: Duration,
-    ) -> Result<Option<Duration>, Failure> {
+    ) -> Result<Option<Duration>, RequestError> {
         let annotations = self.annotate(publisher, node, attrs, due, now).await?;
         let condition =
             if due.condition { self.clear_condition(publisher, node, now).await? } else { None };
@@ -154,7 +157,7 @@ impl Written {
         attrs: &LeaseAttrs,
         due: &Due,
         now: Duration,
-    ) -> Result<Option<Duration>, Failure> {
+    ) -> Result<Option<Duration>, RequestError> {
         // An operator's overwrite also changes the desired annotations.
         let desired = annotations::wanted(attrs, &node.annotations);
         if !due.annotations.is_empty() {
@@ -183,7 +186,7 @@ impl Written {
         publisher: &mut Publisher,
         node: &Node,
         now: Duration,
-    ) -> Result<Option<Duration>, Failure> {
+    ) -> Result<Option<Duration>, RequestError> {
         let at = self.condition.next(CONDITION_EVERY, now);
         if at > now {
             return Ok(Some(at));
@@ -198,19 +201,28 @@ impl Written {
     }
 }
 
-/// Problem: the other nodes do not know this node's new address yet.
-struct AddressUnpublished(String);
+#[derive(Debug, Error, Coded)]
+#[error("the other nodes do not know yet that this node's address is {0}")]
+#[code("lease-unpublished")]
+struct UnpublishedAddressError(String);
 
-impl Coded for AddressUnpublished {
-    fn code(&self) -> &'static str {
-        "lease-unpublished"
-    }
-}
-
-impl fmt::Display for AddressUnpublished {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the other nodes do not know yet that this node's address is {}", self.0)
-    }
+/// Reason why this node lost its subnet. `subnets` is the Node's former podCIDR, which the Node `other` now has.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
+enum LeaseMovedError {
+    #[error("the Node {node} was deleted, and the Node {other} now has its podCIDR {subnets}")]
+    #[code("node-deleted-podcidr-given-away")]
+    Deleted { node: String, subnets: Subnets, other: String },
+    #[error(
+        "the Node {node} was created again, and the Node {other} now has its podCIDR {subnets}"
+    )]
+    #[code("node-recreated-podcidr-given-away")]
+    Recreated { node: String, subnets: Subnets, other: String },
+    #[error("this node's podCIDR changed from {before} to {now}")]
+    #[code("podcidr-changed")]
+    Subnet { now: Subnets, before: Subnets },
+    #[error(transparent)]
+    #[code(of = _0)]
+    PodCidr(PodCidrError),
 }
 
 /// Verdict on the lease, from the Node's current podCIDR.
@@ -220,12 +232,16 @@ enum Verdict {
     /// Reason why the daemon cannot publish its attributes.
     Wait(Reason),
     /// The lease ended.
-    Over(Moved),
+    Over(LeaseMovedError),
 }
 
 impl Holding<'_> {
     /// Holds the lease. The function returns when the subnets no longer belong to this node.
-    pub(super) async fn run(self, mut node: NodeState, state: watch::Sender<Held>) -> Lost {
+    pub(super) async fn run(
+        self,
+        mut node: NodeState,
+        state: watch::Sender<Held>,
+    ) -> LeaseLostError {
         let mut own = self.own.clone();
         let mut all = self.all.changes();
         let mut publisher = Publisher::new(self.api.clone(), self.own_out.clone());
@@ -237,7 +253,7 @@ impl Holding<'_> {
             let programmed = *node.programmed.borrow_and_update();
             let now = boot_time();
             let (trouble, next) = match self.judge(&present) {
-                Verdict::Over(why) => return Lost::Moved(why.into()),
+                Verdict::Over(why) => return LeaseLostError::Moved(why.into()),
                 Verdict::Wait(why) => (Some((why, true)), None),
                 Verdict::Ours => match &present.own {
                     Own::Present(known) => {
@@ -251,10 +267,10 @@ impl Holding<'_> {
             let nap =
                 next.map_or(Duration::from_secs(3600), |next| next.saturating_sub(boot_time()));
             tokio::select! {
-                changed = own.changed() => if changed.is_err() { return Lost::Taken(Stopped::OwnNode.into()) },
-                changed = all.changed() => if changed.is_err() { return Lost::Taken(Stopped::Nodes.into()) },
-                changed = node.attrs.changed() => if changed.is_err() { return Lost::Taken(Stopped::Publication.into()) },
-                changed = node.programmed.changed() => if changed.is_err() { return Lost::Taken(Stopped::Publication.into()) },
+                changed = own.changed() => if changed.is_err() { return LeaseLostError::Taken(TaskError::OwnNode.into()) },
+                changed = all.changed() => if changed.is_err() { return LeaseLostError::Taken(TaskError::Nodes.into()) },
+                changed = node.attrs.changed() => if changed.is_err() { return LeaseLostError::Taken(TaskError::Publication.into()) },
+                changed = node.programmed.changed() => if changed.is_err() { return LeaseLostError::Taken(TaskError::Publication.into()) },
                 () = tokio::time::sleep(nap) => {}
             }
         }
@@ -269,8 +285,8 @@ impl Holding<'_> {
             Own::Absent => {
                 let node = self.name.to_owned();
                 match self.holder() {
-                    Some(other) => Verdict::Over(Moved::Deleted { node, subnets, other }),
-                    None => Verdict::Wait(KubeTrouble::NodeDeleted(node, subnets).into()),
+                    Some(other) => Verdict::Over(LeaseMovedError::Deleted { node, subnets, other }),
+                    None => Verdict::Wait(KubeError::NodeDeleted(node, subnets).into()),
                 }
             }
             Own::Present(node) => {
@@ -279,12 +295,13 @@ impl Holding<'_> {
                 });
                 match assigned {
                     Ok(assigned) if assigned.subnets == subnets => Verdict::Ours,
-                    Ok(assigned) => {
-                        Verdict::Over(Moved::Subnet { now: assigned.subnets, before: subnets })
-                    }
+                    Ok(assigned) => Verdict::Over(LeaseMovedError::Subnet {
+                        now: assigned.subnets,
+                        before: subnets,
+                    }),
                     // A Node that was created again has no podCIDR for a moment.
                     Err(why) if matches!(node.subnets, Ok(None)) => match self.holder() {
-                        Some(other) => Verdict::Over(Moved::Recreated {
+                        Some(other) => Verdict::Over(LeaseMovedError::Recreated {
                             node: node.name.clone(),
                             subnets,
                             other,
@@ -296,9 +313,9 @@ impl Holding<'_> {
                         Ok(Some(now))
                             if !subnets.nets().all(|net| now.nets().any(|now| now == net)) =>
                         {
-                            Moved::Subnet { now: *now, before: subnets }
+                            LeaseMovedError::Subnet { now: *now, before: subnets }
                         }
-                        _ => Moved::PodCidr(why),
+                        _ => LeaseMovedError::PodCidr(why),
                     }),
                 }
             }
@@ -374,7 +391,7 @@ impl Holding<'_> {
             };
             let published = written.attrs.as_ref().is_none_or(|known| known.tells_the_same(attrs));
             held.unpublished = (!published).then(|| {
-                let what = AddressUnpublished(attrs.public_text()).into();
+                let what = UnpublishedAddressError(attrs.public_text()).into();
                 before.unpublished.clone().unwrap_or(Unpublished { since: boot_time(), what })
             });
             *held != before

@@ -2,9 +2,9 @@
 
 use super::api::{Api, Call};
 use super::events::NodeEvent;
-use super::failure::Failure;
 use super::node::Node;
 use super::patches;
+use super::request_error::RequestError;
 use crate::json::Object;
 use http::{Method, StatusCode};
 use parking_lot::Mutex;
@@ -32,7 +32,7 @@ const SERVERS: Duration = Duration::from_secs(300);
 const REFUSED: Duration = Duration::from_secs(300);
 
 impl Extras {
-    fn log_refusal_once(logged: &AtomicBool, failure: &Failure, lost: &str) {
+    fn log_refusal_once(logged: &AtomicBool, failure: &RequestError, lost: &str) {
         if failure.status == Some(StatusCode::FORBIDDEN) {
             if !logged.swap(true, Relaxed) {
                 tracing::info!(error = %failure.trouble, "{lost}");
@@ -165,7 +165,7 @@ pub(super) async fn annotate(
     name: &str,
     uid: &str,
     annotations: &BTreeMap<String, Option<String>>,
-) -> Result<Option<Node>, Failure> {
+) -> Result<Option<Node>, RequestError> {
     let body = patches::annotations_body(uid, annotations);
     patch(
         api,
@@ -186,7 +186,7 @@ pub(super) async fn clear_condition(
     api: &Api,
     name: &str,
     uid: &str,
-) -> Result<Option<Node>, Failure> {
+) -> Result<Option<Node>, RequestError> {
     let now = format!("{:.0}", jiff::Timestamp::now());
     let body = patches::condition_body(uid, &now);
     patch(
@@ -207,7 +207,7 @@ async fn patch(
     what: &str,
     content: &'static str,
     body: &serde_json::Value,
-) -> Result<Option<Node>, Failure> {
+) -> Result<Option<Node>, RequestError> {
     let call = Call {
         kind,
         what: what.to_owned(),
@@ -227,7 +227,7 @@ pub(super) async fn node_of_pod(
     api: &Api,
     namespace: &str,
     pod: &str,
-) -> Result<Option<String>, Failure> {
+) -> Result<Option<String>, RequestError> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
     let text =
         api.read(&Call::get("get-pod", format!("read the pod {namespace}/{pod}"), path)).await?;

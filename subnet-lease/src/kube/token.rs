@@ -6,14 +6,16 @@
 use http::HeaderValue;
 use kube::config::AuthInfo;
 use secrecy::ExposeSecret;
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 /// Time after which the client reads the token file again. client-go uses the same time.
 const FRESH: Duration = Duration::from_secs(50);
+
+const EMPTY: &str = "is empty";
 
 /// A bearer token.
 pub(super) struct Token {
@@ -28,78 +30,19 @@ struct Held {
     read: Option<Instant>,
 }
 
-/// Kind of character that a token must not contain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stray {
-    /// A control character.
-    Control,
-    /// A space.
-    Space,
-    /// A character outside ASCII.
-    NotAscii,
-}
-
-/// Reason why a text is not a valid token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TokenFault {
-    /// The token file is unreadable. The variant contains the system's error.
-    Unread(String),
-    /// Text that is not UTF-8.
-    NotUtf8,
-    /// The text is empty.
-    Empty,
-    /// Text that has several lines.
-    SeveralLines,
-    /// Invalid character, with the character's position in the text (from 1).
-    Stray(Stray, usize),
-    /// Text that is not valid in an HTTP header. The variant contains the library's error.
-    Header(String),
-}
-
-/// Error for an invalid token. The error never quotes the token.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Reason why a text is not a valid token. It never quotes the token.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TokenError {
-    /// Invalid token in the kubeconfig.
-    User(TokenFault),
-    /// Invalid token in a file.
-    File(PathBuf, TokenFault),
-}
-
-impl fmt::Display for TokenFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unread(error) => write!(f, "cannot be read: {error}"),
-            Self::NotUtf8 => f.write_str("is not text in UTF-8; write only the token, without other text"),
-            Self::Empty => f.write_str("is empty"),
-            Self::SeveralLines => f.write_str("has several lines, and line 1 is followed by other text; write only the token, without other text"),
-            Self::Stray(stray, position) => {
-                let stray = match stray {
-                    Stray::Control => "a control character",
-                    Stray::Space => "a space",
-                    Stray::NotAscii => "a character outside ASCII",
-                };
-                write!(f, "has {stray} at position {position}; write only the token, without other characters")
-            }
-            Self::Header(error) => f.write_str(error),
-        }
-    }
-}
-
-impl fmt::Display for TokenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::User(why) => write!(f, "the user's token {why}"),
-            Self::File(path, why) => write!(f, "the token file {} {why}", path.display()),
-        }
-    }
+    /// In the kubeconfig.
+    #[error("the user's token {0}")]
+    User(String),
+    #[error("the token file {0} {1}")]
+    File(PathBuf, String),
 }
 
 impl Token {
     /// Removes the token and the path of the token file from the credentials, and returns the token. As in client-go, the file takes precedence
     /// over a token in the kubeconfig.
-    ///
-    /// # Errors
-    /// Returns an error with the reason if the token is invalid. The error never quotes the token.
     pub(super) fn take(auth: &mut AuthInfo) -> Result<Option<Self>, TokenError> {
         // kube prefers these two kinds of credentials.
         if auth.auth_provider.is_some() || auth.username.is_some() && auth.password.is_some() {
@@ -127,7 +70,7 @@ impl Token {
         {
             match crate::file::read(file)
                 .await
-                .map_err(|error| TokenFault::Unread(error.to_string()))
+                .map_err(|error| format!("cannot be read: {error}"))
                 .and_then(|text| header(&text))
             {
                 Ok(header) => held.header = Some(header),
@@ -139,31 +82,36 @@ impl Token {
             // Read the file again for the next request.
             held.read = None;
         }
-        held.header.clone().ok_or_else(|| trouble.unwrap_or(TokenError::User(TokenFault::Empty)))
+        held.header.clone().ok_or_else(|| trouble.unwrap_or(TokenError::User(EMPTY.to_owned())))
     }
 }
 
 /// Returns the header `Authorization` for a token, without the white space around the token.
-fn header(text: &[u8]) -> Result<HeaderValue, TokenFault> {
-    let text = std::str::from_utf8(text).map_err(|_| TokenFault::NotUtf8)?.trim();
+fn header(text: &[u8]) -> Result<HeaderValue, String> {
+    let text = std::str::from_utf8(text)
+        .map_err(|_| "is not text in UTF-8; write only the token, without other text")?
+        .trim();
     let line = text.lines().next().unwrap_or_default();
     if line.is_empty() {
-        return Err(TokenFault::Empty);
+        return Err(EMPTY.to_owned());
     }
     if line.len() < text.len() {
-        return Err(TokenFault::SeveralLines);
+        return Err("has several lines, and line 1 is followed by other text; write only the token, without other text".to_owned());
     }
     for (at, character) in line.chars().enumerate() {
         let kind = match character {
-            c if c.is_control() => Stray::Control,
-            ' ' => Stray::Space,
-            c if !c.is_ascii() => Stray::NotAscii,
+            c if c.is_control() => "a control character",
+            ' ' => "a space",
+            c if !c.is_ascii() => "a character outside ASCII",
             _ => continue,
         };
-        return Err(TokenFault::Stray(kind, at + 1));
+        return Err(format!(
+            "has {kind} at position {}; write only the token, without other characters",
+            at + 1
+        ));
     }
-    let mut value = HeaderValue::try_from(format!("Bearer {line}"))
-        .map_err(|error| TokenFault::Header(error.to_string()))?;
+    let mut value =
+        HeaderValue::try_from(format!("Bearer {line}")).map_err(|error| error.to_string())?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -5,7 +5,7 @@ use super::ask::{
 };
 use super::coroutine::Io;
 use super::decide::{Decision, Keep, LastSeen, decide};
-use super::problem::LeaseProblem;
+use super::error::LeaseError;
 use super::registry::{Answer, Compare, Request, TTL, Write};
 use super::settle::{Settled, settle, sweep};
 use super::tenure::Tenure;
@@ -35,7 +35,7 @@ pub async fn stored(
     io: Io,
     claim: Claim,
     config: NetworkConfig,
-) -> Result<Option<LeaseAttrs>, LeaseProblem> {
+) -> Result<Option<LeaseAttrs>, LeaseError> {
     let view = list(&io).await;
     let mut last_seen = LastSeen::new();
     loop {
@@ -62,7 +62,7 @@ pub async fn acquire(
     claim: Claim,
     config: NetworkConfig,
     attrs: LeaseAttrs,
-) -> Result<Tenure, LeaseProblem> {
+) -> Result<Tenure, LeaseError> {
     let mut refused = BTreeSet::new();
     let mut patient = false;
     let mut attempt = 0u32;
@@ -87,12 +87,12 @@ pub async fn acquire(
                 let Some(item) = view.get(&key) else { continue };
                 if contested && !patient {
                     io.show(|held| {
-                        held.trouble = Some(LeaseProblem::MayBeContested(item.subnets).into());
+                        held.trouble = Some(LeaseError::MayBeContested(item.subnets).into());
                     });
                     io.sleep(CONTEST).await;
                     patient = true;
                     if seen_within(&io, item, CONTEST).await {
-                        return Err(LeaseProblem::contested(&claim, item));
+                        return Err(LeaseError::contested(&claim, item));
                     }
                     continue;
                 }
@@ -110,8 +110,7 @@ pub async fn acquire(
                     Allocation::Exhausted => {
                         refused.clear();
                         io.show(|held| {
-                            held.trouble =
-                                Some(LeaseProblem::out_of_subnets(&claim, &config).into());
+                            held.trouble = Some(LeaseError::out_of_subnets(&claim, &config).into());
                         });
                         io.sleep(jitter(&claim, attempt, POOL_LOOK)).await;
                         continue;

@@ -2,8 +2,8 @@
 
 use super::coroutine::Io;
 use super::decide::{LastSeen, seen_lately};
-use super::problem::LeaseProblem;
-use super::registry::{Answer, Compare, Entry, Listing, Request, Unanswered, Write};
+use super::error::LeaseError;
+use super::registry::{Answer, Compare, Entry, Listing, NoReplyError, Request, Write};
 use super::view::{Item, View};
 use crate::lease::LeaseAttrs;
 use crate::manager::Claim;
@@ -57,10 +57,10 @@ pub(super) async fn txn(
     compare: Vec<Compare>,
     write: Vec<Write>,
     key: &str,
-) -> Result<(bool, i64, Option<Entry>), Unanswered> {
+) -> Result<(bool, i64, Option<Entry>), NoReplyError> {
     match io.ask(Request::Txn { compare, write, key: key.to_owned() }).await? {
         Answer::Txn { done, revision, present } => Ok((done, revision, present)),
-        other => Err(Unanswered(LeaseProblem::OddAnswer(Box::new(other)).into())),
+        other => Err(NoReplyError(LeaseError::OddAnswer(Box::new(other)).into())),
     }
 }
 
@@ -89,11 +89,11 @@ pub(super) async fn ask_last_seen(io: &Io, view: &View, key: String, last_seen: 
     last_seen.insert(key, seen);
 }
 
-pub(super) fn complain(io: &Io, failure: &Unanswered) {
+pub(super) fn complain(io: &Io, failure: &NoReplyError) {
     io.show(|held| held.trouble = Some(failure.0.clone()));
 }
 
-pub(super) async fn pause(io: &Io, failure: &Unanswered, attempt: u32) {
+pub(super) async fn pause(io: &Io, failure: &NoReplyError, attempt: u32) {
     complain(io, failure);
     io.sleep(NO_ANSWER.after(attempt)).await;
 }

@@ -4,7 +4,7 @@
 //! ([`Io::wait`]). [`Coroutine::step`] runs the code until the code needs a reply or a notice, and returns which of the two the code needs.
 
 use super::news::News;
-use super::registry::{Answer, Notice, Request, Unanswered};
+use super::registry::{Answer, NoReplyError, Notice, Request};
 use crate::manager::Held;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -39,7 +39,7 @@ pub struct LogLine {
 struct Mailbox {
     now: Duration,
     request: Option<Request>,
-    answer: Option<Result<Answer, Unanswered>>,
+    answer: Option<Result<Answer, NoReplyError>>,
     notices: VecDeque<Notice>,
     until: Option<Duration>,
     held: Held,
@@ -60,7 +60,7 @@ impl Io {
     ///
     /// # Errors
     /// Returns an error if the store did not reply. If no reply arrives, the store may still have executed the request.
-    pub async fn ask(&self, request: Request) -> Result<Answer, Unanswered> {
+    pub async fn ask(&self, request: Request) -> Result<Answer, NoReplyError> {
         self.0.lock().request = Some(request);
         std::future::poll_fn(|_| match self.0.lock().answer.take() {
             Some(answer) => Poll::Ready(answer),
@@ -149,7 +149,7 @@ impl<T> Coroutine<T> {
     }
 
     /// Delivers the reply to the last [`Step::Ask`].
-    pub fn answer(&mut self, answer: Result<Answer, Unanswered>) {
+    pub fn answer(&mut self, answer: Result<Answer, NoReplyError>) {
         self.io.0.lock().answer = Some(answer);
     }
 

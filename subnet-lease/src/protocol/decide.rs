@@ -1,6 +1,6 @@
 //! Decides at the start which lease belongs to this node, from the listed keys and the data about this host.
 
-use super::problem::LeaseProblem;
+use super::error::LeaseError;
 use super::view::{Item, View};
 use crate::config::NetworkConfig;
 use crate::manager::Claim;
@@ -27,7 +27,7 @@ pub enum Decision {
     /// Allocation of a new subnet, because no key belongs to this node. The node tries the given subnets first.
     Allocate(Vec<Subnets>),
     /// Refusal with the reason, e.g. because another live node has this node's address.
-    Refuse(Box<LeaseProblem>),
+    Refuse(Box<LeaseError>),
 }
 
 /// A key that belongs to this node.
@@ -61,7 +61,7 @@ pub fn decide(
 enum Owner<'a> {
     Ours(&'a Item, bool),
     AskLastSeen(String),
-    Refuse(Box<LeaseProblem>),
+    Refuse(Box<LeaseError>),
     Nobody,
 }
 
@@ -83,7 +83,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
         return match seen_lately(item, last_seen) {
             None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, true),
-            Some(true) => Owner::Refuse(Box::new(LeaseProblem::identity_in_use(claim, item))),
+            Some(true) => Owner::Refuse(Box::new(LeaseError::identity_in_use(claim, item))),
         };
     }
     if let Some(item) = named_but_unreadable(claim, view) {
@@ -108,7 +108,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
             _ if claim.host.alone_at_address => Owner::Ours(item, false),
             None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, false),
-            Some(true) => Owner::Refuse(Box::new(LeaseProblem::address_in_use(claim, item))),
+            Some(true) => Owner::Refuse(Box::new(LeaseError::address_in_use(claim, item))),
         };
     }
     // Go flannel or an operator wrote the lease. It is ours if nodes really reach each other at this address.
@@ -130,7 +130,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     if reached() {
         Owner::Ours(item, true)
     } else {
-        Owner::Refuse(Box::new(LeaseProblem::address_in_use(claim, item)))
+        Owner::Refuse(Box::new(LeaseError::address_in_use(claim, item)))
     }
 }
 
@@ -234,7 +234,7 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     // In a directory no lease expires. Only a reservation made by an operator must not be dropped.
     let made_by_operator = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
     if made_by_operator && !table::inside(&item.subnets, &config.networks) {
-        return Decision::Refuse(Box::new(LeaseProblem::reserved_outside(config, item)));
+        return Decision::Refuse(Box::new(LeaseError::reserved_outside(config, item)));
     }
     Decision::Allocate(wishes(claim, config, view))
 }

@@ -1,7 +1,7 @@
 //! Drives a protocol coroutine: sends its requests to the store, and passes replies, notices and the time to the coroutine.
 
 use super::coroutine::{Coroutine, Step};
-use super::registry::{Answer, Notice, Request, Unanswered};
+use super::registry::{Answer, NoReplyError, Notice, Request};
 use crate::lease::LeaseAttrs;
 use crate::manager::{Held, boot_time};
 use async_trait::async_trait;
@@ -13,7 +13,7 @@ use types::Coded;
 #[async_trait]
 pub trait Registry: Send + Sync {
     /// Carries out one request.
-    async fn request(&self, request: Request) -> Result<Answer, Unanswered>;
+    async fn request(&self, request: Request) -> Result<Answer, NoReplyError>;
 }
 
 /// Passes every change of the desired attributes to the coroutine. Never returns.

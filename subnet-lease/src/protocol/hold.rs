@@ -7,8 +7,8 @@ mod restore;
 use super::ask::{complain, grant, list, seen_within, txn};
 use super::coroutine::Io;
 use super::decide::SILENCE;
+use super::error::LeaseError;
 use super::news::News;
-use super::problem::LeaseProblem;
 use super::registry::{Answer, Compare, Entry, Notice, Request, TTL};
 use super::settle::sweep;
 use super::tenure::Tenure;
@@ -16,7 +16,7 @@ use super::verdict::{Verdict, verdict};
 use super::view::Item;
 use crate::config::NetworkConfig;
 use crate::lease::LeaseAttrs;
-use crate::manager::{Claim, Lost, Unpublished};
+use crate::manager::{Claim, LeaseLostError, Unpublished};
 use crate::wire;
 use std::time::Duration;
 use types::backoff::Backoff;
@@ -90,7 +90,7 @@ struct Publication {
 }
 
 /// Keeps the lease until the node permanently loses it.
-pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -> Lost {
+pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -> LeaseLostError {
     let now = io.now();
     let mut holder = Holder {
         renewal: tenure.renewed + RENEWAL,
@@ -156,7 +156,7 @@ impl Holder {
             .filter(|_| !self.tenure.attrs.tells_the_same(&self.wanted))
             .map(|since| Unpublished {
                 since,
-                what: LeaseProblem::unpublished(&self.tenure.attrs, &self.wanted).into(),
+                what: LeaseError::unpublished(&self.tenure.attrs, &self.wanted).into(),
             });
         self.io.show(|held| {
             held.until = renewed.map(|renewed| renewed + TTL);
@@ -167,14 +167,14 @@ impl Holder {
                 held.lease = Some(lease);
             }
             if distrusted {
-                held.trouble = Some(LeaseProblem::Overwritten(self.tenure.key.clone()).into());
+                held.trouble = Some(LeaseError::Overwritten(self.tenure.key.clone()).into());
             } else if !failing {
                 held.trouble = None;
             }
         });
     }
 
-    async fn renew(&mut self) -> Result<(), Lost> {
+    async fn renew(&mut self) -> Result<(), LeaseLostError> {
         let request =
             Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
         let now = self.io.now();
@@ -206,7 +206,7 @@ impl Holder {
     }
 
     /// Compares the key with this node's last write. After a discontinuity, the function also deletes this node's leftover keys.
-    async fn prove(&mut self, discontinuity: bool) -> Result<(), Lost> {
+    async fn prove(&mut self, discontinuity: bool) -> Result<(), LeaseLostError> {
         let key = self.tenure.key.clone();
         let mut compare = self.tenure.unchanged();
         compare.push(Compare::HangsOn { key: key.clone(), lease: self.tenure.lease });
@@ -239,7 +239,7 @@ impl Holder {
     }
 
     /// Handles a new value of this node's key, or a new lease to which the key is attached.
-    async fn changed(&mut self, entry: Entry) -> Result<(), Lost> {
+    async fn changed(&mut self, entry: Entry) -> Result<(), LeaseLostError> {
         let Some(item) = Item::of(entry) else {
             return Ok(());
         };
@@ -292,11 +292,11 @@ impl Holder {
                 self.proof = self.defence.grace;
                 Ok(())
             }
-            Verdict::Displaced | Verdict::AskLastSeen => {
-                Err(Lost::Displaced(LeaseProblem::displaced(&self.tenure.key, &item).into()))
-            }
+            Verdict::Displaced | Verdict::AskLastSeen => Err(LeaseLostError::Displaced(
+                LeaseError::displaced(&self.tenure.key, &item).into(),
+            )),
             Verdict::Taken => {
-                Err(Lost::Taken(LeaseProblem::taken(&self.tenure.key, Some(&item)).into()))
+                Err(LeaseLostError::Taken(LeaseError::taken(&self.tenure.key, Some(&item)).into()))
             }
         }
     }

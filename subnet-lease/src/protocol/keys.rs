@@ -3,16 +3,16 @@
 use super::acquire::{acquire, stored};
 use super::coroutine::{Coroutine, Io};
 use super::drive::{Registry, drive, forward};
+use super::error::LeaseError;
 use super::hold::hold;
-use super::problem::LeaseProblem;
-use super::registry::{Answer, Compare, Entry, Listing, Notice, Request, Unanswered, Write};
+use super::registry::{Answer, Compare, Entry, Listing, NoReplyError, Notice, Request, Write};
 use super::tenure::Tenure;
 use super::view::Item;
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs};
 use crate::manager::{
-    Claim, Counters, Error, Held, LastHeard, LeaseStore, Liveness, Lost, Nature, NodeState,
-    Stopped, SubnetManager,
+    Claim, Counters, Error, Held, LastHeard, LeaseLostError, LeaseStore, Liveness, Nature,
+    NodeState, SubnetManager, TaskError,
 };
 use crate::reason::Reason;
 use crate::table::LeaseEvent;
@@ -60,7 +60,7 @@ pub trait KeyStore: Registry {
     }
 
     /// See [`LeaseStore::liveness`].
-    async fn liveness(&self, item: &Item) -> Result<Liveness, Unanswered>;
+    async fn liveness(&self, item: &Item) -> Result<Liveness, NoReplyError>;
 }
 
 /// Keeps leases in a key-value store.
@@ -80,7 +80,7 @@ impl<S: KeyStore> KeyManager<S> {
     ///
     /// # Errors
     /// Returns an error if the store did not reply.
-    pub async fn list(&self) -> Result<Listing, Unanswered> {
+    pub async fn list(&self) -> Result<Listing, NoReplyError> {
         match self.store.request(Request::List).await? {
             Answer::Listing(listing) => Ok(listing),
             _ => Ok(Listing::default()),
@@ -91,7 +91,7 @@ impl<S: KeyStore> KeyManager<S> {
     ///
     /// # Errors
     /// Returns an error if the store did not reply.
-    pub async fn release(&self, entry: &Entry) -> Result<bool, Unanswered> {
+    pub async fn release(&self, entry: &Entry) -> Result<bool, NoReplyError> {
         let compare = vec![Compare::Unchanged { key: entry.key.clone(), modified: entry.modified }];
         let write = vec![Write::Delete { key: entry.key.clone() }];
         match self.store.request(Request::Txn { compare, write, key: entry.key.clone() }).await? {
@@ -110,7 +110,7 @@ impl<S: KeyStore> KeyManager<S> {
         subnets: &Subnets,
         value: String,
         present: Option<&Entry>,
-    ) -> Result<bool, Unanswered> {
+    ) -> Result<bool, NoReplyError> {
         let key = present.map_or_else(|| wire::render_key(subnets), |entry| entry.key.clone());
         let compare = match present {
             Some(entry) => Compare::Unchanged { key: entry.key.clone(), modified: entry.modified },
@@ -136,7 +136,7 @@ impl<S: KeyStore> KeyManager<S> {
         part: impl FnOnce(Io) -> F,
     ) -> Result<T, Error>
     where
-        F: Future<Output = Result<T, LeaseProblem>> + Send + 'static,
+        F: Future<Output = Result<T, LeaseError>> + Send + 'static,
     {
         let reuse =
             Reuse { registry: &self.store, first: Mutex::new(first), last: Mutex::new(None) };
@@ -160,7 +160,7 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         claim: &Claim,
         config: &NetworkConfig,
     ) -> Result<Option<LeaseAttrs>, Error> {
-        let listing = self.list().await.map_err(|Unanswered(why)| Error::Unavailable(why))?;
+        let listing = self.list().await.map_err(|NoReplyError(why)| Error::Unavailable(why))?;
         let (claim, config) = (claim.clone(), config.clone());
         self.run(Some(listing), None, move |io| stored(io, claim, config)).await
     }
@@ -191,9 +191,9 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         config: &NetworkConfig,
         node: NodeState,
         state: watch::Sender<Held>,
-    ) -> Lost {
+    ) -> LeaseLostError {
         let Some(tenure) = self.tenure.lock().await.clone() else {
-            return Lost::Taken(Stopped::NoLease.into());
+            return LeaseLostError::Taken(TaskError::NoLease.into());
         };
         let (notices, mut inbox) = mpsc::unbounded_channel();
         let (key, modified) = (tenure.key.clone(), tenure.modified);
@@ -201,8 +201,8 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         let coroutine = Coroutine::new(move |io| hold(io, claim, config, tenure));
         tokio::select! {
             lost = drive(coroutine, &self.store, &mut inbox, Some(&state)) => lost,
-            () = self.store.watch_key(&key, modified, &notices) => Lost::Taken(Stopped::Watch.into()),
-            () = forward(node.attrs, &notices) => Lost::Taken(Stopped::Publication.into()),
+            () = self.store.watch_key(&key, modified, &notices) => LeaseLostError::Taken(TaskError::Watch.into()),
+            () = forward(node.attrs, &notices) => LeaseLostError::Taken(TaskError::Publication.into()),
         }
     }
 
@@ -255,18 +255,18 @@ impl<S: KeyStore> LeaseStore for KeyManager<S> {
     }
 
     async fn list(&self) -> Result<Listing, Reason> {
-        KeyManager::list(self).await.map_err(|Unanswered(why)| why)
+        KeyManager::list(self).await.map_err(|NoReplyError(why)| why)
     }
 
     async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason> {
         let Some(item) = Item::of(entry.clone()) else {
             return Ok(Liveness::default());
         };
-        self.store.liveness(&item).await.map_err(|Unanswered(why)| why)
+        self.store.liveness(&item).await.map_err(|NoReplyError(why)| why)
     }
 
     async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
-        KeyManager::release(self, entry).await.map_err(|Unanswered(why)| why)
+        KeyManager::release(self, entry).await.map_err(|NoReplyError(why)| why)
     }
 
     async fn reserve(
@@ -275,7 +275,7 @@ impl<S: KeyStore> LeaseStore for KeyManager<S> {
         value: String,
         present: Option<&Entry>,
     ) -> Result<bool, Reason> {
-        KeyManager::reserve(self, subnets, value, present).await.map_err(|Unanswered(why)| why)
+        KeyManager::reserve(self, subnets, value, present).await.map_err(|NoReplyError(why)| why)
     }
 }
 
@@ -308,7 +308,7 @@ struct Reuse<'a> {
 
 #[async_trait]
 impl Registry for Reuse<'_> {
-    async fn request(&self, request: Request) -> Result<Answer, Unanswered> {
+    async fn request(&self, request: Request) -> Result<Answer, NoReplyError> {
         let first = if request == Request::List { self.first.lock().await.take() } else { None };
         let answer = match first {
             Some(listing) => Ok(Answer::Listing(listing)),

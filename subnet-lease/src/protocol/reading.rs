@@ -7,14 +7,14 @@ use crate::lease::Lease;
 use crate::manager::Counters;
 use crate::wire;
 use std::collections::BTreeSet;
-use std::fmt;
+use thiserror::Error;
 use types::{Coded, Problem, Subnets};
 
 /// Parses an entry of the store as a lease. The function counts an unreadable entry and logs the entry once.
 pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
     let Some(subnets) = entry.subnets() else {
-        tell(counters, &key, &Unreadable::Key.into());
+        tell(counters, &key, &LeaseKeyError.into());
         return None;
     };
     match wire::parse_value(&entry.value) {
@@ -36,30 +36,10 @@ pub(crate) fn unreadable(counters: &Counters, key: &str, why: &Problem) -> Optio
     wire::parse_key(key)
 }
 
-/// Reason why an entry is not a readable lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unreadable {
-    /// Key that names no subnet in canonical form.
-    Key,
-}
-
-impl Coded for Unreadable {
-    fn code(&self) -> &'static str {
-        match self {
-            Unreadable::Key => "lease-key-unreadable",
-        }
-    }
-}
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Unreadable::Key => {
-                f.write_str("the key names no subnet in canonical form (such as 10.5.34.0-24)")
-            }
-        }
-    }
-}
+#[derive(Debug, Error, Coded)]
+#[error("the key names no subnet in canonical form (such as 10.5.34.0-24)")]
+#[code("lease-key-unreadable")]
+struct LeaseKeyError;
 
 fn tell(counters: &Counters, key: &str, why: &Problem) {
     if counters.unreadable(key, why.clone()) {

@@ -4,6 +4,7 @@ use crate::reason::{Lasting, Reason};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 use types::Addresses;
 
 pub use crate::entry::{Entry, Listing};
@@ -133,22 +134,15 @@ pub enum Answer {
 }
 
 /// A request without a reply. The store may have executed the request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unanswered(pub Reason);
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(transparent)]
+pub struct NoReplyError(pub Reason);
 
-impl<E: Lasting> From<E> for Unanswered {
+impl<E: Lasting> From<E> for NoReplyError {
     fn from(problem: E) -> Self {
         Self(problem.into())
     }
 }
-
-impl std::fmt::Display for Unanswered {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for Unanswered {}
 
 /// A message to the protocol that is not a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::ask::{list, revoke, seen_within, txn};
 use super::coroutine::Io;
 use super::decide::SILENCE;
-use super::problem::LeaseProblem;
+use super::error::LeaseError;
 use super::registry::{Compare, Write};
 use super::tenure::Tenure;
 use super::view::{Item, View};
@@ -13,7 +13,7 @@ use crate::manager::Claim;
 pub(super) enum Settled {
     Ours(View),
     Yielded,
-    Refused(Box<LeaseProblem>),
+    Refused(Box<LeaseError>),
 }
 
 /// Lists the keys once more after a write, and resolves conflicts with other leases. If leases overlap, the older lease takes precedence. A node
@@ -62,7 +62,7 @@ pub(super) async fn settle(
         for item in others.filter(|item| item.node().is_some_and(|node| node.id != claim.node.id)) {
             if seen_within(io, item, SILENCE).await {
                 give_up(io, tenure).await;
-                return Settled::Refused(Box::new(LeaseProblem::address_in_use(claim, item)));
+                return Settled::Refused(Box::new(LeaseError::address_in_use(claim, item)));
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::node::{CONFIG, DEADLINE, acquire, claim, eventually, hold, key};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use subnet_lease::Term;
-use subnet_lease::manager::{Error, Lost};
+use subnet_lease::manager::{Error, LeaseLostError};
 
 cases! {
     a_connection_made_anew_goes_on: [],
@@ -78,7 +78,7 @@ async fn a_taken_key_is_lost(bed: Bed) {
     bed.put(&key(&lease), r#"{"PublicIP":"192.168.56.222","PublicIPv6":null}"#);
     let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
     assert!(
-        matches!(&lost, Lost::Taken(text) if text.to_string().contains("192.168.56.222")),
+        matches!(&lost, LeaseLostError::Taken(text) if text.to_string().contains("192.168.56.222")),
         "{lost}"
     );
     assert!(

@@ -9,7 +9,7 @@ use crate::node::{
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Held, Lost, SubnetManager};
+use subnet_lease::manager::{Held, LeaseLostError, SubnetManager};
 use tokio::sync::watch;
 
 cases! {
@@ -145,7 +145,10 @@ async fn a_node_that_is_gone_is_held_until_another_has_its_subnet(bed: Bed) {
     bed.cluster().delete_node("one");
     bed.cluster().create("heir", &json!([cidr]), &PEER);
     let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
-    assert!(matches!(&lost, Lost::Moved(why) if why.to_string().contains("heir")), "{lost}");
+    assert!(
+        matches!(&lost, LeaseLostError::Moved(why) if why.to_string().contains("heir")),
+        "{lost}"
+    );
 }
 
 /// Two clients write different annotations of one Node, and the Node keeps the annotations of both clients.
@@ -241,7 +244,7 @@ async fn configuration_is_read_again_once_the_lease_has_ended(bed: Bed) {
     let lost = tokio::time::timeout(DEADLINE, &mut holding.task).await.unwrap().unwrap();
     let moved =
         format!("this node's podCIDR changed from {before} to {}", bed.here("10.5.199.0/24"));
-    assert!(matches!(&lost, Lost::Moved(why) if why.to_string() == moved), "{lost}");
+    assert!(matches!(&lost, LeaseLostError::Moved(why) if why.to_string() == moved), "{lost}");
     assert_eq!(key(&acquire(&manager, &one).await.unwrap()), bed.here("10.5.199.0-24"));
     let follower = Follower::of(manager.clone());
     eventually("the peer of the new range is seen", || follower.has(&bed.here("10.5.177.0-24")))

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::manager::{
-    Choice, Claim, Error, Held, HostEvidence, Lost, NodeState, SubnetManager,
+    Choice, Claim, Error, Held, HostEvidence, LeaseLostError, NodeState, SubnetManager,
 };
 use subnet_lease::{
     Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, RawJson, wire,
@@ -73,7 +73,7 @@ pub(crate) async fn acquire(
 
 /// A lease that a node holds until the test drops `Holding`.
 pub(crate) struct Holding {
-    pub task: tokio::task::JoinHandle<Lost>,
+    pub task: tokio::task::JoinHandle<LeaseLostError>,
     pub attrs: watch::Sender<LeaseAttrs>,
     pub held: watch::Receiver<Held>,
 }

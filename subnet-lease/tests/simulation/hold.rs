@@ -1,11 +1,11 @@
 //! Runs one holder on the model store step by step, with lost replies and manual changes of the holder's key.
 
 use super::node::OnUnderlay;
-use super::store::{NoAnswer, Store};
+use super::store::{NoAnswerError, Store};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, HostEvidence, Lost};
+use subnet_lease::manager::{Claim, HostEvidence, LeaseLostError};
 use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, LogLine, Step};
 use subnet_lease::protocol::hold::hold;
@@ -29,7 +29,7 @@ enum Fate {
 
 struct Bench {
     store: Store,
-    coroutine: Coroutine<Lost>,
+    coroutine: Coroutine<LeaseLostError>,
     key: String,
     now: Duration,
     seen: usize,
@@ -119,7 +119,7 @@ impl Bench {
                         (Fate::Answered, Some(answer)) => answer,
                         _ => {
                             self.now += Duration::from_secs(5);
-                            Err(NoAnswer.into())
+                            Err(NoAnswerError.into())
                         }
                     });
                 }

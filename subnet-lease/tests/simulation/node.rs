@@ -1,17 +1,17 @@
 //! One node: its machine, its process (a protocol coroutine), and the network between the node and the store.
 
-use super::store::{NoAnswer, Store};
+use super::store::{NoAnswerError, Store};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use subnet_lease::manager::{Claim, HostEvidence, HostQueries, Lost};
+use subnet_lease::manager::{Claim, HostEvidence, HostQueries, LeaseLostError};
 use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, Step};
+use subnet_lease::protocol::error::LeaseError;
 use subnet_lease::protocol::hold::hold;
-use subnet_lease::protocol::problem::LeaseProblem;
-use subnet_lease::protocol::registry::{Answer, Request, Unanswered};
+use subnet_lease::protocol::registry::{Answer, NoReplyError, Request};
 use subnet_lease::protocol::tenure::Tenure;
 use subnet_lease::{LeaseAttrs, NetworkConfig, NodeId};
 use types::{Dual, Subnets};
@@ -33,15 +33,15 @@ impl HostQueries for OnUnderlay {
 /// State of flanneld's process on the machine.
 pub(crate) enum Process {
     Off { restart: Duration },
-    Acquiring(Coroutine<Result<Tenure, LeaseProblem>>),
-    Holding(Coroutine<Lost>, String),
+    Acquiring(Coroutine<Result<Tenure, LeaseError>>),
+    Holding(Coroutine<LeaseLostError>, String),
 }
 
 enum Travel {
     /// Request on its way to the store.
     Out(Request),
     /// Reply on its way back, after the store has carried out the request.
-    Back(Result<Answer, Unanswered>),
+    Back(Result<Answer, NoReplyError>),
 }
 
 pub(crate) struct Node {
@@ -201,7 +201,7 @@ impl Node {
                     Travel::Out(request) => {
                         let reset = rng.random_bool(0.02) && self.healthy(now);
                         let answer = if reset || self.cut > now {
-                            Err(NoAnswer.into())
+                            Err(NoAnswerError.into())
                         } else {
                             store.carry_out(&request, now)
                         };
@@ -221,7 +221,7 @@ impl Node {
                             );
                         }
                         let lost = rng.random_bool(0.02);
-                        let answer = if lost { Err(NoAnswer.into()) } else { answer };
+                        let answer = if lost { Err(NoAnswerError.into()) } else { answer };
                         if !matches!(self.process, Process::Off { .. }) {
                             self.travel = Some((
                                 now + Duration::from_millis(rng.random_range(1..40)),
@@ -302,8 +302,10 @@ impl Node {
                     }
                 },
                 Process::Holding(coroutine, _) => match coroutine.step(now) {
-                    Step::Done(Lost::Taken(why) | Lost::Moved(why)) => Err((why.text, 5)),
-                    Step::Done(Lost::Displaced(why)) => Err((why.text, 1)),
+                    Step::Done(LeaseLostError::Taken(why) | LeaseLostError::Moved(why)) => {
+                        Err((why.text, 5))
+                    }
+                    Step::Done(LeaseLostError::Displaced(why)) => Err((why.text, 1)),
                     Step::Ask(request) => return self.send(request, now, rng),
                     Step::Wait(until) => {
                         self.wait = until;

@@ -3,27 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 use subnet_lease::protocol::registry::{
-    Answer, Compare, Entry, Listing, Notice, Request, TTL, Unanswered, Write,
+    Answer, Compare, Entry, Listing, NoReplyError, Notice, Request, TTL, Write,
 };
 use subnet_lease::reason::Lasting;
+use thiserror::Error;
 use types::Coded;
 
-/// Error for a request to which the store did not reply.
-pub(crate) struct NoAnswer;
+#[derive(Debug, Error, Coded)]
+#[error("no answer")]
+#[code("no-answer")]
+pub(crate) struct NoAnswerError;
 
-impl Coded for NoAnswer {
-    fn code(&self) -> &'static str {
-        "no-answer"
-    }
-}
-
-impl std::fmt::Display for NoAnswer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("no answer")
-    }
-}
-
-impl Lasting for NoAnswer {}
+impl Lasting for NoAnswerError {}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
@@ -51,7 +42,7 @@ impl Store {
         &mut self,
         request: &Request,
         now: Duration,
-    ) -> Result<Answer, Unanswered> {
+    ) -> Result<Answer, NoReplyError> {
         self.expire(now);
         Ok(match request {
             Request::List => Answer::Listing(Listing {
@@ -109,11 +100,11 @@ impl Store {
         }
     }
 
-    pub(crate) fn write(&mut self, write: &Write, now: Duration) -> Result<(), Unanswered> {
+    pub(crate) fn write(&mut self, write: &Write, now: Duration) -> Result<(), NoReplyError> {
         match write {
             Write::Put { key, value, lease } => {
                 if *lease != 0 && !self.leases.contains_key(lease) {
-                    return Err(NoAnswer.into());
+                    return Err(NoAnswerError.into());
                 }
                 self.revision += 1;
                 self.writes += 1;

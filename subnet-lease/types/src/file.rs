@@ -1,11 +1,11 @@
 //! Opens and reads files that another user or program may have put at a path: never blocks on a pipe or a device, and reads a limited number of bytes.
 
 use crate::Coded;
-use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use thiserror::Error;
 
 /// Whether a path may lead through a symbolic link in its last part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,10 +16,7 @@ pub enum Links {
     Refused,
 }
 
-/// Opens a file if it is a regular file.
-///
-/// # Errors
-/// Returns an error if the open fails, or if the file is a refused link, a pipe or a device ([`Irregular`]).
+/// Opens a file if it is a regular file. The inner error of a refused link, a pipe or a device is an [`IrregularFileError`].
 pub fn open(path: &Path, options: &mut OpenOptions, links: Links) -> io::Result<File> {
     let no_links = match links {
         Links::Followed => 0,
@@ -29,65 +26,46 @@ pub fn open(path: &Path, options: &mut OpenOptions, links: Links) -> io::Result<
         .custom_flags(no_links | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
         .map_err(|error| match error.raw_os_error() {
-            Some(libc::ELOOP) if links == Links::Refused => Irregular::Link.into(),
-            Some(libc::ENXIO) => Irregular::Other.into(),
+            Some(libc::ELOOP) if links == Links::Refused => IrregularFileError::Link.into(),
+            Some(libc::ENXIO) => IrregularFileError::Other.into(),
             _ => error,
         })?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(Irregular::Other.into()) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(IrregularFileError::Other.into()) }
 }
 
-/// Reads a regular file of at most `limit` bytes.
-///
-/// # Errors
-/// Returns an error if [`open`] or the read of the file fails, or if the file is longer ([`Irregular::TooLong`]).
+/// Reads a regular file of at most `limit` bytes. The inner error of a longer file is [`IrregularFileError::TooLong`].
 pub fn read(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, OpenOptions::new().read(true), links)?.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        return Err(Irregular::TooLong(limit).into());
+        return Err(IrregularFileError::TooLong(limit).into());
     }
     Ok(bytes)
 }
 
-/// Reason why a program does not use a file. This reason is the inner error of an [`io::Error`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Irregular {
-    /// A symbolic link.
+/// Reason why a program does not use a file: the inner error of an [`io::Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Coded)]
+pub enum IrregularFileError {
+    #[error(
+        "the path is a symbolic link, which flanneld does not follow; put a regular file at the path, or delete the link"
+    )]
+    #[code("file-symbolic-link")]
     Link,
     /// A pipe, a device, a socket or a directory.
+    #[error("the path is not a regular file; put a regular file there")]
+    #[code("file-not-regular")]
     Other,
-    /// A file with more than one hard link.
+    #[error("the file has several hard links; delete this link")]
+    #[code("file-hard-links")]
     HardLinks,
-    /// A file with more bytes than the limit.
+    /// With the limit in bytes.
+    #[error("the file has more than {0} bytes")]
+    #[code("file-too-long")]
     TooLong(u64),
 }
 
-impl Coded for Irregular {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Link => "file-symbolic-link",
-            Self::Other => "file-not-regular",
-            Self::HardLinks => "file-hard-links",
-            Self::TooLong(_) => "file-too-long",
-        }
-    }
-}
-
-impl fmt::Display for Irregular {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-                Self::TooLong(limit) => return write!(f, "the file has more than {limit} bytes"),
-                Self::Link => "the path is a symbolic link, which flanneld does not follow; put a regular file at the path, or delete the link",
-                Self::Other => "the path is not a regular file; put a regular file there",
-                Self::HardLinks => "the file has several hard links; delete this link",
-            })
-    }
-}
-
-impl std::error::Error for Irregular {}
-
-impl From<Irregular> for io::Error {
-    fn from(why: Irregular) -> Self {
+impl From<IrregularFileError> for io::Error {
+    fn from(why: IrregularFileError) -> Self {
         io::Error::new(io::ErrorKind::InvalidInput, why)
     }
 }
@@ -111,16 +89,16 @@ mod tests {
         };
         for links in [Links::Followed, Links::Refused] {
             assert_eq!(read(&path("file"), 4, links).unwrap(), b"text");
-            assert_eq!(error("pipe", links), Ok(Irregular::Other));
-            assert_eq!(error(".", links), Ok(Irregular::Other));
+            assert_eq!(error("pipe", links), Ok(IrregularFileError::Other));
+            assert_eq!(error(".", links), Ok(IrregularFileError::Other));
             assert_eq!(error("none", links), Err(io::ErrorKind::NotFound));
             assert!(open(&path("pipe"), OpenOptions::new().write(true), links).is_err());
             std::fs::write(path("long"), "texts").unwrap();
-            assert_eq!(error("long", links), Ok(Irregular::TooLong(4)));
+            assert_eq!(error("long", links), Ok(IrregularFileError::TooLong(4)));
         }
         assert_eq!(read(&path("link"), 4, Links::Followed).unwrap(), b"text");
-        assert_eq!(error("link", Links::Refused), Ok(Irregular::Link));
-        assert_eq!(error("endless", Links::Followed), Ok(Irregular::Other));
+        assert_eq!(error("link", Links::Refused), Ok(IrregularFileError::Link));
+        assert_eq!(error("endless", Links::Followed), Ok(IrregularFileError::Other));
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

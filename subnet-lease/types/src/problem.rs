@@ -1,51 +1,46 @@
 //! Problems as values.
 //!
-//! Each crate has enums of its possible failures. Each enum implements [`Coded`], which provides a code that never
-//! changes, a text with the remedy, and the [`Detail`] that other components act on. A [`Problem`] is the
-//! serializable form of a failure, for other components, programs and files.
-//! No component recognizes a problem by its text.
+//! Each error implements [`Coded`]: a code that never changes, a text with the remedy, and the [`Detail`] that other components act on. A
+//! [`Problem`] is the serializable form of an error, for other components, programs and files. No component recognizes a problem by its text.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use thiserror::Error;
 
-/// A failure in a crate: an enum with the data of each failure. The `Display` implementation of a failure writes the
-/// text for people.
+/// An error whose `Display` is the text for people.
 pub trait Coded: fmt::Display {
-    /// Returns the failure's code in kebab-case. The code stays the same between releases, because logs, metrics,
-    /// files and the status API contain it.
+    /// In kebab-case. The code stays the same between releases, because logs, metrics, files and the status API contain it.
     fn code(&self) -> &'static str;
 
-    /// Returns the failure's data for other components.
+    /// Data for other components.
     fn detail(&self) -> Detail {
         Detail::None
     }
 
-    /// Returns the individual problems, if the failure consists of several problems.
+    /// The individual problems, if the error consists of several.
     fn parts(&self) -> Vec<Problem> {
         Vec::new()
     }
 }
 
-/// Serializable form of a failure, for other components, programs and files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Serializable form of an error, for other components, programs and files.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{text}")]
 pub struct Problem {
-    /// Code of the problem.
     pub code: Cow<'static, str>,
-    /// Text for people: the event, its cause and the remedy.
+    /// The event, its cause and the remedy.
     pub text: String,
-    /// Data of the problem for other components.
     #[serde(default, deserialize_with = "lenient")]
     pub detail: Detail,
-    /// Individual problems, if this problem consists of several problems.
+    /// If this problem consists of several.
     #[serde(default)]
     pub parts: Vec<Problem>,
 }
 
 impl Problem {
-    /// Creates the problem for a failure.
     pub fn of<E: Coded>(problem: &E) -> Self {
         Self {
             code: Cow::Borrowed(problem.code()),
@@ -55,7 +50,7 @@ impl Problem {
         }
     }
 
-    /// Creates a problem from the text of an older version or of another program.
+    /// From the text of an older version or of another program.
     pub fn in_words(text: impl Into<String>) -> Self {
         Self {
             code: Cow::Borrowed("unclassified"),
@@ -65,7 +60,7 @@ impl Problem {
         }
     }
 
-    /// Returns this problem and the problems in `parts`, at any depth.
+    /// This problem and the problems in `parts`, at any depth.
     pub fn all(&self) -> Vec<&Problem> {
         let mut all = vec![self];
         let mut next = 0;
@@ -76,12 +71,12 @@ impl Problem {
         all
     }
 
-    /// Returns the details of this problem and of the problems in `parts`.
+    /// Of this problem and of the problems in `parts`.
     pub fn details(&self) -> impl Iterator<Item = &Detail> {
         self.all().into_iter().map(|problem| &problem.detail).filter(|detail| !detail.is_none())
     }
 
-    /// Returns whether this problem or a problem in `parts` has the given code.
+    /// Whether this problem or a problem in `parts` has the code.
     pub fn has(&self, code: &str) -> bool {
         self.all().iter().any(|problem| problem.code == code)
     }
@@ -93,14 +88,6 @@ impl<E: Coded> From<E> for Problem {
     }
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for Problem {}
-
 /// Data of a problem for other components: the doctor's checks, commands and documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -108,77 +95,54 @@ pub enum Detail {
     /// Only the code, without further data.
     #[default]
     None,
-    /// Port that another process uses.
     PortTaken {
-        /// Number of the port.
         number: u16,
-        /// Whether the port is a UDP port.
         udp: bool,
-        /// Purpose for which this program needs the port.
         purpose: PortPurpose,
     },
-    /// Missing kernel module.
+    /// A kernel module.
     ModuleMissing {
-        /// Name of the module.
         name: String,
     },
-    /// The store is unusable.
+    /// `status` is the HTTP status, and `server` the address that did not respond.
     Store {
-        /// The cause.
         cause: StoreCause,
-        /// HTTP status, if the store uses HTTP.
         status: Option<u16>,
-        /// Address that did not respond, if known.
         server: Option<String>,
     },
-    /// Network configuration that does not exist.
+    /// `example` is a valid configuration.
     ConfigMissing {
-        /// Required location of the configuration.
         place: ConfigPlace,
-        /// A valid configuration.
         example: String,
     },
-    /// Network configuration that exists but is unusable.
     ConfigInvalid {
-        /// Location of the configuration, if known.
         place: Option<ConfigPlace>,
     },
-    /// Another node that has this node's address.
+    /// `holder` is the name and identity of the other node, from its lease.
     AddressInUse {
-        /// The address.
         address: Option<IpAddr>,
-        /// Name and identity of the other node, from the node's lease.
         holder: String,
     },
-    /// Another machine that has this node's identity.
+    /// `holder` is the name of the other machine, from its lease.
     IdentityInUse {
-        /// Name of the other machine, from the machine's lease.
         holder: String,
     },
-    /// Network whose subnets are all leased.
     OutOfSubnets,
-    /// Lack of a subnet from Kubernetes for this node.
+    /// `cluster_cidr` is the address range that the cluster's controllers need.
     PodCidrMissing {
-        /// Address range that the cluster's controllers need, if the configuration contains it.
         cluster_cidr: Option<String>,
     },
-    /// Request of this node's account that the API server denies.
+    /// `user` is the account as the server names it.
     Forbidden {
-        /// Account, as named by the server.
         user: String,
-        /// Verb of the request, e.g. `get`.
         verb: String,
-        /// Resource of the request, e.g. `nodes`.
         resource: String,
     },
-    /// Required program that is not installed.
     ProgramMissing {
-        /// Name of the program.
         program: String,
     },
-    /// Lock of iptables that another process holds.
+    /// `file` is the lock of iptables, which another process holds.
     RulesLocked {
-        /// Path of the lock file.
         file: PathBuf,
     },
     /// A detail from a later version of this program.
@@ -187,7 +151,6 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// Returns whether the detail contains no data.
     pub const fn is_none(&self) -> bool {
         matches!(self, Detail::None)
     }
@@ -212,33 +175,26 @@ pub enum PortPurpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreCause {
-    /// Exhausted disk quota of the store.
+    /// The disk quota of the store is exhausted.
     NoSpace,
-    /// Permission that the user lacks.
+    /// The user lacks a permission.
     Role,
-    /// Refusal of the user, password, token or certificate by the store.
+    /// The store refuses the user, password, token or certificate.
     User,
-    /// Certificate that is not valid yet.
     CertificateNotYetValid,
-    /// A certificate has expired.
     CertificateExpired,
-    /// Certificate of an authority that the other side does not trust.
+    /// The other side does not trust the authority.
     CertificateAuthority,
-    /// Certificate of the store for another name or address.
     CertificateName,
-    /// TLS failure for another reason.
+    /// TLS fails for another reason.
     Tls,
-    /// Lack of a quorum among the store's members.
     NoQuorum,
-    /// Name of the store that the resolver cannot resolve.
+    /// The resolver does not know the name.
     Name,
-    /// Port on which no process listens.
+    /// No process listens on the port.
     Refused,
-    /// Lack of a route to the store.
     NoRoute,
-    /// Store that does not respond in time.
     Silent,
-    /// Any other cause.
     #[serde(other)]
     Other,
 }
@@ -264,49 +220,23 @@ fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Detail, D::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Coded;
 
-    enum Failure {
+    #[derive(Debug, Error, Coded)]
+    enum TestError {
+        #[error("UDP port {0} is taken")]
+        #[code("port-taken")]
+        #[detail(Detail::PortTaken { number: *_0, udp: true, purpose: PortPurpose::Tunnel })]
         Taken(u16),
+        #[error("UDP ports {0} and {1} are taken")]
+        #[code("ports")]
+        #[parts([_0, _1].map(|port| TestError::Taken(*port).into()).into())]
         Both(u16, u16),
-    }
-
-    impl Coded for Failure {
-        fn code(&self) -> &'static str {
-            match self {
-                Failure::Taken(_) => "port-taken",
-                Failure::Both(..) => "ports",
-            }
-        }
-
-        fn detail(&self) -> Detail {
-            match self {
-                Failure::Taken(number) => {
-                    Detail::PortTaken { number: *number, udp: true, purpose: PortPurpose::Tunnel }
-                }
-                Failure::Both(..) => Detail::None,
-            }
-        }
-
-        fn parts(&self) -> Vec<Problem> {
-            match self {
-                Failure::Taken(_) => Vec::new(),
-                Failure::Both(a, b) => [a, b].map(|port| Failure::Taken(*port).into()).into(),
-            }
-        }
-    }
-
-    impl fmt::Display for Failure {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            match self {
-                Failure::Taken(port) => write!(f, "UDP port {port} is taken"),
-                Failure::Both(a, b) => write!(f, "UDP ports {a} and {b} are taken"),
-            }
-        }
     }
 
     #[test]
     fn problem_survives_a_file() {
-        let problem = Problem::from(Failure::Both(1, 2));
+        let problem = Problem::from(TestError::Both(1, 2));
         assert_eq!(problem.details().count(), 2);
         assert!(problem.has("port-taken") && problem.has("ports") && !problem.has("port"));
         let written = serde_json::to_string(&problem).unwrap();

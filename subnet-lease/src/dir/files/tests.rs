@@ -26,7 +26,7 @@ impl Bed {
         self.files.root.path()
     }
 
-    fn put(&self) -> Result<Answer, Trouble> {
+    fn put(&self) -> Result<Answer, DirError> {
         let write = [Write::Put { key: KEY.to_owned(), value: VALUE.to_owned(), lease: 0 }];
         self.files.txn(&[], &write, KEY)
     }
@@ -50,7 +50,7 @@ impl Bed {
 
 /// Returns the text of an error that makes the directory unavailable. If `unavailable` is false, the function returns
 /// only the text of an error that affects one operation.
-fn failure_text<T>(done: &Result<T, Trouble>, unavailable: bool) -> Option<String> {
+fn failure_text<T>(done: &Result<T, DirError>, unavailable: bool) -> Option<String> {
     done.as_ref()
         .err()
         .filter(|trouble| trouble.is_unavailable() == unavailable)
@@ -207,7 +207,7 @@ fn second_node_with_an_address_is_refused_until_it_has_seen_the_first() {
         let ip = format!("10.0.2.{number}");
         let listed = known();
         create(&first, &ip, rank, &listed).unwrap();
-        assert_eq!(create(&second, &ip, 5, &listed), Err(Trouble::Overtaken));
+        assert_eq!(create(&second, &ip, 5, &listed), Err(DirError::Overtaken));
         // It decides anew with the other lease in view, which is not this condition's task.
         create(&second, &ip, 5, &known()).unwrap();
         // Nodes with other addresses start at once.

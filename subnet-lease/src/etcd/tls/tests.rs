@@ -22,9 +22,9 @@ fn a_refused_client_certificate_is_one_reason() {
         assert_eq!(reason.topic(), "etcd-refuses-client-certificate");
     }
     for alert in [BadCertificate, CertificateRequired] {
-        assert_eq!(refused(alert, None), TlsTrouble::NoClientCertificate);
+        assert_eq!(refused(alert, None), TlsError::NoClientCertificate);
     }
-    assert!(matches!(refused(InternalError, None), TlsTrouble::Aborted { .. }));
+    assert!(matches!(refused(InternalError, None), TlsError::Aborted { .. }));
 }
 
 #[test]

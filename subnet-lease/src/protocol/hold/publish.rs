@@ -2,15 +2,15 @@
 
 use super::{Holder, PUBLICATION, UNSURE};
 use crate::lease::LeaseAttrs;
-use crate::manager::Lost;
+use crate::manager::LeaseLostError;
 use crate::protocol::ask::{complain, jitter, put, signed, txn};
 use crate::protocol::news::News;
-use crate::protocol::registry::Unanswered;
+use crate::protocol::registry::NoReplyError;
 use types::Dual;
 
 impl Holder {
     /// Replaces the desired attributes of the lease, and publishes the new attributes.
-    pub(super) async fn publish(&mut self, attrs: LeaseAttrs) -> Result<(), Lost> {
+    pub(super) async fn publish(&mut self, attrs: LeaseAttrs) -> Result<(), LeaseLostError> {
         if let Some(public) = Dual::from_options(attrs.public_ip, attrs.public_ipv6) {
             self.claim.public = public;
         }
@@ -20,7 +20,7 @@ impl Holder {
     }
 
     /// Publishes the desired attributes if the attributes in the store differ.
-    pub(super) async fn tell(&mut self) -> Result<(), Lost> {
+    pub(super) async fn tell(&mut self) -> Result<(), LeaseLostError> {
         let attrs = self.publication();
         if attrs == self.tenure.attrs {
             self.publication.pending_since = None;
@@ -84,7 +84,7 @@ impl Holder {
     }
 
     /// Records a write to which the store did not reply. The store may have executed the recorded write.
-    pub(super) fn unanswered(&mut self, attrs: LeaseAttrs, failure: &Unanswered) {
+    pub(super) fn unanswered(&mut self, attrs: LeaseAttrs, failure: &NoReplyError) {
         complain(&self.io, failure);
         if !self.unsure.contains(&attrs) {
             if self.unsure.len() == UNSURE {

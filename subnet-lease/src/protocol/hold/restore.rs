@@ -1,10 +1,10 @@
 //! Restores this node's key after an edit, an overwrite or a deletion.
 
 use super::{CORRECTION, DEFENCE, Holder, PROOF};
-use crate::manager::Lost;
+use crate::manager::LeaseLostError;
 use crate::protocol::ask::{grant, list, pause, put, revoke, signed, txn};
+use crate::protocol::error::LeaseError;
 use crate::protocol::news::News;
-use crate::protocol::problem::LeaseProblem;
 use crate::protocol::registry::{Answer, Compare, Entry, Request, TTL};
 use crate::protocol::settle::{Settled, settle};
 use crate::protocol::view::Item;
@@ -18,7 +18,7 @@ impl Holder {
         item: &Item,
         contested: bool,
         news: Option<News>,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), LeaseLostError> {
         let now = self.io.now();
         if now < self.defence.next_write {
             self.proof = self.proof.min(self.defence.next_write);
@@ -31,7 +31,7 @@ impl Holder {
     }
 
     /// Undoes a manual edit: at once, and with growing pauses while the edits continue.
-    pub(super) async fn correct(&mut self, item: &Item, news: News) -> Result<(), Lost> {
+    pub(super) async fn correct(&mut self, item: &Item, news: News) -> Result<(), LeaseLostError> {
         let now = self.io.now();
         if now < self.defence.next_write {
             self.proof = self.proof.min(self.defence.next_write);
@@ -54,7 +54,7 @@ impl Holder {
         item: &Item,
         contested: bool,
         news: Option<News>,
-    ) -> Result<bool, Lost> {
+    ) -> Result<bool, LeaseLostError> {
         if self.tenure.lease != 0 {
             let request =
                 Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
@@ -98,7 +98,7 @@ impl Holder {
     }
 
     /// Handles the deletion of this node's key: writes the key again, if the subnet is still free.
-    pub(super) async fn put_back(&mut self) -> Result<(), Lost> {
+    pub(super) async fn put_back(&mut self) -> Result<(), LeaseLostError> {
         let mut attempt = 0;
         loop {
             let view = list(&self.io).await;
@@ -161,16 +161,16 @@ impl Holder {
     }
 
     /// Checks the restored key against keys that other nodes wrote at the same time.
-    async fn settle_again(&mut self) -> Result<(), Lost> {
+    async fn settle_again(&mut self) -> Result<(), LeaseLostError> {
         match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
             Settled::Ours(_) => Ok(()),
             Settled::Yielded => Err(self.taken(None)),
-            Settled::Refused(why) => Err(Lost::Taken((*why).into())),
+            Settled::Refused(why) => Err(LeaseLostError::Taken((*why).into())),
         }
     }
 
-    fn taken(&self, item: Option<&Item>) -> Lost {
-        Lost::Taken(LeaseProblem::taken(&self.tenure.key, item).into())
+    fn taken(&self, item: Option<&Item>) -> LeaseLostError {
+        LeaseLostError::Taken(LeaseError::taken(&self.tenure.key, item).into())
     }
 
     /// Returns the store's lease that this node keeps alive. If the store's lease is gone, the function requests a new lease.
@@ -186,7 +186,7 @@ impl Holder {
     }
 
     /// Handles this node's key if the key exists again, because this node or another writer wrote the key.
-    pub(super) async fn changed_back(&mut self, entry: Entry) -> Result<(), Lost> {
+    pub(super) async fn changed_back(&mut self, entry: Entry) -> Result<(), LeaseLostError> {
         Box::pin(self.changed(entry)).await
     }
 }

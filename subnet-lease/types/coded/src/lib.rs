@@ -1,12 +1,13 @@
 //! `#[derive(Coded)]` implements `types::Coded` for an error: its code, and what other components act on.
 //!
-//! A variant's code is its name in kebab-case, or the value of `#[code(EXPRESSION)]`. `#[code(of = FIELD)]` takes all from the error in a field,
-//! where `_0` is the first field without a name. `#[detail(EXPRESSION)]` and `#[parts(EXPRESSION)]` too see the fields by their names, as references.
+//! A variant's code is its name in kebab-case, or the expression of `#[code(…)]`. `#[code(of = FIELD)]` takes all from the error in a field, where
+//! `_0` is the first field without a name. `#[code(…)]`, `#[detail(…)]` and `#[parts(…)]` see the fields by their names, as references. Above an
+//! enum, an attribute is for the variants without their own.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::spanned::Spanned;
-use syn::{Attribute, Data, DeriveInput, Error, Expr, Fields, Token, parse_macro_input};
+use syn::{Attribute, Data, DeriveInput, Error, Expr, ExprAssign, Fields, parse_macro_input};
 
 /// Derives `types::Coded`.
 #[proc_macro_derive(Coded, attributes(code, detail, parts))]
@@ -18,7 +19,7 @@ pub fn derive_coded(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
 fn implement_coded(input: &DeriveInput) -> syn::Result<TokenStream> {
     let mut arms = [TokenStream::new(), TokenStream::new(), TokenStream::new()];
     let mut add =
-        |variant: TokenStream, name: &Ident, fields: &Fields, attributes: &[Attribute]| {
+        |variant: TokenStream, name: &Ident, fields: &Fields, attributes: &[&Attribute]| {
             let pattern = bound_fields(fields);
             let values = values_of(name, attributes)?;
             for (arms, value) in arms.iter_mut().zip(values) {
@@ -30,10 +31,14 @@ fn implement_coded(input: &DeriveInput) -> syn::Result<TokenStream> {
         Data::Enum(data) => {
             for variant in &data.variants {
                 let name = &variant.ident;
-                add(quote!(Self::#name), name, &variant.fields, &variant.attrs)?;
+                let attributes: Vec<_> = input.attrs.iter().chain(&variant.attrs).collect();
+                add(quote!(Self::#name), name, &variant.fields, &attributes)?;
             }
         }
-        Data::Struct(data) => add(quote!(Self), &input.ident, &data.fields, &input.attrs)?,
+        Data::Struct(data) => {
+            let attributes: Vec<_> = input.attrs.iter().collect();
+            add(quote!(Self), &input.ident, &data.fields, &attributes)?;
+        }
         Data::Union(_) => return Err(Error::new(input.span(), "a union is no error")),
     }
     let [code, detail, parts] = arms;
@@ -68,32 +73,23 @@ fn bound_fields(fields: &Fields) -> TokenStream {
 }
 
 /// The code of a variant, its detail and its parts, each as an expression.
-fn values_of(name: &Ident, attributes: &[Attribute]) -> syn::Result<[Option<TokenStream>; 3]> {
+fn values_of(name: &Ident, attributes: &[&Attribute]) -> syn::Result<[Option<TokenStream>; 3]> {
     let code = kebab_case(&name.to_string());
     let mut values = [Some(quote!(#code)), None, None];
     for attribute in attributes {
-        if attribute.path().is_ident("code") {
-            values = attribute.parse_args_with(|input: syn::parse::ParseStream<'_>| {
-                if !(input.peek(syn::Ident) && input.peek2(Token![=])) {
-                    let code: Expr = input.parse()?;
-                    let [_, detail, parts] = values.clone();
-                    return Ok([Some(quote!(#code)), detail, parts]);
-                }
-                let word: Ident = input.parse()?;
-                if word != "of" {
-                    return Err(Error::new(word.span(), "a code or `of = FIELD`"));
-                }
-                input.parse::<Token![=]>()?;
-                let field: Ident = input.parse()?;
-                Ok(["code", "detail", "parts"].map(|method| {
+        let Some(at) =
+            ["code", "detail", "parts"].iter().position(|word| attribute.path().is_ident(word))
+        else {
+            continue;
+        };
+        match (at, attribute.parse_args()?) {
+            (0, Expr::Assign(ExprAssign { right: field, .. })) => {
+                values = ["code", "detail", "parts"].map(|method| {
                     let method = Ident::new(method, field.span());
                     Some(quote!(::types::Coded::#method(#field)))
-                }))
-            })?;
-        }
-        for (at, word) in ["code", "detail", "parts"].into_iter().enumerate().skip(1) {
-            if attribute.path().is_ident(word) {
-                let value: Expr = attribute.parse_args()?;
+                });
+            }
+            (_, value) => {
                 if let Some(slot) = values.get_mut(at) {
                     *slot = Some(quote!(#value));
                 }

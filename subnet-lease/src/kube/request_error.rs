@@ -1,16 +1,16 @@
 //! Failed requests to the Kubernetes API, and the effect of each failure on the connection.
 
+use super::error::{KubeError, NoResponseError};
 use super::status::ApiRefusal;
-use super::trouble::{KubeTrouble, Nonsense, Silence};
 use http::StatusCode;
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// Effect of a failure on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Keep the connection.
     Stay,
-    /// Change to another server, if the options name several servers.
+    /// If the options name several servers.
     NextServer,
     /// New connection to the next server, with the credentials read again.
     Anew,
@@ -18,38 +18,34 @@ pub(super) enum Step {
 
 /// A failed request: no response, an unusable response, or a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct RequestError {
     /// The server's status; `None` if the server sent no response.
     pub status: Option<StatusCode>,
-    /// The reason.
-    pub trouble: KubeTrouble,
+    pub trouble: KubeError,
     /// Time that the server asks the client to wait (Retry-After).
     pub(crate) retry_after: Option<Duration>,
 }
 
-impl Failure {
-    /// Creates the failure for a server that did not respond.
-    pub(super) fn unreachable(server: &str, what: &str, why: Silence) -> Self {
+impl RequestError {
+    pub(super) fn unreachable(server: &str, what: &str, why: NoResponseError) -> Self {
         let trouble =
-            KubeTrouble::Unreachable { server: server.to_owned(), what: what.to_owned(), why };
+            KubeError::Unreachable { server: server.to_owned(), what: what.to_owned(), why };
         Self { status: None, trouble, retry_after: None }
     }
 
-    /// Creates the failure for unusable files or options, before any request.
-    pub(super) fn local(trouble: KubeTrouble) -> Self {
+    /// For unusable files or options, before any request.
+    pub(super) fn local(trouble: KubeError) -> Self {
         Self { status: None, trouble, retry_after: None }
     }
 
-    /// Creates the failure for a response that is too large.
     pub(super) fn too_large(server: &str, what: &str, limit: usize) -> Self {
         let trouble =
-            KubeTrouble::TooLarge { server: server.to_owned(), what: what.to_owned(), limit };
+            KubeError::TooLarge { server: server.to_owned(), what: what.to_owned(), limit };
         Self { status: Some(StatusCode::PAYLOAD_TOO_LARGE), trouble, retry_after: None }
     }
 
-    /// Creates the failure for a response that does not come from the Kubernetes API.
-    pub(super) fn nonsense(server: &str, what: &str, why: impl Into<Nonsense>) -> Self {
-        let trouble = KubeTrouble::Nonsense {
+    pub(super) fn nonsense(server: &str, what: &str, why: impl Into<Cow<'static, str>>) -> Self {
+        let trouble = KubeError::Nonsense {
             server: server.to_owned(),
             what: what.to_owned(),
             why: why.into(),
@@ -57,7 +53,6 @@ impl Failure {
         Self { status: None, trouble, retry_after: None }
     }
 
-    /// Creates the failure for a refusal, with the server's text from the response's body.
     pub(super) fn refused(
         server: &str,
         what: &str,
@@ -66,7 +61,7 @@ impl Failure {
         body: &str,
     ) -> Self {
         let refusal = Box::new(ApiRefusal::read(status, body));
-        let trouble = KubeTrouble::Refused {
+        let trouble = KubeError::Refused {
             server: server.to_owned(),
             what: what.to_owned(),
             status,
@@ -75,7 +70,7 @@ impl Failure {
         Self { status: Some(status), trouble, retry_after }
     }
 
-    /// Returns the effect of the failure on the connection. `reads` indicates whether the request only reads.
+    /// `reads`: the request only reads.
     pub(super) fn step(&self, reads: bool) -> Step {
         match self.status {
             None | Some(StatusCode::UNAUTHORIZED) => Step::Anew,
@@ -87,13 +82,12 @@ impl Failure {
         }
     }
 
-    /// Returns whether the server no longer has the requested resource version, or does not have the version yet.
+    /// Whether the server no longer has the requested resource version, or does not have it yet.
     pub(super) fn is_gone(&self) -> bool {
         self.status == Some(StatusCode::GONE)
-            || matches!(&self.trouble, KubeTrouble::Refused { refusal, .. } if refusal.is_too_new)
+            || matches!(&self.trouble, KubeError::Refused { refusal, .. } if refusal.is_too_new)
     }
 
-    /// Returns whether the server does not support this kind of request.
     pub(super) fn is_unknown_request(&self) -> bool {
         matches!(
             self.status,
@@ -106,12 +100,10 @@ impl Failure {
         )
     }
 
-    /// Returns whether the server is overloaded.
     pub(super) fn is_busy(&self) -> bool {
         self.status == Some(StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// Returns whether the response was too large.
     pub(super) fn is_too_large(&self) -> bool {
         self.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
     }
@@ -123,9 +115,9 @@ mod tests {
     use types::problem::StoreCause;
     use types::{Coded, Detail};
 
-    fn refused(code: u16, message: &str) -> Failure {
+    fn refused(code: u16, message: &str) -> RequestError {
         let body = format!(r#"{{"kind":"Status","message":"{message}"}}"#);
-        Failure::refused(
+        RequestError::refused(
             "https://a:6443",
             "list Nodes",
             StatusCode::from_u16(code).unwrap(),
@@ -173,7 +165,7 @@ mod tests {
             refused(504, "Too large resource version: 7, current: 3").is_gone()
                 && !refused(504, "timeout").is_gone()
         );
-        let page = Failure::refused("a", "b", StatusCode::BAD_GATEWAY, None, "<html>\n\u{1b}");
+        let page = RequestError::refused("a", "b", StatusCode::BAD_GATEWAY, None, "<html>\n\u{1b}");
         assert!(page.trouble.to_string().contains("<html>"));
     }
 }
