@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
-use types::file::Irregular;
+use types::file::IrregularFileError;
 use types::wireguard::{KEY_VARIABLE, PRESHARED_VARIABLE};
 use types::{Coded, Errno};
 
@@ -25,7 +25,7 @@ pub enum FileError {
 impl From<io::Error> for FileError {
     fn from(error: io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            Some(Irregular::Link) => FileError::Link,
+            Some(IrregularFileError::Link) => FileError::Link,
             Some(_) => FileError::NotAFile,
             None => FileError::System(error.into()),
         }

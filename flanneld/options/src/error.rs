@@ -1,6 +1,6 @@
 //! Errors and warnings about a command line or environment variables.
 
-use subnet_lease::kube::fault::PrefixError;
+use subnet_lease::kube::error::PrefixError;
 use thiserror::Error;
 use types::{Coded, Problem};
 
