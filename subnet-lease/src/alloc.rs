@@ -1,18 +1,17 @@
-//! Computes the sequence in which a node tries the free subnets. The sequence differs per node, so nodes that start together rarely choose the same
-//! subnet.
+//! Computes the sequence in which a node tries the free subnets. It differs per node, so nodes that start together rarely choose the same subnet.
 
 use crate::config::{NetworkConfig, Pool};
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use types::{Dual, Subnets, nets_overlap};
 
-/// Maximum number of subnets that a node examines in one pool. If no examined subnet is free, the node treats the pool as exhausted.
+/// Maximum number of subnets that a node examines in one pool. If none of them is free, it treats the pool as exhausted.
 const LOOKED_AT: u128 = 1 << 22;
 
-/// Returns the free subnets in the order in which the node tries them.
+/// The free subnets in the order in which the node tries them.
 ///
-/// The node's id determines the sequence of the IPv4 subnets (of the IPv6 subnets in an IPv6-only network). In a
-/// dual-stack network, each IPv6 subnet has the same index as its IPv4 subnet, or otherwise the next free index.
+/// The node's id determines the sequence of the IPv4 subnets (of the IPv6 subnets in an IPv6-only network). In a dual-stack network, each IPv6 subnet
+/// has the same index as its IPv4 subnet, or otherwise the next free index.
 pub fn candidates<'a>(
     config: &'a NetworkConfig,
     taken: &'a [Subnets],
@@ -43,7 +42,7 @@ pub fn candidates<'a>(
     })
 }
 
-/// Returns a node's IPv4 subnet combined with a free IPv6 subnet; `None` if no IPv6 subnet is free.
+/// Adds a free IPv6 subnet to a node's IPv4 subnet; `None` if none is free.
 #[cfg(feature = "protocol")]
 pub(crate) fn free_v6(
     config: &NetworkConfig,
@@ -65,7 +64,7 @@ fn free_near(pool: &Pool, taken: &TakenNets, index: u128) -> Option<IpNet> {
     })
 }
 
-/// Returns the start and the stride of a full cycle through `size` indexes, derived from the node's id.
+/// The start and the stride of a full cycle through `size` indexes, derived from the node's id.
 fn sequence(node: &str, size: u128) -> (u128, u128) {
     let digest = Sha256::digest(node.as_bytes());
     let word = |range: std::ops::Range<usize>| {
@@ -95,7 +94,7 @@ fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The taken subnets of one family, sorted, for fast overlap checks.
+/// Those of one family, sorted for fast overlap checks.
 struct TakenNets(Vec<IpNet>);
 
 impl TakenNets {
@@ -155,7 +154,6 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that allocated subnets lie inside the range, are aligned and overlap no taken subnet.
         #[test]
         fn allocation_is_lawful(third in 0u8..=255, len in 18u8..=28, node in "[a-z]{1,8}", holes in proptest::collection::vec((0u8..=255, 16u8..=30), 0..12)) {
             let text = format!(r#"{{"Network":"10.5.0.0/16","SubnetLen":{len},"SubnetMin":"10.5.0.0"}}"#);

@@ -13,29 +13,27 @@ mod error;
 
 pub use error::{ConfigError, ConfigValueError};
 
-/// A validated network configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkConfig {
     /// Pools of the nodes' subnets, one per family.
     pub pools: Dual<Pool, Pool>,
-    /// Networks of the configuration, one per family.
     pub networks: Subnets,
-    /// Whether flanneld writes traffic rules to nftables instead of iptables.
+    /// Instead of iptables.
     pub nftables: bool,
     /// Destinations for which flanneld does not masquerade packets of pods (`NonMasqueradeCIDRs`, which Go flannel ignores).
     pub non_masquerade: Vec<IpNet>,
-    /// Lower-case name of the backend; empty if `Backend` names no backend.
+    /// Lower-case name; empty if `Backend` names none.
     pub backend: String,
-    /// The `Backend` object as written; `{}` if the configuration lacks the object.
+    /// The `Backend` object as written; `{}` if the configuration lacks it.
     pub backend_config: RawJson,
-    /// Whether the store assigns the subnets, which may have any size. If the store assigns the subnets, nodes choose no subnets from the pools.
+    /// The store assigns the subnets, which may have any size. Then nodes choose none from the pools.
     pub assigned: bool,
 }
 
 /// The subnets of one family that nodes may lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Network that the pool divides into subnets.
+    /// It is divided into subnets.
     pub network: IpNet,
     /// Prefix length of a node's subnet.
     pub len: u8,
@@ -46,18 +44,18 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Returns the number of bits in an address of this family.
+    /// Number of bits in an address of this family.
     pub fn width(&self) -> u8 {
         self.network.max_prefix_len()
     }
 
-    /// Returns the number of subnets in the pool; `u128::MAX` if the number exceeds a `u128`.
+    /// Number of subnets; `u128::MAX` if it exceeds a `u128`.
     pub fn size(&self) -> u128 {
         let step_bits = u32::from(self.width() - self.len);
         ((bits(self.max) - bits(self.min)) >> step_bits).saturating_add(1)
     }
 
-    /// Returns the subnet at an index, counted from the pool's first subnet.
+    /// The index counts from the pool's first subnet.
     pub fn subnet(&self, index: u128) -> Option<IpNet> {
         if index >= self.size() {
             return None;
@@ -66,7 +64,7 @@ impl Pool {
         IpNet::new(address(bits(self.min).checked_add(offset)?, self.network), self.len).ok()
     }
 
-    /// Returns the index of a subnet, or `None` if the pool does not contain exactly this subnet.
+    /// `None` if the pool does not contain exactly this subnet.
     pub fn index(&self, subnet: &IpNet) -> Option<u128> {
         let start = bits(subnet.network());
         let same_family = subnet.max_prefix_len() == self.width();
@@ -78,7 +76,7 @@ impl Pool {
     }
 }
 
-/// Returns an address as an integer; an IPv4 address occupies the low 32 bits.
+/// An IPv4 address occupies the low 32 bits.
 pub(crate) fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
@@ -86,7 +84,7 @@ pub(crate) fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// Converts an integer to an address of the same family as `like`.
+/// Of the same family as `like`.
 fn address(bits: u128, like: IpNet) -> IpAddr {
     match like {
         IpNet::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX))),
@@ -96,18 +94,11 @@ fn address(bits: u128, like: IpNet) -> IpAddr {
 
 impl NetworkConfig {
     /// Parses, completes and validates a net-conf.json.
-    ///
-    /// # Errors
-    /// Returns an error that names the unusable member and the expected value.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         Self::read(text, pool, false)
     }
 
-    /// Parses a net-conf.json for a store that assigns the subnets. Like Go flannel, the function ignores the members
-    /// that delimit the pool (`SubnetLen` etc.).
-    ///
-    /// # Errors
-    /// Returns an error that names the unusable member and the expected value.
+    /// Parses a net-conf.json for a store that assigns the subnets. Like Go flannel, it ignores the members that delimit the pool (`SubnetLen` etc.).
     pub fn parse_assigned(text: &str) -> Result<Self, ConfigError> {
         let whole = |object: &Object<'_>, family: &Family| {
             let network = network(object, family)?;
@@ -121,8 +112,7 @@ impl NetworkConfig {
         Self::read(text, whole, true)
     }
 
-    /// Returns the names of the members that differ between this configuration and another
-    /// configuration. The comparison ignores differences in the formatting of `Backend`.
+    /// Names of the members that differ. Differences in the formatting of `Backend` do not count.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let backend = |config: &Self| {
             serde_json::from_str::<Value>(config.backend_config.as_str()).unwrap_or_default()
@@ -143,8 +133,8 @@ impl NetworkConfig {
         pools.chain(others).filter_map(|(name, differs)| differs.then_some(name)).collect()
     }
 
-    /// Returns the configuration as JSON that [`NetworkConfig::parse`] reads as the same configuration. The
-    /// function returns `None` if `Backend` contains a preshared key, which flanneld must not display.
+    /// JSON that [`NetworkConfig::parse`] reads as the same configuration. `None` if `Backend` contains a preshared key, which flanneld must not
+    /// display.
     pub fn to_json(&self) -> Option<String> {
         let backend = Object::parse(self.backend_config.as_str()).ok()?;
         if backend.get("PSK").is_some() {
@@ -180,7 +170,7 @@ impl NetworkConfig {
         Some(Value::Object(json).to_string())
     }
 
-    /// Returns the configuration without the families that the given subnets lack.
+    /// Leaves out the families that the given subnets lack.
     #[must_use]
     pub fn only(&self, subnets: &Subnets) -> Self {
         let v4 = subnets.v4().is_some();
@@ -226,8 +216,7 @@ impl NetworkConfig {
         Ok(Self { pools, networks, nftables, non_masquerade, backend, backend_config, assigned })
     }
 
-    /// Returns whether each subnet lies inside the configured network of its family and is smaller than this network.
-    /// A subnet that the store assigns may be as large as the network.
+    /// True if each subnet lies inside its family's network and is smaller than it. A subnet that the store assigns may be as large as the network.
     pub fn contains(&self, subnets: &Subnets) -> bool {
         let smaller = |half: Option<u8>, network: Option<u8>| {
             half.zip(network)
@@ -244,7 +233,7 @@ impl NetworkConfig {
             )
     }
 
-    /// Returns whether a lease of the given subnets fits this configuration: the families are the same, and each subnet belongs to its family's pool.
+    /// True if the families are the same, and each subnet belongs to its family's pool.
     pub fn fits(&self, subnets: &Subnets) -> bool {
         let v4 = match (self.pools.v4(), subnets.v4()) {
             (Some(pool), Some(net)) => pool.index(&IpNet::V4(*net)).is_some(),
@@ -270,7 +259,7 @@ fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, ConfigErro
     texts.iter().map(network).collect()
 }
 
-/// Returns the backend's type in lower case, and the `Backend` object.
+/// The backend's type in lower case, and the `Backend` object.
 fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     let Some(raw) = object.get("Backend") else {
         // Absent means `udp`. Go flannel's documentation says vxlan, but its code takes precedence.
@@ -288,20 +277,18 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
 }
 
-/// Names and defaults of the configuration members of one address family.
 struct Family {
     network: &'static str,
     len: &'static str,
     min: &'static str,
     max: &'static str,
     width: u8,
-    /// Default prefix length of a subnet, if the network is wide enough.
+    /// Used if the network is wide enough.
     usual_len: u8,
 }
 
 impl Family {
-    /// Returns the members of the family's pool, and whether each member differs between the two pools. If only one configuration has the
-    /// family, the function reports no difference.
+    /// The members of the family's pool, and whether each differs between the two pools. If only one configuration has the family, no member differs.
     fn differences(&self, ours: Option<&Pool>, theirs: Option<&Pool>) -> [(&'static str, bool); 4] {
         let differs =
             |differ: fn(&Pool, &Pool) -> bool| ours.zip(theirs).is_some_and(|(a, b)| differ(a, b));
@@ -436,8 +423,7 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
     }
 }
 
-/// Reads `SubnetMin` or `SubnetMax` as an integer. If the configuration lacks the bound, the function returns `None`
-/// and the caller derives the bound.
+/// Reads `SubnetMin` or `SubnetMax` as an integer. `None` if the configuration lacks it; the caller then derives the bound.
 fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128>, ConfigError> {
     let Some(raw) = object.get(name) else {
         return Ok(None);
@@ -468,7 +454,7 @@ fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128
     }
 }
 
-/// Returns the text of a JSON string, or the raw text of any other JSON value. Go flannel parses an address or a network from the same text of the JSON value.
+/// The text of a JSON string, or the raw text of any other JSON value. Go flannel parses addresses and networks from the same text.
 fn unquoted(raw: &str) -> String {
     serde_json::from_str::<String>(raw).unwrap_or_else(|_| raw.to_owned())
 }

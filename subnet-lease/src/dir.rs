@@ -35,23 +35,21 @@ use worker::{TIMEOUT, Worker};
 
 /// Interval at which flanneld reads the directory if inotify reports no change, e.g. on a network file system.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// Interval at which flanneld checks the identity of the directory, because inotify does not report the replacement of a directory.
+/// Interval at which flanneld checks the identity of the directory, because inotify does not report that it was replaced.
 const PROBE: Duration = Duration::from_secs(2);
 /// Delay before flanneld checks a missing directory or file again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// The lease manager whose store is a directory of files.
 pub type DirManager = KeyManager<Directory>;
 
 impl DirManager {
-    /// Creates the manager. The function does not access the directory, which may still be missing.
+    /// Does not access the directory, which may still be missing.
     pub fn new(root: PathBuf) -> Self {
         let files = Arc::new(Files::new(root.clone()));
         Self::on(Directory { root, files, worker: Worker::new(TIMEOUT), counters: Arc::default() })
     }
 }
 
-/// A directory of leases.
 pub struct Directory {
     root: PathBuf,
     files: Arc<Files>,
@@ -60,7 +58,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Runs an operation on the files of the directory. The function records whether the directory is available.
+    /// Also records whether the directory is available.
     async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Files) -> Result<T, DirError> + Send + 'static,
@@ -123,8 +121,7 @@ impl KeyStore for Directory {
             .map_err(|error| Error::unavailable(DirError::Config(self.root.join("config"), error)))
     }
 
-    /// Returns a stream that ignores `recent` and begins with a new list of the leases. The stream must set up the inotify watch before it
-    /// reads the list.
+    /// Ignores `recent` and begins with a new list of the leases. The inotify watch must be set up before the list is read.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
         let next = |(mut peers, recent): (Peers<'a>, Option<&'a Recent>)| async move {
             if let Some(recent) = recent {
@@ -136,7 +133,7 @@ impl KeyStore for Directory {
         stream::unfold((Peers::of(self), Some(recent)), next).boxed()
     }
 
-    /// Sends a notice after each change of the key's file. The receiver reads the file after each notice.
+    /// Sends a notice after each change of the key's file. The receiver then reads the file.
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>) {
         let mut changes = Changes::new();
         let mut known = Some(modified);
@@ -170,7 +167,6 @@ impl KeyStore for Directory {
     }
 }
 
-/// Stream of the changes in the directory.
 struct Peers<'a> {
     directory: &'a Directory,
     known: Option<BTreeMap<String, Entry>>,
@@ -265,7 +261,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// Returns the subnets of the keys whose files are unreadable for a new reason.
+/// Subnets of the keys whose files are unreadable for a new reason.
 fn unreadable(
     counters: &Counters,
     flawed: &BTreeMap<String, LeaseFileError>,

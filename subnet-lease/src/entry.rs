@@ -4,32 +4,29 @@ use crate::wire;
 use std::sync::Arc;
 use types::Subnets;
 
-/// Key under `subnets/`, with its value and revisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The part of the key after `subnets/`.
     pub key: String,
-    /// The bytes of the value.
     pub value: Arc<[u8]>,
-    /// The revision at which the key was created.
+    /// Revision at which the key was created.
     pub created: i64,
-    /// The revision of the last write of the key. A compare-and-swap compares this revision.
+    /// Revision of the last write. A compare-and-swap compares it.
     pub modified: i64,
-    /// Id of the store's lease to which the key is attached; 0 if the key is not attached to a lease.
+    /// The store's lease to which the key is attached; 0 if none.
     pub lease: i64,
 }
 
 /// All lease keys at one revision of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Listing {
-    /// The revision of the store at which the list was taken.
     pub revision: i64,
-    /// The keys in ascending order.
+    /// In ascending order of their keys.
     pub entries: Vec<Entry>,
 }
 
 impl Entry {
-    /// Returns the subnets in the key; `None` if the key does not belong to a lease.
+    /// `None` if the key does not belong to a lease.
     pub fn subnets(&self) -> Option<Subnets> {
         wire::parse_key(&self.key)
     }

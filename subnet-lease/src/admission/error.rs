@@ -15,14 +15,13 @@ use types::{Addresses, Coded, Problem, Subnets};
     _ => Vec::new(),
 })]
 pub struct AdmissionError {
-    /// Subnets of the lease, which form its key in the store.
+    /// They form the lease's key in the store.
     pub subnets: Subnets,
-    /// The subnet of a dual-stack lease that the node does not use, if the node uses the lease's other subnet.
+    /// The subnet of a dual-stack lease that the node does not use, if it uses the other one.
     pub half: Option<IpNet>,
     pub why: UnusedLeaseError,
 }
 
-/// Reason why a node does not use a lease, or one subnet of a dual-stack lease.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnusedLeaseError {
     /// With the pod network.
@@ -67,7 +66,7 @@ pub enum UnusedLeaseError {
         if theirs.is_empty() { "udp or alloc" } else { theirs }
     )]
     OtherBackend { at: Option<Addresses>, theirs: String, ours: String },
-    /// An operator reserved the lease for the node with these addresses.
+    /// An operator reserved it for the node with these addresses.
     #[error("is reserved for the node at {}, which has not acquired the lease yet", place(.0))]
     Reserved(Option<Addresses>),
     /// The backend cannot use the value.
@@ -85,7 +84,7 @@ pub enum UnusedLeaseError {
 }
 
 impl AdmissionError {
-    /// The reason without its data, which the metrics use as a label value.
+    /// The metrics use it as a label value.
     pub fn reason(&self) -> Reason {
         match &self.why {
             UnusedLeaseError::Outside(_) => Reason::Outside,
@@ -107,7 +106,6 @@ impl AdmissionError {
         }
     }
 
-    /// The beginning of the text, which names the lease or the refused subnet of a dual-stack lease.
     fn subject(&self) -> String {
         let lease = self.subnets;
         match (&self.why, self.half) {
@@ -137,7 +135,7 @@ impl AdmissionError {
     }
 }
 
-/// Remedy for a lease of a subnet that nodes must not lease. After an operator applies the remedy, the former holder leases another subnet.
+/// Remedy for a lease of a subnet that nodes must not lease. Its former holder then leases another one.
 const FREE_IT: &str = "free the lease with `flannelctl release` and restart flanneld on the node that held the lease; that node then leases another subnet";
 
 fn place(at: &Option<Addresses>) -> String {

@@ -1,4 +1,4 @@
-//! Decides for each lease of the store whether the node uses the lease.
+//! Decides for each lease of the store whether the node uses it.
 
 use super::error::{AdmissionError, UnusedLeaseError};
 use super::taken::{Identities, Nodes, UsedSubnets};
@@ -12,8 +12,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use types::{Addresses, Dual, Family, Subnets, nets_overlap};
 
-/// Returns the leases of `raw` that the node uses, and the refused leases. If a lease's value is unusable, the node
-/// keeps the lease's value in `before`.
+/// Decides which leases of `raw` the node uses. If a lease's value is unusable, the node keeps the value in `before`.
 pub fn admitted(
     raw: &LeaseTable,
     before: &LeaseTable,
@@ -45,13 +44,13 @@ pub fn admitted(
     judgement.by_identity(raw)
 }
 
-/// State of the decision about all leases, which proceeds from the oldest lease to the youngest lease.
+/// State of the decision about all leases, from the oldest to the youngest.
 struct Judgement<'a> {
     terms: &'a Terms,
     before: &'a LeaseTable,
     /// Leased subnets in which no node may have its address.
     claimed: UsedSubnets,
-    /// Subnets of older leases, which younger leases must not overlap.
+    /// Those of older leases, which younger leases must not overlap.
     used: UsedSubnets,
     nodes: Nodes,
     /// Leases that the backend can use if no other node has their identities.
@@ -101,7 +100,6 @@ impl<'a> Judgement<'a> {
         self.nodes.take(lease);
     }
 
-    /// Returns the subnets of a lease if they do not conflict with older leases.
     fn placed(&self, lease: &Lease) -> Result<Subnets, UnusedLeaseError> {
         let in_a_subnet = lease
             .attrs
@@ -117,15 +115,14 @@ impl<'a> Judgement<'a> {
         }
     }
 
-    /// Returns the last usable lease of the node of a lease that is not usable.
     fn last_good(&self, lease: &Lease, subnets: &Subnets) -> Option<&'a Arc<Lease>> {
         self.before
             .shared_lease(subnets)
             .filter(|good| good.attrs != lease.attrs && of_one_node(good, lease, self.terms))
     }
 
-    /// Keeps the usable leases whose MACs or keys belong to no other node. Only values that the store has now have identities, because
-    /// two nodes may swap theirs.
+    /// Keeps the usable leases whose MACs or keys belong to no other node. Only values that the store has now have identities, because two nodes may
+    /// swap theirs.
     fn by_identity(mut self, raw: &LeaseTable) -> (LeaseTable, Vec<AdmissionError>) {
         let mut identities = Identities::of(self.terms);
         for (lease, subnets) in &mut self.usable {
@@ -169,22 +166,20 @@ impl<'a> Judgement<'a> {
     }
 }
 
-/// Returns the key that sorts leases by age. Nodes have creation times in whole seconds. Among Nodes of the same
-/// second, the first Node by name is the oldest Node.
+/// Sorts leases by age. Nodes have creation times in whole seconds. Among Nodes of the same second, the first by name is the oldest.
 fn seniority<'a>(lease: &'a Lease, terms: &Terms) -> (i64, Option<&'a str>, Subnets) {
     let name = lease.attrs.node.as_ref().map(|node| &*node.id).filter(|_| terms.config.assigned);
     (lease.since, name, lease.subnets)
 }
 
-/// Returns whether a lease and the last usable lease of the subnet belong to the same node. If the store assigns the
-/// subnets, both leases must name the same Node; otherwise, equal subnets are sufficient.
+/// Compares a lease with the last usable lease of the subnet. If the store assigns the subnets, both must name the same Node; otherwise equal subnets
+/// are sufficient.
 fn of_one_node(good: &Lease, lease: &Lease, terms: &Terms) -> bool {
     let name = |lease: &Lease| lease.attrs.node.as_ref().map(|node| node.id.clone());
     !terms.config.assigned || name(good) == name(lease)
 }
 
-/// Returns the subnets inside the network that other nodes have. If subnets overlap, returns only
-/// the subnet of the oldest lease.
+/// The subnets inside the network that other nodes have. Of overlapping subnets, only that of the oldest lease counts.
 fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
     let own = terms.own.as_ref().map(|own| own.subnets);
     let mut claimed = UsedSubnets::default();
@@ -206,8 +201,7 @@ fn assigned(by_age: &[&Arc<Lease>], terms: &Terms) -> UsedSubnets {
     claimed
 }
 
-/// Returns the subnets of a lease that do not conflict with this node or older leases, or the reason why the node
-/// refuses the lease.
+/// The subnets of a lease that do not conflict with this node or older leases.
 pub(super) fn placed(
     lease: &Lease,
     terms: &Terms,
@@ -256,8 +250,7 @@ pub(super) fn placed(
     Ok(subnets)
 }
 
-/// Checks that the holder of a lease uses this network's backend, and that the backend can reach the holder's public
-/// address.
+/// Checks that the holder of a lease uses this network's backend, and that the backend can reach its public address.
 pub(super) fn spoken_here(
     lease: &Lease,
     subnets: &Subnets,
@@ -284,7 +277,7 @@ pub(super) fn spoken_here(
     Ok(())
 }
 
-/// Returns the subnets of a lease in the address families in which the backend can reach the lease's holder, according to `terms.links`.
+/// Leaves out the address families in which the backend cannot reach the holder, according to `terms.links`.
 fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     if terms.links.is_none() {
         return Some(*subnets);
@@ -298,8 +291,7 @@ fn on_link(lease: &Lease, subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     )
 }
 
-/// Returns the reason for refusing subnets that the backend cannot reach. The reason contains this node's links of the
-/// subnets' address families.
+/// Names only this node's links of the subnets' address families.
 fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> UnusedLeaseError {
     let of_family = |link: &&IpNet| subnets.has(Family::from(**link));
     UnusedLeaseError::OffLink {
@@ -309,8 +301,7 @@ fn off_link(subnets: &Subnets, at: Option<Addresses>, terms: &Terms) -> UnusedLe
     }
 }
 
-/// Returns whether a lease with the BackendType `written` belongs to `backend`. Go flannel writes no BackendType for
-/// udp and alloc, so a node cannot distinguish the leases of these backends.
+/// Compares a backend with the BackendType in a lease. Go flannel writes none for udp and alloc, so a node cannot distinguish their leases.
 fn speaks(backend: &str, written: &str) -> bool {
     match backend {
         "udp" | "alloc" => matches!(written, "" | "udp" | "alloc"),
@@ -318,7 +309,6 @@ fn speaks(backend: &str, written: &str) -> bool {
     }
 }
 
-/// Returns the subnets that the node cannot use from a dual-stack lease, each with the reason.
 pub(super) fn halves_left_out(
     lease: &Lease,
     subnets: &Subnets,
@@ -346,8 +336,7 @@ fn overlaps_any(subnets: &Subnets, nets: &[IpNet]) -> bool {
     nets.iter().any(|net| subnets.nets().any(|subnet| nets_overlap(&subnet, &net.trunc())))
 }
 
-/// Returns whether the address is a broadcast, multicast, loopback or unspecified address, which no node can publish. `local` are the addresses of
-/// this host.
+/// True for a broadcast, multicast, loopback or unspecified address. `local` are the addresses of this host.
 fn no_host(address: IpAddr, local: &[IpNet]) -> bool {
     let broadcast = |v4: Ipv4Addr| {
         let ends = |net: &IpNet| match net {
@@ -363,7 +352,7 @@ fn no_host(address: IpAddr, local: &[IpNet]) -> bool {
         || address.is_unspecified()
 }
 
-/// Returns the IPv4 and IPv6 subnets of a lease whose address family this network uses.
+/// Leaves out the subnets of an address family that this network does not use.
 fn trimmed(subnets: &Subnets, terms: &Terms) -> Option<Subnets> {
     let networks = &terms.config.networks;
     Dual::from_options(

@@ -17,7 +17,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::Subnets;
 
-/// The leases in force and the refused leases.
 #[derive(Default)]
 pub struct LeasesInForce {
     admitted: LeaseTable,
@@ -27,7 +26,7 @@ pub struct LeasesInForce {
     ours: BTreeSet<String>,
 }
 
-/// Subnets, node addresses and identities that the leases use, kept while admission accepts every lease of the store unmodified.
+/// What the leases use, kept while admission accepts every lease of the store unmodified.
 struct Clear {
     terms: Arc<Terms>,
     used: UsedSubnets,
@@ -36,17 +35,16 @@ struct Clear {
 }
 
 impl LeasesInForce {
-    /// Returns the leases in force.
     pub fn admitted(&self) -> &LeaseTable {
         &self.admitted
     }
 
-    /// Returns the leases and the subnets of dual-stack leases that are not in force, with the reasons.
+    /// Also subnets of dual-stack leases, if only the other subnet is in force.
     pub fn refused(&self) -> &[AdmissionError] {
         &self.refused
     }
 
-    /// Applies a change in the store to the leases in force. `changed` contains the changed keys, or is `None` if any key may have changed.
+    /// `changed` contains the changed keys, or is `None` if any key may have changed.
     pub fn update(
         &mut self,
         raw: &LeaseTable,
@@ -61,7 +59,7 @@ impl LeasesInForce {
         self.clear = Clear::of(raw, &self.admitted, &self.refused, terms);
     }
 
-    /// Notes which identities this node has alone. An older lease that claims such an identity later did not have it first.
+    /// Notes which identities this node has alone. An older lease that claims one of them later did not have it first.
     fn keep_ours(&mut self, raw: &LeaseTable, terms: &Terms) {
         let own = terms.own.iter();
         let own = own.flat_map(|own| identities(&*terms.rules, own));
@@ -84,8 +82,7 @@ impl LeasesInForce {
         }
     }
 
-    /// Applies changed leases that conflict with no other lease. If a changed lease conflicts with another lease, the function discards the kept
-    /// subnets, addresses and identities, and returns false.
+    /// Applies changed leases that conflict with no other lease. After a conflict, it discards the kept state and returns false.
     fn follow(
         &mut self,
         raw: &LeaseTable,
@@ -116,7 +113,7 @@ impl LeasesInForce {
 }
 
 impl Clear {
-    /// Returns the subnets, node addresses and identities that the leases use; `None` if admission did not accept every lease unmodified.
+    /// `None` if admission did not accept every lease unmodified.
     fn of(
         raw: &LeaseTable,
         admitted: &LeaseTable,
@@ -155,8 +152,7 @@ impl Clear {
         self.identities.free(lease);
     }
 
-    /// Adds a lease if the lease conflicts with no other lease and admission accepts the lease
-    /// unmodified. The function returns whether it added the lease.
+    /// Adds a lease, unless it conflicts with another one or admission would modify it. True if it was added.
     fn take(&mut self, lease: &Lease) -> bool {
         let terms = &*self.terms;
         let as_it_stands = placed(lease, terms, &self.used, &self.nodes)
@@ -205,7 +201,6 @@ mod tests {
         }
     }
 
-    /// Puts and deletes leases in steps, and checks which steps examine only the changed leases.
     #[test]
     fn lease_without_conflict_changes_no_other() {
         let config =

@@ -19,7 +19,7 @@ use types::{Addresses, Family, Subnets, nets_overlap};
 pub(crate) struct UsedSubnets(BTreeMap<IpAddr, IpNet>);
 
 impl UsedSubnets {
-    /// Returns a subnet in use that overlaps one of the given subnets.
+    /// A subnet in use that overlaps one of the given subnets.
     pub(crate) fn taken(&self, subnets: &Subnets) -> Option<IpNet> {
         subnets.nets().find_map(|net| {
             let before = self.0.range(..=net.network()).next_back();
@@ -32,7 +32,6 @@ impl UsedSubnets {
         })
     }
 
-    /// Returns the subnet in use that contains an address.
     pub(super) fn holds(&self, address: IpAddr) -> Option<IpNet> {
         self.0
             .range(..=address)
@@ -41,7 +40,6 @@ impl UsedSubnets {
             .filter(|net| net.contains(&address))
     }
 
-    /// Marks subnets as used.
     pub(crate) fn take(&mut self, subnets: &Subnets) {
         for net in subnets.nets() {
             self.0.insert(net.network(), net);
@@ -53,7 +51,6 @@ impl UsedSubnets {
         self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
 
-    /// Marks subnets as free.
     pub(super) fn free(&mut self, subnets: &Subnets) {
         for net in subnets.nets() {
             self.0.remove(&net.network());
@@ -61,7 +58,7 @@ impl UsedSubnets {
     }
 }
 
-/// Addresses of nodes, each with the number of leases that publish the address, and one of these leases.
+/// Each has the number of leases that publish it, and one of these leases.
 #[derive(Debug, Default)]
 pub(super) struct Nodes(BTreeMap<IpAddr, (Subnets, u32)>);
 
@@ -73,7 +70,7 @@ impl Nodes {
         }
     }
 
-    /// Rebuilds the map to save memory, like [`UsedSubnets::pack`].
+    /// See [`UsedSubnets::pack`].
     pub(super) fn pack(&mut self) {
         self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
@@ -90,7 +87,7 @@ impl Nodes {
         }
     }
 
-    /// Returns a node's address that lies in one of the subnets, and the subnets of the node's lease.
+    /// A node's address that lies in one of the subnets, and the subnets of the node's lease.
     pub(super) fn inside(&self, subnets: &Subnets) -> Option<(IpAddr, Subnets)> {
         subnets.nets().find_map(|net| {
             self.0
@@ -101,7 +98,7 @@ impl Nodes {
     }
 }
 
-/// MACs or keys of both address families, by which the backend identifies nodes. Two nodes must not use the same MAC or key.
+/// MACs or keys of both address families, by which the backend identifies nodes. Two nodes must not use the same one.
 pub(super) struct Identities {
     rules: Arc<dyn PeerRules>,
     used: HashMap<Box<str>, User>,
@@ -115,7 +112,6 @@ pub(super) struct Used {
 }
 
 impl Used {
-    /// Returns the reason to refuse a lease whose identity (MAC or key) is already in use.
     pub(super) fn why(&self, lease: &Lease, terms: &Terms) -> UnusedLeaseError {
         let identity = excerpt(&self.identity);
         match self.by {
@@ -138,23 +134,22 @@ impl Used {
 }
 
 impl Used {
-    /// Returns whether the lease is one that this node had before, and that has not expired yet.
+    /// True for a lease that this node had before and that has not expired yet.
     pub(super) fn is_former(&self, lease: &Lease, terms: &Terms) -> bool {
         let own = terms.own.as_ref().and_then(|own| Place::of(own).node);
         matches!(self.by, User::Ours) && own.is_some() && own == Place::of(lease).node
     }
 }
 
-/// Node that uses a MAC or a key.
+/// Who uses a MAC or a key.
 #[derive(Clone, Copy, Debug)]
 enum User {
-    /// This node.
     Ours,
-    /// Another node, and the number of its leases that contain the MAC or the key.
+    /// The number counts the leases that contain the MAC or the key.
     Node(Place, u32),
 }
 
-/// Addresses of a node, IPv4 first, and the hash of the node's id, if the node's lease contains an id.
+/// Addresses of a node, and the hash of its id, if its lease contains one.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     node: Option<NonZeroU64>,
@@ -173,8 +168,7 @@ impl Place {
         }
     }
 
-    /// Returns whether two leases belong to one node: the leases share a family, and publish equal addresses in every
-    /// common family. If both leases contain a node id, the function also requires equal ids.
+    /// One node's leases share a family and publish equal addresses in every common family. If both have a node id, the ids are equal.
     fn is(self, other: Self) -> bool {
         let both = self.addresses.zip(other.addresses);
         let pairs = || {
@@ -188,7 +182,7 @@ impl Place {
 }
 
 impl Identities {
-    /// Creates a set that contains only this node's own identities (MACs or keys).
+    /// Begins with this node's own identities.
     pub(super) fn of(terms: &Terms) -> Self {
         let mut ours = Self { rules: terms.rules.clone(), used: HashMap::new() };
         let used = terms
@@ -200,8 +194,8 @@ impl Identities {
         ours
     }
 
-    /// Gives each identity to one of the leases that claim it. `claims` begins with the oldest lease, and has the subnets for which the node
-    /// uses each lease. A lease that loses one of its identities has no other either.
+    /// Gives each identity to one of the leases that claim it. `claims` begins with the oldest lease, and has the subnets for which the node uses
+    /// each lease. A lease that loses one of its identities has no other either.
     pub(super) fn assign(
         &mut self,
         claims: &[(&Arc<Lease>, Subnets)],
@@ -287,7 +281,6 @@ impl Identities {
         }
     }
 
-    /// Checks that none of a lease's identities belongs to another node.
     pub(super) fn check(&self, lease: &Lease) -> Result<(), Used> {
         let place = Place::of(lease);
         for (identity, _) in identities(&*self.rules, lease) {
@@ -302,7 +295,7 @@ impl Identities {
         Ok(())
     }
 
-    /// Takes the identities of a lease. Returns false if one of them belongs to another node.
+    /// Returns false if one of them belongs to another node.
     pub(super) fn take(&mut self, lease: &Lease) -> bool {
         if self.check(lease).is_err() {
             return false;
@@ -318,7 +311,6 @@ impl Identities {
         true
     }
 
-    /// Frees the identities (MAC, key) of a lease.
     pub(super) fn free(&mut self, lease: &Lease) {
         for (identity, _) in identities(&*self.rules, lease) {
             if let Some(User::Node(_, times)) = self.used.get_mut(identity.as_str()) {
@@ -331,7 +323,6 @@ impl Identities {
     }
 }
 
-/// A lease's claims to identities.
 struct Claimant {
     place: Place,
     claims: Vec<(String, Claim)>,
@@ -347,17 +338,17 @@ impl Claimant {
 /// How good a lease's claim to an identity is. The least claim wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
-    /// Whether the id of the lease's node does not derive the identity.
+    /// The id of the lease's node does not derive the identity.
     is_foreign: bool,
-    /// Whether the subnet did not have the identity in the leases in force before.
+    /// The subnet did not have the identity in the leases in force before.
     is_new: bool,
-    /// Whether the subnet did not have the identity in the kernel when this run started.
+    /// The subnet did not have the identity in the kernel when this run started.
     is_new_in_kernel: bool,
     /// Number of older leases.
     age: usize,
 }
 
-/// Returns the identities (MACs or keys) of a lease's families. If both families have the same identity, the result contains the identity once.
+/// If both families have the same identity, the result contains it once.
 pub(super) fn identities(rules: &dyn PeerRules, lease: &Lease) -> Vec<(String, Family)> {
     let mut identities: Vec<(String, Family)> = Family::ALL
         .into_iter()

@@ -8,24 +8,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use types::{Family, Subnets};
 
-/// Inputs of admission other than the leases.
 #[derive(Clone)]
 pub struct Terms {
-    /// The network configuration.
     pub config: NetworkConfig,
-    /// This node's own lease; `None` for tools that only read the store.
+    /// `None` for tools that only read the store.
     pub own: Option<Lease>,
-    /// Addresses of all interfaces of this host, each with its network. Admission refuses a lease that publishes an address of this host, or the
-    /// broadcast address of such a network.
+    /// Addresses of all interfaces of this host, each with its network. Admission refuses a lease that publishes one of them, or the broadcast
+    /// address of such a network.
     pub local: Vec<IpNet>,
     /// Networks of the underlay interface.
     pub underlay: Vec<IpNet>,
-    /// Networks that the underlay reaches without a gateway, for a backend that needs a direct link to each
-    /// node. `None` if the backend accepts any address.
+    /// Networks that the underlay reaches without a gateway, for a backend that needs a direct link to each node. `None` if it accepts any address.
     pub links: Option<Vec<IpNet>>,
-    /// Rules of the backend: which leases the backend accepts, and which data identifies a node.
     pub rules: Arc<dyn PeerRules>,
-    /// Who had which MAC or key when this run started.
     pub history: Arc<History>,
 }
 
@@ -41,47 +36,41 @@ pub struct History {
 /// Reason why a lease is not in force on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Lease of a subnet that lies outside the configured network or is as wide as this network.
+    /// Its subnet lies outside the configured network or is as wide as it.
     Outside,
-    /// Lease that overlaps this node's own lease.
     OverlapsOurs,
-    /// Lease that overlaps the network of the underlay.
     OverlapsUnderlay,
-    /// Lease that overlaps an older lease.
     OverlapsOlder,
-    /// Lease whose subnet contains the address of a node with an older lease.
+    /// Its subnet contains the address of a node with an older lease.
     HoldsNode,
-    /// Lease that publishes an address of this host.
+    /// It publishes an address of this host.
     OurAddress,
-    /// Lease that publishes an address that cannot belong to a node, e.g. a loopback address.
+    /// It publishes an address that cannot belong to a node, e.g. a loopback address.
     NoHost,
-    /// Lease that publishes an address inside a leased subnet.
+    /// It publishes an address inside a leased subnet.
     InsideSubnet,
-    /// Lease that publishes no address of its subnet's family.
+    /// It publishes no address of its subnet's family.
     NoAddress,
-    /// Lease that publishes an address that the underlay reaches only through a gateway, although the backend needs a direct link.
+    /// The underlay reaches its address only through a gateway, although the backend needs a direct link.
     OffLink,
-    /// Lease of a node that uses another backend.
     OtherBackend,
-    /// Lease that an operator reserved for a node that has not acquired it yet.
+    /// An operator reserved it for a node that has not acquired it yet.
     Reserved,
-    /// Lease with data that the backend cannot use.
+    /// The backend cannot use its data.
     Unusable,
-    /// Lease that claims the identity (a MAC, a key) of another node or of this node.
+    /// It claims the identity (a MAC, a key) of another node or of this node.
     SameIdentity,
-    /// Lease that has this node's identity (a MAC, a key), is older than this node's lease, and had the identity first.
+    /// It has this node's identity (a MAC, a key), is older than this node's lease, and had the identity first.
     OurIdentity,
 }
 
 impl Terms {
-    /// Returns whether the given subnets belong to this node's own lease.
     pub fn is_own(&self, subnets: &Subnets) -> bool {
         self.own.as_ref().is_some_and(|own| own.subnets == *subnets)
     }
 
-    /// Returns whether the backend cannot reach a node at an address, because the address is on no link of the
-    /// underlay. If flanneld knows no link of the address's family, flanneld accepts the address, because the underlay
-    /// interface may briefly have no address. IPv6 link-local addresses are on every link.
+    /// True if the address is on no link of the underlay. If flanneld knows no link of the address's family, it accepts the address, because the
+    /// underlay interface may briefly have none. IPv6 link-local addresses are on every link.
     pub(crate) fn is_off_link(&self, address: IpAddr) -> bool {
         if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
             return false;
@@ -97,7 +86,7 @@ impl Terms {
 }
 
 impl Reason {
-    /// Returns the value of the label `reason` in `flannel_leases_refused`.
+    /// Value of the label `reason` in `flannel_leases_refused`.
     pub fn label(self) -> &'static str {
         match self {
             Reason::Outside => "outside-network",

@@ -68,7 +68,6 @@ impl From<MemberError> for ConfigError {
     }
 }
 
-/// Reason why the value of a member is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigValueError {
     #[error(transparent)]

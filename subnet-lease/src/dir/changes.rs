@@ -6,24 +6,23 @@ use inotify::{EventStream, Inotify, WatchMask, Watches};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Size of the inotify buffer in bytes, sufficient for a few dozen events. The next read returns the remaining events.
+/// In bytes, sufficient for a few dozen events. The next read returns the remaining events.
 const BUFFER: usize = 4096;
 
-/// Reads inotify's events of the directory; `None` if inotify is not available, in which case the caller polls the directory.
+/// Reads inotify's events of the directory; `None` if inotify is not available, so that the caller polls the directory.
 pub(super) struct Changes(Option<EventStream<Vec<u8>>>);
 
-/// Handle with which the thread for file access sets up the inotify watch.
+/// With this, the thread for file access sets up the inotify watch.
 #[derive(Clone)]
 pub(super) struct Watch(Option<Watches>);
 
 impl Watch {
-    /// Returns a watch that watches no directory.
     #[cfg(test)]
     pub(super) fn none() -> Self {
         Self(None)
     }
 
-    /// Watches an open directory. A repeated call creates no second watch. The function returns whether inotify watches the directory.
+    /// A repeated call creates no second watch. True if inotify watches the directory.
     pub(super) fn follow(&self, folder: &OwnedFd) -> bool {
         let events = WatchMask::CREATE
             | WatchMask::DELETE
@@ -36,7 +35,7 @@ impl Watch {
 }
 
 impl Changes {
-    /// Initializes inotify. If inotify's limits are exhausted, `Changes` detects no change, and callers poll the directory.
+    /// If inotify's limits are exhausted, `Changes` detects no change, and callers poll the directory.
     pub(super) fn new() -> Self {
         Self(Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; BUFFER])).ok())
     }
@@ -45,10 +44,11 @@ impl Changes {
         Watch(self.0.as_ref().map(EventStream::watches))
     }
 
-    /// Waits for a change in the directory. Returns true after a change, false after the timeout.
+    /// True after a change in the directory, false after the timeout.
     ///
     /// # Cancel safety
-    /// If a dropped future has received a change, later calls do not report this change. Callers read the whole directory after each call.
+    ///
+    /// A dropped future may have received a change, which later calls do not report. So callers read the whole directory after each call.
     pub(super) async fn within(&mut self, patience: Duration) -> bool {
         let Some(events) = &mut self.0 else {
             tokio::time::sleep(patience).await;

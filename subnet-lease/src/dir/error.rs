@@ -1,4 +1,4 @@
-//! Errors of the directory store. This module classifies the system's errors about the directory's files by errno.
+//! Errors of the directory store. Errors of the system about the directory's files are classified by errno.
 
 use super::worker::{TIMEOUT, WorkerError};
 use crate::config::ConfigError;
@@ -39,7 +39,7 @@ impl From<Errno> for FileError {
 }
 
 impl FileError {
-    /// Converts an errno through `io::Error`, which recognises symbolic links.
+    /// Goes through `io::Error`, which recognises symbolic links.
     pub(super) fn of(error: Errno) -> Self {
         Self::from(&std::io::Error::from(error))
     }
@@ -56,9 +56,9 @@ pub(super) struct LeaseFileError(pub FileError);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Creates the directory of the leases.
+    /// Of the leases' directory.
     Make,
-    /// Opens the lock.
+    /// Of the lock.
     Open,
     Touch,
     Write,
@@ -77,7 +77,7 @@ impl Act {
     }
 }
 
-/// Reason why an operation on the directory store failed. A path is the store's directory, or the file or directory that the text names.
+/// A path is the store's directory, or the file or directory that the text names.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 #[detail(Detail::Store { cause: self.cause(), status: None, server: None })]
 pub(super) enum DirError {
@@ -166,7 +166,7 @@ impl DirError {
         }
     }
 
-    /// Whether the whole directory is unavailable, and not only one operation affected.
+    /// The whole directory is unavailable, and not only one operation affected.
     pub(super) fn is_unavailable(&self) -> bool {
         !matches!(
             self,

@@ -1,4 +1,4 @@
-//! File operations on the directory: lists, changes by rename under a lock, and updates of modification times. Only the worker thread calls the functions of this module.
+//! Lists the directory, changes keys by rename under a lock, and updates modification times. Only the worker thread calls these functions.
 
 use super::changes::Watch;
 use super::error::{Act, DirError, LeaseFileError};
@@ -25,22 +25,20 @@ use types::Addresses;
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK: &str = ".lock";
-/// Maximum size of the file `config` in bytes.
+/// In bytes.
 const CONFIG_LIMIT: u64 = 1 << 20;
 
-/// The files of one directory of leases.
 pub(super) struct Files {
     root: Root,
     /// Whether flanneld has removed the temporary files that a crash left.
     cleared: AtomicBool,
 }
 
-/// All leases of the directory.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
-    /// The keys. A key whose file is unreadable has an empty value, but still occupies its subnets.
+    /// A key whose file is unreadable has an empty value, but still occupies its subnets.
     pub listing: Listing,
-    /// Keys whose files are unreadable, with the reasons.
+    /// Keys whose files are unreadable.
     pub(crate) flawed: BTreeMap<String, LeaseFileError>,
     /// Whether inotify reports changes in the directory.
     pub watched: bool,
@@ -55,8 +53,7 @@ impl Files {
         self.root.path().join("subnets").join(key)
     }
 
-    /// Reads the text of the network configuration. After the first successful read, flanneld uses only the directory that contained the
-    /// configuration.
+    /// Reads the text of the network configuration. After the first success, only the directory that contained it is used.
     pub(super) fn config(&self) -> Result<Vec<u8>, DirError> {
         let path = self.root.path().join("config");
         let failed = |error: &std::io::Error| match error.kind() {
@@ -81,7 +78,7 @@ impl Files {
         self.root.open().map(drop)
     }
 
-    /// Lists all leases. The function treats a directory of leases that does not exist yet as empty.
+    /// A directory of leases that does not exist yet counts as empty.
     pub(super) fn list(&self, watch: Option<&Watch>) -> Result<Whole, DirError> {
         match self.root.open()?.subnets()? {
             Some(folder) => {
@@ -139,8 +136,7 @@ impl Files {
         Ok(whole)
     }
 
-    /// Returns a hash of a key's content, or `None` if the key's file does not exist. The function
-    /// also returns whether inotify watches the directory.
+    /// A hash of the key's content, `None` if its file does not exist; and whether inotify watches the directory.
     pub(super) fn mark_of(
         &self,
         key: &str,
@@ -154,7 +150,7 @@ impl Files {
         Ok((entry.unwrap_or_else(|_| Some(mark(&[]))), watched))
     }
 
-    /// Returns the time since the holder of a lease last touched the lease's file.
+    /// Time since the holder last touched the lease's file.
     pub(super) fn last_seen(&self, key: &str) -> Result<Option<Duration>, DirError> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(None);
@@ -174,7 +170,7 @@ impl Files {
         ))
     }
 
-    /// Touches the file of a lease to show that the holder is alive. The function returns false if the file is missing or is not a regular file.
+    /// Shows that the holder is alive. False if the file is missing or not a regular file.
     pub(super) fn touch(&self, key: &str) -> Result<bool, DirError> {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(false);
@@ -288,7 +284,7 @@ impl Files {
     }
 }
 
-/// Reads the file of one lease; returns `None` if the file is gone or its name is not a key.
+/// `None` if the file is gone or its name is not a key.
 fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFileError> {
     if key.starts_with('.') || key.contains('/') {
         return Ok(None);
@@ -359,7 +355,7 @@ fn clear(folder: &OwnedFd) {
     }
 }
 
-/// Returns whether a name belongs to a temporary file of [`put`]: a dot, a key, a dot and sixteen lower-case hexadecimal digits.
+/// Temporary files of [`put`] are named by a dot, a key, a dot and sixteen lower-case hexadecimal digits.
 fn is_temporary(name: &str) -> bool {
     let parts = name.strip_prefix('.').and_then(|rest| rest.rsplit_once('.'));
     parts.is_some_and(|(key, random)| {
@@ -369,14 +365,14 @@ fn is_temporary(name: &str) -> bool {
     })
 }
 
-/// Returns a hash of the content, which serves as the store's revision of the file.
+/// A hash of the content, which serves as the store's revision of the file.
 fn mark(value: &[u8]) -> i64 {
     let digest = Sha256::digest(value);
     let word = digest.iter().take(8).fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
     i64::try_from(word >> 1).unwrap_or(i64::MAX)
 }
 
-/// Returns the current time in nanoseconds since 1970. Times order the lease acquisitions of several hosts, like revisions in other stores.
+/// In nanoseconds since 1970. Times order the lease acquisitions of several hosts, like revisions in other stores.
 fn now() -> i64 {
     nanoseconds(SystemTime::now())
 }

@@ -1,6 +1,5 @@
-//! Opens the store's directory, and checks that flanneld found the same directory at the start. This module opens all
-//! files relative to a descriptor of the directory, so flanneld never reads or writes another directory at the same
-//! path.
+//! Opens the store's directory, and checks that it is the one that flanneld found at the start. All files are opened relative to its descriptor, so
+//! flanneld never reads or writes another directory at the same path.
 
 use super::error::{Act, DirError, FileError};
 use nix::errno::Errno;
@@ -15,14 +14,13 @@ const CONFIG: &str = "config";
 const SUBNETS: &str = "subnets";
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
-/// The path of the store's directory, and the identity of the first directory at this path.
+/// The path of the store's directory, and the identity of the first directory found there.
 pub(super) struct Root {
     path: PathBuf,
     /// Device and inode.
     first: OnceLock<(u64, u64)>,
 }
 
-/// The opened directory.
 pub(super) struct Open<'a> {
     root: &'a Root,
     file: OwnedFd,
@@ -37,12 +35,12 @@ impl Root {
         &self.path
     }
 
-    /// Returns whether flanneld has found a directory with a configuration.
+    /// True once flanneld has found a directory with a configuration.
     pub(super) fn is_settled(&self) -> bool {
         self.first.get().is_some()
     }
 
-    /// Opens the store's directory. The function fails if another directory has replaced the store's directory, or if the configuration is gone.
+    /// Fails if another directory has replaced the store's directory, or if the configuration is gone.
     pub(super) fn open(&self) -> Result<Open<'_>, DirError> {
         let path = || self.path.clone();
         let file = open(&self.path, DIRECTORY, Mode::empty()).map_err(|error| match error {
@@ -81,18 +79,17 @@ impl Open<'_> {
         Ok((meta.st_dev, meta.st_ino))
     }
 
-    /// Opens the configuration.
     pub(super) fn config(&self) -> std::io::Result<File> {
         regular(&self.file, CONFIG, OFlag::O_RDONLY)
     }
 
-    /// Records the open directory as the store's directory. Later calls do not replace the first recorded directory.
+    /// Records the open directory as the store's. Only the first call counts.
     pub(super) fn settle(&self) -> Result<(), DirError> {
         let _ = self.root.first.set(self.identity()?);
         Ok(())
     }
 
-    /// Opens the directory of the leases; `None` if it does not exist yet.
+    /// `None` if it does not exist yet.
     pub(super) fn subnets(&self) -> Result<Option<OwnedFd>, DirError> {
         match openat(&self.file, SUBNETS, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty()) {
             Ok(folder) => Ok(Some(folder)),
@@ -103,7 +100,7 @@ impl Open<'_> {
         }
     }
 
-    /// Opens the directory of the leases and creates it if it is missing.
+    /// Creates it if it is missing.
     pub(super) fn subnets_made(&self) -> Result<OwnedFd, DirError> {
         let failed = |error: Errno| {
             DirError::failed(Act::Make, &self.root.path.join(SUBNETS), &error.into())
@@ -116,7 +113,7 @@ impl Open<'_> {
     }
 }
 
-/// Opens a regular file of a directory. The function follows no symbolic links and never blocks on a pipe.
+/// Follows no symbolic links and never blocks on a pipe.
 pub(super) fn regular(folder: &OwnedFd, name: &str, flags: OFlag) -> std::io::Result<File> {
     let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let opened =
@@ -140,7 +137,7 @@ fn strange() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path is not a regular file")
 }
 
-/// Returns whether an operation failed because the file is not a regular file.
+/// True if an operation failed because the file is not a regular file.
 pub(super) fn foreign(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::InvalidInput
         || error.raw_os_error() == Some(Errno::ELOOP as i32)

@@ -10,7 +10,6 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Maximum time until an operation completes, including the wait for the thread.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reason why the thread returned no result for an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(super) enum WorkerError {
     /// The operation may still complete when the file system responds.
@@ -24,10 +23,10 @@ pub(super) enum WorkerError {
     NotStarted(String),
 }
 
-/// Runs one operation at a time on a thread. The thread starts with the first operation, and ends with the `Worker` or the process.
+/// Runs one operation at a time on a thread, which starts with the first one and ends with the `Worker` or the process.
 pub(super) struct Worker {
     jobs: OnceLock<Result<mpsc::Sender<Job>, WorkerError>>,
-    /// Permit to use the thread. A hanging job keeps the permit, so that further jobs do not queue up.
+    /// Permit to use the thread. A hanging job keeps it, so that further jobs do not queue up.
     turn: Arc<Semaphore>,
     patience: Duration,
 }
@@ -37,9 +36,8 @@ impl Worker {
         Self { jobs: OnceLock::new(), turn: Arc::new(Semaphore::new(1)), patience }
     }
 
-    /// Runs an operation on the thread.
-    ///
     /// # Cancel safety
+    ///
     /// An operation that has started runs to its end.
     pub(super) async fn run<T: Send + 'static>(
         &self,

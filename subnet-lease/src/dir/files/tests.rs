@@ -31,7 +31,7 @@ impl Bed {
         self.files.txn(&[], &write, KEY)
     }
 
-    /// Asserts that all operations fail with the given reason, because the directory is unavailable.
+    /// Because the directory is unavailable.
     fn fails_as_unavailable(&self, why: &str) {
         let asked = [
             self.files.present(),
@@ -48,8 +48,7 @@ impl Bed {
     }
 }
 
-/// Returns the text of an error that makes the directory unavailable. If `unavailable` is false, the function returns
-/// only the text of an error that affects one operation.
+/// Text of an error that makes the directory unavailable. With `unavailable` false, only of an error that affects one operation.
 fn failure_text<T>(done: &Result<T, DirError>, unavailable: bool) -> Option<String> {
     done.as_ref()
         .err()
