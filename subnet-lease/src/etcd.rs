@@ -33,20 +33,18 @@ use watch::{Anchor, Change, Watch, WatchError};
 /// Minimum delay between two attempts to open a watch. The actual delay is random, up to twice as long, so that nodes do not retry at the same time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// Remaining time of an etcd lease, and time since the last renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LeaseTime {
-    /// Time until the lease expires unless its holder renews it.
+    /// Until the lease expires without a renewal.
     left: Duration,
-    /// Time since the grant or the last renewal of the lease.
+    /// Time since the grant or the last renewal.
     last_seen: Duration,
 }
 
-/// The lease manager whose store is etcd's v3 API.
 pub type EtcdManager = KeyManager<EtcdRegistry>;
 
 impl EtcdManager {
-    /// Creates the manager, which connects on the first request.
+    /// It connects on the first request.
     pub fn new(options: EtcdOptions) -> Self {
         Self::on(EtcdRegistry::new(options))
     }
@@ -156,11 +154,7 @@ impl KeyStore for EtcdRegistry {
 }
 
 impl EtcdRegistry {
-    /// Returns the remaining time of an etcd lease and the time since its last renewal. If the lease does not exist or its id is 0, the function
-    /// returns `None`.
-    ///
-    /// # Errors
-    /// Returns an error if this node cannot reach etcd, or if etcd refuses the request or does not reply within 5 s.
+    /// `None` if the lease does not exist or its id is 0.
     async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, NoReplyError> {
         const DEADLINE: Duration = Duration::from_secs(5);
         if lease == 0 {
@@ -184,8 +178,8 @@ impl EtcdRegistry {
         }))
     }
 
-    /// Waits before the next attempt to open a watch, and returns the attempt's number. If this host's addresses change, the function
-    /// returns at once, because the next attempt may succeed.
+    /// Waits before the next attempt to open a watch, and gives its number. If this host's addresses change, it ends at once, because the next
+    /// attempt may succeed.
     async fn pause(&self, attempt: u32) -> u32 {
         tokio::select! {
             () = tokio::time::sleep(RETRY.after(attempt).mul_f64(1.0 + rand::random::<f64>())) => attempt + 1,
@@ -194,7 +188,6 @@ impl EtcdRegistry {
     }
 }
 
-/// Stream of the changes of all leases.
 struct Peers<'a> {
     registry: &'a EtcdRegistry,
     recent: &'a Recent,

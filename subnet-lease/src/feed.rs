@@ -1,5 +1,4 @@
-//! Computes the leases in force from the store's events. The module applies the events to a table, admits leases,
-//! delays removals and publishes the leases in force.
+//! Computes the leases in force from the store's events: applies them to a table, admits leases, delays removals and publishes the result.
 
 use crate::admission::{AdmissionError, LeasesInForce, Reason, Terms};
 use crate::hold_down::HoldDown;
@@ -14,8 +13,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use types::Subnets;
 
-/// Pause after each publication, as a multiple of the time that the publication took. A pause lasts at most
-/// `LONGEST_REST`; flanneld skips pauses up to `SHORTEST_REST`.
+/// Pause after each publication, as a multiple of the time that it took. It lasts at most `LONGEST_REST`; flanneld skips pauses up to
+/// `SHORTEST_REST`.
 const REST: u32 = 64;
 const LONGEST_REST: Duration = Duration::from_millis(200);
 const SHORTEST_REST: Duration = Duration::from_millis(2);
@@ -23,19 +22,17 @@ const SHORTEST_REST: Duration = Duration::from_millis(2);
 /// State of the watch and the refused leases, for health and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Start of the interruption of the watch (boot-time clock); `None` while the watch is up.
+    /// On the boot-time clock; `None` while the watch is up.
     pub interrupted: Option<Duration>,
     /// Number of readable leases of other nodes in the store.
     pub seen: usize,
     /// Number of leases that the store no longer has but that stay in force during the hold-down.
     pub waiting: usize,
-    /// Leases that are not in force on this node.
     pub refused: Arc<Vec<AdmissionError>>,
-    /// Number of other nodes if several other nodes exist and none of their leases is usable.
+    /// Number of other nodes, if there are several and none of their leases is usable.
     pub cut_off: Option<usize>,
 }
 
-/// Computes the table of leases in force from the store's events.
 pub struct Feed<'a> {
     events: BoxStream<'a, LeaseEvent>,
     raw: LeaseTable,
@@ -49,7 +46,7 @@ pub struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    /// Reads events up to the first complete list. Before the first complete list, the other nodes are unknown.
+    /// Reads events up to the first complete list. Before it, the other nodes are unknown.
     pub async fn begin(
         mut events: BoxStream<'a, LeaseEvent>,
         terms: watch::Receiver<Arc<Terms>>,
@@ -76,8 +73,7 @@ impl<'a> Feed<'a> {
         (feed, table)
     }
 
-    /// Publishes the leases in force after every event and every change of admission's other inputs. The function
-    /// returns only when the source of the events or of the inputs ends.
+    /// Publishes after every event and every change of admission's other inputs. Ends only with the source of the events or of the inputs.
     pub async fn run(
         mut self,
         out: watch::Sender<Arc<LeaseTable>>,
@@ -125,7 +121,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Applies one event to the table of leases. The function returns true if the event replaces the whole table.
+    /// True if the event replaces the whole table.
     fn take(&mut self, event: LeaseEvent) -> bool {
         match event {
             LeaseEvent::Interrupted => {
@@ -175,9 +171,9 @@ impl<'a> Feed<'a> {
         published
     }
 
-    /// Returns the number of other nodes if several other nodes exist and no lease is in force. The function does not count a reservation as a node.
+    /// The number of other nodes, if there are several and no lease is in force. A reservation does not count as a node.
     ///
-    /// The function does not count nodes with another backend, because operators restart nodes one by one after a configuration change.
+    /// Nodes with another backend do not count either, because operators restart nodes one by one after a configuration change.
     fn cut_off(&self, terms: &Terms) -> Option<usize> {
         let admitted = self.standing.admitted();
         if !admitted.is_empty() || !admitted.unreadable().is_empty() {
@@ -201,7 +197,7 @@ impl<'a> Feed<'a> {
         (nodes > 1).then_some(nodes)
     }
 
-    /// Logs the refusals of leases that are new since the last call, at most 20 per call.
+    /// Logs the refusals that are new since the last call, at most 20 per call.
     fn tell(&mut self) {
         let refused = self.standing.refused();
         const LINES: usize = 20;
@@ -247,7 +243,7 @@ mod tests {
         Lease { subnets, attrs, term: Term::Reserved, since: i64::from(third) }
     }
 
-    /// Returns the number of the given leases that admission refuses, and the value of `cut_off`.
+    /// The number of refused leases, and the value of `cut_off`.
     async fn read(leases: Vec<Lease>) -> (usize, Option<usize>) {
         let terms = Terms {
             config: NetworkConfig::parse(

@@ -1,12 +1,11 @@
-//! Classifies errors of the system, the resolver and TLS on connections to a server. The classification uses errno and error variants.
-//! This module classifies errors of the resolver by their text, because these errors contain only text.
+//! Classifies errors of the system, the resolver and TLS on connections to a server, by errno and error variants. Errors of the resolver are
+//! classified by their text, because they contain nothing else.
 
 use rustls::{AlertDescription, CertificateError, InvalidMessage};
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use types::problem::StoreCause;
 
-/// Reason why this node refuses the server's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificate {
     Expired,
@@ -47,16 +46,15 @@ impl Certificate {
     }
 }
 
-/// Cause of a failed connection to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectError {
     /// No process listens on the port.
     Refused,
     NoRoute,
     Silent,
-    /// The resolver does not know the name.
+    /// The resolver does not know it.
     Name,
-    /// This node refuses the server's certificate.
+    /// This node refuses the server's.
     Certificate(Certificate),
     /// The server refuses this node's certificate, which has expired.
     OwnExpired,
@@ -67,7 +65,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Classifies an error by the first known cause among the error and its sources.
+    /// By the first known cause among the error and its sources.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut next = Some(error);
         while let Some(error) = next {

@@ -1,14 +1,12 @@
 //! Delays removals of leases, unless another node leases the subnet, because a vanished lease usually comes back.
 //!
-//! The published table contains the store's leases and the leases that vanished recently. The hold-down of a removal lasts 5 s. The
-//! hold-down lasts 60 s after a discontinuity of the watch, or if many leases vanish at once. A removal has no hold-down if another node leases the
-//! subnet. The hold-down runs only while the watch is up and this process runs. The hold-down restarts after a gap in
-//! the watch, because the cause of the gap may also have prevented writes of other nodes.
+//! The published table contains the store's leases and those that vanished recently. A removal has a hold-down of 5 s, or 60 s after a discontinuity
+//! of the watch or if many leases vanish at once. It has none if another node leases the subnet. The hold-down runs only while the watch is up and
+//! this process runs. It restarts after a gap in the watch, because the cause of the gap may also have prevented writes of other nodes.
 //!
-//! An interruption of the watch is not a gap if it is shorter than 5 s and the watch resumes at its last version. The
-//! hold-down pauses during a short interruption of the watch, and lasts at least 5 s after the interruption. A node restores a lost
-//! lease within 2 s, so the event of the restored lease arrives before the removal. Without the exception for short
-//! interruptions, a proxy that closes idle connections every 35 s would prolong a hold-down of 60 s forever.
+//! An interruption of the watch is not a gap if it is shorter than 5 s and the watch resumes at its last version. The hold-down pauses during it, and
+//! lasts at least 5 s after it. A node restores a lost lease within 2 s, so the event of the restored lease arrives before the removal. Without this
+//! exception, a proxy that closes idle connections every 35 s would prolong a hold-down of 60 s forever.
 
 use crate::admission::UsedSubnets;
 use crate::lease::Lease;
@@ -22,9 +20,9 @@ const HOLD_DOWN: Duration = Duration::from_secs(5);
 const LONG_HOLD_DOWN: Duration = Duration::from_secs(60);
 /// Maximum length of a watch interruption that only pauses the hold-downs.
 const MAX_INTERRUPTION: Duration = Duration::from_secs(5);
-/// Time within which removals of leases belong to one burst.
+/// Removals of leases within this time belong to one burst.
 const BURST_WINDOW: Duration = Duration::from_secs(10);
-/// Maximum time between two calls of `published` while the process runs. A longer time shows that the process did not run.
+/// Maximum time between two calls of `published` while the process runs. A longer time shows that it did not run.
 const MAX_STALL: Duration = Duration::from_secs(3);
 
 /// Leases that the store no longer has but that stay in force during the hold-down.
@@ -35,15 +33,14 @@ pub struct HoldDown {
     removals: Vec<Duration>,
     last_step: Option<Duration>,
     interruption: Option<Interruption>,
-    /// Time until which new hold-downs last 60 s because of a discontinuity of the watch.
+    /// Until then, new hold-downs last 60 s because of a discontinuity of the watch.
     wary_until: Duration,
 }
 
-/// An interruption of the watch.
 #[derive(Debug, Clone, Copy)]
 struct Interruption {
     since: Duration,
-    /// Whether the watch did not resume at its last version.
+    /// The watch did not resume at its last version.
     relisted: bool,
 }
 
@@ -55,7 +52,7 @@ struct Held {
 }
 
 impl Held {
-    /// Excludes the time since `from` from the hold-down, and extends the remaining time to at least 5 s.
+    /// Excludes the time since `from`, and extends the remaining time to at least 5 s.
     fn resume(&mut self, from: Duration, now: Duration) {
         let counted = from.saturating_sub(self.since).min(self.wait.saturating_sub(HOLD_DOWN));
         self.since = now.saturating_sub(counted);
@@ -63,7 +60,7 @@ impl Held {
 }
 
 impl HoldDown {
-    /// Returns the leases in force at `now` (boot-time clock), and the time at which the caller must call again.
+    /// The leases in force at `now` (boot-time clock), and the time at which the caller must call again.
     pub fn published(
         &mut self,
         admitted: &LeaseTable,
@@ -155,7 +152,6 @@ impl HoldDown {
         self.held.retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
     }
 
-    /// Returns the number of leases whose removal the hold-down delays.
     pub fn waiting(&self) -> usize {
         self.held.len()
     }
@@ -186,7 +182,7 @@ mod tests {
         Duration::from_millis(tenths * 100)
     }
 
-    /// Calls `published` once per second from `from` until `to` (both in tenths of a second), and returns the final number of leases in force.
+    /// Calls `published` once per second from `from` until `to` (both in tenths of a second). The result is the final number of leases in force.
     fn run(hold_down: &mut HoldDown, table: &LeaseTable, from: u64, to: u64) -> usize {
         let mut count = 0;
         for at in (from..=to).step_by(10) {
@@ -224,8 +220,8 @@ mod tests {
         assert_eq!(*published, now);
     }
 
-    /// Calls `published` like `run`, but interrupts the watch for `cut` tenths of a second every 35 s. Returns the
-    /// time at which the hold-down removes the lease, in tenths of a second.
+    /// Calls `published` like `run`, but interrupts the watch for `cut` tenths of a second every 35 s. The result is the time of the removal, in
+    /// tenths of a second.
     fn removed_under_cuts(wait: u64, cut: u64, relists: bool) -> Option<u64> {
         let mut hold_down = HoldDown::default();
         hold_down.published(&table(1..20), seconds(0), wait == 60, false);

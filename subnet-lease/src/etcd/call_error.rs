@@ -1,5 +1,5 @@
-//! Classifies etcd's refusals, by etcd's text if the error has a text, otherwise by the gRPC code. The gRPC code of a
-//! refusal differs between etcd versions, and a cancelled watch has only text.
+//! Classifies etcd's refusals by etcd's text, or by the gRPC code if there is none. The gRPC code of a refusal differs between etcd versions, and a
+//! cancelled watch has only text.
 
 use crate::foreign::ConnectError;
 use crate::reason::with_causes;
@@ -7,7 +7,7 @@ use thiserror::Error;
 use tonic::Code;
 use types::problem::StoreCause;
 
-/// Cause of a failed call, from the gRPC status and etcd's text.
+/// From the gRPC status and etcd's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallErrorKind {
     Unreachable(ConnectError),
@@ -20,7 +20,7 @@ pub enum CallErrorKind {
     Credentials,
     /// The server requires a user.
     NoUser,
-    /// The log-in has expired; the client logs in again before the next request.
+    /// The client logs in again before the next request.
     StaleLogIn,
     NoAuthentication,
     Permission,
@@ -34,7 +34,7 @@ pub enum CallErrorKind {
 }
 
 impl CallErrorKind {
-    /// Whether the request may succeed with another log-in or without one.
+    /// The request may succeed with another log-in or without one.
     pub(crate) fn of_log_in(self) -> bool {
         matches!(
             self,
@@ -160,7 +160,7 @@ fn of_words(text: &str) -> Option<CallErrorKind> {
     KNOWN.into_iter().find_map(|(words, kind)| text.contains(words).then_some(kind))
 }
 
-/// Returns whether etcd itself replied, and would also reply to the next request on this connection.
+/// True if etcd itself replied, and would also reply to the next request on this connection.
 pub(super) fn is_answer(error: &etcd_client::Error) -> bool {
     match kind(error) {
         // A log-in belongs to its connection. Another log-in needs another connection.
@@ -184,13 +184,12 @@ pub(super) fn is_answer(error: &etcd_client::Error) -> bool {
     }
 }
 
-/// Returns whether a renewal failed because the lease does not exist. The client library reports a missing lease only as text.
+/// True if a renewal failed because the lease does not exist. The client library reports this only as text.
 pub(super) fn is_no_lease(error: &etcd_client::Error) -> bool {
     matches!(error, etcd_client::Error::LeaseKeepAliveError(text) if text.contains("not found"))
 }
 
-/// Returns etcd's text of an error, without the text of the intermediate layers. For an error that etcd did
-/// not report, the function returns the error's text with its causes.
+/// etcd's text without that of the intermediate layers. For an error that etcd did not report, the error's text with its causes.
 fn words(error: &etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) if status.message().starts_with("etcdserver: ") => {

@@ -20,30 +20,27 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use types::Problem;
 
-/// Maximum time until etcd replies, after which a request fails.
+/// After this time without a reply, a request fails.
 const DEADLINE: Duration = Duration::from_secs(5);
 const LIST_DEADLINE: Duration = Duration::from_secs(20);
 /// Minimum remaining time of an etcd lease that flanneld reuses.
 const ENOUGH: Duration = Duration::from_secs(60);
-/// Maximum number of keys per page of a list. The client halves the number while a page exceeds [`PAGE_LIMIT`], and doubles
-/// the number after a page of less than a quarter of this limit.
+/// Maximum number of keys per page of a list. The client halves it while a page exceeds [`PAGE_LIMIT`], and doubles it after a page of less than a
+/// quarter of this limit.
 const PAGE: i64 = 5_000;
-/// Maximum size in bytes of a page with several keys.
+/// In bytes, of a page with several keys.
 const PAGE_LIMIT: usize = 4 << 20;
-/// Maximum size in bytes of any other reply that the client accepts. A server can allow values of many megabytes.
+/// In bytes, of any other reply. A server can allow values of many megabytes.
 pub(super) const ANSWER_LIMIT: usize = 64 << 20;
 
-/// Store of the lease protocol in etcd.
 pub struct EtcdRegistry {
-    /// The connection in use, and the choice of the next endpoint.
     pub connections: Connections,
-    /// Counters of the requests to etcd.
     pub counters: Arc<Counters>,
     page: AtomicI64,
 }
 
 impl EtcdRegistry {
-    /// Creates the store's client, which connects on the first request.
+    /// It connects on the first request.
     pub fn new(options: EtcdOptions) -> Self {
         Self {
             connections: Connections::new(options),
@@ -52,7 +49,7 @@ impl EtcdRegistry {
         }
     }
 
-    /// Returns the connection in use, or a new one. Without any, etcd is unavailable.
+    /// Without a connection, etcd is unavailable.
     pub(super) async fn connected(&self) -> Result<Connection, EtcdError> {
         let connected = self.connections.get().await;
         if let Err(why) = &connected {
@@ -63,13 +60,12 @@ impl EtcdRegistry {
         connected
     }
 
-    /// Returns the full key of a lease. For an empty `key`, the function returns the prefix of all leases.
+    /// An empty `key` gives the prefix of all leases.
     pub fn key(&self, key: &str) -> String {
         format!("{}/subnets/{key}", self.connections.options().prefix)
     }
 
-    /// Converts a key below the prefix of all leases, and its value. Of a value that is too long for a lease, the entry keeps
-    /// only as much as shows that.
+    /// Converts a key below the prefix of all leases. Of a value that is too long for a lease, the entry keeps only as much as shows that.
     pub(super) fn entry(&self, kv: &KeyValue) -> Option<Entry> {
         let root = self.key("");
         let key = key_text(kv.key().strip_prefix(root.as_bytes())?);
@@ -83,10 +79,7 @@ impl EtcdRegistry {
         })
     }
 
-    /// Reads the value of a key below the prefix, such as the key of the network configuration.
-    ///
-    /// # Errors
-    /// Returns an error if etcd does not reply.
+    /// `name` is below the prefix, such as that of the network configuration.
     pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, EtcdError> {
         self.counters.call("range");
         let connection = self.connected().await?;
@@ -97,10 +90,7 @@ impl EtcdRegistry {
         Ok(response.kvs().first().map(|kv| kv.value().to_vec()))
     }
 
-    /// Returns the store's current revision.
-    ///
-    /// # Errors
-    /// Returns an error if etcd does not reply.
+    /// The store's current revision.
     pub async fn revision(&self) -> Result<i64, EtcdError> {
         self.counters.call("range");
         let connection = self.connected().await?;
@@ -110,10 +100,7 @@ impl EtcdRegistry {
         Ok(response.header().map_or(0, ResponseHeader::revision))
     }
 
-    /// Lists all leases at one revision, page by page.
-    ///
-    /// # Errors
-    /// Returns an error if etcd does not reply, or if it compacted the revision between two pages.
+    /// Lists all leases at one revision, page by page. Fails if etcd compacted the revision between two pages.
     pub async fn list(&self) -> Result<Listing, EtcdError> {
         let connection = self.connected().await?;
         let root = self.key("");
@@ -233,8 +220,8 @@ impl EtcdRegistry {
         Ok(Answer::LastSeen(ago))
     }
 
-    /// Returns whether an etcd lease has flanneld's time to live and lasts long enough for reuse. The function
-    /// rejects a lease with another time to live, because such a lease may expire between two renewals.
+    /// True if an etcd lease has flanneld's time to live and lasts long enough for reuse. One with another time to live may expire between two
+    /// renewals.
     async fn inherit(&self, lease: i64) -> Result<Answer, EtcdError> {
         let response = self.time_to_live(lease, None).await?;
         let ours = u64::try_from(response.granted_ttl()) == Ok(TTL.as_secs());
@@ -243,7 +230,7 @@ impl EtcdRegistry {
         ))
     }
 
-    /// Revokes a lease, unless a key is attached to it, because revocation deletes the attached keys.
+    /// Does not revoke a lease with attached keys, because that would delete them.
     async fn revoke(&self, lease: i64) -> Result<Answer, EtcdError> {
         let keys = LeaseTimeToLiveOptions::new().with_keys();
         let response = self.time_to_live(lease, Some(keys)).await?;
@@ -273,7 +260,7 @@ impl EtcdRegistry {
         self.within(&connection, DEADLINE, "lease", answer).await.map(Answer::Alive)
     }
 
-    /// Awaits one call to etcd until a deadline. After a transport failure, the function drops the connection.
+    /// After a transport failure, it drops the connection.
     async fn within<T>(
         &self,
         connection: &Connection,
@@ -357,7 +344,7 @@ impl EtcdRegistry {
     }
 }
 
-/// Returns the exclusive end of the key range that contains all keys with a prefix.
+/// The exclusive end of the key range that contains all keys with a prefix.
 pub(super) fn range_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {

@@ -1,22 +1,20 @@
 //! Decides which etcd cluster flanneld uses, only from the cluster ids that the endpoints report.
 
-/// Verdict on an endpoint that reported its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    /// Endpoint that the daemon may use.
+    /// The daemon may use the endpoint.
     Right,
-    /// Endpoint of a new cluster that every endpoint reports, because an operator rebuilt etcd. The daemon may use the
-    /// endpoint. The variant contains the former cluster id.
+    /// Every endpoint reports this new cluster, because an operator rebuilt etcd. The daemon may use the endpoint. With the former cluster id.
     Moved(u64),
-    /// Endpoint of another cluster than the cluster in use; the variant contains the id of the cluster in use. The daemon must not use the endpoint.
+    /// The endpoint belongs to another cluster, and the daemon must not use it. With the id of the cluster in use.
     Foreign(u64),
 }
 
-/// The cluster in use, and the endpoints that have reported another cluster since the cluster in use last replied.
+/// The cluster in use, and the endpoints that have reported another cluster since it last replied.
 ///
-/// The first reply selects the cluster. The client moves to another cluster only after *every* endpoint has reported
-/// that cluster. A reply from the cluster in use discards the earlier reports of other clusters. An endpoint that has
-/// not reported the new cluster prevents the move, however often the other endpoints reply.
+/// The first reply selects the cluster. The client moves to another cluster only after *every* endpoint has reported it. A reply from the cluster in
+/// use discards the earlier reports of others. An endpoint that has not reported the new cluster prevents the move, however often the other endpoints
+/// reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Recognition {
     known: Option<u64>,
@@ -24,12 +22,10 @@ pub(crate) struct Recognition {
 }
 
 impl Recognition {
-    /// Creates the state for the given number of endpoints, before any endpoint has reported its cluster.
     pub(crate) fn new(endpoints: usize) -> Self {
         Self { known: None, votes: vec![None; endpoints] }
     }
 
-    /// Records the cluster that an endpoint reports, and returns the verdict on the endpoint.
     pub(crate) fn answer(&mut self, endpoint: usize, cluster: u64) -> Judgement {
         let known = *self.known.get_or_insert(cluster);
         if known == cluster {
@@ -85,8 +81,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that the client moves to another cluster exactly when every endpoint's last report names that
-        /// cluster. The check ignores reports before the last reply from the cluster in use.
+        /// The client moves to another cluster exactly when every endpoint's last report names it. Reports before the last reply from the cluster in
+        /// use do not count.
         #[test]
         fn move_to_another_cluster_needs_every_endpoint(endpoints in 1usize..5, answers in prop::collection::vec((0usize..5, 1u64..4), 1..60)) {
             let mut seen = Recognition::new(endpoints);

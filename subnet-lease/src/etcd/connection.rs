@@ -1,7 +1,7 @@
 //! Keeps one connection to one etcd endpoint at a time. After a failure, the client connects to the next endpoint.
 //!
 //! The client drops a connection if the endpoint does not reply or belongs to another cluster, or if the TLS files on disk have changed. HTTP/2 pings
-//! detect dead connections. The client sends pings only during a request or a watch, because etcd refuses pings on connections without a stream.
+//! detect dead connections. They are sent only during a request or a watch, because etcd refuses pings on connections without a stream.
 
 use super::call_error::{CallError, CallErrorKind};
 use super::cluster::{Judgement, Recognition};
@@ -23,26 +23,21 @@ use tokio_util::sync::CancellationToken;
 /// A connection to one endpoint, after the log-in.
 #[derive(Clone)]
 pub struct Connection {
-    /// The client that uses the connection.
     pub client: Client,
-    /// URL of the connection's endpoint, as configured.
+    /// URL as configured.
     pub endpoint: String,
-    /// Serial number, which distinguishes a failure on an older connection from a failure on this connection.
+    /// Serial number, which distinguishes a failure on an older connection from one on this connection.
     pub number: u64,
     /// Cancels every wait on this connection when replies can no longer reach this host.
     pub cut: CancellationToken,
-    /// Ends the streams on this connection before the client replaces the connection. Pending requests may still get replies. The cancellation of
-    /// `cut` also cancels this token.
+    /// Ends the streams on this connection before the client replaces it. Pending requests may still get replies. `cut` also cancels this token.
     pub outdated: CancellationToken,
-    /// Local address of the connection; `None` for a unix socket.
+    /// `None` for a unix socket.
     local: Option<IpAddr>,
 }
 
 impl Connection {
-    /// Waits for a reply until the connection can no longer deliver replies.
-    ///
-    /// # Errors
-    /// Returns an error if this host no longer has the connection's local address.
+    /// Waits for a reply, but fails when this host no longer has the connection's local address.
     pub(crate) fn until_cut<'a, T: 'a>(
         &'a self,
         answer: impl Future<Output = T> + 'a,
@@ -62,10 +57,10 @@ impl Connection {
 pub struct Connections {
     options: EtcdOptions,
     present: Mutex<Present>,
-    /// The connection in use, for callers that cannot wait for a new connection.
+    /// For callers that cannot wait for a new connection.
     in_use: Lock<Option<Connection>>,
     moves: watch::Sender<u64>,
-    /// Number of calls of `renew`. If `renew` runs during the setup of a connection, the new connection is outdated.
+    /// Number of calls of `renew`. A connection that was being set up during such a call is outdated.
     renewals: AtomicU64,
 }
 
@@ -78,7 +73,7 @@ struct Present {
 }
 
 impl Connections {
-    /// Creates the pool of endpoints, which connects on the first request.
+    /// It connects on the first request.
     pub fn new(options: EtcdOptions) -> Self {
         let recognition = Recognition::new(options.endpoints.len());
         let present =
@@ -92,15 +87,12 @@ impl Connections {
         }
     }
 
-    /// Returns the options: endpoints, key prefix and credentials.
     pub fn options(&self) -> &EtcdOptions {
         &self.options
     }
 
-    /// Returns the current connection, or a new connection to the next endpoint that replies and belongs to the cluster in use.
-    ///
-    /// # Errors
-    /// Returns an error that names every endpoint with its error.
+    /// The current connection, or a new one to the next endpoint that replies and belongs to the cluster in use. The error names every endpoint with
+    /// its error.
     pub async fn get(&self) -> Result<Connection, EtcdError> {
         let mut present = self.present.lock().await;
         let stamp = self.stamp();
@@ -159,7 +151,7 @@ impl Connections {
         Err(EtcdError::Endpoints(complaints.into_iter().map(named).collect()))
     }
 
-    /// Drops a connection that failed. The next connection goes to the next endpoint.
+    /// Drops a connection that failed. The next one goes to the next endpoint.
     pub async fn leave(&self, number: u64) {
         let mut present = self.present.lock().await;
         if present.connection.as_ref().is_some_and(|connection| connection.number == number) {
@@ -168,7 +160,7 @@ impl Connections {
         }
     }
 
-    /// Drops the connection in use and its streams. The next connection goes to the same endpoint, with the current TLS files.
+    /// Drops the connection in use and its streams. The next one goes to the same endpoint, with the current TLS files.
     pub fn renew(&self) {
         self.renewals.fetch_add(1, Ordering::SeqCst);
         if let Some(connection) = &*self.in_use.lock() {
@@ -176,8 +168,7 @@ impl Connections {
         }
     }
 
-    /// Sets this host's current addresses. The function drops a connection whose local address this host no longer has, even during the setup of
-    /// the connection.
+    /// Drops a connection whose local address this host no longer has, even while it is being set up.
     pub fn readdressed(&self, addresses: &[IpAddr]) {
         let in_use = self.in_use.lock().clone();
         if let Some(connection) = in_use
@@ -201,10 +192,8 @@ impl Connections {
         let _ = self.moves.subscribe().changed().await;
     }
 
-    /// Checks the cluster id of a reply, because a proxy may lead one connection to several clusters.
-    ///
-    /// # Errors
-    /// Returns an error if the id differs from the id of the cluster in use, unless every endpoint has reported the new id.
+    /// Checks the cluster id of a reply, because a proxy may lead one connection to several clusters. Fails for another id than that of the cluster
+    /// in use, unless every endpoint has reported the new id.
     pub(crate) async fn recognise(
         &self,
         connection: &Connection,
@@ -233,7 +222,7 @@ impl Connections {
         judged.map_err(|why| EtcdError::Foreign(connection.endpoint.clone(), why))
     }
 
-    /// Returns the modification times of the TLS files.
+    /// Modification times.
     fn stamp(&self) -> Vec<Option<SystemTime>> {
         let identity = self.options.identity.iter().flat_map(|(cert, key)| [cert, key]);
         self.options
@@ -244,7 +233,7 @@ impl Connections {
             .collect()
     }
 
-    /// Connects to an endpoint. The function first requests the endpoint's cluster id, and then logs in if etcd requires a user.
+    /// First requests the endpoint's cluster id, then logs in if etcd requires a user.
     async fn connect(
         &self,
         at: usize,
@@ -301,7 +290,7 @@ impl Connections {
         Ok((client, dialed.local))
     }
 
-    /// Logs in as the configured user. If authentication is disabled in etcd, the function uses the client without a log-in.
+    /// If authentication is disabled in etcd, it uses the client without a log-in.
     async fn log_in(
         &self,
         dialed: &Dialed,
@@ -320,8 +309,7 @@ impl Connections {
         }
     }
 
-    /// Reads the cluster id from a key that every role may read. The client reads this key if etcd, or a
-    /// proxy in front of etcd, does not report the cluster id in its status.
+    /// Reads the cluster id from a key that every role may read. Needed if etcd, or a proxy in front of it, does not report the id in its status.
     async fn cluster_of(&self, client: &Client) -> Result<u64, EndpointError> {
         let key = format!("{}/config", self.options.prefix);
         match timeout(CONNECT, client.kv_client().get(key.as_str(), None)).await {
@@ -331,7 +319,7 @@ impl Connections {
         }
     }
 
-    /// Describes a refusal by etcd, with the remedy.
+    /// Adds the remedy.
     pub fn explain(&self, key: &str, error: &etcd_client::Error) -> EndpointError {
         let refusal = CallError::from(error);
         let user = self.options.user.as_ref().map(|(name, _)| name.clone());
@@ -345,8 +333,7 @@ impl Connections {
     }
 }
 
-/// Returns whether this host no longer has the given address. The function returns false for loopback addresses and for
-/// link-local addresses, because `addresses` does not contain such addresses.
+/// False for loopback and link-local addresses, because `addresses` does not contain them.
 fn is_lost(local: IpAddr, addresses: &[IpAddr]) -> bool {
     let link_local = match local {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -375,7 +362,7 @@ async fn client(dialed: &Dialed, options: ConnectOptions) -> Result<Client, Endp
     made.map_err(|error| CallError::from(&error).into())
 }
 
-/// Returns the reason why a connection ended before it delivered a reply.
+/// Why a connection ended before it delivered a reply.
 async fn why_no_answer(
     refusal: CallError,
     dialed: &Dialed,

@@ -1,7 +1,7 @@
-//! Dials an endpoint and returns a channel over one connection that never reconnects on its own.
+//! Dials an endpoint, for a channel over one connection that never reconnects on its own.
 //!
-//! Knowledge of a server (its cluster, whether it requires a user) is valid for one connection only. A
-//! channel that reconnects silently could write to a server that flanneld has not checked.
+//! Knowledge of a server (its cluster, whether it requires a user) is valid for one connection only. A channel that reconnects silently could write
+//! to a server that flanneld has not checked.
 
 use super::error::{Asked, EndpointError};
 use super::tls::Tls;
@@ -26,7 +26,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
-/// Maximum time for one step of the connection setup, e.g. the TLS handshake.
+/// For one step of the connection setup, e.g. the TLS handshake.
 pub(super) const CONNECT: Duration = Duration::from_secs(3);
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// HTTP/2 connection preface, with an empty SETTINGS frame.
@@ -37,20 +37,15 @@ const FRAME: usize = 9;
 const TYPE: usize = 3;
 const SETTINGS: u8 = 4;
 
-/// Address of an endpoint, parsed from its URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// A host name or address (IPv6 in brackets) with its port, and whether the endpoint uses TLS.
     Host(Uri, bool),
-    /// A unix socket.
     Unix(PathBuf),
 }
 
 impl Target {
-    /// Parses an endpoint. An endpoint without a scheme uses TLS if `secure` is set.
-    ///
-    /// # Errors
-    /// Returns an error if the endpoint is not a valid URL or address.
+    /// An endpoint without a scheme uses TLS if `secure` is set.
     pub(super) fn parse(endpoint: &str, secure: bool) -> Result<Self, EndpointError> {
         if let Some(path) =
             endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:"))
@@ -70,7 +65,6 @@ impl Target {
         Ok(Self::Host(uri, tls))
     }
 
-    /// Returns whether the connection to the endpoint uses TLS.
     pub(super) fn tls(&self) -> bool {
         matches!(self, Target::Host(_, true))
     }
@@ -79,17 +73,17 @@ impl Target {
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A channel, and the TLS error that occurred on the channel.
+/// A channel, and the TLS error that occurred on it.
 pub(super) struct Dialed {
-    /// The channel, which ends with its connection.
+    /// It ends with its connection.
     pub channel: Channel,
-    /// Local address of the connection; `None` for a unix socket.
+    /// `None` for a unix socket.
     pub local: Option<IpAddr>,
     noted: Noted,
 }
 
 impl Dialed {
-    /// Returns the TLS error that the server sent after the handshake, e.g. a refusal of this node's certificate.
+    /// The TLS error that the server sent after the handshake, e.g. a refusal of this node's certificate.
     pub(super) fn complaint(&self) -> Option<rustls::Error> {
         self.noted.lock().clone()
     }
@@ -97,10 +91,7 @@ impl Dialed {
 
 type Noted = Arc<Mutex<Option<rustls::Error>>>;
 
-/// Connects to an endpoint.
-///
-/// # Errors
-/// Returns an error with the cause if the connection fails. If TLS fails, the error names the side that refuses TLS, and the reason.
+/// If TLS fails, the error names the side that refuses it, and the reason.
 pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, EndpointError> {
     let (stream, local) = reach(target).await?;
     let noted = Noted::default();
@@ -127,7 +118,7 @@ pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Dialed, E
     Ok(Dialed { channel, local, noted })
 }
 
-/// Opens a connection without TLS and returns it with its local address.
+/// Without TLS; with the connection's local address.
 async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), EndpointError> {
     let stream = async {
         match target {
@@ -160,7 +151,7 @@ async fn reach(target: &Target) -> Result<(Box<dyn Duplex>, Option<IpAddr>), End
     }
 }
 
-/// Converts an error of the system, the resolver or the HTTP layers to an endpoint error.
+/// Takes an error of the system, the resolver or the HTTP layers.
 fn unreachable(error: &(dyn std::error::Error + 'static)) -> EndpointError {
     EndpointError::Unreachable(ConnectError::of(error), with_causes(error))
 }
@@ -176,7 +167,7 @@ async fn shake_hands(
     TlsConnector::from(tls.config.clone()).connect(name, stream).await
 }
 
-/// Returns the reason why a handshake failed. If the error has no TLS cause, the function checks whether the endpoint speaks plain HTTP/2.
+/// Why a handshake failed. If the error has no TLS cause, it checks whether the endpoint speaks plain HTTP/2.
 async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsError {
     match spoken(error) {
         Some(rustls::Error::InvalidMessage(_)) | None if speaks_plain(target).await => {
@@ -187,12 +178,12 @@ async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsError {
     }
 }
 
-/// Returns the TLS error inside an I/O error of the stream.
+/// The TLS error inside an I/O error of the stream.
 fn spoken(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Returns whether the server replies to HTTP/2 without TLS.
+/// True if the server replies to HTTP/2 without TLS.
 async fn speaks_plain(target: &Target) -> bool {
     let asked = async {
         let (mut stream, _) = reach(target).await.ok()?;
@@ -204,7 +195,7 @@ async fn speaks_plain(target: &Target) -> bool {
     timeout(CONNECT, asked).await.ok().flatten() == Some(true)
 }
 
-/// Returns whether the server replies to a TLS handshake; a refusal is also a reply.
+/// True if the server replies to a TLS handshake; a refusal is also a reply.
 pub(super) async fn speaks_tls(target: &Target) -> bool {
     let Target::Host(uri, _) = target else {
         return false;
@@ -263,7 +254,7 @@ struct Listening<S> {
     noted: Noted,
     /// Error of the last write, kept while the client reads the server's last data.
     failed: Option<io::Error>,
-    /// Whether reading has ended, so that no more data can arrive.
+    /// Reading has ended, so that no more data can arrive.
     ended: bool,
 }
 
@@ -275,8 +266,8 @@ impl<S: AsyncRead + Unpin> Listening<S> {
         }
     }
 
-    /// Reads the data that the server sent before a write failed. A TLS alert may still be unread or in transit. Because the connection is dead, the
-    /// read ends soon.
+    /// Reads the data that the server sent before a write failed. A TLS alert may still be unread or in transit. Because the connection is dead, this
+    /// ends soon.
     fn exit_report(&mut self, cx: &mut Context<'_>, error: io::Error) -> Poll<io::Error> {
         if self.ended {
             return Poll::Ready(error);

@@ -33,7 +33,7 @@ impl Asked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lack {
     Nothing,
-    /// A permission on the keys below a prefix, e.g. `/coreos.com/network`. The user is `None` for the user of the client certificate.
+    /// On the keys below a prefix, e.g. `/coreos.com/network`. The user is `None` for that of the client certificate.
     Right {
         user: Option<String>,
         prefix: String,
@@ -63,7 +63,6 @@ impl Lack {
     }
 }
 
-/// Reason why one endpoint is unusable or did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 #[detail(store_detail(self.cause(), None))]
 pub enum EndpointError {
@@ -155,10 +154,9 @@ impl Lasting for EndpointError {
     }
 }
 
-/// Reason why etcd did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum EtcdError {
-    /// All endpoints in the configured order, each with its error.
+    /// In the configured order.
     #[error("cannot reach etcd at {}", .0.iter().map(|(endpoint, why)| format!("{endpoint}: {why}")).collect::<Vec<_>>().join("; "))]
     #[code("etcd-unreachable")]
     #[detail(match _0.iter().min_by_key(|(_, error)| error.cause()) {
@@ -167,7 +165,7 @@ pub enum EtcdError {
     })]
     #[parts(_0.iter().map(|(_, error)| Problem::of(error)).collect())]
     Endpoints(Vec<(String, EndpointError)>),
-    /// The endpoint belongs to another cluster than the cluster in use.
+    /// The endpoint belongs to another cluster than the one in use.
     #[error("etcd at {0}: {1}")]
     #[code(_1.code())]
     #[detail(store_detail(_1.cause(), Some(_0)))]
@@ -241,7 +239,7 @@ fn config_key(prefix: &str) -> ConfigPlace {
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 impl EtcdError {
-    /// Whether an endpoint refused the request for a reason that satisfies `wanted`.
+    /// An endpoint refused the request for a reason that satisfies `wanted`.
     pub fn has(&self, wanted: impl Fn(CallErrorKind) -> bool) -> bool {
         match self {
             Self::Endpoints(all) => {

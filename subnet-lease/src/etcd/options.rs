@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
-/// Endpoints, credentials and key prefix of etcd, from the flags.
+/// From the flags.
 #[derive(Clone, Default)]
 pub struct EtcdOptions {
-    /// Endpoints in order of preference: URLs, `host:port`, or `unix:` paths.
+    /// In order of preference: URLs, `host:port`, or `unix:` paths.
     pub endpoints: Vec<String>,
     /// Prefix of all keys, without a trailing slash.
     pub prefix: String,
     /// File of CA certificates; `None` for the system's certificates.
     pub ca: Option<PathBuf>,
-    /// PEM files of the client certificate and its key; `None` for no client certificate.
+    /// PEM files of the client certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Name and password of an etcd user; `None` for requests without a log-in.
+    /// Name and password; `None` for requests without a log-in.
     pub user: Option<(String, String)>,
 }
 

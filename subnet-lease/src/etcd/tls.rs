@@ -18,9 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
-/// The TLS configuration of one connection, with the data to explain a failure.
 pub(super) struct Tls {
-    /// TLS settings of a connection, for rustls.
     pub config: Arc<ClientConfig>,
     seen: Seen,
     ca: Option<PathBuf>,
@@ -31,10 +29,6 @@ pub(super) struct Tls {
 type Seen = Arc<Mutex<Option<CertificateDer<'static>>>>;
 
 impl Tls {
-    /// Reads the TLS files.
-    ///
-    /// # Errors
-    /// Returns an error if a file is unreadable, or does not contain the expected certificate or key.
     pub(super) async fn read(options: &EtcdOptions) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let inner = WebPkiServerVerifier::builder_with_provider(
@@ -74,7 +68,7 @@ impl Tls {
         Ok(Self { config: Arc::new(config), seen, ca: options.ca.clone(), client })
     }
 
-    /// Converts a rustls error to an error that names the involved files and certificates.
+    /// The result names the involved files and certificates.
     pub(super) fn explain(&self, error: &rustls::Error) -> TlsError {
         match error {
             rustls::Error::InvalidCertificate(cause) => {
@@ -88,7 +82,7 @@ impl Tls {
         }
     }
 
-    /// Returns the most likely reason why the server closed the connection before any reply.
+    /// The most likely reason why the server closed the connection before any reply.
     pub(super) fn silent_end(&self) -> TlsError {
         match &self.client {
             Some((path, own)) => {
@@ -99,7 +93,7 @@ impl Tls {
     }
 }
 
-/// Verifies server certificates as rustls does by default, and keeps a refused certificate for the error message.
+/// Verifies server certificates as rustls does by default, and keeps a refused one for the error message.
 #[derive(Debug)]
 struct Remembering {
     inner: Arc<WebPkiServerVerifier>,
@@ -173,7 +167,7 @@ async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// Reads the certificates of a PEM bundle. The function fails if the bundle contains no certificate.
+/// Fails if the bundle contains no certificate.
 async fn certificates(path: &Path, of: FileOf) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let bundle = file(path).await?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bundle).collect();
@@ -190,7 +184,7 @@ async fn file(path: &Path) -> Result<Vec<u8>, TlsError> {
         .map_err(|error| TlsError::Unread(path.to_owned(), error.to_string()))
 }
 
-/// Returns the reason why this node refuses etcd's certificate.
+/// Why this node refuses etcd's certificate.
 fn server_certificate(
     error: &CertificateError,
     seen: Option<&CertificateDer<'_>>,
@@ -210,7 +204,7 @@ fn server_certificate(
     }
 }
 
-/// Returns the reason why etcd refuses this node's certificate or aborts the handshake, derived from etcd's alert.
+/// Why etcd refuses this node's certificate or aborts the handshake, from its alert.
 fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -> TlsError {
     use AlertDescription as Alert;
     let why = match alert {
@@ -251,7 +245,7 @@ fn expired(certificate: &CertificateDer<'_>) -> bool {
         .is_ok_and(|(_, read)| read.validity().not_after < ASN1Time::now())
 }
 
-/// Describes a certificate: subject, issuer and validity.
+/// Subject, issuer and validity.
 fn described(certificate: &CertificateDer<'_>) -> String {
     let Ok((_, read)) = X509Certificate::from_der(certificate) else {
         return "which cannot be read".to_owned();
@@ -265,7 +259,7 @@ fn described(certificate: &CertificateDer<'_>) -> String {
     )
 }
 
-/// Returns an untrusted name from a certificate as printable text on one line.
+/// An untrusted name from a certificate as printable text on one line.
 fn name(text: &str) -> String {
     const LONGEST: usize = 120;
     let text: String = text

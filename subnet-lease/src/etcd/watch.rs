@@ -12,28 +12,23 @@ use std::time::Duration;
 use thiserror::Error;
 use tonic::Code;
 
-/// Time without a message on a stream after which the client requests a progress notification.
+/// Without a message for this time, the client requests a progress notification.
 const QUIET: Duration = Duration::from_secs(45);
-/// Maximum time until the progress notification arrives.
+/// Maximum time until it arrives.
 const SIGN: Duration = Duration::from_secs(10);
 const OPEN: Duration = Duration::from_secs(10);
 
-/// Event of an etcd watch on the key prefix of the leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A key was written.
     Put(Entry),
-    /// A key was deleted.
     Delete {
-        /// The key.
         key: String,
-        /// Revision of the deletion.
         revision: i64,
     },
 }
 
 impl Change {
-    /// Returns the revision that the event created.
+    /// The revision that the event created.
     pub fn revision(&self) -> i64 {
         match self {
             Change::Put(entry) => entry.modified,
@@ -42,7 +37,6 @@ impl Change {
     }
 }
 
-/// Reason why a watch ended.
 #[derive(Debug)]
 pub enum WatchError {
     /// The caller must connect and resume the watch.
@@ -53,7 +47,7 @@ pub enum WatchError {
     History(HistoryError),
 }
 
-/// Difference between the store's history and the history that the watch has seen so far.
+/// Difference between the store's history and the one that the watch has seen so far.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HistoryError {
     #[error("the event of revision {0} has changed")]
@@ -75,12 +69,10 @@ pub enum HistoryError {
 /// Newest known list or event of the store, from which a watch starts.
 #[derive(Clone, Debug)]
 pub enum Anchor {
-    /// List of the keys, and the most recently written key.
     Listed {
-        /// Revision of the list. The watch begins at the next revision.
+        /// The watch begins at the next one.
         revision: i64,
-        /// Entry with the greatest modification revision in the list. If the store's entry differs from the list's entry, an operator restored the
-        /// store.
+        /// The most recently written key of the list. If the store's entry differs from it, an operator restored the store.
         newest: Option<Entry>,
     },
     /// Last event that the watch delivered.
@@ -92,7 +84,7 @@ pub struct Watch<'a> {
     registry: &'a EtcdRegistry,
     stream: WatchStream,
     connection: Box<Connection>,
-    /// Event that the watch must deliver first. If the store has another history, the watch delivers a different event first.
+    /// The watch must deliver it first. If it delivers another event, the store has another history.
     expected: Option<Change>,
     /// Revision up to which the watch already knows the events.
     known: i64,
@@ -101,9 +93,6 @@ pub struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// Opens a watch from `anchor` and checks that the store's history still contains the anchor.
-    ///
-    /// # Errors
-    /// Returns [`WatchError`] if the client cannot open the watch or if the store's history no longer contains the anchor.
     pub async fn open(
         registry: &'a EtcdRegistry,
         key: &str,
@@ -167,13 +156,11 @@ impl<'a> Watch<'a> {
         Ok(watch)
     }
 
-    /// Returns the next changes. An empty list of changes shows that the stream still works.
-    ///
-    /// # Errors
-    /// Returns [`WatchError`] if the watch ended.
+    /// The next changes. An empty list shows that the stream still works.
     ///
     /// # Cancel safety
-    /// The caller can drop the future at any time, because data already read stays in the watch for the next call.
+    ///
+    /// Data already read stays in the watch for the next call.
     pub async fn next(&mut self) -> Result<Vec<Change>, WatchError> {
         loop {
             let patience = if self.asked { SIGN } else { QUIET };
@@ -256,8 +243,8 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Checks that the store contained the list's newest entry at the list's revision. The current value does
-    /// not prove a common history, because the key's owner may have written this value into a restored store.
+    /// Checks that the store contained the list's newest entry at the list's revision. Its current value proves no common history, because the key's
+    /// owner may have written this value into a restored store.
     async fn same_past(&self, newest: &Entry) -> Result<(), WatchError> {
         self.registry.counters.call("range");
         let connection = self.registry.connected().await.map_err(WatchError::Stream)?;

@@ -7,7 +7,7 @@ use thiserror::Error;
 use types::problem::StoreCause;
 use types::{Coded, Detail};
 
-/// Certificate that a file should contain: the authority's certificate or this node's certificate.
+/// Which certificate a file should contain: that of the authority or this node's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOf {
     Authority,
@@ -30,7 +30,6 @@ impl FileOf {
     }
 }
 
-/// Reason why etcd refuses this node's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ClientCertificateError {
     #[error("the certificate has expired; renew the certificate")]
@@ -45,7 +44,7 @@ pub enum ClientCertificateError {
     Invalid,
 }
 
-/// Reason why TLS or its setup fails. `own` and `seen` are subject, issuer and validity of a certificate.
+/// `own` and `seen` are subject, issuer and validity of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 #[detail(Detail::Store { cause: self.cause(), status: None, server: None })]
 pub enum TlsError {
@@ -86,7 +85,7 @@ pub enum TlsError {
     #[error("cannot set up TLS: {0}")]
     #[code("tls-setup")]
     Setup(String),
-    /// `seen` is `None` if etcd sent no certificate, and `ca` for the authorities of the system. `clock` is the time of this node's clock.
+    /// `seen` is `None` if etcd sent no certificate, and `ca` for the authorities of the system. `clock` is this node's time.
     #[error(
         "this node refuses etcd's certificate{}: {}",
         seen.as_ref().map_or_else(String::new, |seen| format!(" ({seen})")),
@@ -143,7 +142,7 @@ pub enum TlsError {
 }
 
 impl TlsError {
-    /// The cause that the doctor's finding about the store names.
+    /// The doctor's finding about the store names it.
     pub fn cause(&self) -> StoreCause {
         match self {
             Self::ServerCertificate { why, .. } => why.cause(),
@@ -173,7 +172,6 @@ fn code_of_refusal(why: Certificate) -> &'static str {
     }
 }
 
-/// Why etcd's certificate is invalid, and the remedy.
 fn refusal_text(
     why: Certificate,
     clock: &str,
