@@ -5,36 +5,34 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Refill rate and size of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Number of tokens that the bucket gains per second.
+    /// Tokens that the bucket gains per second.
     pub per_second: f64,
-    /// Maximum number of tokens in the bucket.
+    /// Maximum number of tokens.
     pub burst: f64,
 }
 
-/// Rate limit of echo replies to one address.
+/// Of echo replies to one address.
 pub(crate) const ANSWERS_AN_ADDRESS: Rate = Rate { per_second: 20.0, burst: 20.0 };
-/// Total rate limit of echo replies to all addresses.
+/// Of echo replies to all addresses together.
 pub const ANSWERS: Rate = Rate { per_second: 2000.0, burst: 2000.0 };
-/// Rate limit of replies with reports to one address.
+/// Of replies with reports to one address.
 pub(crate) const ROWS_AN_ADDRESS: Rate = Rate { per_second: 2.0, burst: 2.0 };
-/// Total rate limit of replies with reports to all addresses. The limit saves processor time, because a report covers every peer.
+/// Of replies with reports to all addresses together. It saves processor time, because a report covers every peer.
 pub const ROWS: Rate = Rate { per_second: 50.0, burst: 50.0 };
-/// Rate limit of follow-up probes, which determine why a probe got no reply.
+/// Of follow-up probes, which determine why a probe got no reply.
 pub(crate) const RETRIES: Rate = Rate { per_second: 4.0, burst: 24.0 };
-/// Rate limit of probes in the search for a common fault. The burst is enough for one round of probes with each of
-/// eight peers. An empty bucket is full again after twelve seconds.
+/// Of probes in the search for a common fault. The burst is enough for one round with each of eight peers. An empty
+/// bucket is full again after twelve seconds.
 pub(crate) const SEARCHES: Rate = Rate { per_second: 2.0, burst: 24.0 };
-/// Rate limit of probes to peers that other nodes report as unreachable. The limit also bounds the probes that false reports cause.
+/// Of probes to peers that other nodes report as unreachable. It also bounds the probes that false reports cause.
 pub(crate) const HINTS: Rate = Rate { per_second: 1.5, burst: 6.0 };
-/// Rate limit of probes that check whether the state of peers with confirmed faults has changed.
+/// Of probes that check whether the state of peers with confirmed faults has changed.
 pub(crate) const BROKEN_PEERS: Rate = Rate { per_second: 1.0, burst: 6.0 };
-/// Rate limit of report requests to other nodes while a client views the reports.
+/// Of report requests to other nodes while a client views the reports.
 pub(crate) const ROW_QUESTIONS: Rate = Rate { per_second: 100.0, burst: 10.0 };
 
-/// A token bucket, which refills over time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     rate: Rate,
@@ -53,7 +51,7 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
-    /// Takes `count` tokens. Returns false and takes no token if the bucket has too few tokens.
+    /// Takes `count` tokens, or none and returns false if the bucket has fewer.
     pub(crate) fn take(&mut self, now: Duration, count: u32) -> bool {
         self.take_above(now, count, 0.0)
     }
@@ -72,7 +70,7 @@ impl Bucket {
         enough
     }
 
-    /// Returns the time at which the bucket contains `count` tokens, or the whole burst if `count` exceeds the burst.
+    /// The time at which the bucket contains `count` tokens, or the whole burst if `count` exceeds it.
     pub(crate) fn ready_at(&mut self, now: Duration, count: u32) -> Duration {
         self.refill(now);
         let missing = (f64::from(count).min(self.rate.burst) - self.tokens).max(0.0);
@@ -85,7 +83,7 @@ impl Bucket {
     }
 }
 
-/// Map with one token bucket for each key. The map drops full buckets, so that only keys in use take memory.
+/// One token bucket for each key. The map drops full buckets, so that only keys in use take memory.
 #[derive(Clone, Debug)]
 pub struct Buckets<K> {
     rate: Rate,
@@ -93,16 +91,16 @@ pub struct Buckets<K> {
     swept: Duration,
 }
 
-/// Interval at which the map of token buckets drops full buckets.
+/// Interval at which the map drops full buckets.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<K: Eq + Hash + Copy> Buckets<K> {
-    /// Creates a map of token buckets with the given rate. Each new bucket is full.
+    /// Each new bucket is full.
     pub fn new(rate: Rate) -> Self {
         Self { rate, buckets: HashMap::new(), swept: Duration::ZERO }
     }
 
-    /// Takes one token from the bucket of a key. A call with `spare` leaves half of the key's burst to calls without `spare`.
+    /// A call with `spare` leaves half of the key's burst to calls without it.
     pub fn take(&mut self, key: K, now: Duration, spare: bool) -> bool {
         if now.saturating_sub(self.swept) >= SWEEP_INTERVAL {
             self.swept = now;
@@ -130,8 +128,8 @@ impl AnswerLimits {
         }
     }
 
-    /// Takes the tokens for an echo reply. Returns false if the node must not send the reply now. A call with `spare`
-    /// leaves half of each burst to calls without `spare`.
+    /// False if the node must not send the reply now. A call with `spare` leaves half of each burst to calls without
+    /// it.
     pub(crate) fn take_echo(&mut self, to: IpAddr, now: Duration, spare: bool) -> bool {
         self.echoes_to.take(to, now, spare) && self.echoes.take_one(now, spare)
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use types::Family;
 
-/// Returns the minimum MTU of a family in bytes, which every path must carry (RFC 791, RFC 8200).
+/// The minimum MTU of a family in bytes, which every path must carry (RFC 791, RFC 8200).
 pub const fn least(family: Family) -> u16 {
     match family {
         Family::V4 => 576,
@@ -11,13 +11,13 @@ pub const fn least(family: Family) -> u16 {
     }
 }
 
-/// Number of lost probes of one size after which the MTU search treats the size as too large.
+/// Number of lost probes of one size after which the size is too large.
 const MAX_TRIES: u8 = 2;
-/// Minimum and maximum time to wait for the reply to a probe of the MTU search.
+/// Minimum and maximum time to wait for the reply.
 const ANSWER_TIMEOUT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
-/// A search for the MTU of a path. The path carries packets of a size if one probe of this size got a reply. A packet
-/// size is too large if two probes of this size got no reply.
+/// A search for the MTU of a path. The path carries packets of a size if one probe of it got a reply. A size is too
+/// large if two probes of it got no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
     /// The largest packet size, in bytes, that the path certainly or probably carries.
@@ -33,18 +33,17 @@ impl Search {
         Self { carried: carried.min(too_large.saturating_sub(1)), too_large, tries: 0 }
     }
 
-    /// Returns the packet size of the next probe; `None` when the search has found the MTU.
+    /// The packet size of the next probe; `None` when the search has found the MTU.
     pub fn next(&self) -> Option<u16> {
         let apart = self.too_large.saturating_sub(self.carried);
         (apart > 1).then(|| self.carried + apart / 2)
     }
 
-    /// Returns the MTU in bytes; `None` while the search is not complete.
+    /// The MTU in bytes; `None` while the search is not complete.
     pub fn found(&self) -> Option<u16> {
         self.next().is_none().then_some(self.carried)
     }
 
-    /// Records that a probe of the given packet size got a reply.
     pub fn answered(&mut self, size: u16) {
         if size >= self.too_large {
             // The path carries this size; earlier probes of it were lost by chance.
@@ -54,7 +53,6 @@ impl Search {
         self.tries = 0;
     }
 
-    /// Records that a probe of the given packet size got no reply in time.
     pub fn lost(&mut self, size: u16) {
         if Some(size) != self.next() {
             return;
@@ -66,7 +64,7 @@ impl Search {
         }
     }
 
-    /// Returns the time to wait for a reply, based on the known round-trip time.
+    /// The time to wait for a reply, based on the known round-trip time.
     pub fn wait(rtt: Option<Duration>) -> Duration {
         rtt.map_or(ANSWER_TIMEOUT.1, |rtt| (rtt * 20).clamp(ANSWER_TIMEOUT.0, ANSWER_TIMEOUT.1))
     }

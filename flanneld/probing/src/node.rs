@@ -1,5 +1,6 @@
-//! State machine, without I/O, of a node that probes its peers and replies to their probes. The inputs of the state machine are datagrams and the
-//! time; the outputs are datagrams and verdicts. The prober connects the state machine to sockets, and the simulation connects it to other nodes.
+//! State machine, without I/O, of a node that probes its peers and replies to their probes. Its inputs are datagrams
+//! and the time; its outputs are datagrams and verdicts. The prober connects it to sockets, and the simulation
+//! connects it to other nodes.
 
 mod answers;
 mod asks;

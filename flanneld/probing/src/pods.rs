@@ -1,9 +1,9 @@
-//! Pod probes: probes on the path of pods' packets. Pod probes start at an address of this node's subnet and pass the
-//! pods' bridge and the host's forwarding to other nodes. This module encodes pod probes and evaluates the replies,
-//! without I/O.
+//! Pod probes: probes on the path of pods' packets. They start at an address of this node's subnet and pass the pods'
+//! bridge and the host's forwarding to other nodes. This module encodes them and evaluates the replies, without I/O.
 //!
-//! A peer responds to a pod probe twice: with a reply, as to any probe, and with a pod call. The pod call is the first packet of a new connection
-//! to the address that sent the probe. A missing reply shows losses on connections from pods; a missing pod call shows losses on connections to pods.
+//! A peer responds to a pod probe twice: with a reply, as to any probe, and with a pod call. The pod call is the
+//! first packet of a new connection to the address that sent the probe. A missing reply shows losses on connections
+//! from pods; a missing pod call shows losses on connections to pods.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -11,16 +11,15 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::Family;
 
-/// Maximum number of peers in one round of pod probes.
 pub const ASKED: usize = 8;
 /// Maximum number of peers with a loss that this node also probes from the host's address in one round.
 pub const CONFIRMED: usize = 2;
 /// Number of consecutive failed rounds after which the report lists a peer as lost.
 const ROUNDS: u8 = 2;
-/// Minimum number of host bits of a subnet. Pod probes use no address of a smaller subnet.
+/// Pod probes use no address of a subnet with fewer host bits.
 const MIN_HOST_BITS: u8 = 4;
 
-/// Returns the source address of pod probes in a subnet, which is the last host address. Returns `None` if the subnet is too small.
+/// The source address of pod probes in a subnet, which is the last host address; `None` if the subnet is too small.
 pub fn address(subnet: &IpNet) -> Option<IpAddr> {
     if subnet.max_prefix_len() - subnet.prefix_len() < MIN_HOST_BITS {
         return None;
@@ -31,7 +30,7 @@ pub fn address(subnet: &IpNet) -> Option<IpAddr> {
     })
 }
 
-/// Returns the last address that pods may use in a subnet with pod probes. Returns `None` if the subnet is too small.
+/// `None` if the subnet is too small for pod probes.
 pub fn last_of_pods(subnet: &IpNet) -> Option<IpAddr> {
     Some(match address(subnet)? {
         IpAddr::V4(ours) => Ipv4Addr::from_bits(ours.to_bits() - 1).into(),
@@ -39,9 +38,8 @@ pub fn last_of_pods(subnet: &IpNet) -> Option<IpAddr> {
     })
 }
 
-/// Returns the host bits of the source address of pod probes, which [`address`]
-/// returns. `hosts` is the mask of the host bits, at most the last 32 bits. If the subnets are too small
-/// for pod probes, returns `u32::MAX`, which matches no address.
+/// The host bits of [`address`]. `hosts` is the mask of the host bits, at most the last 32 bits. `u32::MAX`, which
+/// matches no address, if the subnets are too small for pod probes.
 #[cfg(any(test, feature = "prober"))]
 pub(crate) fn host_part(hosts: u32, family: Family) -> u32 {
     if hosts.count_ones() < MIN_HOST_BITS.into() {
@@ -51,31 +49,30 @@ pub(crate) fn host_part(hosts: u32, family: Family) -> u32 {
     }
 }
 
-/// Returns the source UDP port of a pod probe, which also receives the reply. Each probe has a different port, so
-/// that no earlier tracked connection lets the probe pass.
+/// The source UDP port of a pod probe, which also receives the reply. Each probe has a different one, so that no
+/// earlier tracked connection lets the probe pass.
 pub fn port(nonce: u64) -> u16 {
     const DYNAMIC: u16 = 0xc000;
     let [.., high, low] = nonce.to_be_bytes();
     u16::from_be_bytes([high, low]) | DYNAMIC
 }
 
-/// Returns the UDP port that receives the pod call. The pod call uses another port than the probe, because the probe's tracked connection would let
-/// the pod call pass.
+/// The UDP port that receives the pod call. It differs from the probe's port, because the probe's tracked connection
+/// would let the pod call pass.
 pub fn call_port(nonce: u64) -> u16 {
     port(nonce) ^ 1
 }
 
-/// Kind of loss on the path of pods' packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lost {
-    /// Change of the source address: packets of pods arrive with another source address, so pod calls do not arrive.
+    /// Packets of pods arrive with another source address, so pod calls do not arrive.
     Address,
-    /// Loss of both replies and pod calls.
+    /// Both replies and pod calls are lost.
     Everything,
-    /// Loss of replies, while pod calls arrive.
+    /// Replies are lost, while pod calls arrive.
     Answers,
-    /// Loss of pod calls, while replies arrive: packets of connections to pods get lost.
+    /// Pod calls are lost, while replies arrive: packets of connections to pods get lost.
     Calls,
 }
 
@@ -84,36 +81,34 @@ pub enum Lost {
 pub struct PodPath {
     /// The source address of the probes.
     pub address: Option<IpAddr>,
-    /// Reason why the pod probes have no results; `None` if results exist.
+    /// `None` if results exist.
     pub obstacle: Option<Obstacle>,
     /// Number of peers that the last round probed and that reply to the host.
     pub asked: usize,
     /// Number of peers in `asked` that sent a reply and a pod call.
     pub answered: usize,
-    /// Subnets of peers, each with the kind of loss: packets of pods to or from the peer get lost, but the host's own packets pass.
+    /// Packets of pods to or from these peers get lost, but the host's own packets pass.
     pub lost: BTreeMap<IpNet, Lost>,
 }
 
-/// The state of the path of pods' packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodState {
-    /// Unknown state: this node has not probed a peer yet, or cannot probe.
+    /// This node has not probed a peer yet, or cannot probe.
     Unknown,
-    /// Path that carries packets of pods in both directions.
+    /// Packets of pods pass in both directions.
     Well,
-    /// Loss of packets from or to some peers.
+    /// Packets from or to some peers are lost.
     Some,
-    /// Loss of packets from or to all probed peers.
+    /// Packets from or to all probed peers are lost.
     All,
 }
 
 impl PodState {
-    /// All states.
     pub const ALL: [PodState; 4] =
         [PodState::Unknown, PodState::Well, PodState::Some, PodState::All];
 
-    /// Returns the name of the state, as in JSON.
+    /// As in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             PodState::Unknown => "unknown",
@@ -125,7 +120,6 @@ impl PodState {
 }
 
 impl PodPath {
-    /// Returns the state of the path of pods' packets.
     pub fn state(&self) -> PodState {
         match (self.asked, self.lost.is_empty()) {
             (0, _) => PodState::Unknown,
@@ -139,23 +133,22 @@ impl PodPath {
 /// Reason why pod probes have no results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// Lack of a bridge with an address of this node's subnet. The bridge appears with the first pod.
+    /// No bridge has an address of this node's subnet. The bridge appears with the first pod.
     NoBridge,
-    /// A subnet with too few addresses.
+    /// The subnet has too few addresses.
     SmallSubnet,
-    /// Use of the pod probes' source address by another device on the bridge. The variant contains the hardware address of the other device.
+    /// Another device on the bridge uses the source address. The text is its hardware address.
     Taken(String),
     /// The error with which the kernel refuses the device or the socket.
     Refused(String),
-    /// No reply over the overlay from any peer.
+    /// No peer replies over the overlay.
     NobodyAnswers,
-    /// Peers that reply to the host, but drop the first packet of a connection to the probe port.
+    /// Peers reply to the host, but drop the first packet of a connection to the probe port.
     Filtered,
-    /// A flood of other packets to the source address of pod probes, so that the kernel may drop replies.
+    /// A flood of other packets reaches the source address, so that the kernel may drop replies.
     Flooded,
 }
 
-/// A pod probe of the current round.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     subnet: IpNet,
@@ -177,13 +170,13 @@ pub struct PodProbes {
 }
 
 impl PodProbes {
-    /// Returns the peer after which the next round starts.
+    /// The peer after which the next round starts.
     pub fn after(&self) -> Option<IpNet> {
         self.last
     }
 
-    /// Starts a round with peers that reply to probes from the host's address. Returns each peer with the nonce of its probe, which
-    /// `random` generates.
+    /// Starts a round with peers that reply to probes from the host's address. The result has each peer with the
+    /// nonce of its probe, which `random` generates.
     pub fn begin(
         &mut self,
         peers: &[(IpNet, IpAddr)],
@@ -202,7 +195,8 @@ impl PodProbes {
         questions
     }
 
-    /// Repeats the probes that still lack a reply or a pod call, because any network loses single packets. Returns the peers with the new nonces.
+    /// Repeats the probes that still lack a reply or a pod call, because any network loses single packets. The nonces
+    /// are new.
     pub fn again(&mut self, mut random: impl FnMut() -> u64) -> Vec<(u64, IpNet, IpAddr)> {
         let round = std::mem::take(&mut self.asked);
         let mut questions = Vec::new();
@@ -219,12 +213,12 @@ impl PodProbes {
         questions
     }
 
-    /// Returns up to [`ASKED`] peers that failed in their last round. The next round probes these peers again.
+    /// Up to [`ASKED`] peers that failed in their last round. The next round probes them again.
     pub fn doubted(&self) -> Vec<IpNet> {
         self.doubted.keys().copied().take(ASKED).collect()
     }
 
-    /// Records a peer's reply to a pod probe. `changed` is true if the peer received the probe with another source address.
+    /// `changed` is true if the peer received the probe with another source address.
     pub fn answer(&mut self, nonce: u64, from: IpAddr, changed: bool) {
         if let Some(asked) = self.asked.get_mut(&nonce).filter(|asked| asked.to == from) {
             asked.answered = true;
@@ -232,20 +226,18 @@ impl PodProbes {
         }
     }
 
-    /// Records a pod call.
     pub fn call(&mut self, nonce: u64, from: IpAddr) {
         if let Some(asked) = self.asked.get_mut(&nonce).filter(|asked| asked.to == from) {
             asked.called = true;
         }
     }
 
-    /// Returns whether every reply and every pod call of the round has arrived.
+    /// True if every reply and every pod call of the round has arrived.
     pub fn is_complete(&self) -> bool {
         self.asked.values().all(|asked| asked.answered && asked.called)
     }
 
-    /// Ends a round. Returns the peers with a loss, each with the kind of
-    /// loss. [`Self::confirm`] evaluates each loss, depending on whether the peer replies to the host.
+    /// Ends a round. [`Self::confirm`] evaluates each loss, depending on whether the peer replies to the host.
     pub fn end(&mut self) -> Vec<(IpNet, Lost)> {
         let round = std::mem::take(&mut self.asked);
         let mut lost = Vec::new();
@@ -282,7 +274,6 @@ impl PodProbes {
         *what = lost;
     }
 
-    /// Drops all peers for which `is_peer` returns false.
     pub fn retain(&mut self, is_peer: impl Fn(&IpNet) -> bool) {
         self.doubted.retain(|subnet, _| is_peer(subnet));
     }
@@ -292,7 +283,6 @@ impl PodProbes {
         *self = Self::default();
     }
 
-    /// Returns the results.
     pub fn path(&self, address: IpAddr) -> PodPath {
         PodPath {
             address: Some(address),
@@ -309,7 +299,6 @@ impl PodProbes {
     }
 }
 
-/// Results of the pod probes by address family.
 pub type PodPaths = BTreeMap<Family, PodPath>;
 
 #[cfg(test)]
@@ -348,7 +337,7 @@ mod tests {
         assert_eq!(host_part(0x7, Family::V4), u32::MAX);
     }
 
-    /// Runs a round of pod probes with one peer. The flags state whether the peer's reply and pod call arrive, and whether the peer replies to the host.
+    /// The flags state whether the peer's reply and pod call arrive, and whether the peer replies to the host.
     fn round(probes: &mut PodProbes, answers: bool, calls: bool, host: bool) {
         let peer = (net("10.5.2.0/24"), "10.5.2.0".parse().unwrap());
         let questions = probes.begin(&[peer], || 7);

@@ -31,48 +31,49 @@ use tokio_util::sync::CancellationToken;
 use types::reachability::{Impact, State};
 use types::{Durations, Family, Subnets};
 
-/// Pause after an update of all peers, as a multiple of the time that the update took. The pause limits the load, even if leases change frequently.
+/// Pause after an update of all peers, as a multiple of the time that the update took. It limits the load, even if
+/// leases change frequently.
 const PAUSE_FACTOR: u32 = 40;
-/// Maximum length of the pause after an update. Without a maximum, an update on a busy machine could cause an overlong pause.
+/// Maximum length of the pause. Without it, an update on a busy machine could cause an overlong pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 /// Interval at which the prober tries again to open missing sockets.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay of a wake-up from which the prober infers that the kernel did not schedule the program.
 const MIN_STALL: Duration = Duration::from_millis(400);
-/// Pause between reads during a flood of packets, so that the flood does not use all processor time.
+/// Pause between reads during a flood of packets, so that it does not use all processor time.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum time for which the prober delays a read until the next probe is
-/// due. The kernel timestamps packets, so the wait saves wake-ups and costs no accuracy.
+/// Maximum time for which the prober delays a read until the next probe is due. The kernel timestamps packets, so the
+/// wait saves wake-ups and costs no accuracy.
 const MAX_READ_DELAY: Duration = Duration::from_millis(300);
-/// Number of packets per read above which the prober drains the socket without a pause, because the socket's buffer would overflow during a pause.
+/// Number of packets per read above which the prober drains the socket without a pause, because its buffer would
+/// overflow meanwhile.
 const MAX_BATCH: usize = 16;
 /// Time after a flood during which the prober still drains sockets without a pause, because a flood comes in bursts.
 const FLOOD_MEMORY: Duration = Duration::from_secs(2);
 /// Maximum time for which the prober sleeps, because clocks may change during a sleep.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
-/// Timeout of [`Prober::ask`].
+/// Of [`Prober::ask`].
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The settings of a prober, which do not change while the network runs.
+/// They do not change while the network runs.
 #[derive(Clone, Debug)]
 pub struct ProberSettings {
     /// The UDP port of probes.
     pub port: u16,
     /// The node id that this node's lease publishes.
     pub id: String,
-    /// This node's subnets. The leases of this node's own subnets do not belong to peers.
+    /// The leases of these subnets do not belong to peers.
     pub own: Subnets,
     /// The backends whose leases belong to peers.
     pub kinds: Kinds,
     /// Whether each node has an overlay device with the first address of its subnet.
     pub device: bool,
-    /// The address family of the tunnel's outer packets, if one family carries the pod packets of all families.
+    /// The family of the tunnel's outer packets, if one family carries the pod packets of all families.
     pub outer: Option<Family>,
     /// Whether the node may send unencrypted probes over the underlay.
     pub clear: bool,
 }
 
-/// Addresses, MTUs and tunnel of this host, which a prober needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnderlayState {
     /// The source addresses of probes over the underlay: IPv4 and IPv6.
@@ -81,11 +82,12 @@ pub struct UnderlayState {
     pub local: Vec<IpNet>,
     /// The MTU of the overlay for IPv4 and for IPv6, in bytes.
     pub mtu: (u16, u16),
-    /// The tunnel on this host that uses the probe port, if any. The tunnel keeps the port, because pod packets take precedence over probes.
+    /// The tunnel on this host that uses the probe port, if any. It keeps the port, because pod packets take
+    /// precedence over probes.
     pub yields_to: Option<String>,
 }
 
-/// Probes peers and replies to probes. All clones share the state of one prober.
+/// All clones share the state of one prober.
 #[derive(Clone)]
 pub struct Prober {
     shared: Arc<Shared>,
@@ -104,16 +106,15 @@ struct Inner {
     problems: Vec<UnusableSocket>,
 }
 
-/// Figures of a prober for metrics, without figures of single peers.
+/// For metrics, without figures of single peers.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// The counters.
     pub traffic: Traffic,
-    /// Number of peers in each state, counted separately in each address family.
+    /// Counted separately in each address family.
     pub states: BTreeMap<State, u32>,
-    /// Numbers of peers that reply and of peers that do not reply, by path.
+    /// Numbers of peers that reply and that do not reply.
     pub paths: BTreeMap<(Path, PathState), u32>,
-    /// Histogram of round-trip times over the overlay since the start.
+    /// Over the overlay, since the start.
     pub round_trips: Durations,
     /// Median of all peers' round trips over the overlay, in microseconds.
     pub rtt_us: Option<u32>,
@@ -131,7 +132,7 @@ struct LoopState {
     changed: bool,
     /// Earliest time of the next update of all peers.
     follow_at: Duration,
-    /// The bits that distinguish the addresses of nodes from the addresses of pods.
+    /// The bits that distinguish the addresses of nodes from those of pods.
     hosts: HostMasks,
 }
 
@@ -156,7 +157,7 @@ impl std::fmt::Debug for Prober {
 }
 
 impl Prober {
-    /// Creates a prober. [`Prober::run`] runs it.
+    /// [`Prober::run`] runs it.
     pub fn new(settings: ProberSettings, underlay: &UnderlayState) -> Self {
         let mut random = StdRng::from_os_rng();
         let node = Node::new(local(&settings, underlay), Duration::ZERO, move || random.random());
@@ -184,25 +185,23 @@ impl Prober {
         }
     }
 
-    /// Returns all results.
     pub fn view(&self) -> Arc<Mesh> {
         let now = self.now();
         let inner = self.inner();
         Arc::new(inner.node.show(now, self.shared.settings.port, inner.problems.clone()))
     }
 
-    /// Applies `of` to the view of each peer and returns the results. With thousands of peers, this function takes less memory than [`Prober::view`].
+    /// Applies `of` to the view of each peer. With thousands of peers, this takes less memory than [`Prober::view`].
     pub fn peers<T>(&self, of: impl FnMut(PeerView) -> T) -> Vec<T> {
         let now = self.now();
         self.inner().node.peers(now, of)
     }
 
-    /// Returns the sockets that the prober could not open.
     pub fn problems(&self) -> Vec<UnusableSocket> {
         self.inner().problems.clone()
     }
 
-    /// Calls [`Node::answering`].
+    /// See [`Node::answering`].
     pub fn answering(
         &self,
         family: Family,
@@ -213,35 +212,34 @@ impl Prober {
         self.inner().node.answering(family, first, after, most)
     }
 
-    /// Calls [`Node::pod_question`].
+    /// See [`Node::pod_question`].
     pub fn pod_question(&self, peer: IpNet, nonce: u64) -> Option<Vec<u8>> {
         self.inner().node.pod_question(peer, nonce)
     }
 
-    /// Calls [`Node::strangers`].
+    /// See [`Node::strangers`].
     pub fn strangers(&self) -> Vec<IpAddr> {
         let now = self.now();
         self.inner().node.strangers(now)
     }
 
-    /// Returns the UDP port of the probes.
     pub fn port(&self) -> u16 {
         self.shared.settings.port
     }
 
-    /// Returns the faults that all peers of a family have in common, and the losses among the probes of the last five minutes.
+    /// The faults that all peers of a family have in common, and the losses of the last five minutes.
     pub fn common(&self) -> (Vec<CommonFault>, Losses) {
         let now = self.now();
         let inner = self.inner();
         (inner.node.show_faults(now), inner.node.show_losses(now))
     }
 
-    /// Returns a receiver of a counter, which changes with each verdict that affects packets.
+    /// A counter that changes with each verdict that affects packets.
     pub fn verdicts(&self) -> watch::Receiver<u64> {
         self.shared.verdicts.subscribe()
     }
 
-    /// Returns the figures of this prober for metrics. This function costs less than [`Prober::view`].
+    /// Costs less than [`Prober::view`].
     pub fn figures(&self) -> Figures {
         let inner = self.inner();
         Figures {
@@ -253,12 +251,12 @@ impl Prober {
         }
     }
 
-    /// Returns whether any peer is cut off. This function costs less than [`Prober::view`].
+    /// Costs less than [`Prober::view`].
     pub fn anybody_cut_off(&self) -> bool {
         self.inner().node.counts().get(&State::CutOff).is_some_and(|count| *count > 0)
     }
 
-    /// Requests other nodes' reports for a client for the next ten seconds, so that [`Prober::view`] includes these reports.
+    /// Requests other nodes' reports for the next ten seconds, so that [`Prober::view`] includes them.
     pub fn request_rows(&self, client: Client) {
         let now = self.now();
         self.inner().node.request_rows(client, now);
@@ -270,8 +268,8 @@ impl Prober {
         self.inner().node.set_own(own);
     }
 
-    /// Probes the peer with the subnet `subnet` several times, at the request of the caller. Returns `None` if no peer has the subnet, if
-    /// too many sessions are open, or if the result takes longer than five seconds.
+    /// Probes a peer several times, at the request of the caller. `None` if no peer has the subnet, if too many
+    /// sessions are open, or if the result takes longer than five seconds.
     pub async fn ask(&self, subnet: IpNet) -> Option<Probe> {
         /// Ends the session on drop, even if the caller cancels the future.
         struct Asking<'a>(&'a Prober, u64);
@@ -294,7 +292,7 @@ impl Prober {
         None
     }
 
-    /// Returns the address from which this node probes over the overlay; `None` while the node has no such address.
+    /// `None` while the node has no address in the overlay.
     pub fn source(&self, family: Family) -> Option<IpAddr> {
         self.inner().node.source(family)
     }
@@ -387,7 +385,7 @@ impl Prober {
         }
     }
 
-    /// Waits until work is due. `next` is the time at which the node needs a wake-up. Returns `Break` after a cancellation of `stop`.
+    /// Waits until work is due. `next` is the time at which the node needs a wake-up. `Break` if `stop` is cancelled.
     async fn wait(
         &self,
         state: &mut LoopState,
@@ -430,7 +428,6 @@ impl Prober {
         ControlFlow::Continue(())
     }
 
-    /// Reads the packets that the sockets received, and sends replies.
     fn drain(&self, sockets: &mut Sockets) -> Drained {
         let port = self.shared.settings.port;
         sockets.drain(|incoming, age| {
@@ -480,26 +477,24 @@ impl Prober {
     }
 }
 
-/// The result of one step of the prober: verdict changes and the time of the next step.
 struct Step {
-    /// Time of the next step.
     next: Duration,
     notices: Vec<Notice>,
     common: Vec<CommonNotice>,
 }
 
-/// Returns the pause after an update of all peers, from the duration of the update.
+/// From the duration of the update.
 fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(PAUSE_FACTOR).min(PAUSE_LIMIT)
 }
 
-/// Returns the address from which the node of a subnet probes over the overlay.
+/// The address from which the node of a subnet probes over the overlay.
 fn overlay_address(settings: &ProberSettings, subnet: &IpNet) -> IpAddr {
     let [device, bridge] = overlay_addresses(subnet);
     if settings.device { device } else { bridge }
 }
 
-/// Returns the addresses to which the prober binds its sockets, each with its path.
+/// The addresses to which the prober binds its sockets.
 fn addresses(settings: &ProberSettings, underlay: &UnderlayState) -> Vec<(Path, IpAddr)> {
     let overlay =
         settings.own.nets().map(|subnet| (Path::Overlay, overlay_address(settings, &subnet)));

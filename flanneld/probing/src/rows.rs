@@ -9,27 +9,24 @@ use types::reachability::State;
 const NAME_LENGTH: usize = 24;
 /// Maximum number of checks in a report.
 const MAX_CHECKS: usize = 16;
-/// Encoded length of one peer, in bytes.
+/// In bytes.
 const CELL_LENGTH: usize = 8;
 /// The "ping only" bit in the encoded state of a peer.
 const PING_ONLY: u8 = 0x80;
 /// Encoding of an unknown round trip or age.
 const NEVER: u8 = u8::MAX;
 
-/// The content of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Body {
     /// The node's report about itself.
     pub own: Own,
-    /// Number of peers in each state.
     pub counts: BTreeMap<State, u32>,
-    /// Median round trip in microseconds.
+    /// In microseconds.
     pub rtt_us: Option<u32>,
     /// The peers, or only the worst peers if the report has no room for all peers.
     pub cells: Vec<Wire>,
 }
 
-/// A peer in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
     /// The number of the peer's subnet, as [`crate::who::short`] computes it.
@@ -46,18 +43,18 @@ pub struct Wire {
     pub asked_age_ms: Option<u64>,
 }
 
-/// Returns whether a report has room for this number of peers. If the report lacks room, the caller must sort
-/// `cells` by [`Wire::rank`], so that the report keeps the worst peers.
+/// True if a report has room for this number of peers. If not, the caller must sort `cells` by [`Wire::rank`], so
+/// that the report keeps the worst peers.
 pub fn fit(own: &Own, peers: usize) -> bool {
     peers <= room(own)
 }
 
-/// Returns the maximum number of peers in a report.
+/// The maximum number of peers in a report.
 pub fn room(own: &Own) -> usize {
     (ROW - HEADER - fixed() - checks(own).len()) / CELL_LENGTH
 }
 
-/// Encodes the checks. The checks follow the peers, because older versions ignore all bytes after the peers.
+/// The checks follow the peers, because older versions ignore all bytes after the peers.
 fn checks(own: &Own) -> Vec<u8> {
     let mut out = Vec::new();
     let named = own.checks.iter().take(MAX_CHECKS);
@@ -79,13 +76,13 @@ fn fixed() -> usize {
 }
 
 impl Wire {
-    /// Returns a sort key that puts the worst peers first: by impact on packets, then by state, losses and round trip.
+    /// A sort key that puts the worst peers first: by impact on packets, then by state, losses and round trip.
     pub fn rank(&self) -> impl Ord + use<> {
         std::cmp::Reverse((self.state.impact(), self.state, self.lost, self.rtt_us))
     }
 }
 
-/// Encodes a report. Omits peers for which the report has no room.
+/// Omits peers for which the report has no room.
 pub fn write(body: &Body) -> Vec<u8> {
     let mut out = Vec::with_capacity(ROW - HEADER);
     out.push(u8::from(body.own.ready));
@@ -114,8 +111,8 @@ pub fn write(body: &Body) -> Vec<u8> {
     out
 }
 
-/// Decodes a report. Returns `None` if the report is truncated. This function checks the ranges of numbers and the
-/// characters of names (lower-case letters, digits and hyphens), but not the truth of the report.
+/// `None` if the report is truncated. Checks the ranges of numbers and the characters of names (lower-case letters,
+/// digits and hyphens), but not the truth of the report.
 pub fn read(bytes: &[u8]) -> Option<Body> {
     let mut read = Reader(bytes);
     let ready = read.u8()? & 1 == 1;
@@ -162,7 +159,7 @@ fn named_checks(read: &mut Reader<'_>) -> Vec<String> {
     names.filter_map(|name| legible(&name)).collect()
 }
 
-/// Returns the bytes as text if they can be the name of a check: lower-case letters, digits and hyphens.
+/// `None` unless the bytes can be the name of a check: lower-case letters, digits and hyphens.
 fn legible(bytes: &[u8]) -> Option<String> {
     let fits = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
     (!bytes.is_empty() && bytes.iter().all(fits))

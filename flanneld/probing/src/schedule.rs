@@ -7,13 +7,13 @@
 use crate::who::mix;
 use std::time::Duration;
 
-/// Interval between two probes of a peer in small clusters. In larger clusters, the interval is longer, because [`PER_SECOND`] limits the number of probes.
+/// Interval between two probes of a peer in small clusters. It is longer in larger clusters, because [`PER_SECOND`]
+/// limits the number of probes.
 pub(crate) const MIN_CYCLE: Duration = Duration::from_secs(5);
 /// Maximum number of scheduled probes that a node without a sample sends per second.
 const PER_SECOND: u32 = 4;
 /// Number of paths above which half of the scheduled probes go to a sample.
 pub const MAX_UNSAMPLED: usize = 200;
-/// Number of paths in the sample.
 pub const SAMPLE_SIZE: usize = 16;
 /// Number of hash rings. A node's sample contains the node's two neighbours on each ring.
 const RINGS: u64 = SAMPLE_SIZE as u64 / 2;
@@ -21,9 +21,9 @@ const RINGS: u64 = SAMPLE_SIZE as u64 / 2;
 pub const SAMPLE_CYCLE: Duration = Duration::from_secs(8);
 /// Minimum time between two scheduled probes that go to all peers in turn instead of the sample.
 const MIN_WALK_STEP: Duration = Duration::from_millis(500);
-/// Maximum number of scheduled probes per second that all nodes on a link together send to all peers in turn. The limit
-/// applies only to nodes with a sample, and not to the probes of the sample. If the kernel's neighbour table is too small
-/// for a link, each probe to the next peer causes a broadcast (ARP, neighbour discovery) on the link.
+/// Maximum number of scheduled probes per second that all nodes on a link together send to all peers in turn. It
+/// applies only to nodes with a sample, and not to the probes of the sample. If the kernel's neighbour table is too
+/// small for a link, each probe to the next peer causes a broadcast (ARP, neighbour discovery) on the link.
 const WALKS_A_LINK: u32 = 500;
 /// Minimum time between two probes that are as long as the MTU.
 const LONG_QUESTION_INTERVAL: Duration = Duration::from_secs(2);
@@ -33,7 +33,8 @@ const MAX_BOTH_PATHS: usize = 16;
 /// Number of scheduled probes to a peer from one probe over the underlay to the next.
 const UNDERLAY_INTERVAL: u32 = 4;
 
-/// Returns the time in which this node probes each of `peers` peers once. `on_link` is the number of peers that share a link with this node.
+/// The time in which this node probes each of `peers` peers once. `on_link` is the number of peers that share a link
+/// with this node.
 pub fn cycle(peers: usize, on_link: usize) -> Duration {
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     if peers <= MAX_UNSAMPLED {
@@ -43,17 +44,13 @@ pub fn cycle(peers: usize, on_link: usize) -> Duration {
     of_link.max(MIN_WALK_STEP).saturating_mul(count(peers))
 }
 
-/// The paths that a scheduled probe uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TurnPaths {
-    /// Whether the scheduled probe uses the overlay.
     pub overlay: bool,
-    /// Whether the scheduled probe uses the underlay.
     pub underlay: bool,
 }
 
-/// Returns the paths that a scheduled probe of a peer uses. Every fourth scheduled probe of a peer uses the
-/// underlay, at an offset that differs between peers.
+/// Every fourth scheduled probe of a peer uses the underlay, at an offset that differs between peers.
 pub fn turn_paths(who: u64, turn: u32, peers: usize) -> TurnPaths {
     let underlay =
         mix([who, 0, 0]).wrapping_add(u64::from(turn)).is_multiple_of(u64::from(UNDERLAY_INTERVAL));
@@ -72,19 +69,18 @@ pub struct Walk<K> {
 }
 
 impl<K: Copy> Walk<K> {
-    /// Creates a schedule whose first probe is due within a second. The delay of the first probe differs between nodes,
-    /// so that nodes that start together do not probe together.
+    /// The first probe is due within a second. Its delay differs between nodes, so that nodes that start together do
+    /// not probe together.
     pub fn new(own: u64, now: Duration) -> Self {
         let next = now + Duration::from_millis(mix([own, 0, 2]) % 1000);
         Self { own, number: 0, rest: Vec::new(), next, step: MIN_CYCLE, on_link: 0 }
     }
 
-    /// Sets the number of peers on a link with this node, from the next cycle on.
+    /// Takes effect with the next cycle.
     pub fn set_on_link(&mut self, on_link: usize) {
         self.on_link = on_link;
     }
 
-    /// Returns the time of the next scheduled probe.
     pub fn next(&self) -> Duration {
         self.next
     }
@@ -94,8 +90,8 @@ impl<K: Copy> Walk<K> {
         self.next += by;
     }
 
-    /// Returns the next peer if a scheduled probe is due. This function calls `peers`, which yields all peers
-    /// with their numbers, only once per cycle.
+    /// The next peer if a scheduled probe is due. Calls `peers`, which yields all peers with their numbers, only once
+    /// per cycle.
     pub fn turn<I: Iterator<Item = (K, u64)>>(
         &mut self,
         now: Duration,
@@ -121,7 +117,6 @@ impl<K: Copy> Walk<K> {
         self.rest.insert(at.min(self.rest.len()), key);
     }
 
-    /// Drops the peers for which `stays` returns false.
     pub fn retain(&mut self, stays: impl FnMut(&K) -> bool) {
         self.rest.retain(stays);
     }
@@ -141,11 +136,11 @@ impl<K: Copy> Walk<K> {
 }
 
 /// The paths that this node probes every [`SAMPLE_CYCLE`], regardless of the size of the cluster. The sample is empty
-/// if the node has at most [`MAX_UNSAMPLED`] paths, because the node then probes all paths often.
+/// if the node has at most [`MAX_UNSAMPLED`] paths, because it then probes all paths often.
 ///
 /// Each ring contains all nodes in the order of their hashes. The hash function differs between rings. A node probes
-/// its neighbours on each ring, and these neighbours also probe the node. A node that joins or leaves changes only
-/// the samples of its neighbours.
+/// its neighbours on each ring, and they also probe the node. A node that joins or leaves changes only the samples of
+/// its neighbours.
 #[derive(Clone, Debug)]
 pub struct Sample<K> {
     members: Vec<K>,
@@ -157,21 +152,17 @@ pub struct Sample<K> {
 /// A path to a peer, with the numbers of both ends as [`crate::who::short`] computes them.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<K> {
-    /// The path.
     pub key: K,
     /// This node's number in the address family of the path.
     pub own: u32,
-    /// The peer's number.
     pub other: u32,
 }
 
 impl<K: Copy + Ord> Sample<K> {
-    /// Creates an empty sample.
     pub fn new() -> Self {
         Self { members: Vec::new(), place: 0, next: Duration::ZERO, round: 0 }
     }
 
-    /// Chooses the sample from these paths.
     pub fn choose(&mut self, now: Duration, paths: &[Ends<K>]) {
         if paths.len() <= MAX_UNSAMPLED {
             self.members.clear();
@@ -191,7 +182,6 @@ impl<K: Copy + Ord> Sample<K> {
         self.members = members;
     }
 
-    /// Returns the paths of the sample.
     pub fn members(&self) -> &[K] {
         &self.members
     }
@@ -200,12 +190,11 @@ impl<K: Copy + Ord> Sample<K> {
         u32::try_from(SAMPLE_SIZE).unwrap_or(1)
     }
 
-    /// Returns true if a path is in the sample, or if no sample exists because this node probes all paths often.
+    /// True if a path is in the sample, or if no sample exists because this node probes all paths often.
     pub fn has(&self, key: &K) -> bool {
         self.members.is_empty() || self.members.contains(key)
     }
 
-    /// Returns the time of the next scheduled probe, if any.
     pub fn next(&self) -> Option<Duration> {
         (!self.members.is_empty()).then_some(self.next)
     }
@@ -215,7 +204,7 @@ impl<K: Copy + Ord> Sample<K> {
         self.next += by;
     }
 
-    /// Returns the next path, if a scheduled probe is due.
+    /// The next path, if a scheduled probe is due.
     pub fn turn(&mut self, now: Duration) -> Option<K> {
         if now < self.next {
             return None;
@@ -231,7 +220,7 @@ impl<K: Copy + Ord> Sample<K> {
     }
 }
 
-/// Returns the neighbours before and after a node on one ring.
+/// The neighbours before and after a node on one ring.
 fn neighbours<K: Copy>(paths: &[Ends<K>], own: u32, ring: u64) -> impl Iterator<Item = K> {
     let place = |number: u32| mix([number.into(), ring, 3]);
     let here = place(own);
@@ -264,8 +253,8 @@ impl Default for FullSize {
 }
 
 impl FullSize {
-    /// Returns whether this probe has to be as long as the MTU. `done` is the number of the last rotation (one long probe
-    /// to each peer) in which the peer got its long probe. `waits` returns whether another peer still waits for its long probe in a rotation.
+    /// `done` is the number of the last rotation (one long probe to each peer) in which the peer got its long probe.
+    /// `waits` tells whether another peer still waits for its long probe in a rotation.
     pub(crate) fn turn(
         &mut self,
         now: Duration,

@@ -9,23 +9,20 @@ use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseTable, Peer};
 use types::{Family, Subnets};
 
-/// A path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
-    /// The path over the overlay, which packets of pods also take.
+    /// The path that packets of pods also take.
     Overlay,
-    /// The path directly from node to node, over the underlay.
+    /// The path directly from node to node.
     Underlay,
 }
 
 /// One peer in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The node's id, if the node publishes an id. Go flannel publishes no id.
+    /// Go flannel publishes no id.
     pub id: Option<Arc<str>>,
-    /// The node's hostname, if the node publishes a hostname.
     pub name: Option<Arc<str>>,
-    /// The node's subnet of this address family.
     pub subnet: IpNet,
     /// The address at which other nodes reach the node.
     pub address: IpAddr,
@@ -36,18 +33,18 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns the node's number in probe messages, if the node has an id.
+    /// The node's number in probe messages, if the node has an id.
     pub fn who(&self) -> Option<u64> {
         self.id.as_ref().map(|id| who(id, &self.subnet))
     }
 
-    /// Returns the peer's addresses for probes over the overlay: the addresses of the peer's overlay device and bridge.
+    /// The addresses of the peer's overlay device and bridge.
     pub fn overlay_addresses(&self) -> [IpAddr; 2] {
         overlay_addresses(&self.subnet)
     }
 }
 
-/// Returns the first two addresses of a subnet: the overlay device has the first address, and the bridge of pods has the second address.
+/// The overlay device has the first address of a subnet, and the bridge of pods the second.
 pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
     match subnet.network() {
         IpAddr::V4(first) => {
@@ -63,8 +60,8 @@ pub fn overlay_addresses(subnet: &IpNet) -> [IpAddr; 2] {
 #[cfg(any(test, feature = "prober"))]
 pub(crate) type HostMasks = (BTreeSet<u32>, BTreeSet<u32>);
 
-/// Returns the mask of each prefix length that these subnets have. The host bits of a node's overlay address are 0 or 1; the host bits of a pod's
-/// address are larger.
+/// The mask of each prefix length that these subnets have. The host bits of a node's overlay address are 0 or 1;
+/// those of a pod's address are larger.
 #[cfg(any(test, feature = "prober"))]
 pub(crate) fn host_masks(subnets: impl Iterator<Item = IpNet>) -> HostMasks {
     let (mut v4, mut v6) = HostMasks::default();
@@ -80,8 +77,8 @@ pub(crate) fn host_masks(subnets: impl Iterator<Item = IpNet>) -> HostMasks {
     (v4, v6)
 }
 
-/// Returns the peers in a lease table. `local` are the addresses of this host. `outer` is the address family of the
-/// tunnels, if tunnels of one family carry packets of both families.
+/// `local` are the addresses of this host. `outer` is the address family of the tunnels, if tunnels of one family
+/// carry packets of both families.
 pub fn targets(
     leases: &LeaseTable,
     own: &Subnets,

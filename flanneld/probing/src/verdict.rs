@@ -2,33 +2,31 @@
 
 use types::reachability::{State, Verdict};
 
-/// Maximum time in milliseconds since a peer with the verdict `one-way` received a probe over the overlay.
-/// Rounds are a second apart, so the maximum time covers at least two rounds.
+/// Maximum time in milliseconds since a peer with the verdict `one-way` received a probe over the overlay. Rounds are
+/// a second apart, so the time covers at least two rounds.
 const JUST_NOW_MS: u32 = 2_500;
-/// Minimum number of losses among the last sixteen probes of a lossy peer. A worse verdict on a lossy peer needs more rounds, because further losses may be chance.
+/// Minimum number of losses among the last sixteen probes of a lossy peer. A worse verdict on it needs more rounds,
+/// because further losses may be chance.
 pub(crate) const MIN_LOSSES: u32 = 2;
 /// Minimum round trip of a slow peer in microseconds.
 const SLOW_US: u32 = 5_000;
-/// Minimum ratio of a slow peer's round trip to the usual round trip between the two nodes.
+/// Minimum ratio of a slow peer's round trip to the usual one between the two nodes.
 const SLOW_TIMES: u32 = 5;
 /// Minimum loss for the verdict that a node loses packets to all peers: one lost probe per this number of probes.
 const NODE_LOSS: u32 = 100;
 /// Minimum number of peers with lost probes for the verdict that a node loses packets to all peers.
 const NODE_LOSERS: u32 = 5;
 
-/// Result of one kind of probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProbeResult {
-    /// This node sent no probe.
     #[default]
     NotAsked,
-    /// A reply arrived in time.
+    /// In time.
     Answered,
     /// No reply arrived in time.
     Lost,
 }
 
-/// Results of one round of probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// A probe of the MTU's length, over the overlay.
@@ -43,33 +41,32 @@ pub struct Evidence {
     pub underlay: ProbeResult,
     /// A short ping, over the underlay.
     pub underlay_ping: ProbeResult,
-    /// Time since the peer received a probe over the overlay, in milliseconds. The peer reports the time over the underlay.
+    /// Time since the peer received a probe over the overlay, in milliseconds. The peer reports it over the underlay.
     pub hears_us_ms: Option<u32>,
     /// Whether a node with another number replied in the peer's place.
     pub other: bool,
 }
 
 impl Evidence {
-    /// Returns whether any reply arrived over the overlay.
+    /// True if any reply arrived over the overlay.
     pub fn through(&self) -> bool {
         [self.full, self.small, self.ping, self.full_ping].contains(&ProbeResult::Answered)
     }
 
-    /// Returns whether this node sent any probe or ping over the overlay.
+    /// True if this node sent any probe or ping over the overlay.
     pub fn asked_through(&self) -> bool {
         [self.full, self.small, self.ping, self.full_ping]
             .iter()
             .any(|result| *result != ProbeResult::NotAsked)
     }
 
-    /// Returns only the results of probes over the underlay.
     #[must_use]
     pub fn only_underlay(&self) -> Self {
         Self { underlay: self.underlay, underlay_ping: self.underlay_ping, ..Self::default() }
     }
 }
 
-/// Returns the verdict that follows from a whole round of probes.
+/// From a whole round of probes.
 pub fn judge(evidence: &Evidence) -> Verdict {
     use ProbeResult::{Answered, Lost, NotAsked};
     let Evidence { full, small, ping, full_ping, underlay, underlay_ping, hears_us_ms, other } =
@@ -103,7 +100,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     Verdict::of(if silent { State::CutOff } else { State::Unknown })
 }
 
-/// Returns the verdict that follows from several rounds together. `lost` is the number of probes without a reply in all rounds.
+/// From several rounds together. `lost` is the number of probes without a reply in all rounds.
 pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     let verdict = judge(evidence);
     // This function does not know the usual round trip of the pair.
@@ -114,7 +111,8 @@ pub fn judge_rounds(evidence: &Evidence, lost: u32) -> Verdict {
     }
 }
 
-/// Returns whether the results of one scheduled probe confirm the current verdict. If the results do not confirm the verdict, the node sends a whole round of probes.
+/// True if the results of one scheduled probe confirm the current verdict. Otherwise, the node sends a whole round of
+/// probes.
 pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     use ProbeResult::{Answered, Lost, NotAsked};
     if evidence.other {
@@ -144,7 +142,7 @@ pub fn expected(present: Verdict, evidence: &Evidence) -> bool {
     }
 }
 
-/// Returns the state of a peer whose packets arrive: `well`, `slow` or `loses-some`.
+/// The state of a peer whose packets arrive: `well`, `slow` or `loses-some`.
 pub fn grade(lossy: bool, slow: bool) -> State {
     match (lossy, slow) {
         (true, _) => State::LosesSome,
@@ -153,15 +151,15 @@ pub fn grade(lossy: bool, slow: bool) -> State {
     }
 }
 
-/// Returns whether a round trip is slow compared with the usual round trip between the two nodes. Both times are in microseconds.
+/// Compares a round trip with the usual one between the two nodes. Both are in microseconds.
 pub(crate) fn is_slow(rtt_us: u32, usual_us: u32) -> bool {
     rtt_us > SLOW_US && rtt_us > usual_us.saturating_mul(SLOW_TIMES)
 }
 
-/// Returns whether a node loses packets to and from all peers. Lost probes to a single peer are not a fault of the node.
+/// True if a node loses packets to and from all peers. Lost probes to a single peer are not a fault of the node.
 ///
-/// The arguments count the probes to all peers in the last minutes. The node sent `asked` probes, and got no
-/// reply to `lost` of these probes. `losers` is the number of peers that did not reply to at least one probe.
+/// The arguments count the probes to all peers in the last minutes. The node sent `asked` probes, and got no reply to
+/// `lost` of them. `losers` is the number of peers that did not reply to at least one probe.
 pub fn loses_everywhere(asked: u32, lost: u32, losers: u32) -> bool {
     losers >= NODE_LOSERS && lost.saturating_mul(NODE_LOSS) >= asked
 }
@@ -169,20 +167,19 @@ pub fn loses_everywhere(asked: u32, lost: u32, losers: u32) -> bool {
 /// A verdict that changes only after several consecutive rounds agree on another verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DebouncedVerdict {
-    /// The current verdict.
     pub present: Verdict,
     next: Option<(Verdict, u8)>,
 }
 
 /// Number of rounds that have to agree on a change.
 const AGREE: u8 = 2;
-/// Number of rounds that have to agree if some replies arrive. Chance may explain the missing replies.
+/// The same if some replies arrive. Chance may explain the missing ones.
 const AGREE_PARTLY: u8 = 3;
-/// Number of rounds that have to agree on a worse verdict while probes get lost by chance.
+/// The same for a worse verdict while probes get lost by chance.
 const AGREE_LOSSY: u8 = 4;
 
 impl DebouncedVerdict {
-    /// Handles the verdict of one round. Returns whether the current verdict changes.
+    /// True if the current verdict changes.
     pub(crate) fn take(&mut self, verdict: Verdict, lossy: bool) -> bool {
         if verdict == self.present.ungraded() {
             self.next = None;
@@ -208,7 +205,7 @@ impl DebouncedVerdict {
         false
     }
 
-    /// Returns whether a change of the verdict waits for confirmation by another round.
+    /// True if a change of the verdict waits for confirmation by another round.
     pub(crate) fn is_undecided(&self) -> bool {
         self.next.is_some()
     }
@@ -220,7 +217,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the evidence of a whole round. The order of `results` is: full, small, ping, underlay, underlay ping.
+    /// The order of `results` is: full, small, ping, underlay, underlay ping.
     fn round(results: [ProbeResult; 5], hears_us_ms: Option<u32>) -> Evidence {
         let [full, small, ping, underlay, underlay_ping] = results;
         Evidence { full, small, ping, underlay, underlay_ping, hears_us_ms, ..Evidence::default() }

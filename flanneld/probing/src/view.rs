@@ -11,77 +11,72 @@ use std::sync::Arc;
 use types::Family;
 use types::reachability::{State, Verdict};
 
-/// Results of this node's probes of its peers, and reports of other nodes about their peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mesh {
-    /// Time of this snapshot, in milliseconds since 1970 by this node's clock.
+    /// In milliseconds since 1970 by this node's clock.
     pub at_ms: u64,
-    /// Time since the prober started, in milliseconds. Until the first probe cycle ends, the states of some peers are unknown.
+    /// Time since the prober started, in milliseconds. Until the first probe cycle ends, some states are unknown.
     pub running_ms: u64,
     /// The UDP port of probes and replies.
     pub port: u16,
     /// Interval in milliseconds at which this node probes each peer.
     pub cycle_ms: u64,
-    /// Counters since the prober started.
     pub traffic: Traffic,
-    /// Probe sockets that this node cannot use, with the reasons.
     pub problems: Vec<UnusableSocket>,
-    /// Faults that all peers of an address family have in common.
     #[serde(default)]
     pub faults: Vec<CommonFault>,
-    /// Losses among the probes over the overlay in the last five minutes, to peers without a fault.
+    /// In the last five minutes, among the probes over the overlay to peers without a fault.
     #[serde(default)]
     pub losses: Losses,
-    /// This node's peers, one entry per address family, in the order of their subnets.
+    /// One entry per address family, in the order of their subnets.
     pub peers: Vec<PeerView>,
-    /// The reports of other nodes, in the order of their subnets. This list is empty unless a client requested the reports or a peer failed in the last minutes.
+    /// The reports of other nodes, in the order of their subnets. Empty unless a client requested them or a peer
+    /// failed in the last minutes.
     pub rows: Vec<Row>,
 }
 
 /// Counters of the prober since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Number of sent probes and report requests, without pings and replies.
+    /// Probes and report requests, without pings and replies.
     pub sent: u64,
-    /// Number of sent ICMP echo requests.
+    /// ICMP echo requests.
     pub pings: u64,
-    /// Number of probes, report requests and pings that got a reply from the right node.
+    /// Probes, report requests and pings that got a reply from the right node.
     pub answered: u64,
-    /// Number of probes, report requests and pings that got no reply in time.
+    /// Probes, report requests and pings that got no reply in time.
     #[serde(default)]
     pub lost: u64,
-    /// Number of probes that a host refused with an ICMP error.
+    /// Probes that a host refused with an ICMP error.
     #[serde(default)]
     pub refused: u64,
-    /// Number of probes and report requests to which this node replied.
+    /// Probes and report requests to which this node replied.
     pub questions: u64,
-    /// Number of dropped packets: malformed packets, and replies that match no outstanding probe.
+    /// Dropped packets: malformed packets, and replies that match no outstanding probe.
     pub junk: u64,
-    /// Number of probes from addresses without a lease.
+    /// Probes from addresses without a lease.
     pub strangers: u64,
-    /// Number of probes to which this node did not reply because of a rate limit.
+    /// Probes to which this node did not reply because of a rate limit.
     pub limited: u64,
 }
 
 /// Whether a peer replies over one path: the overlay or the underlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathState {
-    /// The peer replies.
     Replies,
-    /// The peer does not reply, or another node replies in place of the peer.
+    /// The peer does not reply, or another node replies in its place.
     Silent,
-    /// Unknown state: this node has not probed the peer over this path yet, or cannot probe the peer.
+    /// This node has not probed the peer over this path yet, or cannot probe it.
     Unknown,
 }
 
-/// A fault that all peers of an address family have in common, except peers that reply. flanneld infers the fault from the probed peers.
+/// A fault that all peers of an address family have in common, except those that reply. flanneld infers it from the
+/// probed peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommonFault {
-    /// The address family.
     pub family: Family,
-    /// The state of the peers with the fault.
     pub state: State,
-    /// Time since the first peer failed, in milliseconds.
+    /// Since the first peer failed, in milliseconds.
     pub age_ms: u64,
     /// Number of peers probed since the first peer failed.
     pub asked: usize,
@@ -94,18 +89,15 @@ pub struct CommonFault {
 /// Probes over the overlay in the last five minutes, to peers without a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
-    /// Number of probes sent.
     pub asked: u32,
-    /// Number of probes without a reply.
     pub lost: u32,
     /// Number of peers that did not reply to at least one probe.
     pub losers: u32,
 }
 
-/// A probe socket that this node cannot use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnusableSocket {
-    /// The address and port of the socket. `None` for ping.
+    /// `None` for ping.
     pub address: Option<SocketAddr>,
     /// Whether another program uses the port.
     pub taken: bool,
@@ -116,19 +108,19 @@ pub struct UnusableSocket {
 /// One peer in one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerView {
-    /// The peer's node id. Go flannel publishes no id.
+    /// Go flannel publishes no id.
     pub id: Option<Arc<str>>,
-    /// The hostname in the peer's lease, or the name of its Node on Kubernetes. Without Kubernetes, Go flannel publishes no name.
+    /// The hostname in the peer's lease, or the name of its Node on Kubernetes. Without Kubernetes, Go flannel
+    /// publishes no name.
     pub name: Option<Arc<str>>,
-    /// The peer's subnet of this address family.
     pub subnet: IpNet,
-    /// The address at which nodes reach the peer.
     pub address: IpAddr,
-    /// The overlay address that this node probes. `None` while the peer has no overlay address (host-gw before the peer's first pod).
+    /// The overlay address that this node probes. `None` while the peer has none (host-gw before the peer's first
+    /// pod).
     pub overlay: Option<IpAddr>,
-    /// This node's verdict on the peer, on which several rounds of probes agreed.
+    /// Several rounds of probes agreed on it.
     pub state: State,
-    /// Time since the peer entered this state, in milliseconds.
+    /// Since the peer entered this state, in milliseconds.
     pub state_age_ms: u64,
     /// Whether the peer replies only to ping, because it runs Go flannel, a filter blocks the probe port, or its daemon is silent.
     pub ping_only: bool,
@@ -147,50 +139,49 @@ pub struct PeerView {
     /// The number of lost probes and of all probes on which the verdict about losses rests.
     #[serde(skip)]
     pub losses: (u16, u16),
-    /// The size in bytes of the largest packet that reaches the peer. `None` until this node knows the size.
+    /// The size in bytes of the largest packet that reaches the peer; `None` while unknown.
     pub carries: Option<u16>,
     /// The size in bytes of the largest packet that should reach the peer: the MTU of the overlay.
     pub mtu: u16,
-    /// Ages of the last packets exchanged with the peer.
     #[serde(flatten)]
     pub ages: Ages,
     /// Offset in milliseconds by which the peer's clock is ahead of this node's clock.
     pub clock_offset_ms: Option<i64>,
     /// The node that replied in place of the peer: its name, or its number if the name is unknown.
     pub answered_by: Option<String>,
-    /// The verdicts of other nodes on the peer, at most 16.
+    /// At most 16.
     pub others: Vec<PeerOpinion>,
 }
 
-/// Ages of the last packets exchanged with a peer, in milliseconds before [`Mesh::at_ms`]. A field is `None` before the first packet that the field describes.
+/// In milliseconds before [`Mesh::at_ms`]. A field is `None` before the first packet that it describes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ages {
-    /// Age of the last probe that this node sent to the peer.
+    /// The last probe that this node sent to the peer.
     pub asked_age_ms: Option<u64>,
-    /// Age of the peer's last reply over the overlay: a probe reply, a ping reply or a refusal.
+    /// The peer's last reply over the overlay: a probe reply, a ping reply or a refusal.
     pub answered_age_ms: Option<u64>,
-    /// Age of the peer's last reply over the underlay: a probe reply, a ping reply or a refusal.
+    /// The peer's last reply over the underlay: a probe reply, a ping reply or a refusal.
     #[serde(rename = "beside_age_ms")]
     pub underlay_age_ms: Option<u64>,
-    /// Age of this node's last probe that the peer received over the overlay, as the peer reports.
+    /// This node's last probe that the peer received over the overlay, as the peer reports.
     pub hears_us_age_ms: Option<u64>,
-    /// Age of this node's last probe that the peer received over the underlay, as the peer reports.
+    /// This node's last probe that the peer received over the underlay, as the peer reports.
     #[serde(rename = "hears_us_beside_age_ms")]
     pub hears_us_underlay_age_ms: Option<u64>,
-    /// Age of the peer's last probe that this node received over the overlay.
+    /// The peer's last probe that this node received over the overlay.
     pub heard_age_ms: Option<u64>,
-    /// Age of the peer's last probe that this node received over the underlay.
+    /// The peer's last probe that this node received over the underlay.
     #[serde(rename = "heard_beside_age_ms")]
     pub heard_underlay_age_ms: Option<u64>,
 }
 
 impl PeerView {
-    /// Returns the peer's state, and whether the peer replies only to ping.
+    /// The state, and whether the peer replies only to ping.
     pub fn verdict(&self) -> Verdict {
         Verdict { state: self.state, ping_only: self.ping_only }
     }
 
-    /// Returns the hostname, or the address if the peer has no hostname.
+    /// The hostname, or the address without one.
     pub fn title(&self) -> String {
         self.name
             .as_deref()
@@ -202,36 +193,35 @@ impl PeerView {
 /// Another node's verdict on a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerOpinion {
-    /// The hostname of the reporting node, or its subnet if the node has no hostname.
+    /// The hostname of the reporting node, or its subnet without one.
     pub by: String,
-    /// The verdict in the last report of the reporting node.
+    /// As in the last report of that node.
     pub state: State,
-    /// Time since the report with this verdict arrived, in milliseconds.
+    /// Since the report with this verdict arrived, in milliseconds.
     pub age_ms: u64,
 }
 
 /// The report of another node about itself and its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// The node's id, if the node publishes an id.
     pub id: Option<Arc<str>>,
-    /// The hostname in the node's lease; Go flannel publishes no hostname.
+    /// From the node's lease; Go flannel publishes no hostname.
     pub name: Option<Arc<str>>,
-    /// The reporting node's subnet, in the address family of the report request.
+    /// In the address family of the report request.
     pub subnet: IpNet,
-    /// Age of the last request for the node's report, in milliseconds.
+    /// Of the last request for the node's report, in milliseconds.
     pub asked_age_ms: u64,
-    /// Age of the node's last report, in milliseconds. `None` without a reply.
+    /// Of the node's last report, in milliseconds. `None` without a reply.
     #[serde(rename = "said_age_ms")]
     pub answered_age_ms: Option<u64>,
     /// The node's report about itself.
     #[serde(rename = "said")]
     pub own: Option<Own>,
-    /// Number of the node's peers in each state, including peers that the report omits.
+    /// Includes peers that the report omits.
     pub counts: BTreeMap<State, u32>,
     /// Median of the node's round trips in microseconds.
     pub rtt_us: Option<u32>,
-    /// The node's peers, the worst first. If the reply has no room for all peers, it contains only the worst peers.
+    /// The worst first. If the reply has no room for all peers, it contains only the worst.
     pub peers: Vec<Cell>,
 }
 
@@ -240,16 +230,16 @@ pub struct Row {
 pub struct Own {
     /// Whether pods on the node have a network.
     pub ready: bool,
-    /// Number of findings of severity `broken`.
+    /// Findings of severity `broken`.
     pub broken: u16,
-    /// Number of findings of severity `degraded`.
+    /// Findings of severity `degraded`.
     pub degraded: u16,
-    /// Number of findings of severity `risk`.
+    /// Findings of severity `risk`.
     pub risks: u16,
     /// The check of the node's most severe finding.
     pub gravest: Option<String>,
-    /// The node's checks, at most 16, with findings that no other finding explains. Checks with findings of
-    /// severity `broken` come first, then `degraded`, then `risk`. Older versions of flanneld report no checks.
+    /// The node's checks, at most 16, with findings that no other finding explains. Checks with findings of severity
+    /// `broken` come first, then `degraded`, then `risk`. Older versions of flanneld report no checks.
     #[serde(default)]
     pub checks: Vec<String>,
 }
@@ -257,11 +247,10 @@ pub struct Own {
 /// A peer in the report of another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
-    /// The peer's subnet, from the leases that this node knows.
+    /// From the leases that this node knows.
     pub subnet: IpNet,
     /// The node's verdict on the peer.
     pub state: State,
-    /// Whether the peer replies only to ping.
     pub ping_only: bool,
     /// Approximate round trip in microseconds.
     pub rtt_us: Option<u32>,
@@ -274,13 +263,12 @@ pub struct Cell {
 /// Result of an on-demand probe of one peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// Current state of the peer.
     pub peer: PeerView,
     /// Short probes over the overlay.
     pub small: Tally,
     /// Probes of the MTU's length, over the overlay.
     pub full: Tally,
-    /// Short probes over the underlay. If the backend encrypts, this node sends no probes over the underlay.
+    /// Short probes. If the backend encrypts, this node sends none over the underlay.
     pub underlay: Tally,
     /// Short pings over the overlay.
     pub ping: Tally,
@@ -295,18 +283,17 @@ pub struct Probe {
 /// Counts of one kind of probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Number of probes sent.
     pub asked: u8,
-    /// Number of probes that got a reply.
     pub answered: u8,
-    /// Number of probes that the host refused. A refused probe reaches the host, but the port is closed or the firewall rejects the probe.
+    /// Probes that the host refused. A refused probe reaches the host, but the port is closed or the firewall rejects
+    /// it.
     pub refused: u8,
     /// Median round trip in microseconds.
     pub rtt_us: Option<u32>,
 }
 
 impl Tally {
-    /// Returns the result as evidence for a verdict.
+    /// As evidence for a verdict.
     pub const fn result(&self) -> ProbeResult {
         match (self.asked, self.answered) {
             (0, _) => ProbeResult::NotAsked,
@@ -315,14 +302,12 @@ impl Tally {
         }
     }
 
-    /// Returns the number of probes without a reply.
     pub const fn lost(&self) -> u8 {
         self.asked.saturating_sub(self.answered)
     }
 }
 
 impl Mesh {
-    /// Returns the number of peers in each state.
     pub fn counts(&self) -> BTreeMap<State, u32> {
         let mut counts = BTreeMap::new();
         for peer in &self.peers {

@@ -1,21 +1,21 @@
-//! The number that identifies a node in probe messages. All nodes compute the same number for a node, from the node's lease.
+//! The number that identifies a node in probe messages. All nodes compute the same number from the node's lease.
 
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
-/// Returns the number of a node in one network and address family. The number consists of the first four bytes of the
-/// SHA-256 of the node id, and of the subnet's number ([`short`]).
+/// The number of a node in one network and address family: the first four bytes of the SHA-256 of the node id, and
+/// the subnet's number ([`short`]).
 pub fn who(id: &str, subnet: &IpNet) -> u64 {
     u64::from(u32::from_be_bytes(first(&Sha256::digest(id.as_bytes())))) << 32
         | u64::from(short(subnet))
 }
 
-/// Returns whether two numbers identify the same node, even with different networks or subnets.
+/// True if two numbers identify the same node, even with different networks or subnets.
 pub(crate) fn is_same_node(a: u64, b: u64) -> bool {
     a >> 32 == b >> 32
 }
 
-/// Returns the number of a subnet in a report: the first four bytes of the SHA-256 of the subnet's text.
+/// The number of a subnet in a report: the first four bytes of the SHA-256 of the subnet's text.
 pub fn short(subnet: &IpNet) -> u32 {
     u32::from_be_bytes(first(&Sha256::digest(subnet.to_string().as_bytes())))
 }
@@ -26,7 +26,7 @@ fn first<const N: usize>(digest: &[u8]) -> [u8; N] {
     out
 }
 
-/// Hashes three numbers into one number. The hash is not cryptographic; use the hash only to vary orders and delays between nodes and cycles.
+/// Not cryptographic; use it only to vary orders and delays between nodes and cycles.
 pub fn mix(numbers: [u64; 3]) -> u64 {
     numbers.into_iter().fold(0x9e37_79b9_7f4a_7c15, |state: u64, number| {
         // The finalizer of splitmix64.

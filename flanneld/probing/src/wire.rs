@@ -1,15 +1,14 @@
 //! Wire format of probes and replies, which `docs/probing-format.md` describes. Numbers are big-endian.
 //!
-//! A node trusts no message. A node drops messages that do not fit the format. A node also drops messages of unknown
-//! kinds and versions, which later versions of flanneld may send.
+//! A node trusts no message. It drops messages that do not fit the format, and those of unknown kinds and versions,
+//! which later versions of flanneld may send.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The first bytes of every message.
 const MAGIC: [u8; 4] = *b"flpr";
-/// The version of the format.
 const VERSION: u8 = 1;
-/// Length in bytes of the header, which is the same for all kinds of messages.
+/// In bytes; the same for all kinds of messages.
 pub const HEADER: usize = 32;
 /// Length of an echo reply and of a short echo probe, in bytes.
 pub const ECHO: usize = 72;
@@ -17,15 +16,15 @@ pub const ECHO: usize = 72;
 pub(crate) const POD_QUESTION_KIND: u8 = 5;
 /// Length of a pod probe in bytes: the sum of the lengths of its reply and its pod call.
 pub const POD_QUESTION: usize = 2 * ECHO;
-/// Length of a report request and maximum length of a report, in bytes. A datagram of this length fits the minimum MTU of IPv6.
+/// Length of a report request and maximum length of a report, in bytes. A datagram of it fits the minimum MTU of
+/// IPv6.
 pub const ROW: usize = 1232;
 /// Encoding of an unknown age or token.
 pub const NONE: u32 = u32::MAX;
 
-/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
-    /// A probe, which requests an [`MessageKind::EchoAnswer`].
+    /// Requests an [`MessageKind::EchoAnswer`].
     EchoQuestion,
     /// Replies to an [`MessageKind::EchoQuestion`] and repeats its nonce.
     EchoAnswer,
@@ -33,31 +32,29 @@ pub enum MessageKind {
     RowQuestion,
     /// Replies to a [`MessageKind::RowQuestion`] with the node's own report.
     RowAnswer,
-    /// A probe on the path that packets of pods take. The probe requests an [`MessageKind::EchoAnswer`] and a [`MessageKind::PodCall`].
+    /// A probe on the path that packets of pods take. It requests an [`MessageKind::EchoAnswer`] and a
+    /// [`MessageKind::PodCall`].
     PodQuestion,
-    /// A packet of a new connection to the address that sent the pod probe, with the nonce of that probe.
+    /// A packet of a new connection to the address that sent the pod probe, with its nonce.
     PodCall,
 }
 
-/// The header of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The kind of the message.
     pub kind: MessageKind,
-    /// The length of the probe in bytes. A reply repeats the length of the received probe.
+    /// The length of the probe in bytes. A reply repeats that of the received probe.
     pub length: u16,
-    /// Random number of a probe. The reply to a probe repeats the random number.
+    /// Random number of a probe, which the reply repeats.
     pub nonce: u64,
-    /// The node number of the sender.
     pub from: u64,
-    /// The node number of the receiver; 0 if the sender does not know the number.
+    /// 0 if the sender does not know it.
     pub to: u64,
 }
 
 /// The body of an echo message. A probe carries the tokens; a reply carries the ages and `held_us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Echo {
-    /// The token that the receiver has to repeat in its probes. A repeated token proves that the receiver gets packets at its address.
+    /// The receiver has to repeat it in its probes, which proves that it gets packets at its address.
     pub token: Option<u32>,
     /// A token from an earlier message of the receiver.
     pub repeats: Option<u32>,
@@ -69,13 +66,11 @@ pub struct Echo {
     pub held_us: u32,
     /// The sender's clock: milliseconds since 1970.
     pub wall_ms: u64,
-    /// The sender's address in the overlay, if any.
     pub answers_at: Option<IpAddr>,
     /// Milliseconds since the sender started to listen for probes.
     pub up_ms: u32,
 }
 
-/// A parsed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// An echo probe, an echo reply, a pod probe or a pod call.
@@ -109,7 +104,6 @@ impl MessageKind {
         .find(|kind| kind.number() == number)
     }
 
-    /// Returns whether the message requests a reply.
     pub fn asks(self) -> bool {
         matches!(
             self,
@@ -118,7 +112,7 @@ impl MessageKind {
     }
 }
 
-/// Encodes an echo message, and pads the message with zeros to `length` bytes.
+/// Pads the message with zeros to `length` bytes.
 pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
     let mut out = head(header);
     let words = if header.kind.asks() {
@@ -135,7 +129,7 @@ pub fn echo(header: &Header, echo: &Echo, length: usize) -> Vec<u8> {
     out
 }
 
-/// Encodes a report request, padded to [`ROW`] bytes. `about` is the number of the subnet of a node that the sender does not reach, as
+/// Padded to [`ROW`] bytes. `about` is the number of the subnet of a node that the sender does not reach, as
 /// [`crate::who::short`] computes it; `repeats` is the receiver's token.
 pub fn row_question(header: &Header, about: Option<u32>, repeats: Option<u32>) -> Vec<u8> {
     let mut out = head(header);
@@ -145,13 +139,13 @@ pub fn row_question(header: &Header, about: Option<u32>, repeats: Option<u32>) -
     out
 }
 
-/// Returns the subnet number and the repeated token in a report request, from the bytes after its header.
+/// The subnet number and the repeated token in a report request, from the bytes after its header.
 pub fn row_asks(rest: &[u8]) -> [Option<u32>; 2] {
     let mut read = Reader(rest);
     [read.u32(), read.u32()].map(|word| word.filter(|word| *word != 0))
 }
 
-/// Encodes a reply that carries a report. Returns `None` if `body` is too long. A body from [`crate::rows::write`] is never too long.
+/// `None` if `body` is too long. A body from [`crate::rows::write`] is never too long.
 pub fn row_answer(header: &Header, body: &[u8]) -> Option<Vec<u8>> {
     let mut out = head(header);
     out.extend(body);
@@ -169,7 +163,7 @@ fn head(header: &Header) -> Vec<u8> {
     out
 }
 
-/// Parses a message. Returns `None` if the message does not fit the format. The length field of a probe has to equal its actual length.
+/// `None` if the message does not fit the format. The length field of a probe has to equal its actual length.
 pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
     let mut read = Reader(bytes);
     if read.take::<4>()? != MAGIC || read.u8()? != VERSION {
@@ -212,7 +206,7 @@ pub fn parse(bytes: &[u8]) -> Option<Message<'_>> {
     }
 }
 
-/// Encodes an address as 16 bytes: IPv4 as an IPv4-mapped address, zeros for no address.
+/// IPv4 as an IPv4-mapped address, zeros for no address.
 fn address_bytes(address: Option<IpAddr>) -> [u8; 16] {
     match address {
         Some(IpAddr::V4(v4)) => v4.to_ipv6_mapped().octets(),

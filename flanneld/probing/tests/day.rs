@@ -57,7 +57,7 @@ impl Day {
         self.nodes[chosen]
     }
 
-    /// Restarts a daemon. The daemon is down for up to two seconds.
+    /// The daemon is down for up to two seconds.
     fn restart(&mut self) -> usize {
         let (node, time) = (self.any(), self.random() % 2000);
         self.world.deaf.insert(node);
@@ -74,7 +74,7 @@ impl Day {
         node
     }
 
-    /// Sets the clock of a node forward or back by up to an hour.
+    /// Forward or back by up to an hour.
     fn set_clock(&mut self) -> usize {
         let (node, by) = (self.any(), self.random() % 7_200_000);
         let by = i64::try_from(by).unwrap() - 3_600_000;
@@ -125,7 +125,6 @@ impl Day {
         }
     }
 
-    /// Returns the verdicts that no fault explains.
     fn false_verdicts(&self) -> Vec<&(usize, Notice)> {
         let may_lose = self.world.lost >= 10;
         let is_false = |(_, notice): &&(usize, Notice)| match notice.is {

@@ -23,7 +23,7 @@ use world::{Link, World, subnet};
 
 const S: Duration = Duration::from_secs(1);
 
-/// Returns the nodes that often probe a node: in large clusters, the nodes in its sample; in small clusters, all other nodes.
+/// In large clusters, the nodes in its sample; in small clusters, all other nodes.
 fn watchers(node: usize, count: usize) -> BTreeSet<usize> {
     let others = || (0..count).filter(|other| *other != node);
     if count - 1 <= MAX_UNSAMPLED {
@@ -37,8 +37,8 @@ fn watchers(node: usize, count: usize) -> BTreeSet<usize> {
     sample.members().iter().copied().collect()
 }
 
-/// Returns a cluster that has run for a minute of simulated time. In a large cluster, only `whom`, the nodes that
-/// often probe `whom`, and some other nodes run the state machine.
+/// A cluster that has run for a minute of simulated time. In a large cluster, only `whom`, the nodes that often probe
+/// `whom`, and some other nodes run the state machine.
 fn cluster(count: usize, whom: &[usize], lost: u64) -> World {
     let mut world = if count <= MAX_UNSAMPLED + 1 {
         World::new(count)
@@ -55,13 +55,13 @@ fn cluster(count: usize, whom: &[usize], lost: u64) -> World {
     world
 }
 
-/// Returns the number of a node's peers in a state.
 fn number(world: &World, node: usize, state: State) -> usize {
     let tally = world.tally(node);
     usize::try_from(tally.get(&state).copied().unwrap_or(0)).unwrap()
 }
 
-/// Maximum time until all nodes that often probe a dead node detect the fault. [`FIRST`] is the maximum time until the first node detects the fault.
+/// Maximum time until all nodes that often probe a dead node detect the fault. [`FIRST`] is the maximum for the first
+/// node.
 const SOON: Duration = Duration::from_secs(15);
 const FIRST: Duration = Duration::from_secs(10);
 
@@ -169,8 +169,8 @@ fn rack_or_half_of_a_cluster_is_known() {
     }
 }
 
-/// Two nodes that start among the leases of forty removed machines do not report that all peers have the same fault, once the two nodes have
-/// exchanged probes.
+/// Two nodes that start among the leases of forty removed machines do not report that all peers have the same fault,
+/// once they have exchanged probes.
 #[test]
 fn living_peer_among_dead_leases_is_no_part_of_a_common_fault() {
     for seed in 1..=world::seeds() {
@@ -208,7 +208,7 @@ fn tunnel_that_is_blocked_everywhere_is_known_everywhere() {
     }
 }
 
-/// A peer that replies does not end the common fault of all other peers. The verdict of the common fault does not apply to a peer that replies.
+/// A peer that replies does not end the common fault of all others, and the common verdict does not apply to it.
 #[test]
 fn peer_that_answers_is_no_part_of_a_common_fault() {
     let mut world = cluster(48, &[], 0);

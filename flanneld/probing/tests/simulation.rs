@@ -24,7 +24,7 @@ use types::reachability::State;
 
 const S: Duration = Duration::from_secs(1);
 
-/// Returns a cluster whose nodes know each other.
+/// A cluster whose nodes know each other.
 fn cluster(nodes: usize) -> World {
     let mut world = World::new(nodes);
     world.run(20 * S);
@@ -401,7 +401,7 @@ fn idle_nodes_send_little() {
     }
 }
 
-/// Returns, for each kind of probe, how many probes a session sent and how many of these probes got a reply.
+/// For each kind of probe, how many a session sent and how many of them got a reply.
 fn counts(probe: &Probe) -> [(u8, u8); 6] {
     [probe.small, probe.full, probe.underlay, probe.ping, probe.full_ping, probe.underlay_ping]
         .map(|tally| (tally.asked, tally.answered))

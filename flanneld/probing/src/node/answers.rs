@@ -8,7 +8,7 @@ use crate::wire::{ECHO, Echo, Header, MessageKind, echo, row_answer, row_asks};
 use std::time::Duration;
 use types::Family;
 
-/// Time during which the node reuses an encoded report. The reuse saves processor time, because a report covers every peer.
+/// Time during which the node reuses an encoded report. It saves processor time, because a report covers every peer.
 const ROW_MAX_AGE: Duration = Duration::from_secs(1);
 
 impl Node {

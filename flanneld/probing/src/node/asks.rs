@@ -12,12 +12,12 @@ use types::Family;
 const HEADERS: (u16, u16) = (28, 48);
 
 impl Node {
-    /// Returns the address from which this node probes over the overlay; `None` while the node has no overlay address.
+    /// The address from which this node probes over the overlay; `None` while the node has none.
     pub fn source(&self, family: Family) -> Option<IpAddr> {
         self.local.overlay(family)
     }
 
-    /// Returns the overlay address to which this node sends probes for a peer; `None` if probes over the overlay are impossible.
+    /// `None` if probes over the overlay are impossible.
     pub(super) fn overlay_of(&self, key: &IpNet) -> Option<IpAddr> {
         self.local.overlay(key.into())?;
         let peer = self.peers.get(key)?;
@@ -28,7 +28,7 @@ impl Node {
         }
     }
 
-    /// Queues a probe. Returns false if the node cannot send this kind of probe to the peer.
+    /// False if the node cannot send this kind of probe to the peer.
     pub(super) fn ask(&mut self, now: Now, key: IpNet, what: What, round: u64) -> bool {
         let Some((path, to)) = self.path_of(&key, what) else {
             return false;
@@ -74,7 +74,7 @@ impl Node {
         true
     }
 
-    /// Returns the part of an echo probe that is the same for all peers.
+    /// The part of an echo probe that is the same for all peers.
     fn echo_of_self(&self, now: Now, family: Family) -> Echo {
         let up = now.at.saturating_sub(self.began);
         Echo {
@@ -85,7 +85,6 @@ impl Node {
         }
     }
 
-    /// Returns the path and the destination of a probe.
     fn path_of(&self, key: &IpNet, what: What) -> Option<(Path, IpAddr)> {
         let underlay = || self.peers.get(key).map(|peer| (Path::Underlay, peer.target.address));
         let overlay = || self.overlay_of(key).map(|to| (Path::Overlay, to));
@@ -113,7 +112,8 @@ impl Node {
     }
 }
 
-/// Returns the length in bytes of the UDP payload of an echo probe whose packet has `packet` bytes. The payload is never shorter than a reply.
+/// The length in bytes of the UDP payload of an echo probe whose packet has `packet` bytes. It is never shorter than
+/// a reply.
 fn echo_length(packet: u16, family: Family) -> u16 {
     packet
         .saturating_sub(family.pick(HEADERS.0, HEADERS.1))

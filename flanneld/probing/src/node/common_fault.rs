@@ -1,7 +1,7 @@
 //! Common faults: faults with a single cause that make many peers fail at once. The node probes only some peers to
-//! find a common fault, and applies the verdict to all peers. If a peer replies during a common fault, the node
-//! probes other peers again. If any of the newly probed peers also replies, the common fault is over. If no newly
-//! probed peer replies, the common fault still applies to all silent peers.
+//! find one, and applies the verdict to all peers. If a peer replies during a common fault, the node probes other
+//! peers again. If any of these also replies, the common fault is over. If none replies, the fault still applies to
+//! all silent peers.
 
 use super::message::ANSWER_TIMEOUT;
 use super::peer::PeerState;
@@ -11,27 +11,24 @@ use std::time::Duration;
 use types::Family;
 use types::reachability::{Impact, State, Verdict};
 
-/// Number of different peers whose scheduled probes have to fail consecutively before the node probes other peers.
-/// If half of a cluster is down, five consecutive failures occur by chance within seconds.
+/// Number of different peers whose scheduled probes have to fail consecutively before the node probes other peers. If
+/// half of a cluster is down, five consecutive failures occur by chance within seconds.
 const IN_A_ROW: usize = 5;
-/// Number of additional peers that the search for a common fault probes at once.
+/// Number of additional peers that the search probes at once.
 pub(super) const FRESH: usize = 8;
-/// Maximum number of newly probed peers with a verdict that differs from the common verdict. A peer may have a fault of its own.
+/// Maximum number of newly probed peers with another verdict. A peer may have a fault of its own.
 const MAX_UNLIKE: usize = 1;
-/// Number of additional peers that have to fail consecutively after each search without a result. Sequences of consecutive failures recur while half
-/// of a cluster is down.
+/// Number of additional peers that have to fail consecutively after each search without a result. Sequences of
+/// failures recur while half of a cluster is down.
 const MORE_IN_A_ROW: usize = 2;
 /// Time without a failed search after which [`IN_A_ROW`] consecutive failures again start a search for a common fault.
 const CAUTION_TIME: Duration = Duration::from_secs(300);
-/// Maximum duration of a search for a common fault.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(15);
 /// Minimum time between two checks whether a common fault is over.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A fault that all peers of a family have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommonFault {
-    /// The verdict on the probed peers.
     pub verdict: Verdict,
     /// Time at which the first probed peer failed.
     pub began: Duration,
@@ -39,10 +36,9 @@ pub(super) struct CommonFault {
     pub since: Duration,
 }
 
-/// The search for a common fault among the peers of one family.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// Peers whose scheduled probes failed consecutively. `began` is the time of the first failure.
+    /// Peers whose scheduled probes failed consecutively.
     row: Vec<IpNet>,
     began: Duration,
     /// Additional peers that the search probes and whose rounds of probes are not over.
@@ -54,19 +50,18 @@ pub(super) struct Search {
     found: Option<CommonFault>,
 }
 
-/// Effect of one peer's round of probes on the search for a common fault.
+/// Effect of one peer's round of probes on the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// No change.
     None,
-    /// Discovery of a common fault. The verdict on the probed peers now applies to the other peers.
+    /// The verdict on the probed peers now applies to the other peers.
     Found,
-    /// The end of the common fault.
+    /// The common fault ended.
     Over,
 }
 
 impl Search {
-    /// Records a peer whose scheduled probes failed. Returns whether the node has to probe additional peers now.
+    /// True if the node has to probe additional peers now.
     pub(super) fn failed(&mut self, now: Duration, key: IpNet) -> bool {
         if self.found.is_some() || self.row.contains(&key) {
             return false;
@@ -87,25 +82,24 @@ impl Search {
         self.row.len() >= IN_A_ROW + MORE_IN_A_ROW * self.in_vain.0
     }
 
-    /// Records that the scheduled probes of a peer got a reply.
     pub(super) fn passed(&mut self) {
         if self.open.is_empty() {
             self.row.clear();
         }
     }
 
-    /// Returns whether the peer is part of the current sequence of failures, so that another probe would give no new information.
+    /// True if the peer is part of the current sequence of failures, so that another probe would give no new
+    /// information.
     pub(super) fn has_failed(&self, key: &IpNet) -> bool {
         self.row.contains(key)
     }
 
-    /// Returns whether the search awaits the result of a peer.
     pub(super) fn awaits(&self, key: &IpNet) -> bool {
         self.open.contains(key)
     }
 
-    /// Records that the node probes the additional peers `peers`. An empty list ends an existing common fault, because its verdict can apply to no
-    /// other peer.
+    /// Records that the node probes the additional peers `peers`. An empty list ends an existing common fault,
+    /// because its verdict can apply to no other peer.
     pub(super) fn ask(&mut self, now: Duration, peers: &[IpNet]) -> Progress {
         self.asked_at = now;
         self.verdicts.clear();
@@ -147,7 +141,7 @@ impl Search {
         if before == self.found { Progress::None } else { Progress::Found }
     }
 
-    /// Returns whether the node has to probe additional peers now, after a peer replied in spite of the common fault.
+    /// A peer replied in spite of the common fault. True if the node has to probe additional peers now.
     pub(super) fn refuted(&mut self, now: Duration) -> bool {
         let is_over = now.saturating_sub(self.asked_at) >= SEARCH_TIMEOUT;
         self.found.is_some()
@@ -155,7 +149,7 @@ impl Search {
             && now.saturating_sub(self.asked_at) >= RECHECK_INTERVAL
     }
 
-    /// Returns the common verdict on the probed peers. Up to [`MAX_UNLIKE`] peers may have another verdict.
+    /// The common verdict on the probed peers. Up to [`MAX_UNLIKE`] peers may have another one.
     fn alike(&self) -> Option<Verdict> {
         // A peer that received a probe shortly before the cut still reports that probe for a moment. So this check treats `one-way` like `overlay-cut`.
         let is_cut_off = |verdict: &Verdict| verdict.state == State::CutOff;
@@ -188,19 +182,17 @@ impl Search {
         Progress::None
     }
 
-    /// Returns the current common fault, if any.
     pub(super) fn found(&self) -> Option<CommonFault> {
         self.found
     }
 
-    /// Keeps only the peers for which `stays` returns true.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.row.retain(&stays);
         self.open.retain(&stays);
     }
 }
 
-/// The searches for common faults in both address families. One family may fail while the other family works.
+/// The searches in both address families. One family may fail while the other works.
 #[derive(Debug, Default)]
 pub(super) struct CommonFaults {
     v4: Search,
@@ -216,7 +208,6 @@ impl CommonFaults {
         family.pick(&mut self.v4, &mut self.v6)
     }
 
-    /// Keeps only the peers for which `stays` returns true.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.v4.retain(&stays);
         self.v6.retain(&stays);
@@ -224,13 +215,12 @@ impl CommonFaults {
 }
 
 impl PeerState {
-    /// Returns whether a common fault applies to this peer. The fault applies if the peer's own verdict shows no fault and the peer has not replied
-    /// during the common fault.
+    /// True if the peer's own verdict shows no fault and the peer has not replied during the common fault.
     pub(super) fn is_covered(&self) -> bool {
         !self.exempt && self.standing.present.state.impact() != Impact::All
     }
 
-    /// Returns the verdict in force on this peer: the verdict of the common fault, or the peer's own verdict.
+    /// The verdict in force: that of the common fault, or the peer's own.
     pub(super) fn verdict(&self, fault: Option<CommonFault>) -> Verdict {
         match fault.filter(|_| self.is_covered()) {
             Some(fault) => fault.verdict,
@@ -238,8 +228,8 @@ impl PeerState {
         }
     }
 
-    /// Returns whether this node probed the peer after `began` or shortly before `began`. The node probes the
-    /// first failing peers shortly before the common fault begins.
+    /// True if this node probed the peer after `began` or shortly before it. The node probes the first failing peers
+    /// shortly before the common fault begins.
     pub(super) fn is_asked_since(&self, began: Duration) -> bool {
         let from = began.saturating_sub(ANSWER_TIMEOUT);
         self.times.asked.is_some_and(|at| Duration::from(at) >= from)

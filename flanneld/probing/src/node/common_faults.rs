@@ -13,13 +13,12 @@ use types::Family;
 use types::reachability::{Impact, State, Verdict};
 
 impl Node {
-    /// Returns the current common fault in the address family of a peer.
     pub(super) fn fault_of(&self, key: &IpNet) -> Option<CommonFault> {
         self.common.of(Family::from(key)).found()
     }
 
-    /// Updates the search for a common fault after a round of probes with one peer. `passed` states whether replies were possible under the peer's previous
-    /// verdict.
+    /// Updates the search after a round of probes with one peer. `passed` states whether replies were possible under
+    /// the peer's previous verdict. `verdict` follows from the round.
     pub(super) fn conclude(
         &mut self,
         now: Now,
@@ -125,7 +124,7 @@ impl Node {
         });
     }
 
-    /// Returns the number of a family's peers that this node has probed since a common fault began and that have not replied.
+    /// The number of a family's peers that this node has probed since a common fault began and that have not replied.
     pub(super) fn asked_since(&self, family: Family, began: Duration) -> usize {
         self.peers
             .iter()
@@ -136,8 +135,8 @@ impl Node {
     }
 }
 
-/// Returns whether scheduled probes failed because no reply arrived over the overlay. Considers the probes over the
-/// underlay only if no scheduled probe used the overlay.
+/// True if no reply arrived over the overlay. The probes over the underlay count only if no scheduled probe used the
+/// overlay.
 fn fails(evidence: &Evidence) -> bool {
     if evidence.asked_through() {
         !evidence.through()
@@ -147,7 +146,6 @@ fn fails(evidence: &Evidence) -> bool {
     }
 }
 
-/// Returns whether the replies in a round of probes contradict a verdict.
 fn refutes(evidence: &Evidence, verdict: Verdict) -> bool {
     let underlay = [evidence.underlay, evidence.underlay_ping];
     evidence.through()

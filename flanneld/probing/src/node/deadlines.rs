@@ -17,18 +17,17 @@ impl Queue {
         self.0.remove(&(at, key));
     }
 
-    /// Returns the earliest deadline in the queue.
     pub(super) fn first(&self) -> Option<Duration> {
         self.0.first().map(|(at, _)| *at)
     }
 
-    /// Returns the peer with the earliest deadline, if this deadline has passed.
+    /// The peer with the earliest deadline, if it has passed.
     pub(super) fn due(&self, now: Duration) -> Option<IpNet> {
         let (at, key) = self.0.first()?;
         (*at <= now).then_some(*key)
     }
 
-    /// Removes and returns the peer with the earliest deadline, if this deadline has passed.
+    /// Removes the peer with the earliest deadline, if it has passed.
     pub(super) fn pop_due(&mut self, now: Duration) -> Option<IpNet> {
         let key = self.due(now)?;
         self.0.pop_first();
@@ -40,7 +39,6 @@ impl Queue {
         self.0.is_empty()
     }
 
-    /// Postpones all peers.
     pub(super) fn delay(&mut self, by: Duration) {
         self.0 = std::mem::take(&mut self.0).into_iter().map(|(at, key)| (at + by, key)).collect();
     }
@@ -49,13 +47,13 @@ impl Queue {
 /// Priority of a peer among the peers that wait for another round of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
-    /// A peer that the search for a common fault probes. The verdict on the peer affects all peers.
+    /// The search for a common fault probes this peer. The verdict on it affects all peers.
     Decisive,
-    /// A peer for which one round of probes has already shown a changed state. The next round confirms or refutes the change.
+    /// One round of probes has already shown a changed state. The next round confirms or refutes the change.
     Undecided,
-    /// A peer that the node probes often to keep the peer's verdict recent.
+    /// The node probes this peer often to keep its verdict recent.
     Sampled,
-    /// A peer that the node probed in its rotation through all peers.
+    /// The node probed this peer in its rotation through all peers.
     Walked,
 }
 
@@ -67,7 +65,7 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    /// Adds a peer. If the peer already waits for a round of probes, the more urgent entry remains.
+    /// If the peer already waits for a round of probes, the more urgent entry remains.
     pub(super) fn insert(&mut self, urgency: Urgency, at: Duration, key: IpNet) {
         let new = (urgency, at);
         let old = self.places.get(&key).copied();
@@ -95,23 +93,21 @@ impl Retries {
         head.copied().filter(|(of, ..)| *of == urgency)
     }
 
-    /// Returns the waiting peer with the earliest deadline for each urgency.
+    /// The waiting peer with the earliest deadline for each urgency.
     fn heads(&self) -> impl Iterator<Item = (Urgency, Duration, IpNet)> {
         use Urgency::{Decisive, Sampled, Undecided, Walked};
         [Decisive, Undecided, Sampled, Walked].into_iter().filter_map(|urgency| self.head(urgency))
     }
 
-    /// Returns the earliest deadline among the waiting peers of an urgency.
     pub(super) fn first_of(&self, urgency: Urgency) -> Option<Duration> {
         self.head(urgency).map(|(_, at, _)| at)
     }
 
-    /// Returns the earliest deadline among all waiting peers.
     pub(super) fn first(&self) -> Option<Duration> {
         self.heads().map(|(_, at, _)| at).min()
     }
 
-    /// Returns the most urgent peer whose deadline has passed.
+    /// The most urgent peer whose deadline has passed.
     pub(super) fn due(&self, now: Duration) -> Option<(Urgency, IpNet)> {
         let (urgency, _, key) = self.heads().find(|(_, at, _)| *at <= now)?;
         Some((urgency, key))
@@ -122,28 +118,22 @@ impl Retries {
         self.places.is_empty()
     }
 
-    /// Keeps only the peers for which `stays` returns true.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.places.retain(|key, _| stays(key));
         self.order.retain(|(.., key)| stays(key));
     }
 }
 
-/// Deadlines of all pending work for peers.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
-    /// End times of open rounds of probes.
     pub closes: Queue,
-    /// Times of the next rounds of probes with peers that have confirmed faults.
     pub broken: Retries,
-    /// Peers that need another round of probes, because a probe got lost or the state has changed.
+    /// Peers that need another round, because a probe got lost or the state has changed.
     pub again: Retries,
-    /// Times of the next steps of MTU searches.
     pub mtu_searches: Queue,
 }
 
 impl Deadlines {
-    /// Keeps only the peers for which `stays` returns true.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         for queue in [&mut self.closes, &mut self.mtu_searches] {
             queue.0.retain(|(_, key)| stays(key));

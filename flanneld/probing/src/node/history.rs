@@ -9,8 +9,8 @@ use std::time::Duration;
 const SHOWN: u32 = 16;
 /// Number of last probes in the check of recent loss: five minutes of probes to a peer that the node probes often.
 const LATELY: u32 = 37;
-/// Number of losses among the last [`LATELY`] probes that make a peer lossy. At a loss rate of 1 %, five or more of 37 probes get lost by chance in
-/// one of 30 000 samples.
+/// Number of losses among the last [`LATELY`] probes that make a peer lossy. At a loss rate of 1 %, five or more of
+/// 37 probes get lost by chance in one of 30 000 samples.
 const LOST_LATELY: u32 = 5;
 /// Number of losses among the last [`LATELY`] probes below which a lossy peer has recovered.
 const RECOVERED: u32 = 3;
@@ -24,7 +24,7 @@ const LONG_RUN_MAX: u16 = 2 * LONG_RUN;
 const LOST_IN_LONG_RUN: u16 = 50;
 /// Minimum number of measured round trips before a peer can get the state `slow`.
 const MIN_ROUND_TRIPS: u8 = 4;
-/// Number of round-trip times that the history stores, a power of two.
+/// A power of two.
 const ROUND_TRIPS: u8 = 8;
 /// Reciprocal of the weight of a new round trip in the moving average of the usual round trip.
 const USUAL_WEIGHT: i64 = 256;
@@ -38,34 +38,34 @@ pub(super) struct History {
     last_loss: Option<Moment>,
     /// Number of losses whose cause is still unknown: the path, or a daemon that does not respond.
     pending: u8,
-    /// Whether many of the last probes got lost. The long-run counters omit bursts, because the counters would retain a burst for an hour.
+    /// Whether many of the last probes got lost. The long-run counters omit bursts, because they would retain a burst
+    /// for an hour.
     burst: bool,
     long_asked: u16,
     long_lost: u16,
     rtts: [u32; ROUND_TRIPS as usize],
     known: u8,
-    /// The usual round-trip time in microseconds; 0 while unknown.
+    /// In microseconds; 0 while unknown.
     usual_us: u32,
 }
 
 impl History {
-    /// Returns a history that contains only the usual round-trip time, which remains valid when packets start or stop arriving.
+    /// A history of only the usual round-trip time, which remains valid when packets start or stop arriving.
     pub(super) fn after_a_break(&self) -> Self {
         Self { usual_us: self.usual_us, ..Self::default() }
     }
 
-    /// Records a probe that got a reply.
     pub(super) fn answered(&mut self) {
         self.push(false);
     }
 
-    /// Records a probe that got no reply. The history records the loss of the probe only after its cause is known.
+    /// The history records the loss only after its cause is known.
     pub(super) fn unanswered(&mut self, now: Duration) {
         self.pending = self.pending.saturating_add(1);
         self.last_loss = Some(now.into());
     }
 
-    /// Counts the pending losses as losses of the path. Returns the number of losses that the history counted.
+    /// Counts the pending losses as losses of the path, and returns their number.
     pub(super) fn count_losses(&mut self) -> u8 {
         let pending = std::mem::take(&mut self.pending);
         for _ in 0..pending {
@@ -103,7 +103,7 @@ impl History {
         }
     }
 
-    /// Drops losses that occurred before the peer began to listen, because the path did not cause these losses.
+    /// Drops losses that occurred before the peer began to listen, because the path did not cause them.
     pub(super) fn began(&mut self, began: Duration) {
         if self.last_loss.is_some_and(|loss| loss <= Moment::from(began + ANSWER_TIMEOUT)) {
             let dropped = u16::try_from(self.lost.count_ones()).unwrap_or(u16::MAX);
@@ -113,8 +113,8 @@ impl History {
         }
     }
 
-    /// Records a round trip. Ignores the round trip of a late reply, because the history has recorded the probe as
-    /// lost. A stalled peer replies to many probes at once, so the peer's round trips do not describe the path.
+    /// Ignores the round trip of a late reply, because the history has recorded the probe as lost. A stalled peer
+    /// replies to many probes at once, so its round trips do not describe the path.
     pub(super) fn round_trip(&mut self, rtt: Duration) {
         if rtt > ANSWER_TIMEOUT {
             return;
@@ -145,28 +145,27 @@ impl History {
         (self.lost & ((1 << last) - 1)).count_ones()
     }
 
-    /// Returns the number of lost probes among the last [`SHOWN`] probes.
+    /// Among the last [`SHOWN`] probes.
     pub(super) fn lost(&self) -> u32 {
         self.lost_of(SHOWN)
     }
 
-    /// Returns the number of probes in the history, at most [`SHOWN`].
+    /// At most [`SHOWN`].
     pub(super) fn asked(&self) -> u8 {
         self.asked.min(SHOWN as u8)
     }
 
-    /// Returns the counts that show losses: of the last probes after a burst of losses, otherwise of the long run. The second number counts all probes.
+    /// The losses and all probes: of the last probes after a burst of losses, otherwise of the long run.
     pub(super) fn losses(&self) -> (u16, u16) {
         let lately = u16::try_from(self.lost_of(LATELY)).unwrap_or(u16::MAX);
         if self.burst { (lately, self.asked.into()) } else { (self.long_lost, self.long_asked) }
     }
 
-    /// Returns the time of the last loss.
     pub(super) fn last_loss(&self) -> Option<Duration> {
         self.last_loss.map(Duration::from)
     }
 
-    /// Returns whether more probes get lost than chance explains. `was` is the result of the previous check.
+    /// True if more probes get lost than chance explains. `was` is the result of the previous check.
     pub(super) fn is_lossy(&mut self, was: bool) -> bool {
         let lately = self.lost_of(LATELY);
         if self.burst {
@@ -185,9 +184,8 @@ impl History {
         self.burst || long
     }
 
-    /// Returns whether the replies of the peer take much longer than usual. On a busy machine, any single reply and
-    /// the median of a few replies may be late. The function therefore uses the fastest reply: a slow path never
-    /// yields a fast reply.
+    /// True if the replies take much longer than usual. On a busy machine, any single reply and the median of a few
+    /// may be late. The fastest reply counts: a slow path never yields a fast one.
     pub(super) fn is_slow(&self) -> bool {
         let known = self.rtts.get(..usize::from(self.known.min(ROUND_TRIPS)));
         let fastest = known.and_then(|known| known.iter().min());
@@ -196,7 +194,7 @@ impl History {
             && fastest.is_some_and(|fastest| is_slow(*fastest, self.usual_us))
     }
 
-    /// Returns the median of the last round trips, in microseconds.
+    /// The median of the last round trips, in microseconds.
     pub(super) fn rtt_us(&self) -> Option<u32> {
         let mut rtts = self.rtts;
         let known = rtts.get_mut(..usize::from(self.known.min(ROUND_TRIPS)))?;

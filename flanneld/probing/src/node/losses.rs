@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-/// Length in seconds of one interval of the window. The window counts the probes of each interval separately.
+/// In seconds. The window counts the probes of each interval separately.
 const STEP: u64 = 60;
-/// Number of intervals in the window.
 const STEPS: u64 = 5;
 /// Time over which the window counts losses.
 pub(super) const LOSS_WINDOW: Duration = Duration::from_secs(STEP * STEPS);
@@ -28,7 +27,6 @@ impl Losses {
         self.step = self.step.max(step);
     }
 
-    /// Adds numbers of sent and lost probes to the current interval.
     pub(super) fn count(&mut self, now: Duration, (asked, lost): (u32, u32)) {
         self.advance(now);
         if let Some(count) = self.counts.get_mut((self.step % STEPS) as usize) {
@@ -36,7 +34,7 @@ impl Losses {
         }
     }
 
-    /// Returns the numbers of sent and lost probes in the window.
+    /// The numbers of sent and lost probes in the window.
     pub(super) fn sum(mut self, now: Duration) -> (u32, u32) {
         self.advance(now);
         self.counts.iter().fold((0, 0), |sum: (u32, u32), count| {

@@ -1,4 +1,4 @@
-//! State of a node that probes its peers, and the sequence of the node's periodic work.
+//! State of a node that probes its peers, and the sequence of its periodic work.
 
 use super::common_fault::CommonFaults;
 use super::deadlines::{Deadlines, Urgency};
@@ -19,15 +19,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::{Family, Histogram};
 
-/// A node that probes its peers and replies to their probes.
 pub struct Node {
     pub(super) local: LocalNode,
-    /// Function that returns whether a socket for a path and an address family is open. The boolean argument is true for a ping socket.
+    /// Whether a socket for a path and an address family is open. The boolean argument is true for a ping socket.
     pub(super) can: Box<dyn Fn(Path, Family, bool) -> bool + std::marker::Send>,
     pub(super) random: Box<dyn FnMut() -> u64 + std::marker::Send>,
     pub(super) began: Duration,
     pub(super) own: Own,
-    /// This node's last encoded report, and the time at which the node encoded the report.
+    /// This node's last encoded report, and when the node encoded it.
     pub(super) row: Option<(Duration, Vec<u8>)>,
     /// The peers by subnet. The map stores boxes, because a map that grows by single insertions has half-empty tree nodes.
     pub(super) peers: BTreeMap<IpNet, Box<PeerState>>,
@@ -41,16 +40,14 @@ pub struct Node {
     pub(super) viewer: Viewer,
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
-    /// Histogram of round-trip times over the overlay.
     pub(super) rtts: Histogram,
-    /// Unknown senders: hosts without a lease that probe this node.
+    /// Hosts without a lease that probe this node.
     pub(super) strangers: BTreeMap<IpAddr, Asked>,
     pub(super) out: Vec<Send>,
     pub(super) notices: Vec<Notice>,
     pub(super) common_notices: Vec<CommonNotice>,
 }
 
-/// The schedule of the peers' probes, and the budgets for additional probes.
 pub(super) struct Pace {
     pub(super) walk: Walk<IpNet>,
     pub(super) sample: Sample<IpNet>,
@@ -59,9 +56,7 @@ pub(super) struct Pace {
     pub(super) searches: Bucket,
     pub(super) broken: Bucket,
     pub(super) hints: Bucket,
-    /// Sequence number of the last round of probes.
     pub(super) rounds: u64,
-    /// Counts of sent and lost probes to peers without a fault.
     pub(super) losses: Losses,
 }
 
@@ -73,7 +68,7 @@ pub(super) struct Sessions {
 }
 
 impl Node {
-    /// Creates a node without peers. `random` generates unpredictable nonces, because a guessable nonce would let other hosts forge replies.
+    /// `random` generates unpredictable nonces, because a guessable nonce would let other hosts forge replies.
     pub fn new(
         local: LocalNode,
         now: Duration,
@@ -115,8 +110,8 @@ impl Node {
         }
     }
 
-    /// Sets the function that returns whether a socket is open, by path, family and kind (ping or probe). A path without a socket yields no evidence
-    /// for verdicts.
+    /// Sets the function that tells whether a socket is open, by path, family and kind (ping or probe). A path
+    /// without a socket yields no evidence for verdicts.
     #[cfg(any(test, feature = "prober"))]
     pub(crate) fn set_sockets(
         &mut self,
@@ -125,7 +120,6 @@ impl Node {
         self.can = Box::new(can);
     }
 
-    /// Applies changed addresses and MTUs of this node.
     #[cfg(any(test, feature = "prober"))]
     pub(crate) fn set_local(&mut self, local: LocalNode) {
         for (key, peer) in &mut self.peers {
@@ -145,7 +139,7 @@ impl Node {
         }
     }
 
-    /// Replaces the peers with the given peers from the leases. A peer that remains the same node at the same address keeps its probe results.
+    /// A peer that remains the same node at the same address keeps its probe results.
     pub fn set_targets(&mut self, targets: Vec<Target>, now: Duration) {
         let mut before = std::mem::take(&mut self.peers);
         let mut new = Vec::new();
@@ -187,7 +181,6 @@ impl Node {
         self.addresses.sort_unstable();
     }
 
-    /// Chooses the sample of peers that the node probes often.
     fn choose_sample(&mut self, now: Duration) {
         let ends = self.peers.iter().filter_map(|(key, peer)| {
             // The lower half is the number of the subnet.
@@ -198,7 +191,7 @@ impl Node {
         self.pace.sample.choose(now, &ends);
     }
 
-    /// Does all work that is due for the peers, and returns the time at which the next work is due.
+    /// Does all work that is due for the peers, and returns the time of the next work.
     pub fn wake(&mut self, now: Now) -> Duration {
         self.traffic.lost += self.outstanding.expire(now.at);
         self.close_rounds(now);
@@ -237,7 +230,7 @@ impl Node {
             .fold(self.pace.walk.next(), Duration::min)
     }
 
-    /// Returns whether only scheduled probes are outstanding, so that no reply is urgent.
+    /// True if only scheduled probes are outstanding, so that no reply is urgent.
     #[cfg(any(test, feature = "prober"))]
     pub(crate) fn is_calm(&self) -> bool {
         self.sessions.open.is_empty()
@@ -260,22 +253,20 @@ impl Node {
         self.pace.sample.delay(by);
     }
 
-    /// Removes and returns the packets to send.
     pub fn take_sends(&mut self) -> Vec<Send> {
         std::mem::take(&mut self.out)
     }
 
-    /// Removes and returns the notices of changed peer states.
+    /// Removes the notices of changed peer states.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Removes and returns the notices of common faults that began or ended.
+    /// Removes the notices of common faults that began or ended.
     pub fn take_common_notices(&mut self) -> Vec<CommonNotice> {
         std::mem::take(&mut self.common_notices)
     }
 
-    /// Returns the counters of probes and replies since the start.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }

@@ -12,35 +12,32 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum delay of a late reply that still proves that the path lost no packet.
 pub(super) const LATE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Number of probes in a whole round, without pings: a short and a long probe over the overlay, and a probe over the underlay.
+/// Number of probes in a whole round, without pings: a short and a long probe over the overlay, and one over the
+/// underlay.
 pub(super) const ROUND_COST: u32 = 3;
 
-/// The time on two clocks: a monotonic clock and the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// Monotonic time since an arbitrary fixed point.
     pub at: Duration,
-    /// Wall clock, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub wall_ms: u64,
 }
 
-/// Identifying numbers, subnets, addresses and MTUs of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalNode {
-    /// The number that identifies the node in probes over IPv4.
+    /// The number of the node in probes over IPv4.
     pub who_v4: Option<u64>,
-    /// The number that identifies the node in probes over IPv6.
+    /// The number of the node in probes over IPv6.
     pub who_v6: Option<u64>,
-    /// The node's IPv4 subnet.
     pub subnet_v4: Option<IpNet>,
-    /// The node's IPv6 subnet.
     pub subnet_v6: Option<IpNet>,
-    /// The node's current IPv4 address in the overlay, if any.
+    /// `None` while the node has no IPv4 address in the overlay.
     pub overlay_v4: Option<IpAddr>,
-    /// The node's current IPv6 address in the overlay, if any.
+    /// `None` while the node has no IPv6 address in the overlay.
     pub overlay_v6: Option<IpAddr>,
-    /// Whether each node has an overlay device with the first address of its subnet. Nodes without overlay devices
-    /// probe the pods' bridge of a peer, if the bridge exists.
+    /// Whether each node has an overlay device with the first address of its subnet. Nodes without such devices probe
+    /// the pods' bridge of a peer, if the bridge exists.
     pub device: bool,
     /// Whether the node may send probes over the underlay, unencrypted.
     pub clear: bool,
@@ -51,17 +48,16 @@ pub struct LocalNode {
 }
 
 impl LocalNode {
-    /// Returns the number that identifies the node on the wire in an address family.
+    /// The number of the node on the wire in an address family.
     pub fn who(&self, family: Family) -> Option<u64> {
         family.pick(self.who_v4, self.who_v6)
     }
 
-    /// Returns the node's current overlay address in an address family, if any.
     pub fn overlay(&self, family: Family) -> Option<IpAddr> {
         family.pick(self.overlay_v4, self.overlay_v6)
     }
 
-    /// Returns the overlay's MTU for an address family, in bytes.
+    /// In bytes.
     pub fn mtu(&self, family: Family) -> u16 {
         family.pick(self.mtu_v4, self.mtu_v6)
     }
@@ -72,16 +68,15 @@ impl LocalNode {
 pub enum Send {
     /// A datagram from and to the probe port.
     Datagram {
-        /// The overlay or the underlay, which selects the socket.
+        /// Selects the socket.
         path: Path,
-        /// The address of the peer on the probe's path.
+        /// The address of the peer on `path`.
         to: IpAddr,
         /// The UDP payload: a message of [`crate::wire`].
         bytes: Vec<u8>,
     },
     /// A datagram from the probe port to the address that sent a pod probe.
     ToPod {
-        /// The address that sent the pod probe.
         to: IpAddr,
         /// The destination UDP port of the pod call.
         port: u16,
@@ -90,9 +85,9 @@ pub enum Send {
     },
     /// A ping that routers must not fragment.
     Ping {
-        /// The path, which selects the socket.
+        /// Selects the socket.
         path: Path,
-        /// The address of the peer on the probe's path.
+        /// The address of the peer on `path`.
         to: IpAddr,
         /// A random number that the reply repeats.
         nonce: u64,
@@ -106,9 +101,9 @@ pub enum Send {
 pub struct Datagram<'a> {
     /// The path of the socket that received the datagram.
     pub path: Path,
-    /// The source address, which another host may have forged.
+    /// Another host may have forged it.
     pub from: IpAddr,
-    /// Arrival time of the datagram, by the kernel's timestamp.
+    /// By the kernel's timestamp.
     pub at: Duration,
     /// The whole UDP payload.
     pub bytes: &'a [u8],
@@ -117,28 +112,24 @@ pub struct Datagram<'a> {
 /// A change of the state of a peer in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The peer, with its lease at the time of the change.
+    /// With its lease at the time of the change.
     pub target: Target,
-    /// The state of the peer before the change.
     pub was: State,
-    /// The state of the peer after the change.
     pub is: State,
 }
 
 /// Notice that a fault of all peers in a family began or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommonNotice {
-    /// The family.
     pub family: Family,
-    /// The state of the probed peers; [`State::Well`] once peers reply again.
+    /// [`State::Well`] once peers reply again.
     pub state: State,
     /// Number of probed peers, whose verdict applies to the other peers.
     pub asked: usize,
-    /// Number of peers in the address family.
+    /// Number of peers in the family.
     pub peers: usize,
 }
 
-/// The kind of a probe that this node sends to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Full,
@@ -155,7 +146,7 @@ pub(super) enum What {
 }
 
 impl What {
-    /// Returns the length of the probe's packet in bytes if the overlay has the MTU `mtu`; 0 for the shortest probe.
+    /// In bytes, if the overlay has the MTU `mtu`; 0 for the shortest probe.
     pub(super) fn length(self, mtu: u16) -> u16 {
         match self {
             What::Full | What::FullPing => mtu,
@@ -171,7 +162,6 @@ impl What {
         }
     }
 
-    /// Returns whether this kind of probe is a ping.
     pub(super) fn is_ping(self) -> bool {
         match self {
             What::Ping
@@ -185,7 +175,6 @@ impl What {
     }
 }
 
-/// A probe that awaits its reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub key: IpNet,
@@ -193,7 +182,6 @@ pub(super) struct Waiting {
     pub path: Path,
     pub to: IpAddr,
     pub at: Duration,
-    /// The number of the round that contains the probe.
     pub round: u64,
 }
 
@@ -207,7 +195,7 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// All kinds of probes in a session, in the order of the indexes that `place` returns.
+    /// In the order of the indexes that `place` returns.
     pub(super) const ALL: [Asked; 6] = [
         Asked::Overlay { full: false },
         Asked::Overlay { full: true },

@@ -9,7 +9,7 @@ pub(super) struct MtuSearch {
     pub search: Search,
     /// Whether the search uses ping, because the peer replies only to ping.
     pub by_ping: bool,
-    /// The size of the outstanding probe in bytes, and the deadline of its reply.
+    /// Its size in bytes and the deadline of its reply.
     pub asked: Option<(u16, Duration)>,
 }
 

@@ -7,7 +7,6 @@ use ipnet::IpNet;
 use std::time::Duration;
 
 impl Node {
-    /// Performs the next step of each MTU search whose deadline has passed.
     pub(super) fn step_mtu_searches(&mut self, now: Now) {
         while let Some(key) = self.deadlines.mtu_searches.pop_due(now.at) {
             if let Some(next) = self.step(now, key) {
@@ -16,7 +15,7 @@ impl Node {
         }
     }
 
-    /// Performs one step of an MTU search. Returns the time of the search's next step; `None` if the search is over.
+    /// The time of the search's next step; `None` if it is over.
     fn step(&mut self, now: Now, key: IpNet) -> Option<Duration> {
         let peer = self.peers.get_mut(&key)?;
         let rtt = peer.history.rtt_us().map(|us| Duration::from_micros(us.into()));

@@ -5,20 +5,18 @@ use crate::verdict::{Evidence, MIN_LOSSES, ProbeResult, expected, judge};
 use std::time::Duration;
 use types::reachability::{Impact, State, Verdict};
 
-/// The result of a round of probes: verdict, confirmation and losses.
 pub(super) struct Outcome {
     pub verdict: Verdict,
     /// Whether the verdict in force has changed.
     pub changed: bool,
     /// Whether the verdict needs another round for confirmation.
     pub again: bool,
-    /// Number of probes that the round adds to the loss statistics, and the number of losses among them.
+    /// Number of probes that the round adds to the loss statistics, and of the losses among them.
     pub counts: (u32, u32),
 }
 
 impl PeerState {
-    /// Updates the peer's state with the results of a round of probes. `mtu` is the overlay's MTU. `assumed` is the verdict of a fault that all peers have in
-    /// common, if any.
+    /// `mtu` is the overlay's MTU. `assumed` is the verdict of a fault that all peers have in common, if any.
     pub(super) fn close(
         &mut self,
         round: &Round,
@@ -90,7 +88,7 @@ impl PeerState {
         }
     }
 
-    /// Drops the peer's data that a change of the verdict invalidates.
+    /// Drops the data that a change of the verdict invalidates.
     fn changed(&mut self, from: Verdict, to: Verdict) {
         if from.state.impact() == Impact::All || to.state.impact() == Impact::All {
             self.history = self.history.after_a_break();
@@ -105,7 +103,7 @@ impl PeerState {
         }
     }
 
-    /// Returns the evidence from a round of probes. Omits a loss over the underlay if a firewall explains the loss.
+    /// Omits a loss over the underlay if a firewall explains it.
     fn excused(&self, evidence: Evidence) -> Evidence {
         if self.tunnel_only && evidence.underlay == ProbeResult::Lost {
             Evidence { underlay: ProbeResult::NotAsked, ..evidence }
@@ -114,14 +112,13 @@ impl PeerState {
         }
     }
 
-    /// Returns whether this node includes the peer in its rotation of long probes.
     pub(super) fn is_asked_long(&self) -> bool {
         let present = self.standing.present;
         !present.ping_only && present.state.impact() <= Impact::None
     }
 
-    /// Records the losses over the overlay. Ignores long probes if the path's MTU is too small, because the losses of
-    /// these probes are not random. Returns the number of probes that got a reply.
+    /// Records the losses over the overlay. Ignores long probes if the path's MTU is too small, because their losses
+    /// are not random. Returns the number of probes that got a reply.
     fn sample(&mut self, evidence: &Evidence, verdict: Verdict, now: Duration) -> u8 {
         let small =
             verdict.state == State::SmallMtu || self.standing.present.state == State::SmallMtu;
@@ -152,7 +149,7 @@ mod tests {
     use super::*;
     use crate::target::{Path, Target};
 
-    /// Returns a round in which every probe has the same result.
+    /// A round in which every probe has the same result.
     fn round(fate: ProbeResult) -> Round {
         let evidence = Evidence {
             full: fate,

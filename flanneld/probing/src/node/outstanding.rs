@@ -26,12 +26,11 @@ impl Outstanding {
         self.by_nonce.remove(&nonce);
     }
 
-    /// Keeps only the probes to peers for which `stays` returns true.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.by_nonce.retain(|_, waiting| stays(&waiting.key));
     }
 
-    /// Drops the probes that still await a reply at their expiry. Returns the number of dropped probes.
+    /// Drops the probes that still await a reply at their expiry, and returns their number.
     pub(super) fn expire(&mut self, now: Duration) -> u64 {
         let mut lost = 0;
         while let Some((_, nonce)) = self.expiries.pop_front_if(|(until, _)| *until <= now) {

@@ -1,4 +1,4 @@
-//! The state that this node keeps for one peer. The state of a peer is small, because a cluster can have ten thousand peers.
+//! The state that this node keeps for one peer. It is small, because a cluster can have ten thousand peers.
 
 use super::history::History;
 use super::moment::Moment;
@@ -20,17 +20,17 @@ pub(super) struct Round {
     pub whole: bool,
     pub began: Duration,
     pub closes: Duration,
-    /// Number of outstanding replies to the probes of the round.
+    /// Number of outstanding replies.
     pub open: u8,
     /// Whether the peer's host refused a probe.
     pub refused: bool,
     /// Whether the peer replied to a ping of the round.
     pub ponged: bool,
-    /// Whether a common fault of all peers began or ended during the round of probes and therefore explains the losses.
+    /// Whether a common fault of all peers began or ended during the round and therefore explains the losses.
     pub explained: bool,
 }
 
-/// A peer's report on the probes that the peer received from this node.
+/// A peer's report on the probes that it received from this node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerClaim {
     pub at: Moment,
@@ -38,16 +38,15 @@ pub(super) struct PeerClaim {
     pub underlay_ms: Option<u32>,
 }
 
-/// The state of one peer.
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub target: Target,
-    /// The number that identifies the peer on the wire and in pseudo-random orders of peers; 0 if unknown.
+    /// The number of the peer on the wire and in pseudo-random orders of peers; 0 if unknown.
     pub who: u64,
     /// The number that identifies the peer's subnet in reports.
     pub short: u32,
     pub standing: DebouncedVerdict,
-    /// The verdict, including the states `slow` and `loses-some`.
+    /// Includes the states `slow` and `loses-some`.
     pub shown: State,
     pub since: Moment,
     pub turn: Turn,
@@ -59,9 +58,9 @@ pub(super) struct PeerState {
     pub claim: Option<PeerClaim>,
     pub clock_offset_ms: Option<i64>,
     pub answered_by: Option<u64>,
-    /// Whether the peer's host refuses probes. A refusal proves the same reachability as a reply to a ping.
+    /// A refusal proves the same reachability as a reply to a ping.
     pub refuses: bool,
-    /// Whether the peer replied during a common fault of its address family.
+    /// Whether the peer replied during a common fault of its family.
     pub exempt: bool,
     /// Whether a firewall that accepts only the tunnel drops probes over the underlay, while the overlay works.
     pub tunnel_only: bool,
@@ -79,19 +78,17 @@ pub(super) struct Turn {
     pub rounds: u8,
 }
 
-/// Times of the last packets exchanged with a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
     pub asked: Option<Moment>,
-    /// Times of the peer's last reply of any kind, by path.
+    /// Of any reply.
     pub answered: PathTimes,
-    /// Times of the peer's last probe that reached this node, by path.
+    /// Of the peer's last probe that reached this node.
     pub received: PathTimes,
     /// Time of the peer's last probe that caused a round on this node.
     pub reconsidered: Option<Moment>,
 }
 
-/// Times of the last packets on each path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PathTimes {
     pub overlay: Option<Moment>,
@@ -134,13 +131,13 @@ impl PeerState {
         }
     }
 
-    /// Returns whether `target` is the same node at the same address, so that the known probe results still apply.
+    /// True if `target` is the same node at the same address, so that the known probe results still apply.
     pub(super) fn is_same_node(&self, target: &Target) -> bool {
         self.target.address == target.address && self.target.id == target.id
     }
 
-    /// Returns whether the peer probably replies if no common fault exists: packets pass by the peer's own verdict, or the peer has no verdict and its probes
-    /// arrived.
+    /// True if the peer probably replies unless a common fault exists. Packets pass by the peer's own verdict, or the
+    /// peer has none and its probes arrived.
     pub(super) fn may_refute(&self) -> bool {
         let PathTimes { overlay, underlay } = self.times.received;
         match self.standing.present.state {

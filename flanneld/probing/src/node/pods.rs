@@ -12,10 +12,10 @@ use types::Family;
 use types::reachability::State;
 
 impl Node {
-    /// Handles a datagram from the overlay whose source port is not the probe port. Returns the reply if the datagram
-    /// is a pod probe of a peer. The source address has to be the peer's pod-probe address or one of the peer's own
-    /// addresses. Queues the pod call, which the node sends with the next packets. The reply and the second packet (the pod call)
-    /// together are at most as long as the probe.
+    /// Handles a datagram from the overlay whose source port is not the probe port. Replies if it is a pod probe of a
+    /// peer. The source address has to be the peer's pod-probe address or one of the peer's own addresses. Queues the
+    /// pod call, which the node sends with the next packets. The reply and the pod call together are at most as long
+    /// as the probe.
     pub fn answer_pod(&mut self, now: Now, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let Some(Message::Echo(header, asked)) = parse(datagram.bytes) else {
             self.traffic.junk += 1;
@@ -62,7 +62,7 @@ impl Node {
         Some(echo(&answer, &body, ECHO))
     }
 
-    /// Encodes a pod probe to a peer. Returns `None` if the node has no subnet in the peer's address family.
+    /// `None` if the node has no subnet in the peer's address family.
     pub fn pod_question(&self, peer: IpNet, nonce: u64) -> Option<Vec<u8>> {
         let tokens = self.peers.get(&peer).map(|peer| peer.tokens);
         let header = Header {
@@ -77,8 +77,8 @@ impl Node {
         Some(echo(&header, &body, POD_QUESTION))
     }
 
-    /// Returns at most `most` peers that reply to probes over the overlay, each with the address that replies. The list begins
-    /// with the peers in `first`, continues with the peers whose subnets follow `after`, and ends with the remaining peers.
+    /// At most `most` peers that reply to probes over the overlay, each with the address that replies. The list
+    /// begins with the peers in `first`. The peers whose subnets follow `after` are next, then the remaining peers.
     pub fn answering(
         &self,
         family: Family,
@@ -130,7 +130,7 @@ pub(super) mod tests {
         text.parse().unwrap()
     }
 
-    /// Returns a node with the subnet 10.5.1.0/24.
+    /// A node with the subnet 10.5.1.0/24.
     pub(in crate::node) fn alone() -> Node {
         let local = LocalNode {
             who_v4: Some(who("n1", &net("10.5.1.0/24"))),
@@ -147,7 +147,7 @@ pub(super) mod tests {
         Node::new(local, Duration::ZERO, || 1)
     }
 
-    /// Returns a node with one peer, whose subnet is 10.5.2.0/24.
+    /// A node with one peer, whose subnet is 10.5.2.0/24.
     pub(in crate::node) fn node() -> Node {
         let mut node = alone();
         let peer = Target {
@@ -162,14 +162,13 @@ pub(super) mod tests {
         node
     }
 
-    /// Returns the reply to a message from the address `from`, and the packets that the node queues with the reply.
+    /// The reply to a message from the address `from`, and the packets that the node queues with it.
     fn answered(node: &mut Node, from: &str, bytes: &[u8]) -> (Option<Vec<u8>>, Vec<Send>) {
         let datagram =
             Datagram { path: Path::Overlay, from: from.parse().unwrap(), at: NOW.at, bytes };
         (node.answer_pod(NOW, &datagram), node.take_sends())
     }
 
-    /// Returns a pod probe of the peer that repeats a token.
     fn question(nonce: u64, repeats: Option<u32>) -> Vec<u8> {
         let header = Header {
             kind: MessageKind::PodQuestion,

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 impl Node {
-    /// Handles a datagram. Returns the reply if the datagram is a probe to which this node has to reply.
+    /// The result is the reply, if the datagram is a probe to which this node has to reply.
     pub fn receive(&mut self, now: Now, datagram: Datagram<'_>) -> Option<Vec<u8>> {
         match parse(datagram.bytes) {
             Some(Message::Echo(header, body)) if header.kind == MessageKind::EchoQuestion => {
@@ -43,8 +43,8 @@ impl Node {
         }
     }
 
-    /// Returns the outstanding probe to which this message replies. Ignores the message unless this node sent the probe over `path` to the address
-    /// `from` and the reply names this node.
+    /// The outstanding probe to which this message replies. This node must have sent it over `path` to the address
+    /// `from`, and the reply must name this node.
     fn awaited(
         &mut self,
         nonce: u64,
@@ -117,7 +117,6 @@ impl Node {
         self.answered(now, waiting, at, rtt, body.heard_overlay_ms);
     }
 
-    /// Handles the reply to a ping.
     pub fn pong(&mut self, now: Now, path: Path, from: IpAddr, nonce: u64, at: Duration) {
         let asked = self
             .outstanding
@@ -138,7 +137,7 @@ impl Node {
         self.answered(now, waiting, at, rtt, None);
     }
 
-    /// Handles an ICMP error by which a host refuses a probe. The error proves the same reachability as a reply to a ping.
+    /// Handles an ICMP error by which a host refuses a probe. It proves the same reachability as a reply to a ping.
     pub fn refused(&mut self, from: IpAddr, nonce: u64, at: Duration) {
         let asked = self.outstanding.get(nonce).filter(|waiting| waiting.to == from);
         let Some(waiting) = asked else { return };
@@ -172,7 +171,6 @@ impl Node {
         }
     }
 
-    /// Handles a reply from the probed peer.
     fn answered(
         &mut self,
         now: Now,
@@ -228,7 +226,7 @@ impl Node {
         }
     }
 
-    /// Returns the peer that sent a probe, if the source address belongs to a lease in force on the datagram's path.
+    /// The peer that sent a probe, if the source address belongs to a lease in force on the datagram's path.
     pub(super) fn asker(&self, datagram: &Datagram<'_>, from: u64) -> Option<&PeerState> {
         let address = datagram.from;
         match datagram.path {

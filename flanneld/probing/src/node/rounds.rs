@@ -13,16 +13,16 @@ use ipnet::IpNet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// Maximum number of rounds of probes between two scheduled probes of a peer.
+/// Maximum number of rounds between two scheduled probes of a peer.
 const MAX_ROUNDS: u8 = 5;
-/// Number of rounds of probes with a peer after which each further round contains two long probes. The verdict that the MTU is
-/// too small depends only on long probes. One in fifty long probes may get lost by chance.
+/// Number of rounds with a peer after which each further round contains two long probes. The verdict that the MTU is
+/// too small depends only on long probes. One in fifty of them may get lost by chance.
 const DOUBLE_FROM: u8 = 2;
 /// Time after which the node treats the round trip of a slow peer as the usual round trip.
 const SLOW_FOR_LONG: Duration = Duration::from_secs(3600);
 
 impl Node {
-    /// Starts another round of probes with each waiting peer, as far as the rate limit allows.
+    /// Starts another round with each waiting peer, as far as the rate limit allows.
     pub(super) fn repeat(&mut self, now: Now) {
         while let Some((urgency, key)) = self.deadlines.again.due(now.at) {
             let round = self.peers.get(&key).and_then(|peer| peer.round.as_ref());
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// Starts a whole round of probes with each peer that has a confirmed fault, in turn, because the peer's state may have changed.
+    /// Starts a whole round with each peer that has a confirmed fault, in turn, because its state may have changed.
     pub(super) fn look_at_broken(&mut self, now: Now) {
         while let Some((_, key)) = self.deadlines.broken.due(now.at) {
             let peer = self.peers.get_mut(&key);
@@ -63,13 +63,13 @@ impl Node {
         }
     }
 
-    /// Schedules the next round of probes with a peer that has a confirmed fault.
+    /// Schedules the next round with a peer that has a confirmed fault.
     fn look_again(&mut self, now: Now, key: IpNet) {
         let at = now.at + SAMPLE_CYCLE;
         self.deadlines.broken.insert(Urgency::Walked, at, key);
     }
 
-    /// Starts a whole round with a peer: every probe that a verdict needs.
+    /// Starts a whole round: every probe that a verdict needs.
     pub(super) fn begin(&mut self, now: Now, key: IpNet) {
         let mut whats = vec![What::Small, What::Full, What::Ping];
         if self.local.device {
@@ -126,7 +126,6 @@ impl Node {
         }
     }
 
-    /// Evaluates the rounds of probes that no longer wait for replies.
     pub(super) fn close_rounds(&mut self, now: Now) {
         while let Some(key) = self.deadlines.closes.pop_due(now.at) {
             self.close_round(now, key);
@@ -187,7 +186,7 @@ impl Node {
         }
     }
 
-    /// Decides whether a healthy path is slow or lossy, without a record for the log. Returns the states before and after a change.
+    /// As [`Self::grade`], without a record for the log. The states are those before and after a change.
     pub(super) fn grade_quietly(&mut self, now: Now, key: IpNet) -> Option<(State, State)> {
         let fault = self.fault_of(&key);
         // The walk probes too rarely to distinguish losses by chance from others.
@@ -217,7 +216,8 @@ impl Node {
         Some((was, is))
     }
 
-    /// Schedules probes of a peer because another node does not reach the peer. The other node may be the first to notice a fault.
+    /// Schedules probes of a peer that another node does not reach. The other node may be the first to notice a
+    /// fault.
     pub(super) fn hinted(&mut self, now: Now, short: u32) {
         if self.pace.hints.ready_at(now.at, ROUND_COST) > now.at {
             return;
@@ -237,7 +237,7 @@ impl Node {
         }
     }
 
-    /// Probes a peer at once after the peer's own probe arrives, if the verdict on the peer is `broken` or rests only on ping.
+    /// Probes a peer at once after its own probe arrives, if the verdict on it is `broken` or rests only on ping.
     pub(super) fn reconsider(&mut self, now: Now, key: IpNet, path: Path) {
         let fault = self.fault_of(&key);
         let Some(peer) = self.peers.get_mut(&key) else {
@@ -263,7 +263,7 @@ impl Node {
         }
     }
 
-    /// Returns the median of all peers' round trips in microseconds.
+    /// In microseconds.
     pub(super) fn median_us(&self) -> Option<u32> {
         let mut all: Vec<u32> =
             self.peers.values().filter_map(|peer| peer.history.rtt_us()).collect();
@@ -271,7 +271,7 @@ impl Node {
         Some(*all.select_nth_unstable(middle).1)
     }
 
-    /// Starts a search for the largest packet that the path carries, unless a search is in progress.
+    /// Does nothing while a search is in progress.
     pub(super) fn mtu_search(&mut self, now: Now, key: IpNet, by_ping: bool) {
         let mtu = self.local.mtu(key.into());
         if let Some(peer) = self.peers.get_mut(&key).filter(|peer| peer.mtu_search.is_none()) {
@@ -281,7 +281,7 @@ impl Node {
     }
 }
 
-/// Returns the field of the evidence that stores the result of this kind of probe.
+/// The field of the evidence that stores the result of this kind of probe.
 pub(super) fn part(evidence: &mut Evidence, what: What) -> Option<&mut ProbeResult> {
     match what {
         What::Full => Some(&mut evidence.full),

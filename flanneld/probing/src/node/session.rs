@@ -19,7 +19,7 @@ pub(super) struct Session {
     pub key: IpNet,
     pub next: Duration,
     pub done: u8,
-    /// The identifying number of another node that replied at the peer's address, if any.
+    /// The number of another node that replied at the peer's address, if any.
     pub other: Option<u64>,
     counts: [Count; Asked::ALL.len()],
 }
@@ -53,7 +53,6 @@ impl Session {
         self.count(kind, |count| count.refused += 1);
     }
 
-    /// Returns whether every sent probe of the session got a reply or a refusal.
     pub(super) fn is_complete(&self) -> bool {
         self.counts
             .iter()

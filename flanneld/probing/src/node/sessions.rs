@@ -7,15 +7,13 @@ use crate::view::Probe;
 use ipnet::IpNet;
 use std::time::Duration;
 
-/// Number of probes of each kind in a session.
 const REPETITIONS: u8 = 5;
-/// Time between two rounds of probes in a session.
+/// Time between two rounds of probes.
 const REPETITION_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum number of open sessions.
 const MAX_SESSIONS: usize = 8;
 
 impl Node {
-    /// Starts to probe a peer on demand. Returns the number of the session, or `None` if the peer does not exist or too many sessions are open.
+    /// Returns the number of the session, or `None` if the peer does not exist or too many sessions are open.
     pub fn begin_session(&mut self, now: Now, key: IpNet) -> Option<u64> {
         if !self.peers.contains_key(&key) || self.sessions.open.len() >= MAX_SESSIONS {
             return None;
@@ -27,7 +25,7 @@ impl Node {
         Some(number)
     }
 
-    /// Returns the result of a session and ends the session; `None` while the session is not complete.
+    /// `None` while the session is not complete.
     pub fn end_session(&mut self, now: Now, number: u64) -> Option<Probe> {
         let is_over = |session: &Session| {
             session.done > REPETITIONS || session.done == REPETITIONS && session.is_complete()

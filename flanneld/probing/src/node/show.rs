@@ -19,7 +19,7 @@ use types::{Durations, Family};
 
 /// Maximum number of other nodes' verdicts that a view contains for a peer.
 const MAX_OPINIONS: usize = 16;
-/// Time for which a measured difference of two clocks is valid, in milliseconds.
+/// In milliseconds.
 const MAX_CLOCK_AGE_MS: u64 = 300_000;
 
 fn age(now: Now, at: impl Into<Duration>) -> u64 {
@@ -27,7 +27,7 @@ fn age(now: Now, at: impl Into<Duration>) -> u64 {
 }
 
 impl Node {
-    /// Returns all results of this node's probes. `port` is the probe port, and `problems` lists the unusable sockets.
+    /// `port` is the probe port, and `problems` lists the unusable sockets.
     pub fn show(&self, now: Now, port: u16, problems: Vec<view::UnusableSocket>) -> Mesh {
         let rows = self.show_rows(now);
         Mesh {
@@ -44,13 +44,12 @@ impl Node {
         }
     }
 
-    /// Returns the period in which this node probes each peer once.
+    /// The period in which this node probes each peer once.
     fn cycle(&self) -> Duration {
         let on_link = self.peers.values().filter(|peer| peer.target.on_link);
         cycle(self.peers.len(), on_link.count())
     }
 
-    /// Returns the faults that all peers of a family have in common.
     pub fn show_faults(&self, now: Now) -> Vec<view::CommonFault> {
         let show = |family| {
             let fault = self.common.of(family).found()?;
@@ -78,7 +77,7 @@ impl Node {
         Family::ALL.into_iter().filter_map(show).collect()
     }
 
-    /// Returns the losses among the probes of the last five minutes.
+    /// Over the last five minutes.
     pub fn show_losses(&self, now: Now) -> view::Losses {
         let (asked, lost) = self.pace.losses.sum(now.at);
         let lately = |peer: &&PeerState| {
@@ -150,12 +149,11 @@ impl Node {
         peers
     }
 
-    /// Returns the state of the peer with the subnet `subnet`; `None` if no peer has this subnet.
+    /// `None` if no peer has this subnet.
     pub fn state(&self, subnet: &IpNet) -> Option<State> {
         self.peers.get(subnet).map(|peer| peer.shown)
     }
 
-    /// Returns the number of peers in each state.
     pub fn counts(&self) -> BTreeMap<State, u32> {
         let mut counts = BTreeMap::new();
         for peer in self.peers.values() {
@@ -164,7 +162,7 @@ impl Node {
         counts
     }
 
-    /// Returns the numbers of peers that reply and that do not reply, over the overlay and over the underlay.
+    /// The numbers of peers that reply and that do not reply, over the overlay and over the underlay.
     pub fn paths(&self) -> BTreeMap<(Path, PathState), u32> {
         let mut counts = BTreeMap::new();
         for peer in self.peers.values() {
@@ -185,12 +183,12 @@ impl Node {
         counts
     }
 
-    /// Returns a histogram of the round-trip times over the overlay since the start.
+    /// Over the overlay, since the start.
     pub fn round_trips(&self) -> Durations {
         self.rtts.snapshot()
     }
 
-    /// Returns the median of all peers' current round trips over the overlay, in microseconds.
+    /// Over the overlay, in microseconds.
     pub fn median_round_trip(&self) -> Option<u32> {
         self.median_us()
     }
@@ -240,7 +238,7 @@ impl Node {
         })
     }
 
-    /// Returns the name of a node. Returns the subnet if the node has no name, and the identifying number if the node is unknown.
+    /// The subnet if the node has no name, and the identifying number if the node is unknown.
     pub(super) fn name_of(&self, who: u64) -> String {
         let known = self.peers.values().find(|peer| peer.target.id.is_some() && peer.who == who);
         match known {
@@ -287,7 +285,7 @@ impl Node {
         })
     }
 
-    /// Returns this node's report on all peers, for other nodes.
+    /// This node's report on all peers, for other nodes.
     pub(super) fn body(&self, now: Now) -> Body {
         let cell = |peer: &PeerState| Wire {
             subnet: peer.short,

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-/// Times of an unknown sender's first and last probes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub first: Duration,
     pub last: Duration,
-    /// The number with which the sender identifies itself in probes.
+    /// The number in the sender's probes.
     pub who: u64,
 }

@@ -1,5 +1,5 @@
-//! Unknown senders: hosts without a lease that probe this node. An unknown sender is a node of the same network with another store, or a node whose
-//! lease no longer exists.
+//! Unknown senders: hosts without a lease that probe this node. Such a host is a node of the same network with
+//! another store, or a node whose lease no longer exists.
 
 use super::machine::Node;
 use super::message::{Datagram, Now};
@@ -11,12 +11,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Maximum number of unknown senders that this node remembers.
 const MOST: usize = 8;
-/// Time for which this node remembers an unknown sender. A node probes each peer at least once in two minutes, except in the largest clusters.
+/// A node probes each peer at least once in two minutes, except in the largest clusters.
 const MEMORY: Duration = Duration::from_secs(120);
-/// Time for which an unknown sender has to probe before this node reports the sender. A node that joins or leaves the cluster is an unknown sender
-/// for a moment.
+/// Time for which an unknown sender has to probe before this node reports it. A node that joins or leaves the cluster
+/// is an unknown sender for a moment.
 const LASTING: Duration = Duration::from_secs(30);
 
 impl Node {
@@ -39,7 +38,7 @@ impl Node {
         }
     }
 
-    /// Returns the addresses without a lease that have probed this node for at least 30 seconds.
+    /// The addresses without a lease that have probed this node for at least 30 seconds.
     pub fn strangers(&self, now: Now) -> Vec<IpAddr> {
         let lasts = |asked: &Asked| {
             asked.last.saturating_sub(asked.first) >= LASTING

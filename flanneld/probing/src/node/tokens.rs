@@ -9,13 +9,13 @@ pub(super) struct Tokens {
     pub own: u32,
     /// The peer's token, from a probe that repeated this node's token.
     sure: Option<u32>,
-    /// The token in the last probe from the peer's address; another host may have forged the probe.
+    /// The token in the last probe from the peer's address; another host may have forged it.
     last: Option<u32>,
 }
 
 impl Tokens {
-    /// Creates tokens. `random` generates this node's own token. Other hosts that guess the token could exhaust the rate limit of replies to the
-    /// peer.
+    /// `random` generates this node's own token. Other hosts that guess it could exhaust the rate limit of replies to
+    /// the peer.
     pub(super) fn new(random: u64) -> Self {
         // Neither `NONE`, which stands for no token, nor 0, which versions without tokens send.
         Self {
@@ -25,12 +25,11 @@ impl Tokens {
         }
     }
 
-    /// Returns whether a message with this repeated token is certainly from the peer.
     pub(super) fn prove(&self, repeats: Option<u32>) -> bool {
         repeats == Some(self.own)
     }
 
-    /// Records the tokens of a probe. Returns whether the probe is certainly from the peer.
+    /// True if the probe is certainly from the peer.
     pub(super) fn take(&mut self, body: &Echo) -> bool {
         let sure = self.prove(body.repeats);
         self.last = body.token;
@@ -40,13 +39,13 @@ impl Tokens {
         sure
     }
 
-    /// Returns whether the peer has repeated this node's token. After the first repetition, a probe without the token is not from the peer.
+    /// True if the peer has repeated this node's token. Afterwards, a probe without it is not from the peer.
     pub(super) fn is_sure(&self) -> bool {
         self.sure.is_some()
     }
 
-    /// Returns the peer's token, which a new probe has to repeat. The result alternates between the confirmed token and the
-    /// last token, because a restarted peer has a new token. `random` is the nonce of the probe.
+    /// The peer's token, which a new probe has to repeat. It alternates between the confirmed token and the last one,
+    /// because a restarted peer has a new token. `random` is the nonce of the probe.
     pub(super) fn repeated(&self, random: u64) -> Option<u32> {
         self.sure.filter(|_| random.is_multiple_of(2)).or(self.last)
     }

@@ -14,7 +14,6 @@ const LONG_PING_INTERVAL: u32 = 4;
 const MTU_SEARCH_INTERVAL: u32 = 8;
 
 impl Node {
-    /// Starts the scheduled probes that are due.
     pub(super) fn turns(&mut self, now: Now) {
         while let Some(key) = self.pace.sample.turn(now.at) {
             self.turn(now, key);
@@ -30,7 +29,7 @@ impl Node {
         }
     }
 
-    /// Starts the scheduled probes of a peer: a whole round if the MTU is too small, otherwise the fewest probes that can confirm the state.
+    /// A whole round if the MTU is too small, otherwise the fewest probes that can confirm the state.
     fn turn(&mut self, now: Now, key: IpNet) {
         let Some(peer) = self.peers.get_mut(&key) else {
             return;
@@ -53,8 +52,8 @@ impl Node {
         self.round(now, key, &whats, false);
     }
 
-    /// Returns the scheduled pings of a peer that replies only to ping. The result also contains a UDP probe in some
-    /// probe intervals, because the peer may now reply to UDP probes.
+    /// The scheduled pings of a peer that replies only to ping. In some probe intervals a UDP probe joins them,
+    /// because the peer may now reply to it.
     fn pings_of_turn(&self, key: IpNet) -> Vec<What> {
         let has_overlay = self.overlay_of(&key).is_some();
         let (turn, refuses) =
@@ -69,7 +68,7 @@ impl Node {
         whats
     }
 
-    /// Returns the scheduled probes of a peer that replies to probes.
+    /// The scheduled probes of a peer that replies to probes.
     fn questions_of_turn(&mut self, now: Now, key: IpNet) -> Vec<What> {
         let has_overlay = self.overlay_of(&key).is_some();
         let peers = self.peers.len();
@@ -88,7 +87,7 @@ impl Node {
         whats
     }
 
-    /// Returns a long probe if this peer is next for a long probe, otherwise a short probe.
+    /// A long probe if this peer is next for one.
     fn long_or_short(&mut self, now: Now, key: IpNet) -> What {
         let mut done = self.peers.get(&key).map_or(0, |peer| peer.turn.full_done);
         let others_wait = |round: u32| {

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 /// Minimum time between two report requests to a node.
 const ROW_INTERVAL: Duration = Duration::from_secs(5);
-/// Average time between two report requests for an open status page. The interval limits the cost of the status page in a large cluster.
+/// Average time between two report requests for an open status page. It limits the cost of the page in a large
+/// cluster.
 const PAGE_REQUEST_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum time between two report requests to a node for a status page. The maximum is less than
-/// [`ROW_LIFETIME`], so that a new report arrives before the old report expires.
+/// Maximum time between two report requests to a node for a status page. It is less than [`ROW_LIFETIME`], so that a
+/// new report arrives before the old one expires.
 const MAX_PAGE_INTERVAL: Duration = Duration::from_secs(180);
 /// Time for which the cache keeps a report.
 const ROW_LIFETIME: Duration = Duration::from_secs(300);
@@ -23,13 +24,13 @@ const TROUBLE_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) struct CachedRow {
     pub(crate) asked_at: Duration,
     pub(crate) answered_at: Option<Duration>,
-    /// The encoded report, which takes little memory, because the cache may contain reports of ten thousand nodes.
+    /// Encoded, which takes little memory, because the cache may contain reports of ten thousand nodes.
     pub bytes: Box<[u8]>,
     pub attempts: u8,
 }
 
 impl CachedRow {
-    /// Returns the time at which the report expires.
+    /// The time at which the report expires.
     pub(super) fn until(&self) -> Duration {
         self.answered_at.unwrap_or(self.asked_at) + ROW_LIFETIME
     }
@@ -43,14 +44,14 @@ impl CachedRow {
 /// The client that views the reports of other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
-    /// A command, which shows the reports once.
+    /// Shows the reports once.
     Command,
-    /// A status page, which may stay open for hours.
+    /// May stay open for hours.
     Page,
 }
 
 impl Client {
-    /// Returns the minimum time between two report requests to the same node, for a cluster of `nodes` nodes.
+    /// The minimum time between two report requests to the same node, for a cluster of `nodes` nodes.
     fn row_interval(self, nodes: usize) -> Duration {
         match self {
             Self::Command => ROW_INTERVAL,
@@ -65,13 +66,12 @@ impl Client {
 pub(super) struct Viewer {
     pub(crate) budget: Bucket,
     pub until: Option<Duration>,
-    /// The last client that requested reports.
     client: Client,
     pub queue: VecDeque<IpNet>,
     pub(crate) filled_at: Option<Duration>,
     pub(crate) troubled_at: Option<Duration>,
     pub(crate) wants_witnesses: bool,
-    /// Subnet number of the failing peer that report requests name; `None` if report requests name no peer.
+    /// Subnet number of the failing peer that report requests name, if any.
     pub about: Option<u32>,
     pub rows: BTreeMap<IpNet, CachedRow>,
 }
@@ -97,20 +97,19 @@ impl Viewer {
         self.until = Some(until);
     }
 
-    /// Returns the time at which this node may request all reports again. `None` means that this node has not requested any report yet.
+    /// The time at which this node may request all reports again; `None` before the first request.
     pub(super) fn refill_at(&self) -> Option<Duration> {
         // With both families a node is two peers, but has one row.
         self.filled_at.map(|at| at + self.client.row_interval(self.rows.len()))
     }
 
-    /// Drops the reports of nodes for which `stays` returns false.
     pub(super) fn retain(&mut self, stays: impl Fn(&IpNet) -> bool) {
         self.rows.retain(|key, _| stays(key));
         self.queue.retain(|key| stays(key));
     }
 
-    /// Requests the reports of some other nodes. The requests name the failing peer with the subnet number `about`, or no
-    /// peer.
+    /// Requests the reports of some other nodes. The requests name the failing peer with the subnet number `about`,
+    /// if any.
     pub(super) fn trouble(&mut self, now: Duration, about: Option<u32>) {
         if self.troubled_at.is_none_or(|at| now.saturating_sub(at) >= TROUBLE_INTERVAL) {
             self.troubled_at = Some(now);
@@ -119,7 +118,7 @@ impl Viewer {
         }
     }
 
-    /// Returns whether the next report request to a node uses the underlay.
+    /// Whether the next report request to a node uses the underlay.
     pub(super) fn goes_over_underlay(&self, key: &IpNet) -> bool {
         self.rows.get(key).is_none_or(|row| row.attempts.is_multiple_of(2))
     }
@@ -128,7 +127,7 @@ impl Viewer {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Returns the time at which this node next has to request or drop reports.
+    /// When this node next has to request or drop reports.
     pub(super) fn next(&mut self, now: Duration) -> Option<Duration> {
         if self.wants_witnesses {
             return Some(now);

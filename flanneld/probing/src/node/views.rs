@@ -13,12 +13,12 @@ use types::reachability::{Impact, State};
 const VIEWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of other nodes to which this node sends a report request when a peer fails.
 const MAX_WITNESSES: usize = 16;
-/// Maximum number of peers in the cached reports of other nodes. The maximum is enough for all peers in a cluster of
-/// about 140 nodes. Reports in larger clusters contain only the peers with the worst states.
+/// Maximum number of peers in the cached reports of other nodes: enough for all peers in a cluster of about 140
+/// nodes. Reports in larger clusters contain only the peers with the worst states.
 const MAX_CELLS: usize = 20_200;
 
 impl Node {
-    /// Requests other nodes' reports for a client for the next ten seconds.
+    /// For the next ten seconds.
     pub fn request_rows(&mut self, client: Client, now: Now) {
         self.viewer.look(client, now.at + VIEWER_TIMEOUT);
     }

@@ -11,15 +11,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use types::Family;
 
-/// Time between two pings.
 const PING_INTERVAL: Duration = Duration::from_millis(200);
-/// Time to wait for the reply to the last ping.
 const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pings an address `times` times from the address `from` or, without `from`, from the address that the route selects.
-///
-/// # Errors
-/// Returns an error if the kernel refuses the raw socket, which needs CAP_NET_RAW.
+/// Pings an address `times` times from the address `from` or, without it, from the address that the route selects.
+/// Needs a raw socket and therefore CAP_NET_RAW.
 pub async fn echo(from: Option<IpAddr>, to: IpAddr, times: u8) -> io::Result<Tally> {
     let family = Family::from(to);
     let any = family.pick(IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED));

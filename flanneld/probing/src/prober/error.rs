@@ -8,10 +8,9 @@ use thiserror::Error;
 use types::problem::PortPurpose;
 use types::{Coded, Detail, Family};
 
-/// Identity of a socket: its path, its address family, and whether the socket is for ping.
+/// The path and the address family of a socket, and whether it is for ping.
 pub(super) type Place = (Path, Family, bool);
 
-/// A socket that the prober cannot use.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 #[error("probes cannot use {}: {why}", name(.place, *.address))]
 #[code(of = why)]
@@ -60,7 +59,6 @@ impl OpenError {
 }
 
 impl SocketError {
-    /// Converts the error to the type that the status API shows.
     pub(super) fn shown(&self) -> view::UnusableSocket {
         let (_, _, is_ping) = self.place;
         view::UnusableSocket {
@@ -71,7 +69,7 @@ impl SocketError {
     }
 }
 
-/// Returns the name of a socket for a log line.
+/// For a log line.
 pub(super) fn name((_, family, is_ping): &Place, address: SocketAddr) -> String {
     if *is_ping {
         format!("ping over {family} from {}", address.ip())

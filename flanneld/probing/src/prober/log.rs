@@ -12,7 +12,7 @@ use types::reachability::{Impact, State};
 const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Counter of the log lines in the current window.
+/// Counts the log lines in the current window.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     since: Duration,

@@ -23,7 +23,6 @@ fn set(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Registers a socket with the tokio runtime.
 pub(super) fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     // SAFETY: the socket owns its descriptor, always returns the same one, and closes it only when it is dropped with the registration.
     Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?)

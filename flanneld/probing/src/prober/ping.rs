@@ -9,7 +9,7 @@ const IPV6: usize = 40;
 /// Minimum length of the payload in bytes: twice the length of the nonce.
 const MIN_PAYLOAD: usize = 16;
 
-/// Encodes an echo request. `length` is the length of the whole packet in bytes.
+/// `length` is the length of the whole packet in bytes.
 pub(super) fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u8> {
     let headers = ICMP + family.pick(IPV4, IPV6);
     let payload = usize::from(length).saturating_sub(headers).max(MIN_PAYLOAD);
@@ -29,7 +29,7 @@ pub(super) fn request(family: Family, id: u16, nonce: u64, length: u16) -> Vec<u
     out
 }
 
-/// Returns the nonce of an ICMP echo reply with the identifier `id`.
+/// The nonce of an ICMP echo reply with the identifier `id`.
 pub(super) fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
     // With IPv4 the packet begins with the IP header.
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
@@ -42,8 +42,8 @@ pub(super) fn reply(family: Family, id: u16, packet: &[u8]) -> Option<u64> {
     rest.first_chunk().map(|nonce| u64::from_be_bytes(*nonce))
 }
 
-/// Returns the nonce of this node's probe from an ICMP error with which the destination refuses the probe. An
-/// ICMP error from the destination proves that the path works.
+/// The nonce of this node's probe from an ICMP error with which the destination refuses it. Such an error proves that
+/// the path works.
 pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     let skip = family.pick(usize::from(packet.first()? & 0xf) * 4, 0);
     let (head, question) = packet.get(skip..)?.split_first_chunk::<ICMP>()?;
@@ -62,7 +62,7 @@ pub(super) fn refusal(family: Family, port: u16, packet: &[u8]) -> Option<u64> {
     message.starts_with(b"flpr").then(|| u64::from_be_bytes(*nonce))
 }
 
-/// Returns the Internet checksum (RFC 1071).
+/// The Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| match pair {
         [high, low] => u32::from(u16::from_be_bytes([*high, *low])),

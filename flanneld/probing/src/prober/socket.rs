@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::unix::AsyncFd;
 
-/// Size of the receive buffer in bytes. The buffer holds packets that arrive while the kernel does not schedule this program.
+/// In bytes. The buffer holds packets that arrive while the kernel does not schedule this program.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// Maximum length in bytes of a datagram that the socket reads; longer than every probed MTU.
+/// In bytes; longer than every probed MTU.
 pub(super) const MAX_DATAGRAM: usize = 65_536;
 /// The first four bytes of every message between probers.
 const MAGIC: u32 = u32::from_be_bytes(*b"flpr");
@@ -38,38 +38,33 @@ const TO_INDEX: u16 = 0x07;
 const AND: u16 = 0x54;
 const IF_EQUAL: u16 = 0x15;
 const IF_GREATER: u16 = 0x25;
-/// Protocol number of UDP in IP headers.
 const UDP: u32 = 17;
 /// Base of offsets that are relative to the IP header (SKF_NET_OFF).
 const IP: u32 = 0xfff0_0000;
 const RETURN: u16 = 0x06;
 
-/// A socket of the prober that the tokio runtime can watch.
 pub(super) struct Registered {
     socket: Socket,
-    /// The registration of the socket with the runtime; `None` while packets do not wake the program.
+    /// `None` while packets do not wake the program.
     registered: Option<AsyncFd<Socket>>,
-    /// The address to which the socket is bound.
     pub address: SocketAddr,
-    /// Time at which a read last found the socket empty. The packets of the current read arrived after this time.
+    /// Time at which a read last found the socket empty. The packets of the current read arrived after it.
     emptied: Instant,
 }
 
-/// A received packet.
 pub(super) struct Read {
     pub from: IpAddr,
-    /// The source port of a datagram.
     pub port: u16,
     /// Number of bytes written to the buffer.
     pub length: usize,
-    /// Time since the arrival of the packet.
+    /// Since the arrival of the packet.
     pub age: Duration,
 }
 
 impl Registered {
     /// Opens a socket for probes and replies. The host need not have the address yet. `hosts` is the mask of an
-    /// address's host bits, at most the last 32, by which the filter recognises senders in the overlay. The socket
-    /// accepts any source address if `hosts` is `None`.
+    /// address's host bits, at most the last 32, by which the filter recognises senders in the overlay. Without it,
+    /// the socket accepts any source address.
     pub(super) fn datagrams(
         address: SocketAddr,
         hosts: Option<&BTreeSet<u32>>,
@@ -83,12 +78,12 @@ impl Registered {
         Self::open(socket, address)
     }
 
-    /// Replaces the socket filter that selects the accepted senders.
     pub(super) fn let_send(&self, hosts: Option<&BTreeSet<u32>>) -> io::Result<()> {
         self.socket.attach_filter(&senders(self.address, hosts))
     }
 
-    /// Opens a socket for pings with the identifier `id`. The socket also receives the ICMP errors with which hosts refuse probes to the port `port`.
+    /// Opens a socket for pings with the identifier `id`. It also receives the ICMP errors with which hosts refuse
+    /// probes to the port `port`.
     pub(super) fn pings(address: IpAddr, id: u16, port: u16) -> io::Result<Self> {
         let address = SocketAddr::new(address, 0);
         let protocol = if address.is_ipv6() { Protocol::ICMPV6 } else { Protocol::ICMPV4 };
@@ -126,7 +121,7 @@ impl Registered {
         Ok(Self { socket, registered, address, emptied: Instant::now() })
     }
 
-    /// Sets whether received packets wake the program. Returns whether received packets now wake the program.
+    /// Returns whether received packets now wake the program.
     pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         if !on {
             self.registered = None;
@@ -136,7 +131,7 @@ impl Registered {
         self.registered.is_some()
     }
 
-    /// Polls whether packets may have arrived since the last call.
+    /// True if packets may have arrived since the last call.
     pub(super) fn poll_readable(
         &self,
         context: &mut std::task::Context<'_>,
@@ -150,7 +145,6 @@ impl Registered {
         })
     }
 
-    /// Reads one packet, if a packet is waiting.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Option<Read> {
         let mut control = nix::cmsg_space!(libc::timespec);
         loop {
@@ -201,20 +195,20 @@ impl Registered {
         }
     }
 
-    /// Sends a packet. The prober treats a packet that the kernel does not send as lost on the path.
+    /// The prober treats a packet that the kernel does not send as lost on the path.
     pub(super) fn send(&self, to: SocketAddr, bytes: &[u8]) {
         let _ = self.socket.send_to(bytes, &to.into());
     }
 }
 
-/// Builds the filter of a datagram socket. The filter drops packets of other senders before these packets take space
-/// in the receive buffer. Without the filter, a flood of other packets would displace the packets of nodes. Nodes
-/// send probes from the probe port. The source address of a node in the overlay is the first or the second address of a
-/// subnet. Pods have neither of these addresses. Pod probes may have any source port; their source address is one of a node's
-/// overlay addresses or a subnet's pod-probe address.
+/// Builds the filter of a datagram socket. It drops packets of other senders before they take space in the receive
+/// buffer. Otherwise, a flood of other packets would displace the packets of nodes. Nodes send probes from the probe
+/// port. The source address of a node in the overlay is the first or the second address of a subnet, which no pod
+/// has. Pod probes may have any source port; their source address is one of a node's overlay addresses or a subnet's
+/// pod-probe address.
 ///
-/// Each peer's own prefix length tells its addresses. With many lengths, which only hostile leases have, the filter accepts any source address, and the
-/// exact comparison with the leases follows.
+/// Each peer's own prefix length tells its addresses. With many lengths, which only hostile leases have, the filter
+/// accepts any source address, and the exact comparison with the leases follows.
 fn senders(own: SocketAddr, hosts: Option<&BTreeSet<u32>>) -> Vec<SockFilter> {
     const MANY: usize = 16;
     // The filter sees the UDP header first.
@@ -254,8 +248,8 @@ fn senders(own: SocketAddr, hosts: Option<&BTreeSet<u32>>) -> Vec<SockFilter> {
     magic.into_iter().chain(place.into_iter().flatten()).chain(port).chain([take()]).collect()
 }
 
-/// Builds the IPv4 filter of a ping socket. The filter accepts only replies to this node's pings, and ICMP errors
-/// about this node's probes. A flood of errors about other packets therefore displaces no reply.
+/// Builds the IPv4 filter of a ping socket. It accepts only replies to this node's pings, and ICMP errors about this
+/// node's probes. A flood of errors about other packets therefore displaces no reply.
 fn pongs_v4(id: u16, port: u16) -> Vec<SockFilter> {
     vec![
         SockFilter::new(HEADER_LENGTH, 0, 0, 0),
@@ -282,7 +276,7 @@ fn pongs_v4(id: u16, port: u16) -> Vec<SockFilter> {
     ]
 }
 
-/// Builds the IPv6 filter of a ping socket, like [`pongs_v4`]. The kernel passes IPv6 packets to the filter without the IPv6 header.
+/// Like [`pongs_v4`]. The kernel passes IPv6 packets to the filter without the IPv6 header.
 fn pongs_v6(id: u16, port: u16) -> Vec<SockFilter> {
     const INNER: u32 = 8 + 40;
     vec![
@@ -316,8 +310,8 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
-    /// Returns the addresses from which a socket accepts messages. Each element of `senders` contains a sender's address, whether
-    /// the sender uses the receiver's port, and a message.
+    /// The addresses from which a socket accepts messages. Each element of `senders` contains an address, whether it
+    /// uses the receiver's port, and a message.
     fn read_of(
         hosts: Option<&[u32]>,
         anew: Option<&[u32]>,
@@ -394,7 +388,7 @@ mod tests {
         );
     }
 
-    /// Returns whether a filter accepts a packet. The kernel runs the filter on a socket pair.
+    /// The kernel runs the filter on a socket pair.
     fn takes(filter: &[SockFilter], packet: &[u8]) -> bool {
         let (here, there) = Socket::pair(Domain::UNIX, Type::DGRAM.nonblocking(), None).unwrap();
         there.attach_filter(filter).unwrap();

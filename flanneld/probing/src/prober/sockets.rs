@@ -12,20 +12,16 @@ use std::task::Poll;
 use std::time::Duration;
 use types::{Coded, Family};
 
-/// Maximum number of packets that the prober reads from a socket before it reads the next socket.
+/// Number of packets after which the prober reads the next socket.
 const MAX_READS_PER_SOCKET: usize = 64;
 
-/// A received packet: a datagram, a reply to a ping, or an ICMP error.
 pub(super) enum Incoming<'a> {
-    /// A datagram, with its source port.
     Datagram { path: Path, from: IpAddr, port: u16, bytes: &'a [u8] },
-    /// A reply to a ping.
     Pong { path: Path, from: IpAddr, nonce: u64 },
     /// An ICMP error by which a host refuses a probe.
     Refusal { from: IpAddr, nonce: u64 },
 }
 
-/// Result of reading all sockets once.
 pub(super) struct Drained {
     /// Number of packets read from all sockets.
     pub count: usize,
@@ -38,13 +34,13 @@ pub(super) struct Sockets {
     id: u16,
     open: BTreeMap<Place, Registered>,
     problems: BTreeMap<Place, SocketError>,
-    /// The `hosts` of the last call of [`Sockets::follow`].
+    /// Of the last call of [`Sockets::follow`].
     hosts: Option<HostMasks>,
     buffer: Vec<u8>,
 }
 
 impl Sockets {
-    /// Creates an empty set of sockets. `id` is the identifier in ICMP echo requests.
+    /// `id` is the identifier in ICMP echo requests.
     pub(super) fn new(port: u16, id: u16) -> Self {
         Self {
             port,
@@ -56,14 +52,14 @@ impl Sockets {
         }
     }
 
-    /// Returns the path, the address family and the type (probe or ping) of each open socket.
+    /// The path, the address family and the type (probe or ping) of each open socket.
     pub(super) fn places(&self) -> BTreeSet<Place> {
         self.open.keys().copied().collect()
     }
 
-    /// Opens missing sockets for the paths and local addresses in `wanted`, and closes all other sockets. `hosts` are the bits that distinguish a
-    /// node's overlay address from its pods' addresses, for IPv4 and IPv6. `clear` is true if unencrypted probes may
-    /// use the underlay. `yields_to` is the tunnel that needs the probe port.
+    /// Opens missing sockets for the paths and local addresses in `wanted`, and closes all others. `hosts` are the
+    /// bits that distinguish a node's overlay address from its pods' addresses, for IPv4 and IPv6. `clear` is true if
+    /// unencrypted probes may use the underlay. `yields_to` is the tunnel that needs the probe port.
     pub(super) fn follow(
         &mut self,
         wanted: &[(Path, IpAddr)],
@@ -134,12 +130,12 @@ impl Sockets {
         }
     }
 
-    /// Returns the probe sockets that are not open, with the reasons.
+    /// The probe sockets that are not open, with the reasons.
     pub(super) fn problems(&self) -> Vec<UnusableSocket> {
         self.problems.values().map(SocketError::shown).collect()
     }
 
-    /// Sets whether received packets wake the program. Returns whether packets on all sockets wake the program.
+    /// Returns whether packets on all sockets wake the program.
     pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         let mut all = true;
         for socket in self.open.values_mut() {
@@ -160,7 +156,7 @@ impl Sockets {
         .await;
     }
 
-    /// Reads the received packets. Calls `take` with each packet and its age, and sends the reply that `take` returns, if any.
+    /// Calls `take` with each packet and its age, and sends the reply that it returns, if any.
     pub(super) fn drain(
         &mut self,
         mut take: impl FnMut(Incoming<'_>, Duration) -> Option<Vec<u8>>,
@@ -199,7 +195,7 @@ impl Sockets {
         drained
     }
 
-    /// Sends a packet. Drops the packet if no socket is open for its path.
+    /// Drops the packet if no socket is open for its path.
     pub(super) fn send(&self, send: &Send) {
         match send {
             Send::Datagram { path, to, bytes } => {

@@ -16,13 +16,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::reachability::State;
 
-/// Returns those of the numbers of nodes that are simulated: up to 100, or up to the number in `SIMULATION_NODES`.
+/// Those of the numbers of nodes that are simulated: up to 100, or up to the number in `SIMULATION_NODES`.
 pub(crate) fn sizes(all: &[usize]) -> impl Iterator<Item = usize> {
     let limit = variable("SIMULATION_NODES", 100);
     all.iter().copied().filter(move |size| *size <= limit)
 }
 
-/// Returns the number of random seeds: 3, or the number in `SIMULATION_SEEDS`.
+/// 3, or the number in `SIMULATION_SEEDS`.
 pub(crate) fn seeds() -> u64 {
     variable("SIMULATION_SEEDS", 3)
 }
@@ -32,7 +32,7 @@ fn variable<T: std::str::FromStr>(name: &str, default: T) -> T {
     value.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// The network between two nodes. In each pair of values, the first value applies to packets from the node with the lower number.
+/// In each pair of values, the first value applies to packets from the node with the lower number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub overlay: [bool; 2],
@@ -56,12 +56,12 @@ impl Default for Link {
 }
 
 impl Link {
-    /// Returns a link over whose overlay packets pass from the node with the lower number, and to it.
+    /// Whether packets pass over the overlay from the node with the lower number, and to it.
     pub(crate) fn overlay(overlay: [bool; 2]) -> Self {
         Self { overlay, ..Self::default() }
     }
 
-    /// Returns a link that no packet passes.
+    /// No packet passes it.
     pub(crate) fn dead() -> Self {
         Self { underlay: [false; 2], ..Self::overlay([false; 2]) }
     }
@@ -87,7 +87,6 @@ impl Rate {
     }
 }
 
-/// Counters of the probes that one node sent and received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Count {
     pub questions: u32,
@@ -114,10 +113,9 @@ pub(crate) struct World {
     /// The node whose reports are false.
     pub liar: Option<usize>,
     pub sent_rows: usize,
-    /// Number of datagrams sent over the underlay.
     pub underlay: usize,
     pub counts: Vec<Count>,
-    /// Whether the overlay encrypts packets, so that nodes may send no unencrypted probes except pings.
+    /// Nodes may send no unencrypted probes except pings.
     encrypted: bool,
     /// Nodes that are off or disconnected from the underlay.
     pub off: BTreeSet<usize>,
@@ -126,7 +124,7 @@ pub(crate) struct World {
     pub cut_in: BTreeSet<usize>,
     /// Losses per thousand packets on all links.
     pub lost: u64,
-    /// Offset of each node's wall clock in milliseconds.
+    /// In milliseconds.
     pub clocks: BTreeMap<usize, i64>,
     /// The nodes that run the state machine. A stub replies in place of each node that is `None`.
     nodes: Vec<Option<Node>>,
@@ -185,8 +183,7 @@ impl World {
         world
     }
 
-    /// Creates a cluster in which only some nodes run the state machine. The other nodes are stubs, which
-    /// reply as nodes do but do not run the state machine.
+    /// Only `real` nodes run the state machine. The others are stubs, which reply as nodes do.
     pub(crate) fn with_stubs(count: usize, real: &BTreeSet<usize>) -> Self {
         let mut world = Self::with_seed(0, 1);
         world.nodes = (0..count).map(|_| None).collect();
@@ -199,7 +196,7 @@ impl World {
         world
     }
 
-    /// Returns the nodes that run the state machine.
+    /// The nodes that run the state machine.
     pub(crate) fn real(&self) -> Vec<usize> {
         let all = self.nodes.iter().enumerate();
         all.filter_map(|(node, state)| state.as_ref().map(|_| node)).collect()
@@ -292,19 +289,18 @@ impl World {
         self.links.insert((a, b), link);
     }
 
-    /// Stops the daemon of the node `whose`, and delivers the packets for this node to the node `by`.
+    /// Stops the daemon of the node `whose`, and delivers its packets to the node `by`.
     pub(crate) fn takes_over(&mut self, whose: usize, by: usize) {
         self.deaf.insert(whose);
         self.holders.insert(whose, by);
     }
 
-    /// Restarts the daemon of a node.
     pub(crate) fn restart(&mut self, node: usize) {
         self.nodes[node] = Some(self.start(node, self.nodes.len()));
         self.wake(node);
     }
 
-    /// Pauses the daemon of a node. After the pause, the daemon reads the packets that arrived during the pause.
+    /// After the pause, the daemon reads the packets that arrived meanwhile.
     pub(crate) fn stall(&mut self, node: usize, time: Duration) {
         self.stalled.insert(node, self.now.at + time);
         self.run(time);
@@ -313,14 +309,12 @@ impl World {
         self.wake(node);
     }
 
-    /// Makes a node request the reports of other nodes.
     pub(crate) fn look(&mut self, node: usize) {
         let now = self.now_at(node);
         self.node_mut(node).request_rows(Client::Command, now);
         self.wake(node);
     }
 
-    /// Makes `node` probe the node `of` on demand.
     pub(crate) fn ask(&mut self, node: usize, of: usize) -> Option<Probe> {
         let now = self.now_at(node);
         let number = self.node_mut(node).begin_session(now, subnet(of))?;
@@ -339,29 +333,26 @@ impl World {
         self.node(node).show(self.now_at(node), 8473, Vec::new())
     }
 
-    /// Returns the verdict of a node on another node.
+    /// The verdict of a node on another node.
     pub(crate) fn state(&self, node: usize, on: usize) -> State {
         self.node(node).state(&subnet(on)).unwrap()
     }
 
-    /// Returns the faults that all peers of a node have in common.
     pub(crate) fn faults(&self, node: usize) -> Vec<CommonFault> {
         self.node(node).show_faults(self.now)
     }
 
-    /// Returns the number of a node's peers in each state.
     pub(crate) fn tally(&self, node: usize) -> BTreeMap<State, u32> {
         self.node(node).counts()
     }
 
-    /// Returns the number of reports that nodes request in half a minute because of peers with faults.
+    /// The number of reports that nodes request in half a minute because of peers with faults.
     pub(crate) fn rows_of_trouble(&self) -> usize {
         16 * (0..self.nodes.len())
             .filter(|node| self.view(*node).peers.iter().any(|peer| peer.state != State::Well))
             .count()
     }
 
-    /// Resets the counters.
     pub(crate) fn count(&mut self) {
         self.counts = vec![Count::default(); self.nodes.len()];
     }
@@ -381,10 +372,8 @@ impl World {
         self.set_time(end);
     }
 
-    /// Runs the cluster until the condition holds, and returns the elapsed time.
-    ///
-    /// # Panics
-    /// Panics if the condition does not hold within the limit of simulated time.
+    /// Runs the cluster until the condition holds, and returns the elapsed time. Panics if it does not hold within
+    /// the limit of simulated time.
     #[track_caller]
     pub(crate) fn until(&mut self, limit: Duration, holds: impl Fn(&World) -> bool) -> Duration {
         let start = self.now.at;
@@ -399,17 +388,17 @@ impl World {
         self.now.at - start
     }
 
-    /// Returns the verdicts of the nodes 0 and 1 on each other.
+    /// The verdicts of the nodes 0 and 1 on each other.
     pub(crate) fn pair(&self) -> [State; 2] {
         [self.state(0, 1), self.state(1, 0)]
     }
 
-    /// Returns whether all peers of all nodes that run the state machine are in this state.
+    /// Considers all peers of all nodes that run the state machine.
     pub(crate) fn all(&self, state: State) -> bool {
         self.real().iter().all(|node| self.tally(*node).keys().eq([&state]))
     }
 
-    /// Returns a datagram that an attacker forges with the address of the node `from`, for the node `to`.
+    /// A datagram that an attacker forges with the address of the node `from`, for the node `to`.
     pub(crate) fn forge(
         &self,
         kind: MessageKind,
@@ -448,7 +437,6 @@ impl World {
         answer
     }
 
-    /// Delivers a datagram to a node, as the network does.
     pub(crate) fn deliver(&mut self, node: usize, datagram: Datagram<'_>) -> Option<Vec<u8>> {
         let now = self.now_at(node);
         let answer = self.node_mut(node).receive(now, datagram);
@@ -456,7 +444,7 @@ impl World {
         answer
     }
 
-    /// Returns the time by a node's clock.
+    /// By the node's own clock.
     fn now_at(&self, node: usize) -> Now {
         let wrong = self.clocks.get(&node).copied().unwrap_or(0);
         Now { at: self.now.at, wall_ms: self.now.wall_ms.saturating_add_signed(wrong) }
@@ -534,7 +522,6 @@ impl World {
         self.wake(node);
     }
 
-    /// Returns the reply of a stub.
     fn stub(&mut self, node: usize, from: usize, path: Path, bytes: &[u8]) -> Option<Vec<u8>> {
         let Some(Message::Echo(header, _)) = parse(bytes) else {
             return None;
@@ -605,7 +592,7 @@ impl World {
         }
     }
 
-    /// Returns the time at which a packet of this length arrives, or `None` if the network drops the packet.
+    /// The time at which a packet of this length arrives, or `None` if the network drops it.
     fn passes(&mut self, from: usize, to: usize, path: Path, length: usize) -> Option<Duration> {
         let link = self.links.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();
         let place = usize::from(from > to);
@@ -634,7 +621,7 @@ impl World {
         }
     }
 
-    /// Sends a ping, to which the target's kernel replies even if no daemon runs.
+    /// The target's kernel replies even if no daemon runs.
     fn ping(&mut self, node: usize, address: IpAddr, path: Path, nonce: u64, length: u16) {
         let to = node_at(address);
         let length = usize::from(length.max(36));
@@ -651,7 +638,7 @@ impl World {
     }
 }
 
-/// Returns a report in which every value is at its maximum.
+/// A report in which every value is at its maximum.
 fn lies() -> Vec<u8> {
     let mut out = vec![0xff; 7 + 24];
     out.push(9);
