@@ -14,7 +14,7 @@ fn main() {
     divan::main();
 }
 
-/// Returns the kernel state of a vxlan node with `peers` peers. Each peer has a route, a neighbour and an FDB entry.
+/// Each peer has a route, a neighbour and an FDB entry.
 fn state(peers: u16) -> KernelState {
     let device = LinkName::parse("flannel.1").unwrap_or_default();
     let objects = (0..peers).flat_map(|peer| {

@@ -20,16 +20,13 @@ const REPLY: [u8; 2] = [0, 2];
 const ICMPV6: [u8; 2] = [58, 255];
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// Interval at which the probes are repeated, because a link can lose single frames.
+/// A link can lose single frames.
 const REPEAT: Duration = Duration::from_millis(500);
 
-/// Sends probes for addresses of one family on a link. Returns each address at which another host replies within the timeout, with the
-/// host's MAC. This function ignores replies from MACs in `own`, and returns at once after replies at `enough` addresses.
+/// The addresses at which another host replies within the timeout, with its MAC. Replies from MACs
+/// in `own` do not count. `enough` addresses with a reply end the wait.
 ///
-/// This function blocks the thread. The process needs `CAP_NET_RAW`.
-///
-/// # Errors
-/// Returns an error if this function cannot open, read or write the packet socket.
+/// Blocks the thread. The process needs `CAP_NET_RAW`.
 pub fn holders(
     link: u32,
     from: Mac,
@@ -81,7 +78,7 @@ pub fn holders(
     Ok(found)
 }
 
-/// Builds an ARP probe, whose sender IP address is 0.0.0.0.
+/// The sender IP address is 0.0.0.0.
 fn request(from: Mac, address: Ipv4Addr) -> [u8; FRAME] {
     let mut frame = [0_u8; FRAME];
     let parts: [&[u8]; 8] = [
@@ -99,7 +96,7 @@ fn request(from: Mac, address: Ipv4Addr) -> [u8; FRAME] {
     frame
 }
 
-/// Returns the sender's MAC if the frame is an ARP reply from `address`.
+/// The sender's MAC if the frame is an ARP reply from `address`.
 fn answer(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
     let is_reply = frame.get(12..14)? == ETHERTYPE
         && frame.get(14..20)? == KINDS
@@ -109,7 +106,7 @@ fn answer(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
     is_reply.then_some(Mac(mac))
 }
 
-/// Builds a Neighbor Solicitation without a source address.
+/// Without a source address.
 fn solicitation(from: Mac, target: Ipv6Addr) -> Vec<u8> {
     let [.., a, b, c] = target.octets();
     // The solicited-node multicast address (RFC 4291, section 2.7.1).
@@ -143,7 +140,7 @@ fn solicitation(from: Mac, target: Ipv6Addr) -> Vec<u8> {
     .concat()
 }
 
-/// Returns the sender's MAC if the frame is a Neighbor Advertisement of `target`.
+/// The sender's MAC if the frame is a Neighbor Advertisement of `target`.
 fn advertiser(frame: &[u8], target: Ipv6Addr) -> Option<Mac> {
     let is_reply = frame.get(12..14)? == IPV6
         && frame.get(20..22)? == ICMPV6
@@ -161,7 +158,6 @@ mod tests {
     const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-    /// Builds an ARP reply of another host.
     fn reply(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
         let mut frame = request(mac, Ipv4Addr::UNSPECIFIED).to_vec();
         frame[20..22].copy_from_slice(&REPLY);

@@ -9,13 +9,15 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::{Subnets, nets_overlap};
 
-/// Metric of the blackhole route for the node's own subnet. The CNI bridge's connected route to the same destination has metric 0 (256 for IPv6) and takes precedence.
+/// For the node's own subnet. The CNI bridge's connected route to it has metric 0 (256 for IPv6)
+/// and takes precedence.
 ///
-/// Go flannel's blackhole route has no metric, so it takes precedence over the route of a bridge that appears later.
-/// If the CNI bridge exists before Go flannel starts, the kernel refuses Go flannel's route.
+/// Go flannel's blackhole route has no metric, so it takes precedence over the route of a bridge
+/// that appears later. If the CNI bridge exists before Go flannel starts, the kernel refuses Go
+/// flannel's route.
 pub(crate) const METRIC: u32 = 65_535;
 
-/// Adds the blackhole routes for the node's own subnets to the desired state.
+/// Adds the blackhole routes for the node's own subnets.
 pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
     let route = RouteSpec::dropping(RouteKind::Blackhole, scope.protocol);
     for net in scope.own.nets() {
@@ -23,10 +25,9 @@ pub(crate) fn want(state: &mut KernelState, scope: &Scope) {
     }
 }
 
-/// Adds routes that refuse packets to the subnets of leases that this node must not use, unless a subnet overlaps a route that is wanted, as of a
-/// lease in its hold-down.
-///
-/// Without them, the packets would leave by the default route, unencapsulated.
+/// Refuses packets to the subnets of leases that this node must not use. Without these routes, the
+/// packets would leave by the default route, unencapsulated. A subnet that overlaps a wanted route,
+/// as of a lease in its hold-down, gets none.
 pub(crate) fn bar(state: &mut KernelState, barred: &BTreeSet<Subnets>, scope: &Scope) {
     let routed: Vec<IpNet> = state
         .0
@@ -48,16 +49,16 @@ pub(crate) fn bar(state: &mut KernelState, barred: &BTreeSet<Subnets>, scope: &S
     }
 }
 
-/// Returns a blackhole route for a whole network. The blackhole route has the highest metric, so every other route to the network takes precedence.
-///
-/// The blackhole route drops packets to pods that would otherwise leave this host unencrypted.
+/// Drops packets to pods that would otherwise leave this host unencrypted. The route has the
+/// highest metric, so every other route to the network takes precedence.
 pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
     let route = RouteSpec::dropping(RouteKind::Blackhole, protocol);
     (Key::Route(network.trunc(), u32::MAX), Value::Route(route))
 }
 
-/// Returns whether a route of protocol `boot` is a blackhole route of Go flannel (`--ip-blackhole-route`) inside a subnet with a desired blackhole
-/// route. This node's subnet may have had another length before, and the longer route would swallow packets to pods.
+/// True for a route of protocol `boot` that is a blackhole route of Go flannel
+/// (`--ip-blackhole-route`) inside a subnet with a desired blackhole route. This node's subnet may
+/// have had another length before, and the longer route would swallow packets to pods.
 pub(crate) fn is_replaced(net: &IpNet, route: &RouteSpec, want: &KernelState) -> bool {
     route.kind == RouteKind::Blackhole
         && net.prefix_len() < net.max_prefix_len()

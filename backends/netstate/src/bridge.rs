@@ -5,31 +5,27 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Subnets;
 
-/// A bridge with its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bridge {
-    /// The interface name.
     pub name: LinkName,
-    /// The bridge's addresses, with their prefix lengths.
     pub addresses: Vec<IpNet>,
 }
 
 /// A gateway address of a previous subnet that is still on a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleGateway {
-    /// The bridge that has the gateway address.
     pub bridge: LinkName,
-    /// The gateway address, with the prefix length of the previous subnet.
+    /// With the prefix length of the previous subnet.
     pub address: IpNet,
-    /// A second address of the bridge in the previous subnet, perhaps set by another program. The kernel may
-    /// remove the second address together with the gateway address.
+    /// A second address of the bridge in the previous subnet, perhaps set by another program. The
+    /// kernel may remove it together with the gateway address.
     pub other: Option<IpNet>,
 }
 
-/// Returns the gateway addresses that previous subnets left on bridges. Because of the connected route of a stale
-/// gateway, packets of this node do not reach the node that now leases the subnet. The bridge plugin also refuses new pods while a stale gateway exists.
+/// Because of a stale gateway's connected route, packets of this node do not reach the node that
+/// now leases the subnet. The bridge plugin also refuses new pods while a stale gateway exists.
 ///
-/// A node's subnet is previous only if the node now has a different subnet of the same address family.
+/// A subnet is previous only if the node now has a different subnet of the same family.
 pub fn stale_gateways(
     bridges: &[Bridge],
     previous: &[IpNet],
@@ -56,7 +52,7 @@ pub fn stale_gateways(
     .collect()
 }
 
-/// Returns the first host address of a subnet, which the CNI plugin assigns to its bridge.
+/// The first host address, which the CNI plugin assigns to its bridge.
 fn gateway(subnet: &IpNet) -> Option<IpNet> {
     let first = match subnet.network() {
         IpAddr::V4(v4) => IpAddr::V4(v4.to_bits().checked_add(1)?.into()),
@@ -69,7 +65,7 @@ fn gateway(subnet: &IpNet) -> Option<IpNet> {
 mod tests {
     use super::*;
 
-    /// Returns the stale gateways of a bridge with `addresses`, each as `bridge address` or `bridge address beside other`.
+    /// Each as `bridge address` or `bridge address beside other`.
     fn stale(addresses: &[&str], previous: &[&str], present: &str) -> Vec<String> {
         let net = |text: &&str| text.parse::<IpNet>().unwrap();
         let bridge =

@@ -1,7 +1,7 @@
-//! Finds the objects of flannel-rs and Go flannel in this network namespace for cleanup. This
-//! module distinguishes flannel's objects from the objects of other programs.
+//! Finds the objects of flannel-rs and Go flannel in this network namespace for cleanup, and tells
+//! them from the objects of other programs.
 //!
-//! This module is pure: [`NetlinkKernel::inventory`] reads the kernel state and [`Kernel::apply`] changes the kernel state.
+//! Pure: [`NetlinkKernel::inventory`] reads the kernel state and [`Kernel::apply`] changes it.
 //!
 //! [`NetlinkKernel::inventory`]: crate::netlink::NetlinkKernel::inventory
 //! [`Kernel::apply`]: crate::kernel::Kernel::apply
@@ -17,16 +17,14 @@ use std::collections::BTreeSet;
 /// The bridge of the CNI plugin.
 pub const BRIDGE: &str = "cni0";
 
-/// The interfaces and routes of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
-    /// All interfaces of the network namespace.
     pub links: Vec<(LinkName, LinkSpec)>,
-    /// All routes of the main table except routes with a type of service (TOS), each as destination, metric and other properties.
+    /// The main table except routes with a type of service (TOS): destination, metric and the rest.
     pub routes: Vec<(IpNet, u32, RouteSpec)>,
 }
 
-/// A network of flannel, known from subnet.env or from the operator.
+/// Known from subnet.env or from the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlannelNetwork {
     /// The network of the whole cluster.
@@ -40,48 +38,42 @@ pub struct FlannelNetwork {
 /// The evidence by which cleanup recognises flannel's objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// The flannel networks whose routes cleanup may remove.
+    /// Those whose routes cleanup may remove.
     pub networks: Vec<FlannelNetwork>,
-    /// The protocol number of flanneld's routes.
+    /// Of flanneld's routes.
     pub protocol: u8,
     /// Whether cleanup also removes the CNI plugin's bridge.
     pub bridge: bool,
-    /// The objects of running daemons that serve other networks.
     pub others: OtherDaemons,
 }
 
-/// Objects of running daemons, which cleanup must not remove.
+/// Objects of running daemons that serve other networks. Cleanup must not remove them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherDaemons {
-    /// Cluster networks whose routes cleanup keeps.
     pub networks: BTreeSet<IpNet>,
-    /// Names of devices that cleanup keeps.
     pub devices: BTreeSet<String>,
 }
 
-/// An object that cleanup keeps: a description, the reason, and a command with which the operator can remove the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptObject {
     /// Kind and name of the object, for messages.
     pub what: String,
-    /// Reason why cleanup keeps the object.
     pub why: String,
     /// The shell command that removes the object manually.
     pub command: String,
 }
 
-/// The objects to remove and the objects to keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
-    /// The deletions in order, each with a description of the object.
+    /// In order, each with a description of the object.
     pub remove: Vec<(Op, String)>,
-    /// Objects that cleanup keeps, because another program might own the objects.
+    /// Another program might own them.
     pub keep: Vec<KeptObject>,
 }
 
 enum LinkOwner {
     Flannel,
-    /// Link that has the name of a flannel link but another kind.
+    /// It has the name of a flannel link but another kind.
     Unclear,
     Others,
 }
@@ -109,21 +101,18 @@ fn link_owner(name: &str, kind: &str) -> LinkOwner {
     if kinds.contains(&kind) { LinkOwner::Flannel } else { LinkOwner::Unclear }
 }
 
-/// Returns whether flannel-rs or Go flannel creates devices of this name and kind.
 pub fn is_flannels(name: &str, kind: &str) -> bool {
     matches!(link_owner(name, kind), LinkOwner::Flannel)
 }
 
-/// Cleanup's decision about an object.
 enum Fate {
     Remove,
-    /// Keeps the object for the given reason, because another program might own the object.
+    /// The reason: another program might own the object.
     Keep(&'static str),
-    /// Omits the object, which is not flannel's, from the report.
+    /// Not flannel's: not in the report.
     Ignore,
 }
 
-/// Decides which objects cleanup removes, which it keeps, and which it omits from the report.
 pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
     let mut decisions = Decisions::default();
     let mut links = Vec::new();
@@ -210,8 +199,9 @@ fn route_fate(net: &IpNet, route: &RouteSpec, evidence: &Evidence) -> Fate {
     }
 }
 
-/// Decides whether to remove a route of protocol `boot` inside a flannel network. Go flannel's routes lead through a gateway to exactly one node's subnet,
-/// or are blackhole routes for this node's own subnet, which may have had another length before.
+/// For a route of protocol `boot` inside a flannel network. Go flannel's routes lead through a
+/// gateway to exactly one node's subnet, or are blackhole routes for this node's own subnet, which
+/// may have had another length before.
 fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> Fate {
     let subnet = network.network != *net && net.prefix_len() < net.max_prefix_len();
     match route.kind {
@@ -231,8 +221,8 @@ fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> 
     }
 }
 
-/// Formats a route in the syntax of `ip route`. This function prints protocols other than `boot` as numbers,
-/// because the protocols' names differ between hosts.
+/// In the syntax of `ip route`. Protocols other than `boot` are numbers, because their names differ
+/// between hosts.
 fn words(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
     let protocol = |number: u8| {
         if number == BOOT { "boot".to_owned() } else { number.to_string() }

@@ -1,5 +1,5 @@
-//! The desired kernel state, computed from all leases or from a change of some leases. The computation from
-//! all leases and the computation from a change give the same state.
+//! The desired kernel state, computed from all leases or from a change of some leases. Both give
+//! the same state.
 
 use crate::kernel::Facts;
 use crate::object::{KernelState, Key, Value};
@@ -9,16 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
 
-/// The kernel state that a plan requires, with the keys of the objects that several peers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The objects that the kernel should have.
     pub state: KernelState,
-    /// Keys of the objects that more than one peer needs, and that therefore depend on several leases.
+    /// Keys of the objects that more than one peer needs, and that therefore depend on several
+    /// leases.
     shared: BTreeSet<Key>,
 }
 
-/// A change of the desired state that follows from changed leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// The affected objects before the change.
@@ -28,8 +26,8 @@ pub struct Change {
 }
 
 impl Desired {
-    /// Computes the desired kernel state from all leases. If peers need different content for the same object, the oldest
-    /// lease takes precedence. flanneld skips the other peers.
+    /// If peers need different content for the same object, the oldest lease takes precedence, and
+    /// the other peers are skipped.
     pub fn whole<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable, facts: &Facts) -> Self {
         let mut all: Vec<Peer<'_>> = peers(plan, leases, &facts.underlay).collect();
         all.sort_by_key(|peer| (peer.lease.since, peer.lease.subnets, peer.subnet));
@@ -39,7 +37,7 @@ impl Desired {
         }
     }
 
-    /// Computes the desired kernel state peer by peer. `all` begins with the peers of the oldest lease.
+    /// `all` begins with the peers of the oldest lease.
     fn by_age<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Self {
         let mut desired = Self { state: plan.base(facts), shared: BTreeSet::new() };
         // Both families of a lease may need the same object. They are adjacent in `all`.
@@ -54,8 +52,8 @@ impl Desired {
         desired
     }
 
-    /// Adds the objects of a peer, unless the desired state already has different content for the key of one object.
-    /// `own` contains the keys that the lease's other address family needs.
+    /// Adds nothing if the state already has different content for the key of one object. `own` are
+    /// the keys that the lease's other address family needs.
     fn add(&mut self, objects: Vec<(Key, Value)>, own: &[Key]) {
         let mut conflict = false;
         for (key, value) in &objects {
@@ -72,7 +70,7 @@ impl Desired {
         }
     }
 
-    /// Computes the change of the desired state that follows from the changed leases. Returns `None` if the change also depends on unchanged leases.
+    /// `None` if the change also depends on unchanged leases.
     pub fn change<P: Plan + ?Sized>(
         &self,
         plan: &P,
@@ -119,7 +117,7 @@ impl Desired {
         (alone && free).then_some(change)
     }
 
-    /// Updates the state by a change that [`Desired::change`] computed from this state.
+    /// `change` must come from [`Desired::change`] of this state.
     pub fn take(&mut self, change: Change) {
         for key in change.before.0.keys() {
             self.state.0.remove(key);
@@ -128,10 +126,10 @@ impl Desired {
     }
 }
 
-/// Computes the desired kernel state in the usual case, in which no two leases need the same object. Returns `None` otherwise.
+/// The usual case, in which no two leases need the same object; `None` otherwise.
 ///
-/// This function builds the map in a single insertion. Separate insertions leave half-empty B-tree nodes,
-/// which waste megabytes with thousands of peers.
+/// Builds the map in a single insertion. Separate insertions leave half-empty B-tree nodes, which
+/// waste megabytes with thousands of peers.
 fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Option<KernelState> {
     let mut objects: Vec<(Key, Value)> = plan.base(facts).0.into_iter().collect();
     objects.reserve_exact(3 * all.len());
@@ -156,7 +154,7 @@ fn undisputed<P: Plan + ?Sized>(plan: &P, all: &[Peer<'_>], facts: &Facts) -> Op
         .then(|| KernelState(objects.into_iter().collect()))
 }
 
-/// Returns the public addresses of peers if the plan needs to know which of the addresses are on-link.
+/// The peers' public addresses, if the plan needs to know which of them are on-link.
 pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<IpAddr> {
     if !plan.needs_on_link() {
         return Vec::new();
@@ -166,7 +164,7 @@ pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<I
     queries.into_iter().collect()
 }
 
-/// Returns the public addresses of changed leases if the plan needs to know which of the addresses are on-link.
+/// Those of changed leases alone.
 pub fn new_on_link_queries<P: Plan + ?Sized>(
     plan: &P,
     before: &LeaseTable,

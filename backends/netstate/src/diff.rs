@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::Subnets;
 
-/// Returns the operations that convert the kernel state `have` into `want` in one pass.
+/// `want` is reached in one pass.
 pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     let mut links = Links::default();
     let mut ops = link_ops(want, have, &mut links);
@@ -58,9 +58,10 @@ pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     ops
 }
 
-/// Returns whether flanneld must delete a route before it adds the route again. When a program adds an IPv6 route, the kernel looks up the
-/// onlink gateway of the route. The kernel refuses a new IPv6 route while the old route leads to the same gateway through another
-/// interface (net/ipv6/route.c, ip6_route_check_nh_onlink). flanneld sends the deletion and the addition in one datagram.
+/// True for a route that must be deleted before it is added again. When a program adds an IPv6
+/// route, the kernel looks up the route's onlink gateway. It refuses the route while the old one
+/// leads to the same gateway through another interface (net/ipv6/route.c,
+/// ip6_route_check_nh_onlink). flanneld sends the deletion and the addition in one datagram.
 fn must_delete_first(old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::Route(old), Value::Route(new)) => {
@@ -70,8 +71,7 @@ fn must_delete_first(old: &Value, new: &Value) -> bool {
     }
 }
 
-/// Returns whether the object is an allowed IP of a peer that flanneld deletes. The kernel removes the allowed IPs of a deleted peer
-/// together with the peer.
+/// True for an allowed IP of a peer that flanneld deletes. The kernel removes it with the peer.
 fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState, have: &KernelState) -> bool {
     match (key, value) {
         (Key::AllowedIp(name, _), Value::AllowedIp(peer)) => {
@@ -85,13 +85,15 @@ fn goes_with_its_peer(key: &Key, value: &Value, want: &KernelState, have: &Kerne
 /// Links whose changes also affect the objects on the links.
 #[derive(Default)]
 struct Links {
-    /// Links that flanneld deletes and creates again before other changes. The deletion removes all objects on the link.
+    /// Deleted and created again before other changes. The deletion removes all objects on the
+    /// link.
     rebuilt: BTreeSet<LinkName>,
-    /// Links that flanneld deletes last, after it has replaced the routes on the links in place.
+    /// Deleted last, after the routes on them have been replaced in place.
     unwanted: BTreeSet<LinkName>,
-    /// Links with a new MAC. The kernel flushes the neighbours of a link with a new MAC, even permanent neighbours (neigh_changeaddr).
+    /// Links with a new MAC. The kernel flushes their neighbours, even permanent ones
+    /// (neigh_changeaddr).
     readdressed: BTreeSet<LinkName>,
-    /// Links that do not belong to flannel and on which flanneld therefore adds no objects.
+    /// Not flannel's, so flanneld adds no objects on them.
     refused: BTreeSet<LinkName>,
 }
 
@@ -110,7 +112,7 @@ impl Links {
     }
 }
 
-/// Returns the link to which an object belongs. The link of a route is the route's device.
+/// The link to which an object belongs; of a route, its device.
 fn holder(key: &Key, value: &Value) -> Option<LinkName> {
     if let Value::Route(route) = value { Some(route.dev) } else { key.link() }
 }
@@ -160,10 +162,11 @@ fn specs(state: &KernelState) -> impl Iterator<Item = (LinkName, &LinkSpec)> {
     })
 }
 
-/// Adds to `want` the objects that the kernel has for exactly the given subnets. The added objects are a route with its neighbour and the
-/// neighbour's FDB entry, or an allowed IP with its peer.
+/// Adds to `want` the objects that the kernel has for exactly the given subnets: a route with its
+/// neighbour and the neighbour's FDB entry, or an allowed IP with its peer.
 ///
-/// flanneld keeps the objects of a lease whose key exists but is unreadable. This function does not add a route that bypasses an encrypting device.
+/// flanneld keeps the objects of a lease whose key exists but is unreadable. A route that bypasses
+/// an encrypting device is not added.
 pub(crate) fn preserve(want: &mut KernelState, have: &KernelState, subnets: &BTreeSet<Subnets>) {
     if subnets.is_empty() {
         return;

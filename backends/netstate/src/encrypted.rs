@@ -5,14 +5,13 @@ use crate::object::{KernelState, Key, Value};
 use crate::route::{RouteKind, RouteSpec};
 use ipnet::IpNet;
 
-/// The networks that a desired state routes into encrypting devices. Empty if the desired state has no encrypting device.
+/// The networks that a desired state routes into encrypting devices; empty without such a device.
 pub(crate) struct Encrypted {
     devices: Vec<LinkName>,
     nets: Vec<IpNet>,
 }
 
 impl Encrypted {
-    /// Reads the encrypting devices and their routes from a desired state.
     pub(crate) fn by(want: &KernelState) -> Self {
         // Links come first in the order.
         let links = want.0.iter().map_while(|(key, value)| match (key, value) {
@@ -33,7 +32,7 @@ impl Encrypted {
         Self { nets: nets.collect(), devices }
     }
 
-    /// Returns whether a route diverts packets from an encrypting device to another device.
+    /// True if the route diverts packets from an encrypting device to another device.
     pub(crate) fn is_bypassed_by(&self, net: &IpNet, route: &RouteSpec) -> bool {
         route.kind == RouteKind::Unicast
             && !self.devices.contains(&route.dev)

@@ -15,7 +15,6 @@ pub enum FailureKind {
     /// The kernel refuses only this object: a foreign object conflicts with it, or the kernel cannot use its address.
     Conflict,
     Unsupported,
-    /// The reconciler retries the operation.
     Other,
 }
 
@@ -30,7 +29,6 @@ pub struct OpError {
     pub why: RequestError,
 }
 
-/// A failed read from the kernel or a failed query to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 #[error("{what}: {why}")]
 #[code(of = why)]

@@ -1,5 +1,5 @@
-//! A fake kernel for tests. The fake follows the kernel's rules about dependencies, exclusive additions and
-//! objects that vanish with a link. The fake kernel also injects faults.
+//! A fake kernel for tests. It follows the kernel's rules about dependencies, exclusive additions
+//! and objects that vanish with a link, and it injects faults.
 
 use crate::error::RequestError;
 use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, Sessions};
@@ -17,38 +17,34 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use types::Errno;
 
-/// The contents of the fake kernel, which tests read and modify.
+/// What tests read and modify.
 #[derive(Debug, Default)]
 pub(crate) struct World {
-    /// Our objects.
     pub state: KernelState,
-    /// Routes of others.
+    /// Routes of other programs.
     pub foreign: BTreeSet<Key>,
     /// Routes that Go flannel may have left.
     pub leftovers: BTreeMap<Key, RouteSpec>,
-    /// The sessions of WireGuard peers.
     pub sessions: Sessions,
-    /// Addresses that are on-link.
     pub on_link: BTreeSet<IpAddr>,
     /// Whether each of the next calls fails, in the order of the calls.
     pub faults: VecDeque<bool>,
-    /// The number of changes through `apply`.
+    /// Changes through `apply`.
     pub writes: usize,
-    /// The number of reads of the complete kernel state.
+    /// Reads of the complete kernel state.
     pub reads: usize,
-    /// Notifications that no test has received yet.
+    /// Those that no test has received yet.
     pub notices: Vec<Notice>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {
-    /// New content of an object, or `None` for a deleted object.
+    /// `None` for a deleted object.
     Object(Key, Option<Value>),
-    /// Any notification that is not about an object.
     Other,
 }
 
-/// A fake kernel. Clones of a fake kernel share its contents.
+/// Clones share its contents.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FakeKernel {
     world: Arc<Mutex<World>>,
@@ -64,10 +60,7 @@ impl World {
         self.faults.pop_front().unwrap_or(false)
     }
 
-    /// Applies one operation as a kernel would.
-    ///
-    /// # Errors
-    /// Returns the errno that a kernel would return.
+    /// The errno of a failure is the kernel's.
     pub(crate) fn apply(&mut self, op: &Op) -> Result<(), RequestError> {
         let (key, value) = match op {
             Op::Refuse(..) => return Err(refused(libc::EPERM)),
@@ -126,7 +119,6 @@ impl World {
         Ok(())
     }
 
-    /// Deletes the objects on a link.
     fn forget(&mut self, name: LinkName, which: impl Fn(&Key) -> bool) {
         self.state.0.retain(|key, value| {
             let on = if let Value::Route(route) = value { Some(route.dev) } else { key.link() };
@@ -140,7 +132,7 @@ impl FakeKernel {
         self.world.lock()
     }
 
-    /// Changes the contents of the fake kernel as another program would, and queues notifications.
+    /// Changes the contents as another program would, and queues notifications.
     pub(crate) fn modify(&self, change: impl FnOnce(&mut World)) {
         let mut world = self.world();
         let before = world.state.clone();

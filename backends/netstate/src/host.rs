@@ -11,49 +11,43 @@ use types::{Coded, Errno, Family};
 /// A network interface of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// The interface index (ifindex).
     pub index: u32,
-    /// The interface name.
     pub name: String,
-    /// The kind of the interface, as in `ip -d link`: `bridge`, `vxlan`, `veth`; empty for hardware.
+    /// As in `ip -d link`: `bridge`, `vxlan`, `veth`; empty for hardware.
     pub kind: String,
-    /// Whether the interface is administratively up.
+    /// Administratively up.
     pub up: bool,
-    /// Whether the interface has a carrier.
     pub carrier: bool,
-    /// Whether the interface is the loopback interface.
     pub loopback: bool,
-    /// Whether the interface neither sends nor answers address resolution requests (IFF_NOARP).
+    /// IFF_NOARP: it neither sends nor answers address resolution requests.
     pub noarp: bool,
     /// The index of the bridge or bond of which this interface is a port.
     pub master: Option<u32>,
-    /// The MTU in bytes.
+    /// In bytes.
     pub mtu: u32,
-    /// The MAC of the interface, if the interface has an Ethernet address.
+    /// `None` without an Ethernet address.
     pub mac: Option<Mac>,
     /// VNI and UDP port of a vxlan device.
     pub vxlan: Option<(u32, u16)>,
-    /// The number of packets that the interface has received.
+    /// In packets.
     pub received: u64,
-    /// The addresses of the interface, in the kernel's order.
+    /// In the kernel's order.
     pub addresses: Vec<Address>,
 }
 
-/// The class of an interface, which determines whether other hosts may be reachable through the interface.
+/// Determines whether other hosts may be reachable through the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkClass {
     /// A network card, or a VLAN, bond or macvlan device on a network card.
     Link,
-    /// An end of a veth pair that belongs to a pod or to a host in a test environment.
+    /// An end of a veth pair: a pod's, or that of a host in a test environment.
     Veth,
-    /// A bridge.
     Bridge,
     /// A tunnel, a dummy, or another virtual device that is not a direct link to other hosts.
     Virtual,
 }
 
 impl Interface {
-    /// Returns the class of the interface according to `kind`.
     pub fn class(&self) -> LinkClass {
         match self.kind.as_str() {
             "" | "vlan" | "bond" | "team" | "macvlan" | "ipvlan" | "ipoib" | "macsec" => {
@@ -65,7 +59,7 @@ impl Interface {
         }
     }
 
-    /// Returns the usable addresses of an address family, preferred addresses first.
+    /// Preferred addresses first.
     pub fn usable(&self, family: Family) -> Vec<IpAddr> {
         let mut addresses: Vec<&Address> = self
             .addresses
@@ -78,34 +72,32 @@ impl Interface {
         addresses.into_iter().map(Address::ip).collect()
     }
 
-    /// Returns whether `ip` is an address of the interface.
     pub fn owns(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|address| address.ip() == ip)
     }
 
-    /// Returns whether the interface has `ip` as an address of a single host, without a network.
+    /// As an address of a single host, without a network.
     pub fn has_single(&self, ip: IpAddr) -> bool {
         self.nets().any(|net| net.addr() == ip && is_single(&net))
     }
 
-    /// Returns whether `ip` is an IPv4 address of a single host inside the network of another address. Such an address is
-    /// virtual (keepalived, kube-vip). Of IPv6, DHCP leases addresses of a single host.
+    /// True for an IPv4 address of a single host inside the network of another address, as of
+    /// keepalived and kube-vip. Not for IPv6, where DHCP leases such addresses.
     pub fn is_virtual(&self, ip: IpAddr) -> bool {
         let mut nets = self.nets();
         ip.is_ipv4() && self.has_single(ip) && nets.any(|net| !is_single(&net) && net.contains(&ip))
     }
 
-    /// Returns whether the interface is a port of the given bridge other than flanneld's probe port.
+    /// flanneld's own probe port does not count.
     pub fn is_pods_end_in(&self, bridge: u32) -> bool {
         self.master == Some(bridge) && !crate::probe_port::is_port(&self.name)
     }
 
-    /// Returns the interface's addresses with their prefix lengths.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> {
         self.addresses.iter().map(|address| address.net)
     }
 
-    /// Returns the interface's usable addresses as text, or `no usable address`.
+    /// The usable addresses, or `no usable address`.
     pub fn addresses_text(&self) -> String {
         let usable: Vec<String> = self
             .addresses
@@ -117,19 +109,17 @@ impl Interface {
     }
 }
 
-/// Returns whether a network has a single address.
 pub fn is_single(net: &IpNet) -> bool {
     net.prefix_len() == net.max_prefix_len()
 }
 
-/// Returns whether a network card is a port of a bridge.
 pub fn has_card(bridge: &Interface, all: &[Interface]) -> bool {
     all.iter().any(|port| port.master == Some(bridge.index) && port.class() == LinkClass::Link)
 }
 
-/// Returns whether an interface belongs to flannel or its pods: a device of flannel, a bridge without a network card that
-/// has an address in a leased subnet, a port of such a bridge, or the host's end of a pod's veth pair. A veth with
-/// the address of a whole network may be the uplink of a host in a container. `all` are the host's interfaces.
+/// True for a device of flannel, a bridge without a network card that has an address in a leased
+/// subnet, a port of such a bridge, or the host's end of a pod's veth pair. A veth with the address
+/// of a whole network may be the uplink of a host in a container. `all` are the host's interfaces.
 pub fn serves_pods(
     interface: &Interface,
     all: &[Interface],
@@ -148,25 +138,23 @@ pub fn serves_pods(
         || bridges.any(is_bridge)
 }
 
-/// One address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The address with its prefix length.
     pub net: IpNet,
-    /// Whether the address has no lifetime (IFA_F_PERMANENT). DHCP and router advertisements set a lifetime.
+    /// IFA_F_PERMANENT: no lifetime. DHCP and router advertisements set one.
     pub permanent: bool,
-    /// Whether the preferred lifetime of the address is over (IFA_F_DEPRECATED).
+    /// IFA_F_DEPRECATED: the preferred lifetime is over.
     pub deprecated: bool,
-    /// Whether the address is an IPv6 privacy address.
+    /// An IPv6 privacy address.
     pub temporary: bool,
-    /// Whether duplicate address detection is still running.
+    /// Duplicate address detection is still running.
     pub tentative: bool,
-    /// Whether duplicate address detection failed, because another host has the address.
+    /// Duplicate address detection failed: another host has the address.
     pub dad_failed: bool,
 }
 
 impl Address {
-    /// Returns an address with the permanent flag and no other flag.
+    /// Permanent, without any other flag.
     pub fn plain(net: IpNet) -> Self {
         Self {
             net,
@@ -178,12 +166,11 @@ impl Address {
         }
     }
 
-    /// Returns the address without its prefix length.
     pub fn ip(&self) -> IpAddr {
         self.net.addr()
     }
 
-    /// Returns whether the address can be the source of packets between nodes.
+    /// Usable as the source of packets between nodes.
     pub fn usable(&self) -> bool {
         !self.deprecated
             && !self.tentative
@@ -191,7 +178,7 @@ impl Address {
             && (is_global(self.ip()) || is_link_local(self.ip()))
     }
 
-    /// Returns the reason why the address is not usable, for messages.
+    /// Why the address is not usable, for messages.
     pub fn state(&self) -> &'static str {
         if self.dad_failed {
             "another host has this address (dadfailed)"
@@ -204,13 +191,13 @@ impl Address {
         }
     }
 
-    /// Returns the sort key of a global address. The address with the lowest key takes precedence.
+    /// Of several global addresses, the one with the lowest key takes precedence.
     fn rank(&self) -> (bool, bool) {
         (!self.permanent, self.temporary)
     }
 }
 
-/// Returns whether an address is global as in Go's `IsGlobalUnicast`, which includes private addresses.
+/// As in Go's `IsGlobalUnicast`, which includes private addresses.
 fn is_global(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
@@ -240,9 +227,9 @@ const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
     (Ipv4Addr::new(192, 168, 5, 2), Some(Ipv4Addr::new(192, 168, 5, 15))),
 ];
 
-/// Returns the address of the NAT router if a machine with the address `net` is behind a NAT that serves only this
-/// machine. A hypervisor's *NAT network* does not match, because a NAT network has a different router address and connects several
-/// machines.
+/// The NAT's router, if a machine with the address `net` is behind a NAT that serves only this
+/// machine. A hypervisor's *NAT network* does not match: it has another router address and connects
+/// several machines.
 pub fn machine_nat(net: &IpNet) -> Option<IpAddr> {
     let found = MACHINE_NATS.iter().find(|(router, guest)| {
         let router = IpAddr::V4(*router);
@@ -254,7 +241,6 @@ pub fn machine_nat(net: &IpNet) -> Option<IpAddr> {
     found.map(|(router, _)| IpAddr::V4(*router))
 }
 
-/// Returns whether an address is link-local.
 pub fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -265,33 +251,29 @@ pub fn is_link_local(ip: IpAddr) -> bool {
 /// A route of the main table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The destination network.
     pub to: IpNet,
-    /// The gateway, or `None` if the destination is on-link or the route has several paths.
+    /// `None` if the destination is on-link or the route has several paths.
     pub via: Option<IpAddr>,
-    /// The index of the outgoing interface, or `None` for a route with several paths.
+    /// The outgoing interface; `None` for a route with several paths.
     pub index: Option<u32>,
-    /// The paths of a route with several paths.
+    /// Empty unless the route has several paths.
     pub paths: Vec<Path>,
-    /// The route type: forward, drop or deliver.
     pub kind: RouteKind,
-    /// The protocol of the route, as in `ip route`: 2 kernel, 3 boot, 4 static, 16 dhcp, 241 flanneld.
+    /// As in `ip route`: 2 kernel, 3 boot, 4 static, 16 dhcp, 241 flanneld.
     pub protocol: u8,
-    /// The metric; routes with lower metrics take precedence.
+    /// The lowest takes precedence.
     pub metric: u32,
 }
 
-/// One next hop of a multipath route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The gateway, or `None` if the destination is on-link.
+    /// `None` if the destination is on-link.
     pub via: Option<IpAddr>,
-    /// The index of the interface.
     pub index: Option<u32>,
 }
 
 impl Route {
-    /// Returns a unicast route that has neither a gateway nor an interface.
+    /// A unicast route without gateway and interface.
     pub fn new(to: IpNet) -> Self {
         Self {
             to,
@@ -304,22 +286,21 @@ impl Route {
         }
     }
 
-    /// Returns whether the route is a default route.
     pub fn is_default(&self) -> bool {
         self.to.prefix_len() == 0
     }
 
-    /// Returns whether the route forwards packets, unlike routes of the types `unreachable`, `blackhole` and `prohibit`.
+    /// False for the types `unreachable`, `blackhole` and `prohibit`.
     pub fn carries(&self) -> bool {
         self.kind == RouteKind::Unicast
     }
 
-    /// Returns the index of the interface if the destination is on-link.
+    /// The interface, if the destination is on-link.
     pub fn link(&self) -> Option<u32> {
         self.index.filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
     }
 
-    /// Splits a multipath route into one route for each path.
+    /// One route for each path.
     pub fn split(self) -> Vec<Route> {
         match self.paths.is_empty() {
             true => vec![self],
@@ -331,7 +312,6 @@ impl Route {
         }
     }
 
-    /// Returns the address family of the destination.
     pub fn family(&self) -> Family {
         Family::from(self.to)
     }
@@ -340,7 +320,7 @@ impl Route {
 /// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteAnswer {
-    /// The index of the outgoing interface, which is the loopback interface for this host's own addresses.
+    /// The outgoing interface: for this host's own addresses, the loopback interface.
     pub index: u32,
     /// The source address that the kernel selects.
     pub source: Option<IpAddr>,
@@ -349,11 +329,10 @@ pub struct RouteAnswer {
 /// A packet from another host or a pod whose route a caller looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded {
-    /// The source address, which does not belong to this host.
+    /// Not an address of this host.
     pub from: IpAddr,
-    /// The destination address.
     pub to: IpAddr,
-    /// The index of the interface that receives the packet.
+    /// The interface that receives the packet.
     pub incoming: u32,
 }
 
@@ -365,28 +344,28 @@ const RT_TABLE_LOCAL: u32 = 255;
 /// A rule of policy routing, as in ip-rule(8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRule {
-    /// The address family of the packets.
     pub family: Family,
-    /// The priority of the rule. Rules with lower priority numbers come first.
+    /// The lowest number comes first.
     pub priority: u32,
-    /// The source addresses that the rule matches. `None` matches all addresses.
+    /// `None` matches all.
     pub from: Option<IpNet>,
-    /// The destinations that the rule matches. `None` matches all destinations.
+    /// `None` matches all.
     pub to: Option<IpNet>,
-    /// The incoming interface that the rule matches. `None` matches any interface.
+    /// `None` matches any.
     pub incoming: Option<String>,
-    /// Whether the rule has a condition that some packets of a pod do not fulfil, such as a mark, socket, user or protocol.
+    /// The rule has a condition that some packets of a pod do not fulfil, such as a mark, socket,
+    /// user or protocol.
     pub conditional: bool,
-    /// Whether the rule has `not`, so that it matches the packets that do not fulfil its conditions.
+    /// The rule has `not`: it matches the packets that do not fulfil its conditions.
     pub inverted: bool,
-    /// The routing table that the rule selects, or `None` if the rule drops the packet.
+    /// `None` if the rule drops the packet.
     pub table: Option<u32>,
-    /// The destinations of the routes in the rule's table, or `None` if flanneld did not read the table.
+    /// The destinations of the routes in the table; `None` if flanneld did not read it.
     pub destinations: Option<Vec<IpNet>>,
 }
 
 impl PolicyRule {
-    /// Returns a rule that looks up all packets of an address family in one routing table.
+    /// Matches all packets of the family.
     pub fn of_all(family: Family, priority: u32, table: u32) -> Self {
         Self {
             family,
@@ -401,7 +380,8 @@ impl PolicyRule {
         }
     }
 
-    /// Returns whether the rule matches all packets and leads to table `local`, `main` or `default`, like the kernel's own rules.
+    /// True if it matches all packets and leads to table `local`, `main` or `default`, like the
+    /// kernel's own rules.
     pub fn is_standard(&self) -> bool {
         // The priority is not compared: VRFs and Cilium move these rules to other priorities.
         const STANDARD: [u32; 3] = [RT_TABLE_DEFAULT, RT_TABLE_MAIN, RT_TABLE_LOCAL];
@@ -412,8 +392,8 @@ impl PolicyRule {
             && self.table.is_some_and(|table| STANDARD.contains(&table))
     }
 
-    /// Returns whether the rule matches all packets from `from` to `to` that arrive on the interface `incoming`. A rule does
-    /// not match if a packet between the two addresses might not fulfil the rule's conditions.
+    /// True if it matches all packets from `from` to `to` that arrive on `incoming`. A rule with a
+    /// condition that such a packet might not fulfil does not match.
     pub fn is_about(&self, from: IpAddr, to: IpAddr, incoming: Option<&str>) -> bool {
         let holds = |net: &Option<IpNet>, ip: IpAddr| net.is_none_or(|net| net.contains(&ip));
         let fits = !self.conditional
@@ -425,10 +405,10 @@ impl PolicyRule {
 }
 
 impl PolicyRule {
-    /// Returns whether the rule decides the route of a packet to another host. A rule decides the route if the rule drops the
-    /// packet, or if the rule's table has a route to the destination. If the rule does not decide, the kernel continues with the next rule.
+    /// True if the rule drops the packet, or its table has a route to the destination. Otherwise
+    /// the kernel continues with the next rule.
     ///
-    /// This function assumes that the tables `main` and `default` have a route.
+    /// The tables `main` and `default` are assumed to have a route.
     pub fn decides(&self, to: IpAddr) -> bool {
         match (self.table, &self.destinations) {
             (None, _) | (Some(RT_TABLE_DEFAULT | RT_TABLE_MAIN), _) => true,
@@ -440,7 +420,7 @@ impl PolicyRule {
 }
 
 impl fmt::Display for PolicyRule {
-    /// Formats the rule as `ip rule` prints it.
+    /// As `ip rule` prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.priority)?;
         if self.inverted {
@@ -466,13 +446,11 @@ impl fmt::Display for PolicyRule {
 /// A neighbour entry that the kernel created by address resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The address.
     pub address: IpAddr,
-    /// The MAC of the host that answered for the address, or `None` if no host answered.
+    /// `None` if no host answered.
     pub mac: Option<Mac>,
 }
 
-/// Why a route lookup returned no route.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum RouteError {
     /// `words` are the kernel's, and usually empty.

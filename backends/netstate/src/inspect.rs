@@ -18,16 +18,14 @@ use shadow::Shadows;
 use std::collections::{BTreeMap, BTreeSet};
 use types::kernel_object::{Foreign, Object, ObjectKind, ObjectState};
 
-/// The result of an inspection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
-    /// The desired objects, each with the result of its comparison with the kernel.
+    /// The desired objects, compared with the kernel's.
     pub objects: Vec<Object>,
-    /// Objects of other programs in flannel's networks or on flannel's devices.
+    /// Objects of other programs in flannel's networks or on its devices.
     pub foreign: Vec<Foreign>,
 }
 
-/// Compares the desired kernel state with the actual kernel state, and finds objects of other programs.
 pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
     let names: BTreeMap<u32, LinkName> =
         sighting.survey.links.iter().map(|(index, name, _)| (*index, *name)).collect();
@@ -56,13 +54,13 @@ pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
 struct Judge<'a> {
     sighting: &'a Sighting,
     words: &'a Words<'a>,
-    /// The first kernel object with each key, in flannel's networks and on flannel's devices.
+    /// Of several objects with one key, the first; in flannel's networks and on its devices.
     first: &'a BTreeMap<Key, &'a Seen>,
     errors: &'a BTreeMap<Key, &'a OpError>,
 }
 
 impl Judge<'_> {
-    /// Returns the existing object with the given key, and the object's origin. Flannel's own objects take precedence.
+    /// Flannel's own objects take precedence.
     fn found(&self, key: &Key) -> Option<(&Value, Origin)> {
         let ours = self.sighting.have.0.get(key).map(|value| (value, Origin::Set));
         ours.or_else(|| self.first.get(key).map(|seen| (&seen.value, seen.origin)))
@@ -72,7 +70,7 @@ impl Judge<'_> {
         self.found(key).is_some_and(|(found, _)| fits(wanted, found))
     }
 
-    /// Returns whether a link of the given name belongs to the desired state or to flannel's existing objects.
+    /// True for a link of the desired state and for an existing one of flannel's.
     fn is_named_ours(&self, name: LinkName) -> bool {
         [&self.sighting.want, &self.sighting.have].iter().any(|state| state.link(name).is_some())
     }
@@ -107,7 +105,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Formats an object that another program may have created.
+    /// For an object that another program may have created.
     fn text(&self, key: &Key, value: &Value, origin: Origin) -> String {
         match (key, value) {
             (Key::Fdb(name, mac), Value::Fdb(ip)) => text::fdb(*name, *mac, *ip, state(origin)),
@@ -118,8 +116,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Reports an object that is on flannel's device or has flanneld's protocol number but is not desired. flanneld removes such
-    /// objects, usually before an operator sees them.
+    /// An object on flannel's device or with flanneld's protocol number that is not desired.
+    /// flanneld removes such objects, usually before an operator sees them.
     fn left_over(&self, key: &Key, value: &Value) -> Option<Foreign> {
         let is_others =
             matches!(value, Value::Link(spec) if matches!(spec.kind, LinkKind::Other(_)));
@@ -143,7 +141,7 @@ impl Judge<'_> {
         })
     }
 
-    /// Reports foreign vxlan devices that use the UDP ports of flannel's devices.
+    /// Foreign vxlan devices that use the UDP ports of flannel's devices.
     fn devices(&self) -> Vec<Foreign> {
         let (wanted, missing) =
             tunnels(&self.sighting.want, |key, value| self.is_there(key, value));
@@ -173,7 +171,7 @@ impl Judge<'_> {
         conflicting.collect()
     }
 
-    /// Returns whether the kernel itself added the route for an IPv6 address of flannel's device.
+    /// True for the kernel's own route for an IPv6 address of flannel's device.
     fn follows_from_ours(&self, seen: &Seen) -> bool {
         match (&seen.key, &seen.value) {
             (Key::Route(net, _), Value::Route(route)) => {
@@ -184,8 +182,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Reports a foreign object in flannel's networks or on flannel's devices. Returns `None` if the object is flannel's, matches a desired object,
-    /// or is the kernel's route for an address of flannel.
+    /// `None` if the object is flannel's, matches a desired object, or is the kernel's route for an
+    /// address of flannel.
     fn foreign(
         &self,
         seen: &Seen,
@@ -216,7 +214,6 @@ impl Judge<'_> {
     }
 }
 
-/// Returns whether a found object matches the desired object.
 fn fits(wanted: &Value, found: &Value) -> bool {
     match (wanted, found) {
         (Value::Link(wanted), Value::Link(found)) => wanted.fit(found) == Fit::Same,
@@ -237,10 +234,10 @@ fn kind(key: &Key, value: &Value) -> ObjectKind {
     }
 }
 
-/// The name and properties of a desired vxlan device.
+/// A desired vxlan device.
 type Tunnel<'a> = (LinkName, &'a VxlanSpec);
 
-/// Returns two lists: all desired vxlan devices, and the desired vxlan devices that do not exist.
+/// All desired vxlan devices, and those that do not exist.
 fn tunnels(
     want: &KernelState,
     is_there: impl Fn(&Key, &Value) -> bool,
@@ -258,7 +255,7 @@ fn tunnels(
     (all.iter().map(|(name, vxlan, _)| (*name, *vxlan)).collect(), missing)
 }
 
-/// Returns the state of a neighbour or FDB entry as `ip` and `bridge` print the state. Empty if `ip` and `bridge` print no state.
+/// As `ip` and `bridge` print it; empty if they print none.
 fn state(origin: Origin) -> &'static str {
     match origin {
         Origin::Set => "permanent",
@@ -267,7 +264,7 @@ fn state(origin: Origin) -> &'static str {
     }
 }
 
-/// Describes the program that created a neighbour or an FDB entry.
+/// The program that created a neighbour or an FDB entry.
 fn maker(origin: Origin, protocols: &Protocols) -> String {
     match origin {
         Origin::Set => "an operator or another program".to_owned(),

@@ -1,8 +1,7 @@
-//! Computes kernel state from leases, compares the state with the kernel, and applies the difference.
+//! Computes kernel state from leases, compares it with the kernel, and applies the difference.
 //!
-//! A [`plan`] computes the desired state, and [`diff`] computes the operations. [`netlink`] applies the
-//! operations, and [`reconcile`] repeats all three steps. Plans and differences consist of [`object`]s. The
-//! computation of plans and differences is pure. A separate file defines each kind of kernel object.
+//! A [`plan`] computes the desired state, and [`diff`] the operations; both are pure and deal in
+//! [`object`]s. [`netlink`] applies the operations, and [`reconcile`] repeats all three steps.
 
 pub mod arp;
 pub mod blackhole;

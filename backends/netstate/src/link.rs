@@ -12,16 +12,16 @@ use tun::TunSpec;
 use vxlan::VxlanSpec;
 use wireguard::WireguardSpec;
 
-/// A desired or existing interface. `None` means "leave unchanged" in a desired interface and "unknown" in an existing interface.
+/// `None` means "leave unchanged" in a desired interface and "unknown" in an existing one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkSpec {
-    /// The kind of the interface, with the properties that only the kind has.
+    /// With the properties that only the kind has.
     pub kind: LinkKind,
-    /// The MAC address, or `None` if the interface has no MAC or flanneld leaves the MAC unchanged.
+    /// `None` if the interface has no MAC or flanneld leaves it unchanged.
     pub mac: Option<Mac>,
-    /// The MTU in bytes.
+    /// In bytes.
     pub mtu: u32,
-    /// Whether the interface is administratively up.
+    /// Administratively up.
     pub up: bool,
     /// Whether the kernel accepts router advertisements on the interface.
     pub accept_ra: Option<bool>,
@@ -29,23 +29,19 @@ pub struct LinkSpec {
     pub checksum_offload: Option<bool>,
 }
 
-/// Kinds of interface, with their properties.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkKind {
-    /// A vxlan tunnel end.
     Vxlan(VxlanSpec),
-    /// An IPIP tunnel.
     Ipip(IpipSpec),
-    /// A TUN device of flannel-rs or Go flannel.
+    /// Of flannel-rs or Go flannel.
     Tun(TunSpec),
-    /// A WireGuard interface.
     Wireguard(WireguardSpec),
-    /// A kind of interface that flannel does not create, as the kernel names the kind. No desired interface has such a kind.
+    /// A kind that flannel does not create, as the kernel names it. No desired interface has one.
     Other(String),
 }
 
 impl LinkKind {
-    /// Returns the kernel's name for the kind (IFLA_INFO_KIND).
+    /// The kernel's name for the kind (IFLA_INFO_KIND).
     pub fn name(&self) -> &str {
         match self {
             LinkKind::Vxlan(_) => vxlan::KIND,
@@ -56,24 +52,24 @@ impl LinkKind {
         }
     }
 
-    /// Returns the name of the kernel module that provides the kind.
+    /// The kernel module that provides the kind.
     pub fn module(&self) -> &str {
         // The module has the same name as the kind.
         self.name()
     }
 
-    /// Returns whether packets that enter a link of this kind never leave the host unencrypted.
+    /// Packets that enter such a link never leave the host unencrypted.
     pub(crate) fn encrypts(&self) -> bool {
         matches!(self, LinkKind::Wireguard(_))
     }
 
-    /// Returns whether flannel creates links of this kind. A link with such a kind and flannel's name
-    /// belongs to flannel, so flanneld may rebuild the link as another kind.
+    /// True for a kind that flannel creates. A link with such a kind and flannel's name belongs to
+    /// flannel, so flanneld may rebuild it as another kind.
     fn is_flannels(&self) -> bool {
         !matches!(self, LinkKind::Other(_))
     }
 
-    /// Compares `found` with the desired kind `self`.
+    /// `self` is desired.
     fn fit(&self, found: &LinkKind) -> Fit {
         match (self, found) {
             (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => want.fit(have),
@@ -88,7 +84,7 @@ impl LinkKind {
 }
 
 impl LinkSpec {
-    /// Compares `found` with the desired link `self`.
+    /// `self` is desired.
     pub fn fit(&self, found: &LinkSpec) -> Fit {
         let differs = |want: Option<bool>, have: Option<bool>| matches!((want, have), (Some(a), Some(b)) if a != b);
         let kind = self.kind.fit(&found.kind);

@@ -1,16 +1,16 @@
-//! Interface names and MACs in few bytes, because the kernel state repeats names and MACs for every peer.
+//! Interface names and MACs in few bytes, because the kernel state repeats them for every peer.
 
 use std::fmt;
 
-/// An interface name, stored inline because the kernel state of ten thousand peers contains the name thirty thousand times.
+/// Stored inline: the kernel state of ten thousand peers contains the name thirty thousand times.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LinkName([u8; Self::LONGEST]);
 
 impl LinkName {
-    /// The maximum length in bytes of a name that the kernel accepts (IFNAMSIZ without the terminating zero).
+    /// In bytes: IFNAMSIZ without the terminating zero.
     pub const LONGEST: usize = 15;
 
-    /// Parses a name that the kernel accepts: 1 to 15 bytes without slashes, white space or zero bytes.
+    /// Accepts what the kernel accepts: 1 to 15 bytes without slashes, white space or zero bytes.
     pub fn parse(text: &str) -> Option<Self> {
         let fits = !text.is_empty()
             && text.len() <= Self::LONGEST
@@ -22,7 +22,7 @@ impl LinkName {
         })
     }
 
-    /// Returns the interface name, or an empty text for the default value.
+    /// Empty for the default value.
     pub fn as_str(&self) -> &str {
         let bytes = self.0.split(|b| *b == 0).next().unwrap_or_default();
         std::str::from_utf8(bytes).unwrap_or("?")
@@ -41,12 +41,12 @@ impl fmt::Debug for LinkName {
     }
 }
 
-/// An Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Parses a MAC of six bytes in any form that Go's `net.ParseMAC` accepts: colons, hyphens, or groups of four digits with dots.
+    /// Accepts six bytes in any form that Go's `net.ParseMAC` accepts: colons, hyphens, or groups
+    /// of four digits with dots.
     pub fn parse(text: &str) -> Option<Self> {
         let (separator, digits) = match (text.as_bytes().get(2), text.as_bytes().get(4)) {
             (Some(b':'), _) => (':', 2),
@@ -65,7 +65,7 @@ impl Mac {
         Some(Self(bytes.try_into().ok()?))
     }
 
-    /// Returns whether the MAC is neither multicast nor zero, so that a device can have the MAC.
+    /// Neither multicast nor zero, so that a device can have it.
     pub fn is_station(&self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }

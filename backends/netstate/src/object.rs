@@ -1,5 +1,5 @@
-//! The kernel objects that flanneld manages, in order of dependency. The modules [`link`](crate::link) and [`route`](crate::route) define the
-//! contents of their kinds.
+//! The kernel objects that flanneld manages, in order of dependency. [`link`](crate::link) and
+//! [`route`](crate::route) define the contents of their kinds.
 
 use crate::link::LinkSpec;
 use crate::names::{LinkName, Mac};
@@ -10,32 +10,30 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// The identity of a kernel object. INVARIANT: the order of keys is the order of dependency. flanneld adds objects in
-/// the order of their keys and deletes objects in reverse order.
+/// The identity of a kernel object. INVARIANT: the order of keys is the order of dependency.
+/// flanneld adds objects in this order and deletes them in reverse.
 ///
-/// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would interrupt traffic to a live peer. A
-/// WireGuard peer comes before its allowed IPs: the kernel moves each allowed IP atomically from its previous peer. flanneld deletes
-/// the previous peer only after the kernel has moved the allowed IPs.
+/// FDB entries come before neighbours: a neighbour with a MAC that has no FDB entry yet would
+/// interrupt traffic to a live peer. A WireGuard peer comes before its allowed IPs: the kernel
+/// moves each allowed IP atomically from its previous peer, which flanneld deletes only then.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
-    /// An interface.
     Link(LinkName),
-    /// An address on an interface.
     Address(LinkName, IpNet),
-    /// An FDB entry: the underlay address of the VTEP with a MAC.
+    /// The underlay address of the VTEP with a MAC.
     Fdb(LinkName, Mac),
-    /// A neighbour: the MAC of an address that is reachable through an interface.
+    /// The MAC of an address that is reachable through an interface.
     Neighbor(LinkName, IpAddr),
-    /// A peer of a WireGuard interface.
     WireguardPeer(LinkName, PublicKey),
-    /// A network from which a WireGuard peer may send packets and for which the peer receives packets. Each allowed IP of an interface belongs to only one peer.
+    /// A network from which a WireGuard peer may send packets and for which it receives them. It
+    /// belongs to only one peer of the interface.
     AllowedIp(LinkName, IpNet),
-    /// A route of the main table: destination and metric.
+    /// Of the main table: destination and metric.
     Route(IpNet, u32),
 }
 
 impl Key {
-    /// Returns the name of the interface to which the object belongs, if the key contains the name.
+    /// `None` for a route, whose key has no interface.
     pub fn link(&self) -> Option<LinkName> {
         match self {
             Key::Link(name)
@@ -48,7 +46,7 @@ impl Key {
         }
     }
 
-    /// Returns the name of the object's kind for log lines, such as `FDB entry`.
+    /// For log lines, such as `FDB entry`.
     pub fn kind(&self) -> &'static str {
         match self {
             Key::Link(_) => "link",
@@ -61,7 +59,7 @@ impl Key {
         }
     }
 
-    /// Returns the name of the object's kind as the value of a metric's label.
+    /// The value of a metric's label.
     pub fn label(&self) -> &'static str {
         match self {
             Key::Fdb(..) => "fdb",
@@ -86,31 +84,26 @@ impl fmt::Display for Key {
     }
 }
 
-/// The content of a kernel object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// An interface.
     Link(Box<LinkSpec>),
-    /// An address, whose key contains all properties.
+    /// The key contains all properties.
     Address,
     /// The underlay address to which the kernel sends the frames.
     Fdb(IpAddr),
-    /// The MAC address of the neighbour.
     Neighbor(Mac),
-    /// A WireGuard peer. The variant is boxed because `WireguardPeer` would enlarge every [`Value`], and ten thousand vxlan peers have thirty thousand values.
+    /// Boxed: `WireguardPeer` would enlarge every [`Value`], and ten thousand vxlan peers have
+    /// thirty thousand values.
     WireguardPeer(Box<WireguardPeer>),
-    /// The peer to which an allowed IP belongs.
+    /// The peer to which the allowed IP belongs.
     AllowedIp(PublicKey),
-    /// A route.
     Route(RouteSpec),
 }
 
-/// Kernel objects by key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KernelState(pub BTreeMap<Key, Value>);
 
 impl KernelState {
-    /// Returns the properties of the interface `name`.
     pub fn link(&self, name: LinkName) -> Option<&LinkSpec> {
         match self.0.get(&Key::Link(name)) {
             Some(Value::Link(spec)) => Some(spec),
@@ -118,7 +111,7 @@ impl KernelState {
         }
     }
 
-    /// Returns the MAC or public key to which packets for each routed subnet go.
+    /// The MAC or public key to which packets for each routed subnet go.
     pub fn identities(&self) -> BTreeMap<IpNet, String> {
         let of = |(key, value): (&Key, &Value)| match (key, value) {
             (Key::Route(net, _), Value::Route(route)) => {
@@ -133,50 +126,46 @@ impl KernelState {
         self.0.iter().filter_map(of).collect()
     }
 
-    /// Adds an object, or replaces the object with the same key.
     pub fn set(&mut self, key: Key, value: Value) {
         self.0.insert(key, value);
     }
 
-    /// Adds objects in a single insertion. If several objects have the same key, the last object takes
-    /// precedence. Many separate insertions would leave half-empty B-tree nodes.
+    /// In a single insertion, because separate ones would leave half-empty B-tree nodes. Of several
+    /// objects with the same key, the last takes precedence.
     pub fn add(&mut self, objects: impl IntoIterator<Item = (Key, Value)>) {
         self.0.append(&mut objects.into_iter().collect());
     }
 
-    /// Returns the number of objects of all kinds.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns whether the kernel state contains no objects.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// One operation on the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Adds an object that must not exist yet.
+    /// The object must not exist yet.
     Add(Key, Value),
-    /// Changes the content of one of flannel's objects.
     Replace(Key, Value),
-    /// Deletes an object. The second field is the object's existing content, so that the kernel deletes no other object.
+    /// The second field is the object's existing content, so that the kernel deletes no other
+    /// object.
     Delete(Key, Value),
-    /// Changes nothing, because a link of another kind has flannel's name. The reconciler reports the conflict.
+    /// Changes nothing: a link of another kind has flannel's name. The reconciler reports the
+    /// conflict.
     Refuse(Key, Value),
 }
 
 impl Op {
-    /// Returns the key of the object that the operation changes.
     pub fn key(&self) -> &Key {
         match self {
             Op::Add(key, _) | Op::Replace(key, _) | Op::Delete(key, _) | Op::Refuse(key, _) => key,
         }
     }
 
-    /// Returns the operation as a verb, for log lines.
+    /// For log lines.
     pub fn verb(&self) -> &'static str {
         match self {
             Op::Add(..) => "add",

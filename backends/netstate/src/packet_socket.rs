@@ -9,19 +9,16 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// All protocols (linux/if_ether.h, ETH_P_ALL).
+/// ETH_P_ALL (linux/if_ether.h).
 pub const EVERY_PROTOCOL: u16 = 3;
 
-/// A non-blocking socket for the frames of one link with one EtherType, or with any EtherType.
+/// Non-blocking; for the frames of one link with one EtherType, or with any.
 pub struct PacketSocket {
     fd: OwnedFd,
 }
 
 impl PacketSocket {
-    /// Opens a socket for frames of the EtherType `ethertype` on the link with the index `link`.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no packet socket, or if no link has the index.
+    /// `link` is the interface index.
     pub fn open(link: u32, ethertype: u16) -> io::Result<Self> {
         let protocol = ethertype.to_be();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -47,27 +44,19 @@ impl PacketSocket {
     }
 
     /// Registers the socket with the Tokio runtime.
-    ///
-    /// # Errors
-    /// Returns an error if the runtime accepts no more descriptors.
     pub fn register(self) -> io::Result<AsyncFd<Self>> {
         // SAFETY: the socket owns its descriptor, returns the same one each time, and closes it only when it is dropped with the registration.
         Ok(unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) }?)
     }
 
-    /// Sends a frame.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel does not accept the frame because the link is down or no longer exists.
+    /// Fails if the link is down or no longer exists.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         nix::sys::socket::send(self.fd.as_raw_fd(), frame, nix::sys::socket::MsgFlags::empty())?;
         Ok(())
     }
 
-    /// Receives a frame, truncates the frame to the buffer's length, and returns the number of bytes in the buffer. Returns `None` if no frame is waiting.
-    ///
-    /// # Errors
-    /// Returns an error if the link is down or no longer exists.
+    /// The number of bytes in the buffer, to whose length the frame is truncated; `None` if no
+    /// frame is waiting. Fails if the link is down or no longer exists.
     pub fn receive(&self, frame: &mut [u8]) -> io::Result<Option<usize>> {
         match nix::sys::socket::recv(
             self.fd.as_raw_fd(),
@@ -80,10 +69,7 @@ impl PacketSocket {
         }
     }
 
-    /// Blocks the thread until a frame arrives, or at most for `time`. Returns whether a frame is waiting.
-    ///
-    /// # Errors
-    /// Returns an error if poll(2) fails.
+    /// Blocks the thread until a frame arrives, or at most for `time`. True if a frame is waiting.
     pub fn wait(&self, time: Duration) -> io::Result<bool> {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut wanted = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];

@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use subnet_lease::{LeaseTable, Peer};
 use types::nets_overlap;
 
-/// Filter for the peers that get kernel objects.
 pub(crate) struct Eligible<'a> {
     scope: &'a Scope,
     underlay: &'a Underlay,
@@ -15,21 +14,20 @@ pub(crate) struct Eligible<'a> {
 }
 
 impl<'a> Eligible<'a> {
-    /// Creates the filter for the node to which a plan belongs.
     pub(crate) fn new<P: Plan + ?Sized>(plan: &'a P, underlay: &'a Underlay) -> Self {
         Self { scope: plan.scope(), underlay, shares_address: plan.shares_address() }
     }
 
-    /// Returns whether a peer gets kernel objects. The peer's subnet must be inside the network and must not
-    /// overlap this node's subnets. The peer's public address must not belong to this node.
+    /// The peer's subnet must be inside the network and must not overlap this node's. Its public
+    /// address must not belong to this node.
     pub(crate) fn admits(&self, peer: &Peer<'_>) -> bool {
         self.scope.covers(&peer.subnet)
             && !self.scope.own.nets().any(|net| nets_overlap(&net, &peer.subnet))
             && !self.is_ours(&peer.public_ip)
     }
 
-    /// Returns whether an address belongs to this node. A lease whose public address belongs to this node is not a
-    /// peer, unless nodes behind NAT may share an address.
+    /// A lease whose public address belongs to this node is not a peer, unless nodes behind NAT may
+    /// share an address.
     fn is_ours(&self, ip: &IpAddr) -> bool {
         let public =
             if self.shares_address { &self.underlay.addresses } else { &self.underlay.public };
@@ -44,7 +42,6 @@ impl<'a> Eligible<'a> {
     }
 }
 
-/// Returns the peers of a plan's backend that get kernel objects.
 pub fn peers<'a, P: Plan + ?Sized>(
     plan: &'a P,
     leases: &'a LeaseTable,

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use types::file::{self, Links};
 
-/// The protocol number of flannel-rs' routes by default.
+/// The default of flannel-rs' routes.
 pub const FLANNEL: u8 = 241;
-/// The protocol number of routes that the kernel adds for addresses (RTPROT_KERNEL).
+/// RTPROT_KERNEL: routes that the kernel adds for addresses.
 pub(crate) const KERNEL: u8 = 2;
 
-/// Protocol numbers with the same name on every host (from linux/rtnetlink.h, and compiled into iproute2).
+/// The same on every host (linux/rtnetlink.h, compiled into iproute2).
 const WELL_KNOWN: &[(u8, &str)] = &[
     (0, "unspec"),
     (1, "redirect"),
@@ -38,14 +38,13 @@ const WELL_KNOWN: &[(u8, &str)] = &[
     (192, "eigrp"),
 ];
 
-/// Files that define names of route protocols. The administrator's file comes last and takes precedence.
+/// The administrator's file comes last and takes precedence.
 const FILES: [&str; 2] = ["/usr/share/iproute2/rt_protos", "/etc/iproute2/rt_protos"];
-/// Folders in which packages define names of route protocols.
+/// For the files of packages.
 const FOLDERS: [&str; 2] = ["/usr/share/iproute2/rt_protos.d", "/etc/iproute2/rt_protos.d"];
-/// Maximum size in bytes of a file with protocol names. The files of iproute2 are smaller.
+/// In bytes; the files of iproute2 are smaller.
 const LIMIT: u64 = 64 * 1024;
 
-/// The names of route protocols by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Protocols(BTreeMap<u8, String>);
 
@@ -56,7 +55,7 @@ impl Default for Protocols {
 }
 
 impl Protocols {
-    /// Returns the protocol names that this host's files define, and the protocol names that are the same on every host.
+    /// What this host's files define, and the names that are the same on every host.
     pub fn of_this_host() -> Self {
         let mut files: Vec<_> = FILES.iter().map(|file| Path::new(file).to_owned()).collect();
         for folder in FOLDERS {
@@ -76,7 +75,7 @@ impl Protocols {
         names
     }
 
-    /// Adds the names in a text that has a protocol number and a name on each line.
+    /// Each line has a protocol number and a name.
     pub fn read(&mut self, text: &str) {
         for line in text.lines() {
             let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
@@ -90,12 +89,13 @@ impl Protocols {
         }
     }
 
-    /// Returns the name of a protocol number as `ip route` prints the name.
+    /// As `ip route` prints it.
     pub fn name(&self, number: u8) -> String {
         self.0.get(&number).cloned().unwrap_or_else(|| number.to_string())
     }
 
-    /// Describes the program that creates routes with the protocol number `number`. `dev` is the device of such a route.
+    /// The program that creates routes with the protocol `number`. `dev` is the device of such a
+    /// route.
     pub fn maker(&self, number: u8, dev: LinkName) -> String {
         match (number, self.0.get(&number)) {
             (KERNEL, _) if dev == LinkName::default() => "the kernel".to_owned(),

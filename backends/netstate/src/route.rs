@@ -4,13 +4,13 @@ use crate::names::LinkName;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// The protocol number of routes that operators add manually and that Go flannel adds (RTPROT_BOOT).
+/// RTPROT_BOOT: routes that operators add manually and that Go flannel adds.
 pub const BOOT: u8 = 3;
 
-/// The scope of routes that need no gateway (RT_SCOPE_LINK).
+/// RT_SCOPE_LINK: routes that need no gateway.
 pub const LINK: u8 = 253;
 
-/// Returns the metric of the routes of flannel-rs and Go flannel. For IPv6, the kernel converts metric 0 to 1024.
+/// Of the routes of flannel-rs and Go flannel. For IPv6, the kernel converts metric 0 to 1024.
 pub fn metric(net: &IpNet) -> u32 {
     match net {
         IpNet::V4(_) => 0,
@@ -18,37 +18,35 @@ pub fn metric(net: &IpNet) -> u32 {
     }
 }
 
-/// The properties of a route, apart from its destination and metric.
+/// Without destination and metric, which are the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RouteSpec {
-    /// The gateway, or `None` if the destination is on-link.
+    /// `None` if the destination is on-link.
     pub via: Option<IpAddr>,
-    /// The outgoing interface. The name is empty if the kernel's route has no interface or several interfaces.
+    /// Empty if the kernel's route has no interface or several.
     pub dev: LinkName,
-    /// Whether the kernel treats the gateway as reachable on the interface, regardless of addresses.
+    /// The kernel treats the gateway as reachable on the interface, regardless of addresses.
     pub onlink: bool,
-    /// The route type: forward, drop or another type.
     pub kind: RouteKind,
-    /// The scope; 0 is universe.
+    /// 0 is universe.
     pub scope: u8,
-    /// The protocol number: flannel-rs' number, or `boot` for routes of Go flannel.
+    /// flannel-rs' number, or `boot` for routes of Go flannel.
     pub protocol: u8,
 }
 
 impl RouteSpec {
-    /// Creates a route that forwards packets to an interface, over a gateway if there is one.
     pub fn forwarding(via: Option<IpAddr>, dev: LinkName, protocol: u8) -> Self {
         Self { via, dev, ..Self::dropping(RouteKind::Unicast, protocol) }
     }
 
-    /// Creates a route without an interface, which drops packets.
+    /// Without an interface.
     pub(crate) fn dropping(kind: RouteKind, protocol: u8) -> Self {
         Self { via: None, dev: LinkName::default(), onlink: false, kind, scope: 0, protocol }
     }
 }
 
-/// Returns whether a route of protocol `boot` is like Go flannel's routes to other nodes. Go flannel's routes lead
-/// over a gateway to another node's subnet, whose prefix length is `length`.
+/// True for a route of protocol `boot` that is like Go flannel's routes to other nodes: over a
+/// gateway to another node's subnet, whose prefix length is `length`.
 pub(crate) fn is_go_flannels(
     net: &IpNet,
     route: &RouteSpec,
@@ -61,21 +59,22 @@ pub(crate) fn is_go_flannels(
         && own.is_none_or(|own| own.trunc() != *net)
 }
 
-/// The route type (RTN_*).
+/// RTN_*.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouteKind {
-    /// Forwards packets (RTN_UNICAST).
+    /// RTN_UNICAST.
     Unicast,
-    /// Drops packets silently (RTN_BLACKHOLE).
+    /// RTN_BLACKHOLE: drops packets silently.
     Blackhole,
-    /// Drops packets, and tells their senders (RTN_UNREACHABLE).
+    /// RTN_UNREACHABLE: drops packets, and tells their senders.
     Unreachable,
-    /// Any other type (RTN_*). Only the actual state contains this type, never the desired state.
+    /// Only in the actual state, never in the desired one.
     Other(u8),
 }
 
 impl RouteKind {
-    /// Returns whether the route drops packets on purpose, and thus has no device. For IPv6 the kernel shows such routes on `lo`.
+    /// True if the route drops packets on purpose, and thus has no device. For IPv6, the kernel
+    /// shows such routes on `lo`.
     pub(crate) fn drops(self) -> bool {
         matches!(self, RouteKind::Blackhole | RouteKind::Unreachable)
     }

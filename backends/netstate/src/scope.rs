@@ -5,36 +5,32 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Subnets;
 
-/// Criteria that identify flannel's kernel objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scope {
-    /// Names of flannel's interfaces.
     pub links: Vec<LinkName>,
-    /// The networks of flannel. Only objects inside `networks` and `former` belong to flannel.
+    /// Only objects inside `networks` and `former` belong to flannel.
     pub networks: Subnets,
-    /// This node's own subnets.
+    /// This node's.
     pub own: Subnets,
-    /// The networks of the previous run, from subnet.env. The reconciler removes the remaining objects of the
-    /// previous run's networks.
+    /// The networks of the previous run, from subnet.env. The reconciler removes what remains of
+    /// their objects.
     pub former: Option<Subnets>,
-    /// The protocol number of flannel's routes.
+    /// Of flannel's routes.
     pub protocol: u8,
     /// Whether flanneld must read the checksum offload of flannel's links.
     pub checksum_offload: bool,
 }
 
 impl Scope {
-    /// Returns whether a destination is inside flannel's networks.
     pub fn covers(&self, net: &IpNet) -> bool {
         self.networks.contains(net)
     }
 
-    /// Returns whether a destination was inside the networks of the previous run but is not inside the current networks.
+    /// True inside the networks of the previous run but not inside the current ones.
     pub fn covered(&self, net: &IpNet) -> bool {
         self.former.is_some_and(|former| former.contains(net)) && !self.covers(net)
     }
 
-    /// Returns whether an address is inside flannel's networks.
     pub(crate) fn covers_ip(&self, ip: &IpAddr) -> bool {
         self.covers(&IpNet::from(*ip))
     }

@@ -10,28 +10,26 @@ use subnet_lease::{LeaseTable, Peer};
 use types::Subnets;
 use types::kernel_object::Holder;
 
-/// The desired and the actual kernel state at one moment.
 #[derive(Clone, Debug)]
 pub struct Sighting {
-    /// The desired state.
     pub want: KernelState,
     /// The desired objects that exist, and flannel's objects that are not desired.
     pub have: KernelState,
-    /// The errors of the last pass.
+    /// Of the last pass.
     pub errors: Vec<OpError>,
-    /// Whether flanneld delays the deletion of undesired objects, because many routes and peers in the kernel have no lease.
+    /// flanneld delays the deletion of undesired objects, because many routes and peers in the
+    /// kernel have no lease.
     pub held: bool,
-    /// The objects of any program in flannel's networks and on flannel's devices.
     pub survey: Survey,
-    /// This node's own subnets.
+    /// This node's.
     pub own: Subnets,
     /// The peers whose leases require objects in the kernel.
     pub holders: Vec<Holder>,
-    /// The peer to which each object belongs, as an index into `holders`. Objects without an entry belong to this node.
+    /// As an index into `holders`. Objects without an entry belong to this node.
     pub owners: BTreeMap<Key, usize>,
 }
 
-/// Returns the peers, and for each object the index of the peer to which the object belongs. As in
+/// The peers, and for each object the index of its peer. As in
 /// [`Desired`](crate::desired::Desired), the oldest lease takes precedence.
 pub fn holders<P: Plan + ?Sized>(
     plan: &P,

@@ -1,4 +1,4 @@
-//! Formats kernel objects as `ip` and `bridge` print these objects.
+//! Formats kernel objects as `ip` and `bridge` print them.
 
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::{LinkName, Mac};
@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// Names of the scopes (RT_SCOPE_*) that routes of the main table can have.
+/// RT_SCOPE_*, as far as routes of the main table can have them.
 const SCOPES: [(u8, &str); 3] = [(200, "site"), (253, "link"), (254, "host")];
-/// Names of the types (RTN_*) that routes of the main table can have.
+/// RTN_*, as far as routes of the main table can have them.
 const TYPES: [(u8, &str); 9] = [
     (2, "local"),
     (3, "broadcast"),
@@ -24,16 +24,16 @@ const TYPES: [(u8, &str); 9] = [
     (10, "nat"),
 ];
 
-/// Names that an object contains only as numbers: the names of route protocols, and of the underlay interfaces of vxlan links.
+/// What an object contains only as numbers: route protocols, and the underlay interfaces of vxlan
+/// links.
 pub struct Words<'a> {
-    /// Returns the name of a route's protocol number.
     pub protocol: &'a dyn Fn(u8) -> String,
-    /// Returns the name of the interface with an index.
+    /// By interface index.
     pub interface: &'a dyn Fn(u32) -> Option<String>,
 }
 
 impl Words<'_> {
-    /// Formats an object as `ip`, `bridge` or `wg` prints the object.
+    /// As `ip`, `bridge` or `wg` prints it.
     pub fn object(&self, key: &Key, value: &Value) -> String {
         match (key, value) {
             (Key::Link(name), Value::Link(spec)) => self.link(*name, spec),
@@ -53,7 +53,7 @@ impl Words<'_> {
         }
     }
 
-    /// Formats a route as `ip route` prints it.
+    /// As `ip route` prints it.
     pub fn route(&self, net: &IpNet, metric: u32, route: &RouteSpec) -> String {
         let mut out = String::new();
         let kind = match route.kind {
@@ -89,7 +89,7 @@ impl Words<'_> {
         out
     }
 
-    /// Formats an interface in the syntax of `ip -d link`.
+    /// In the syntax of `ip -d link`.
     pub fn link(&self, name: LinkName, spec: &LinkSpec) -> String {
         let mut out = format!("{name} mtu {} {}", spec.mtu, if spec.up { "up" } else { "down" });
         if let Some(mac) = spec.mac {
@@ -133,8 +133,8 @@ impl Words<'_> {
         out
     }
 
-    /// Formats a link that exists instead of a desired link. The text omits properties that flanneld does not set. The
-    /// text includes differing properties that `ip link` does not show.
+    /// A link that exists instead of a desired one. The text omits properties that flanneld does
+    /// not set, and includes differing ones that `ip link` does not show.
     pub(crate) fn link_instead(
         &self,
         name: LinkName,
@@ -158,12 +158,12 @@ impl Words<'_> {
     }
 }
 
-/// Formats a neighbour as `ip neighbour` prints it.
+/// As `ip neighbour` prints it.
 pub fn neighbour(name: LinkName, ip: IpAddr, mac: Mac, state: &str) -> String {
     format!("{ip} dev {name} lladdr {mac} {state}").trim_end().to_owned()
 }
 
-/// Formats a peer in the syntax of `wg set`.
+/// In the syntax of `wg set`.
 fn wireguard_peer(name: LinkName, key: &PublicKey, peer: &WireguardPeer) -> String {
     let mut out = format!("{name} peer {key}");
     if peer.preshared.is_some() {
@@ -178,7 +178,7 @@ fn wireguard_peer(name: LinkName, key: &PublicKey, peer: &WireguardPeer) -> Stri
     out
 }
 
-/// Formats an FDB entry as `bridge fdb` prints it.
+/// As `bridge fdb` prints it.
 pub fn fdb(name: LinkName, mac: Mac, ip: IpAddr, state: &str) -> String {
     format!("{mac} dev {name} dst {ip} self {state}").trim_end().to_owned()
 }

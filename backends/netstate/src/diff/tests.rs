@@ -34,7 +34,6 @@ type Peers = BTreeMap<u8, (u8, u8, bool)>;
 /// The VNI, the number of the MAC, and the MTU of a vxlan link.
 type Device = (u32, u8, u32);
 
-/// Returns the kernel state of a vxlan node with the given peers.
 fn state(device: Option<Device>, peers: &Peers) -> KernelState {
     let mut state = KernelState::default();
     let dev = name(1);
@@ -67,7 +66,7 @@ fn state(device: Option<Device>, peers: &Peers) -> KernelState {
     state
 }
 
-/// Returns the address of the node that packets to a peer reach through route, neighbour and FDB entry, or `None`.
+/// Follows route, neighbour and FDB entry.
 fn reached(state: &KernelState, peer: u8) -> Option<IpAddr> {
     let Some(Value::Route(route)) = state.0.get(&Key::Route(subnet(peer), 0)) else {
         return None;
@@ -92,7 +91,7 @@ fn device() -> impl Strategy<Value = Option<Device>> {
     proptest::option::weighted(0.9, (1u32..3, 0u8..2, prop_oneof![Just(1450u32), Just(1400)]))
 }
 
-/// Removes some objects of a kernel state, as `ip route flush` or `ip neigh flush` would.
+/// As `ip route flush` or `ip neigh flush` would.
 fn damaged(mut state: KernelState, dropped: &[bool]) -> KernelState {
     let mut dropped = dropped.iter().chain(std::iter::repeat(&false));
     state.0.retain(|key, _| matches!(key, Key::Link(_)) || !dropped.next().unwrap());
@@ -111,7 +110,6 @@ fn route(via: Option<IpAddr>, dev: LinkName, onlink: bool) -> Value {
     Value::Route(RouteSpec { via, dev, onlink, kind: RouteKind::Unicast, scope: 0, protocol: 241 })
 }
 
-/// Returns the operations as text.
 fn operations(want: &KernelState, have: &KernelState) -> Vec<String> {
     let text = |op: &Op| format!("{} {}", op.verb(), op.key());
     diff(want, have).iter().map(text).collect()
@@ -241,7 +239,7 @@ fn fixed_properties_rebuild_and_others_change_in_place() {
     }
 }
 
-/// Returns the kernel state of a WireGuard node. `peers` maps the number of each peer's subnet to the numbers of the peer's key and endpoint.
+/// `peers` maps the number of each peer's subnet to the numbers of its key and endpoint.
 fn tunnels(own: u8, peers: &BTreeMap<u8, (u8, u8)>) -> KernelState {
     let mut state = KernelState::default();
     let dev = LinkName::parse("flannel-wg").unwrap();
@@ -270,7 +268,7 @@ fn tunnels(own: u8, peers: &BTreeMap<u8, (u8, u8)>) -> KernelState {
     state
 }
 
-/// Returns the public key with which the node encrypts packets to a peer, or `None` if the node cannot send the packets.
+/// The key with which the node encrypts packets to a peer; `None` if it cannot send them.
 fn sealed_for(state: &KernelState, peer: u8) -> Option<PublicKey> {
     let dev = LinkName::parse("flannel-wg").unwrap();
     let Some(Value::AllowedIp(key)) = state.0.get(&Key::AllowedIp(dev, subnet(peer))) else {
@@ -281,9 +279,10 @@ fn sealed_for(state: &KernelState, peer: u8) -> Option<PublicKey> {
 
 proptest! {
 
-    /// Peers change keys and swap subnets, and one pass applies all changes. After each operation, the node encrypts a packet
-    /// only for the peer that has the subnet before or after the pass. If the subnet has a peer before and after the pass,
-    /// each operation leaves a peer for the subnet's packets.
+    /// Peers change keys and swap subnets, and one pass applies all changes. After each operation,
+    /// the node encrypts a packet only for the peer that has the subnet before or after the pass.
+    /// If the subnet has a peer before and after the pass, each operation leaves a peer for its
+    /// packets.
     #[test]
     fn packets_are_sealed_for_their_node_throughout(
         own in 1u8..3,

@@ -7,16 +7,16 @@ use crate::survey::Seen;
 use ipnet::IpNet;
 use types::kernel_object::Holder;
 
-/// The maximum number of peers that a message names for one foreign route.
+/// So many peers does a message name for one foreign route.
 const NAMED: usize = 16;
 
-/// The peers, each with the network and metric of the peer's route, and whether the route exists.
+/// With the network and metric of the peer's route, and whether the route exists.
 pub(super) struct Shadows<'a> {
     peers: Vec<(&'a Holder, IpNet, u32, bool)>,
 }
 
 impl<'a> Shadows<'a> {
-    /// Collects the peers of a sighting. `is_there` returns whether a desired object exists in the kernel.
+    /// `is_there` tells whether a desired object exists in the kernel.
     pub(super) fn of(sighting: &'a Sighting, is_there: impl Fn(&Key, &Value) -> bool) -> Self {
         // A route for all peers, such as the one to the packet engine's device, has no holder.
         let common: Vec<(&Key, &Value)> = sighting
@@ -42,7 +42,7 @@ impl<'a> Shadows<'a> {
         Self { peers: peers.collect() }
     }
 
-    /// Returns the peers for which a foreign route diverts this node's traffic.
+    /// The peers whose traffic from this node a foreign route diverts.
     pub(super) fn cast_by(&self, seen: &Seen) -> Vec<String> {
         let Key::Route(net, metric) = &seen.key else {
             return Vec::new();

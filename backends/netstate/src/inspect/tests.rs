@@ -62,7 +62,7 @@ fn route(via: &str, dev: &str, protocol: u8) -> Value {
     })
 }
 
-/// Returns the in-sync state of a vxlan node with peers 2 and 3.
+/// A vxlan node in sync with peers 2 and 3.
 fn healthy() -> Sighting {
     let mut want = KernelState::default();
     let name = device("flannel.1");
@@ -105,7 +105,6 @@ fn healthy() -> Sighting {
     sighting
 }
 
-/// Returns flannel's own objects as a survey reports the objects.
 fn surveyed(have: &KernelState) -> Vec<Seen> {
     let on_devices = have
         .0
@@ -144,7 +143,7 @@ fn look(sighting: &Sighting) -> Inspection {
     inspect(sighting, &Protocols::default())
 }
 
-/// Returns the objects that are not in sync: their texts, states and errors.
+/// Text, state and error of each object that is not in sync.
 fn wrong(inspection: &Inspection) -> Vec<(&str, ObjectState, Option<&str>)> {
     inspection
         .objects
@@ -159,7 +158,6 @@ fn first_wrong(inspection: &Inspection) -> &Object {
     objects.find(|object| object.state != ObjectState::InSync).unwrap()
 }
 
-/// Returns the conflicts of each foreign object.
 fn conflicts(inspection: &Inspection) -> Vec<&[String]> {
     inspection.foreign.iter().map(|foreign| &foreign.conflicts_with[..]).collect()
 }
@@ -393,7 +391,7 @@ fn another_kind_under_our_name_is_refused() {
 }
 
 proptest! {
-    /// The inspection reports that all objects are in sync and none is left over if and only if `diff` returns no operations.
+    /// Everything is in sync and nothing left over if and only if `diff` has no operations.
     #[test]
     fn inspection_agrees_with_the_diff(
         lost in proptest::collection::btree_set(0usize..8, 0..8),

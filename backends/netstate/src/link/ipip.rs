@@ -6,28 +6,28 @@ use std::net::Ipv4Addr;
 /// The kernel's name for IPIP interfaces (IFLA_INFO_KIND) and for their module.
 pub const KIND: &str = "ipip";
 
-/// The properties of an IPIP interface. INVARIANT: a desired interface has no remote address, so that routes choose the remote address for each
-/// packet.
+/// INVARIANT: a desired interface has no remote address, so that routes choose the remote address
+/// for each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpipSpec {
-    /// The outer source address. If the interface has no local address, `tunl0` receives the packets. The `ipip` module
-    /// creates `tunl0` in each network namespace.
+    /// The outer source address. Without one, `tunl0`, which the `ipip` module creates in each
+    /// network namespace, receives the packets.
     pub local: Option<Ipv4Addr>,
-    /// The outer destination address, if all packets have the same outer destination.
+    /// The outer destination, if all packets have the same one.
     pub remote: Option<Ipv4Addr>,
-    /// The outer TTL; 0 copies the TTL of the inner packet.
+    /// Of the outer packets; 0 copies the TTL of the inner packet.
     pub ttl: u8,
-    /// Whether the outer packets have the DF bit, regardless of the inner packets.
+    /// The outer packets have the DF bit, regardless of the inner packets.
     pub pmtudisc: bool,
 }
 
 impl IpipSpec {
-    /// Returns whether both interfaces have the same local and remote addresses. The kernel allows one interface for each pair of addresses.
+    /// The kernel allows one interface for each pair of local and remote address.
     pub(crate) fn has_ends_of(&self, other: &IpipSpec) -> bool {
         (self.local, self.remote) == (other.local, other.remote)
     }
 
-    /// Compares `found` with the desired interface `self`.
+    /// `self` is desired.
     pub(super) fn fit(&self, found: &IpipSpec) -> Fit {
         // The kernel cannot turn an interface with a remote address into one without (ip_tunnel_changelink).
         if self.remote != found.remote {
