@@ -9,7 +9,7 @@ use std::fmt;
 use thiserror::Error;
 use types::Coded;
 
-/// Members of one JSON object, in the order of the text.
+/// In the order of the text.
 #[derive(Debug, Clone)]
 pub struct Object<'a>(pub Vec<(String, &'a RawValue)>);
 
@@ -34,23 +34,17 @@ impl<'de> Deserialize<'de> for Object<'de> {
 }
 
 impl<'a> Object<'a> {
-    /// Parses one object. Only white space may follow the object.
-    ///
-    /// # Errors
-    /// Returns the parser's error if the text is not one JSON object.
+    /// Only white space may follow the object.
     pub fn parse(text: &'a str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
 
-    /// Returns the value of the last member with the given name, ignoring case.
+    /// The last member with this name, ignoring case.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.0.iter().rev().find(|(key, _)| same_name(key, name)).map(|(_, value)| *value)
     }
 
-    /// Parses the value of the last member with the given name. The function returns `None` if the member is absent or `null`.
-    ///
-    /// # Errors
-    /// Returns an error that names the member if its value does not have the type `T`.
+    /// `None` if the member is absent or `null`. The error names it.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, MemberError> {
         match self.get(name) {
             None => Ok(None),
@@ -63,7 +57,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Returns the items of the last member with the given name, each as raw text. The list is empty if the member is absent or `null`.
+    /// The items as raw text; empty if the member is absent or `null`.
     #[cfg(feature = "kube")]
     pub(crate) fn read_raw_list(&self, name: &str) -> Result<Vec<&'a RawValue>, MemberError> {
         match self.get(name) {
@@ -84,12 +78,12 @@ impl<'a> Object<'a> {
 #[code("json-member")]
 pub struct MemberError {
     pub member: String,
-    /// Beginning of the value, unless the value may be a secret.
+    /// Beginning of the value, unless it may be a secret.
     pub value: Option<String>,
     pub fault: JsonError,
 }
 
-/// Returns whether two member names are equal under simple case folding, as in Go's encoding/json.
+/// Compares under simple case folding, as Go's encoding/json does.
 pub(crate) fn same_name(a: &str, b: &str) -> bool {
     let fold = |c: char| match c {
         '\u{212A}' => 'k',
@@ -99,10 +93,9 @@ pub(crate) fn same_name(a: &str, b: &str) -> bool {
     a.chars().map(fold).eq(b.chars().map(fold))
 }
 
-/// Reason why a JSON text is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum JsonError {
-    /// Line and column count from 1.
+    /// Both count from 1.
     #[error("another type of value at line {line} column {column}")]
     OtherType { line: usize, column: usize },
     /// Text of serde_json's error.
@@ -111,12 +104,12 @@ pub enum JsonError {
 }
 
 impl JsonError {
-    /// Converts an error and keeps the parser's text, which may quote a value of the input.
+    /// Keeps the parser's text, which may quote a value of the input.
     pub fn quoted(error: &serde_json::Error) -> Self {
         Self::Parser(error.to_string())
     }
 
-    /// Converts an error, and drops text that quotes the input, which may contain a secret.
+    /// Drops text that quotes the input, which may contain a secret.
     pub fn unquoted(error: &serde_json::Error) -> Self {
         match error.classify() {
             // For this category, the parser quotes the value that it found.
@@ -128,12 +121,12 @@ impl JsonError {
     }
 }
 
-/// Returns the beginning of a text (60 characters) on one line, for messages.
+/// The beginning of a text (60 characters) on one line, for messages.
 pub fn excerpt(text: &str) -> String {
     excerpt_within(text, 60)
 }
 
-/// Returns the first `limit` characters of a text on one line.
+/// The first `limit` characters of a text on one line.
 pub(crate) fn excerpt_within(text: &str, limit: usize) -> String {
     let mut line: String =
         text.chars().take(limit).map(|c| if c.is_control() { ' ' } else { c }).collect();

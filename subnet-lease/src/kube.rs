@@ -1,7 +1,7 @@
 //! Leases in the Nodes of a Kubernetes cluster: the cluster assigns the subnets, and the daemons publish annotations.
 //!
-//! A Node differs from a key of etcd: the API offers no compare-and-swap, no time to live and no allocation for Nodes. The API
-//! server decides which client may act as a Node.
+//! A Node differs from a key of etcd: the API offers no compare-and-swap, no time to live and no allocation for Nodes. The API server decides which
+//! client may act as a Node.
 
 #[cfg(test)]
 mod agreement;
@@ -64,16 +64,14 @@ use tokio::time::Instant;
 use types::{DaemonPod, Dual, Problem, Subnets};
 use watching::Watching;
 
-/// Timeout of a request about this node's Node.
+/// Of a request about this node's Node.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Keeps leases in the Nodes of a Kubernetes cluster.
 pub struct KubeManager {
     api: Arc<Api>,
-    /// This node's name.
     name: String,
     own: watch::Receiver<OwnState>,
-    /// Receives this node's Node from the API server's response to a patch.
+    /// Receives the Node from the API server's response to a patch.
     own_out: watch::Sender<OwnState>,
     all: Arc<All>,
     following: Following,
@@ -89,7 +87,7 @@ pub struct KubeManager {
 /// The task that follows all Nodes.
 #[derive(Default)]
 struct Following {
-    /// Whether the task lists all Nodes. The `alloc` backend does not need the list.
+    /// The `alloc` backend does not need the list.
     lists: AtomicBool,
     task: Mutex<Option<Task>>,
 }
@@ -97,13 +95,13 @@ struct Following {
 /// Faults that the daemon already logged or posted as Events.
 #[derive(Default)]
 struct Reported {
-    /// Events that the daemon already posted and does not post again.
+    /// They are not posted again.
     events: Arc<Mutex<PostedEvents>>,
     /// The mistyped annotations that the daemon logged last.
     ignored: Mutex<String>,
 }
 
-/// Task that ends when the program drops its handle.
+/// It ends when its handle is dropped.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {
@@ -113,10 +111,8 @@ impl Drop for Task {
 }
 
 impl KubeManager {
-    /// Finds this node's name and begins to follow its Node.
-    ///
-    /// # Errors
-    /// Returns `Refused` if the kubeconfig or the environment contains a mistake, and `Unavailable` while the API server does not respond.
+    /// Finds this node's name and begins to follow its Node. Fails with `Refused` for a mistake in the kubeconfig or the environment, and with
+    /// `Unavailable` while the API server does not respond.
     pub async fn open(options: KubeOptions) -> Result<Self, Error> {
         let identity = options.identity.clone();
         let api = Arc::new(Api::new(options));
@@ -170,8 +166,7 @@ impl KubeManager {
         })
     }
 
-    /// Starts or stops the task that follows all Nodes, as the configuration requires. The function also sets the networks that must contain the
-    /// Nodes' leases.
+    /// Starts or stops the task that follows all Nodes, as the configuration requires. Also sets the networks that must contain the Nodes' leases.
     fn follow(&self, config: &NetworkConfig) {
         self.all.serve(config.networks);
         let lists = config.backend != "alloc";
@@ -184,7 +179,6 @@ impl KubeManager {
         self.following.lists.store(lists, Relaxed);
     }
 
-    /// Starts the task that follows all Nodes.
     fn follow_everybody(&self, networks: Subnets) -> Task {
         let (api, all, sink, mut own) =
             (self.api.clone(), self.all.clone(), AllSink(self.all.clone()), self.own.clone());
@@ -215,7 +209,7 @@ impl KubeManager {
         }))
     }
 
-    /// Returns this node's Node. The function waits until the daemon has read the Node.
+    /// Waits until the daemon has read the Node.
     async fn own_node(&self) -> Result<Arc<Node>, Reason> {
         let mut own = self.own.clone();
         let known =
@@ -232,14 +226,14 @@ impl KubeManager {
         }
     }
 
-    /// Returns the error for a missing Node, with the name of an existing Node that has a similar name.
+    /// Names an existing Node with a similar name.
     fn no_node(&self) -> KubeError {
         let name = &self.name;
         let similar = self.all.with(|nodes| nodes.similar(name).map(str::to_owned));
         KubeError::NoNode(name.clone(), similar)
     }
 
-    /// Waits for the complete list of Nodes if the backend needs the list.
+    /// Waits for the complete list of Nodes if the backend needs it.
     async fn everybody_known(&self) -> Result<(), Reason> {
         if !self.following.lists.load(Relaxed) {
             return Ok(());
@@ -264,7 +258,6 @@ impl KubeManager {
             .unwrap_or_else(|_| Err(KubeError::NotListed.into()))
     }
 
-    /// Returns this node's Node and its assigned subnets.
     async fn assigned(&self, config: &NetworkConfig) -> Result<(Arc<Node>, Assigned), Reason> {
         let node = self.own_node().await?;
         self.everybody_known().await?;
@@ -279,8 +272,7 @@ impl KubeManager {
         }
     }
 
-    /// Posts an Event about a new problem, at most one Event per minute and reason. The function posts the
-    /// Event in the background, because the API server may not respond.
+    /// Posts an Event about a new problem, at most one per minute and reason. It does so in the background, because the API server may not respond.
     fn tell_once(&self, node: &Node, event: NodeEvent) {
         if !self.reported.events.lock().take(&event, Instant::now()) {
             return;
@@ -294,10 +286,7 @@ impl KubeManager {
         });
     }
 
-    /// Reports annotations with mistyped values.
-    ///
-    /// # Errors
-    /// Returns an error if a mistyped annotation selects the interface, because any other interface would be a guess.
+    /// Fails if a mistyped annotation selects the interface, because any other interface would be a guess.
     fn refuse_typos(&self, node: &Node) -> Result<(), Reason> {
         let name = &self.name;
         let mut ignored = Vec::new();
@@ -405,7 +394,7 @@ impl SubnetManager for KubeManager {
         Some(self.infos.subscribe())
     }
 
-    /// Returns the time since a node's last heartbeat, from the Nodes already read, without a request.
+    /// From the Nodes already read, without a request.
     async fn last_heard(&self, lease: &Subnets) -> Option<LastHeard> {
         let report = self.all.with(|nodes| nodes.report(lease))?;
         let since = jiff::Timestamp::now().as_second().saturating_sub(report.since);
@@ -542,7 +531,7 @@ impl SubnetManager for KubeManager {
 }
 
 impl KubeManager {
-    /// Logs and posts an Event if this node's subnet has changed, because an operator must delete the pods with addresses of the previous subnet.
+    /// Logs and posts an Event if this node's subnet has changed, because an operator must delete the pods with addresses of the previous one.
     fn tell_of_another_subnet(&self, node: &Node, claim: &Claim, lease: &Lease) {
         let before = self.acquired.lock().replace(lease.clone());
         let before = before.map(|before| before.subnets).or(claim.host.previous);
@@ -565,7 +554,7 @@ fn has_family(subnets: &Subnets, net: &ipnet::IpNet) -> bool {
     subnets.nets().any(|other| other.max_prefix_len() == net.max_prefix_len())
 }
 
-/// Merges the changes of this node's Node and of all Nodes, because a change of any Node may change the information about this node.
+/// A change of any Node may change the information about this node.
 async fn merge(
     mut own: watch::Receiver<OwnState>,
     mut all: watch::Receiver<u64>,

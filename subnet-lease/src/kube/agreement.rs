@@ -1,4 +1,4 @@
-//! Tests that all nodes agree on the holder of each subnet, regardless of the order in which the nodes receive the Nodes.
+//! Tests that all nodes agree on the holder of each subnet, in whatever order they receive the Nodes.
 
 use super::annotations::Prefix;
 use super::assigned::Assigned;
@@ -18,7 +18,7 @@ use types::Subnets;
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// podCIDRs that overlap each other in all combinations, and some podCIDRs that flannel refuses for every Node.
+/// They overlap each other in all combinations, and flannel refuses some of them for every Node.
 const CIDRS: [&str; 17] = [
     r#"["10.244.0.0/24"]"#,
     r#"["10.244.1.0/24"]"#,
@@ -39,7 +39,6 @@ const CIDRS: [&str; 17] = [
     r#"[]"#,
 ];
 
-/// Annotations of a Node: none, unreadable annotations, or a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Annotations {
     Nothing,
@@ -47,7 +46,7 @@ enum Annotations {
     Lease,
 }
 
-/// Creates a Node in the form that the watch delivers.
+/// In the form that the watch delivers.
 fn node(number: usize, created: i64, cidrs: &str, kind: Annotations) -> Node {
     // A podCIDR never changes. Another one belongs to another Node with the same name.
     let uid = format!("{number}-{created}-{}", cidrs.replace('"', ""));
@@ -72,7 +71,7 @@ fn node(number: usize, created: i64, cidrs: &str, kind: Annotations) -> Node {
     node
 }
 
-/// Returns the Nodes that hold subnets: from the oldest to the newest, each Node that overlaps no older holder.
+/// From the oldest to the newest, each Node that overlaps no older holder.
 fn holders<'a>(nodes: &'a [Node], config: &NetworkConfig) -> BTreeSet<&'a str> {
     let mut by_age: Vec<(&Node, Subnets)> = nodes
         .iter()
@@ -101,7 +100,7 @@ enum Event {
     List,
 }
 
-/// Generates the Nodes of a cluster, and a sequence of watch events that ends with these Nodes.
+/// The Nodes of a cluster, and a sequence of watch events that ends with them.
 fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
     let kind = || prop_oneof![1 => Just(Annotations::Nothing), 1 => Just(Annotations::Nonsense), 4 => Just(Annotations::Lease)];
     let what = move || (0..3i64, 0..CIDRS.len(), kind());
@@ -133,7 +132,7 @@ fn cluster() -> impl Strategy<Value = (Vec<Node>, Vec<Event>)> {
     })
 }
 
-/// Returns the Nodes that a node knows after the given events, and the resulting leases.
+/// What a node knows after the given events.
 fn seen(
     own: &str,
     cluster: &[Node],

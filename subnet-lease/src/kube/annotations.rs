@@ -6,38 +6,36 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Annotation that marks a Node on which flannel runs.
+/// Marks a Node on which flannel runs.
 pub(crate) const MANAGED: &str = "kube-subnet-manager";
-/// Annotation with the backend's type, e.g. `vxlan`.
+/// The backend's type, e.g. `vxlan`.
 pub(crate) const BACKEND_TYPE: &str = "backend-type";
-/// Annotation with the backend's data for IPv4, a JSON object or `null`.
+/// The backend's data for IPv4, a JSON object or `null`.
 pub(crate) const BACKEND_DATA: &str = "backend-data";
-/// Annotation with the backend's data for IPv6, a JSON object or `null`.
+/// The same for IPv6.
 pub(crate) const BACKEND_V6_DATA: &str = "backend-v6-data";
-/// Annotation with the IPv4 address at which peers reach the node.
+/// The IPv4 address at which peers reach the node.
 pub(crate) const PUBLIC_IP: &str = "public-ip";
-/// Annotation with the IPv6 address at which peers reach the node.
 pub(crate) const PUBLIC_IPV6: &str = "public-ipv6";
-/// Annotation with the operator's choice of the IPv4 address and its interface. The annotation takes precedence over the flags.
+/// The operator's choice of the IPv4 address and its interface. It takes precedence over the flags.
 pub(crate) const NODE_PUBLIC_IP: &str = "node-public-ip";
-/// Annotation with the operator's choice of the IPv6 address and its interface. The annotation takes precedence over the flags.
+/// The same for IPv6.
 pub(crate) const NODE_PUBLIC_IPV6: &str = "node-public-ipv6";
-/// Annotation with the IPv4 address to publish instead of the node's own address, e.g. if NAT translates the node's address.
+/// The IPv4 address to publish instead of the node's own, e.g. if NAT translates it.
 pub(crate) const OVERWRITE: &str = "public-ip-overwrite";
-/// Annotation with the IPv6 address to publish instead of the node's own address.
+/// The same for IPv6.
 pub(crate) const OVERWRITE_V6: &str = "public-ipv6-overwrite";
 
-/// The annotations that the daemon writes.
+/// The daemon writes them.
 const WRITTEN: [&str; 6] =
     [MANAGED, BACKEND_TYPE, BACKEND_DATA, BACKEND_V6_DATA, PUBLIC_IP, PUBLIC_IPV6];
 
-/// Value that Go flannel writes for a backend without data.
+/// Go flannel writes it for a backend without data.
 const NO_DATA: &str = "null";
 
-/// First member of the backend data that flannel-rs writes. The member `FlannelRs` distinguishes flannel-rs' nodes
-/// from Go flannel's nodes, which do not reply to probes. Go flannel ignores `FlannelRs`, and writes data without
-/// `FlannelRs` when Go flannel takes over the Node. The value of `FlannelRs` must be a number, because Go flannel
-/// expects `:"` exactly once in the data, before its own MAC.
+/// First member of the backend data that flannel-rs writes. It distinguishes its nodes from Go flannel's, which do not reply to probes. Go flannel
+/// ignores it, and writes data without it when it takes over the Node. Its value must be a number, because Go flannel expects `:"` exactly once in
+/// the data, before its own MAC.
 const MARK: &str = r#""FlannelRs":1"#;
 
 /// Common prefix of the names of flannel's annotations: a domain, a slash, and optionally a word with a hyphen.
@@ -46,9 +44,6 @@ pub struct Prefix(String);
 
 impl Prefix {
     /// Parses `--kube-annotation-prefix` as Go flannel does: `a.b`, `a.b/`, `a.b/c` and `a.b/c-`.
-    ///
-    /// # Errors
-    /// Returns an error if the text cannot be the prefix of an annotation's name.
     pub fn parse(text: &str) -> Result<Self, PrefixError> {
         let Some((domain, word)) =
             text.split_once('/').or(Some((text, ""))).filter(|(_, word)| !word.contains('/'))
@@ -65,30 +60,25 @@ impl Prefix {
         Ok(Self(format!("{domain}/{word}{hyphen}")))
     }
 
-    /// Returns the full name of an annotation.
     pub fn key(&self, name: &str) -> String {
         format!("{}{name}", self.0)
     }
 
-    /// Returns an annotation's name without the prefix; `None` if the key lacks the prefix.
+    /// The name without the prefix; `None` if the key lacks it.
     pub fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
         key.strip_prefix(&self.0)
     }
 }
 
-/// The annotations of a Node under flannel's prefix, by their short names.
+/// Those under flannel's prefix, by their short names.
 pub type Annotations = BTreeMap<String, String>;
 
-/// Returns whether flannel runs on the Node: `kube-subnet-manager` is `true`.
+/// True if flannel runs on the Node.
 pub fn managed(annotations: &Annotations) -> bool {
     annotations.get(MANAGED).is_some_and(|value| value == "true")
 }
 
-/// Reads the attributes that a Node publishes.
-///
-/// # Errors
-/// Returns an error that names the unreadable annotation. The error does not quote the value, because any client with
-/// write access to the Node may have written the value.
+/// The error names the unreadable annotation, but does not quote it, because any client with write access to the Node may have written it.
 pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, UnusableNodeError> {
     let data = |name: &'static str| match annotations.get(name).map(String::as_str) {
         None | Some(NO_DATA | "") => Ok(None),
@@ -111,8 +101,8 @@ pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, UnusableNodeError> 
     })
 }
 
-/// Returns whether Go flannel or an operator wrote a Node's annotations: the backend's data of at least one family lacks the mark of flannel-rs. Go
-/// flannel changes only the data of the address families in its configuration.
+/// True if Go flannel or an operator wrote the annotations: the backend's data of at least one family lacks flannel-rs' mark. Go flannel changes only
+/// the data of the address families in its configuration.
 pub fn by_go(annotations: &Annotations) -> bool {
     let mut data = [BACKEND_DATA, BACKEND_V6_DATA]
         .into_iter()
@@ -121,7 +111,6 @@ pub fn by_go(annotations: &Annotations) -> bool {
     data.peek().is_none() || data.any(|text| after_mark(text).is_none())
 }
 
-/// Returns the backend's data with the mark of flannel-rs.
 fn with_mark(data: Option<&RawJson>) -> String {
     match data.map(|data| data.as_str()) {
         None => format!("{{{MARK}}}"),
@@ -134,7 +123,7 @@ fn with_mark(data: Option<&RawJson>) -> String {
     }
 }
 
-/// Returns the backend's data without the mark of flannel-rs; `None` if the data contains only the mark.
+/// `None` if the data contains only the mark.
 fn without_mark(text: &str) -> Option<Cow<'_, str>> {
     match after_mark(text) {
         None => Some(text.into()),
@@ -143,7 +132,6 @@ fn without_mark(text: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Returns the text after the mark of flannel-rs in the backend's data.
 fn after_mark(text: &str) -> Option<&str> {
     text.strip_prefix('{')?.strip_prefix(MARK).filter(|rest| rest.starts_with([',', '}']))
 }
@@ -152,10 +140,7 @@ fn after_mark(text: &str) -> Option<&str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoAddressError;
 
-/// Returns the IPv4 address in an annotation; `None` if the annotation is absent, empty or 0.0.0.0.
-///
-/// # Errors
-/// Returns an error if the text is not an IPv4 address.
+/// `None` if the annotation is absent, empty or 0.0.0.0.
 pub fn v4(annotations: &Annotations, name: &str) -> Result<Option<Ipv4Addr>, NoAddressError> {
     match annotations.get(name).map(|text| text.trim()) {
         None | Some("") => Ok(None),
@@ -167,10 +152,7 @@ pub fn v4(annotations: &Annotations, name: &str) -> Result<Option<Ipv4Addr>, NoA
     }
 }
 
-/// Returns the IPv6 address in an annotation; `None` if the annotation is absent, empty or `::`.
-///
-/// # Errors
-/// Returns an error if the text is not an IPv6 address.
+/// `None` if the annotation is absent, empty or `::`.
 pub fn v6(annotations: &Annotations, name: &str) -> Result<Option<Ipv6Addr>, NoAddressError> {
     match annotations.get(name).map(|text| text.trim()) {
         None | Some("") => Ok(None),
@@ -184,17 +166,14 @@ pub fn v6(annotations: &Annotations, name: &str) -> Result<Option<Ipv6Addr>, NoA
 /// Operator's annotation whose value is not an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Typo {
-    /// Short name of the annotation.
     pub name: &'static str,
-    /// Value of the annotation.
     pub value: String,
     /// The expected address family.
     pub family: &'static str,
-    /// Whether the annotation selects the interface, not only the published address.
+    /// It selects the interface, not only the published address.
     pub(crate) names_interface: bool,
 }
 
-/// Returns the operator's annotations whose values are not addresses.
 pub fn typos(annotations: &Annotations) -> Vec<Typo> {
     let of = |name, family, names_interface| {
         let value = annotations.get(name)?;
@@ -216,7 +195,7 @@ pub fn typos(annotations: &Annotations) -> Vec<Typo> {
         .collect()
 }
 
-/// Returns each annotation that the daemon writes, with its value, or with `None` if the annotation must not exist.
+/// Each annotation that the daemon writes, with its value. With `None`, the annotation must not exist.
 pub fn wanted(attrs: &LeaseAttrs, present: &Annotations) -> BTreeMap<&'static str, Option<String>> {
     let text = |data: &Option<RawJson>| Some(with_mark(data.as_ref()));
     let mut out: BTreeMap<&'static str, Option<String>> =
@@ -276,7 +255,7 @@ mod tests {
         list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// Returns the text that Go flannel 0.28 reads as the MAC in the data of its own Node.
+    /// The text that Go flannel 0.28 reads as the MAC in the data of its own Node.
     fn mac_as_go_reads_it(data: &str) -> Option<&str> {
         match data.trim_matches(['"', '}']).split(":\"").collect::<Vec<_>>()[..] {
             [_, mac] => Some(mac),

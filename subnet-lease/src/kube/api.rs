@@ -1,5 +1,5 @@
-//! Sends requests to the Kubernetes API, with one HTTP client at a time. After a failed connection or log-in, the module reads the credentials
-//! again and creates a new HTTP client.
+//! Sends requests to the Kubernetes API, with one HTTP client at a time. After a failed connection or log-in, it reads the credentials again and
+//! creates a new client.
 
 use super::error::{KubeError, NoResponseError};
 use super::options::KubeOptions;
@@ -26,36 +26,32 @@ use std::time::Duration;
 use tower::util::BoxCloneService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
-/// Time without a reply to keepalive probes after which a connection ends. Only keepalive probes detect a server that lost power.
+/// Without a reply to keepalive probes for this time, a connection ends. Only these probes detect a server that lost power.
 const SILENCE: Duration = Duration::from_secs(15);
-/// Maximum time to connect to an API server.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Maximum time until the head of a response arrives.
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
-/// Maximum size in bytes of a response that the client reads as a whole.
+/// In bytes, of a response that the client reads as a whole.
 pub(super) const BODY: usize = 32 << 20;
 /// Mount path of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 type Stack = BoxCloneService<Request<Body>, Response<Incoming>, BoxError>;
 
-/// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
-    /// Label `kind` of the request in `flannel_store_requests_total`.
+    /// Label `kind` in `flannel_store_requests_total`.
     pub kind: &'static str,
-    /// Description of the request for messages, e.g. `list Nodes`.
+    /// For messages, e.g. `list Nodes`.
     pub what: String,
-    /// HTTP method.
     pub method: Method,
-    /// Path and query.
+    /// With the query.
     pub path: String,
-    /// Content type and content of the request, if any.
+    /// Content type and content, if any.
     pub content: Option<(&'static str, Vec<u8>)>,
 }
 
 impl Call {
-    /// Creates a GET request.
     pub(super) fn get(
         kind: &'static str,
         what: impl Into<String>,
@@ -65,49 +61,42 @@ impl Call {
     }
 }
 
-/// Client for the Kubernetes API.
 pub(super) struct Api {
     options: KubeOptions,
     state: Mutex<ConnectionState>,
-    /// Counters of the requests.
     pub counters: Arc<Counters>,
 }
 
-/// The server in use, and the connection to it.
 #[derive(Default)]
 struct ConnectionState {
     connection: Option<Connection>,
-    /// Index of the server in use among the configured servers.
+    /// Index among the configured servers.
     at: usize,
-    /// Number of connections so far. The number ensures that several failures on one connection change the server only once.
+    /// Number of connections so far. It ensures that several failures on one connection change the server only once.
     generation: u64,
 }
 
-/// An open connection with its credentials.
 #[derive(Clone)]
 struct Connection {
     stack: Stack,
-    /// The server's address, for messages.
+    /// For messages.
     server: String,
     token: Option<Arc<Token>>,
     generation: u64,
 }
 
 impl Api {
-    /// Creates the client, which connects on the first request.
+    /// It connects on the first request.
     pub(super) fn new(options: KubeOptions) -> Self {
         Self { options, state: Mutex::default(), counters: Arc::default() }
     }
 
-    /// Returns the options of the client.
     pub(super) fn options(&self) -> &KubeOptions {
         &self.options
     }
 
-    /// Reads the credentials once, so that the daemon reports a mistake in the credentials at the start.
-    ///
-    /// # Errors
-    /// Returns `Refused` for a mistake, and `Unavailable` for missing files that may still appear.
+    /// Reads the credentials once, so that the daemon reports a mistake at the start. Fails with `Refused` for a mistake, and with `Unavailable` for
+    /// missing files that may still appear.
     pub(super) async fn check(&self) -> Result<(), Error> {
         let fail = |trouble: KubeError| {
             if trouble.is_final() { Error::refused(trouble) } else { Error::unavailable(trouble) }
@@ -135,10 +124,7 @@ impl Api {
         Ok(())
     }
 
-    /// Sends a request and returns the response with an unread body.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not respond or refuses the request.
+    /// Leaves the body unread.
     pub(super) async fn send(&self, call: &Call) -> Result<Answer, RequestError> {
         self.counters.call(call.kind);
         let connection = self.connection().await?;
@@ -161,10 +147,7 @@ impl Api {
         outcome.map(|body| Answer { body, server, what: call.what.clone(), generation })
     }
 
-    /// Sends a request and reads the response.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not respond or refuses the request, or if the response is too large.
+    /// Also reads the response, and fails if it is too large.
     pub(super) async fn read(&self, call: &Call) -> Result<String, RequestError> {
         let answer = self.send(call).await?;
         let (server, what, generation) =
@@ -186,7 +169,7 @@ impl Api {
         Err(failure)
     }
 
-    /// Drops the connection. The next request reconnects and reads the credentials again.
+    /// The next request reconnects and reads the credentials again.
     pub(super) fn renew(&self) {
         self.state.lock().connection = None;
     }
@@ -250,7 +233,7 @@ impl Api {
         ))
     }
 
-    /// Returns the connection in use, or a new connection.
+    /// The connection in use, or a new one.
     async fn connection(&self) -> Result<Connection, RequestError> {
         let at = {
             let state = self.state.lock();
@@ -286,13 +269,13 @@ impl Api {
         Ok((stack, server, token.map(Arc::new)))
     }
 
-    /// Returns the index of the server that follows the server at index `at`.
+    /// The index of the next server.
     fn after(&self, at: usize) -> usize {
         (at + 1) % self.options.urls.len().max(1)
     }
 
-    /// Drops the connection, so that the next request reads the credentials again and goes to the next server. The
-    /// function has no effect if another request already dropped the connection.
+    /// Drops the connection, so that the next request reads the credentials again and goes to the next server. No effect if another request already
+    /// dropped it.
     pub(super) fn give_up(&self, generation: u64) {
         let mut state = self.state.lock();
         if state.generation == generation && state.connection.is_some() {
@@ -301,7 +284,7 @@ impl Api {
         }
     }
 
-    /// Reads the server's address and the credentials from the kubeconfig or the service account. The function returns the token separately.
+    /// Reads the server's address and the credentials from the kubeconfig or the service account, with a separate token.
     async fn config(&self, at: usize) -> Result<(Config, Option<Token>), KubeError> {
         let url = self.options.urls.get(at);
         let mut config = match (&self.options.kubeconfig, url) {
@@ -322,13 +305,11 @@ impl Api {
     }
 }
 
-/// A response with an unread body.
 pub(super) struct Answer {
-    /// Body of the response.
     pub body: Incoming,
-    /// URL of the server, for messages.
+    /// URL, for messages.
     pub server: String,
-    /// Description of the request for messages, e.g. `list all Nodes`.
+    /// For messages, e.g. `list all Nodes`.
     pub what: String,
     /// Serial number of the connection that delivered the response.
     pub generation: u64,
@@ -362,7 +343,7 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, KubeError> {
         .map_err(|error| unfit(&error))
 }
 
-/// Returns the cluster and the user of the current context.
+/// Those of the current context.
 fn in_use(kubeconfig: &Kubeconfig) -> (Option<&Cluster>, Option<&AuthInfo>) {
     let mut contexts = kubeconfig.contexts.iter();
     let context = contexts
@@ -380,8 +361,7 @@ fn in_use(kubeconfig: &Kubeconfig) -> (Option<&Cluster>, Option<&AuthInfo>) {
     )
 }
 
-/// Returns a parser's message without text that the parser quotes from the file. The parser quotes values in the first line of the message, and
-/// whole lines of the file below the first line.
+/// A parser's message without what it quotes from the file. It quotes values in the first line of the message, and whole lines of the file below.
 fn without_values(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text.lines().next().unwrap_or_default();
@@ -401,7 +381,7 @@ fn without_values(text: &str) -> String {
     out
 }
 
-/// Returns the configuration for the pod's service account, with the server's address from the pod's environment.
+/// For the pod's service account, with the server's address from the pod's environment.
 fn in_cluster() -> Result<Config, KubeError> {
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
         return Err(KubeError::NoPod);
@@ -409,8 +389,7 @@ fn in_cluster() -> Result<Config, KubeError> {
     Config::incluster_env().map_err(|error| KubeError::Account(ACCOUNT, with_causes(&error)))
 }
 
-/// Returns the configuration for the server at the given address, with the pod's service account if the account
-/// exists. The client never sends a token without TLS.
+/// Uses the pod's service account if it exists. A token is never sent without TLS.
 fn from_account(url: &http::Uri) -> Result<Config, KubeError> {
     let mut config = Config::new(url.clone());
     let (token, authority) = (Path::new(ACCOUNT).join("token"), Path::new(ACCOUNT).join("ca.crt"));
@@ -429,7 +408,7 @@ fn from_account(url: &http::Uri) -> Result<Config, KubeError> {
     Ok(config)
 }
 
-/// Builds the HTTP client with the layers for address, credentials and headers.
+/// Adds the layers for address, credentials and headers.
 fn build(config: &Config) -> Result<Stack, kube::Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
@@ -452,7 +431,7 @@ fn build(config: &Config) -> Result<Stack, kube::Error> {
     Ok(BoxCloneService::new(stack.map_err(Into::into)))
 }
 
-/// Removes the user and the password from an address. Kubernetes uses neither user nor password, and the HTTP layers log the whole address.
+/// Removes the user and the password. Kubernetes uses neither, and the HTTP layers log the whole address.
 fn without_user(url: http::Uri) -> http::Uri {
     let host = url
         .authority()
@@ -463,7 +442,7 @@ fn without_user(url: http::Uri) -> http::Uri {
     http::Uri::from_parts(parts).unwrap_or(url)
 }
 
-/// Returns a server's address for messages, without user and password.
+/// For messages, without user and password.
 fn shown(url: &http::Uri) -> String {
     let text = url.to_string();
     let text = text.trim_end_matches('/');
@@ -474,13 +453,13 @@ fn shown(url: &http::Uri) -> String {
 }
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    /// Maximum pause in seconds before a repeated request, even if the server demands a longer pause.
+    /// Maximum pause in seconds before a repeated request, even if the server demands a longer one.
     const LONGEST: u64 = 60;
     let seconds: u64 = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(LONGEST)))
 }
 
-/// Returns the metrics label of a refusal.
+/// The metrics label of a refusal.
 fn label(status: StatusCode) -> &'static str {
     match status.as_u16() {
         401 => "refused-401",

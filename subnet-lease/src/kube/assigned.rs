@@ -1,4 +1,4 @@
-//! Pure function that determines the subnets that a Node assigns to its node.
+//! Determines the subnets that a Node assigns to its node. Pure.
 
 use super::error::PodCidrError;
 use super::node::Node;
@@ -11,15 +11,11 @@ use types::Subnets;
 /// podCIDRs of a Node that belong to the network's families and that no older Node holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Assigned {
-    /// The podCIDRs of the families that the network has.
     pub subnets: Subnets,
 }
 
 impl Assigned {
-    /// Reads a Node. The daemon must not publish its attributes before this function succeeds.
-    ///
-    /// # Errors
-    /// Returns an error if the podCIDRs are missing or unusable, with the remedy.
+    /// The daemon must not publish its attributes before this succeeds. The error contains the remedy.
     pub(super) fn of(
         node: &Node,
         config: &NetworkConfig,

@@ -6,38 +6,32 @@ use super::node::Node;
 use crate::json::Object;
 use std::borrow::Cow;
 
-/// Event of a watch on Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Creation or change of a Node.
+    /// Creation or change.
     Put(Box<Node>),
-    /// A Node was deleted.
     Gone {
-        /// Name of the Node.
         name: String,
         /// Resource version of the deletion.
         version: u64,
     },
-    /// Bookmark of the version up to which the watch has seen all changes.
+    /// The watch has seen all changes up to this version.
     Bookmark {
-        /// Version up to which the watch has seen all changes.
         version: String,
-        /// Whether this bookmark ends the complete list at the beginning of the watch.
+        /// Whether it ends the complete list at the beginning of the watch.
         complete: bool,
     },
-    /// Error with which the server ends the watch.
+    /// With it, the server ends the watch.
     Error {
-        /// The HTTP status.
         code: u16,
-        /// Text of the status.
         message: String,
     },
-    /// Object that is not a readable Node.
+    /// Not a readable Node.
     Odd(NodeError),
 }
 
 impl Change {
-    /// Parses a line, or tells why it is not an event of a watch.
+    /// The error tells why the line is not an event of a watch.
     pub(super) fn read(line: &str, prefix: &Prefix) -> Result<Self, Cow<'static, str>> {
         let json = |error| crate::json::JsonError::unquoted(&error).to_string();
         let event = Object::parse(line).map_err(json)?;

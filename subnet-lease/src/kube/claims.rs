@@ -1,4 +1,4 @@
-//! Pure functions that determine the addresses that Nodes claim.
+//! Determines the addresses that Nodes claim. Pure.
 
 use super::annotations::{self, Annotations};
 use super::node::Node;
@@ -7,24 +7,21 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use types::{Addresses, Dual};
 
-/// The addresses that one Node claims, and data that shows whether the claims are valid.
+/// The addresses that one Node claims, and what shows whether the claims are valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Claims {
-    /// Whether the kubelet reports the Node's status. If the kubelet does not report, the machine may be gone, or an operator may have
-    /// created the Node manually.
+    /// Whether the kubelet reports the Node's status. If not, the machine may be gone, or an operator may have created the Node manually.
     alive: bool,
     /// Boot id of the Node's machine.
     boot: Option<String>,
-    /// Whether flannel runs on the Node.
+    /// Flannel runs on the Node.
     served: bool,
-    /// Addresses that the Node publishes to flannel's nodes.
     published: Vec<IpAddr>,
-    /// The Node's InternalIPs. The list is empty if peers reach the Node at another address, behind a NAT.
+    /// The Node's InternalIPs. Empty if peers reach the Node at another address, behind a NAT.
     reported: Vec<IpAddr>,
 }
 
 impl Claims {
-    /// Reads the addresses that a Node claims.
     pub(super) fn of(node: &Node) -> Self {
         let reported =
             if is_overwritten(&node.annotations) { Vec::new() } else { node.internal.clone() };
@@ -37,8 +34,7 @@ impl Claims {
         }
     }
 
-    /// Adds the Node's claims to the claims of other Nodes. The function skips a Node with the boot id `boot`,
-    /// because this Node is the local machine under another name.
+    /// Adds the Node's claims to those of others. A Node with the boot id `boot` is skipped, because it is the local machine under another name.
     pub(super) fn add(&self, name: &str, boot: Option<&str>, to: &mut BTreeMap<IpAddr, Claimant>) {
         if !self.alive || boot.is_some() && self.boot.as_deref() == boot {
             return;
@@ -65,7 +61,6 @@ impl Claims {
     }
 }
 
-/// Returns the addresses that a Node publishes.
 pub(super) fn published(annotations: &Annotations) -> Vec<IpAddr> {
     let v4 = annotations::v4(annotations, annotations::PUBLIC_IP);
     let v6 = annotations::v6(annotations, annotations::PUBLIC_IPV6);
@@ -73,7 +68,7 @@ pub(super) fn published(annotations: &Annotations) -> Vec<IpAddr> {
     public.iter().flat_map(Addresses::ips).collect()
 }
 
-/// Returns whether an operator chose the address at which peers reach the Node.
+/// True if an operator chose the address at which peers reach the Node.
 pub(super) fn is_overwritten(annotations: &Annotations) -> bool {
     annotations::v4(annotations, annotations::OVERWRITE).is_ok_and(|ip| ip.is_some())
         || annotations::v6(annotations, annotations::OVERWRITE_V6).is_ok_and(|ip| ip.is_some())

@@ -5,13 +5,10 @@ use super::error::KubeError;
 use serde_json::Value;
 use types::DaemonPod;
 
-/// Annotation on the pods of flannel-rs' chart.
+/// The pods of flannel-rs' chart have this annotation.
 const OF_CHART: &str = "flannel-rs/net-conf";
 
-/// Lists flannel's pods on a node, except those that are terminating.
-///
-/// # Errors
-/// Returns an error if the API server refuses the request or does not respond.
+/// Leaves out those that are terminating.
 pub(super) async fn list(
     api: &Api,
     namespace: &str,
@@ -36,7 +33,7 @@ fn read(text: &str) -> serde_json::Result<Vec<DaemonPod>> {
     Ok(items.filter(|pod| lives(pod)).filter_map(daemon_pod).collect())
 }
 
-/// Returns whether the pod has neither succeeded nor failed, and is not terminating.
+/// True if the pod has neither succeeded nor failed, and is not terminating.
 fn lives(pod: &Value) -> bool {
     let phase = pod.pointer("/status/phase").and_then(Value::as_str);
     pod.pointer("/metadata/deletionTimestamp").is_none_or(Value::is_null)

@@ -15,7 +15,6 @@ use thiserror::Error;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Coded, Detail, Subnets};
 
-/// Reason why a server did not respond.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoResponseError {
     /// With the text of the error and of its causes.
@@ -63,7 +62,7 @@ fn connect_text(error: ConnectError, words: &str) -> String {
     format!("{}: {remedy}", excerpt(words))
 }
 
-/// Problem with the Kubernetes API, or with an object that flannel needs. `what` describes the request, e.g. `list all Nodes`.
+/// `what` describes the request, e.g. `list all Nodes`.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum KubeError {
     #[error("the Kubernetes API at {server} did not respond to a request to {what}: {why}")]
@@ -210,7 +209,7 @@ pub enum KubeError {
 }
 
 impl KubeError {
-    /// Whether the daemon exits instead of retrying.
+    /// The daemon exits instead of retrying.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Kubeconfig(..) | Self::AccountToken(_) | Self::NoPod | Self::Nobody)
     }
@@ -280,7 +279,6 @@ impl Lasting for KubeError {
     }
 }
 
-/// Reason why a text is not a Node.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum NodeError {
     #[error(transparent)]
@@ -294,7 +292,7 @@ pub enum NodeError {
     NoName,
 }
 
-/// Reason why podCIDRs are not subnets of a node, with the beginning of the podCIDR or of the list of podCIDRs.
+/// With the beginning of the podCIDR or of the list of podCIDRs.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PodCidrValueError {
     #[error("the podCIDR {0} is not a network")]
@@ -303,7 +301,6 @@ pub enum PodCidrValueError {
     OneFamily(String),
 }
 
-/// Reason why flanneld does not use a Node.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum UnusableNodeError {
     #[error(transparent)]
@@ -321,7 +318,6 @@ pub enum UnusableNodeError {
     Overlaps(Subnets, String),
 }
 
-/// Reason why a text cannot begin the names of annotations.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 #[code("annotation-prefix")]
 pub enum PrefixError {
@@ -333,7 +329,7 @@ pub enum PrefixError {
     Form(String),
 }
 
-/// Reason why the podCIDR of this node's Node is unusable, before the node has a lease or while it holds one.
+/// Before the node has a lease or while it holds one.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum PodCidrError {
     #[error(

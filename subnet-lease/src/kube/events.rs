@@ -7,19 +7,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{Problem, Subnets};
 
-/// The `reason` of an Event, in the style of Kubernetes.
+/// In the style of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EventReason {
-    /// podCIDR that is missing, lies outside the network, or belongs to another Node.
+    /// The podCIDR is missing, lies outside the network, or belongs to another Node.
     PodCidr,
-    /// Change of the node's podCIDR.
     PodCidrChanged,
-    /// Lack of an interface that reaches the other nodes.
+    /// No interface reaches the other nodes.
     Interface,
 }
 
 impl EventReason {
-    /// Returns the `reason` of the Event.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             EventReason::PodCidr => "FlannelPodCIDR",
@@ -29,30 +27,27 @@ impl EventReason {
     }
 }
 
-/// Content of an Event. The `Display` of the content is the Event's message.
+/// Its `Display` is the Event's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeEvent {
-    /// Lack of a usable subnet for the node, with the reason.
+    /// The node has no usable subnet.
     PodCidr(PodCidrError),
-    /// Change of the node's subnets. Pods with addresses of the old subnet cannot reach other pods.
+    /// Pods with addresses of the old subnet cannot reach other pods.
     PodCidrChanged {
-        /// Name of the node.
         node: String,
-        /// New subnets of the node.
         now: Subnets,
-        /// Previous subnets of the node.
         before: Subnets,
         /// Bridges from which flanneld removed the old gateway address.
         released: Vec<String>,
     },
-    /// Mistyped annotation about the node's addresses.
+    /// An annotation about the node's addresses.
     Typo(KubeError),
-    /// Lack of an interface, or choice of a possibly unsuitable interface, with the reason.
+    /// No interface was found, or the chosen one may be unsuitable.
     Interface(Problem),
 }
 
 impl NodeEvent {
-    /// Returns the `reason` of the Event. The daemon posts at most one Event per minute for each reason.
+    /// At most one Event per minute is posted for each reason.
     pub(super) fn reason(&self) -> EventReason {
         match self {
             NodeEvent::PodCidr(_) => EventReason::PodCidr,
@@ -89,20 +84,19 @@ impl fmt::Display for NodeEvent {
     }
 }
 
-/// Events that the daemon has posted, so that it posts no Event twice.
+/// Remembered so that none is posted twice.
 #[derive(Debug, Default)]
 pub(super) struct PostedEvents {
     events: Vec<NodeEvent>,
-    /// Time at which the daemon posted the last Event of each reason.
+    /// When the last Event of each reason was posted.
     last: BTreeMap<EventReason, Instant>,
 }
 
 impl PostedEvents {
-    /// Records an Event and returns whether to post it. The function returns false if the daemon posted the
-    /// Event before, or posted an Event with the same reason less than a minute ago.
+    /// Records an Event. False if it was posted before, or one with the same reason less than a minute ago.
     pub(super) fn take(&mut self, event: &NodeEvent, now: Instant) -> bool {
         const EVERY: Duration = Duration::from_secs(60);
-        /// Maximum number of remembered Events. Beyond this number, the daemon may post an Event again.
+        /// Maximum number of remembered Events. Beyond it, an Event may be posted again.
         const KEPT: usize = 50;
         if self.events.contains(event)
             || self.last.get(&event.reason()).is_some_and(|last| now.duration_since(*last) < EVERY)
@@ -117,8 +111,8 @@ impl PostedEvents {
         true
     }
 
-    /// Forgets an Event after a failed post, so that the daemon posts the Event later. The limit of one Event
-    /// per minute still applies, because the server may be overloaded.
+    /// Forgets an Event after a failed post, so that it is posted later. The limit of one per minute still applies, because the server may be
+    /// overloaded.
     pub(super) fn retract(&mut self, event: &NodeEvent) {
         self.events.retain(|posted| posted != event);
     }

@@ -1,5 +1,4 @@
-//! Lists Nodes, and watches the Nodes forever. This module does not use kube's watcher, which hides outages and does
-//! not notice an etcd restored from a backup.
+//! Lists Nodes, and watches them forever. kube's watcher is not used: it hides outages and does not notice an etcd restored from a backup.
 
 use super::annotations::Prefix;
 use super::api::{Api, Call};
@@ -20,69 +19,62 @@ use types::backoff::Backoff;
 
 /// Minimum delay between two attempts to follow the Nodes. The actual delay is random, up to twice as long.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// Maximum time until the next line of a streamed list. A server without support for streamed lists never marks the end of
-/// a list; the follower then requests pages instead.
+/// Maximum time until the next line of a streamed list. A server without support for streamed lists never marks the end of one; the follower then
+/// requests pages instead.
 const STREAM: Duration = Duration::from_secs(3);
-/// Time limit for the first line of a streamed list. A busy server needs more time for the first line than for later lines.
+/// Limit for the first line of a streamed list. A busy server needs more time for it than for later lines.
 const FIRST: Duration = Duration::from_secs(10);
-/// Maximum time without a line of a watch, after which the follower opens the watch again. A watch receives a bookmark each minute.
+/// After this time without a line, the follower opens the watch again. A watch receives a bookmark each minute.
 const QUIET: Duration = Duration::from_secs(100);
 /// Number of Nodes per page. The follower holds a whole page in memory.
 const PAGE: usize = 100;
-/// A watch may end earlier than its time limit by up to this time. The follower treats an earlier
-/// end as a failure.
+/// A watch may end earlier than its time limit by up to this time. An earlier end is a failure.
 const EARLY: Duration = Duration::from_secs(10);
-/// Time without access to the Nodes after which the health report contains the fault.
+/// After this time without access to the Nodes, the health report contains the fault.
 const AWAY: Duration = Duration::from_secs(60);
 
-/// Receives listed and watched Nodes.
 pub(super) trait Sink: Send {
-    /// Handles a complete list.
+    /// A complete list.
     fn listed(&mut self, nodes: Vec<Node>);
-    /// Handles a created or changed Node.
+    /// A created or changed Node.
     fn put(&mut self, node: Node);
-    /// Handles a deleted Node.
     fn gone(&mut self, name: &str, version: u64);
-    /// Handles an interruption of the watch, with the reason; changes during the interruption may not arrive.
+    /// Changes during the interruption may not arrive.
     fn interrupted(&mut self, why: &Reason);
-    /// Handles the end of an interruption of the watch.
     fn resumed(&mut self);
-    /// Returns the known Node with the highest version: name, uid, version.
+    /// The known Node with the highest version: name, uid, version.
     fn newest(&self) -> Option<(String, String, u64)>;
 }
 
-/// Reason why a watch ended.
 enum Ended {
-    /// End of the watch at its time limit of some minutes.
+    /// At its time limit of some minutes.
     Normally,
-    /// Version that the server does not know. The follower lists all Nodes again.
+    /// The server does not know the version. The follower lists all Nodes again.
     Unknown(KubeError),
-    /// Clean end of the watch before its time limit, e.g. because the server stops or a proxy closes the connection.
+    /// Clean end before the time limit, e.g. because the server stops or a proxy closes the connection.
     Early(RequestError),
-    /// The watch broke.
     Broken(RequestError),
 }
 
-/// Lists Nodes, then watches Nodes from the list's version.
+/// Lists Nodes, then watches them from the list's version.
 pub(super) struct Follower<'a, S> {
     api: &'a Api,
     /// Name of the only Node to follow; `None` for all Nodes.
     only: Option<&'a str>,
     stagger: &'a RequestStagger,
     sink: S,
-    /// Version up to which the follower has seen changes; `None` before the first list.
+    /// The follower has seen changes up to it; `None` before the first list.
     version: Option<String>,
     interrupted: bool,
     /// Start time of the current watch.
     standing: Option<Instant>,
-    /// Time at which the watch reaches its time limit.
+    /// When the watch reaches its time limit.
     until: Instant,
-    /// Problems logged since the last success.
+    /// Since the last success.
     log: LogOnce,
 }
 
 impl<'a, S: Sink> Follower<'a, S> {
-    /// Creates a follower of all Nodes, or of only one Node.
     pub(super) fn new(
         api: &'a Api,
         only: Option<&'a str>,
@@ -102,7 +94,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Lists and watches Nodes until the owner aborts the task. After each failure, the follower retries with a longer pause.
+    /// Runs until the owner aborts the task. After each failure, it retries with a longer pause.
     pub(super) async fn run(mut self) {
         let mut failures = 0;
         let mut failing: Option<Instant> = None;
@@ -203,7 +195,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Lists Nodes page by page, then watches Nodes from the list's version.
+    /// Lists Nodes page by page, then watches from the list's version.
     async fn paged(&mut self) -> Ended {
         match pages(self.api, self.only).await {
             Ok((nodes, version)) => {
@@ -223,8 +215,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         self.stands();
     }
 
-    /// Watches Nodes, starting at the given resource version. A server restored from a backup does not know the version, but does not
-    /// report an error. The follower detects a restored server by a request for the newest known Node.
+    /// A server restored from a backup does not know the version, but reports no error. So the follower also requests the newest known Node.
     async fn resume(&mut self, version: &str) -> Ended {
         let mut lines = match self
             .open(&format!("watch=1&resourceVersion={}&allowWatchBookmarks=true", escaped(version)))
@@ -282,8 +273,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Returns the next change; `None` if no change arrives within `patience`. The function returns [`Ended`] at the end
-    /// of a watch or after an error from the server.
+    /// `None` if no change arrives within `patience`. An [`Ended`] follows the end of a watch or an error from the server.
     async fn change(
         &mut self,
         lines: &mut Lines,
@@ -332,8 +322,8 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     async fn open(&mut self, query: &str) -> Result<Lines, RequestError> {
-        /// Minimum time limit of a watch in seconds. Without a limit, servers end watches after 30 to 60
-        /// minutes. A shorter limit prevents the watches from accumulating on one server.
+        /// Minimum time limit of a watch in seconds. Without a limit, servers end watches after 30 to 60 minutes. A shorter one prevents the watches
+        /// from accumulating on one server.
         const LEAST: u64 = 300;
         let seconds = LEAST + rand::random_range(0..LEAST);
         let (kind, what) = self.words();
@@ -342,7 +332,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         self.api.send(&Call::get(kind, what, path)).await.map(Lines::of)
     }
 
-    /// Reads one Node with a list request, because old manifests do not grant the permission `get`.
+    /// With a list request, because old manifests do not grant the permission `get`.
     async fn one(&self, name: &str) -> Result<Option<Node>, RequestError> {
         let path = format!("/api/v1/nodes?limit=1&fieldSelector=metadata.name%3D{}", escaped(name));
         let text =
@@ -365,7 +355,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// Returns the value of the metrics label `kind` for a watch request, and the description of the request.
+    /// The metrics label `kind` of a watch request, and its description.
     fn words(&self) -> (&'static str, &'static str) {
         if self.only.is_some() {
             ("watch-node", "watch this Node")
@@ -375,7 +365,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 }
 
-/// Returns the pause after a failure, given the number of previous failures.
+/// Given the number of previous failures.
 fn pause(failures: u32) -> Duration {
     RETRY.after(failures).mul_f64(1.0 + rand::random::<f64>())
 }
@@ -384,10 +374,7 @@ fn selector(only: Option<&str>) -> String {
     only.map(|name| format!("&fieldSelector=metadata.name%3D{}", escaped(name))).unwrap_or_default()
 }
 
-/// Lists Nodes page by page, and returns them with the version of the list. The function discards an incomplete list.
-///
-/// # Errors
-/// Returns an error if the API server does not respond or refuses the request.
+/// Lists Nodes page by page, with the version of the list. An incomplete list is discarded.
 pub(super) async fn pages(
     api: &Api,
     only: Option<&str>,
@@ -426,7 +413,6 @@ fn broken(failure: RequestError) -> Ended {
     if failure.is_gone() { Ended::Unknown(failure.trouble) } else { Ended::Broken(failure) }
 }
 
-/// A page of a list.
 struct Page {
     nodes: Vec<Node>,
     version: String,

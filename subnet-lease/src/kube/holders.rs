@@ -1,26 +1,23 @@
-//! Pure functions that determine which of the claiming Nodes holds each subnet.
+//! Determines which of the claiming Nodes holds each subnet. Pure.
 //!
-//! Each node computes the holders of its own subnets and of the other nodes' subnets. All nodes get the same result,
-//! regardless of the order in which the nodes receive the Nodes.
+//! Each node computes the holders of its own subnets and of the others'. All get the same result, in whatever order they receive the Nodes.
 
 use crate::admission::UsedSubnets;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use types::Subnets;
 
-/// A Node with its podCIDRs. Claims sort by the age of their Nodes. Claims of Nodes that were created in the same
-/// second sort by the Nodes' names.
+/// A Node with its podCIDRs. Claims sort by the age of their Nodes, and within one second by the Nodes' names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Claim<'a> {
-    /// Time of the Node's creation, in whole seconds since 1970.
+    /// In whole seconds since 1970.
     pub created: i64,
-    /// Name of the Node.
     pub name: &'a str,
-    /// The Node's podCIDRs, inside the network.
+    /// Inside the network.
     pub subnets: Subnets,
 }
 
-/// Subnets in use, with the Nodes that hold the subnets. An older Node takes precedence over a younger Node.
+/// An older Node takes precedence over a younger one.
 #[derive(Debug, Default)]
 pub(super) struct Holders<'a> {
     used: UsedSubnets,
@@ -28,7 +25,7 @@ pub(super) struct Holders<'a> {
 }
 
 impl<'a> Holders<'a> {
-    /// Determines which of the claiming Nodes hold subnets. A Node that overlaps an older holder holds no subnets, and prevents no other Node from holding subnets.
+    /// A Node that overlaps an older holder holds no subnets, and prevents no other Node from holding some.
     pub(super) fn among(mut claims: Vec<Claim<'a>>) -> Self {
         claims.sort_unstable();
         let mut holders = Self::default();
@@ -38,10 +35,7 @@ impl<'a> Holders<'a> {
         holders
     }
 
-    /// Takes a Node's subnets. The caller must pass the Nodes from the oldest to the newest.
-    ///
-    /// # Errors
-    /// Returns the name of an older Node that already has the subnets or a part of them.
+    /// Nodes must be passed from the oldest to the newest. The error names an older Node that already has the subnets or a part of them.
     pub(super) fn take(&mut self, claim: &Claim<'a>) -> Result<(), &'a str> {
         if let Some(holder) = self.holder(&claim.subnets) {
             return Err(holder);
@@ -51,7 +45,7 @@ impl<'a> Holders<'a> {
         Ok(())
     }
 
-    /// Returns the Node that holds the given subnets, or a part of them.
+    /// The Node that holds the given subnets, or a part of them.
     pub(super) fn holder(&self, subnets: &Subnets) -> Option<&'a str> {
         self.used.taken(subnets).and_then(|net| self.names.get(&net).copied())
     }
