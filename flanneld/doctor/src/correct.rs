@@ -1,21 +1,18 @@
-//! Finds the sysctls that `--set-sysctls` has to change. The search for sysctls has no side effects.
+//! Finds the sysctls that `--set-sysctls` has to change. Has no side effects.
 
 use crate::facts::Network;
 use crate::facts::host::Sysctls;
 use std::path::PathBuf;
 
-/// A sysctl that flanneld has to change, with the current and the required value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Correction {
-    /// The sysctl's name, as in sysctl(8).
+    /// As in sysctl(8).
     pub name: String,
-    /// Absolute path of the sysctl's file below /proc/sys.
+    /// Absolute, below /proc/sys.
     pub path: PathBuf,
-    /// The current value.
     pub old: i64,
-    /// The required value.
     pub new: i64,
-    /// The reason for the required value, as text for the log.
+    /// For the log.
     pub why: String,
 }
 
@@ -33,7 +30,7 @@ impl Correction {
     }
 }
 
-/// Returns the sysctls that flanneld has to set, in the order in which flanneld has to set them.
+/// In the order in which flanneld has to set them.
 pub fn corrections(network: &Network, sysctls: &Sysctls) -> Vec<Correction> {
     let mut list = Vec::new();
     let forwards = "this node must forward pods' packets";

@@ -1,5 +1,5 @@
-//! Finds rules that drop flannel's packets in `raw` and `mangle`, on bridges and devices, and in the output of this host.
-//! The functions of this module use only the listed rules and have no side effects.
+//! Finds rules that drop flannel's packets in `raw` and `mangle`, on bridges and devices, and in the output of this host. Uses only the listed rules
+//! and has no side effects.
 
 use crate::facts::Network;
 use crate::firewalls::{Carried, Drop};
@@ -16,15 +16,13 @@ use traffic_rules::reader::{
 };
 use types::Family;
 
-/// Names of the iptables commands, by family and variant.
+/// Names of the iptables commands.
 pub(crate) type Commands = Vec<(Family, Variant, String)>;
 
-/// Maximum number of peers whose tunnel packets the doctor traces through firewall rules. The limit saves time, because rules may contain sets of
-/// thousands of addresses.
+/// The most peers whose tunnel packets the doctor traces through firewall rules. It saves time: rules may contain sets of thousands of addresses.
 const MAX_PEERS: usize = 64;
 
-/// Returns whether this module checks a base chain of iptables or nftables. Excludes NAT chains, flannel's own tables, and chains that another check
-/// covers.
+/// False for NAT chains, flannel's own tables, and chains that another check covers.
 fn is_looked_at(carried: Carried, table: &Table, base: &Base) -> bool {
     if base.nat || table.name.starts_with("flannel") {
         return false;
@@ -38,7 +36,7 @@ fn is_looked_at(carried: Carried, table: &Table, base: &Base) -> bool {
     }
 }
 
-/// Returns the packets that the doctor traces through firewall rules.
+/// The packets that the doctor traces through firewall rules.
 fn packets(network: &Network, around: &Surroundings) -> Vec<(Carried, Family, Packet)> {
     let mut all = Vec::new();
     for net in network.networks.nets() {
@@ -76,7 +74,7 @@ fn packets(network: &Network, around: &Surroundings) -> Vec<(Carried, Family, Pa
     all
 }
 
-/// Returns the rules and policies that certainly drop flannel's packets: only the first rule or policy for each kind of packet.
+/// What certainly drops flannel's packets: the first rule or policy for each kind of packet.
 pub(crate) fn drops(
     rules: &Rules,
     commands: &Commands,
@@ -122,7 +120,7 @@ pub(crate) fn drops(
     found
 }
 
-/// Returns the chains, sets and maps that flannel's packets traverse, but that the doctor has not listed yet.
+/// What flannel's packets traverse, but the doctor has not listed yet.
 pub(crate) fn missing(
     rules: &Rules,
     network: &Network,
@@ -142,7 +140,7 @@ mod tests {
     use crate::tests::network;
     use traffic_rules::reader::iptables::read;
 
-    /// Returns the kind of dropped packets, the packet counter of the dropping rule, and whether network policies follow the rule.
+    /// The kind of dropped packets, the packet counter of the rule, and whether network policies follow it.
     fn found(table: &str, lines: &str) -> Vec<(Carried, Option<u64>, bool)> {
         let chains = ":PREROUTING ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]";
         let saved = format!("*{table}\n{chains}\n{lines}\nCOMMIT\n");

@@ -2,7 +2,6 @@
 
 use types::{Encapsulation, Family};
 
-/// Returns the iptables conditions that match packets with one encapsulation.
 pub fn iptables(one: Encapsulation) -> String {
     match one.port() {
         Some(port) => format!("-p udp --dport {port}"),
@@ -11,7 +10,6 @@ pub fn iptables(one: Encapsulation) -> String {
     }
 }
 
-/// Returns text that describes the packets of an encapsulation.
 pub fn words(encapsulation: Encapsulation) -> String {
     match encapsulation {
         Encapsulation::None => "packets of pods".to_owned(),
@@ -27,12 +25,12 @@ pub fn words(encapsulation: Encapsulation) -> String {
     }
 }
 
-/// Returns the verb for the text of [`words`]: "is" or "are".
+/// The verb for the text of [`words`].
 pub(crate) fn is_or_are(encapsulation: Encapsulation) -> &'static str {
     if encapsulation.ports().len() > 1 { "are" } else { "is" }
 }
 
-/// Returns the tcpdump filter for the packets of a tunnel. Callers can combine the tcpdump filter with further conditions.
+/// A tcpdump filter that callers can combine with further conditions.
 pub fn capture(encapsulation: Encapsulation) -> String {
     let filter = |one: Encapsulation| {
         one.port().map_or_else(|| "ip proto 4".to_owned(), |port| format!("udp port {port}"))

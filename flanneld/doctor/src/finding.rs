@@ -9,35 +9,34 @@ use std::fmt;
 use types::Family;
 use types::printable;
 
-/// Schema of a [`Report`].
+/// Of a [`Report`].
 pub const SCHEMA: &str = "flannel.findings/1";
-/// Default text for the machine on which the operator runs the commands of a remedy.
+/// The machine for the commands of a remedy, unless they need another.
 pub const HERE: &str = "this node";
-/// Text for the machine if flanneld runs in a pod, which lacks the programs and permissions for the commands.
+/// If flanneld runs in a pod, which lacks the programs and permissions for the commands.
 pub const ON_THE_NODE: &str = "the node itself, not flannel's pod";
 /// Subject of a finding that covers several peers.
 pub(crate) const SEVERAL: &str = "several peers";
-/// Maximum number of peers that a finding names.
+/// The most peers that a finding names.
 const MAX_PEERS: usize = 256;
-/// Text for the machines if the operator must run the commands of a remedy on all nodes.
+/// For commands that every node needs.
 pub(crate) const EVERYWHERE: &str = "every node";
-/// Text for the machine of kubectl commands, which change the cluster and therefore run only once.
+/// For kubectl commands, which change the cluster and therefore run only once.
 pub(crate) const WITH_KUBECTL: &str = "a node with kubectl";
 
-/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Pod packets get lost, or a node has no working network.
     Broken,
-    /// A fault on a working node that causes packet loss or repeated repairs.
+    /// A working node has a fault that causes packet loss or repeated repairs.
     Degraded,
-    /// A condition on a working node that may cause a fault later.
+    /// A working node may get a fault later.
     Risk,
 }
 
 impl Severity {
-    /// Returns the name of the severity, as in JSON.
+    /// As in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Severity::Broken => "broken",
@@ -53,62 +52,56 @@ impl fmt::Display for Severity {
     }
 }
 
-/// An observation that shows a problem, and the source of the observation.
+/// An observation that shows a problem, and its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// The observation, as text.
     pub text: String,
-    /// The command or data source that shows the observation.
+    /// The command or data source that shows it.
     pub from: String,
 }
 
-/// The commands that fix a problem.
+/// What fixes a problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remedy {
-    /// Shell commands in the order of their execution, then comments about the commands. The list of commands is empty if no command can fix the
-    /// problem.
+    /// Shell commands in the order of their execution, then comments about them. Empty if no command can fix the problem.
     pub commands: Vec<String>,
-    /// The machine on which to run the commands.
+    /// The machine on which to run them.
     pub on: String,
 }
 
-/// A problem of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The id of the check that found the problem.
+    /// The id of the check that found it.
     pub check: String,
-    /// The device, peer, file or address family with the problem; empty if the problem affects the whole node.
+    /// The device, peer, file or address family with the problem; empty if it affects the whole node.
     pub about: String,
     /// The names of the affected peers, at most 256; empty if the finding is about this node.
     #[serde(default)]
     pub peers: Vec<String>,
-    /// The address family with the problem; `None` if the problem affects both families.
+    /// `None` if the problem affects both families.
     #[serde(skip)]
     pub family: Option<Family>,
-    /// The subnets of the peers to or from which packets get lost; `None` if the finding is about this node. A peer chooses its name freely, but no two
-    /// peers have the same subnet.
+    /// The subnets of the peers to or from which packets get lost; `None` if the finding is about this node. A peer chooses its name freely, but no
+    /// two peers have the same subnet.
     #[serde(skip)]
     pub scope: Option<BTreeSet<IpNet>>,
-    /// The severity of a finding.
     pub severity: Severity,
     /// The problem, in one sentence.
     pub what: String,
-    /// The cause or the consequence of the problem.
+    /// Its cause or its consequence.
     pub why: String,
-    /// Observations that show the problem.
     pub evidence: Vec<Evidence>,
-    /// The commands that fix the problem, and the machine for the commands.
     pub remedy: Remedy,
-    /// The objects that each command of the remedy changes or reads, from which a later step derives [`Remedy::on`].
+    /// What each command of the remedy changes or reads, from which a later step derives [`Remedy::on`].
     #[serde(skip)]
     pub acts_on: Vec<ActsOn>,
-    /// Time of the first report that contained the finding; `None` unless a daemon repeats the checks.
+    /// When a report first contained the finding; `None` unless a daemon repeats the checks.
     pub since: Option<Timestamp>,
-    /// The id of the check whose finding explains this finding. A finding that another finding explains needs no separate remedy.
+    /// The id of the check whose finding explains this one, which then needs no remedy of its own.
     pub explained_by: Option<String>,
 }
 
-/// Returns the first of several names, and the number of the others.
+/// The first names, and the number of the others.
 pub(crate) fn named<S: AsRef<str>>(names: &[S], most: usize) -> String {
     let first: Vec<&str> = names.iter().take(most).map(AsRef::as_ref).collect();
     match names.len().saturating_sub(most) {
@@ -117,7 +110,7 @@ pub(crate) fn named<S: AsRef<str>>(names: &[S], most: usize) -> String {
     }
 }
 
-/// Keeps at most `most` findings, the most severe findings first. The last kept finding reports the number of omitted findings.
+/// Keeps at most `most` findings, the most severe first. The last one reports the number of omitted findings.
 pub(crate) fn capped(mut findings: Vec<Finding>, most: usize) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.severity);
     let more = findings.len().saturating_sub(most);
@@ -131,7 +124,6 @@ pub(crate) fn capped(mut findings: Vec<Finding>, most: usize) -> Vec<Finding> {
 }
 
 impl Finding {
-    /// Creates a finding without evidence or remedy.
     pub fn new(
         check: &str,
         severity: Severity,
@@ -163,7 +155,7 @@ impl Finding {
         self
     }
 
-    /// Sets the names of the peers that a finding affects. Keeps at most 256.
+    /// Keeps at most 256 names.
     #[must_use]
     pub(crate) fn about_peers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: BTreeSet<&str> = names.into_iter().collect();
@@ -171,21 +163,20 @@ impl Finding {
         self
     }
 
-    /// Limits a finding to the peers with the given subnets.
+    /// Limits a finding to the peers with these subnets.
     #[must_use]
     pub(crate) fn within(mut self, subnets: impl IntoIterator<Item = IpNet>) -> Self {
         self.scope = Some(subnets.into_iter().collect());
         self
     }
 
-    /// Adds evidence to a finding: an observation as text, and the command or data source that shows the observation.
+    /// Adds evidence: an observation, and the command or data source that shows it.
     #[must_use]
     pub fn seen(mut self, text: impl Into<String>, from: impl Into<String>) -> Self {
         self.evidence.push(Evidence { text: text.into(), from: from.into() });
         self
     }
 
-    /// Adds a command to the remedy of a finding.
     #[must_use]
     pub fn run(mut self, command: impl Into<Command>) -> Self {
         let Command { text, acts_on } = command.into();
@@ -194,33 +185,31 @@ impl Finding {
         self
     }
 
-    /// Adds several commands to the remedy of a finding.
     #[must_use]
     pub(crate) fn run_all<C: Into<Command>>(self, commands: impl IntoIterator<Item = C>) -> Self {
         commands.into_iter().fold(self, Self::run)
     }
 
-    /// Adds a note on the remedy's commands as a shell comment. The caller must first add the commands, because notes must follow the commands.
+    /// Adds a shell comment. Notes must follow the commands, so add those first.
     #[must_use]
     pub fn note(mut self, text: &str) -> Self {
         self.remedy.commands.push(format!("# {text}"));
         self
     }
 
-    /// Sets the machine on which the operator must run the commands.
+    /// The machine on which to run the commands.
     #[must_use]
     pub fn on(mut self, place: impl Into<String>) -> Self {
         self.remedy.on = place.into();
         self
     }
 
-    /// Returns the key that identifies a finding across reports: its check and its subject.
+    /// Identifies a finding across reports: its check and its subject.
     pub fn key(&self) -> (String, String) {
         (self.check.clone(), self.about.clone())
     }
 
-    /// Makes all texts of a finding printable, because other hosts choose the names of nodes and devices. Removes commands that contain characters
-    /// that are not printable.
+    /// Makes all texts printable, because other hosts choose the names of nodes and devices. Removes commands with characters that are not printable.
     pub fn clean(&mut self) {
         for text in [&mut self.about, &mut self.what, &mut self.why, &mut self.remedy.on]
             .into_iter()
@@ -251,61 +240,55 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A check whose result is unknown because a fact is unavailable.
+/// A check without a result, because a fact is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unknown {
-    /// The id of the check.
     pub check: String,
-    /// The reason why the result is unknown.
     pub why: String,
 }
 
-/// State of flanneld on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DaemonState {
-    /// flanneld runs and responds.
+    /// It also responds.
     Running,
-    /// flanneld runs, but its socket does not respond, or some of its tasks have stopped sending heartbeats.
+    /// Its socket does not respond, or some of its tasks have stopped sending heartbeats.
     Hanging,
-    /// No daemon runs.
     Stopped,
     /// The doctor cannot determine whether flanneld runs.
     #[default]
     Unknown,
 }
 
-/// The findings of all checks of a node at one time.
+/// What all checks of a node found at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// The schema: [`SCHEMA`].
+    /// [`SCHEMA`].
     pub schema: String,
-    /// This node's name.
     pub node: String,
-    /// Time at which the doctor ran the checks.
+    /// When the doctor ran the checks.
     pub at: Timestamp,
-    /// Whether a daemon runs on the node.
     pub daemon: DaemonState,
-    /// Number of all checks of the doctor.
+    /// The number of all checks of the doctor.
     pub checks: usize,
-    /// The findings of the checks: the most severe findings first, and causes before their consequences.
+    /// The most severe first, and causes before their consequences.
     pub findings: Vec<Finding>,
     /// Checks with an unknown result.
     pub unknown: Vec<Unknown>,
 }
 
 impl Report {
-    /// Returns the findings that no other finding explains.
+    /// The findings that no other finding explains.
     pub fn causes(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.explained_by.is_none())
     }
 
-    /// Returns the findings that the finding `cause` explains.
+    /// The findings that `cause` explains.
     pub fn explained<'a>(&'a self, cause: &'a Finding) -> impl Iterator<Item = &'a Finding> {
         self.findings.iter().filter(|finding| finding.explained_by.as_deref() == Some(&cause.check))
     }
 
-    /// Returns the number of unexplained findings with the given severity.
+    /// Of the unexplained findings.
     pub fn count(&self, severity: Severity) -> usize {
         self.causes().filter(|finding| finding.severity == severity).count()
     }

@@ -1,4 +1,4 @@
-//! Comparison of findings with earlier reports: how old findings are, which findings are new, and which no longer exist.
+//! Compares findings with earlier reports: how old they are, which are new, and which no longer exist.
 
 use crate::finding::{Finding, Report};
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ pub struct Ledger {
     known: BTreeMap<(String, String), (Timestamp, Finding)>,
 }
 
-/// Changes of the findings between two reports.
+/// What changed between two reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct News {
     /// New findings, and findings that no other finding explains any more.
@@ -20,7 +20,7 @@ pub struct News {
 }
 
 impl Ledger {
-    /// Adds a report: sets the time at which each finding first appeared, and returns the changes since the last report.
+    /// Sets the time at which each finding first appeared.
     pub fn enter(&mut self, report: &mut Report) -> News {
         let mut news = News::default();
         let mut now = BTreeMap::new();

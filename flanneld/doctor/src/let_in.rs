@@ -11,26 +11,25 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
-/// Maximum number of source prefixes in a firewall command. `few` replaces a larger number of prefixes with fewer, wider prefixes.
+/// With more, `few` makes fewer, wider prefixes.
 const MAX_PREFIXES: usize = 32;
-/// Maximum number of separate firewall commands, one for each source network. One shell loop replaces a larger number of commands.
+/// The most separate firewall commands, one for each source network; for more, there is one shell loop.
 const MAX_COMMANDS: usize = 4;
 
-/// Command that makes firewalld apply its permanent configuration.
+/// Makes firewalld apply its permanent configuration.
 pub(crate) const RELOAD: &str = "firewall-cmd --reload";
 
-/// The program that manages a host's firewall.
+/// What manages a host's firewall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// The firewall ufw, which the operator configures through ufw's own commands.
+    /// Through ufw's own commands.
     Ufw,
-    /// The firewall firewalld, which the operator configures through firewalld's own commands.
+    /// Through firewalld's own commands.
     Firewalld,
-    /// Plain iptables rules, without a managing program.
+    /// Plain rules, without a managing program.
     Iptables,
 }
 
-/// Returns the program that manages the firewall of this host.
 pub(crate) fn program(firewalls: Option<&Firewalls>) -> Program {
     match firewalls {
         Some(firewalls) if firewalls.firewalld.is_some() => Program::Firewalld,
@@ -39,21 +38,20 @@ pub(crate) fn program(firewalls: Option<&Firewalls>) -> Program {
     }
 }
 
-/// Origin of other nodes' packets in one address family: the incoming interface and the source networks.
+/// Where other nodes' packets of one family come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// The incoming interface; `None` for commands that run on every node, because the interface's name may differ between nodes.
+    /// `None` for commands that run on every node, because the interface's name may differ between nodes.
     pub interface: Option<String>,
     /// The networks that contain the addresses of other nodes.
     pub sources: Vec<IpNet>,
-    /// The address family.
     pub family: Family,
 }
 
 impl Origin {
-    /// Returns the origin of other nodes' packets: the underlay networks with nodes, and prefixes for nodes in other networks.
+    /// The underlay networks with nodes, and prefixes for nodes in other networks.
     ///
-    /// The list of sources is empty if the underlay's addresses and the other nodes are unknown, because any command would be wrong.
+    /// Without sources if the underlay's addresses and the other nodes are unknown: any command would be wrong.
     pub(crate) fn of(facts: &Facts, family: Family) -> Self {
         let interface = facts.underlay_name().map(str::to_owned);
         let near = near(facts, family);
@@ -71,8 +69,8 @@ impl Origin {
         Self { interface, sources: IpNet::aggregate(&sources), family }
     }
 
-    /// Returns the origin of probes, for commands that run on every node. Nodes send probes over the underlay from the nodes' own addresses.
-    /// Nodes send probes over the overlay from the first addresses of the nodes' subnets.
+    /// For commands that run on every node. Probes over the underlay come from the nodes' own addresses, those over the overlay from the first
+    /// addresses of their subnets.
     #[must_use]
     pub(crate) fn of_probes(self, facts: &Facts, network: &Network) -> Self {
         // The commands run on every node, and there this node is also a sender.
@@ -94,12 +92,12 @@ impl Origin {
         Self { interface: None, sources, ..self }
     }
 
-    /// Returns the conditions of an iptables rule that matches packets from the origin's nodes.
+    /// Matches packets from the origin's nodes.
     fn iptables(&self, kind: Encapsulation) -> String {
         self.by_iptables(kind, false)
     }
 
-    /// Returns the conditions of an iptables rule that matches packets from the origin's nodes or, with `out`, to the nodes.
+    /// Matches packets from the origin's nodes or, with `out`, to them.
     pub(crate) fn by_iptables(&self, kind: Encapsulation, out: bool) -> String {
         let (by, end) = if out { ("-o", "-d") } else { ("-i", "-s") };
         let interface =
@@ -108,7 +106,7 @@ impl Origin {
         format!("{interface}{end} {} {}", nodes.join(","), iptables(kind))
     }
 
-    /// Returns the conditions of an nft rule that matches packets from the origin's nodes or, with `out`, to the nodes.
+    /// Matches packets from the origin's nodes or, with `out`, to them.
     pub(crate) fn by_nft(&self, kind: Encapsulation, out: bool) -> String {
         let ip = self.family.pick("ip", "ip6");
         let end = if out { "daddr" } else { "saddr" };
@@ -125,7 +123,7 @@ impl Origin {
     }
 }
 
-/// Returns the networks to which the underlay interface's addresses belong, without link-local networks and single addresses.
+/// The networks of the underlay interface's addresses, without link-local networks and single addresses.
 pub(crate) fn near(facts: &Facts, family: Family) -> Vec<IpNet> {
     let of_hosts = |net: &IpNet| match net.addr() {
         IpAddr::V4(address) => !address.is_link_local(),
@@ -140,8 +138,8 @@ pub(crate) fn near(facts: &Facts, family: Family) -> Vec<IpNet> {
     IpNet::aggregate(&nets.map(|net| net.trunc()).collect())
 }
 
-/// Returns the smallest list of prefixes that contains exactly the given addresses. If the list is longer than [`MAX_PREFIXES`], widens the prefixes
-/// step by step, at most to /16 or /48.
+/// The smallest list of prefixes that contains exactly the addresses. If it is longer than [`MAX_PREFIXES`], the prefixes widen step by step, at most
+/// to /16 or /48.
 fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
     let mut nets = IpNet::aggregate(addresses);
     for (v4, v6) in [(24, 64), (20, 56), (16, 48)] {
@@ -157,7 +155,7 @@ fn few(addresses: &Vec<IpNet>) -> Vec<IpNet> {
     nets
 }
 
-/// Returns the commands that accept packets with the given encapsulations from the origin, now and after a reboot.
+/// Accepts packets with the given encapsulations from the origin, now and after a reboot.
 ///
 /// `before` contains the iptables commands, each with the number of the INPUT rule before which to insert the new rule. `unit` names the systemd unit
 /// that inserts iptables rules at boot.
@@ -202,7 +200,7 @@ pub(crate) fn commands(
     }
 }
 
-/// Returns one command for each source network, or one shell loop over many source networks.
+/// One command for each source network, or one shell loop over many.
 fn each(sources: &[IpNet], command: impl Fn(&str) -> String) -> Vec<String> {
     if sources.len() <= MAX_COMMANDS {
         return sources.iter().map(|net| command(&net.to_string())).collect();
@@ -237,7 +235,7 @@ fn by_ufw(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     }
 }
 
-/// Returns the commands that add rules to the interface's zone, because firewalld applies no rules of other zones to the interface.
+/// The rules go to the interface's zone, because firewalld applies no rules of other zones to it.
 fn by_firewalld(kind: Encapsulation, origin: &Origin) -> Vec<String> {
     let zone = match &origin.interface {
         Some(name) => format!(

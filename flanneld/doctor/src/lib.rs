@@ -1,8 +1,8 @@
-//! The doctor, which reports the problems of a node, their causes, and the commands that fix the problems.
+//! The doctor, which reports the problems of a node, their causes, and the commands that fix them.
 //!
-//! [`look`] gathers facts about the host, the daemon adds its own facts, and the checks in [`table`] judge them.
-//! The daemon and `flannelctl doctor` use the same checks, which have no side effects and need no running daemon.
-//! If a fact is unavailable, the results of the checks that need the fact are unknown.
+//! [`look`] gathers facts about the host, the daemon adds its own facts, and the checks in [`table`] judge them. The daemon and `flannelctl doctor`
+//! use the same checks, which have no side effects and need no running daemon. If a fact is unavailable, the results of the checks that need it are
+//! unknown.
 
 pub mod check;
 pub mod checks;

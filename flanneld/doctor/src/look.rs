@@ -1,4 +1,4 @@
-//! Gathers facts about the host from netlink, /proc, files, and the rules of firewalls. The functions of this module do not change the host.
+//! Gathers facts about the host from netlink, /proc, files, and the rules of firewalls. Does not change the host.
 
 pub mod alone;
 mod cni;
@@ -38,32 +38,31 @@ use std::time::{Duration, Instant};
 use tally::Tally;
 use types::Family;
 
-/// Maximum number of hardware addresses that the doctor remembers.
+/// The most hardware addresses that the doctor remembers.
 const MAX_MACS: usize = 4096;
 
-/// Time within which a peer that probes this node sends its next packet by flannel's device.
+/// A peer that probes this node sends its next packet by flannel's device within this time.
 const RECEIVES: Duration = Duration::from_secs(60);
 
-/// Reads facts from the host, and remembers earlier facts between reads.
+/// Reads facts from the host, and remembers earlier ones.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// Paths of files and folders on the host.
     pub places: Places,
-    /// The programs that list firewalls.
+    /// List firewalls.
     pub programs: Programs,
-    /// Earlier samples of the checksum error counters, by the time between `began` and the sample.
+    /// Earlier samples, by the time between `began` and the sample.
     checksums: Tally,
     began: Option<Instant>,
-    /// The number of packets that flannel's devices had received at the last read.
+    /// Packets that flannel's devices had received at the last read.
     received: u64,
     last_received: Option<Instant>,
-    /// Last known hardware addresses of the neighbours on the underlay, by IP address. A cloned machine with a duplicate hardware address may stop
-    /// answering ARP requests, so that the kernel loses the machine's hardware address.
+    /// The last known hardware addresses of the neighbours on the underlay. A cloned machine with a duplicate one may stop answering ARP
+    /// requests, so that the kernel loses it.
     macs: BTreeMap<IpAddr, Mac>,
 }
 
 impl Look {
-    /// Reads all facts about the host except its firewalls. The caller lists the firewalls less often, because each listing starts processes.
+    /// All facts about the host except its firewalls. The caller lists these less often, because each listing starts processes.
     ///
     /// Also looks up the routes to `targets` and to the pods of `peers`.
     pub async fn host(
@@ -128,7 +127,7 @@ impl Look {
         host
     }
 
-    /// Adds the last known hardware addresses of neighbours for which the kernel currently has no hardware address.
+    /// Adds the last known hardware addresses of neighbours for which the kernel has none.
     fn remember(&mut self, neighbours: &mut [Neighbour]) {
         for neighbour in neighbours {
             match neighbour.mac {
@@ -143,7 +142,6 @@ impl Look {
         }
     }
 
-    /// Reads the facts about pods: subnet.env, the CNI configuration, and reserved addresses.
     pub fn pods(&self, daemon: &Daemon, network: Option<&Network>, host: &Host) -> Pods {
         Pods {
             env: env(&daemon.subnet_file),
@@ -154,19 +152,18 @@ impl Look {
         }
     }
 
-    /// Returns the number of packets with checksum errors in the last two minutes; zero at the first read.
+    /// Errors in the last two minutes; zero at the first read.
     fn checksums(&mut self) -> Fact<Checksums> {
         let since = self.began.get_or_insert_with(Instant::now).elapsed();
         Fact::from_result(proc::checksums().map(|now| self.checksums.gained(since, now)))
     }
 }
 
-/// Maximum time that the doctor waits for an ARP reply from another host.
 const ARP_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Returns the hardware address of another host on the underlay that answers ARP requests for this node's address.
+/// The hardware address of another host on the underlay that answers ARP requests for this node's address.
 ///
-/// Returns an absent fact if no host answers or the underlay has no IPv4, and an unavailable fact if the process may not send ARP requests.
+/// Absent if no host answers or the underlay has no IPv4, unavailable if the process may not send ARP requests.
 pub async fn rival(host: &Host, underlay: &str) -> Fact<Mac> {
     ask_for_rival(host, underlay).await.unwrap_or(Fact::Absent)
 }
@@ -189,7 +186,7 @@ async fn ask_for_rival(host: &Host, underlay: &str) -> Option<Fact<Mac>> {
     }
 }
 
-/// Returns the devices on the path of pod packets that do not forward IPv4, although the host itself forwards IPv4.
+/// The devices on the path of pod packets that do not forward IPv4, although the host does.
 fn closed(host: &Host, network: &Network, underlay: &str) -> Vec<String> {
     let interfaces = host.links();
     let bridge = pod_path::bridge(interfaces, network)
@@ -202,7 +199,7 @@ fn closed(host: &Host, network: &Network, underlay: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the IPv4 addresses of peers that this host reaches through an interface other than the underlay interface.
+/// The IPv4 addresses of peers that this host reaches through an interface other than the underlay's.
 fn astray(host: &Host, underlay: &str) -> Vec<IpAddr> {
     let lookups = host
         .lookups
@@ -217,7 +214,6 @@ fn astray(host: &Host, underlay: &str) -> Vec<IpAddr> {
     other.map(|lookup| lookup.to).collect()
 }
 
-/// Reads subnet.env.
 fn env(path: &Path) -> Fact<Env> {
     if path.is_dir() {
         return Fact::Known(Env {

@@ -1,4 +1,4 @@
-//! Determines the effect of firewall rules on pod packets and tunnel packets. The functions use only the listed rules and have no side effects.
+//! What firewall rules do to pod packets and tunnel packets. Uses only the listed rules and has no side effects.
 //!
 //! The doctor assumes that a rule with unknown conditions lets packets pass.
 
@@ -14,23 +14,23 @@ use traffic_rules::reader::{
 };
 use types::{Encapsulation, Family};
 
-/// The packet mark that kube-proxy sets on packets of Services. Packets from pod to pod do not have this packet mark.
+/// The mark that kube-proxy sets on packets of Services, but not on those from pod to pod.
 const KUBE_PROXY: u32 = 0x4000;
-/// Default name of the pods' bridge.
+/// The default name of the pods' bridge.
 const BRIDGE: &str = "cni0";
-/// Name prefixes of interfaces that pod packets never use: the loopback, and bridges of virtual machines and of containers outside Kubernetes.
+/// Prefixes of interfaces that pod packets never use: the loopback, and bridges of virtual machines and of containers outside Kubernetes.
 const OTHERS: &[&str] = &["lo", "docker", "br-", "virbr", "lxdbr", "lxcbr", "incusbr", "podman"];
-/// IP protocol number of TCP.
+/// IP protocol number.
 const TCP: u32 = 6;
 const UDP: u32 = 17;
-/// Minimum and maximum length of the first packet of a connection, in bytes.
+/// The shortest and the longest first packet of a connection, in bytes.
 const FIRST: (u32, u32) = (40, 100);
-/// Length of a large packet, in bytes. An encapsulated packet of this length fits a link with an MTU of 1500 bytes.
+/// In bytes. Encapsulated, a packet of this length fits a link with an MTU of 1500.
 const LARGE: u32 = 1280;
-/// Name of firewalld's nftables table.
+/// firewalld's nftables table.
 pub(crate) const FIREWALLD: &str = "firewalld";
 
-/// Finds the rules in the iptables table `filter` that drop pod packets of one family or tunnel packets.
+/// What drops pod packets of one family or tunnel packets in the iptables table `filter`.
 pub fn table(
     rules: &Rules,
     net: &IpNet,
@@ -61,14 +61,14 @@ pub fn table(
     seen
 }
 
-/// Returns the chains to which the rules of a chain jump, each with the number of the rule.
+/// The chains to which the rules jump, each with the number of the rule.
 fn jumps<'a>(table: &'a Listed, chain: &str) -> impl Iterator<Item = (usize, &'a str)> {
     let rules =
         table.chains.get(chain).and_then(|chain| chain.rules.as_ref()).into_iter().flatten();
     (1..).zip(rules).flat_map(|(number, rule)| onward(rule).map(move |to| (number, to)))
 }
 
-/// Returns the target chains of a rule's jumps and gotos, without the chains in verdict maps.
+/// The targets of the rule's jumps and gotos, without those in verdict maps.
 pub(crate) fn onward(rule: &Rule) -> impl Iterator<Item = &str> {
     rule.steps.iter().filter_map(|step| match step {
         Step::Verdict(Verdict::Jump(to) | Verdict::Goto(to)) => Some(to.as_str()),
@@ -76,8 +76,7 @@ pub(crate) fn onward(rule: &Rule) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns sample packets between pods of this node and pods of other nodes, in both directions. `kinds` lists the packets' protocols, connection
-/// states and lengths.
+/// Packets in both directions. `kinds` lists their protocols, connection states and lengths.
 fn between_pods(
     net: &IpNet,
     network: &Network,
@@ -126,20 +125,20 @@ fn between_pods(
     all
 }
 
-/// Returns sample packets that begin a connection between pods of this node and pods of other nodes, in both directions.
+/// Sample packets that begin a connection between pods of this node and of other nodes, in both directions.
 pub fn of_pods(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Packet> {
     let length = || Ranges::span(FIRST.0, FIRST.1);
     let kinds = [TCP, UDP].map(|protocol| (protocol, state::NEW, length()));
     between_pods(net, network, around, &kinds)
 }
 
-/// Returns sample packets of established connections between pods of this node and pods of other nodes, in both directions.
+/// Sample packets of established connections between pods of this node and of other nodes, in both directions.
 pub(crate) fn of_connections(net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Packet> {
     let kinds = [FIRST.0, LARGE].map(|length| (TCP, state::ESTABLISHED, Ranges::one(length)));
     between_pods(net, network, around, &kinds)
 }
 
-/// Returns sample tunnel packets from other nodes to this node, one for each UDP port or protocol of the encapsulation.
+/// Sample packets from other nodes to this node, one for each UDP port or protocol of the encapsulation.
 pub(crate) fn of_tunnel(
     tunnel: Option<Encapsulation>,
     family: Family,
@@ -185,12 +184,11 @@ pub(crate) fn of_tunnel(
     kinds.into_iter().filter_map(of_kind).collect()
 }
 
-/// Returns the rules and policies that drop pod packets.
+/// The rules and policies that drop pod packets.
 ///
-/// Ignores drops without an interface or address if another rule accepts first packets of pods' connections by
-/// interface or address. Such an accept rule shows that the administrator configured the firewall for pods. A rule that
-/// drops first packets by interface or address takes precedence over other drops. The result contains a rule that drops
-/// later packets only if the rule matches these packets by interface or address.
+/// An accept rule for first packets of pods' connections, by interface or address, shows that the administrator configured the firewall for pods.
+/// Drops without an interface or address then do not count. A rule that drops first packets by interface or address takes precedence over other
+/// drops. A rule that drops later packets counts only if it matches them by interface or address.
 fn forwarded(walk: &Walk<'_>, net: &IpNet, network: &Network, around: &Surroundings) -> Vec<Block> {
     let first = of_pods(net, network, around);
     let found = first_refused(walk, &first);
@@ -235,11 +233,11 @@ fn first_block(walk: &Walk<'_>, packet: &Packet) -> Option<Block> {
     fate.stop().cloned().map(|stop| Block { stop, doubt })
 }
 
-/// An nftables base chain: its family, table and name.
+/// A base chain of nftables: its family, table and name.
 pub type Gate = (Layer, String, String);
 
-/// Returns the nftables base chains on the forward hook in which pod packets may get lost. Excludes flannel's own
-/// chains, firewalld's chains, and chains that iptables has already listed.
+/// The base chains on the forward hook in which pod packets may get lost. Without flannel's and firewalld's own, and without chains that iptables has
+/// already listed.
 pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     let judged = |table: &Listed, chain: &str| match (table.layer, table.name.as_str(), chain) {
         (Layer::Ip, "flannel-ipv4", _)
@@ -262,13 +260,12 @@ pub(crate) fn gates(rules: &Rules, iptables: &[Family]) -> Vec<Gate> {
     found
 }
 
-/// Returns whether a chain of an nftables table is the base chain `gate`.
 pub(crate) fn is_gate(gate: &Gate, table: &Listed, chain: &str) -> bool {
     table.program == Program::Nft
         && (table.layer, table.name.as_str(), chain) == (gate.0, gate.1.as_str(), gate.2.as_str())
 }
 
-/// Returns the rule or policy of an nftables base chain that drops packets of a pod network; `None` if the chain drops no pod packets.
+/// `None` if the chain drops no packets of the pod network.
 pub fn barrier(
     rules: &Rules,
     gate: &Gate,
@@ -300,7 +297,7 @@ pub fn barrier(
     })
 }
 
-/// Returns the pod networks whose packets firewalld's table accepts, and whether the table accepts tunnel packets.
+/// What firewalld's table accepts.
 pub fn firewalld(rules: &Rules, network: &Network, around: &Surroundings) -> Firewalld {
     let only = |table: &Listed, _: &str, _: &Base| {
         table.program == Program::Nft && table.name == FIREWALLD

@@ -1,15 +1,15 @@
-//! Shell commands that make a change of the host survive a reboot. Each command is one line, for use after the command that changes the running host.
+//! Shell commands that make a change of the host survive a reboot. Each is one line, for use after the command that changes the running host.
 
 use crate::shell::word;
 
-/// The sysctl.d(5) file to which remedies append sysctls. The file name sorts after `99-sysctl.conf`, a link to
-/// /etc/sysctl.conf, because the last file that sets a sysctl takes precedence.
+/// Where remedies append sysctls. It sorts after `99-sysctl.conf`, a link to /etc/sysctl.conf, because the last file that sets a sysctl takes
+/// precedence.
 const SYSCTLS: &str = "/etc/sysctl.d/99-zz-flannel.conf";
-/// The folder in which administrators install systemd units.
+/// Where administrators install systemd units.
 const UNITS: &str = "/etc/systemd/system";
 
-/// Returns the commands that set a sysctl now and at each boot. A sysctl name that contains a device must have
-/// slashes as separators, because a device name such as `flannel.1` may contain a dot.
+/// Sets a sysctl now and at each boot. A name that contains a device must have slashes as separators, because a device name such as `flannel.1` may
+/// contain a dot.
 pub fn sysctl(name: &str, value: impl std::fmt::Display) -> [String; 2] {
     [
         format!("sysctl -w {name}={value}"),
@@ -17,19 +17,19 @@ pub fn sysctl(name: &str, value: impl std::fmt::Display) -> [String; 2] {
     ]
 }
 
-/// Returns the command that loads a kernel module at each boot, before systemd sets the module's sysctls.
+/// Loads a kernel module at each boot, before systemd sets the module's sysctls.
 pub fn module(name: &str) -> String {
     format!("echo {name} > /etc/modules-load.d/flannel-{name}.conf")
 }
 
-/// Returns the commands that insert iptables rules now and at each boot.
+/// Inserts iptables rules now and at each boot.
 ///
-/// Each rule consists of a program and its arguments, such as `-I FORWARD 3 -s …`. Only the rules in `now` may
-/// contain a rule number, because at boot the rules go to the top of the chain. `later` must be empty for a chain
-/// with network policies: at boot, a policy agent may append its jump after the rules.
+/// Each rule is a program and its arguments, such as `-I FORWARD 3 -s …`. Only the rules in `now` may contain a rule number, because at boot the
+/// rules go to the top of the chain. `later` must be empty for a chain with network policies: at boot, a policy agent may append its jump after the
+/// rules.
 ///
-/// The commands install a systemd unit that inserts the rules in `later`. `netfilter-persistent save` is unsuitable, because the command would also
-/// restore the rules of policy agents before the agents start.
+/// A systemd unit inserts the rules in `later`. `netfilter-persistent save` is unsuitable: it would also restore the rules of policy agents before
+/// these start.
 pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]) -> Vec<String> {
     let mut commands: Vec<String> =
         now.iter().map(|(program, rule)| format!("{program} {rule}")).collect();
@@ -63,10 +63,10 @@ pub fn iptables(unit: &str, now: &[(String, String)], later: &[(String, String)]
     commands
 }
 
-/// Returns the command that adds rules to the file from which nftables.service loads a table at boot.
+/// Adds rules to the file from which nftables.service loads a table at boot.
 ///
-/// If no file of nftables.service defines the table, the command only prints a message. A rule for a table that another program creates would
-/// prevent nftables.service from loading the file.
+/// If no file of nftables.service defines the table, the command only prints a message. A rule for another program's table would prevent
+/// nftables.service from loading the file.
 ///
 /// `rules` are nft commands without single quotes: `add rule inet filter forward ip saddr … accept`.
 pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
@@ -78,15 +78,14 @@ pub fn nftables(family: &str, table: &str, rules: &[String]) -> String {
     )
 }
 
-/// Returns the command that prints lines, whatever characters they contain.
+/// Prints lines, whatever characters they contain.
 fn print(lines: &[String]) -> String {
     let lines: Vec<String> = lines.iter().map(|line| word(line)).collect();
     format!("printf '%s\\n' {}", lines.join(" "))
 }
 
-/// Returns the command that makes systemd disable checksum offload whenever a program creates the device. The systemd.link(5) file also sets
-/// `MACAddressPolicy=none`, because systemd applies only the first file that matches a device. This setting keeps flannel's hardware
-/// address.
+/// Makes systemd disable checksum offload whenever a program creates the device. The systemd.link(5) file also sets `MACAddressPolicy=none`, which
+/// keeps flannel's hardware address, because systemd applies only the first file that matches a device.
 pub(crate) fn checksums_off(device: &str) -> String {
     format!(
         "printf '[Match]\\nOriginalName=%s\\n[Link]\\nMACAddressPolicy=none\\nTransmitChecksumOffload=no\\n' {} > \

@@ -1,5 +1,4 @@
-//! Selects packets between pods of different nodes for route lookups, and the interfaces that these packets have to use. The
-//! functions of this module have no side effects.
+//! Selects packets between pods of different nodes for route lookups, and the interfaces that they have to use. Has no side effects.
 
 use crate::facts::Network;
 use crate::facts::host::{Forwarded, Interface, PodPacket, PodPeer};
@@ -7,13 +6,12 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// Offset of the gateway's address from the first address of a subnet, as in subnet.env.
+/// From the first address of a subnet, as in subnet.env.
 const GATEWAY: u8 = 1;
-/// Offset of a sample pod address from the first address of its subnet. Every usable subnet contains an address with this offset.
+/// Offset of a sample pod's address from the first address of its subnet. Every usable subnet contains it.
 const POD: u8 = 2;
 
-/// Returns the pods' bridge: a bridge (possibly Docker's) with an address of this node's subnet, otherwise
-/// `cni0` if `cni0` has only link-local addresses.
+/// A bridge (possibly Docker's) with an address of this node's subnet, otherwise `cni0` if it has only link-local addresses.
 pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a Interface> {
     let is_in_own = |interface: &&Interface| {
         interface.kind == "bridge"
@@ -28,12 +26,12 @@ pub fn bridge<'a>(interfaces: &'a [Interface], network: &Network) -> Option<&'a 
     interfaces.iter().find(is_in_own).or_else(|| interfaces.iter().find(is_bare))
 }
 
-/// Returns whether a bridge has ports that belong to pods.
+/// True if the bridge has ports that belong to pods.
 pub fn has_ports(interfaces: &[Interface], bridge: &Interface) -> bool {
     interfaces.iter().any(|interface| interface.is_pods_end_in(bridge.index))
 }
 
-/// Returns the host's ends of veth pairs that only pods of a deleted bridge have: no port, without an address, with the MTU of flannel's pods.
+/// The host's ends of veth pairs that only pods of a deleted bridge have: no port, without an address, with the MTU of flannel's pods.
 pub(crate) fn detached<'a>(interfaces: &'a [Interface], network: &Network) -> Vec<&'a Interface> {
     let is_detached = |interface: &&Interface| {
         interface.kind == "veth"
@@ -47,7 +45,7 @@ pub(crate) fn detached<'a>(interfaces: &'a [Interface], network: &Network) -> Ve
     interfaces.iter().filter(is_detached).collect()
 }
 
-/// Returns the interface that sends pod packets to other nodes: the tunnel device, or the underlay interface if there is no tunnel device.
+/// The tunnel device, or the underlay interface if there is none: it sends pod packets to other nodes.
 pub fn outside<'a>(
     interfaces: &'a [Interface],
     network: &Network,
@@ -59,8 +57,7 @@ pub fn outside<'a>(
     interfaces.iter().find(|interface| interface.name == name)
 }
 
-/// Returns the packets for route lookups: one in each direction for each peer. Packets from peers arrive on the
-/// tunnel device or the underlay interface. Returns no packets until this node has pods.
+/// One in each direction for each peer; none until this node has pods. Packets from peers arrive on the tunnel device or the underlay interface.
 pub(crate) fn packets(
     interfaces: &[Interface],
     network: &Network,
@@ -95,12 +92,12 @@ pub(crate) fn packets(
     all
 }
 
-/// Returns the gateway address of a subnet's pods, with the subnet's prefix length.
+/// With the subnet's prefix length.
 pub(crate) fn gateway(subnet: &IpNet) -> Option<IpNet> {
     IpNet::new(address_in(subnet, GATEWAY)?, subnet.prefix_len()).ok()
 }
 
-/// Returns the address with an offset from the first address of a subnet; `None` if the subnet is too small.
+/// `None` if the subnet is too small.
 fn address_in(subnet: &IpNet, offset: u8) -> Option<IpAddr> {
     let address = match subnet.network() {
         IpAddr::V4(first) => IpAddr::V4(u32::from(first).checked_add(offset.into())?.into()),

@@ -1,7 +1,6 @@
 //! Names of firewall chains that enforce network policies.
 
-/// Name prefixes of firewall chains that enforce network policies. An accept rule before the jump to a policy chain would bypass the network
-/// policies.
+/// Name prefixes. An accept rule before the jump to a policy chain would bypass the network policies.
 const POLICIES: [&str; 10] = [
     "cali-",
     "filter-cali-",
@@ -15,7 +14,7 @@ const POLICIES: [&str; 10] = [
     "ANTREA-",
 ];
 
-/// Returns whether the name of a chain shows that the chain enforces network policies.
+/// True if its name shows that the chain enforces network policies.
 pub(crate) fn holds_policies(chain: &str) -> bool {
     POLICIES.iter().any(|start| chain.starts_with(start))
 }

@@ -1,6 +1,6 @@
 //! Quotes words for shell commands, and decides which names nft can read.
 
-/// Quotes a text so that a shell reads it as one word.
+/// A shell reads the quoted text as one word.
 pub fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -10,7 +10,7 @@ pub fn word(text: &str) -> String {
     }
 }
 
-/// Rewrites a rule that iptables-save printed for a shell. iptables-save writes comments in double quotes, in which a shell runs `$(…)`.
+/// Makes a rule that iptables-save printed safe for a shell: it writes comments in double quotes, in which a shell runs `$(…)`.
 pub(crate) fn iptables_rule(saved: &str) -> String {
     let (mut words, mut current, mut quoted) = (Vec::new(), None::<String>, false);
     let mut characters = saved.chars();
@@ -30,8 +30,8 @@ pub(crate) fn iptables_rule(saved: &str) -> String {
     words.join(" ")
 }
 
-/// Returns whether nft reads the text as one name. The kernel accepts any bytes in the name of a table or a chain, and nft would read
-/// `;` as the end of a command.
+/// True if nft reads the text as one name. The kernel accepts any bytes in the name of a table or a chain, and nft would read `;` as the end of a
+/// command.
 pub(crate) fn is_nft_name(text: &str) -> bool {
     let mut characters = text.chars();
     characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
@@ -69,7 +69,6 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..Default::default() })]
 
-        /// A shell prints a quoted text unchanged and executes no part of the text.
         #[test]
         fn quoted_text_is_one_word_for_a_shell(text in "[^\0]{0,20}|[$`\"'\\\\;|&<>() \n!*?~#-]{0,12}") {
             let output = std::process::Command::new("sh").arg("-c").arg(format!("printf '%s' {}", word(&text))).output().unwrap();

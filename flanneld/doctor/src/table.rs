@@ -1,4 +1,4 @@
-//! The table of all checks, and the functions that evaluate the checks. Has no side effects.
+//! The table of all checks, and how to evaluate them. Has no side effects.
 
 use crate::check::Check;
 use crate::checks::{self, daemon, daemon_set, firewall, interface};
@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use types::printable;
 
-/// Reason why the doctor skips some checks shortly after the start of flanneld.
+/// Why the doctor skips some checks shortly after the start of flanneld.
 const YOUNG: &str = "flanneld started a moment ago, and its objects may still be missing";
 
-/// Returns all checks. A check for a cause precedes the checks whose findings the cause may explain.
+/// A check for a cause precedes the checks whose findings it may explain.
 pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
     [
         interface::CHECKS,
@@ -37,7 +37,7 @@ pub fn checks() -> impl Iterator<Item = &'static Check> + Clone {
     .flatten()
 }
 
-/// Runs all checks on the facts and returns the doctor's report.
+/// Runs all checks.
 pub fn judge(facts: &Facts, at: Timestamp) -> Report {
     let (mut findings, mut unknown) = (Vec::new(), Vec::new());
     for check in checks() {
@@ -78,7 +78,7 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
     }
 }
 
-/// Marks the findings that another finding explains. An explained finding explains no other findings, so every explanation names a root cause.
+/// An explained finding explains no other findings, so every explanation names a root cause.
 fn fold(findings: &mut [Finding]) {
     let mut causes: Vec<(&'static Check, Vec<Finding>)> = Vec::new();
     let found: BTreeSet<String> = findings.iter().map(|finding| finding.check.clone()).collect();
@@ -103,8 +103,8 @@ fn fold(findings: &mut [Finding]) {
     }
 }
 
-/// Returns whether a cause is as severe as its consequence, and not of the other address family. The daemon neither starts nor probes without a
-/// port, although pod packets do not need it.
+/// True if the cause is as severe as its consequence, and not of the other family. The daemon neither starts nor probes without a port, although pod
+/// packets do not need it.
 fn fits(cause: &Finding, finding: &Finding) -> bool {
     let is_of_port = cause.check == daemon::PORT_TAKEN
         && matches!(finding.check.as_str(), "not-running" | "probe-filtered");
@@ -112,7 +112,7 @@ fn fits(cause: &Finding, finding: &Finding) -> bool {
     !differs && (cause.severity <= finding.severity || is_of_port)
 }
 
-/// Returns whether causes are about this node, or together about all peers of a finding.
+/// True if the causes are about this node, or together about all peers of the finding.
 fn cover<'a>(mut causes: impl Iterator<Item = &'a Finding>, finding: &Finding) -> bool {
     let mut left = finding.scope.clone().unwrap_or_default();
     let is_of_peers = !left.is_empty();
@@ -125,16 +125,15 @@ fn cover<'a>(mut causes: impl Iterator<Item = &'a Finding>, finding: &Finding) -
     })
 }
 
-/// Numbers of unexplained findings, and the checks with an unknown result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tallied {
-    /// The number of unexplained findings, by check and severity. The map has no entry for a check with an unknown result.
+    /// The number of unexplained findings. Without an entry for a check with an unknown result.
     pub findings: BTreeMap<(&'static str, Severity), u64>,
-    /// The number 1 for each check with an unknown result, otherwise 0.
+    /// 1 for each check with an unknown result, otherwise 0.
     pub unknown: BTreeMap<&'static str, u64>,
 }
 
-/// Counts the unexplained findings of a report and marks the checks with an unknown result, for the metrics.
+/// For the metrics.
 pub fn tally(report: &Report) -> Tallied {
     let mut all = Tallied::default();
     for check in checks() {

@@ -1,4 +1,4 @@
-//! Tests that the doctor finds each fault, finds no fault on a healthy node, and reports the result of a check without facts as unknown.
+//! The doctor finds each fault, finds none on a healthy node, and reports the result of a check without facts as unknown.
 
 mod cases;
 mod causes;
@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Returns the host facts of a healthy node, for the tests of [`crate::look`].
+/// For the tests of [`crate::look`].
 pub(crate) fn healthy_host() -> crate::facts::host::Host {
     healthy().host
 }
@@ -34,22 +34,21 @@ pub(crate) fn network() -> crate::facts::Network {
     healthy().network.known().unwrap().clone()
 }
 
-/// Returns the doctor's report on `facts`.
 fn report(facts: &Facts) -> Report {
     judge(facts, Timestamp::UNIX_EPOCH)
 }
 
-/// Returns the checks of the unexplained findings, in the order of the report.
+/// The checks of the unexplained findings, in the order of the report.
 fn causes(facts: &Facts) -> Vec<String> {
     report(facts).causes().map(|finding| finding.check.clone()).collect()
 }
 
-/// Returns the commands of the only finding of a check.
+/// Of the only finding of the check.
 fn commands_of(facts: &Facts, check: &str) -> Vec<String> {
     only(facts, check).remedy.commands
 }
 
-/// Returns the only finding of a check. Panics unless the check has exactly one finding.
+/// Panics unless the check has exactly one finding.
 fn only(facts: &Facts, check: &str) -> Finding {
     let report = report(facts);
     let found: Vec<&Finding> =
@@ -208,7 +207,7 @@ fn finding_is_dated_once_and_ends_once() {
     assert_eq!((went(), went()), (1, 0));
 }
 
-/// Generates untrusted names, some with control characters or shell syntax.
+/// Untrusted names, some with control characters or shell syntax.
 fn hostile() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),
@@ -220,7 +219,6 @@ fn hostile() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..Default::default() })]
 
-    /// The texts of findings are printable, and commands quote untrusted names, whatever characters the names contain.
     #[test]
     fn hostile_names_are_printable_and_quoted(name in hostile()) {
         let of = |mut facts: Facts, name: &str| {

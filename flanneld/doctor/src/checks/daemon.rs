@@ -12,10 +12,8 @@ use crate::need::Need;
 use crate::shell::word;
 use types::problem::PortPurpose;
 
-/// Id of the check that finds ports in use by other programs.
 pub const PORT_TAKEN: &str = "port-taken";
 
-/// The checks of the daemon.
 pub const CHECKS: &[Check] = &[
     Check::new(
         PORT_TAKEN,

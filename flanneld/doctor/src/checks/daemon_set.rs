@@ -12,16 +12,14 @@ use crate::shell::word;
 const SET: &str = "kube-flannel-ds";
 const CONTAINER: &str = "kube-flannel";
 
-/// Returns the command that sets an environment variable of the container with flanneld. The caller must quote `value` for a shell. A flag for the
-/// same setting takes precedence over the environment variable.
+/// `value` must be quoted for a shell. A flag for the same setting takes precedence over the environment variable.
 pub(crate) fn set_env(namespace: &str, variable: &str, value: &str) -> Command {
     Command::in_namespace(namespace, |kubectl| {
         format!("{kubectl} set env daemonset/{SET} -c {CONTAINER} {variable}={value}")
     })
 }
 
-/// Returns the command that edits the DaemonSet with a sed script. The command removes resourceVersion, because the API server rejects a replacement
-/// with an outdated version.
+/// A sed script edits the DaemonSet. resourceVersion goes, because the API server rejects a replacement with an outdated version.
 fn rewrite(namespace: &str, script: &str) -> Command {
     let script = word(script);
     Command::in_namespace(namespace, |kubectl| {
@@ -31,7 +29,6 @@ fn rewrite(namespace: &str, script: &str) -> Command {
     })
 }
 
-/// Returns the command that replaces one argument of flanneld's container with another argument.
 pub(crate) fn replace_argument(
     namespace: &str,
     argument: &Argument,
@@ -51,13 +48,11 @@ pub(crate) fn replace_argument(
     rewrite(namespace, &format!(r"/{named},$/{{N;s|{named},(\n *){old}|{name},\1{new}|;}}"))
 }
 
-/// Returns the command that moves the health endpoints to another port. The command changes the port in flanneld's arguments or environment
-/// variables, and in kubelet's probes.
+/// Changes the port in flanneld's arguments or environment variables, and in kubelet's probes.
 pub(crate) fn move_health_port(namespace: &str, from: u16, to: u16) -> Command {
     rewrite(namespace, &format!(r#"s/(healthz-port=|[pP]ort": |"value": "){from}\b/\1{to}/"#))
 }
 
-/// Returns the command that restarts flanneld on a node.
 pub(crate) fn restart(namespace: &str, node: &str) -> Command {
     let on_node = word(&format!("spec.nodeName={node}"));
     Command::in_namespace(namespace, |kubectl| {
@@ -65,8 +60,8 @@ pub(crate) fn restart(namespace: &str, node: &str) -> Command {
     })
 }
 
-/// Sets the machine on which the operator must run the commands of a remedy. Commands for the host must run outside of flannel's pod. kubectl
-/// commands must run on a node with kubectl. Also adds a note if the doctor only assumes the namespace in the commands.
+/// Sets the machine on which to run the commands: outside of flannel's pod for those of the host, a node with kubectl for those of kubectl. Adds a
+/// note if the namespace is only assumed.
 pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     let acts_on = std::mem::take(&mut finding.acts_on);
     if acts_on.contains(&ActsOn::Host) {
@@ -92,13 +87,12 @@ pub(crate) fn tell_place(finding: &mut Finding, facts: &Facts) {
     }
 }
 
-/// Returns the given text as a JSON string, including the quotes.
+/// A JSON string, including the quotes.
 fn json(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Returns an extended regular expression that matches the given text. Replaces `|` with `.`, because some versions
-/// of sed cannot escape the delimiter of the script.
+/// An extended regular expression that matches the text. `|` becomes `.`, because some versions of sed cannot escape the delimiter of the script.
 pub(crate) fn pattern(text: &str) -> String {
     let quoted: String = text
         .chars()
@@ -108,7 +102,6 @@ pub(crate) fn pattern(text: &str) -> String {
     quoted.replace('|', ".")
 }
 
-/// Escapes the text that a sed script inserts as a replacement.
 pub(crate) fn replacement(text: &str) -> String {
     text.chars()
         .flat_map(|c| [Some('\\').filter(|_| r"\&|".contains(c)), Some(c)])
@@ -121,7 +114,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Applies the command's sed script to the text, and returns the result.
     fn edited(command: &str, text: &str) -> String {
         let script = command.split(" | ").find(|part| part.starts_with("sed ")).unwrap();
         let dir = tempfile::tempdir().unwrap();

@@ -11,7 +11,6 @@ use crate::shell::word;
 use std::collections::BTreeSet;
 use types::{Family, Profile};
 
-/// The checks for obstacles to the creation of flannel's device.
 pub const CHECKS: &[Check] = &[
     Check::new(
         "module",
@@ -48,7 +47,7 @@ pub const CHECKS: &[Check] = &[
     ),
 ];
 
-/// Returns whether an interface is flannel's: its name and its kind match a device of a backend.
+/// True if its name and its kind match a device of a backend.
 pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
     let is_of = |backend: &&Profile| {
         backend
@@ -58,7 +57,7 @@ pub(super) fn is_flannels(facts: &Facts, interface: &Interface) -> bool {
     facts.backends.iter().any(is_of)
 }
 
-/// Returns the command that starts flanneld; `None` unless flanneld has stopped.
+/// `None` unless flanneld has stopped.
 fn start(facts: &Facts) -> Option<Command> {
     (facts.is_stopped()).then(|| restart(facts))
 }

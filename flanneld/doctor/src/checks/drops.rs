@@ -11,7 +11,6 @@ use crate::shell::{is_nft_name, word};
 use traffic_rules::reader::{Hook, Stop};
 use types::Family;
 
-/// The checks for rules that drop flannel's packets.
 pub const CHECKS: &[Check] = &[Check::new(
     "pods-dropped",
     Severity::Broken,
@@ -21,7 +20,6 @@ pub const CHECKS: &[Check] = &[Check::new(
     pods_dropped,
 )];
 
-/// Returns the rules and policies that drop the given kind of packets: pod packets, or incoming or outgoing tunnel packets.
 pub(super) fn of(facts: &Facts, carried: Carried) -> impl Iterator<Item = &Drop> {
     facts
         .host
@@ -51,12 +49,12 @@ fn pods_dropped(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns the rule's number in the chain; `policy` for the policy of the chain.
+/// `policy` if the policy of the chain drops the packets.
 fn number(drop: &Drop) -> String {
     drop.stop.place.map_or_else(|| "policy".to_owned(), |number| number.to_string())
 }
 
-/// Returns the names of the table and the chain, as iptables or nft prints the names.
+/// The table and the chain, as iptables or nft prints their names.
 fn place(drop: &Drop) -> String {
     let stop = &drop.stop;
     match &drop.command {
@@ -65,7 +63,6 @@ fn place(drop: &Drop) -> String {
     }
 }
 
-/// Returns text that names a rule or policy, the chain, and the table.
 pub(super) fn subject(drop: &Drop) -> String {
     let stop = &drop.stop;
     let table = match &drop.command {
@@ -80,7 +77,6 @@ pub(super) fn subject(drop: &Drop) -> String {
     }
 }
 
-/// Adds evidence to a finding: the hook, the packet counter, and the command that shows the rule.
 pub(super) fn seen(finding: Finding, drop: &Drop) -> Finding {
     let stop = &drop.stop;
     let chain = word(&stop.chain);
@@ -98,7 +94,7 @@ pub(super) fn seen(finding: Finding, drop: &Drop) -> Finding {
     finding.seen(text, from)
 }
 
-/// Returns whether the names of an nftables table and its chains are names for nft.
+/// True if nft can read the names of the table and its chains.
 fn can_be_named(drop: &Drop) -> bool {
     let Stop { table, base, chain, .. } = &drop.stop;
     [table, base, chain].iter().all(|name| is_nft_name(name))
@@ -115,7 +111,7 @@ fn hook(hook: Hook) -> &'static str {
     }
 }
 
-/// Returns the commands that add accept rules for pod packets before the rule that drops the packets.
+/// Accept rules for pod packets before the rule that drops them.
 fn let_pods_pass(network: &Network, drop: &Drop) -> Vec<String> {
     let nets = network.networks.nets().filter(|net| Family::from(net.addr()) == drop.family);
     let conditions: Vec<Condition> = nets
@@ -130,7 +126,7 @@ fn let_pods_pass(network: &Network, drop: &Drop) -> Vec<String> {
     let_pass(drop, &conditions)
 }
 
-/// Returns the commands that add accept rules for tunnel packets before the rule that drops the packets.
+/// Accept rules for tunnel packets before the rule that drops them.
 pub(super) fn let_tunnel_pass(facts: &Facts, network: &Network, drop: &Drop) -> Vec<String> {
     let origin = Origin::of(facts, drop.family);
     if origin.sources.is_empty() {
@@ -150,7 +146,7 @@ pub(super) fn let_tunnel_pass(facts: &Facts, network: &Network, drop: &Drop) -> 
     let_pass(drop, &conditions)
 }
 
-/// Conditions that match packets, in the syntaxes of iptables and nft.
+/// One condition, in the syntaxes of iptables and nft.
 struct Condition {
     iptables: String,
     nft: String,

@@ -11,7 +11,6 @@ use crate::persist;
 use crate::shell::{iptables_rule, is_nft_name, word};
 use types::Family;
 
-/// The checks for firewalls.
 pub const CHECKS: &[Check] = &[
     check(
         "ufw",
@@ -52,8 +51,8 @@ fn known(facts: &Facts) -> Option<(&Network, &Firewalls)> {
     facts.network.known().zip(facts.host.firewalls.known())
 }
 
-/// Returns the iptables tables, each with a flag for flanneld's missing jump rule. The flag is true if flanneld needs the jump rule, but no variant
-/// of iptables has the rule for the address family yet. flanneld adds the jump rule to only one variant.
+/// The tables of iptables, each with whether flanneld needs its jump rule but no variant has the rule for the address family yet. flanneld adds the
+/// jump rule to only one variant.
 fn tables<'a>(
     network: &'a Network,
     firewalls: &'a Firewalls,
@@ -64,12 +63,12 @@ fn tables<'a>(
     })
 }
 
-/// Returns the severity of a rule that blocks pod packets: `risk` if an earlier rule may accept the packets, otherwise `broken`.
+/// `risk` if an earlier rule may accept the packets, otherwise `broken`.
 fn by_doubt(doubt: bool) -> Severity {
     if doubt { Severity::Risk } else { Severity::Broken }
 }
 
-/// Returns the commands that accept pod packets after the chains of network policies and before the rule that rejects all packets.
+/// Accepts pod packets after the chains of network policies and before the rule that rejects all packets.
 fn let_pass(table: &Table) -> Vec<String> {
     let Table { network, command, .. } = table;
     let rule =
@@ -157,7 +156,6 @@ fn forward_policy(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Adds a note that an earlier rule may accept the packets.
 fn doubted(doubt: bool, finding: Finding) -> Finding {
     if doubt {
         finding.seen("an earlier rule may accept the packets: the doctor does not understand all rule conditions", "flanneld")
@@ -207,7 +205,7 @@ fn path(barrier: &Barrier) -> String {
     format!("{family} {table} {chain}")
 }
 
-/// Creates the finding about an nftables chain that blocks pod packets. An accept rule in another chain cannot override the blocking chain.
+/// An accept rule in another chain cannot override the blocking chain.
 fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
     let Barrier { family, table, chain, .. } = barrier;
     let network = barrier.network;
@@ -248,14 +246,14 @@ fn barred(check: &str, barrier: &Barrier, what: String) -> Finding {
     )
 }
 
-/// Returns whether packets arrive through the tunnel. Such packets prove that the host's rules accept packets of
-/// peers. `family` limits the test to peers with underlay addresses of one family.
+/// True if packets arrive through the tunnel: they prove that the host's rules accept packets of peers. `family` limits the test to peers with
+/// underlay addresses of one family.
 fn is_refuted(facts: &Facts, family: Option<Family>) -> bool {
     let mut passing = facts.paths().iter().filter(|path| path.verdict.state.passes());
     passing.any(|path| family.is_none_or(|family| Family::from(path.address) == family))
 }
 
-/// Returns whether peers have verdicts, but no packet from these peers arrives over the overlay.
+/// True if peers have verdicts, but none of their packets arrives over the overlay.
 pub(crate) fn nothing_arrives(facts: &Facts, family: Family) -> bool {
     let judged = facts.judged(family);
     !judged.is_empty() && judged.iter().all(|path| path.is_lost())

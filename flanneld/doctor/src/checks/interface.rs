@@ -15,12 +15,10 @@ use netstate::host::{LinkClass, is_single};
 use std::net::IpAddr;
 use types::{Detail, Family, Problem};
 
-/// Id of the check that finds a wrong underlay interface.
 pub(crate) const WRONG_INTERFACE: &str = "wrong-interface";
-/// Maximum number of interfaces in state DOWN that a finding lists.
+/// The most interfaces in state DOWN that a finding lists.
 const MAX_DOWN: usize = 8;
 
-/// The checks of the underlay interface.
 pub const CHECKS: &[Check] = &[
     Check::new(
         WRONG_INTERFACE,
@@ -97,13 +95,13 @@ pub const CHECKS: &[Check] = &[
     ),
 ];
 
-/// Returns the problem that ended the last run of flanneld; `None` while flanneld runs.
+/// The problem that ended the last run of flanneld; `None` while it runs.
 fn end(facts: &Facts) -> Option<&Problem> {
     let words = facts.daemon.exit_report.known().filter(|_| facts.is_stopped())?;
     words.problem.as_ref()
 }
 
-/// Returns text from the exit report about another node that already has this node's address.
+/// The part of the exit report about another node that already has this node's address.
 fn refused_for_address(facts: &Facts) -> Option<String> {
     let problem = end(facts)?;
     problem.details().find_map(|detail| match detail {
@@ -117,15 +115,14 @@ fn refused_for_address(facts: &Facts) -> Option<String> {
     })
 }
 
-/// Returns other nodes' leases that contain an address of this host.
+/// Other nodes' leases that contain an address of this host.
 fn with_our_address(facts: &Facts) -> impl Iterator<Item = &Refused> {
     let refused = facts.leases.refused.known().into_iter().flatten();
     refused.filter(|refused| refused.reason == "our-address")
 }
 
-/// Returns the interface and the address of another node that somebody put on this host: an address beside the underlay's
-/// own, or an address of a single host. An address with its network on another interface may be this host's own, as
-/// behind the NAT of a virtual machine.
+/// The address of another node that somebody put on this host, with its interface: an address beside the underlay's own, or an address of a single
+/// host. If its network is on another interface, the address may be this host's own, as behind the NAT of a virtual machine.
 fn put_here<'a>(facts: &'a Facts, refused: &Refused) -> Option<(&'a Interface, IpNet)> {
     let address = refused.address?;
     let own = facts.daemon.choice.known()?;
@@ -186,7 +183,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     vec![lead_out(finding, facts, interface, &candidates)]
 }
 
-/// Creates the finding about a wrong interface. `marks` describes the signs that the interface is behind NAT.
+/// `marks` describes the signs that the interface is behind NAT.
 fn suspected(name: &str, choice: &Choice, marks: Option<String>) -> Finding {
     let chosen = match choice.named {
         true => choice.why.clone(),
@@ -217,15 +214,14 @@ fn suspected(name: &str, choice: &Choice, marks: Option<String>) -> Finding {
     }
 }
 
-/// Returns text about the peers from which nothing arrives, with the names of the first four peers.
+/// Names the first four peers from which nothing arrives.
 fn silence(paths: &[&Path]) -> String {
     let cut = paths.iter().filter(|path| path.is_lost());
     let names: Vec<String> = cut.map(|path| format!("{} at {}", path.node, path.address)).collect();
     format!("nothing arrives over the overlay from {}", named(&names, 4))
 }
 
-/// Returns whether no peer responds. At least half of the peers must have a known state, because the state of a peer with a new address is unknown
-/// for seconds.
+/// At least half of the peers must have a known state: for seconds, a peer with a new address has none.
 fn all_silent(paths: &[&Path], is_cut: fn(&Path) -> bool, young: bool) -> bool {
     let is_unknown = |path: &&&Path| path.verdict.state == State::Unknown;
     let cut = paths.iter().filter(|path| is_cut(path)).count();
@@ -233,12 +229,11 @@ fn all_silent(paths: &[&Path], is_cut: fn(&Path) -> bool, young: bool) -> bool {
     cut > 0 && cut + unknown == paths.len() && (unknown == 0 || !young && cut >= unknown)
 }
 
-/// Returns whether an address is in a network of an interface.
 fn is_on_link(interface: &Interface, ip: IpAddr) -> bool {
     interface.nets().any(|net| net.contains(&ip))
 }
 
-/// Returns the paths to peers, except the peers whose addresses are only in the network of another interface.
+/// The paths to peers, except peers whose addresses are only in the network of another interface.
 fn paths_by<'a>(facts: &'a Facts, interface: &'a Interface) -> impl Iterator<Item = &'a Path> {
     let another = move |ip: IpAddr| {
         let others = facts.interfaces().iter().filter(|other| other.index != interface.index);
@@ -272,10 +267,8 @@ fn nat_interface(facts: &Facts) -> Vec<Finding> {
     vec![lead_out(finding.seen(marks, "ip address, ip route"), facts, interface, &candidates)]
 }
 
-/// Reason why nodes with one address are a fault.
 const SHARED: &str = "other nodes cannot distinguish nodes that share an address: packets to one of them arrive at the other";
 
-/// Adds the commands that make flannel use another interface.
 fn with_interfaces(finding: Finding, facts: &Facts) -> Finding {
     let Some(interface) = facts.underlay() else {
         return finding;
@@ -288,7 +281,7 @@ fn with_interfaces(finding: Finding, facts: &Facts) -> Finding {
     lead_out(finding, facts, interface, &candidates)
 }
 
-/// Returns the finding about another node's lease that publishes an address of this host.
+/// Another node's lease publishes an address of this host.
 fn published_address(facts: &Facts, refused: &Refused) -> Finding {
     let finding = |what: String| {
         Finding::new("duplicate-address", Severity::Broken, &refused.text, what, SHARED)
@@ -344,7 +337,7 @@ fn duplicate_address(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Placeholder in a single-quoted script. The remedy replaces the placeholder with the output of a shell command.
+/// Stands in a single-quoted script, and gives way to the output of a shell command.
 const NEW_ID: &str = "@new-id@";
 
 fn clone(facts: &Facts) -> Vec<Finding> {
@@ -388,7 +381,6 @@ fn clone(facts: &Facts) -> Vec<Finding> {
     findings.into_iter().map(|finding| finding.run("systemctl restart flanneld")).collect()
 }
 
-/// Code of the problem that flanneld reports if the underlay interface is down.
 const UNDERLAY_DOWN: &str = "underlay-down";
 
 fn no_interface(facts: &Facts) -> Vec<Finding> {

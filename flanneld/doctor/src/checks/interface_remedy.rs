@@ -1,4 +1,4 @@
-//! Finds the interface that connects the nodes, and the commands that make flanneld use the interface.
+//! The interface that connects the nodes, and the commands that make flanneld use it.
 
 use super::daemon_set;
 use crate::command::Command;
@@ -12,7 +12,7 @@ use netstate::host::machine_nat;
 use std::net::IpAddr;
 use types::Family;
 
-/// Returns the signs that an interface is behind the NAT of a single virtual machine; `None` without such signs.
+/// The signs that an interface is behind the NAT of a single virtual machine.
 pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> {
     let routes = facts.host.routes.known()?;
     let is_behind = |gateway: &IpAddr| {
@@ -29,12 +29,11 @@ pub(super) fn nat_marks(facts: &Facts, interface: &Interface) -> Option<String> 
 pub(super) struct Candidate<'a> {
     pub interface: &'a Interface,
     pub address: String,
-    /// The route to the store or the API server through the interface, or a peer on its link, and the command that shows it; `None` without both.
+    /// The route to the store or the API server through the interface, or a peer on its link, and the command that shows it.
     pub leads: Option<(String, String)>,
 }
 
-/// Returns the interfaces, other than the chosen interface, that may connect the nodes. Interfaces with a route to the store or the API server, or
-/// with peers on their link, come first.
+/// Without the chosen interface. Interfaces with a route to the store or the API server, or with peers on their link, come first.
 pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
     let family = if facts.network.known().is_some_and(|network| !network.v4()) {
         Family::V6
@@ -57,7 +56,7 @@ pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candid
     found
 }
 
-/// Returns a sign that an interface connects the nodes, with the command that shows the sign, and this host's address in the kernel's reply.
+/// A sign that the interface connects the nodes, with the command that shows it, and this host's address in the kernel's reply.
 fn what_leads(facts: &Facts, interface: &Interface) -> Option<(Option<IpAddr>, (String, String))> {
     let name = &interface.name;
     let mut lookups = facts.lookups();
@@ -79,7 +78,7 @@ fn what_leads(facts: &Facts, interface: &Interface) -> Option<(Option<IpAddr>, (
     by_route.or_else(on_link)
 }
 
-/// Returns the best candidate: a candidate with a route to the store or the API server or with peers on its link, or otherwise the only candidate.
+/// A candidate with a route to the store or the API server or with peers on its link, otherwise the only candidate.
 pub(super) fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candidate<'a>> {
     match candidates {
         [first, ..] if first.leads.is_some() => Some(first),
@@ -88,8 +87,7 @@ pub(super) fn best<'a, 'b>(candidates: &'b [Candidate<'a>]) -> Option<&'b Candid
     }
 }
 
-/// Adds evidence about the candidate interfaces to a finding. If the current interface has signs of NAT, also adds the commands that switch to the
-/// best candidate.
+/// Adds evidence about the candidates. If the current interface has signs of NAT, also adds the commands that switch to the best candidate.
 ///
 /// Missing replies are no reason to switch: the peers may be off, and the store may be on a separate network.
 pub(super) fn lead_out(
@@ -116,7 +114,7 @@ pub(super) fn lead_out(
     }
 }
 
-/// Returns the commands that make flannel use the given interface.
+/// The commands that make flannel use the interface.
 pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
     let Some(argument) = facts.daemon.naming() else {
         return set_option(facts, "iface", interface);
@@ -134,13 +132,11 @@ pub(super) fn choose(facts: &Facts, interface: &str) -> Vec<Command> {
     }
 }
 
-/// The folder for the drop-in with the new command line of the systemd unit. systemd applies the last drop-in, so the drop-in's name sorts after
-/// `override.conf` of `systemctl edit`.
+/// Holds the drop-in with the new command line. systemd applies the last drop-in, so its name sorts after `override.conf` of `systemctl edit`.
 const DROP_INS: &str = "/etc/systemd/system/flanneld.service.d";
 
-/// Returns the commands that replace one argument in flanneld's systemd unit with another argument. The commands do
-/// not edit the unit, because a package may own the unit. The commands add a drop-in that repeats the effective
-/// command line with the changed argument.
+/// Replaces one argument in flanneld's systemd unit. A package may own the unit, so a drop-in repeats the effective command line with the changed
+/// argument.
 pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String; 2] {
     let (old, new) = match argument.joined {
         true => (argument.word(), argument.instead(flag, value)),
@@ -162,7 +158,6 @@ pub(super) fn edit_unit(argument: &Argument, flag: &str, value: &str) -> [String
     ]
 }
 
-/// Returns the commands that set an option of flanneld.
 pub(super) fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command> {
     let variable = format!("FLANNELD_{}", flag.to_uppercase().replace('-', "_"));
     match (&facts.daemon.launch, facts.daemon.argument(flag)) {
@@ -183,15 +178,13 @@ pub(super) fn set_option(facts: &Facts, flag: &str, value: &str) -> Vec<Command>
     }
 }
 
-/// Returns the command that appends a line to flanneld's options file. `line` must be a single shell word. The command adds a leading newline,
-/// because the file may not end with a newline.
+/// Appends a line to flanneld's options file. `line` must be a single shell word. A newline precedes it, because the file may not end with one.
 pub(super) fn add_line(line: &str) -> String {
     format!(r"printf '\n%s\n' {line} >> /etc/default/flanneld")
 }
 
-/// Returns a flannelctl command with the options that flannelctl needs to reach the
-/// store. Under systemd, the command takes the store's options from flanneld's command
-/// line and its options file. The command uses systemd-run to read the options file, because a shell does not understand the file's syntax.
+/// A flannelctl command with the options that it needs to reach the store. Under systemd, they come from flanneld's command line and its options
+/// file. systemd-run reads that file, because a shell does not understand its syntax.
 pub(super) fn with_store(facts: &Facts, command: &str) -> String {
     match &facts.daemon.launch {
         Launch::Systemd => {
@@ -210,7 +203,6 @@ pub(super) fn with_store(facts: &Facts, command: &str) -> String {
     }
 }
 
-/// Returns the command that restarts flanneld.
 pub(super) fn restart(facts: &Facts) -> Command {
     match &facts.daemon.launch {
         Launch::Systemd => "systemctl restart flanneld".into(),

@@ -14,17 +14,16 @@ use netstate::protocols::Protocols;
 use std::collections::BTreeMap;
 use types::Detail;
 
-/// Number of repairs of an object above which the check suspects that another program changes the object.
+/// Above this number of repairs, the check suspects that another program changes the object.
 const MIN_REPAIRS: u32 = 3;
-/// Maximum number of repaired objects with separate findings.
+/// The most repaired objects with separate findings.
 const MAX_ALIKE: usize = 3;
 /// Metric that makes a conflicting route a fallback behind flannel's route.
 const SECOND_CHOICE: u32 = 4096;
 
-/// Maximum number of conflicting routes with separate findings. One finding covers all conflicting routes if their number exceeds this maximum.
+/// One finding covers all conflicting routes if there are more.
 const MAX_LISTED: usize = 3;
 
-/// The checks of flannel's objects in the kernel.
 pub const CHECKS: &[Check] = &[
     Check::new(
         "drift-war",
@@ -82,8 +81,8 @@ fn drift_war(facts: &Facts) -> Vec<Finding> {
     capped(found, MAX_ALIKE)
 }
 
-/// Adds the commands that keep a program from changing flannel's objects. NetworkManager has a single list of unmanaged devices: `+=` extends the
-/// list, but `=` would replace earlier settings.
+/// Keeps a program from changing flannel's objects. NetworkManager has a single list of unmanaged devices: `+=` extends it, but `=` would replace
+/// earlier settings.
 fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
     match (program, kind) {
         ("NetworkManager", _) => finding
@@ -102,7 +101,7 @@ fn hands_off(finding: Finding, program: &str, kind: Drifting) -> Finding {
     }
 }
 
-/// Command that makes systemd-networkd ignore flannel's devices and the objects on the devices.
+/// Makes systemd-networkd ignore flannel's devices and the objects on them.
 const UNMANAGED: &str = r"printf '[Match]\nName=flannel*\n[Link]\nUnmanaged=yes\n' > /etc/systemd/network/10-flannel.network";
 
 fn foreign_route(facts: &Facts) -> Vec<Finding> {
@@ -156,7 +155,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
     vec![finding.run("flannelctl routes")]
 }
 
-/// Returns the lowest metric of flannel's routes, by destination.
+/// Of flannel's routes, by destination.
 fn best_metrics(routes: &[Route]) -> BTreeMap<IpNet, u32> {
     let mut ours: BTreeMap<IpNet, u32> = BTreeMap::new();
     for route in routes.iter().filter(|route| route.protocol == FLANNELD) {
@@ -167,7 +166,6 @@ fn best_metrics(routes: &[Route]) -> BTreeMap<IpNet, u32> {
     ours
 }
 
-/// Creates the finding about another program's route to a peer's subnet.
 fn foreign_route_to(route: &Route, peer: &Peer, interface: Option<&Interface>) -> Finding {
     let device =
         interface.map(|interface| format!(" dev {}", word(&interface.name))).unwrap_or_default();

@@ -14,7 +14,6 @@ use std::collections::BTreeSet;
 use types::problem::StoreCause;
 use types::{DaemonPod, Detail};
 
-/// The checks of Kubernetes.
 pub const CHECKS: &[Check] = &[
     Check::new(
         "api-by-service",
@@ -52,8 +51,8 @@ pub const CHECKS: &[Check] = &[
     .waiting(),
 ];
 
-/// Shell word that expands to the address at which other nodes reach the API server. The shell takes the address from kubectl's configuration or, for a
-/// local address (k3s, kind), from the endpoint behind the Service.
+/// Expands to the address at which other nodes reach the API server. It comes from kubectl's configuration or, for a local address (k3s, kind), from
+/// the endpoint behind the Service.
 const OWN_ADDRESS: &str = r#""$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}' | grep -Ev '//(127\.|0\.0\.0\.0|localhost|\[::)' || kubectl -n default get endpoints kubernetes -o jsonpath='https://{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}' | sed -E 's|//([^/]*:[^/]*):|//[\1]:|')""#;
 
 fn api_by_service(facts: &Facts) -> Vec<Finding> {
@@ -130,7 +129,7 @@ fn rbac(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
-/// Path of kubeadm's manifest of the controller manager. kubelet restarts the controller manager when the manifest changes.
+/// kubeadm's manifest; kubelet restarts the controller manager when it changes.
 const CONTROLLER_MANAGER: &str = "/etc/kubernetes/manifests/kube-controller-manager.yaml";
 
 fn pod_cidr(facts: &Facts) -> Vec<Finding> {
@@ -169,12 +168,12 @@ fn pod_cidr(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The label that the selectors of Go flannel's released manifest and flannel-rs' manifest contain in addition to `app`.
+/// In the selectors of Go flannel's released manifest and flannel-rs' manifest, in addition to `app`.
 const LABEL: &str = "k8s-app";
-/// The label with the generation number of a DaemonSet's pod template. Unless the commands remove the label, a new DaemonSet with the same generation
-/// number does not update the pods of the old DaemonSet.
+/// The generation number of a DaemonSet's pod template. Unless the commands remove the label, a new DaemonSet with the same number does not update
+/// the old pods.
 const GENERATION: &str = "pod-template-generation";
-/// kubectl arguments that delete the DaemonSet and keep its pods. A new DaemonSet whose selector matches the pods adopts them.
+/// kubectl arguments: a new DaemonSet whose selector matches the pods adopts them.
 const KEEP_PODS: &str = "delete daemonset kube-flannel-ds --cascade=orphan";
 
 fn daemon_pods(facts: &Facts) -> Vec<Finding> {
@@ -194,14 +193,13 @@ fn daemon_pods(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// The pods with flanneld on this node, and the pods' namespace.
 struct PodsOfNamespace<'a> {
     namespace: &'a str,
     pods: &'a [DaemonPod],
 }
 
 impl PodsOfNamespace<'_> {
-    /// Returns the command that sets the labels by which a new DaemonSet adopts the pods.
+    /// Sets the labels by which a new DaemonSet adopts the pods.
     fn label(&self) -> Command {
         Command::in_namespace(self.namespace, |kubectl| {
             format!("{kubectl} label pods -l app=flannel {LABEL}=flannel {GENERATION}-")
@@ -212,7 +210,7 @@ impl PodsOfNamespace<'_> {
         Command::in_namespace(self.namespace, |kubectl| format!("{kubectl} get daemonsets -o wide"))
     }
 
-    /// Returns evidence about a pod's owner and labels, and the command that shows the owner and labels.
+    /// The pod's owner and labels, and the command that shows them.
     fn evidence(&self, pod: &DaemonPod) -> (String, String) {
         let labels: Vec<String> =
             pod.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -264,8 +262,7 @@ impl PodsOfNamespace<'_> {
         Some(seen.fold(finding, |finding, (text, from)| finding.seen(text, from)).run(self.list()))
     }
 
-    /// Creates the finding about a pod of Go flannel's DaemonSet. The selector of this DaemonSet differs from
-    /// the selector of flannel-rs' DaemonSet.
+    /// The selector of Go flannel's DaemonSet differs from that of flannel-rs.
     fn with_go_flannel_selector(&self) -> Option<Finding> {
         let pod = self.pods.iter().find(|pod| !pod.charted && !pod.labels.contains_key(LABEL))?;
         let (text, from) = self.evidence(pod);

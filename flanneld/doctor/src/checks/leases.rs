@@ -12,16 +12,14 @@ use crate::need::Need;
 use crate::shell::word;
 use types::{Detail, Problem};
 
-/// Time without a message from a lease holder, in seconds, after which the check considers the holder gone.
+/// In seconds; a lease holder that has sent nothing for longer counts as gone.
 const SILENT: u64 = 600;
-/// Maximum number of refused leases with separate findings, and of silent lease holders with separate findings. One
-/// finding covers all refused leases, or all silent holders, if their number exceeds this maximum.
+/// One finding covers all refused leases, or all silent holders, if there are more.
 const MAX_LISTED: usize = 3;
 
-/// Possible reasons why a peer does not respond at its address, as text. Probes cannot distinguish the possible reasons for missing replies.
+/// Why a peer may not respond at its address; probes cannot tell these reasons apart.
 pub(super) const SILENCE: &str = "the peer may be off, its network may be down, or a firewall on the path or on the peer may drop ping and probes. The peer's lease may also contain an address that does not belong to the peer";
 
-/// The checks of the leases.
 pub const CHECKS: &[Check] = &[
     Check::new(
         "lease",
@@ -59,7 +57,7 @@ pub const CHECKS: &[Check] = &[
     .waiting(),
 ];
 
-/// Returns the severity of a fault by which this node does not use leases of other nodes: without any peer, all its pods are cut off.
+/// Without any peer, all pods of this node are cut off.
 fn severity(facts: &Facts) -> Severity {
     let is_alone = facts.leases.peers.known().is_some_and(Vec::is_empty);
     if is_alone { Severity::Broken } else { Severity::Degraded }
@@ -177,7 +175,7 @@ fn lease_refused(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns the peers that reply to no probes and whose Node is NotReady or, without Kubernetes, whose daemon has been silent for ten minutes.
+/// Peers that reply to no probes and whose Node is NotReady or, without Kubernetes, whose daemon has been silent for ten minutes.
 pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
     let paths = facts.paths();
     let cut = |peer: &Peer| {
@@ -196,7 +194,7 @@ pub fn gone(facts: &Facts) -> impl Iterator<Item = &Peer> {
     peers.filter(move |peer| is_off(peer) && cut(peer))
 }
 
-/// Returns text about the time since a lease holder last reported, or about the holder's NotReady Node.
+/// How long ago the lease holder last reported, or that its Node is NotReady.
 fn silence_of(peer: &Peer) -> String {
     let minutes = peer.silent.unwrap_or_default() / 60;
     match peer.node {

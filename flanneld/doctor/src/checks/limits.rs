@@ -7,10 +7,9 @@ use crate::need::Need;
 use crate::persist::{checksums_off, module, sysctl};
 use crate::shell::word;
 
-/// Minimum number of invalid UDP checksums for which the check suspects a hardware fault.
+/// With fewer invalid UDP checksums, the check suspects no hardware fault.
 const MIN_ERRORS: u64 = 3;
 
-/// The checks of kernel limits and hardware faults.
 pub const CHECKS: &[Check] = &[
     Check::new(
         "checksum",

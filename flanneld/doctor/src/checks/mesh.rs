@@ -13,21 +13,19 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::{Encapsulation, Family};
 
-/// Largest tolerated offset of peers' clocks from this node's clock, in milliseconds.
+/// The largest tolerated offset of a peer's clock from this node's, in milliseconds.
 const MAX_CLOCK_OFFSET: i64 = 5000;
-/// Time that flanneld may need to restart, in seconds. The check considers a UDP port filtered only after a silence that is longer than a restart.
+/// In seconds. A UDP port counts as filtered only after a silence that is longer than a restart of flanneld.
 const RESTART_TIME: u64 = 30;
-/// Time within which flanneld queries the store for silent peers, in seconds.
+/// Within this time, in seconds, flanneld queries the store for silent peers.
 const STORE_TIME: u64 = 180;
-/// Minimum ratio of peers with a failing tunnel to peers that are cut off completely. Below this ratio, the check does not assume that a single
-/// cause blocks the tunnel.
+/// The least ratio of peers with a failing tunnel to peers that are cut off completely for which one cause may block the tunnel.
 const MIN_CUT: usize = 4;
-/// Minimum number of silent peers for which the check assumes a cause at this node.
+/// With fewer silent peers, the check assumes no cause at this node.
 const MIN_NODES: usize = 2;
-/// Maximum number of peers with separate findings. One finding covers all peers with the same fault if their number exceeds this maximum.
+/// One finding covers all peers with the same fault if there are more.
 const MAX_LISTED: usize = 3;
 
-/// Checks whose findings are about peers: checks of probe results, and a check of leases.
 const ABOUT_PEERS: [&str; 8] = [
     "peer-cut",
     "overlay-cut",
@@ -39,15 +37,13 @@ const ABOUT_PEERS: [&str; 8] = [
     "silent-node",
 ];
 
-/// Returns whether a check reports findings about peers, not about this node.
 pub fn is_about_peers(check: &str) -> bool {
     ABOUT_PEERS.contains(&check)
 }
 
-/// Possible reasons why a peer does not respond although its kubelet reports to the API server.
+/// Why a peer may not respond although its kubelet reports to the API server.
 const READY: &str = "the machine runs, because its kubelet reports. A firewall on the path or on the machine may drop ping and probes. The machine's network to the nodes may be down, or its lease may contain an address that does not belong to the machine";
 
-/// The checks of the probe results.
 pub const CHECKS: &[Check] =
     &[
         check(
@@ -142,8 +138,8 @@ const fn check(
     Check::new(id, severity, title, &[Need::Network, Need::Mesh], explains, judge).waiting()
 }
 
-/// Returns one finding for each path in a state or, for more than three paths, one finding for all of the paths. `several` is the predicate of the
-/// sentence about several peers.
+/// One finding for each path in a state or, for more than three paths, one for all of them. `several` is the predicate of the sentence about several
+/// peers.
 fn each(
     facts: &Facts,
     state: State,
@@ -183,7 +179,7 @@ fn each(
     vec![finding.run("flannelctl peers")]
 }
 
-/// Adds evidence from other nodes' reports on a peer. The reports show whether the fault is at the peer, on the path, or at this node.
+/// Adds other nodes' reports on the peer: they show whether the fault is at it, on the path, or at this node.
 fn blame(path: &Path, finding: Finding) -> Finding {
     let nodes = |count, one: &str, many: &str| match count {
         1 => format!("1 other node {one} the peer"),
@@ -212,7 +208,7 @@ fn about(path: &Path) -> String {
     format!("{} {}", path.node, path.subnet)
 }
 
-/// Returns the machine of a peer: its name, with its address if this node or another peer has the same name.
+/// The peer's name, with its address if this node or another peer has the same name.
 pub(super) fn there(facts: &Facts, path: &Path) -> String {
     let is_same = |other: &&Path| other.node == path.node && other.address != path.address;
     let of_family = facts.judged(path.address.into());
@@ -223,7 +219,7 @@ pub(super) fn there(facts: &Facts, path: &Path) -> String {
     }
 }
 
-/// Returns whether a single cause can explain all faults of the tunnel over IPv4 or IPv6.
+/// True if a single cause can explain all faults of the tunnel over the family.
 fn all_blocked(mesh: &Mesh, family: Family) -> bool {
     let is_cut = |state| [State::OverlayCut, State::OneWay].contains(&state);
     let of_family = || mesh.paths.iter().filter(|path| Family::from(path.address) == family);
@@ -246,13 +242,13 @@ fn all_blocked(mesh: &Mesh, family: Family) -> bool {
         && (judged.iter().all(cut) || judged.len() > 1 && judged.iter().all(one_way))
 }
 
-/// Returns whether every peer of the address family loses its packets, although a peer responds over the underlay.
+/// True if every peer of the family loses its packets, although one responds over the underlay.
 fn is_missed(facts: &Facts, family: Family) -> bool {
     let mut judged = facts.judged(family).into_iter();
     super::firewall::nothing_arrives(facts, family) && judged.any(|path| path.underlay)
 }
 
-/// Returns the rules and policies of this host that drop tunnel packets over IPv4 or IPv6.
+/// This host's rules and policies that drop tunnel packets.
 fn dropped_here(facts: &Facts, family: Family) -> impl Iterator<Item = &Drop> {
     [Carried::TunnelIn, Carried::TunnelOut]
         .into_iter()
@@ -260,7 +256,7 @@ fn dropped_here(facts: &Facts, family: Family) -> impl Iterator<Item = &Drop> {
         .filter(move |drop| drop.family == family)
 }
 
-/// Returns the iptables tables of this host that certainly drop incoming tunnel packets over IPv4 or IPv6.
+/// This host's iptables tables that certainly drop incoming tunnel packets.
 fn shut_tables(facts: &Facts, family: Family) -> impl Iterator<Item = &Table> {
     let firewalls = facts.host.firewalls.known().into_iter();
     firewalls
@@ -268,12 +264,12 @@ fn shut_tables(facts: &Facts, family: Family) -> impl Iterator<Item = &Table> {
         .filter(move |table| table.is_shut() && Family::from(table.network) == family)
 }
 
-/// Returns whether this host drops tunnel packets over IPv4 or IPv6.
+/// True if this host drops tunnel packets over the family.
 pub(super) fn is_shut_here(facts: &Facts, family: Family) -> bool {
     shut_tables(facts, family).next().is_some() || dropped_here(facts, family).next().is_some()
 }
 
-/// Returns this node's VNI and the common VNI of all peers; `None` unless the two differ.
+/// This node's VNI and the common VNI of all peers; `None` unless they differ.
 fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
     let own = network.vni?;
     let mut vnis = facts.peers().filter_map(|peer| peer.vni);
@@ -281,13 +277,12 @@ fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
     (first != own && vnis.all(|vni| vni == first)).then_some((own, first))
 }
 
-/// A blocked tunnel: the affected families, and the host's rules that block the tunnel.
 struct Blocked<'a> {
-    /// The address families of the underlay on which the tunnel is blocked.
+    /// Families of the underlay.
     families: Vec<Family>,
-    /// The iptables tables of this host that reject tunnel packets in INPUT.
+    /// Tables of this host that reject tunnel packets in INPUT.
     tables: Vec<&'a Table>,
-    /// Other rules and policies of this host, which also drop tunnel packets.
+    /// Other rules and policies of this host that drop tunnel packets.
     drops: Vec<&'a Drop>,
 }
 
@@ -305,7 +300,6 @@ impl<'a> Blocked<'a> {
         Self { tables: tables.collect(), drops: drops.collect(), families }
     }
 
-    /// Returns whether this host drops tunnel packets.
     fn is_here(&self) -> bool {
         !self.tables.is_empty() || !self.drops.is_empty()
     }
@@ -362,7 +356,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands)]
 }
 
-/// Creates the finding about a blocked tunnel; the caller adds the evidence and the commands.
+/// The caller adds the evidence and the commands.
 fn blocked_words(
     network: &Network,
     mesh: &Mesh,
@@ -401,7 +395,7 @@ fn blocked_words(
     }
 }
 
-/// Returns text that names the place where tunnel packets get lost: this node, the path, or the peers.
+/// Where tunnel packets get lost: this node, the path, or the peers.
 fn where_blocked(mesh: &Mesh, tables: &[&Table], drops: &[&Drop]) -> &'static str {
     let only_sent = !drops.is_empty()
         && tables.is_empty()
@@ -416,7 +410,7 @@ fn where_blocked(mesh: &Mesh, tables: &[&Table], drops: &[&Drop]) -> &'static st
     }
 }
 
-/// Adds the probe results of the first four peers as evidence.
+/// The probe results of the first four peers.
 fn seen_by_probes(finding: Finding, mesh: &Mesh) -> Finding {
     let finding =
         mesh.faults.iter().fold(finding, |finding, fault| finding.seen(fault.share(), "probes"));
@@ -436,7 +430,6 @@ fn seen_by_probes(finding: Finding, mesh: &Mesh) -> Finding {
     })
 }
 
-/// Creates the finding about a VNI that differs between this node and its peers.
 fn vni_differs(facts: &Facts, mesh: &Mesh, (own, other): (u32, u32)) -> Finding {
     let finding = Finding::new(
         "encap-blocked",
@@ -452,7 +445,7 @@ fn vni_differs(facts: &Facts, mesh: &Mesh, (own, other): (u32, u32)) -> Finding 
         .on(crate::finding::EVERYWHERE)
 }
 
-/// Adds evidence about the rule or the policy of an iptables table that blocks packets on this host. `what` describes the blocked packets.
+/// The rule or the policy that blocks packets on this host; `what` describes them.
 fn refused_by(finding: Finding, table: &Table, what: &str) -> Finding {
     match table.input_refusal() {
         Some(refusal) => finding.seen(
@@ -466,7 +459,7 @@ fn refused_by(finding: Finding, table: &Table, what: &str) -> Finding {
     }
 }
 
-/// Returns the commands that add accept rules for tunnel packets of a family to the tables that reject the packets.
+/// Adds accept rules for tunnel packets to the tables that reject them.
 fn let_tunnel_in(
     facts: &Facts,
     tunnel: Encapsulation,
@@ -493,7 +486,7 @@ fn let_tunnel_in(
     )
 }
 
-/// Returns whether this host itself drops all pings and probes: no peer is heard, although packets of peers arrive by flannel's device.
+/// True if no peer is heard, although packets of peers arrive by flannel's device: this host itself drops pings and probes.
 fn drops_probes(facts: &Facts) -> bool {
     let is_deaf = facts.mesh.known().is_some_and(|mesh| !mesh.hears);
     let judged = Family::ALL.map(|family| facts.judged(family)).concat();
@@ -501,8 +494,7 @@ fn drops_probes(facts: &Facts) -> bool {
     is_deaf && facts.host.tunnel_receives && !judged.is_empty() && judged.iter().all(is_cut)
 }
 
-/// Returns text as evidence that no peer responds; `None` without such evidence. The text covers a sample of probed peers or, in a small cluster,
-/// all peers.
+/// Evidence that no peer responds: from a sample of probed peers or, in a small cluster, all of them.
 fn nobody_answers(facts: &Facts) -> Option<String> {
     let mesh = facts.mesh.known()?;
     let fault = mesh
@@ -522,7 +514,6 @@ fn nobody_answers(facts: &Facts) -> Option<String> {
     is_all.then(|| format!("all {} peers are silent", nodes.len()))
 }
 
-/// Creates the finding about a node that gets no reply from any peer.
 fn isolated(facts: &Facts) -> Vec<Finding> {
     if drops_probes(facts) {
         let what = "this host drops the pings and probes of flanneld";
@@ -553,12 +544,10 @@ fn isolated(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(of_interface).run_all(of_peer)]
 }
 
-/// Returns the commands that show whether packets reach a peer's address.
 fn asked(path: &Path) -> [String; 2] {
     ["ip route get", "ping -c 3"].map(|command| format!("{command} {}", path.address))
 }
 
-/// Creates the finding about probes that are lost on the paths to all peers.
 fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
     Finding::new(
         "lossy",
@@ -572,10 +561,9 @@ fn lossy_everywhere((lost, asked): (u32, u32)) -> Finding {
     .run("flannelctl peers")
 }
 
-/// Returns the subnets of unresponsive peers for which flanneld has not queried the store yet. The list is empty if few peers are unresponsive.
+/// The subnets of unresponsive peers for which flanneld has not queried the store yet; empty if few peers are unresponsive.
 ///
-/// The returned peers have sent no packet since flanneld started, so their machines are probably gone. flanneld queries the store within
-/// `STORE_TIME`.
+/// These peers have sent no packet since flanneld started, so their machines are probably gone. flanneld queries the store within `STORE_TIME`.
 fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
     let is_cut = |path: &&Path| !path.inferred && path.verdict.state == State::CutOff;
     let cut: Vec<&Path> = facts.paths().iter().filter(is_cut).collect();
@@ -597,7 +585,6 @@ fn not_asked_about(facts: &Facts) -> Vec<IpNet> {
         .collect()
 }
 
-/// Returns whether Kubernetes reports the peer's Node as Ready.
 fn is_ready(facts: &Facts, path: &Path) -> bool {
     let node = facts.peer_at(path).and_then(|peer| peer.node);
     node.is_some_and(|node| node.ready)
@@ -624,7 +611,7 @@ fn peer_cut(facts: &Facts, path: &Path) -> Finding {
     blame(path, finding).run_all(asked(path))
 }
 
-/// Returns a finding if a peer's VNI differs from this node's VNI. If the VNIs differ, the kernel drops the packets of the peer.
+/// If the VNIs differ, the kernel drops the packets of the peer.
 fn peer_vni_differs(facts: &Facts, check: &str, path: &Path) -> Option<Finding> {
     let own = facts.network.known()?.vni?;
     let other = facts.peer_at(path)?.vni.filter(|vni| *vni != own)?;
@@ -691,7 +678,7 @@ fn overlay_cut(facts: &Facts, path: &Path) -> Finding {
     ))
 }
 
-/// Quotes a tcpdump filter for a shell if the filter contains parentheses.
+/// Quotes a tcpdump filter with parentheses for a shell.
 fn filter_words(filter: &str) -> String {
     if filter.contains('(') { word(filter) } else { filter.to_owned() }
 }

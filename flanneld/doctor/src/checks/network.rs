@@ -14,7 +14,6 @@ use netstate::host::{is_link_local, serves_pods};
 use std::collections::BTreeSet;
 use types::{Access, Family, barred_by};
 
-/// The checks of addresses and MTUs.
 pub const CHECKS: &[Check] = &[
     Check {
         id: "stale-bridge",
@@ -54,11 +53,10 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Maximum number of findings about overlapping networks.
+/// The most findings about overlapping networks.
 const MAX_ALIKE: usize = 8;
 
-/// Routing protocol number of routes that the kernel adds for an address (RTPROT_KERNEL). The check ignores routes with this protocol number, because
-/// the check already covers the addresses of interfaces.
+/// Routes that the kernel adds for an address. The check ignores them, because it already covers the addresses of interfaces.
 const RTPROT_KERNEL: u8 = 2;
 
 fn interfaces(facts: &Facts) -> &[Interface] {
@@ -69,12 +67,10 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
     types::nets_overlap(a, b)
 }
 
-/// Returns the name of the underlay interface.
 fn underlay(facts: &Facts) -> Option<&str> {
     Some(&facts.daemon.choice.known()?.interface)
 }
 
-/// Returns whether a bridge with the given name connects flannel's pods.
 fn is_pods_bridge(name: &str) -> bool {
     matches!(name, "cni0" | "docker0")
 }
@@ -95,7 +91,7 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
     capped(findings, MAX_ALIKE)
 }
 
-/// Returns findings about interfaces with a network that overlaps the pod network.
+/// Interfaces with a network that overlaps the pod network.
 fn links_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     // flannel's own devices belong there, and a bridge of pods has a check of its own.
     let own = |net: IpNet| network.own.contains(&net);
@@ -153,7 +149,7 @@ fn link_inside(
     )
 }
 
-/// Returns findings about name servers with an address inside the pod network, but outside this node's subnets.
+/// Name servers inside the pod network, but outside this node's subnets.
 fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
     let servers = facts.host.name_servers.known().into_iter().flatten();
     let inside = servers.filter(|server| {
@@ -176,9 +172,9 @@ fn name_servers_inside(facts: &Facts, network: &Network) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns findings about routes of other programs, such as a VPN, to a part of the pod network.
+/// Routes of other programs, such as a VPN, to a part of the pod network.
 ///
-/// A separate check covers routes to the subnet of a peer. A foreign route to a larger network is only a fallback behind flannel's route.
+/// A separate check covers routes to a peer's subnet. A foreign route to a larger network is only a fallback behind flannel's route.
 fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     let routes = facts.host.routes.known().map_or(&[][..], Vec::as_slice);
     let ours: Vec<IpNet> =
@@ -245,7 +241,7 @@ fn routes_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> 
     findings
 }
 
-/// Returns a finding if the addresses of Services are inside the pod network, because a node's subnet may contain such addresses.
+/// A node's subnet may contain addresses of Services that are inside the pod network.
 fn services_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Option<Finding> {
     let service = facts.kubernetes.known()?.service?;
     network.networks.nets().find(|net| net.contains(&service))?;
@@ -425,14 +421,14 @@ fn mtu(facts: &Facts) -> Vec<Finding> {
     vec![finding]
 }
 
-/// The number of bytes that flannel adds to a packet, and the size in bytes of the largest packet on the underlay.
+/// What flannel adds to a packet, and the largest packet on the underlay, both in bytes.
 #[derive(Clone, Copy)]
 struct Sizes {
     overhead: u32,
     outer: u32,
 }
 
-/// Adds the commands and notes that help to fix a small MTU of the underlay or of this node's link.
+/// For a small MTU of the underlay or of this node's link.
 fn adapt_mtu(
     finding: Finding,
     facts: &Facts,
@@ -466,8 +462,7 @@ fn adapt_mtu(
     }
 }
 
-/// Returns the command that sets the MTU in the network configuration and keeps all other settings. The command writes nothing if it cannot read the
-/// configuration.
+/// Sets the MTU in the network configuration and keeps all other settings. Writes nothing if it cannot read the configuration.
 fn configure_mtu(facts: &Facts, mtu: u32) -> Option<Command> {
     let filter = format!("jq -ce '.Backend.MTU = {mtu}'");
     match &facts.store.access {

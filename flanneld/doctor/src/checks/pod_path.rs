@@ -1,6 +1,6 @@
-//! Checks the path of pod packets through this host: the bridge, the sysctls of devices, routes, and policy routing rules.
+//! The path of pod packets through this host: the bridge, the sysctls of devices, routes, and policy routing rules.
 //!
-//! Probes between hosts take another path, so these probes do not show faults of the pods' path.
+//! Probes between hosts take another path, so they do not show faults of this one.
 
 use crate::check::Check;
 use crate::facts::host::{FLANNELD, Interface, PodRoute, PolicyRule, RouteError};
@@ -13,14 +13,12 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::Family;
 
-/// Note about the creation of the bridge after a reboot.
 const AFTER_REBOOT: &str = "after a reboot the bridge plugin creates the bridge with the first pod";
-/// The bridge plugin's bridge in flannel's CNI configuration.
+/// The bridge in flannel's CNI configuration.
 const BRIDGE: &str = "cni0";
-/// Maximum number of peers that a finding names.
+/// The most peers that a finding names.
 const NAMED: usize = 3;
 
-/// The checks of the path of pod packets through the host.
 pub const CHECKS: &[Check] = &[
     Check::new(
         "pod-bridge",
@@ -101,7 +99,7 @@ fn pod_bridge(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding about pods whose bridge somebody deleted. The bridge may have come back with a new pod.
+/// Somebody deleted the bridge of these pods. It may have come back with a new pod.
 fn pods_detached(all: &[Interface], network: &Network) -> Option<Finding> {
     let pods = detached(all, network);
     let first = pods.first()?;
@@ -146,13 +144,13 @@ fn is_local(net: &IpNet) -> bool {
 /// Fault of a packet's route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Wrong {
-    /// The kernel does not forward the packet, for the given reason.
+    /// The kernel does not forward the packet, for this reason.
     Nowhere(String),
-    /// The kernel forwards the packet to the wrong interface, which has the given name.
+    /// The kernel forwards the packet to this interface.
     Elsewhere(String),
 }
 
-/// Returns the fault of a packet's route; `None` if the packet leaves by the right interface.
+/// `None` if the packet leaves by the right interface.
 fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute) -> Option<Wrong> {
     let all = facts.interfaces();
     let family = Family::from(route.packet.packet.to);
@@ -187,8 +185,7 @@ fn wrong(facts: &Facts, network: &Network, bridge: &Interface, route: &PodRoute)
     (!right).then_some(Wrong::Elsewhere(name))
 }
 
-/// Returns the policy routing rule that determines the route of a misrouted packet. Returns `None` if a default rule of
-/// the kernel determines the route.
+/// The policy routing rule that misroutes the packet; `None` if it is a default rule of the kernel.
 fn culprit<'a>(facts: &'a Facts, route: &PodRoute) -> Option<&'a PolicyRule> {
     let packet = &route.packet.packet;
     let incoming = facts.host.interface(packet.incoming);
@@ -237,7 +234,7 @@ fn pod_route(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Creates the finding about packets that the kernel misroutes in the same way. `count` is the number of packets whose routes the doctor looked up.
+/// For packets misrouted in the same way; `count` is the number of packets whose routes the doctor looked up.
 fn misrouted(
     facts: &Facts,
     bridge: &Interface,
@@ -289,7 +286,6 @@ fn misrouted(
     with_remedy(finding, facts, bridge, first)
 }
 
-/// Adds the reason why the kernel misroutes a packet, and the command that fixes the route.
 fn with_remedy(
     finding: Finding,
     facts: &Facts,
@@ -327,7 +323,7 @@ fn with_remedy(
     })
 }
 
-/// Returns another program's route to a part of a peer's subnet, with the route's device; `None` if no such route applies.
+/// Another program's route to a part of a peer's subnet, with its device.
 fn foreign_route(facts: &Facts, route: &PodRoute) -> Option<(IpNet, String)> {
     let to = route.packet.packet.to;
     let found = facts
@@ -342,7 +338,7 @@ fn foreign_route(facts: &Facts, route: &PodRoute) -> Option<(IpNet, String)> {
     (found.protocol != FLANNELD && narrower).then(|| (found.to, device.name.clone()))
 }
 
-/// Adds a policy routing rule as evidence, and a command that makes pod packets use the table `main` before that rule.
+/// The command makes pod packets use the table `main` before the rule.
 fn by_rule(finding: Finding, facts: &Facts, rule: &PolicyRule, route: &PodRoute) -> Finding {
     let family = Family::from(route.packet.packet.to);
     let ip = family.pick("ip", "ip -6");

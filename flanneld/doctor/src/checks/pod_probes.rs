@@ -1,5 +1,4 @@
-//! Checks of the probes on the path of pod packets (`--probe-pods`). The checks of this module find packet losses whose causes no other check
-//! detects.
+//! Probes on the path of pod packets (`--probe-pods`). They find packet losses whose causes no other check detects.
 
 use crate::check::Check;
 use crate::facts::Facts;
@@ -9,10 +8,9 @@ use crate::need::Need;
 use crate::pod_path::bridge;
 use crate::shell::word;
 
-/// Maximum number of peers that a finding names.
+/// The most peers that a finding names.
 const NAMED: usize = 3;
 
-/// The checks of the probes on the path of pod packets.
 pub const CHECKS: &[Check] = &[
     Check::new(
         "pods-lost",
@@ -46,7 +44,7 @@ fn paths(facts: &Facts) -> &[PodPath] {
     facts.pods.paths.known().map_or(&[], Vec::as_slice)
 }
 
-/// Returns the name of the pods' bridge; `cni0` if the bridge is unknown.
+/// `cni0` if the bridge is unknown.
 fn bridge_name(facts: &Facts) -> &str {
     let network = facts.network.known();
     let bridge = network.and_then(|network| bridge(facts.interfaces(), network));

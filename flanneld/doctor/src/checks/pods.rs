@@ -8,10 +8,9 @@ use crate::finding::{Finding, Severity};
 use crate::need::Need;
 use crate::shell::word;
 
-/// The CNI configuration that the chart installs.
+/// As the chart installs it.
 const CONFLIST: &str = r#"{"name":"cbr0","cniVersion":"1.0.0","plugins":[{"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},{"type":"portmap","capabilities":{"portMappings":true}}]}"#;
 
-/// The checks of subnet.env, the CNI configuration, and free addresses.
 pub const CHECKS: &[Check] = &[
     Check::new(
         "foreign-cni",
@@ -277,11 +276,10 @@ fn ipam_full(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Returns the command that frees the addresses of containers that no longer exist.
+/// Frees the addresses of containers that no longer exist.
 ///
-/// The command checks the containers again when it runs, because pods start and end continuously. The command keeps address files of the last ten
-/// minutes, because a starting pod has no container yet. If the folder of a container runtime is missing, the command changes nothing, because it
-/// cannot know the running containers.
+/// It checks the containers again when it runs, because pods start and end continuously. It keeps address files of the last ten minutes, because a
+/// starting pod has no container yet. If the folder of a container runtime is missing, it changes nothing: it cannot know the running containers.
 fn free(folder: &str, running: &[String]) -> String {
     let each = |test: &str, name: &str| {
         running.iter().map(|folder| format!("[ {test} {folder}{name} ]")).collect::<Vec<_>>()

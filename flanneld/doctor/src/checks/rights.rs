@@ -1,11 +1,10 @@
-//! The permissions that flanneld needs at the API server, and the command that grants the permissions.
+//! The permissions that flanneld needs at the API server, and the command that grants them.
 
 use crate::command::Command;
 use crate::shell::word;
 use serde_json::{Value, json};
 
-/// Returns the rules of the ClusterRole in `conf/kube-flannel.yml`. A daemon without NODE_NAME also reads pods. The result omits the rules for the
-/// namespace `default`.
+/// The ClusterRole in `conf/kube-flannel.yml`, without its rules for the namespace `default`. A daemon without NODE_NAME also reads pods.
 fn rules() -> Value {
     let rule = |resource: &str, verbs: &[&str]| json!({ "apiGroups": [""], "resources": [resource], "verbs": verbs });
     json!([
@@ -15,13 +14,12 @@ fn rules() -> Value {
     ])
 }
 
-/// The user name of requests without credentials.
+/// The user of requests without credentials.
 pub(super) const ANONYMOUS: &str = "system:anonymous";
 
-/// Returns the command that grants flanneld's permissions to a user. The command adds permissions to the ClusterRole and the user to the
-/// ClusterRoleBinding, but removes no entries.
+/// Adds permissions to the ClusterRole and the user to the ClusterRoleBinding, but removes no entries.
 ///
-/// Returns `None` for users that several programs share: requests without credentials, and the default account of pods, `default`.
+/// `None` for users that several programs share: requests without credentials, and the default account of pods, `default`.
 pub(super) fn grant(user: &str) -> Option<Command> {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let account =
@@ -73,7 +71,6 @@ mod tests {
         );
     }
 
-    /// The command grants the same permissions as the manifest.
     #[test]
     fn rules_equal_those_of_the_manifest() {
         let manifest = std::fs::read_to_string(concat!(

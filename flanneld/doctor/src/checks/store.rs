@@ -10,7 +10,6 @@ use crate::shell::word;
 use types::problem::{ConfigPlace, StoreCause};
 use types::{Access, Detail, Problem};
 
-/// The checks of the store and its network configuration.
 pub const CHECKS: &[Check] = &[
     Check::new(
         "store-unreachable",
@@ -82,7 +81,7 @@ fn store_unreachable(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands).on(where_to_mend(cause))]
 }
 
-/// Returns text about a cause, and the commands that fix the cause or show more details.
+/// A sentence about the cause, and the commands that fix it or show more.
 fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
     let host = facts.store.addresses.first();
     let route =
@@ -127,7 +126,7 @@ fn meaning(facts: &Facts, cause: StoreCause) -> (&'static str, Vec<String>) {
     }
 }
 
-/// Returns the machine on which an operator can fix the cause of the store's failure.
+/// The machine on which an operator can fix the cause.
 fn where_to_mend(cause: StoreCause) -> &'static str {
     match cause {
         StoreCause::NoRoute
@@ -145,7 +144,7 @@ fn where_to_mend(cause: StoreCause) -> &'static str {
     }
 }
 
-/// Returns the command that reads the password of etcd's user; `None` without a user. The operator would not see etcdctl's own prompt in a pipeline.
+/// Reads the password of etcd's user; `None` without a user. The operator would not see etcdctl's own prompt in a pipeline.
 pub(super) fn password(facts: &Facts) -> Option<String> {
     let Access::Etcd(etcd) = &facts.store.access else {
         return None;
@@ -153,8 +152,8 @@ pub(super) fn password(facts: &Facts) -> Option<String> {
     etcd.user.as_ref().map(|_| "read -rs ETCDCTL_PASSWORD; export ETCDCTL_PASSWORD".to_owned())
 }
 
-/// Returns the etcdctl command with flanneld's etcd options, and the key of the network configuration. The etcdctl command needs the variable that
-/// the command of [`password`] sets.
+/// An etcdctl command with flanneld's etcd options, and the key of the network configuration. It needs the variable that the command of [`password`]
+/// sets.
 pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     let Access::Etcd(etcd) = &facts.store.access else {
         return ("etcdctl".to_owned(), "/coreos.com/network/config".to_owned());
@@ -175,8 +174,7 @@ pub(super) fn etcdctl(facts: &Facts) -> (String, String) {
     )
 }
 
-/// Returns the cause of the store's failure, from the details of the problem. If the store's endpoints fail for different reasons, the cause that is
-/// most useful to an operator takes precedence.
+/// If the endpoints fail for different reasons, the one most useful to an operator.
 fn cause(trouble: &Problem) -> StoreCause {
     let of = |detail: &Detail| match detail {
         Detail::Store { cause, .. } => Some(*cause),
@@ -238,7 +236,7 @@ fn next_config(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Returns the command that writes a missing network configuration: `in_use` if given, or otherwise an example.
+/// Writes a missing network configuration: `in_use` or, without it, an example.
 fn put(facts: &Facts, problem: &Problem, in_use: Option<&str>) -> Option<String> {
     problem.details().find_map(|detail| {
         let Detail::ConfigMissing { place, example } = detail else {

@@ -11,7 +11,6 @@ use crate::shell::word;
 use ipnet::IpNet;
 use types::Family;
 
-/// The checks of sysctls.
 pub const CHECKS: &[Check] = &[
     Check {
         explains: &["pod-route", "pods-lost"],
@@ -59,8 +58,7 @@ fn known(facts: &Facts) -> Option<(&Network, &Sysctls)> {
     facts.network.known().zip(facts.host.sysctls.known())
 }
 
-/// Returns text that states how flanneld or the operator can set a sysctl that `--set-sysctls` covers. In the pod of the manifests, /proc/sys is
-/// read-only.
+/// How flanneld or the operator can set a sysctl that `--set-sysctls` covers. In the pod of the manifests, /proc/sys is read-only.
 fn by_itself(facts: &Facts) -> &'static str {
     match facts.daemon.launch {
         Launch::Systemd => "flanneld sets this sysctl if you start flanneld with --set-sysctls",
@@ -102,7 +100,7 @@ fn forwarding(facts: &Facts, family: Family) -> Vec<Finding> {
     vec![finding.run_all(sysctl(name, 1))]
 }
 
-/// Creates the finding about a device that does not forward packets although the host forwards packets.
+/// The device does not forward packets although the host does.
 fn closed(facts: &Facts, device: &str) -> Finding {
     let name = format!("net/ipv4/conf/{}/forwarding", word(device));
     let default = "net.ipv4.conf.default.forwarding";
@@ -125,7 +123,7 @@ fn closed(facts: &Facts, device: &str) -> Finding {
     .run_all(sysctl(default, 1))
 }
 
-/// Returns text about a sysctl that `--set-sysctls` does not cover: flanneld does not set the sysctl.
+/// About a sysctl that `--set-sysctls` does not cover.
 fn by_hand(facts: &Facts) -> &'static str {
     match facts.daemon.launch {
         Launch::Systemd => "flanneld does not set this sysctl",

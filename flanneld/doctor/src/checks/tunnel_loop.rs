@@ -8,10 +8,9 @@ use crate::need::Need;
 use crate::shell::word;
 use std::net::IpAddr;
 
-/// Maximum number of peers in the evidence of a finding.
+/// The most peers in the evidence.
 const MAX_LISTED: usize = 8;
 
-/// The checks for packets that loop in flannel's tunnel.
 pub(crate) const CHECKS: &[Check] = &[LOOP];
 
 const LOOP: Check = Check::new(
@@ -70,9 +69,9 @@ fn tunnel_loop(facts: &Facts) -> Vec<Finding> {
     vec![finding.run_all(commands).note(note).on(HERE)]
 }
 
-/// Returns flannel's device if the kernel would send packets for an address in the pod network to that device; `None` otherwise.
+/// Flannel's device if the kernel would send packets for an address in the pod network to it.
 ///
-/// The function never returns the underlay interface, because that interface may belong to another flannel network.
+/// Never the underlay interface, because it may belong to another flannel network.
 fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
     let network = facts
         .network
@@ -86,7 +85,7 @@ fn tunnel<'a>(facts: &'a Facts, lookup: &RouteLookup) -> Option<&'a str> {
     is_ours.then_some(interface.name.as_str())
 }
 
-/// Returns the command that adds a route to a peer's address. The added route uses the gateway of the most specific existing route on the underlay.
+/// Adds a route to a peer's address by the gateway of the most specific existing route on the underlay.
 fn route(facts: &Facts, to: IpAddr) -> Option<String> {
     let underlay = facts.underlay()?;
     let routes = facts.host.routes.known()?.iter().filter(|route| {

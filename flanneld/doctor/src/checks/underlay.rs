@@ -20,12 +20,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use types::Family;
 
-/// Maximum number of peers in the evidence and in the commands.
+/// The most peers in the evidence and in the commands.
 const MAX_LISTED: usize = 4;
-/// Checks that report, from probe results, peers whose packets do not arrive.
+/// These report, from probe results, peers whose packets do not arrive.
 const SILENCE: &[&str] =
     &["isolated", "peer-cut", "overlay-cut", "one-way", "encap-blocked", "wireguard-silent"];
-/// The checks in [`SILENCE`], and checks whose findings may result from another host with this node's address.
+/// [`SILENCE`], and checks whose findings may result from another host with this node's address.
 const SILENCE_AND_LIES: &[&str] = &[
     "isolated",
     "peer-cut",
@@ -36,10 +36,9 @@ const SILENCE_AND_LIES: &[&str] = &[
     "wrong-node",
     "lossy",
 ];
-/// Maximum number of addresses that the check compares with routes that drop packets.
+/// The most addresses that the check compares with routes that drop packets.
 const MAX_ASKED: usize = 256;
 
-/// The checks of the underlay on this host.
 pub const CHECKS: &[Check] = &[
     Check::new(
         "peer-unrouted",
@@ -86,7 +85,7 @@ pub const CHECKS: &[Check] = &[
     .waiting(),
 ];
 
-/// Returns the reason why packets to a peer do not leave through the underlay interface; `None` without a fault.
+/// Why packets to a peer do not leave through the underlay interface.
 fn astray(facts: &Facts, lookup: &RouteLookup) -> Option<String> {
     // A VRF has its own routing table, which the lookup does not use.
     let master = facts.underlay().and_then(|underlay| facts.host.interface(underlay.master?));
@@ -163,9 +162,9 @@ fn peer_unrouted(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
-/// Returns the rules or routes that misroute packets to peers, each with a command that fixes the fault.
+/// The rules or routes that misroute packets to peers, each with a command that fixes it.
 ///
-/// The result includes routes to other peers, because the probes to these peers may also fail soon.
+/// Routes to other peers are included, because the probes to these may also fail soon.
 fn causes(facts: &Facts, lost: &[(&RouteLookup, String)]) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> =
         lost.iter().filter_map(|(lookup, _)| by_rule(facts, lookup)).collect();
@@ -202,7 +201,7 @@ fn by_rule(facts: &Facts, lookup: &RouteLookup) -> Option<(String, String)> {
     ))
 }
 
-/// Returns the most specific route that drops packets to an address; `None` if a more specific route forwards the packets.
+/// The most specific route that drops packets to an address; `None` if a more specific one forwards them.
 fn by_route(facts: &Facts, to: IpAddr) -> Option<(String, String)> {
     let ip = if to.is_ipv6() { "ip -6" } else { "ip" };
     let most = |routes: &'_ [Route]| {
@@ -224,7 +223,7 @@ fn by_route(facts: &Facts, to: IpAddr) -> Option<(String, String)> {
     Some((format!("the route `{words}`"), format!("{ip} route delete {words}")))
 }
 
-/// Returns the type of a route, as in the output of `ip route`.
+/// As in the output of `ip route`.
 fn kind(route: &Route) -> &'static str {
     // From linux/rtnetlink.h.
     const RTN_PROHIBIT: u8 = 8;
@@ -237,10 +236,10 @@ fn kind(route: &Route) -> &'static str {
     }
 }
 
-/// Returns findings about published addresses that no interface of this node has.
+/// Published addresses that no interface of this node has.
 ///
-/// A published address may belong to a router that forwards the tunnel's port to this node. The check therefore reports the address only if peers
-/// respond over the underlay, but no packet from any peer arrives over the overlay.
+/// Such an address may belong to a router that forwards the tunnel's port to this node. It is reported only if peers respond over the underlay, but
+/// none of their packets arrives over the overlay.
 fn public_ip(facts: &Facts) -> Vec<Finding> {
     let (Some(own), Some(underlay)) = (facts.leases.own.known(), facts.underlay()) else {
         return Vec::new();
@@ -300,7 +299,7 @@ fn public_ip(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Returns whether an interface has an Ethernet hardware address. Tunnels and similar devices have no Ethernet address.
+/// Tunnels and similar devices have no Ethernet address.
 fn is_ethernet(interface: &Interface) -> bool {
     interface.class() != LinkClass::Virtual
         && interface.kind != "ipvlan"
@@ -337,8 +336,7 @@ fn address_conflict(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
-/// Returns findings about unreachable peers that share a MAC with this node or with exactly one other node. A MAC that many nodes share belongs to
-/// the router through which this node reaches the nodes.
+/// Unreachable peers that share a MAC with this node or with exactly one other node. A MAC that many nodes share belongs to the router to them.
 fn duplicate_mac(facts: &Facts) -> Vec<Finding> {
     let (Some(neighbours), Some(underlay)) = (
         facts.host.underlay_neighbours.known(),

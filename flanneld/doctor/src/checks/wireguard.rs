@@ -9,12 +9,11 @@ use crate::finding::{Finding, HERE, Severity};
 use crate::need::Need;
 use crate::shell::word;
 
-/// Maximum number of peers with separate findings.
+/// The most peers with separate findings.
 const MAX_LISTED: usize = 16;
-/// Subject of the finding about all peers without a separate finding.
+/// Subject of the finding about all other peers.
 const MORE: &str = "more";
 
-/// The check for a peer that completes no handshake.
 pub const SILENT: Check = Check::new(
     "wireguard-silent",
     Severity::Broken,
@@ -25,7 +24,7 @@ pub const SILENT: Check = Check::new(
 )
 .waiting();
 
-/// Returns the peers that complete no handshake, except the peers whose machines are gone.
+/// Peers that complete no handshake, except those whose machines are gone.
 fn present<'a>(facts: &'a Facts, known: &'a Wireguard) -> Vec<&'a Silent> {
     let gone: Vec<_> = gone(facts).map(|peer| peer.subnets).collect();
     known
@@ -105,7 +104,7 @@ fn one(facts: &Facts, known: &Wireguard, peer: &Silent) -> Finding {
     }
 }
 
-/// Returns whether the peer's address responds to no probe and to no ping.
+/// No reply to probes and none to ping.
 fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
     let is_cut = |path: &Path| {
         path.verdict.state == State::CutOff && peer.subnets().any(|net| net == path.subnet)
@@ -113,7 +112,7 @@ fn answers_nothing(facts: &Facts, peer: &Silent) -> bool {
     facts.paths().iter().any(is_cut)
 }
 
-/// Returns text about the likely causes of missing handshakes, the most likely cause first.
+/// The likely causes of missing handshakes, the most likely first.
 fn why(peer: &Silent, answers_nothing: bool) -> String {
     const PRESHARED: &str =
         "preshared keys differ (PSK or PSKFile in the Backend, WIREGUARD_PSK_FILE)";

@@ -1,20 +1,19 @@
-//! Arguments of flanneld's command line in their exact spelling, so that commands can find and edit the arguments.
+//! Arguments of flanneld's command line in their exact spelling, so that commands can find and edit them.
 
-/// A flag on flanneld's command line, with the flag's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// The flag's name, without dashes: `iface`.
+    /// Without dashes: `iface`.
     pub flag: String,
-    /// The value, as on the command line.
+    /// As on the command line.
     pub value: String,
-    /// Whether flag and value are one word (`--iface=eth0`), not two words (`--iface eth0`).
+    /// One word (`--iface=eth0`), not two (`--iface eth0`).
     pub joined: bool,
-    /// The one or two dashes before the flag's name.
+    /// One or two.
     pub dashes: String,
 }
 
 impl Argument {
-    /// Returns the arguments that have a value and a flag that `wanted` accepts, in the order of the command line.
+    /// In the order of the command line.
     pub fn find(
         words: impl IntoIterator<Item = String>,
         wanted: impl Fn(&str) -> bool,
@@ -43,12 +42,11 @@ impl Argument {
         found
     }
 
-    /// Returns whether the argument sets the given flag.
     pub fn is(&self, flag: &str) -> bool {
         self.flag == flag
     }
 
-    /// Returns the word of the command line that contains the value.
+    /// The word of the command line that contains the value.
     pub fn word(&self) -> String {
         if self.joined {
             format!("{}{}={}", self.dashes, self.flag, self.value)
@@ -57,20 +55,19 @@ impl Argument {
         }
     }
 
-    /// Returns the replacement for [`Argument::word`] that sets `flag` to the given value. If the flag and its value are separate words, the caller
-    /// must also replace the word that contains the flag.
+    /// The replacement for [`Argument::word`] that sets `flag`. If the flag is a separate word, the caller must also replace that one.
     pub fn instead(&self, flag: &str, value: &str) -> String {
         if self.joined { format!("--{flag}={value}") } else { value.to_owned() }
     }
 }
 
-/// Returns whether a remedy of the doctor may edit the flag.
+/// True if a remedy may edit the flag.
 pub(crate) fn is_edited(flag: &str) -> bool {
     let is_address = flag.starts_with("iface") || flag.starts_with("public-ip");
     is_address || flag.ends_with("-port") || flag == "node-id"
 }
 
-/// Returns whether a flag selects the store and contains no secret, so that `flannelctl` commands of a remedy can repeat the flag.
+/// True if the flag selects the store and contains no secret, so that `flannelctl` commands of a remedy can repeat it.
 pub(crate) fn names_store(flag: &str) -> bool {
     matches!(
         flag,
@@ -83,7 +80,7 @@ pub(crate) fn names_store(flag: &str) -> bool {
     )
 }
 
-/// Returns the command-line arguments that remedies need: arguments that remedies edit, and arguments that select the store.
+/// The arguments that remedies edit, and those that select the store.
 pub fn on_command_line(words: impl IntoIterator<Item = String>) -> Vec<Argument> {
     let mut found = Argument::find(words, |flag| is_edited(flag) || names_store(flag));
     // A URL with `@` may contain a password. A `$` in a unit is a variable, whose value the unit does not show.

@@ -7,87 +7,76 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use types::{DaemonPod, Problem};
 
-/// The Kubernetes namespace in flannel's manifests.
+/// As in flannel's manifests.
 pub const NAMESPACE: &str = "kube-flannel";
 
-/// Facts about flanneld on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Daemon {
-    /// Whether a daemon runs.
     pub running: Fact<bool>,
-    /// Whether flanneld started less than ten seconds ago. In the first ten seconds, the doctor skips the checks whose field `waits` is true.
+    /// flanneld started less than ten seconds ago, so the doctor skips the checks that wait.
     pub young: bool,
-    /// The exit report of the last run of flanneld; absent while flanneld runs.
+    /// Of the last run; absent while flanneld runs.
     pub exit_report: Fact<ExitReport>,
-    /// Tasks of flanneld without heartbeats, or a note that flanneld's socket does not respond.
+    /// Tasks without heartbeats, or a note that flanneld's socket does not respond.
     pub silent: Fact<Vec<String>>,
-    /// The reasons why the node is not ready, by readiness condition.
+    /// Why the node is not ready, by readiness condition.
     pub reasons: Fact<BTreeMap<String, Problem>>,
-    /// The underlay interface and the reason for its choice; absent while flanneld has no interface.
+    /// Absent while flanneld has no interface.
     pub choice: Fact<Choice>,
-    /// The service manager that starts flanneld, which determines the commands of remedies.
     pub launch: Launch,
-    /// The arguments of flanneld's command line that remedies need.
+    /// Those that remedies need.
     pub arguments: Vec<Argument>,
-    /// Whether an option sets this node's identity. Without the option, flanneld derives the node's identity from the machine's identity.
+    /// An option sets this node's identity; without it, flanneld derives the identity from the machine's.
     pub id_given: bool,
-    /// The path of `subnet.env`.
     pub subnet_file: PathBuf,
     /// Kernel objects that other programs keep changing.
     pub drift: Fact<Vec<Drift>>,
-    /// flannel's pods on this node with Kubernetes, including the pod of the running daemon.
+    /// flannel's pods on this node, including the running daemon's own.
     pub pods: Fact<Vec<DaemonPod>>,
 }
 
-/// The service manager that starts flanneld.
+/// What starts flanneld; it decides the commands of remedies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Launch {
-    /// systemd, which reads flanneld's options from /etc/default/flanneld.
+    /// flanneld's options are in /etc/default/flanneld.
     #[default]
     Systemd,
-    /// A DaemonSet.
     Kubernetes {
-        /// The Kubernetes namespace of the DaemonSet.
         namespace: String,
-        /// Whether the doctor only assumes the namespace, because no file on this node shows the namespace.
+        /// No file on this node shows the namespace.
         assumed: bool,
     },
 }
 
-/// A kernel object that another program keeps changing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// The object: `route to 10.244.2.0/24`.
+    /// As text: `route to 10.244.2.0/24`.
     pub object: String,
-    /// The kind of the object.
     pub kind: Drifting,
-    /// Number of times that flanneld restored the object in the last ten minutes.
+    /// Repairs by flanneld in the last ten minutes.
     pub times: u32,
-    /// Programs on this host that may change the kernel object.
+    /// Programs on this host that may change the object.
     pub by: Vec<String>,
 }
 
-/// Kind of a kernel object that another program keeps changing. The kind of the object determines which setting keeps another program from changing
-/// the object.
+/// Decides which setting keeps another program from changing the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drifting {
-    /// A network device.
     Link,
-    /// A route of the main table.
+    /// Of the main table.
     Route,
     /// An address, a neighbour or another object on a network device.
     Other,
 }
 
 impl Daemon {
-    /// Returns the command-line argument that sets the given flag. A command-line argument takes precedence over the environment variable for the
-    /// same option.
+    /// It takes precedence over the environment variable for the same option.
     pub fn argument(&self, flag: &str) -> Option<&Argument> {
         self.arguments.iter().find(|argument| argument.is(flag))
     }
 
-    /// Returns the command-line argument that selects the current underlay interface. A remedy has to change this argument to select another underlay
-    /// interface. The first selector that matches an interface applies, and an argument takes precedence over the environment variable.
+    /// The argument that selects the current underlay interface, which a remedy has to change. The first selector that matches an interface applies,
+    /// and an argument takes precedence over the environment variable.
     pub fn naming(&self) -> Option<&Argument> {
         let chosen = self
             .choice

@@ -21,12 +21,12 @@ use std::path::Path;
 use types::profile::Device;
 use types::{Access, Detail, Encapsulation, Problem, Profile};
 
-/// Maximum number of peer subnets for which the doctor looks up the routes of pod packets.
+/// The most peer subnets for which the doctor looks up the routes of pod packets.
 const MAX_LOOKUPS: usize = 32;
-/// Reason why most facts about flanneld are unavailable, as text.
+/// Why most facts about flanneld are unavailable.
 const NO_DAEMON: &str = "flanneld does not respond on this node";
 
-/// Gathers facts while no daemon responds. `backends` lists the backends that the pod network may have. `other` describes a flanneld without a socket
+/// For a host on which no daemon responds. `backends` lists the backends that the pod network may have. `other` describes a flanneld without a socket
 /// on this node, such as Go flannel.
 pub async fn facts(
     look: &mut Look,
@@ -103,7 +103,6 @@ pub async fn facts(
     }
 }
 
-/// Reads the status file of flanneld.
 fn status(subnet_file: &Path) -> Fact<Option<StatusFile>> {
     Fact::from_result(
         status_file::read(subnet_file)
@@ -111,7 +110,7 @@ fn status(subnet_file: &Path) -> Fact<Option<StatusFile>> {
     )
 }
 
-/// Returns an unavailable fact, because only flanneld knows the WireGuard peers. If the backend does not encrypt packets, returns an absent fact.
+/// Only flanneld knows the WireGuard peers, so the fact is unavailable; absent if the backend does not encrypt packets.
 fn wireguard(backend: Option<&'static Profile>) -> Fact<Wireguard> {
     match backend {
         Some(backend) if !backend.encrypts => Fact::Absent,
@@ -120,7 +119,7 @@ fn wireguard(backend: Option<&'static Profile>) -> Fact<Wireguard> {
     }
 }
 
-/// Returns whether this host has signs of flannel: its files, a device, a CNI configuration, or kubelet's folder.
+/// True with a sign of flannel: its files, a device, a CNI configuration, or kubelet's folder.
 fn is_installed(look: &Look, subnet_file: &Path, host: &Host) -> bool {
     let places = &look.places;
     let files = places.units.iter().chain([&places.options, &places.kubelet]);
@@ -135,12 +134,11 @@ fn is_installed(look: &Look, subnet_file: &Path, host: &Host) -> bool {
         || super::cni::names_flannel(places)
 }
 
-/// Returns the route lookup target for an address of the store.
 fn of_store(address: IpAddr) -> Target {
     Target { to: address, whose: "the store".to_owned(), kind: LookupPurpose::Store }
 }
 
-/// Returns flanneld's state from the status file: whether flanneld runs, whether its socket responds, and why the node is not ready.
+/// Whether flanneld runs, whether its socket responds, and why the node is not ready.
 fn by_status_file(
     status: Fact<Option<StatusFile>>,
 ) -> (Fact<bool>, Vec<String>, Fact<BTreeMap<String, Problem>>) {
@@ -163,7 +161,7 @@ fn by_status_file(
     (running, silent, reasons)
 }
 
-/// Reads the sysctls, pod packets' routes, and firewalls on which the pod network of this node depends.
+/// Reads the sysctls, pod packets' routes, and firewalls on which this node's pod network depends.
 async fn look_at_network(
     look: &mut Look,
     host: &mut Host,
@@ -211,7 +209,7 @@ async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>
     };
 }
 
-/// Returns the fault of the network configuration, from the exit report. flanneld ends if it cannot use the network configuration.
+/// From the exit report: flanneld ends if it cannot use the network configuration.
 fn config(ended: Option<Problem>) -> Fact<Problem> {
     let is_of_config = |problem: &Problem| {
         problem.details().any(|detail| matches!(detail, Detail::ConfigInvalid { .. }))
@@ -222,8 +220,7 @@ fn config(ended: Option<Problem>) -> Fact<Problem> {
     }
 }
 
-/// Returns the service manager that starts flanneld on this host. flanneld's unit or options file indicates systemd; otherwise, a pod or kubelet's
-/// folder indicates a DaemonSet.
+/// flanneld's unit or options file means systemd; otherwise, a pod or kubelet's folder means a DaemonSet.
 fn launch(places: &Places) -> Launch {
     if places.units.iter().chain([&places.options]).any(|path| path.exists()) {
         return Launch::Systemd;
@@ -235,7 +232,6 @@ fn launch(places: &Places) -> Launch {
     }
 }
 
-/// Reads the exit report of the last run of flanneld.
 fn exit_report(subnet_file: &Path) -> Fact<ExitReport> {
     match run_dir::exit_report::read(subnet_file) {
         Ok(report) => Fact::of(report),
@@ -246,7 +242,7 @@ fn exit_report(subnet_file: &Path) -> Fact<ExitReport> {
     }
 }
 
-/// Derives facts about the pod network from subnet.env and flannel's devices.
+/// From subnet.env and flannel's devices.
 fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -> Option<Network> {
     let of = |backend: &&'static Profile| {
         let backend = *backend;
@@ -278,7 +274,7 @@ fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -
     })
 }
 
-/// Returns the underlay interface that the last run of flanneld chose, or that the next run would choose.
+/// The underlay interface that the last run of flanneld chose, or that the next run would choose.
 fn choice(options: &Options, chosen: Option<&Choice>, host: &Host) -> Option<Choice> {
     let named = options.get("iface").filter(|name| host.named(name).is_some());
     let (interface, why, flag) = match (named, chosen) {

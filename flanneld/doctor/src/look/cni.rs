@@ -12,11 +12,11 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use types::file::{self, Links};
 
-/// Maximum size of a CNI configuration, in bytes.
+/// In bytes.
 const MAX_FILE: u64 = 256 * 1024;
-/// Maximum number of names that the doctor reads from a folder. The subnet of a node has fewer addresses than this limit.
+/// The most names that the doctor reads from a folder. The subnet of a node has fewer addresses.
 const MAX_ADDRESSES: usize = 5000;
-/// Maximum number of configurations, and of networks of host-local, that the doctor reads.
+/// The most configurations, and networks of host-local, that the doctor reads.
 const MAX_CONFIGURATIONS: usize = 64;
 /// Flannel's plugin, and plugins that call the plugins of other configurations.
 const CALLERS: &[&str] = &["flannel", "multus", "multus-shim", "genie", "danm"];
@@ -33,7 +33,7 @@ const OTHERS: &[&str] = &[
     "kube-ovn",
 ];
 
-/// Returns the sorted file names in a folder, as container runtimes sort them; `None` if the folder does not exist.
+/// As container runtimes sort them; `None` if the folder does not exist.
 fn names(folder: &Path) -> Result<Option<Vec<String>>, ReadError> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -49,7 +49,7 @@ fn names(folder: &Path) -> Result<Option<Vec<String>>, ReadError> {
     Ok(Some(names))
 }
 
-/// Returns the types of the plugins in a CNI configuration; `None` if the configuration is unreadable.
+/// The types of the plugins; `None` if the configuration is unreadable.
 fn plugins(path: &Path) -> Option<Vec<String>> {
     let bytes = file::read(path, MAX_FILE, Links::Followed).ok()?;
     let document: Value = serde_json::from_slice(&bytes).ok()?;
@@ -61,8 +61,7 @@ fn plugins(path: &Path) -> Option<Vec<String>> {
     Some(list.unwrap_or_else(|| kind(&document).into_iter().collect()))
 }
 
-/// Returns whether a CNI configuration belongs to Canal, which combines flannel with Calico's network policies. Canal's configuration names only
-/// Calico's plugin.
+/// Canal combines flannel with Calico's network policies, but its configuration names only Calico's plugin.
 fn is_canals(name: &str) -> bool {
     name.contains("canal")
 }
@@ -73,7 +72,7 @@ fn is_configuration(name: &str) -> bool {
     })
 }
 
-/// Returns the CNI configurations in a folder; `None` if the folder does not exist, or the reason why the doctor does not read them.
+/// `None` if the folder does not exist.
 fn configurations_in(folder: &Path) -> Result<Option<Vec<CniFile>>, ReadError> {
     let Some(mut names) = names(folder)? else {
         return Ok(None);
@@ -95,8 +94,7 @@ fn configurations_in(folder: &Path) -> Result<Option<Vec<CniFile>>, ReadError> {
     Ok(Some(names.into_iter().map(read).collect()))
 }
 
-/// Returns the folder that the container runtime reads: the folder with flannel's configuration, otherwise the folder that a runtime's own
-/// configuration names.
+/// Where the container runtime reads: the folder with flannel's configuration, otherwise the one that a runtime's own configuration names.
 fn folder(places: &Places) -> PathBuf {
     let named = |path: &PathBuf| {
         let bytes = file::read(path, MAX_FILE, Links::Followed).ok()?;
@@ -117,7 +115,6 @@ fn folder(places: &Places) -> PathBuf {
     found.or(named.first()).unwrap_or(&places.cni).clone()
 }
 
-/// Reads the CNI configurations of this host.
 pub(super) fn configurations(places: &Places) -> Fact<Cni> {
     let folder = folder(places);
     let runs = kubelet_runs(places);
@@ -131,20 +128,19 @@ pub(super) fn configurations(places: &Places) -> Fact<Cni> {
     Fact::Known(Cni { folder, files, expected })
 }
 
-/// Returns whether a kubelet listens on its sockets. kubelet's folder does not prove that kubelet runs, because a removed kubelet may have
-/// left the folder.
+/// True if a kubelet listens on its sockets. Its folder proves nothing: a removed kubelet may have left it.
 fn kubelet_runs(places: &Places) -> bool {
     ["pod-resources/kubelet.sock", "device-plugins/kubelet.sock"]
         .iter()
         .any(|socket| run_dir::api_socket::connect_to(&places.kubelet.join(socket)).is_ok())
 }
 
-/// Returns whether a CNI configuration of this host uses flannel.
+/// True if a CNI configuration of this host uses flannel.
 pub(super) fn names_flannel(places: &Places) -> bool {
     configurations(places).known().is_some_and(Cni::has_flannel)
 }
 
-/// Returns the addresses that the plugin host-local has reserved, by network.
+/// The addresses that the plugin host-local has reserved, by network.
 pub(super) fn kept(
     places: &Places,
     in_pod: bool,
@@ -199,7 +195,7 @@ pub(super) fn kept(
     Fact::Known(found)
 }
 
-/// Returns the address that mk-docker-opts.sh set for Docker's bridge.
+/// The address that mk-docker-opts.sh set for Docker's bridge.
 pub(super) fn docker(places: &Places) -> Fact<IpNet> {
     let Ok(bytes) = file::read(&places.docker, MAX_FILE, Links::Followed) else {
         return Fact::Absent;
@@ -210,7 +206,7 @@ pub(super) fn docker(places: &Places) -> Fact<IpNet> {
     )
 }
 
-/// Returns the number of pod interfaces on the bridge `cni0`.
+/// The number of pod interfaces on the bridge `cni0`.
 fn ports(host: &Host) -> Option<usize> {
     let interfaces = host.interfaces.known()?;
     let bridge = host.named("cni0").map(|bridge| bridge.index);
@@ -219,7 +215,7 @@ fn ports(host: &Host) -> Option<usize> {
     Some(interfaces.iter().filter(is_port).count())
 }
 
-/// Returns the devices and CNI configurations of other pod networks.
+/// The devices and CNI configurations of other pod networks.
 pub(super) fn foreign(places: &Places, host: &Host) -> Fact<Vec<Foreign>> {
     let Some(interfaces) = host.interfaces.known() else {
         return Fact::unavailable("cannot read the interfaces");

@@ -16,23 +16,23 @@ use traffic_rules::reader::walk::Missing;
 use traffic_rules::reader::{self, Layer, Packet, Rules, Walk};
 use types::Family;
 
-/// Maximum number of chains, sets and maps that the doctor lists separately.
+/// The most chains, sets and maps that the doctor lists separately.
 const PARTS: usize = 64;
 
 /// The programs that list firewalls.
 #[derive(Debug, Default)]
 pub struct Programs {
-    /// The installed variants of iptables, each with its pod network; `None` before the first use.
+    /// `None` before the first use.
     iptables: Option<Vec<(IpNet, Iptables)>>,
 }
 
-/// Returns whether a program that failed with the given error may manage firewall rules. A program that is not installed manages no rules.
+/// True if the failed program may manage firewall rules. One that is not installed manages none.
 fn blinds(error: &ProgramError) -> bool {
     !matches!(error, ProgramError::Missing { .. })
 }
 
 impl Programs {
-    /// Returns the installed variants of iptables for each pod network.
+    /// The installed variants of iptables for each pod network.
     async fn installed(&mut self, network: &Network) -> Vec<(IpNet, Iptables)> {
         if let Some(known) = self.iptables.take() {
             return known;
@@ -49,8 +49,7 @@ impl Programs {
         found
     }
 
-    /// Lists the firewalls. Ignores programs that are not installed on this host. The returned fact is unavailable if a program fails and no
-    /// other program finds rules.
+    /// Ignores programs that are not installed on this host. Unavailable if a program fails and no other one finds rules.
     pub async fn firewalls(&mut self, network: &Network, around: &Surroundings) -> Fact<Firewalls> {
         let iptables = self.installed(network).await;
         let mut all = list(&["chains"], Extent::Names).await;
@@ -114,13 +113,13 @@ impl Programs {
         }
     }
 
-    /// Returns whether the legacy variant of iptables is installed. The kernel sends no notifications about changes of rules in the legacy variant.
+    /// True if the legacy variant of iptables is installed, about whose rule changes the kernel sends no notifications.
     pub fn has_silent(&self) -> bool {
         self.iptables.iter().flatten().any(|(_, programs)| programs.variant == Variant::Legacy)
     }
 }
 
-/// Returns the parsed output of `nft -j -a list` with the given arguments; `None` if nft fails or prints no JSON.
+/// Parses the output of `nft -j -a list`; `None` if nft fails or prints no JSON.
 async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     let args: Vec<&str> = ["-j", "-a", "list"].iter().chain(args).copied().collect();
     let text = run(Path::new("nft"), &args, None)
@@ -133,8 +132,7 @@ async fn list(args: &[&str], extent: Extent) -> Option<Rules> {
     Some(reader::nft::read(&listing, extent))
 }
 
-/// Returns the iptables tables that the doctor has to list: `filter`, and the other tables that exist. If nft cannot list tables, returns all tables
-/// of iptables.
+/// `filter`, and the other tables that exist; all tables of iptables if nft cannot list them.
 fn tables_of(listed: Option<&Rules>, family: Family) -> Vec<&'static str> {
     let is_there = |name: &str| {
         listed.is_none_or(|rules| {
@@ -147,7 +145,7 @@ fn tables_of(listed: Option<&Rules>, family: Family) -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns the nftables chains that block pod packets. Lists only the chains that pod packets traverse, because the table of kube-proxy is large.
+/// The nftables chains that block pod packets. Lists only those that pod packets traverse, because the table of kube-proxy is large.
 async fn barriers(
     rules: &mut Rules,
     network: &Network,
@@ -191,7 +189,7 @@ async fn find_devices(rules: &mut Rules) {
     }
 }
 
-/// Returns the device in nft's text of a chain; `None` if the chain has several devices or no device.
+/// `None` if the chain has several devices or none.
 fn device_in(text: &str) -> Option<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let name = words.windows(3).find_map(|three| match three {
@@ -201,7 +199,7 @@ fn device_in(text: &str) -> Option<String> {
     Some(name.trim_matches('"').to_owned())
 }
 
-/// Lists the nftables chains, sets and maps that `missing` returns, at most [`PARTS`].
+/// Lists what `missing` returns, at most [`PARTS`].
 async fn list_missing(rules: &mut Rules, missing: impl Fn(&Rules) -> BTreeSet<Missing>) {
     let mut asked = BTreeSet::new();
     while asked.len() < PARTS {
@@ -225,7 +223,7 @@ async fn list_missing(rules: &mut Rules, missing: impl Fn(&Rules) -> BTreeSet<Mi
     }
 }
 
-/// Returns the chains, sets and maps that packets traverse after a base chain, but that the doctor has not listed yet.
+/// What packets traverse after a base chain, but the doctor has not listed yet.
 fn missing(rules: &Rules, gates: &[Gate], packets: &[Packet]) -> BTreeSet<Missing> {
     let only = |table: &Table, chain: &str, _: &Base| {
         gates.iter().any(|gate| passage::is_gate(gate, table, chain))

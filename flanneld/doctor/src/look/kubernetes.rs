@@ -6,12 +6,12 @@ use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use types::file::{self, Links};
 
-/// Prefix of the names of flannel's pods.
+/// Of the names of flannel's pods.
 const PODS: &str = "kube-flannel-ds-";
-/// Name of the container with flanneld in flannel's pods.
+/// The container with flanneld in flannel's pods.
 const CONTAINER: &str = "kube-flannel";
 
-/// Returns the namespace of the pod in which this process runs; `None` outside of pods.
+/// The namespace of this process; `None` outside of pods.
 pub fn namespace_of_pod(places: &Places) -> Option<String> {
     let file = file::read(&places.service_account.join("namespace"), 256, Links::Followed).ok();
     let mounted = file
@@ -25,7 +25,7 @@ pub fn namespace_of_pod(places: &Places) -> Option<String> {
     })
 }
 
-/// Returns flannel's DaemonSet with its namespace, which the doctor assumes if no log folder on this node shows the namespace.
+/// The namespace is assumed if no log folder on this node shows it.
 pub(super) fn daemon_set(places: &Places) -> Launch {
     // Anybody may give a pod the name of flannel's, but not in these namespaces.
     let likely = |name: &String| (name == NAMESPACE, name == "kube-system", Reverse(name.clone()));
@@ -36,7 +36,7 @@ pub(super) fn daemon_set(places: &Places) -> Launch {
     }
 }
 
-/// Returns the namespaces and log folders of pods with the name of flannel's.
+/// The namespaces and log folders of pods that are named like flannel's.
 fn pods(places: &Places) -> impl Iterator<Item = (String, PathBuf)> {
     let folders = std::fs::read_dir(&places.pod_logs).into_iter().flatten();
     // The names have the form NAMESPACE_POD_UID, and no part contains an underscore.
@@ -47,7 +47,7 @@ fn pods(places: &Places) -> impl Iterator<Item = (String, PathBuf)> {
     })
 }
 
-/// Returns the log files that kubelet keeps for flannel's pods on this node, the newest first. Older log files belong to containers that have ended.
+/// The log files that kubelet keeps for flannel's pods, the newest first. Older ones belong to containers that have ended.
 pub fn daemon_logs(places: &Places) -> Vec<PathBuf> {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let Launch::Kubernetes { namespace, .. } = daemon_set(places) else {
@@ -68,7 +68,7 @@ pub fn daemon_logs(places: &Places) -> Vec<PathBuf> {
     logs.into_iter().rev().map(|(_, path)| path).collect()
 }
 
-/// Returns whether a text can be the name of a Kubernetes namespace.
+/// True for a valid name of a Kubernetes namespace.
 fn is_name(text: &str) -> bool {
     (1..=63).contains(&text.len())
         && text

@@ -14,26 +14,21 @@ use std::net::IpAddr;
 /// An address whose route the doctor looks up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The destination address.
     pub to: IpAddr,
-    /// The owner of the address, as text.
+    /// As text.
     pub whose: String,
-    /// The kind of the address's owner.
     pub kind: LookupPurpose,
 }
 
-/// Parameters for the lookup of pod packets' routes.
+/// For the lookup of pod packets' routes.
 pub(super) struct PodsOf<'a> {
-    /// The network that this node serves.
     pub network: &'a Network,
-    /// The underlay interface, which carries packets between nodes.
+    /// Carries packets between nodes.
     pub underlay: Option<&'a str>,
-    /// The peers for whose pods the doctor looks up routes.
     pub peers: &'a [PodPeer],
 }
 
-/// The interfaces, routes, policy routing rules and neighbours that the kernel reports. Each fact can be unavailable independently of the other
-/// facts.
+/// What the kernel reports; each fact can be unavailable on its own.
 #[derive(Default)]
 pub(super) struct Seen {
     pub interfaces: Fact<Vec<Interface>>,
@@ -45,7 +40,7 @@ pub(super) struct Seen {
     pub underlay_neighbours: Fact<Vec<Neighbour>>,
 }
 
-/// Reads interfaces, routes, policy routing rules and neighbours, and looks up the routes of pod packets and the routes to the targets.
+/// Also looks up the routes of pod packets and the routes to the targets.
 pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen {
     let mut reader = match HostReader::open() {
         Ok(opened) => opened,
@@ -105,12 +100,11 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
     }
 }
 
-/// Returns whether a route forwards packets, or belongs to another program and drops packets.
+/// True for routes that forward packets, and for other programs' routes that drop packets.
 fn is_wanted(route: &Route) -> bool {
     route.carries() || route.protocol != FLANNELD
 }
 
-/// Looks up the routes of packets between pods of this node and pods of other nodes.
 pub(super) async fn pod_routes(
     reader: &mut HostReader,
     interfaces: &[Interface],

@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use types::file::{self, Links};
 
-/// Maximum size of an options file or a unit file, in bytes.
+/// Of an options file or a unit file, in bytes.
 const MAX_FILE: u64 = 256 * 1024;
 
-/// Options of flanneld from its files, by flag.
+/// From flanneld's files, by flag.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     values: BTreeMap<String, String>,
-    /// The arguments that remedies need, from flanneld's command line in the systemd unit.
+    /// Those that remedies need, from flanneld's command line in the systemd unit.
     pub arguments: Vec<Argument>,
 }
 
 impl Options {
-    /// Reads the options. Discards secrets.
+    /// Discards secrets.
     pub fn read(places: &Places) -> Self {
         let text = |path: &std::path::Path| {
             let bytes = file::read(path, MAX_FILE, Links::Followed).ok()?;
@@ -78,12 +78,12 @@ impl Options {
         Self { values, arguments }
     }
 
-    /// Returns the value of an option by its flag; `None` for a missing or empty value.
+    /// `None` for a missing or empty value.
     pub fn get(&self, flag: &str) -> Option<&str> {
         self.values.get(flag).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Returns a description of the store, and the IP addresses of the store that appear in the options.
+    /// A description of the store, and those of its IP addresses that appear in the options.
     pub fn store(&self) -> (String, Vec<IpAddr>) {
         if let Some(folder) = self.get("subnet-dir") {
             return (format!("the directory {folder}"), Vec::new());

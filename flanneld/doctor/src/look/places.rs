@@ -2,36 +2,35 @@
 
 use std::path::PathBuf;
 
-/// Paths of files and folders on a host.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The options file of flanneld under systemd.
+    /// flanneld's options under systemd.
     pub options: PathBuf,
-    /// The possible unit files of flanneld. The first unit file that exists applies.
+    /// The first unit file that exists applies.
     pub units: Vec<PathBuf>,
-    /// The folder of drop-ins for flanneld's systemd unit.
+    /// Drop-ins of flanneld's systemd unit.
     pub drop_ins: PathBuf,
-    /// The folder of CNI configurations.
+    /// CNI configurations.
     pub cni: PathBuf,
-    /// The folders of CNI configurations of Kubernetes distributions.
+    /// CNI configurations of Kubernetes distributions.
     pub other_cni: Vec<PathBuf>,
-    /// The configurations of container runtimes, which may name another folder of CNI configurations.
+    /// Configurations of container runtimes, which may name another folder of CNI configurations.
     pub runtimes: Vec<PathBuf>,
-    /// The folder in which host-local stores reserved addresses.
+    /// Where host-local stores reserved addresses.
     pub ipam: PathBuf,
-    /// The folders in which container runtimes have an entry for each running container.
+    /// Folders in which container runtimes have an entry for each running container.
     pub containers: Vec<PathBuf>,
-    /// The sockets of container runtimes that use none of the folders in `containers`.
+    /// Sockets of container runtimes that use none of the folders in `containers`.
     pub other_runtimes: Vec<PathBuf>,
     /// The options file that mk-docker-opts.sh writes for Docker.
     pub docker: PathBuf,
-    /// The folder of kubelet, which exists on Kubernetes nodes.
+    /// It exists on Kubernetes nodes.
     pub kubelet: PathBuf,
-    /// The file resolv.conf, which lists the name servers.
+    /// Lists the name servers.
     pub resolv: PathBuf,
-    /// The folder in which Kubernetes mounts the service account of a pod.
+    /// Where Kubernetes mounts the service account of a pod.
     pub service_account: PathBuf,
-    /// The folder with the log files of this node's pods.
+    /// The log files of this node's pods.
     pub pod_logs: PathBuf,
 }
 

@@ -2,9 +2,9 @@
 
 use run_dir::process;
 
-/// Returns the name and pid of the process that uses a port of this network namespace; `None` if the process is unknown.
+/// The name and pid of the process that uses a port of this network namespace.
 ///
-/// The process is unknown if the caller may not read the process's sockets, or if the process runs in another pid namespace.
+/// `None` if the caller may not read the process's sockets, or if the process runs in another pid namespace.
 pub fn owner(port: u16, udp: bool) -> Option<String> {
     let (name, pid) = process::port_holder(port, udp)?.process?;
     Some(format!("{name} (pid {pid})"))

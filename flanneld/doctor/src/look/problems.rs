@@ -3,7 +3,7 @@
 use crate::facts::host::{Module, Port};
 use types::{Detail, Problem};
 
-/// Returns the kernel modules that a problem reports as missing, without duplicates.
+/// Without duplicates.
 pub fn missing_modules(problem: &Problem) -> Vec<Module> {
     let mut found: Vec<Module> = Vec::new();
     for part in problem.all() {
@@ -16,7 +16,7 @@ pub fn missing_modules(problem: &Problem) -> Vec<Module> {
     found
 }
 
-/// Returns the ports that a problem reports as in use, without duplicates, each with the process that currently uses the port.
+/// Without duplicates, each with the process that currently uses the port.
 pub fn taken_ports(problem: &Problem) -> Vec<Port> {
     let mut found: Vec<Port> = Vec::new();
     for detail in problem.details() {

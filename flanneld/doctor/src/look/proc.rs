@@ -8,13 +8,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use types::file::{self, Links};
 
-/// Maximum size of a resolv.conf file, in bytes.
+/// In bytes.
 const MAX_RESOLV_CONF: u64 = 64 * 1024;
 
-/// The strict mode of rp_filter: the kernel drops a packet if its route back to the sender uses another interface.
+/// The kernel drops a packet if its route back to the sender uses another interface.
 const RP_FILTER_STRICT: i64 = 1;
 
-/// Returns the integer in a file below /proc/sys; `None` if the file is unreadable or contains no integer.
+/// `None` if the file is unreadable or contains no integer.
 fn sysctl(path: &str) -> Option<i64> {
     std::fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
 }
@@ -23,25 +23,23 @@ fn number(path: &str) -> Option<u64> {
     sysctl(path).and_then(|value| u64::try_from(value).ok())
 }
 
-/// Returns whether rp_filter is strict on a device. The kernel applies the maximum of the device's rp_filter and the rp_filter of `all`; 2 is the
-/// loose mode.
+/// The kernel applies the maximum of the device's rp_filter and that of `all`; 2 is the loose mode.
 pub fn is_strict(device: &str) -> bool {
     let all = sysctl("net/ipv4/conf/all/rp_filter").unwrap_or(0);
     sysctl(&format!("net/ipv4/conf/{device}/rp_filter")).unwrap_or(0).max(all) == RP_FILTER_STRICT
 }
 
-/// Returns whether IPv4 forwarding is enabled on the host but disabled on a device.
+/// True if IPv4 forwarding is enabled on the host but disabled on the device.
 pub(super) fn is_closed(device: &str) -> bool {
     sysctl("net/ipv4/ip_forward") == Some(1)
         && sysctl(&format!("net/ipv4/conf/{device}/forwarding")) == Some(0)
 }
 
-/// Returns whether the module br_netfilter is loaded.
 pub fn has_br_netfilter() -> bool {
     Path::new("/proc/sys/net/bridge").is_dir()
 }
 
-/// Returns the sysctls that the checks need, without `module`, `closed` and `astray`, which the caller adds.
+/// Without `module`, `closed` and `astray`, which the caller adds.
 pub fn sysctls(underlay: &str) -> Sysctls {
     Sysctls {
         underlay: underlay.to_owned(),
@@ -57,11 +55,11 @@ pub fn sysctls(underlay: &str) -> Sysctls {
     }
 }
 
-/// Returns the devices whose accept_ra has to change before this node begins to forward IPv6. When forwarding begins,
-/// the kernel removes the routes from router advertisements on devices with accept_ra = 1.
+/// The devices whose accept_ra has to change before this node begins to forward IPv6. The kernel then removes the routes from router advertisements
+/// on devices with accept_ra = 1.
 ///
-/// The result contains only devices with accept_ra = 1: devices with routes from router advertisements, and the underlay interface. On the underlay,
-/// a router may send an advertisement at any time.
+/// Of the devices with accept_ra = 1, these are the ones with such routes and the underlay interface. There, a router may send an advertisement at
+/// any time.
 fn announced(underlay: &str) -> Vec<String> {
     let routes = std::fs::read_to_string("/proc/self/net/ipv6_route").unwrap_or_default();
     let mut devices = learned(&routes);
@@ -72,8 +70,7 @@ fn announced(underlay: &str) -> Vec<String> {
     devices.into_iter().filter(accepts).collect()
 }
 
-/// Returns the devices with routes from router advertisements in /proc/net/ipv6_route. The last two columns of /proc/net/ipv6_route are the flags
-/// and the device.
+/// The devices with routes from router advertisements. The last two columns of /proc/net/ipv6_route are the flags and the device.
 fn learned(routes: &str) -> BTreeSet<String> {
     // From linux/ipv6_route.h and linux/route.h.
     const RTF_GATEWAY: u32 = 0x0002;
@@ -89,8 +86,8 @@ fn learned(routes: &str) -> BTreeSet<String> {
     routes.lines().filter_map(device).collect()
 }
 
-/// Returns the network managers that run on this host. A network manager is the most likely cause of changes to flannel's kernel
-/// objects. Its runtime folder proves nothing, because Debian creates the folder of systemd-networkd on every host.
+/// The network managers that run on this host, the most likely cause of changes to flannel's kernel objects. A runtime folder proves nothing: Debian
+/// creates that of systemd-networkd on every host.
 pub fn network_managers() -> Vec<String> {
     let programs: BTreeSet<PathBuf> = run_dir::process::pids()
         .filter_map(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).ok())
@@ -112,12 +109,10 @@ fn managers(programs: &BTreeSet<PathBuf>) -> Vec<String> {
     known.into_iter().filter(runs).map(str::to_owned).collect()
 }
 
-/// Returns the hostname.
 pub(super) fn hostname() -> String {
     nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Reads the addresses of the name servers in a resolv.conf file.
 pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
     match file::read(file, MAX_RESOLV_CONF, Links::Followed) {
         Ok(text) => Fact::Known(
@@ -131,14 +126,12 @@ pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
     }
 }
 
-/// Reads the number and the maximum number of entries in the conntrack table.
 pub(super) fn conntrack() -> Fact<Fill> {
     let pair =
         number("net/netfilter/nf_conntrack_count").zip(number("net/netfilter/nf_conntrack_max"));
     Fact::of(pair.map(|(used, limit)| Fill { used, limit }))
 }
 
-/// Reads the kernel's counters of UDP and TCP checksum errors.
 pub(super) fn checksums() -> Result<Checksums, ReadError> {
     let text = std::fs::read_to_string("/proc/self/net/snmp")
         .map_err(|error| ReadError::File("/proc/net/snmp".into(), error))?;
@@ -148,8 +141,7 @@ pub(super) fn checksums() -> Result<Checksums, ReadError> {
     })
 }
 
-/// Returns a protocol's counter from the text of /proc/net/snmp; 0 if the counter is missing. /proc/net/snmp contains a line of names and a line of
-/// values for each protocol.
+/// From /proc/net/snmp, which has a line of names and a line of values for each protocol; 0 if the counter is missing.
 fn counter(text: &str, protocol: &str, name: &str) -> u64 {
     let mut lines =
         text.lines().filter(|line| line.starts_with(protocol)).map(str::split_whitespace);

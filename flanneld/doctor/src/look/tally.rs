@@ -4,24 +4,19 @@ use crate::facts::host::Checksums;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Time for which the doctor keeps samples of the checksum error counters.
-///
-/// The doctor keeps samples for longer than the interval between probes of a peer that replies only to ping. Every read
-/// therefore shows a lasting fault. After two minutes, the doctor no longer reports a single burst of errors.
+/// For longer than the interval between probes of a peer that replies only to ping, so that every read shows a lasting fault. After two minutes, a
+/// single burst of errors is no longer reported.
 const SAMPLE_LIFETIME: Duration = Duration::from_secs(120);
-/// Minimum time between two stored samples of the checksum error counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Recent samples of the checksum error counters.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Samples of the counters with their times, the oldest first. The doctor reports the increase since the first sample.
+    /// Samples with their times, the oldest first. The increase counts since the first one.
     looks: VecDeque<(Duration, Checksums)>,
 }
 
 impl Tally {
-    /// Returns the increase of the counters over the last two minutes; zero at the first call. `at` is the time of the sample `now` on any monotonic
-    /// clock.
+    /// The increase over the last two minutes; zero at the first call. `at` is the time of the sample `now` on any monotonic clock.
     pub(super) fn gained(&mut self, at: Duration, now: Checksums) -> Checksums {
         // The counters have decreased, so they are those of another network namespace or of a rebooted kernel.
         if self.looks.back().is_some_and(|(_, last)| now.udp < last.udp || now.tcp < last.tcp) {

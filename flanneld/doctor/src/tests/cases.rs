@@ -1,4 +1,4 @@
-//! Faults for the tests: changes to a healthy node's facts, each with the check that finds the fault.
+//! Faults for the tests: changes to a healthy node's facts, each with the check that finds it.
 
 use super::healthy::{address, healthy, interface, peer};
 use crate::fact::Fact;
@@ -26,7 +26,7 @@ use traffic_rules::reader::{Hook, Stop};
 use types::problem::{ConfigPlace, PortPurpose, StoreCause};
 use types::{Access, Detail, Dual, Encapsulation, Problem};
 
-/// Returns the facts of a node with the faults of `check` in [`CASES`].
+/// A node with the faults of `check` in [`CASES`].
 pub(super) fn spoiled(check: &str) -> Facts {
     let mut facts = healthy();
     for (_, spoil) in CASES.iter().filter(|(id, _)| *id == check) {
@@ -35,7 +35,7 @@ pub(super) fn spoiled(check: &str) -> Facts {
     facts
 }
 
-/// Returns the facts of a node with each prepared fault, and the check that finds the fault.
+/// A node with each prepared fault, and the check that finds it.
 pub(super) fn faults() -> impl Iterator<Item = (&'static str, Facts)> {
     CASES.iter().map(|(check, spoil)| {
         let mut facts = healthy();
@@ -44,12 +44,12 @@ pub(super) fn faults() -> impl Iterator<Item = (&'static str, Facts)> {
     })
 }
 
-/// Returns the launch of a daemon in a pod of `namespace`.
+/// A daemon in a pod of `namespace`.
 pub(super) fn in_cluster(namespace: &str) -> Launch {
     Launch::Kubernetes { namespace: namespace.to_owned(), assumed: false }
 }
 
-/// Returns each prepared fault under systemd and in a cluster.
+/// Each prepared fault, under systemd and in a cluster.
 pub(super) fn everywhere() -> impl Iterator<Item = (&'static str, Facts)> {
     [Launch::Systemd, in_cluster("kube-flannel")].into_iter().flat_map(|launch| {
         CASES.iter().map(move |(check, spoil)| {
@@ -64,12 +64,11 @@ pub(super) fn everywhere() -> impl Iterator<Item = (&'static str, Facts)> {
     })
 }
 
-/// Returns a port that another program uses.
 pub(super) fn port(number: u16, udp: bool, purpose: PortPurpose) -> Port {
     Port { number, udp, purpose, owner: None }
 }
 
-/// Function that adds a fault to the facts of a healthy node.
+/// Adds a fault to the facts of a healthy node.
 pub(super) type Spoil = fn(&mut Facts);
 
 pub(super) fn inside<T>(fact: &mut Fact<T>) -> &mut T {
@@ -99,17 +98,15 @@ pub(super) fn paths(facts: &mut Facts) -> &mut Vec<Path> {
     &mut inside(&mut facts.mesh).paths
 }
 
-/// Returns a problem with the given detail and text.
 pub(super) fn problem(detail: Detail, text: &str) -> Problem {
     Problem { code: "x".into(), text: text.to_owned(), detail, parts: Vec::new() }
 }
 
-/// Returns a problem of the store with the given cause and text.
 pub(super) fn of_store(cause: StoreCause, text: &str) -> Problem {
     problem(Detail::Store { cause, status: None, server: None }, text)
 }
 
-/// Returns the choice of the interface `eth0`, which the operator named with `flag`.
+/// The operator named `eth0` with `flag`.
 pub(super) fn named_by(flag: &str) -> Choice {
     let why = format!("named by {flag}");
     Choice {
@@ -121,7 +118,6 @@ pub(super) fn named_by(flag: &str) -> Choice {
     }
 }
 
-/// Returns the exit report of a daemon that exited with a problem of the given detail and text.
 pub(super) fn exit_report(detail: Detail, text: &str) -> Fact<ExitReport> {
     let problem = problem(detail, text);
     Fact::Known(ExitReport {
@@ -143,7 +139,7 @@ fn stopped(facts: &mut Facts, detail: Detail, text: &str) {
     facts.daemon.exit_report = exit_report(detail, text);
 }
 
-/// Puts the chosen interface behind VirtualBox's NAT, and another interface on a host-only network.
+/// Also puts another interface on a host-only network.
 pub(super) fn behind_nat(facts: &mut Facts) {
     named(facts, "eth0").addresses = vec![address("10.0.2.15/24")];
     inside(&mut facts.kubernetes).internal.clear();
@@ -164,14 +160,12 @@ pub(super) fn one(facts: &mut Facts, state: State, underlay: bool) {
     (path.verdict.state, path.underlay) = (state, underlay);
 }
 
-/// The peers' leases have another VNI.
 fn another_vni(facts: &mut Facts) {
     for peer in inside(&mut facts.leases.peers) {
         peer.vni = Some(5);
     }
 }
 
-/// Returns a fault that all probed peers have in common.
 fn common(state: State, asked: usize) -> CommonFault {
     CommonFault { state, asked, failed: asked, peers: 99 }
 }
@@ -180,7 +174,7 @@ pub(super) fn table(command: &str) -> Table {
     Table { jump: true, ..Table::empty(&"10.244.0.0/16".parse().unwrap(), command) }
 }
 
-/// Adds a failed route lookup for a silent peer to the facts.
+/// A route lookup for a silent peer fails.
 pub(super) fn unrouted(facts: &mut Facts) {
     inside(&mut facts.host.lookups).push(RouteLookup {
         to: "192.0.2.2".parse().unwrap(),
@@ -190,7 +184,7 @@ pub(super) fn unrouted(facts: &mut Facts) {
     });
 }
 
-/// Returns a rule of an iptables chain that drops packets, or the chain's policy if `rule` is `None`.
+/// The policy of the chain if `rule` is `None`.
 pub(super) fn block(chain: &str, rule: Option<&str>) -> Block {
     let stop = Stop {
         program: Program::Iptables(Variant::Nft),
@@ -208,7 +202,7 @@ pub(super) fn block(chain: &str, rule: Option<&str>) -> Block {
     Block { stop, doubt: false }
 }
 
-/// Returns a rule of the iptables table mangle that drops pod packets or tunnel packets, as `carried` states.
+/// A rule of the iptables table mangle.
 pub(super) fn dropped(carried: Carried) -> Drop {
     let rule = "-A PREROUTING -s 10.244.0.0/16 -j DROP";
     let Block { stop, .. } = block("PREROUTING", Some(rule));
@@ -242,7 +236,7 @@ fn full(facts: &mut Facts) {
     }]);
 }
 
-/// Returns a WireGuard peer that completes no handshake.
+/// It completes no handshake.
 pub(super) fn silent(name: &str, number: u8) -> Silent {
     let peer = peer(name, number);
     Silent {
@@ -261,7 +255,6 @@ pub(super) fn silent(name: &str, number: u8) -> Silent {
     }
 }
 
-/// Switches the facts to the backend wireguard, with WireGuard peers that complete no handshake.
 pub(super) fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     network(facts).backend = backends::profile("wireguard");
     (network(facts).encapsulation, network(facts).vni) = (Some(Encapsulation::udp(51820)), None);
@@ -271,7 +264,7 @@ pub(super) fn tunnels(facts: &mut Facts, silent: Vec<Silent>) {
     facts.wireguard = Fact::Known(Wireguard { peers: 40, silent, has_tool: true });
 }
 
-/// Faults of this node or of its peers, each with the only check that then has an unexplained finding on this node.
+/// Each with the only check that then has an unexplained finding on this node.
 pub(super) const CASES: &[(&str, Spoil)] = &[
     ("wrong-interface", |facts| {
         behind_nat(facts);
@@ -719,12 +712,11 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
     }),
 ];
 
-/// Returns the results of the pod probes in the facts of a node.
 fn pod_path(facts: &mut Facts) -> &mut PodPath {
     &mut inside(&mut facts.pods.paths)[0]
 }
 
-/// Gives the name `name` to every object whose name comes from an untrusted source.
+/// Gives the name to every object whose name comes from an untrusted source.
 pub(super) fn rename(facts: &mut Facts, name: &str) {
     let text = || name.to_owned();
     if let Fact::Known(interfaces) = &mut facts.host.interfaces {

@@ -1,4 +1,4 @@
-//! Tests that the problem in the exit report explains why flanneld exited, and that the doctor scans routes only once.
+//! The problem in the exit report explains why flanneld exited, and the doctor scans routes only once.
 
 use super::cases::{
     Spoil, all, exit_report, inside, named, of_store, paths, port, problem, reason, spoiled,
@@ -55,8 +55,7 @@ fn cause_of_an_exit_ends_with_the_restart_command() {
     }
 }
 
-/// The command writes the network configuration in use to the store, instead of an example. The doctor prints no command if the configuration in use
-/// contains a secret.
+/// If it contains a secret, the doctor prints no command.
 #[test]
 fn configuration_in_use_is_put_back() {
     let commands = |in_use: Option<&str>| {
@@ -163,7 +162,7 @@ fn interface_that_went_down_after_it_was_read_has_its_command() {
     }
 }
 
-/// The doctor scans all routes only once, because a scan for each route would take minutes.
+/// A scan for each route would take minutes.
 #[test]
 fn ten_thousand_routes_are_scanned_once() {
     let net = |number: u32| {

@@ -10,8 +10,8 @@ use crate::firewalls::{Firewalld, Firewalls};
 use crate::surroundings::Surroundings;
 use traffic_rules::reader::nft::{self, Extent};
 
-/// Returns an nftables table with the structure of firewalld's table. `input` and `forward` are rules that send
-/// packets to a zone. `open` and `through` are rules of the zone `public` for incoming and forwarded packets.
+/// A table like firewalld's. `input` and `forward` are rules that send packets to a zone. `open` and `through` are rules of the zone `public` for
+/// incoming and forwarded packets.
 fn table(input: &str, forward: &str, open: &str, through: &str) -> String {
     let steps = |name: &str| {
         format!(
@@ -74,7 +74,7 @@ fn around(peers: &[&str]) -> Surroundings {
     }
 }
 
-/// Returns the networks and ports that the commands of the findings open in firewalld, as one word each.
+/// What the commands of the findings open in firewalld, as one word each.
 fn refused(input: &str, forward: &str, open: &str, through: &str) -> Vec<&'static str> {
     let found =
         found_in(&table(input, forward, open, through), &around(&["192.0.2.2", "192.0.2.3"]));
@@ -95,7 +95,7 @@ const SOURCES: [&str; 2] = [
     "ip saddr 10.244.0.0/16 goto filter_IN_trusted; ip6 saddr fd10:244::/48 goto filter_IN_trusted;",
     "ip saddr 10.244.0.0/16 goto filter_FWD_trusted; ip6 saddr fd10:244::/48 goto filter_FWD_trusted;",
 ];
-/// Default rules of firewalld's zone `public`.
+/// firewalld's default rules of the zone `public`.
 const USUAL: &str = "tcp dport 22 accept; ip6 daddr fe80::/64 udp dport 546 accept;";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests that the doctor's commands do no harm, and that notes name the changes that a reboot undoes.
+//! The doctor's commands do no harm, and notes name the changes that a reboot undoes.
 
 use super::cases::{
     all, behind_nat, everywhere, in_cluster, inside, named, named_by, of_store, paths, reason,
@@ -18,12 +18,12 @@ use types::access::Etcd;
 use types::problem::StoreCause;
 use types::{Access, Detail};
 
-/// Returns the findings about all prepared faults, for a daemon under systemd and for a daemon in a pod.
+/// About all prepared faults, under systemd and in a pod.
 fn everything() -> impl Iterator<Item = Finding> {
     everywhere().flat_map(|(_, facts)| report(&facts).findings)
 }
 
-/// Runs a script. Panics if the script names a program that would change this machine, because a test may run an unexpected command.
+/// Panics if the script names a program that would change this machine, because a test may run an unexpected command.
 fn run_in_shell(script: &str) -> std::process::Output {
     assert!(
         !["ip ", "sysctl", "iptables", "nft ", "ethtool", "modprobe", "kubectl"]
@@ -34,7 +34,7 @@ fn run_in_shell(script: &str) -> std::process::Output {
     std::process::Command::new("sh").arg("-ec").arg(script).output().unwrap()
 }
 
-/// Returns whether a reboot undoes the change that a command makes.
+/// True if a reboot undoes the command's change.
 fn is_fleeting(command: &str) -> bool {
     let words: Vec<&str> = command.split_whitespace().collect();
     let changes = |pair: &[&str]| {
@@ -54,7 +54,7 @@ fn is_fleeting(command: &str) -> bool {
         || command.starts_with("ethtool -K")
 }
 
-/// Returns whether a line of a remedy makes a change survive a reboot, or notes that a reboot undoes the change.
+/// True if the line makes a change survive a reboot, or notes that a reboot undoes it.
 fn is_lasting(line: &str) -> bool {
     line.starts_with("# ")
         || ["> /etc/", "/etc/default/", "/etc/nftables.conf", "--permanent"]
@@ -111,7 +111,7 @@ fn no_command_is_known_to_harm() {
     }
 }
 
-/// A note is a shell comment after all commands, because the log joins the lines of a remedy with semicolons.
+/// The log joins the lines of a remedy with semicolons.
 #[test]
 fn note_is_a_comment_after_its_commands() {
     let mut notes = 0;
@@ -127,7 +127,7 @@ fn note_is_a_comment_after_its_commands() {
     assert!(notes > 4, "{notes}");
 }
 
-/// Returns the facts of a node whose peers do not respond on the chosen interface and whose store is behind another interface.
+/// The peers do not respond on the chosen interface, and the store is behind another one.
 fn silent_with_store_elsewhere() -> Facts {
     let mut facts = healthy();
     facts.kubernetes = Fact::Absent;
@@ -243,7 +243,7 @@ fn small_mtu_of_all_peers_is_configured() {
     assert_eq!(commands_of(&facts, "mtu"), [""; 0], "a backend without the key");
 }
 
-/// The command keeps the rest of the network configuration. The command writes nothing if the network configuration is unreadable.
+/// It writes nothing if the network configuration is unreadable.
 #[test]
 fn mtu_command_changes_only_the_mtu() {
     let folder = tempfile::tempdir().unwrap();
@@ -289,7 +289,7 @@ fn addresses_stay_while_bridge_pods_may_use_them() {
     }
 }
 
-/// The command searches the folders of all container runtimes for the container. The command frees no address if one of the folders is missing.
+/// It searches the folders of all container runtimes, and frees no address if one of them is missing.
 #[test]
 fn address_is_freed_if_no_runtime_has_its_container() {
     let root = tempfile::tempdir().unwrap();
@@ -384,8 +384,7 @@ fn etcdctl_gets_the_options_of_the_daemon_without_password() {
     }
 }
 
-/// The command does not change the systemd unit of the package. The new drop-in takes precedence over the package's systemd unit and over earlier
-/// drop-ins.
+/// The package's unit does not change. The new drop-in takes precedence over it and over earlier drop-ins.
 #[test]
 fn argument_of_the_unit_is_replaced_in_a_drop_in() {
     let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Facts of a healthy node with the backend vxlan, both address families and two peers.
+//! A healthy node with the backend vxlan, both address families and two peers.
 
 use crate::fact::Fact;
 use crate::facts::daemon::{Choice, Daemon, Launch};
@@ -167,7 +167,7 @@ fn host() -> Host {
     }
 }
 
-/// Returns route lookups of pod packets that use the tunnel device and the bridge.
+/// They use the tunnel device and the bridge.
 fn pod_routes() -> Vec<PodRoute> {
     let peers = ["10.244.2.0/24", "10.244.3.0/24"].map(|subnet| PodPeer {
         name: format!("node-{}", &subnet[7..8]),
@@ -323,7 +323,7 @@ fn kubernetes() -> Kubernetes {
     }
 }
 
-/// Makes all probe results unknown, so that no probe refutes a finding about firewall rules.
+/// No probe then refutes a finding about firewall rules.
 pub(super) fn forget_probes(facts: &mut Facts) {
     if let Fact::Known(mesh) = &mut facts.mesh {
         mesh.paths.iter_mut().for_each(|path| path.verdict.state = State::Unknown);

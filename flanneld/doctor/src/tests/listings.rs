@@ -1,4 +1,4 @@
-//! Tests of the findings about firewall rules and sysctls, and of the sysctls that flanneld corrects.
+//! Findings about firewall rules and sysctls, and the sysctls that flanneld corrects.
 
 use super::cases::{inside, paths};
 use super::healthy::healthy;
@@ -24,7 +24,7 @@ pub(super) fn network() -> Network {
     healthy().network.known().unwrap().clone()
 }
 
-/// Returns the underlay and the peers of the node in [`healthy`].
+/// Of the node in [`healthy`].
 pub(super) fn around() -> Surroundings {
     let peers =
         ["192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"].map(|peer| peer.parse().unwrap());
@@ -36,7 +36,7 @@ pub(super) fn around() -> Surroundings {
     }
 }
 
-/// Returns the doctor's view of the rules in the output of `iptables-save`.
+/// From the output of `iptables-save`.
 pub(super) fn table(
     saved: &str,
     net: &IpNet,
@@ -48,7 +48,7 @@ pub(super) fn table(
     passage::table(&rules, net, &Network { encapsulation: tunnel, ..network() }, around, command)
 }
 
-/// Returns the chains of an nft listing that drop packets of the pod networks `nets`.
+/// The chains that drop packets of the pod networks `nets`.
 pub(super) fn barriers(listing: &serde_json::Value, nets: &[IpNet]) -> Vec<Barrier> {
     let rules: Rules = nft::read(listing, Extent::Rules);
     let gates = passage::gates(&rules, &[Family::V4]);
@@ -87,12 +87,10 @@ fn by_tables(network: &Network, tables: &[Table]) -> Facts {
     with(network, &sysctls(), Firewalls { tables: tables.to_vec(), ..Firewalls::default() })
 }
 
-/// Returns the view of the IPv4 rules that `iptables-save` prints.
 fn v4(network: &Network, saved: &str, command: &str) -> Table {
     table(saved, &NET.parse().unwrap(), network.tunnel(), &around(), command)
 }
 
-/// Returns the findings about the output of `iptables-save` for one family.
 fn seen(network: &Network, saved: &str) -> Vec<String> {
     let of = |text: &str| found(&by_tables(network, &[v4(network, text, "iptables")]));
     let plain = of(saved);
@@ -105,7 +103,7 @@ fn nftables() -> Network {
     Network { nftables: true, ..network() }
 }
 
-/// Returns the sysctls that the pod network needs, all of them off.
+/// The sysctls that the pod network needs.
 fn all_off() -> Sysctls {
     Sysctls {
         ip_forward: Some(0),
@@ -239,7 +237,7 @@ fn reject_rule_is_reported_if_it_comes_first() {
     }
 }
 
-/// Returns ufw's rules as `iptables-save` prints them, with the given policy of INPUT and additional rules.
+/// As `iptables-save` prints ufw's rules, with a policy of INPUT and additional rules.
 fn ufw(policy: &str, more: &str) -> String {
     format!(
         "*filter\n:INPUT {policy} [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-input - [0:0]\n-A INPUT -j ufw-before-input\n-A FORWARD -j ufw-before-forward\n-A ufw-before-input -i lo -j ACCEPT\n-A ufw-before-input -j ufw-user-input\n-A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n{more}\nCOMMIT\n"
@@ -268,7 +266,7 @@ fn ufw_is_reported_where_it_refuses_by_default() {
     }
 }
 
-/// Rules that accept packets, each with whether flannel's packets are among them over UDP port 8472, over the ports 51820 and 51821, and over IPIP.
+/// The rules accept packets; each says whether flannel's are among them over UDP port 8472, over the ports 51820 and 51821, and over IPIP.
 #[test]
 fn ufw_is_no_finding_once_rules_accept_the_tunnel() {
     let of = |encapsulation| Network { encapsulation: Some(encapsulation), ..network() };
@@ -319,7 +317,7 @@ fn ufw_matters_only_in_the_outer_family_of_the_tunnel() {
     assert_eq!(of(Encapsulation::Ipip, "fd10:244::/48"), [""; 0], "it travels over IPv4");
 }
 
-/// Loads an nft script into a new network namespace and returns two listings by nft: the chains, and the whole ruleset.
+/// Loads an nft script into a new network namespace. nft lists it twice: the chains, and the whole ruleset.
 pub(super) fn listed(script: &str) -> Vec<serde_json::Value> {
     let list = "nft -f - && nft -j list chains && nft -j list ruleset";
     let mut child = std::process::Command::new("unshare")
@@ -336,21 +334,21 @@ pub(super) fn listed(script: &str) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Loads an nft script into a new network namespace and returns the findings about the ruleset.
+/// Loads an nft script into a new network namespace.
 fn barred(script: &str) -> Vec<(String, String)> {
     let barriers = barriers(&listed(script)[1], &network().networks.nets().collect::<Vec<_>>());
     let facts = with(&network(), &sysctls(), Firewalls { barriers, ..Firewalls::default() });
     report(&facts).findings.into_iter().map(|finding| (finding.check, finding.about)).collect()
 }
 
-/// Returns an nftables table whose forward chain has the given policy and additional rules.
+/// A table whose forward chain has the policy and additional rules.
 fn wall(family: &str, policy: &str, more: &str) -> String {
     format!(
         "table {family} wall {{ set pods {{ type ipv4_addr; flags interval; elements = {{ 10.244.0.0/16, 192.0.2.1 }}; }}\n chain inner {{ ip saddr {NET} accept; }}\n chain gate {{ type filter hook forward priority 5; policy {policy}; {more}\n }}\n }}"
     )
 }
 
-/// Rules for a dual-stack forward chain with the policy drop, each with the number of families whose pod packets the chain drops.
+/// For a dual-stack forward chain with the policy drop, each with the number of families whose pod packets it drops.
 const RULES_OF_WALL: &[(&str, usize)] = &[
     ("ct state established,related accept", 2),
     ("ip saddr 10.9.0.0/16 accept", 2),

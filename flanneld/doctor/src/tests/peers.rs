@@ -1,4 +1,4 @@
-//! Tests of the checks that compare peers: with a single peer, with all peers but one gone, and with faults of several peers at once.
+//! Checks that compare peers: with a single peer, with all peers but one gone, and with faults of several peers at once.
 
 use super::cases::{Spoil, all, dropped, faults, inside, named, one, paths, spoiled, unrouted};
 use super::healthy::{healthy, interface, path, peer};
@@ -14,11 +14,11 @@ use crate::firewalls::Carried;
 use netstate::names::Mac;
 use types::Family;
 
-/// Checks whose cases need several peers.
+/// Their cases need several peers.
 const OF_SEVERAL: &[&str] = &["isolated", "duplicate-address"];
 
-/// Checks that the doctor finds each fault although `change` leaves a single peer. Without a rule of this host, nobody can tell a firewall from wrong
-/// routes of the peer.
+/// The doctor finds each fault although `change` leaves a single peer. Without a rule of this host, nobody can tell a firewall from wrong routes of
+/// the peer.
 fn are_found(change: fn(&mut Path), gone: Option<u64>) {
     for (check, mut facts) in faults() {
         if let Fact::Known(mesh) = &mut facts.mesh {
@@ -55,7 +55,7 @@ fn lone(facts: &mut Facts, state: State) {
     one(facts, state, true);
 }
 
-/// Adds a third peer, which does not respond, and sets the hardware addresses of the peers. The first peer does not respond either.
+/// Adds a third peer, which does not respond, and sets the hardware addresses of all. The first peer does not respond either.
 fn third(facts: &mut Facts, macs: [&str; 3]) {
     paths(facts).push(path("node-4", "10.244.4.0/24", "192.0.2.4"));
     inside(&mut facts.leases.peers).push(peer("node-4", 4));
@@ -81,7 +81,7 @@ fn wrong_address(facts: &mut Facts) {
     inside(&mut facts.leases.own).published = vec!["192.0.2.99".parse().unwrap()];
 }
 
-/// Changes to a healthy node's facts, each with the unexplained findings.
+/// Each with the unexplained findings.
 const CAUSES: &[(Spoil, &[&str])] = &[
     (|facts| third(facts, CLONES), &["duplicate-mac", "peer-cut"]),
     (
@@ -177,7 +177,6 @@ fn deaf(facts: &mut Facts) {
     inside(&mut facts.mesh).hears = false;
 }
 
-/// No lease of another node is in use.
 fn alone(facts: &mut Facts, check: &str) {
     *facts = spoiled(check);
     paths(facts).clear();
@@ -200,7 +199,7 @@ fn full(facts: &mut Facts, prefix: u8, pods: usize, gone: usize) {
     (0..).zip(&mut ipam.kept).for_each(|(number, kept)| kept.gone = Some(number < gone));
 }
 
-/// Changes to a healthy node's facts, each with a check, its severity, and a text in its finding; without a text, the finding has no command.
+/// Each with a check, its severity, and a text in its finding; without a text, the finding has no command.
 const FINDINGS: &[(Spoil, &str, Severity, &str)] = &[
     (
         |facts| {

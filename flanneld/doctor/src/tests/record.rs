@@ -1,5 +1,4 @@
-//! Tests that `docs/doctor-commands.md` contains every command for the prepared faults. The test rewrites `docs/doctor-commands.md` if
-//! `FLANNEL_WRITE_DOCS=1` is set.
+//! `docs/doctor-commands.md` contains every command for the prepared faults. With `FLANNEL_WRITE_DOCS=1`, the test rewrites it.
 
 use super::cases::everywhere;
 use super::report;
@@ -8,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor-commands.md");
-/// Last line of the manually written part of `docs/doctor-commands.md`.
+/// The last line of `docs/doctor-commands.md` that is written by hand.
 const MARK: &str = "## The commands\n";
 
-/// Returns the commands of each check, each with the machine on which to run the commands.
+/// Each with the machine on which to run it.
 fn commands() -> BTreeMap<String, BTreeSet<(String, Vec<String>)>> {
     let mut all: BTreeMap<String, BTreeSet<(String, Vec<String>)>> = BTreeMap::new();
     for (check, facts) in everywhere() {

@@ -1,4 +1,4 @@
-//! Tests that the doctor's firewall and sysctl commands take effect and survive a reboot.
+//! The doctor's firewall and sysctl commands take effect and survive a reboot.
 
 use super::cases::{inside, paths, spoiled};
 use super::healthy::healthy;
@@ -12,7 +12,7 @@ use crate::firewalls::{Firewalls, Table};
 use std::process::Command;
 use types::Dual;
 
-/// Runs iptables in a new network namespace with the arguments in each line, and returns the output of `iptables-save`.
+/// Runs iptables in a new network namespace with the arguments in each line; the output is that of `iptables-save`.
 fn saved(lines: &str) -> String {
     let script: String =
         lines.lines().map(|line| format!("iptables-nft {}\n", line.trim())).collect();
@@ -34,7 +34,7 @@ fn read(lines: &str) -> Table {
     )
 }
 
-/// Returns the facts of a node with the given rules in iptables and with flannel's rules in nftables.
+/// A node with these rules in iptables and with flannel's rules in nftables.
 fn behind(lines: &str) -> Facts {
     by(Firewalls { tables: vec![read(lines)], ..Firewalls::default() })
 }
@@ -56,7 +56,7 @@ fn by_nft(script: &str) -> Vec<Finding> {
     report(&by(Firewalls { barriers, ..Firewalls::default() })).findings
 }
 
-/// iptables rules of hosts, each before a rule that rejects all packets, with the severity of the finding.
+/// Each before a rule that rejects all packets, with the severity of the finding.
 const IPTABLES: &[(&str, Option<Severity>)] = &[
     ("-A FORWARD -s 10.244.0.0/16 -d 10.244.0.0/16 -j ACCEPT", None),
     ("-A FORWARD -i cni0 -o flannel.1 -j ACCEPT\n-A FORWARD -i flannel.1 -o cni0 -j ACCEPT", None),
@@ -91,7 +91,7 @@ fn iptables_rules_that_let_pods_pass_are_never_broken() {
     }
 }
 
-/// nftables rules of hosts, each with the severity of the expected finding, if any. The test replaces `{pods}` with the pods' network.
+/// Each with the severity of the expected finding, if any. `{pods}` stands for the pods' network.
 const NFTABLES: &[(&str, Option<Severity>)] = &[
     ("ip saddr {pods} ct state new accept", None),
     ("ip saddr {pods} ip daddr {pods} accept", None),
@@ -124,7 +124,7 @@ fn nftables_rules_that_let_pods_pass_are_never_broken() {
     }
 }
 
-/// Applies iptables rules, runs a finding's commands unchanged, and returns the resulting rules of a chain.
+/// Applies iptables rules, runs a finding's commands unchanged, and lists the rules of the chain.
 fn applied(lines: &str, check: &str, chain: &str) -> Vec<String> {
     let found = by_iptables(lines).into_iter().find(|finding| finding.check == check).unwrap();
     let now = found.remedy.commands.iter().filter(|command| command.starts_with("iptables "));
@@ -207,7 +207,7 @@ fn commands_of_all_findings_typed_twice_keep_network_policies() {
     );
 }
 
-/// Packets that arrive over one address family prove nothing about the firewall of the other family.
+/// Packets that arrive over one family prove nothing about the firewall of the other.
 #[test]
 fn firewall_of_one_family_is_not_acquitted_by_the_other() {
     let mut facts = spoiled("ufw");
@@ -258,7 +258,7 @@ fn nft_rules_come_before_what_rejects_and_not_before_network_policies() {
     );
 }
 
-/// Returns the facts with all paths to peers in the state `state`.
+/// All paths to peers in the state.
 fn heard(facts: &Facts, state: &State) -> Facts {
     let mut facts = facts.clone();
     paths(&mut facts).iter_mut().for_each(|path| path.verdict.state = *state);

@@ -1,4 +1,4 @@
-//! Tests of nodes behind NAT: each machine has its own NAT, and flannel has chosen the NAT interface.
+//! Nodes behind NAT: each machine has its own NAT, and flannel has chosen the NAT interface.
 
 use super::cases::{
     all, behind_nat, exit_report, in_cluster, inside, named_by, paths, port, problem,
@@ -15,7 +15,7 @@ use crate::finding::Severity;
 use types::Detail;
 use types::problem::{PortPurpose, StoreCause};
 
-/// Returns the exit report of a daemon whose address another node already uses.
+/// Another node already uses this daemon's address.
 fn refused() -> Fact<ExitReport> {
     let (address, holder) = (
         Some("10.0.2.15".parse().unwrap()),
@@ -24,7 +24,7 @@ fn refused() -> Fact<ExitReport> {
     exit_report(Detail::AddressInUse { address, holder }, "the address is taken. Nodes that share")
 }
 
-/// Returns the facts of a node behind NAT, with all paths to peers in the state `state`.
+/// A node behind NAT, with all paths to peers in the state.
 fn trap(state: &State, underlay: bool) -> Facts {
     let mut facts = healthy();
     behind_nat(&mut facts);

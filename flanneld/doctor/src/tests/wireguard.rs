@@ -1,5 +1,4 @@
-//! Tests of findings about WireGuard peers that complete no handshake: likely causes, findings that explain the missing handshakes, and
-//! findings that the missing handshakes explain.
+//! WireGuard peers that complete no handshake: likely causes, findings that explain the missing handshakes, and findings that these explain.
 
 use super::cases::{block, inside, paths, silent, table, tunnels};
 use super::healthy::healthy;
@@ -11,7 +10,7 @@ use crate::finding::Finding;
 use crate::firewalls::Table;
 use crate::ledger::Ledger;
 
-/// Returns the facts of a node with the silent WireGuard peers `peers` and with the paths to both peers in the states `states`.
+/// `states` are those of the paths to both peers.
 fn node(peers: Vec<Silent>, states: [State; 2]) -> Facts {
     let mut facts = healthy();
     tunnels(&mut facts, peers);
