@@ -1,6 +1,6 @@
 //! Subnet leases of nodes: the model, the wire format, and the managers that keep leases in a store.
 //!
-//! This crate does not depend on the kernel's configuration interfaces. The crate consists of layers, which Cargo features add to the model:
+//! This crate does not depend on the kernel's configuration interfaces. It consists of layers, which Cargo features add to the model:
 //!
 //! - no feature: only the model, on which backends depend;
 //! - `managers`: the [`SubnetManager`](manager::SubnetManager) trait, admission and the feed, on which every store builds;

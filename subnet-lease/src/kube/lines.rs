@@ -6,10 +6,9 @@ use super::request_error::RequestError;
 use http_body_util::BodyExt;
 use std::time::Duration;
 
-/// Maximum length of a line in bytes. etcd stores no object of 8 MiB.
+/// In bytes. etcd stores no object of 8 MiB.
 const LONGEST: usize = 8 << 20;
 
-/// Reads a response line by line.
 pub(super) struct Lines {
     answer: Answer,
     buffer: Vec<u8>,
@@ -17,29 +16,23 @@ pub(super) struct Lines {
     searched: usize,
 }
 
-/// Result of reading a line of a watch.
 pub(super) enum Line {
-    /// A line.
     Text(String),
     /// No data arrived within the time limit.
     Quiet,
-    /// The response ended.
     End,
 }
 
 impl Lines {
-    /// Creates a reader of the response's body.
     pub(super) fn of(answer: Answer) -> Self {
         Self { answer, buffer: Vec::new(), searched: 0 }
     }
 
-    /// Returns the next line. The reader waits at most `patience` for each part of the line.
-    ///
-    /// # Errors
-    /// Returns an error if the connection broke, or if a line is too long.
+    /// Waits at most `patience` for each part of the line. Fails if the connection broke or the line is too long.
     ///
     /// # Cancel safety
-    /// Data that this reader has received stays in the buffer.
+    ///
+    /// Data already received stays in the buffer.
     pub(super) async fn next(&mut self, patience: Duration) -> Result<Line, RequestError> {
         loop {
             if let Some(end) = self
@@ -87,12 +80,12 @@ impl Lines {
         }
     }
 
-    /// Returns the serial number of the connection that delivers the response.
+    /// Serial number of the connection that delivers the response.
     pub(super) fn generation(&self) -> u64 {
         self.answer.generation
     }
 
-    /// Returns the URL of the responding server.
+    /// URL of the responding server.
     pub(super) fn server(&self) -> &str {
         &self.answer.server
     }

@@ -1,4 +1,4 @@
-//! A Node, parsed leniently. This module keeps only the parts of a Node that flannel needs, because the whole Node is many times larger.
+//! A Node, parsed leniently. Only the parts that flannel needs are kept, because the whole Node is many times larger.
 
 use super::annotations::{Annotations, Prefix};
 use super::error::{NodeError, PodCidrValueError};
@@ -8,52 +8,44 @@ use serde_json::value::RawValue;
 use std::net::IpAddr;
 use types::{Dual, Subnets};
 
-/// The parts of a Node that flannel needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Name of the Node.
     pub name: String,
-    /// Uid of the Node. A different uid shows that a new Node has the same name.
+    /// A new Node with the same name has another one.
     pub uid: String,
-    /// Resource version of the Node; 0 if the server's version is not a number.
+    /// Resource version; 0 if the server's is not a number.
     pub version: u64,
-    /// Time of the Node's creation, in seconds since 1970.
+    /// In seconds since 1970.
     pub created: i64,
-    /// podCIDRs of the Node; `None` before the controller manager assigns them.
+    /// `None` before the controller manager assigns podCIDRs.
     ///
-    /// # Errors
-    /// The field contains an error if the podCIDRs are not subnets, or if several podCIDRs belong to one family.
+    /// An error if they are not subnets, or if several belong to one family.
     pub subnets: Result<Option<Subnets>, PodCidrValueError>,
-    /// Annotations under flannel's prefix, by their short names.
+    /// Those under flannel's prefix, by their short names.
     pub annotations: Annotations,
     /// Addresses of type InternalIP.
     pub internal: Vec<IpAddr>,
-    /// Status of the condition NetworkUnavailable, if the Node has this condition.
+    /// Status of the condition NetworkUnavailable, if the Node has it.
     pub unavailable: Option<String>,
-    /// Whether the kubelet reports: the condition Ready is True or False.
+    /// The kubelet reports: the condition Ready is True or False.
     pub alive: bool,
     /// Id of the machine's current boot.
     pub boot: Option<String>,
-    /// Readiness and cordon of the Node; `None` without the condition Ready.
+    /// `None` without the condition Ready.
     pub report: Option<Report>,
 }
 
-/// Readiness and cordon of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Whether the condition Ready is True.
     pub ready: bool,
     /// Time at which the condition got its status, in seconds since 1970; 0 if unknown.
     pub since: i64,
-    /// Whether the Node is cordoned.
     pub cordoned: bool,
 }
 
 impl Node {
-    /// Parses a Node. The parser treats a malformed part as absent, because one malformed Node must not hide the other Nodes.
-    ///
-    /// # Errors
-    /// Returns an error if the text is not a JSON object, or if the Node has no metadata or no name.
+    /// A malformed part counts as absent, because one malformed Node must not hide the others. Fails only without a JSON object, metadata or a name.
     pub fn read(text: &str, prefix: &Prefix) -> Result<Self, NodeError> {
         let node = Object::parse(text)
             .map_err(|error| NodeError::Json(crate::json::JsonError::unquoted(&error)))?;
@@ -128,7 +120,6 @@ fn internal(status: &Object<'_>) -> Vec<IpAddr> {
     addresses.into_iter().filter_map(internal).collect()
 }
 
-/// Returns the status of a Node's condition.
 fn condition(status: &Object<'_>, wanted: &str) -> Option<String> {
     let conditions: Vec<&RawValue> = serde_json::from_str(status.get("conditions")?.get()).ok()?;
     conditions.into_iter().find_map(|raw| {

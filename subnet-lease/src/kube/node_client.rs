@@ -22,37 +22,28 @@ use types::Subnets;
 /// A Node in the form that tools display.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// The Node.
     pub node: Node,
-    /// Whether flannel runs on the Node.
+    /// Flannel runs on the Node.
     pub managed: bool,
-    /// Attributes that the Node publishes.
-    ///
-    /// # Errors
-    /// The field contains an error that names the unreadable annotation.
+    /// The error names the unreadable annotation.
     pub attrs: Result<LeaseAttrs, UnusableNodeError>,
 }
 
-/// Reads and changes Nodes for an operator.
 pub struct NodeClient {
     api: Arc<Api>,
 }
 
 impl NodeClient {
-    /// Creates the client, which connects on the first request.
+    /// It connects on the first request.
     pub fn new(options: KubeOptions) -> Self {
         Self { api: Arc::new(Api::new(options)) }
     }
 
-    /// Creates the client for a daemon, over the daemon's connection.
+    /// For a daemon, over its connection.
     pub(super) fn over(api: &Arc<Api>) -> Self {
         Self { api: api.clone() }
     }
 
-    /// Lists all Nodes.
-    ///
-    /// # Errors
-    /// Returns an error if the API server does not respond or refuses the request.
     pub async fn list(&self) -> Result<Vec<Listed>, KubeError> {
         let nodes = pages(&self.api, None).await.map_err(|failure| failure.trouble)?.0;
         let listed = |node: Node| Listed {
@@ -63,11 +54,7 @@ impl NodeClient {
         Ok(nodes.into_iter().map(listed).collect())
     }
 
-    /// Reads the network configuration from the file that a daemon's pod mounts. If the file does not exist,
-    /// the function reads the ConfigMap `kube-flannel-cfg`, in any namespace.
-    ///
-    /// # Errors
-    /// Returns an error if the configuration is missing or unusable.
+    /// Reads the file that a daemon's pod mounts. If it does not exist, the ConfigMap `kube-flannel-cfg` is read, in any namespace.
     pub async fn config(&self) -> Result<NetworkConfig, KubeError> {
         let file = &self.api.options().net_conf;
         let (place, text) = match crate::file::read(file).await {
@@ -78,7 +65,7 @@ impl NodeClient {
         NetworkConfig::parse_assigned(&text).map_err(|error| KubeError::ConfigAt(place, error))
     }
 
-    /// Returns the name of the ConfigMap and its text.
+    /// Its name and its text.
     async fn config_map(&self) -> Result<(String, String), KubeError> {
         let all = "/api/v1/configmaps?fieldSelector=metadata.name%3Dkube-flannel-cfg";
         let found = self
@@ -125,10 +112,7 @@ impl NodeClient {
         }
     }
 
-    /// Removes the annotation `kube-subnet-manager` from a Node. One minute after the removal, the peers treat the Node's lease as ended.
-    ///
-    /// # Errors
-    /// Returns an error if the API server does not respond or refuses the request.
+    /// Removes the annotation `kube-subnet-manager`. One minute later, the peers treat the Node's lease as ended.
     pub async fn withdraw(&self, name: &str, uid: &str) -> Result<(), KubeError> {
         let key = self.api.options().prefix.key(annotations::MANAGED);
         let change = [(key, None)].into_iter().collect();
@@ -160,7 +144,7 @@ impl LeaseStore for NodeClient {
         })
     }
 
-    /// Returns no heartbeat time, because only the kubelet reports whether a Node is alive.
+    /// Gives no heartbeat time, because only the kubelet reports whether a Node is alive.
     async fn liveness(&self, _: &Entry) -> Result<Liveness, Reason> {
         Ok(Liveness::default())
     }
@@ -178,8 +162,7 @@ impl LeaseStore for NodeClient {
     }
 }
 
-/// Converts a Node to an entry with a key in the same form as in key-value stores, for tools that show leases. The key of a Node without a usable
-/// podCIDR contains no subnet.
+/// Converts a Node to an entry with a key as in key-value stores, for tools that show leases. Without a usable podCIDR, the key contains no subnet.
 fn entry(listed: &Listed) -> Entry {
     let node = &listed.node;
     // The uid distinguishes a Node from one that was created again with the same name.

@@ -1,7 +1,6 @@
-//! The known Nodes, and the leases that the Nodes publish. Pure.
+//! The known Nodes, and the leases that they publish. Pure.
 //!
-//! This set stores Nodes by name, because two Nodes may have the same podCIDR. Among the Nodes that claim a subnet,
-//! the oldest Node holds the subnet.
+//! Nodes are stored by name, because two may have the same podCIDR. Of those that claim a subnet, the oldest holds it.
 
 use super::annotations;
 use super::claims::Claims;
@@ -17,8 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Dual, Subnets};
 
-/// Time for which a lease stays in force without the annotation `kube-subnet-manager`, because an operator may be
-/// replacing the annotations.
+/// A lease stays in force for this time without the annotation `kube-subnet-manager`, because an operator may be replacing the annotations.
 pub(crate) const WITHDRAWAL: Duration = Duration::from_secs(60);
 
 /// A Node, reduced to the parts that affect other nodes.
@@ -27,61 +25,57 @@ struct Known {
     uid: String,
     version: u64,
     created: i64,
-    /// All podCIDRs of the Node. The network, which may change, determines which podCIDRs are in use.
+    /// All podCIDRs. The network, which may change, determines which are in use.
     subnets: Option<Subnets>,
-    /// Addresses that the Node claims.
     claims: Claims,
     lease: Published,
-    /// Readiness and cordon of the Node. A change of the readiness or the cordon affects no lease.
+    /// A change of it affects no lease.
     report: Option<Report>,
 }
 
-/// State of the lease that a Node publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Published {
-    /// Lack of a lease, because flannel does not run on the Node or the Node has no podCIDR.
+    /// Flannel does not run on the Node, or it has no podCIDR.
     Nothing,
-    /// Unreadable Node, with the reason. The Node's last readable lease, if any, stays in force.
+    /// The Node's last readable lease, if any, stays in force.
     Unreadable(UnusableNodeError, Option<Arc<Lease>>),
-    /// A lease with all podCIDRs of the Node.
+    /// With all podCIDRs of the Node.
     Lease(Arc<Lease>),
-    /// Lease of a Node that lost the annotation `kube-subnet-manager`, with the time of the loss. The lease stays in force for `WITHDRAWAL`.
+    /// The Node lost the annotation `kube-subnet-manager` at this time. The lease stays in force for `WITHDRAWAL`.
     Withdrawn(Arc<Lease>, Duration),
 }
 
-/// All Nodes, by name.
+/// By name.
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     known: BTreeMap<String, Known>,
-    /// Networks of the configuration. The set ignores podCIDRs of a family without a configured network.
+    /// From the configuration. podCIDRs of a family without a network are ignored.
     networks: Option<Subnets>,
-    /// This node's name. The set does not return this node's own lease.
+    /// This node's name. Its own lease is left out.
     own: String,
 }
 
-/// Leases that the Nodes publish.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leases {
-    /// Readable leases, by subnets.
     pub readable: BTreeMap<Subnets, Arc<Lease>>,
     /// Subnets of Nodes with unreadable annotations, with the Nodes' names.
     pub unreadable: BTreeMap<Subnets, String>,
-    /// Nodes that flanneld does not use, with the reasons.
+    /// Nodes that flanneld does not use.
     pub left_out: BTreeMap<String, UnusableNodeError>,
 }
 
 impl Nodes {
-    /// Creates an empty set, for a daemon whose own Node has the given name.
+    /// Empty; `own` is the name of the daemon's own Node.
     pub fn new(own: &str) -> Self {
         Self { known: BTreeMap::new(), networks: None, own: own.to_owned() }
     }
 
-    /// Sets the networks. The function returns whether the networks changed, because a change of the networks may affect all leases.
+    /// True if the networks changed, because that may affect all leases.
     pub fn serve(&mut self, networks: Subnets) -> bool {
         self.networks.replace(networks) != Some(networks)
     }
 
-    /// Replaces all Nodes with a complete list. The function returns whether a Node changed in a part that affects other nodes.
+    /// True if a Node changed in a part that affects other nodes.
     pub fn replace(&mut self, nodes: Vec<Node>, now: Duration) -> bool {
         let names: BTreeSet<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let before = self.known.len();
@@ -90,8 +84,7 @@ impl Nodes {
         nodes.into_iter().fold(gone, |changed, node| self.put(node, now) || changed)
     }
 
-    /// Adds or updates a Node. The function returns whether the Node changed in a part that affects other nodes. A heartbeat of the kubelet affects
-    /// no other node.
+    /// True if the Node changed in a part that affects other nodes, as a heartbeat of the kubelet does not.
     pub fn put(&mut self, node: Node, now: Duration) -> bool {
         let before = self.known.get(&node.name);
         let name = node.name.clone();
@@ -101,12 +94,12 @@ impl Nodes {
         changed
     }
 
-    /// Removes a Node. The function returns whether the Node was known.
+    /// True if the Node was known.
     pub fn remove(&mut self, name: &str) -> bool {
         self.known.remove(name).is_some()
     }
 
-    /// Returns the Node with the highest version: name, uid, version.
+    /// The Node with the highest version: name, uid, version.
     pub fn newest(&self) -> Option<(&str, &str, u64)> {
         self.known
             .iter()
@@ -114,7 +107,7 @@ impl Nodes {
             .map(|(name, known)| (name.as_str(), known.uid.as_str(), known.version))
     }
 
-    /// Returns a Node whose name differs only in case or in the domain after the host name.
+    /// A Node whose name differs only in case or in the domain after the host name.
     pub(crate) fn similar(&self, name: &str) -> Option<&str> {
         let host = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
         self.known
@@ -123,17 +116,15 @@ impl Nodes {
             .map(String::as_str)
     }
 
-    /// Returns the number of Nodes.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Returns whether the set contains no Node.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// Returns the addresses that the other Nodes claim, except for Nodes with this machine's boot id.
+    /// What the other Nodes claim, except for those with this machine's boot id.
     pub fn taken(&self, boot: Option<&str>) -> BTreeMap<IpAddr, Claimant> {
         let mut out = BTreeMap::new();
         self.known
@@ -143,7 +134,7 @@ impl Nodes {
         out
     }
 
-    /// Returns the older Node that holds a Node's subnets, or a part of the subnets.
+    /// The older Node that holds a Node's subnets, or a part of them.
     pub(crate) fn senior(&self, node: &Node) -> Option<&str> {
         let subnets = node.subnets.clone().ok().flatten()?;
         let subnets = self.served(subnets)?;
@@ -157,7 +148,7 @@ impl Nodes {
         self.known.get_key_value(holder).map(|(name, _)| name.as_str())
     }
 
-    /// Returns another Node that would hold the given subnets, or a part of them, if this node's Node did not exist.
+    /// Another Node that would hold the given subnets, or a part of them, if this node's Node did not exist.
     pub fn holder(&self, subnets: &Subnets) -> Option<&str> {
         let others = || self.claims().filter(|claim| claim.name != self.own);
         if !others().any(|claim| claim.subnets.overlaps(subnets)) {
@@ -167,12 +158,12 @@ impl Nodes {
         self.known.get_key_value(holder).map(|(name, _)| name.as_str())
     }
 
-    /// Returns the readiness and the cordon of the Node that holds the given subnets.
+    /// Of the Node that holds the given subnets.
     pub(crate) fn report(&self, subnets: &Subnets) -> Option<Report> {
         self.known.get(self.holder(subnets)?)?.report
     }
 
-    /// Returns the claims of all Nodes. The function ignores a podCIDR that is not inside the network.
+    /// Leaves out podCIDRs that are not inside the network.
     fn claims(&self) -> impl Iterator<Item = Claim<'_>> {
         self.known.iter().filter_map(|(name, known)| {
             let subnets = self.served(known.subnets?).filter(|subnets| self.is_inside(subnets))?;
@@ -180,7 +171,7 @@ impl Nodes {
         })
     }
 
-    /// Returns the subnets of the families that the network has.
+    /// Leaves out the families that the network does not have.
     fn served(&self, subnets: Subnets) -> Option<Subnets> {
         self.networks.as_ref().map_or(Some(subnets), |networks| trimmed(&subnets, networks))
     }
@@ -189,7 +180,7 @@ impl Nodes {
         self.networks.as_ref().is_none_or(|networks| inside(subnets, networks))
     }
 
-    /// Returns the leases of the other Nodes, and the time at which the caller must call again if no Node changes.
+    /// The leases of the other Nodes, and the time at which the caller must call again if no Node changes.
     pub fn leases(&self, now: Duration) -> (Leases, Option<Duration>) {
         let mut out = Leases::default();
         let mut due: Option<Duration> = None;
@@ -305,7 +296,7 @@ impl Known {
         }
     }
 
-    /// Returns the state of a lease after the Node lost the annotation `kube-subnet-manager`.
+    /// After the Node lost the annotation `kube-subnet-manager`.
     fn withdrawn(&self, subnets: Subnets, now: Duration) -> Published {
         match &self.lease {
             Published::Lease(lease) | Published::Unreadable(_, Some(lease))
@@ -320,7 +311,7 @@ impl Known {
         }
     }
 
-    /// Returns the last readable lease of the Node.
+    /// The last readable lease.
     fn last_good(&self) -> Option<Arc<Lease>> {
         match &self.lease {
             Published::Lease(lease)
@@ -337,7 +328,7 @@ impl Known {
 }
 
 impl Leases {
-    /// Returns a `Delete` for each unreadable lease that belonged to another Node in `before`, then a `Reset` with all leases.
+    /// A `Delete` for each unreadable lease that belonged to another Node in `before`, then a `Reset` with all leases.
     pub fn reset(&self, before: &Leases) -> Vec<LeaseEvent> {
         let leases = self.readable.values().map(|lease| Lease::clone(lease)).collect();
         let reset =
@@ -345,7 +336,7 @@ impl Leases {
         self.inherited(before).map(LeaseEvent::Delete).chain([reset]).collect()
     }
 
-    /// Returns the events that change the leases `before` into the current leases.
+    /// The events that change the leases `before` into these.
     pub fn since(&self, before: &Leases) -> Vec<LeaseEvent> {
         let gone = before
             .readable
@@ -371,8 +362,7 @@ impl Leases {
         deleted.chain(put).chain(odd.map(|(subnets, _)| LeaseEvent::Unreadable(*subnets))).collect()
     }
 
-    /// Returns the subnets that an unreadable Node now holds and that another Node held before. The unreadable Node
-    /// must not inherit the lease of the previous holder.
+    /// Subnets that an unreadable Node now holds and another Node held before. The unreadable Node must not inherit that lease.
     fn inherited(&self, before: &Leases) -> impl Iterator<Item = Subnets> {
         let inherited = |(subnets, name): &(&Subnets, &String)| {
             before.owner(subnets).is_some_and(|was| was != name.as_str())
@@ -380,7 +370,6 @@ impl Leases {
         self.unreadable.iter().filter(inherited).map(|(subnets, _)| *subnets)
     }
 
-    /// Returns the name of the Node that has the given subnets.
     fn owner(&self, subnets: &Subnets) -> Option<&str> {
         let readable = || {
             self.readable
@@ -392,7 +381,7 @@ impl Leases {
     }
 }
 
-/// Returns the lease with only the given subnets. If the lease has exactly these subnets, the function returns the same `Arc`, so that a comparison is fast.
+/// If the lease has exactly these subnets, the same `Arc` is kept, so that a comparison is fast.
 fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
     if lease.subnets == subnets {
         lease.clone()
@@ -401,7 +390,7 @@ fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
     }
 }
 
-/// Returns the subnets of the families that the network has.
+/// Leaves out the families that the network does not have.
 pub fn trimmed(subnets: &Subnets, networks: &Subnets) -> Option<Subnets> {
     Dual::from_options(
         subnets.v4().copied().filter(|_| networks.v4().is_some()),
@@ -610,7 +599,7 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that the events lead to the same table as a complete list.
+        /// The events lead to the same table as a complete list.
         #[test]
         fn changes_add_up(steps in proptest::collection::vec((0..5u8, 0..4i64, 1..4u8, 0..4u8), 1..40)) {
             let mut nodes = Nodes::new("n0");

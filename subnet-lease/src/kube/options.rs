@@ -8,32 +8,26 @@ use std::time::Duration;
 use thiserror::Error;
 use types::Coded;
 
-/// Options of the Kubernetes manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeOptions {
-    /// Addresses of API servers, in the order of attempts. If the list is empty, the manager uses the
-    /// addresses of the kubeconfig or of the pod's environment.
+    /// In the order of attempts. If empty, the addresses of the kubeconfig or of the pod's environment are used.
     pub urls: Vec<Uri>,
-    /// Path of a kubeconfig; `None` selects the pod's service account.
+    /// `None` selects the pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// Prefix of all annotations; `flannel.alpha.coreos.com` unless a flag changes it.
+    /// `flannel.alpha.coreos.com` unless a flag changes it.
     pub prefix: Prefix,
-    /// File of the network configuration (`net-conf.json`).
+    /// The file `net-conf.json`.
     pub net_conf: PathBuf,
-    /// Whether the daemon clears the condition NetworkUnavailable of its Node.
+    /// The daemon clears the condition NetworkUnavailable of its Node.
     pub clear_condition: bool,
-    /// This node's Node, given by the Node's name or by a pod on the Node.
     pub identity: Identity,
-    /// User agent for the API server. Managed fields of the Node show the part of the user agent before the slash.
+    /// Managed fields of the Node show the part before the slash.
     pub user_agent: String,
-    /// Uptime of the host when the daemon started. If the uptime is short, all hosts of the cluster may have started together.
+    /// Uptime of the host when the daemon started. If it is short, all hosts of the cluster may have started together.
     pub up: Duration,
 }
 
-/// Parses the address of an API server: an absolute http or https URI with a host, without user, query and fragment.
-///
-/// # Errors
-/// Returns an error without the text, which may contain a secret.
+/// An absolute http or https URI with a host, without user, query and fragment. The error omits the text, which may contain a secret.
 pub fn server_url(text: &str) -> Result<Uri, UrlError> {
     let is_http =
         |scheme: &str| scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http");
@@ -65,7 +59,6 @@ pub fn server_url(text: &str) -> Result<Uri, UrlError> {
     text.trim_end_matches('/').parse().map_err(|_| UrlError::Host)
 }
 
-/// Reason why a text is not the address of an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Coded)]
 #[code("server-url")]
 pub enum UrlError {
@@ -87,18 +80,14 @@ pub enum UrlError {
     Host,
 }
 
-/// The Node on which the daemon runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The Node with the given name.
     Node(String),
-    /// The Node that runs the given pod.
+    /// The Node that runs this pod.
     Pod {
-        /// Namespace of the pod.
         namespace: String,
-        /// Name of the pod.
         name: String,
     },
-    /// No Node, for a tool that reads all Nodes.
+    /// For a tool that reads all Nodes.
     Nobody,
 }

@@ -9,32 +9,27 @@ use std::time::Duration;
 
 /// Interval at which the daemon restores annotations that another writer changes.
 pub(crate) const RESTORE_EVERY: Duration = Duration::from_secs(10);
-/// Interval at which the daemon restores the condition NetworkUnavailable, because cloud route controllers also write this condition.
+/// Interval at which the daemon restores the condition NetworkUnavailable, because cloud route controllers also write it.
 pub(crate) const CONDITION_EVERY: Duration = Duration::from_secs(60);
 
-/// Desired content of the Node.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
-    /// Attributes that this node publishes.
     pub attrs: &'a LeaseAttrs,
-    /// Whether the kernel is in sync with the leases, except for failures of single peers. Kubernetes may schedule pods on the Node only if this
-    /// field is true.
+    /// The kernel is in sync with the leases, except for failures of single peers. Only then may Kubernetes schedule pods on the Node.
     pub programmed: bool,
-    /// Whether this daemon should clear the condition NetworkUnavailable.
     pub clear_condition: bool,
 }
 
-/// The changes that the daemon must write to the Node.
+/// What the daemon must write to the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Due {
-    /// Annotations to set, or to remove.
+    /// `None` removes an annotation.
     pub annotations: BTreeMap<String, Option<String>>,
-    /// Whether to set the condition NetworkUnavailable to False. The daemon never sets the condition to True.
+    /// Sets the condition NetworkUnavailable to False. The daemon never sets it to True.
     pub condition: bool,
 }
 
 impl Due {
-    /// Compares a Node with its desired content.
     pub(crate) fn of(node: &Node, wanted: &Wanted<'_>, prefix: &Prefix) -> Self {
         let differs =
             |(name, value): &(&str, Option<String>)| node.annotations.get(*name) != value.as_ref();
@@ -48,7 +43,7 @@ impl Due {
     }
 }
 
-/// Returns patches that remove published addresses that this host does not have, unless an operator chose them.
+/// Removes published addresses that this host does not have, unless an operator chose them.
 pub fn withdrawn(
     node: &Node,
     local: &[IpAddr],
@@ -66,24 +61,22 @@ pub fn withdrawn(
     all.into_iter().filter(gone).map(|(name, _)| (prefix.key(name), None)).collect()
 }
 
-/// Limits how often the daemon restores an annotation or a condition that another writer changes: the first time at once, then once per interval.
+/// Limits how often the daemon restores what another writer changes: the first time at once, then once per interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace(Option<Duration>);
 
 impl Pace {
-    /// Returns the earliest time of the next write, given the interval and the current time.
+    /// The earliest time of the next write.
     pub fn next(self, every: Duration, now: Duration) -> Duration {
         self.0.map_or(now, |last| (last + every).max(now))
     }
 
-    /// Records the time of a write.
     pub fn wrote(&mut self, now: Duration) {
         self.0 = Some(now);
     }
 }
 
-/// Returns the body of the patch of annotations: a JSON merge patch (RFC 7396), in which `null` removes a member. The
-/// patch contains the uid, so the server refuses the patch for a new Node with the same name.
+/// A JSON merge patch (RFC 7396), in which `null` removes a member. It contains the uid, so the server refuses it for a new Node with the same name.
 pub(crate) fn annotations_body(
     uid: &str,
     annotations: &BTreeMap<String, Option<String>>,
@@ -91,8 +84,7 @@ pub(crate) fn annotations_body(
     serde_json::json!({ "metadata": { "uid": uid, "annotations": annotations } })
 }
 
-/// Returns the body of the patch of the condition. The body is a strategic merge patch, because a JSON merge patch would replace the whole list of
-/// conditions.
+/// A strategic merge patch, because a JSON merge patch would replace the whole list of conditions.
 pub(crate) fn condition_body(uid: &str, now: &str) -> serde_json::Value {
     serde_json::json!({ "metadata": { "uid": uid }, "status": { "conditions": [{
         "type": "NetworkUnavailable",
@@ -121,7 +113,7 @@ mod tests {
         node
     }
 
-    /// Returns the Node after the server has applied the patches.
+    /// As the server applies the patches.
     fn patched(mut node: Node, due: &Due) -> Node {
         for (key, value) in &due.annotations {
             let name = prefix().name(key).unwrap().to_owned();

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use types::backoff::Backoff;
 use types::{Coded, Subnets};
 
-/// Delay between two attempts to write to the Node.
+/// Between two attempts to write to the Node.
 pub(super) const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
 /// Writes annotations and the condition NetworkUnavailable to this node's Node.
@@ -32,15 +32,11 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    /// Creates the writer.
     pub(super) fn new(api: Arc<Api>, out: watch::Sender<OwnState>) -> Self {
         Self { api, out }
     }
 
-    /// Publishes the annotations that differ from the Node's current annotations.
-    ///
-    /// # Errors
-    /// Returns an error if the API server does not respond or refuses the request.
+    /// Publishes the annotations that differ from the Node's current ones.
     pub(super) async fn annotations(
         &mut self,
         node: &Node,
@@ -57,9 +53,6 @@ impl Publisher {
     }
 
     /// Removes the published addresses that this host does not have, unless an operator chose them.
-    ///
-    /// # Errors
-    /// Returns an error if the API server does not respond or refuses the request.
     pub(super) async fn withdraw(
         &mut self,
         node: &Node,
@@ -75,16 +68,13 @@ impl Publisher {
     }
 
     /// Clears the condition NetworkUnavailable.
-    ///
-    /// # Errors
-    /// Returns an error if the API server does not respond or refuses the request.
     pub(super) async fn condition(&mut self, node: &Node) -> Result<(), RequestError> {
         let now = requests::clear_condition(&self.api, &node.name, &node.uid).await?;
         self.take(now);
         Ok(())
     }
 
-    /// Records the Node that the response to a patch contains, because the watch may deliver the Node later.
+    /// Records the Node from the response to a patch, because the watch may deliver it later.
     fn take(&self, node: Option<Node>) {
         let Some(node) = node else { return };
         self.out.send_modify(|state| {
@@ -98,44 +88,38 @@ impl Publisher {
     }
 }
 
-/// A lease that this node holds.
 pub(super) struct Holding<'a> {
-    /// Client for the API.
     pub api: &'a Arc<Api>,
     /// This node's name.
     pub name: &'a str,
-    /// This node's Node.
     pub own: watch::Receiver<OwnState>,
-    /// Receives this node's Node from the API server's response to a patch.
+    /// Receives the Node from the API server's response to a patch.
     pub(crate) own_out: &'a watch::Sender<OwnState>,
-    /// All Nodes.
     pub all: &'a All,
-    /// Whether this daemon lists all Nodes. Only a daemon that lists all Nodes knows the other Nodes.
+    /// Only a daemon that lists all Nodes knows the others.
     pub lists: bool,
-    /// The network configuration.
     pub config: &'a NetworkConfig,
-    /// The lease that this node holds.
     pub lease: Lease,
 }
 
 /// State of the writes to the Node.
 #[derive(Default)]
 struct Written {
-    /// Uid of the Node that the daemon last wrote.
+    /// Of the Node that the daemon last wrote.
     uid: String,
-    /// Attributes that the daemon last published; `None` before the first write.
+    /// Published last; `None` before the first write.
     attrs: Option<LeaseAttrs>,
     /// Annotations of `attrs`. `None` as a value means that the daemon removes the annotation.
     published: Option<BTreeMap<&'static str, Option<String>>>,
     annotations: Pace,
     condition: Pace,
     failures: u32,
-    /// Earliest time of the next write after a failed write.
+    /// Earliest time of the next write after a failed one.
     retry: Option<Duration>,
 }
 
 impl Written {
-    /// Performs the writes that are due. If the rate limit postpones a write, the function returns the time of the next check.
+    /// Performs the writes that are due. If the rate limit postpones one, the result is the time of the next check.
     async fn publish(
         &mut self,
         publisher: &mut Publisher,
@@ -206,7 +190,7 @@ impl Written {
 #[code("lease-unpublished")]
 struct UnpublishedAddressError(String);
 
-/// Reason why this node lost its subnet. `subnets` is the Node's former podCIDR, which the Node `other` now has.
+/// `subnets` is the Node's former podCIDR, which the Node `other` now has.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 enum LeaseMovedError {
     #[error("the Node {node} was deleted, and the Node {other} now has its podCIDR {subnets}")]
@@ -225,18 +209,16 @@ enum LeaseMovedError {
     PodCidr(PodCidrError),
 }
 
-/// Verdict on the lease, from the Node's current podCIDR.
+/// From the Node's current podCIDR.
 enum Verdict {
-    /// Lease that still belongs to this node.
     Ours,
-    /// Reason why the daemon cannot publish its attributes.
+    /// The daemon cannot publish its attributes.
     Wait(Reason),
-    /// The lease ended.
     Over(LeaseMovedError),
 }
 
 impl Holding<'_> {
-    /// Holds the lease. The function returns when the subnets no longer belong to this node.
+    /// Ends when the subnets no longer belong to this node.
     pub(super) async fn run(
         self,
         mut node: NodeState,
@@ -322,14 +304,14 @@ impl Holding<'_> {
         }
     }
 
-    /// Returns another Node that has this node's subnets.
+    /// Another Node that has this node's subnets.
     fn holder(&self) -> Option<String> {
         self.all
             .with(|nodes| nodes.holder(&self.lease.subnets).map(str::to_owned))
             .filter(|_| self.lists)
     }
 
-    /// Performs the writes that are due. The function returns the problem, if any, and the time of the next check.
+    /// Performs the writes that are due. The result is the problem, if any, and the time of the next check.
     async fn write(
         &self,
         publisher: &mut Publisher,

@@ -1,4 +1,4 @@
-//! Requests of the manager to the Kubernetes API, other than the requests that follow Nodes.
+//! Requests of the manager to the Kubernetes API, other than those that follow Nodes.
 
 use super::api::{Api, Call};
 use super::events::NodeEvent;
@@ -15,20 +15,20 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// State of features whose permissions old manifests do not grant. Without a permission, the node skips the feature, and logs the refusal once.
+/// Features whose permissions old manifests do not grant. Without one, the node skips the feature, and logs the refusal once.
 #[derive(Debug, Default)]
 pub(super) struct Extras {
     events: AtomicBool,
     slices: AtomicBool,
-    /// Time at which the server last refused an Event.
+    /// When the server last refused an Event.
     refused: Mutex<Option<Instant>>,
-    /// The addresses of the API servers, and the time at which the node last read the addresses.
+    /// The addresses of the API servers, and when the node last read them.
     servers: Mutex<Option<(Instant, Vec<IpAddr>)>>,
 }
 
-/// Time for which the node caches the addresses of the API servers. The addresses change when an operator adds a node to the control plane.
+/// The node caches the addresses of the API servers for this time. They change when an operator adds a node to the control plane.
 const SERVERS: Duration = Duration::from_secs(300);
-/// Time after a refusal during which the node posts no Event. An administrator may grant the permission later.
+/// After a refusal, the node posts no Event for this time. An administrator may grant the permission later.
 const REFUSED: Duration = Duration::from_secs(300);
 
 impl Extras {
@@ -42,7 +42,7 @@ impl Extras {
         }
     }
 
-    /// Posts an Event on a Node, for operators who check Events first. The function returns whether the server accepted the Event.
+    /// For operators who check Events first. True if the server accepted it.
     pub(super) async fn event(&self, api: &Api, node: &Node, event: &NodeEvent) -> bool {
         if self.refused.lock().is_some_and(|at| at.elapsed() < REFUSED) {
             return false;
@@ -90,7 +90,7 @@ impl Extras {
         }
     }
 
-    /// Returns the addresses of the API servers. The list is empty if the addresses are unreadable.
+    /// Empty if the addresses are unreadable.
     pub(super) async fn servers(&self, api: &Api) -> Vec<IpAddr> {
         let cached = self.servers.lock().clone();
         if let Some((_, servers)) = cached.filter(|(at, _)| at.elapsed() < SERVERS) {
@@ -126,7 +126,7 @@ impl Extras {
     }
 }
 
-/// Returns the addresses in a list of EndpointSlices.
+/// The addresses in a list of EndpointSlices.
 fn endpoints(text: &str) -> Vec<IpAddr> {
     let parse = |raw: &RawValue, name: &str| -> Vec<String> {
         let object = Object::parse(raw.get()).ok();
@@ -156,10 +156,7 @@ fn endpoints(text: &str) -> Vec<IpAddr> {
         .collect()
 }
 
-/// Sets and removes annotations of a Node. The function returns the Node after the change.
-///
-/// # Errors
-/// Returns an error if the API server does not respond or refuses the request.
+/// Sets and removes annotations. The result is the Node after the change.
 pub(super) async fn annotate(
     api: &Api,
     name: &str,
@@ -178,10 +175,7 @@ pub(super) async fn annotate(
     .await
 }
 
-/// Clears the condition NetworkUnavailable of a Node. The function returns the Node after the change.
-///
-/// # Errors
-/// Returns an error if the API server does not respond or refuses the request.
+/// Clears the condition NetworkUnavailable. The result is the Node after the change.
 pub(super) async fn clear_condition(
     api: &Api,
     name: &str,
@@ -219,10 +213,7 @@ async fn patch(
     Ok(Node::read(&text, &api.options().prefix).ok())
 }
 
-/// Returns the name of the Node that runs a pod.
-///
-/// # Errors
-/// Returns an error that names the pod if the API server does not respond or refuses the request.
+/// The Node that runs a pod.
 pub(super) async fn node_of_pod(
     api: &Api,
     namespace: &str,

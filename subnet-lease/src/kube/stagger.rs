@@ -1,4 +1,4 @@
-//! Spreads API requests over time without coordination between nodes. This module only computes delays, and sends no requests.
+//! Spreads API requests over time without coordination between nodes. It only computes delays, and sends no requests.
 
 use super::node::Node;
 use super::nodes::trimmed;
@@ -11,40 +11,38 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::Subnets;
 
-/// Number of nodes per second that reconnect to the API server after an interruption. All nodes of a cluster reconnect
-/// to the API server within [`SPREAD`].
+/// Number of nodes per second that reconnect to the API server after an interruption. All nodes of a cluster do so within [`SPREAD`].
 const A_SECOND: f64 = 40.0;
 /// Maximum delay before a node reconnects to the API server.
 pub(super) const SPREAD: Duration = Duration::from_secs(12);
-/// Number of nodes per second that list Nodes after their hosts have booted. The rate of lists may exceed
-/// [`A_SECOND`], because each node has its own delay.
+/// Number of nodes per second that list Nodes after their hosts have booted. It may exceed [`A_SECOND`], because each node has its own delay.
 const TURNS_A_SECOND: u32 = 45;
-/// Number of different delays after a boot. In clusters with more nodes, several nodes have the same delay.
+/// Number of different delays after a boot. In clusters with more nodes, several nodes have the same one.
 const TURNS: u32 = 12 * TURNS_A_SECOND;
-/// Uptime of a host up to which the daemon assumes that many other hosts booted at the same time.
+/// Up to this uptime, the daemon assumes that many other hosts booted at the same time.
 const BOOTED: Duration = Duration::from_secs(300);
 
-/// Time for which a node lists Nodes in pages after the API server did not stream a list. The API server reads each page of a list from etcd.
+/// A node lists Nodes in pages for this time after the API server did not stream a list. The server reads each page from etcd.
 const PAGES: Duration = Duration::from_secs(3600);
 
-/// Number of Nodes, index of this node's subnet and features of the API server, which determine the delays of this node's requests.
+/// What determines the delays of this node's requests.
 #[derive(Debug, Default)]
 pub(super) struct RequestStagger {
     nodes: AtomicUsize,
-    /// Index of this node's subnet among the network's subnets, from 0. The index is unset until the daemon knows this node's Node.
+    /// Index of this node's subnet among the network's, from 0. Unset until the daemon knows this node's Node.
     place: OnceLock<u128>,
-    /// Time at which the server last failed to stream a list.
+    /// When the server last failed to stream a list.
     pages: Mutex<Option<Instant>>,
 }
 
 impl RequestStagger {
-    /// Records the number of Nodes in the cluster.
+    /// Number of Nodes in the cluster.
     pub(super) fn set(&self, nodes: usize) {
         self.nodes.store(nodes, Relaxed);
     }
 
-    /// Records the index of this node's subnet. Until the daemon has counted the Nodes, the function estimates their
-    /// number from the subnet's index, because Kubernetes assigns podCIDRs in ascending order.
+    /// Records the index of this node's subnet. Until the Nodes are counted, it also gives an estimate of their number, because Kubernetes assigns
+    /// podCIDRs in ascending order.
     pub(super) fn guess(&self, own: &Node, networks: &Subnets) {
         let place = place(own, networks);
         if let Some(place) = place {
@@ -55,23 +53,22 @@ impl RequestStagger {
         let _ = self.nodes.compare_exchange(0, nodes, Relaxed, Relaxed);
     }
 
-    /// Records that the API server did not stream a list, because the API server is too old or was busy.
+    /// The API server did not stream a list, because it is too old or was busy.
     pub(super) fn set_pages(&self) {
         *self.pages.lock() = Some(Instant::now());
     }
 
-    /// Records that the API server streamed a list.
+    /// The API server streamed a list.
     pub(super) fn set_streams(&self) {
         *self.pages.lock() = None;
     }
 
-    /// Returns whether this node lists Nodes in pages.
+    /// True if this node lists Nodes in pages.
     pub(super) fn pages(&self) -> bool {
         self.pages.lock().is_some_and(|since| since.elapsed() < PAGES)
     }
 
-    /// Returns the delay before this node reconnects to the API server. Delays in the order of the podCIDRs
-    /// spread the nodes more evenly than random delays.
+    /// Delay before this node reconnects to the API server. Delays in the order of the podCIDRs spread the nodes more evenly than random ones.
     #[expect(clippy::cast_precision_loss, reason = "a number of Nodes")]
     pub(super) fn share(&self) -> Duration {
         let nodes = self.nodes.load(Relaxed);
@@ -87,10 +84,9 @@ impl RequestStagger {
     }
 }
 
-/// Returns the delay before a node lists all Nodes in pages for the first time. The delay is zero if the host booted
-/// longer than [`BOOTED`] ago.
+/// Delay before a node lists all Nodes in pages for the first time. Zero if the host booted longer than [`BOOTED`] ago.
 ///
-/// If Kubernetes created a Node after the boot of the Node's host, the Node is new in the cluster, so the daemon does not wait.
+/// A Node that was created after its host's boot is new in the cluster, so its daemon does not wait.
 pub(super) fn boot_delay(own: &Node, networks: &Subnets, up: Duration, now: i64) -> Duration {
     let booted = now.saturating_sub(i64::try_from(up.as_secs()).unwrap_or(i64::MAX));
     if up > BOOTED || own.created >= booted {
@@ -102,7 +98,7 @@ pub(super) fn boot_delay(own: &Node, networks: &Subnets, up: Duration, now: i64)
     Duration::from_secs(1) * place / TURNS_A_SECOND
 }
 
-/// Returns the index of a Node's subnet among the network's subnets of the same size, from 0.
+/// Index of a Node's subnet among the network's subnets of the same size, from 0.
 fn place(own: &Node, networks: &Subnets) -> Option<u128> {
     let subnet = trimmed(&own.subnets.clone().ok().flatten()?, networks)?.nets().next()?;
     let network = networks.nets().find(|network| network.contains(&subnet))?;

@@ -1,5 +1,4 @@
-//! The Nodes that the followers last read: this node's Node and all Nodes of the
-//! cluster. The followers update the Nodes, and the manager reads the Nodes.
+//! The Nodes that the followers last read: this node's Node and all Nodes of the cluster. The followers update them, and the manager reads them.
 
 use super::follow::Sink;
 use super::node::Node;
@@ -11,32 +10,28 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// This node's Node, as the follower last read the Node.
+/// As the follower last read it.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Own {
-    /// Node that the daemon has not read yet.
+    /// Not read yet.
     #[default]
     Unknown,
-    /// Node that does not exist.
     Absent,
-    /// Node that exists, in the last known version.
+    /// In the last known version.
     Present(Arc<Node>),
 }
 
-/// This node's Node, and the reason if the watch of the Node is interrupted.
+/// Also tells if the watch of the Node is interrupted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnState {
-    /// The Node.
     pub own: Own,
-    /// Reason why the watch is interrupted; `None` while the watch works.
+    /// Why the watch is interrupted; `None` while it works.
     pub trouble: Option<Reason>,
 }
 
 /// Receives the events of the watch of this node's Node.
 pub(super) struct OwnSink {
-    /// Receives the state.
     pub out: watch::Sender<OwnState>,
-    /// Name of this node's Node.
     pub name: String,
 }
 
@@ -90,33 +85,30 @@ pub(super) struct All {
     inner: Mutex<Inner>,
     /// Counts relevant changes.
     changes: watch::Sender<u64>,
-    /// Spreads this node's API requests over time.
     pub stagger: RequestStagger,
 }
 
 struct Inner {
     nodes: Nodes,
-    /// Whether the follower has read a complete list of Nodes.
+    /// The follower has read a complete list.
     listed: bool,
-    /// Number of complete lists of Nodes that the follower has read.
+    /// Number of complete lists that the follower has read.
     lists: u64,
     trouble: Option<Reason>,
 }
 
-/// Whether the watch of all Nodes works, and how many lists the follower has read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    /// Whether the follower has read a complete list of Nodes.
+    /// The follower has read a complete list.
     pub listed: bool,
-    /// Number of complete lists of Nodes that the follower has read. A higher number shows that the follower may
-    /// have missed changes since the previous list.
+    /// Number of complete lists that the follower has read. A higher number shows that it may have missed changes since the previous one.
     pub lists: u64,
-    /// Reason why the watch is interrupted; `None` while the watch works.
+    /// Why the watch is interrupted; `None` while it works.
     pub trouble: Option<Reason>,
 }
 
 impl All {
-    /// Creates a state without Nodes, before the first list.
+    /// Without Nodes, before the first list.
     pub(super) fn new(own: &str) -> Self {
         let inner = Inner { nodes: Nodes::new(own), listed: false, lists: 0, trouble: None };
         Self {
@@ -126,12 +118,12 @@ impl All {
         }
     }
 
-    /// Returns a receiver whose number increases with each relevant change of the Nodes, the networks or the state of the watch.
+    /// The number increases with each relevant change of the Nodes, the networks or the state of the watch.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Sets the networks that must contain the podCIDRs of all Nodes, including the Nodes that are already known.
+    /// These must contain the podCIDRs of all Nodes, including those already known.
     pub(super) fn serve(&self, networks: types::Subnets) {
         self.change(|inner| inner.nodes.serve(networks));
     }
@@ -145,12 +137,10 @@ impl All {
         });
     }
 
-    /// Passes the Nodes to `read` and returns the result of `read`.
     pub(super) fn with<T>(&self, read: impl FnOnce(&Nodes) -> T) -> T {
         read(&self.inner.lock().nodes)
     }
 
-    /// Returns the state of the watch of all Nodes.
     pub(super) fn look(&self) -> Look {
         let inner = self.inner.lock();
         Look { listed: inner.listed, lists: inner.lists, trouble: inner.trouble.clone() }

@@ -1,6 +1,5 @@
-//! Classifies refusals of an API server by the HTTP status and by the reasons in the Status object of the refusal. This module
-//! parses the text of a refusal only to find a missing permission or, from old servers, a too new resource version. A Status
-//! object names a missing permission only in the text of the message.
+//! Classifies refusals of an API server by the HTTP status and by the reasons in the Status object. The text is parsed only to find a missing
+//! permission or, from old servers, a too new resource version. A Status object names a missing permission nowhere else.
 
 use crate::json::{Object, excerpt_within};
 use http::StatusCode;
@@ -9,27 +8,25 @@ use types::problem::StoreCause;
 /// A permission that RBAC denies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forbidden {
-    /// Name of the account that lacks the permission.
+    /// The account that lacks the permission.
     pub user: String,
-    /// The verb.
     pub verb: String,
-    /// The resource, with its subresource.
+    /// With its subresource.
     pub resource: String,
 }
 
-/// Parsed `Status` object of a refused request.
+/// From the `Status` object of a refused request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiRefusal {
     /// Beginning of the server's message.
     pub words: String,
-    /// Whether the server does not have the requested resource version yet.
+    /// The server does not have the requested resource version yet.
     pub(crate) is_too_new: bool,
-    /// The missing permission.
     pub forbidden: Option<Forbidden>,
 }
 
 impl ApiRefusal {
-    /// Parses the body of the HTTP response to a refused request.
+    /// `body` is that of the HTTP response.
     pub fn read(status: StatusCode, body: &str) -> Self {
         let object = Object::parse(body).ok();
         let message =
@@ -52,7 +49,7 @@ impl ApiRefusal {
     }
 }
 
-/// Returns the beginning of a server's text, or `no reason was given` if the text is empty.
+/// The beginning of a server's text, or `no reason was given` if it is empty.
 pub(super) fn words(text: &str) -> String {
     const LIMIT: usize = 300;
     match text.trim() {
@@ -77,7 +74,7 @@ fn forbidden(text: &str) -> Option<Forbidden> {
     })
 }
 
-/// Returns the cause that the doctor's finding about the store names.
+/// The doctor's finding about the store names it.
 pub(super) fn cause(status: StatusCode) -> StoreCause {
     match status {
         StatusCode::UNAUTHORIZED => StoreCause::User,

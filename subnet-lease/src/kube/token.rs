@@ -1,7 +1,7 @@
-//! The bearer token of API requests, from the kubeconfig or from a file that the client reads again after 50 s.
+//! The bearer token of API requests, from the kubeconfig or from a file that is read again after 50 s.
 //!
-//! The authentication layer of the crate `kube` sends the content of the token file
-//! verbatim. Editors end a file with a newline, which client-go trims.
+//! The authentication layer of the crate `kube` sends the content of the token file verbatim. Editors end a file with a newline, which client-go
+//! trims.
 
 use http::HeaderValue;
 use kube::config::AuthInfo;
@@ -12,25 +12,24 @@ use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Time after which the client reads the token file again. client-go uses the same time.
+/// After this time, the token file is read again. client-go uses the same time.
 const FRESH: Duration = Duration::from_secs(50);
 
 const EMPTY: &str = "is empty";
 
-/// A bearer token.
 pub(super) struct Token {
     file: Option<PathBuf>,
     held: Mutex<Held>,
 }
 
 struct Held {
-    /// Value of the header `Authorization`.
+    /// Value of `Authorization`.
     header: Option<HeaderValue>,
-    /// Time at which the client last read the token file.
+    /// When the token file was last read.
     read: Option<Instant>,
 }
 
-/// Reason why a text is not a valid token. It never quotes the token.
+/// It never quotes the token.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TokenError {
     /// In the kubeconfig.
@@ -41,8 +40,7 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Removes the token and the path of the token file from the credentials, and returns the token. As in client-go, the file takes precedence
-    /// over a token in the kubeconfig.
+    /// Removes the token and the path of its file from the credentials. As in client-go, the file takes precedence over a token in the kubeconfig.
     pub(super) fn take(auth: &mut AuthInfo) -> Result<Option<Self>, TokenError> {
         // kube prefers these two kinds of credentials.
         if auth.auth_provider.is_some() || auth.username.is_some() && auth.password.is_some() {
@@ -58,10 +56,7 @@ impl Token {
         Ok(Some(Self { file, held: Mutex::new(Held { header, read: None }) }))
     }
 
-    /// Returns the value of the header `Authorization`. While the token file is unusable, the client continues to use the last token.
-    ///
-    /// # Errors
-    /// Returns an error if the client has no earlier token and the token file is unreadable or contains no valid token.
+    /// Value of `Authorization`. While the token file is unusable, the last token stays in use. Fails only if there is none.
     pub(super) async fn header(&self) -> Result<HeaderValue, TokenError> {
         let mut held = self.held.lock().await;
         let mut trouble = None;
@@ -86,7 +81,7 @@ impl Token {
     }
 }
 
-/// Returns the header `Authorization` for a token, without the white space around the token.
+/// Ignores the white space around the token.
 fn header(text: &[u8]) -> Result<HeaderValue, String> {
     let text = std::str::from_utf8(text)
         .map_err(|_| "is not text in UTF-8; write only the token, without other text")?

@@ -7,7 +7,6 @@ use crate::table::LeaseEvent;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Stream of lease events, derived from the known Nodes.
 pub(super) struct Watching<'a> {
     all: &'a All,
     counters: &'a Counters,
@@ -15,16 +14,16 @@ pub(super) struct Watching<'a> {
     /// The leases that result from the events sent so far.
     sent: Option<Leases>,
     lists: u64,
-    /// Number of the last Node change whose events the stream has queued.
+    /// Number of the last Node change whose events are queued.
     generation: Option<u64>,
     interrupted: bool,
-    /// Time at which the stream computes the leases again, even if no Node changes.
+    /// At this time, the leases are computed again, even if no Node changes.
     due: Option<Duration>,
     queue: Vec<LeaseEvent>,
 }
 
 impl<'a> Watching<'a> {
-    /// Creates a stream that begins with a complete list.
+    /// It begins with a complete list.
     pub(super) fn of(all: &'a All, counters: &'a Counters) -> Self {
         let changes = all.changes();
         Self {
@@ -40,9 +39,10 @@ impl<'a> Watching<'a> {
         }
     }
 
-    /// Returns the next event. The stream never ends.
+    /// The stream never ends.
     ///
     /// # Cancel safety
+    ///
     /// Undelivered events stay in the queue.
     pub(super) async fn next(&mut self) -> LeaseEvent {
         loop {
@@ -90,8 +90,8 @@ impl<'a> Watching<'a> {
         }
     }
 
-    /// Records and logs the Nodes that flanneld does not use. The status API lists all unused Nodes. The log does
-    /// not list all unused Nodes, because a cluster can have thousands of unused Nodes.
+    /// Records and logs the Nodes that flanneld does not use. The status API lists them all. The log does not, because a cluster can have thousands
+    /// of them.
     fn note(&self, leases: &Leases) {
         const LINES: usize = 20;
         let news = leases
