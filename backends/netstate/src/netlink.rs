@@ -1,4 +1,4 @@
-//! Implementation of [`Kernel`] with netlink. Only this module builds and parses netlink messages.
+//! [`Kernel`] with netlink. Only this module builds and parses netlink messages.
 
 mod decode;
 pub mod device_counters;
@@ -43,36 +43,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use uapi::*;
 
-/// A connection to the kernel, in the network namespace of the thread that opened the connection.
+/// In the network namespace of the thread that opened the connection.
 pub struct NetlinkKernel {
     requests: Requests,
-    /// The generic netlink connection for WireGuard, opened on first use.
+    /// For WireGuard, opened on first use.
     generic: Option<generic::Generic>,
     notices: Notices,
     /// Flannel's links, as of the last read.
     links: Vec<(LinkName, u32)>,
-    /// Flannel's links that are WireGuard interfaces.
+    /// Those of `links` that are WireGuard interfaces.
     wireguards: Vec<(LinkName, u32)>,
-    /// The last known interface indices of flannel's links. A renamed link keeps its index.
+    /// Last known; a renamed link keeps its index.
     last_index: BTreeMap<LinkName, u32>,
-    /// The underlay interface (index and name) at the last call of [`Kernel::facts`].
+    /// At the last call of [`Kernel::facts`].
     underlay: (u32, LinkName),
-    /// Whether the plan needs on-link queries. If the plan needs on-link queries, any changed route of the main table can change the desired state.
+    /// The plan needs on-link queries, so any changed route of the main table can change the
+    /// desired state.
     asking: bool,
-    /// The result of the last successful on-link lookup, which flanneld reuses if a lookup fails.
+    /// Of the last successful lookup; used again if a lookup fails.
     on_link: BTreeSet<IpAddr>,
-    /// Links on which the kernel refuses writes to accept_ra. flanneld does not compare accept_ra of such
-    /// links again, because otherwise the kernel would never be in sync.
+    /// Links on which the kernel refuses writes to accept_ra. flanneld does not compare it again,
+    /// because otherwise the kernel would never be in sync.
     fixed_ra: BTreeSet<LinkName>,
-    /// Links on which the kernel refuses changes of the checksum offload. flanneld does not compare the checksum offload of such links again.
+    /// Links on which the kernel refuses changes of the checksum offload. flanneld does not compare
+    /// it again.
     fixed_checksum: BTreeSet<LinkName>,
 }
 
 impl NetlinkKernel {
     /// Opens the sockets in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         const GROUPS: u32 = RTMGRP_LINK
             | RTMGRP_NEIGH
@@ -95,11 +94,8 @@ impl NetlinkKernel {
         })
     }
 
-    /// Returns whether the kernel supports vxlan interfaces. The request has no VNI, so the kernel always refuses the
-    /// request, either for the missing VNI or for the unknown kind.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel does not answer.
+    /// The request has no VNI, so the kernel always refuses it, either for the missing VNI or for
+    /// the unknown kind.
     pub async fn supports_vxlan(&mut self) -> Result<bool, KernelError> {
         let message = vxlan::without_identifier();
         match self.requests.batch(vec![message], 1, |_, _| ()).await.pop() {
@@ -111,27 +107,21 @@ impl NetlinkKernel {
         }
     }
 
-    /// Returns whether the kernel supports WireGuard. The request makes the kernel load the WireGuard module.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel does not answer or refuses the request, because the reply then does not show whether the kernel supports WireGuard.
+    /// The request makes the kernel load the WireGuard module. A refusal is an error, because it
+    /// does not show whether the kernel supports WireGuard.
     pub async fn supports_wireguard(&mut self) -> Result<bool, KernelError> {
         self.generic = generic::Generic::find().await?;
         Ok(self.generic.is_some())
     }
 
-    /// Lists all interfaces, and all routes of the main table except cached routes and routes with a type of service (TOS).
-    ///
-    /// # Errors
-    /// Returns an error if either list is incomplete.
+    /// All interfaces, and all routes of the main table except cached ones and those with a type of
+    /// service (TOS).
     pub async fn inventory(&mut self) -> Result<Inventory, KernelError> {
         self.list_all().await
     }
 
-    /// Lists flannel-rs' and Go flannel's devices of any backend that have an address of full prefix length inside the given networks.
-    ///
-    /// # Errors
-    /// Returns an error if a list is incomplete.
+    /// flannel-rs' and Go flannel's devices of any backend that have an address of full prefix
+    /// length inside the given networks.
     pub async fn devices_in(&mut self, networks: &[IpNet]) -> Result<Vec<LinkName>, KernelError> {
         let links = self.all_links().await?;
         let mut found = Vec::new();
@@ -153,10 +143,7 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// Lists all bridges, with their addresses of both families.
-    ///
-    /// # Errors
-    /// Returns an error if a list is incomplete.
+    /// With their addresses of both families.
     pub async fn bridges(&mut self) -> Result<Vec<Bridge>, KernelError> {
         let links = self.all_links().await?;
         let mut bridges = Vec::new();
@@ -171,10 +158,7 @@ impl NetlinkKernel {
         Ok(bridges)
     }
 
-    /// Returns the MAC of the vxlan or TUN interface `name`, if the interface exists.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel does not answer.
+    /// Of the vxlan or TUN interface `name`, if it exists.
     pub async fn mac_of(&mut self, name: LinkName) -> Result<Option<Mac>, KernelError> {
         Ok(self.links_by_name(&[name]).await?.remove(&name).and_then(|link| link.spec.mac))
     }

@@ -1,9 +1,9 @@
-//! The reconciler, whose loop keeps the kernel's objects in sync with the leases.
-//! The loop is one task with one `select!` and no lock.
+//! The reconciler's loop keeps the kernel's objects in sync with the leases. It is one task with
+//! one `select!` and no lock.
 //!
-//! A full pass reads all of flannel's objects from the kernel. After a pass that leaves the kernel in sync, the reconciler
-//! knows the kernel state and applies changes of leases incrementally. An unexpected notification, a failure, the
-//! audit timer or a new underlay causes a full pass.
+//! A full pass reads all of flannel's objects from the kernel. After a pass that leaves the kernel
+//! in sync, the reconciler knows the kernel state and applies changes of leases incrementally. An
+//! unexpected notification, a failure, the audit timer or a new underlay causes a full pass.
 
 mod adopt;
 mod deletion_guard;
@@ -44,17 +44,16 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tunnels::Tunnels;
 
-/// The maximum number of attempts at the reconciler's first pass.
+/// Attempts at the first pass.
 const FIRST_TRIES: u32 = 6;
 
-/// Inputs of the reconciler that change while a network runs.
+/// What may change while a network runs.
 #[derive(Clone, Debug)]
 pub struct Inputs {
-    /// The leases in force.
+    /// Those in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
-    /// The underlay interface and its addresses.
     pub underlay: watch::Receiver<Underlay>,
-    /// Token whose cancellation ends [`Reconciler::run`].
+    /// Its cancellation ends [`Reconciler::run`].
     pub stop: CancellationToken,
 }
 
@@ -71,71 +70,65 @@ pub struct Reconciler<P, K> {
     questions: (KernelAudit, mpsc::Receiver<Question>),
 }
 
-/// The reconciler's knowledge of the kernel after the last pass.
+/// What the last pass found.
 #[derive(Default)]
 struct Observed {
-    /// The facts of the last pass. A change that follows from new facts is not a repair.
+    /// Of the last pass. A change that follows from new facts is not a repair.
     facts: Option<Facts>,
-    /// Whether the last pass left the kernel in sync.
+    /// The last pass left the kernel in sync.
     settled: bool,
-    /// Flannel's objects in the kernel, or `None` if the reconciler must read the objects first.
+    /// `None` if the reconciler must read the objects first.
     known: Option<Known>,
-    /// The errors of the last pass.
+    /// Of the last pass.
     errors: Vec<OpError>,
-    /// Whether the last pass delayed deletions.
+    /// The last pass delayed deletions.
     held: bool,
-    /// The announcement to peers after the last full pass.
+    /// After the last full pass.
     announced: Option<Announced>,
 }
 
-/// Flannel's objects in the kernel, and the leases from which the objects follow.
+/// Flannel's objects in the kernel, and the leases from which they follow.
 struct Known {
     desired: Desired,
     leases: Arc<LeaseTable>,
 }
 
-/// The result of a comparison of the kernel state with the desired state.
 struct Comparison {
     facts: Facts,
     announced: Announced,
     desired: Desired,
     ops: Vec<Op>,
-    /// The time at which delayed deletions are due.
+    /// When delayed deletions are due.
     held: Option<Instant>,
 }
 
-/// The result of a pass.
 struct Pass {
-    /// The announcement to peers.
     announced: Option<Announced>,
     errors: Vec<OpError>,
-    /// The time at which delayed deletions are due.
+    /// When delayed deletions are due.
     held: Option<Instant>,
     desired: Desired,
 }
 
-/// The work that remains after a pass: retries and delayed deletions.
+/// What remains after a pass.
 struct Outcome {
-    /// Whether an operation failed and the loop retries the operation.
+    /// An operation failed, and the loop tries it again.
     retry: bool,
-    /// The time at which delayed deletions are due.
+    /// When delayed deletions are due.
     held: Option<Instant>,
 }
 
-/// The event that ended a wait of the reconciler's loop.
+/// What ended a wait of the loop.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
-    /// Whether new inputs arrived.
+    /// New inputs arrived.
     fresh: bool,
-    /// Whether the reconciler must make a full pass.
     full_pass: bool,
 }
 
 impl<P: Plan, K: Kernel> Reconciler<P, K> {
-    /// Creates a reconciler and makes its first pass.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel refuses links or their addresses, or if the reconciler cannot read the kernel state.
+    /// Makes the first pass. Fails if the kernel refuses links or their addresses, or cannot be
+    /// read.
     pub async fn join(
         plan: P,
         kernel: K,
@@ -180,12 +173,11 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Returns the plan.
     pub fn plan(&self) -> Arc<P> {
         self.goal.plan.clone()
     }
 
-    /// Makes a full pass. `fresh` is true if new inputs caused the pass.
+    /// `fresh` is true if new inputs caused the pass.
     async fn pass(&mut self, leases: &LeaseTable, fresh: bool) -> Result<Pass, KernelError> {
         let began = Instant::now();
         self.observed.known = None;
@@ -220,7 +212,6 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         Ok(Pass { errors, held, desired, announced: self.observed.announced.clone() })
     }
 
-    /// Reads all of flannel's objects from the kernel and compares the objects with the desired state.
     async fn compare(&mut self, leases: &LeaseTable) -> Result<Comparison, KernelError> {
         let _comparing = self.report.compares();
         let mut facts = self
@@ -258,7 +249,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         Ok(Comparison { facts, announced, desired, ops, held })
     }
 
-    /// Applies the operations of a full pass. Returns the attempted operations and the errors.
+    /// The attempted operations and the errors.
     async fn apply(&mut self, mut ops: Vec<Op>, want: &KernelState) -> (Vec<Op>, Vec<OpError>) {
         let mut unwanted = unwanted_links(&mut ops, want);
         let mut errors = self.kernel.apply(&ops).await;
@@ -275,7 +266,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         (ops, errors)
     }
 
-    /// Applies only the changes of leases. Returns `None` if the reconciler must make a full pass instead.
+    /// Applies only the changes of leases; `None` if a full pass must follow instead.
     async fn change(&mut self, leases: &Arc<LeaseTable>) -> Option<Pass> {
         let began = Instant::now();
         let known = self.observed.known.as_ref()?;
@@ -312,7 +303,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         Some(Pass { errors, held: None, desired, announced: self.observed.announced.clone() })
     }
 
-    /// Waits until the kernel sends no more notifications. If only leases changed, waits only for the pause after the last pass or change.
+    /// Waits until the kernel sends no more notifications. If only leases changed, waits only for
+    /// the pause after the last pass or change.
     async fn settle(&mut self, inputs: &mut Inputs, woken: &mut Woken) {
         let now = Instant::now();
         let stop = inputs.stop.clone();
@@ -350,7 +342,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Keeps the kernel's objects in sync with the inputs until another task cancels `inputs.stop`. Sends new announcements to `out`.
+    /// Runs until `inputs.stop` is cancelled. Sends new announcements to `out`.
     pub async fn run(mut self, mut inputs: Inputs, out: watch::Sender<Announced>) {
         let stop = inputs.stop.clone();
         let (_kernel_audit, mut questions) =
@@ -399,7 +391,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Reads the current inputs. If an input changed since the last call, this function sets `woken.fresh`, regardless of the event that ended the wait.
+    /// Sets `woken.fresh` if an input changed since the last call, regardless of the event that
+    /// ended the wait.
     fn take_inputs(&mut self, inputs: &mut Inputs, woken: &mut Woken) -> Arc<LeaseTable> {
         woken.fresh |= inputs.leases.has_changed().unwrap_or(false)
             || inputs.underlay.has_changed().unwrap_or(false);
@@ -409,7 +402,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         inputs.leases.borrow_and_update().clone()
     }
 
-    /// Records the result of a pass, and sends the announcement of the pass to `out`.
+    /// Sends the announcement of the pass to `out`.
     fn conclude(
         &mut self,
         pass: Result<Pass, KernelError>,
@@ -436,7 +429,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         Outcome { retry: !self.observed.errors.is_empty(), held: pass.held }
     }
 
-    /// Starts sessions with the WireGuard peers that a full pass added. Peers with new leases start their sessions themselves.
+    /// Starts sessions with the WireGuard peers that a full pass added. Peers with new leases start
+    /// their sessions themselves.
     async fn greet(&mut self, ops: &[Op]) {
         let added = ops.iter().filter_map(|op| match op {
             Op::Add(Key::WireguardPeer(name, key), Value::WireguardPeer(peer))
@@ -452,7 +446,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         }
     }
 
-    /// Reads the WireGuard peers. Returns whether the WireGuard peers are out of sync.
+    /// Reads the WireGuard peers; true if they are out of sync.
     async fn peers_differ(&mut self) -> bool {
         let began = Instant::now();
         let found = self.kernel.read_peers(&self.goal.scope).await;
@@ -474,14 +468,15 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         !known.desired.state.0.iter().filter(of_peers).eq(found.ours.0.iter().filter(of_peers))
     }
 
-    /// Answers a query of the kernel state, without any change to the kernel state.
+    /// Changes nothing in the kernel.
     async fn answer(&mut self, question: Question, leases: &LeaseTable) {
         if !question.is_closed() {
             let _ = question.send(self.sighting(leases).await);
         }
     }
 
-    /// Reads the kernel state, and computes the desired state from the leases and the facts of the last pass.
+    /// Reads the kernel state, and computes the desired state from the leases and the facts of the
+    /// last pass.
     async fn sighting(&mut self, leases: &LeaseTable) -> Result<Sighting, KernelError> {
         let Some(facts) = &self.observed.facts else {
             return Err(KernelError::new("compare with the kernel", RequestError::Unread));
@@ -506,23 +501,23 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         })
     }
 
-    /// Returns the [`Notify`] with which a task reports a changed plan to the reconciler.
+    /// With it, a task tells the reconciler that the plan has changed.
     pub fn replanned(&self) -> Arc<Notify> {
         self.goal.replanned.clone()
     }
 
-    /// Returns a handle with which other tasks query the kernel state from the running reconciler.
+    /// For other tasks, while the reconciler runs.
     pub fn kernel_audit(&self) -> KernelAudit {
         self.questions.0.clone()
     }
 
-    /// Returns the reconciler's progress, which other tasks can read while the reconciler runs.
+    /// Other tasks can read it while the reconciler runs.
     pub fn progress(&self) -> Arc<Progress> {
         self.report.progress()
     }
 }
 
-/// Sends an announcement if the announcement differs from the last one.
+/// Only if it differs from the last one.
 fn publish(out: &watch::Sender<Announced>, announced: Announced) {
     out.send_if_modified(|last| {
         let new = *last != announced;
@@ -533,14 +528,15 @@ fn publish(out: &watch::Sender<Announced>, announced: Announced) {
     });
 }
 
-/// Waits until the sender changes the content of the channel. This function never returns after the last sender is gone.
+/// Never ends after the last sender is gone.
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Removes from `have` the peers to which an operator added allowed IPs of other networks, unless `want` contains the peer.
+/// Removes from `have` the peers to which an operator added allowed IPs of other networks, unless
+/// `want` contains the peer.
 fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeSet<Key>) {
     let theirs: BTreeSet<Key> =
         mixed.iter().filter(|key| !want.0.contains_key(key)).copied().collect();
@@ -555,7 +551,8 @@ fn leave_to_operators(have: &mut KernelState, want: &KernelState, mixed: &BTreeS
     });
 }
 
-/// Removes the endpoints from operations on peers with a new endpoint, so that the kernel keeps each peer's current endpoint.
+/// Removes the endpoints from operations on peers with a new endpoint, so that the kernel keeps
+/// each peer's current endpoint.
 fn leave_endpoints(ops: &mut [Op], moved: &BTreeSet<Key>) {
     for op in ops.iter_mut() {
         if let Op::Replace(key, Value::WireguardPeer(peer)) = op
@@ -566,7 +563,7 @@ fn leave_endpoints(ops: &mut [Op], moved: &BTreeSet<Key>) {
     }
 }
 
-/// Waits until the time `then`. If `then` is `None`, this function never returns.
+/// Without a time, never ends.
 async fn at(then: Option<Instant>) {
     match then {
         Some(then) => sleep_until(then).await,
@@ -574,12 +571,12 @@ async fn at(then: Option<Instant>) {
     }
 }
 
-/// Returns the first network in the order of keys, so that a range of keys from this network contains all routes.
+/// The first network in the order of keys, so that a range of keys from it contains all routes.
 fn subnet_floor() -> ipnet::IpNet {
     ipnet::IpNet::V4(ipnet::Ipv4Net::default())
 }
 
-/// Removes the deletions of undesired devices from the end of `ops`, and returns these deletions.
+/// Removes the deletions of undesired devices from the end of `ops`, and gives them back.
 fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
     let unwanted =
         |op: &&Op| matches!(op, Op::Delete(key @ Key::Link(_), _) if !want.0.contains_key(key));
@@ -587,7 +584,7 @@ fn unwanted_links(ops: &mut Vec<Op>, want: &KernelState) -> Vec<Op> {
     ops.split_off(ops.len() - count)
 }
 
-/// Returns the number of routes to peers, or the number of allowed IPs if one route leads to all peers.
+/// The number of routes to peers, or of allowed IPs if one route leads to all peers.
 fn peers_of(state: &KernelState) -> usize {
     let to_peer =
         |value: &Value| matches!(value, Value::Route(route) if route.kind == RouteKind::Unicast);

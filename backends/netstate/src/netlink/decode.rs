@@ -1,4 +1,4 @@
-//! Decodes kernel messages. This module does no I/O and has one function for each kind of netlink message.
+//! Decodes kernel messages: one function for each kind, without I/O.
 
 use super::uapi::*;
 use super::wire::{self, Received, inside};
@@ -11,22 +11,20 @@ use crate::route::{RouteKind, RouteSpec};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A link, decoded from a netlink message.
 pub(super) struct SeenLink {
     pub index: u32,
     pub name: LinkName,
     pub spec: LinkSpec,
 }
 
-/// A route, decoded from a netlink message.
 pub(super) struct SeenRoute {
     pub net: IpNet,
     pub metric: u32,
     pub oif: u32,
     pub table: u32,
-    /// The source address of packets that this host sends over the route.
+    /// Of packets that this host sends over the route.
     pub source: Option<IpAddr>,
-    /// Whether the route is in the main table, has no type of service and is not a cached copy.
+    /// The route is in the main table, has no type of service and is not a cached copy.
     pub plain: bool,
     pub spec: RouteSpec,
 }
@@ -59,7 +57,7 @@ pub(super) fn link(message: &Received<'_>) -> Option<SeenLink> {
     Some(SeenLink { index, name, spec })
 }
 
-/// Returns whether accept_ra in IFLA_INET6_CONF, an array of numbers, is not zero.
+/// From IFLA_INET6_CONF, an array of numbers.
 fn accept_ra(families: &[u8]) -> Option<bool> {
     let conf = inside(inside(families, u16::from(AF_INET6))?, IFLA_INET6_CONF)?;
     wire::u32_at(conf, DEVCONF_ACCEPT_RA * size_of::<u32>()).map(|value| value != 0)
@@ -101,7 +99,7 @@ pub(super) fn address(message: &Received<'_>, family: u8, index: u32) -> Option<
     Some((IpNet::new(ip, wire::u8_at(body, 1)?).ok()?, wire::u8_at(body, 3)?))
 }
 
-/// A neighbour or an FDB entry, decoded from a netlink message.
+/// A neighbour or an FDB entry.
 pub(super) struct SeenNeighbor {
     pub family: u8,
     pub index: u32,
@@ -109,7 +107,7 @@ pub(super) struct SeenNeighbor {
     flags: u8,
     pub dst: Option<IpAddr>,
     pub mac: Option<Mac>,
-    /// The protocol number of the program that added the entry, if that program sets a number.
+    /// Of the program that added the entry, if it sets a number.
     pub protocol: Option<u8>,
 }
 
@@ -118,25 +116,25 @@ impl SeenNeighbor {
         self.state & NUD_PERMANENT != 0
     }
 
-    /// Returns whether a program outside the kernel learned the entry (NTF_EXT_LEARNED).
+    /// NTF_EXT_LEARNED: a program outside the kernel learned the entry.
     pub(super) fn fed(&self) -> bool {
         self.flags & NTF_EXT_LEARNED != 0
     }
 
-    /// Returns whether the MAC's resolution is neither pending nor failed, and the entry is not a multicast or
-    /// loopback entry. Multicast and loopback entries exist on every interface.
+    /// False while the MAC's resolution is pending or has failed, and for multicast and loopback
+    /// entries, which exist on every interface.
     pub(super) fn says_something(&self) -> bool {
         // Static FDB entries that are not permanent are also NOARP.
         self.state & (NUD_FAILED | NUD_INCOMPLETE) == 0
             && (self.family == AF_BRIDGE || self.state & !NUD_NOARP != 0)
     }
 
-    /// Returns whether another host has answered for the entry's address.
+    /// Another host has answered for the entry's address.
     pub(super) fn answered(&self) -> bool {
         self.state & (NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE) != 0
     }
 
-    /// Returns whether the kernel has asked for the entry's MAC but no host has answered.
+    /// The kernel has asked for the entry's MAC, but no host has answered.
     pub(super) fn unanswered(&self) -> bool {
         self.state & (NUD_INCOMPLETE | NUD_FAILED) != 0
     }
@@ -166,7 +164,7 @@ pub(super) fn neighbor(message: &Received<'_>) -> Option<SeenNeighbor> {
     Some(seen)
 }
 
-/// Decodes a route of any table, or the result of a lookup.
+/// A route of any table, or the result of a lookup.
 pub(super) fn route(message: &Received<'_>) -> Option<SeenRoute> {
     let body = message.body;
     if message.kind != RTM_NEWROUTE {

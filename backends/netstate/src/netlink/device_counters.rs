@@ -6,43 +6,38 @@ use super::wire::{self, Message, Received};
 use crate::error::KernelError;
 use crate::names::LinkName;
 
-/// The traffic counters of one direction since the creation of the device.
+/// Since the creation of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounters {
-    /// The number of packets.
     pub packets: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// The number of packets that the device lost because of errors.
+    /// Packets that the device lost because of errors.
     pub errors: u64,
-    /// Number of packets that the kernel dropped, for example because a queue was full.
+    /// Packets that the kernel dropped, for example because a queue was full.
     pub dropped: u64,
 }
 
-/// The counters of a device (`struct rtnl_link_stats64`).
+/// `struct rtnl_link_stats64`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
-    /// Packets that this host sends through the device. On a TUN device, `sent` counts the packets that a program reads from the device.
+    /// What this host sends through the device; on a TUN device, what a program reads from it.
     pub sent: DirectionCounters,
-    /// Packets that this host receives from the device.
+    /// What this host receives from the device.
     pub received: DirectionCounters,
 }
 
-/// A reader of device counters, in the network namespace of the thread that opened the reader.
+/// In the network namespace of the thread that opened the reader.
 pub struct CounterReader {
     requests: Requests,
 }
 
 impl CounterReader {
     /// Opens a socket in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         Ok(Self { requests: Requests::open()? })
     }
 
-    /// Returns the counters of a device, or `None` if the device does not exist or the kernel does not answer.
+    /// `None` if the device does not exist or the kernel does not answer.
     pub async fn of(&mut self, name: LinkName) -> Option<DeviceCounters> {
         let request =
             Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]).text(IFLA_IFNAME, name.as_str());
@@ -56,7 +51,6 @@ impl CounterReader {
     }
 }
 
-/// Decodes the counters of a link.
 fn counters(message: &Received<'_>) -> Option<DeviceCounters> {
     if message.kind != RTM_NEWLINK {
         return None;

@@ -14,7 +14,7 @@ pub(super) fn failed(op: &Op, kind: FailureKind, why: RequestError) -> OpError {
     OpError { verb: op.verb(), key: *op.key(), kind, why }
 }
 
-/// Converts the kernel's reply to an operation into an error, or `None` if the object now has the requested state.
+/// `None` if the object now has the requested state.
 pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     let (code, words) = match answer {
         Answer::Done => return None,
@@ -45,7 +45,8 @@ pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     ))
 }
 
-/// Returns whether the kernel refused an operation that has no effect: the object to delete does not exist, or the address to add exists.
+/// The operation would have no effect: the object to delete does not exist, or the address to add
+/// exists.
 fn is_already_done(op: &Op, code: i32) -> bool {
     match (op, op.key()) {
         (Op::Delete(..), _) => matches!(
@@ -57,7 +58,8 @@ fn is_already_done(op: &Op, code: i32) -> bool {
     }
 }
 
-/// Returns whether an errno concerns the address of one peer. Faults of the host, such as a missing device or no memory, have other errnos.
+/// True for an errno that concerns one peer's address. Faults of the host, such as a missing device
+/// or no memory, have other errnos.
 fn is_about_one_peer(code: i32) -> bool {
     matches!(
         code,
@@ -108,7 +110,7 @@ fn of_link(op: &Op, link: LinkName, code: i32) -> (FailureKind, RefusalError) {
     }
 }
 
-/// Returns the kernel module that an operation on a link needs.
+/// The kernel module that an operation on a link needs.
 fn module(op: &Op) -> &str {
     match op {
         Op::Add(_, Value::Link(spec))
@@ -212,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Returns refused operations, each with the errno, the [`FailureKind`] and a part of the error's text.
+    /// Refused operations, each with the errno, the [`FailureKind`] and a part of the error's text.
     fn refusals() -> Vec<(Op, i32, FailureKind, &'static str)> {
         use FailureKind::{Conflict, Other, Unsupported};
         vec![

@@ -1,4 +1,5 @@
-//! Transmit checksum offload of a device. This module uses the ethtool ioctl, because ethtool's netlink interface has no stable name for transmit checksum offload.
+//! Transmit checksum offload of a device, by the ethtool ioctl: ethtool's netlink interface has no
+//! stable name for it.
 #![allow(unsafe_code)]
 
 use crate::names::LinkName;
@@ -16,12 +17,10 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// Returns whether the device computes transmit checksums.
 pub(super) fn tx_checksum(name: LinkName) -> io::Result<bool> {
     call(name, ETHTOOL_GTXCSUM, 0).map(|value| value != 0)
 }
 
-/// Enables or disables transmit checksum offload of the device.
 pub(super) fn set_tx_checksum(name: LinkName, on: bool) -> io::Result<()> {
     call(name, ETHTOOL_STXCSUM, u32::from(on)).map(|_| ())
 }

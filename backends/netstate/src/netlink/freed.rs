@@ -5,7 +5,6 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The secret for which the test allocator searches freed memory.
 pub(super) const SECRET: [u8; 32] = *b"\xa7\x51 a key of the tests, 32 long\xa7\x51";
 
 thread_local! {
@@ -37,7 +36,7 @@ unsafe impl GlobalAlloc for Watched {
     }
 }
 
-/// Returns how often the secret occurs in memory that the current thread frees while `work` runs.
+/// How often the secret occurs in memory that the current thread frees while `work` runs.
 pub(super) fn secrets_in_freed_memory(work: impl FnOnce()) -> usize {
     FOUND.set(0);
     WATCHED.set(true);

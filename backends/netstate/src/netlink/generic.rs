@@ -6,15 +6,15 @@ use super::wire::{self, Message, inside};
 use crate::error::{KernelError, RequestError};
 use types::Errno;
 
-/// A generic netlink connection for the WireGuard family.
+/// For the WireGuard family.
 pub(super) struct Generic {
     pub requests: Requests,
-    /// The numeric identifier of the WireGuard family, which the kernel assigns.
+    /// The number of the WireGuard family, which the kernel assigns.
     pub family: u16,
 }
 
 impl Generic {
-    /// Looks up the identifier of the WireGuard family. Returns `None` if the kernel has no WireGuard.
+    /// `None` if the kernel has no WireGuard.
     pub(super) async fn find() -> Result<Option<Self>, KernelError> {
         let mut requests = Requests::open_generic()?;
         let mut family = None;
@@ -36,7 +36,7 @@ impl Generic {
         }
     }
 
-    /// Opens a connection. Returns an error if the kernel has no WireGuard.
+    /// Fails if the kernel has no WireGuard.
     pub(super) async fn open() -> Result<Self, KernelError> {
         let missing = RequestError::NotLoaded { module: crate::link::wireguard::KIND };
         Self::find().await?.ok_or_else(|| KernelError::new("configure WireGuard", missing))

@@ -7,7 +7,7 @@ pub(super) fn link_header(index: u32) -> [u8; 16] {
     bytes
 }
 
-/// Returns a struct ifinfomsg that sets or clears a flag of a link (ifi_flags, ifi_change).
+/// struct ifinfomsg that sets or clears a flag of a link (ifi_flags, ifi_change).
 pub(super) fn flag_header(index: u32, flag: u32, on: bool) -> [u8; 16] {
     let [a, b, c, d] = index.to_ne_bytes();
     let [e, f, g, h] = if on { flag } else { 0 }.to_ne_bytes();
@@ -40,13 +40,14 @@ pub(super) fn route_header(
     [family, len, 0, 0, table, protocol, scope, kind, 0, 0, 0, 0]
 }
 
-/// Returns the struct rtmsg of a route lookup with the given flags (`RTM_F_*`).
+/// struct rtmsg of a route lookup with the given flags (`RTM_F_*`).
 pub(super) fn lookup_header(family: u8, len: u8, flags: u32) -> [u8; 12] {
     let [a, b, c, d] = flags.to_ne_bytes();
     [family, len, 0, 0, 0, 0, 0, 0, a, b, c, d]
 }
 
-/// Returns the struct rtmsg of a route lookup for a forwarded packet, with full prefix lengths for source and destination.
+/// struct rtmsg of a route lookup for a forwarded packet, with full prefix lengths for source and
+/// destination.
 pub(super) fn forwarded_header(family: u8, len: u8) -> [u8; 12] {
     [family, len, len, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 }

@@ -14,28 +14,22 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// The maximum number of policy routing tables that flanneld reads, and the maximum number of routes that flanneld reads from each table.
+/// At most so many policy routing tables are read, and at most so many routes of each.
 const POLICY_TABLES: usize = 4;
 const POLICY_ROUTES: usize = 1024;
 
-/// A connection to the kernel, in the network namespace of the thread that opened the connection.
+/// In the network namespace of the thread that opened the connection.
 pub struct HostReader {
     requests: Requests,
 }
 
 impl HostReader {
     /// Opens a socket in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         Ok(Self { requests: Requests::open()? })
     }
 
-    /// Lists all interfaces, ordered by index, without their addresses.
-    ///
-    /// # Errors
-    /// Returns an error if the list is incomplete.
+    /// Ordered by index, without their addresses.
     pub async fn links(&mut self) -> Result<Vec<Interface>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         let all = self.requests.dump(
@@ -51,10 +45,7 @@ impl HostReader {
         Ok(interfaces)
     }
 
-    /// Lists all interfaces, ordered by index, with their addresses.
-    ///
-    /// # Errors
-    /// Returns an error if a list is incomplete.
+    /// Ordered by index, with their addresses.
     pub async fn interfaces(&mut self) -> Result<Vec<Interface>, KernelError> {
         let mut interfaces = self.links().await?;
         let request = || Message::new(RTM_GETADDR, 0, &address_header(0, 0, 0));
@@ -74,11 +65,8 @@ impl HostReader {
         Ok(interfaces)
     }
 
-    /// Lists the routes of the main table that `keep` accepts, IPv4 first.
-    ///
-    /// # Errors
-    /// Returns an error if the list of IPv4 routes is incomplete. A kernel without IPv6 refuses to list IPv6 routes, so this function only logs the
-    /// failure.
+    /// The routes of the main table that `keep` accepts, IPv4 first. A kernel without IPv6 refuses
+    /// to list IPv6 routes, so that failure is only logged.
     pub async fn routes(
         &mut self,
         keep: impl Fn(&Route) -> bool,
@@ -115,7 +103,7 @@ impl HostReader {
         Ok(routes)
     }
 
-    /// Looks up the routes of packets from this host to the addresses `targets`. The results are in the order of `targets`.
+    /// For packets from this host. The results are in the order of `targets`.
     pub async fn look_up(&mut self, targets: &[IpAddr]) -> Vec<Result<RouteAnswer, RouteError>> {
         let query = |to: &IpAddr| {
             let (family, len) = if to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
@@ -124,7 +112,7 @@ impl HostReader {
         self.answers(targets.iter().map(query).collect()).await
     }
 
-    /// Looks up the routes of forwarded packets. The results are in the order of `targets`.
+    /// The results are in the order of `packets`.
     pub async fn look_up_forwarded(
         &mut self,
         packets: &[Forwarded],
@@ -158,11 +146,8 @@ impl HostReader {
         found
     }
 
-    /// Lists the policy routing rules, IPv4 first, in the order in which the kernel evaluates them.
-    ///
-    /// # Errors
-    /// Returns an error if the list of IPv4 rules is incomplete. A kernel without IPv6 refuses to list IPv6 rules, so this function only logs the
-    /// failure.
+    /// IPv4 first, in the order in which the kernel evaluates them. A kernel without IPv6 refuses
+    /// to list IPv6 rules, so that failure is only logged.
     pub async fn policy_rules(&mut self) -> Result<Vec<PolicyRule>, KernelError> {
         let mut rules = Vec::new();
         for family in Family::ALL {
@@ -202,7 +187,7 @@ impl HostReader {
         Ok(rules)
     }
 
-    /// Returns the destination networks of the routes in a routing table.
+    /// The destinations of the routes in a routing table.
     async fn destinations(&mut self, number: u32) -> Result<Vec<IpNet>, KernelError> {
         let mut found = Vec::new();
         for family in Family::ALL {
@@ -234,10 +219,7 @@ impl HostReader {
         Ok(found)
     }
 
-    /// Lists the neighbours of an interface that the kernel has resolved or tried to resolve.
-    ///
-    /// # Errors
-    /// Returns an error if the list is incomplete.
+    /// The neighbours that the kernel has resolved or tried to resolve.
     pub async fn neighbours(&mut self, index: u32) -> Result<Vec<Neighbour>, KernelError> {
         self.entries(index, |seen| {
             let mac = seen.mac.filter(|_| seen.answered());
@@ -247,15 +229,11 @@ impl HostReader {
         .await
     }
 
-    /// Lists the addresses of neighbours on an interface that have answered address resolution.
-    ///
-    /// # Errors
-    /// Returns an error if the list is incomplete.
+    /// The neighbours that have answered address resolution.
     pub async fn answered(&mut self, index: u32) -> Result<Vec<IpAddr>, KernelError> {
         self.entries(index, |seen| seen.dst.filter(|_| seen.answered())).await
     }
 
-    /// Applies `of` to the neighbour entries of an interface and returns the results.
     async fn entries<T>(
         &mut self,
         index: u32,
@@ -272,16 +250,14 @@ impl HostReader {
     }
 }
 
-/// The kernel's events about interfaces, addresses and, optionally, routes.
+/// Events about interfaces, addresses and, optionally, routes.
 pub struct HostEvents {
     notices: Notices,
 }
 
 impl HostEvents {
-    /// Opens a socket in the network namespace of the calling thread. Route events are optional, because every new pod changes routes.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
+    /// Opens a socket in the network namespace of the calling thread. Route events are optional,
+    /// because every new pod changes routes.
     pub fn open(routes: bool) -> Result<Self, KernelError> {
         let of_routes = if routes { RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE } else { 0 };
         Ok(Self {
@@ -291,7 +267,7 @@ impl HostEvents {
         })
     }
 
-    /// Returns after an event, or after the kernel has dropped events.
+    /// Waits for an event, or until the kernel has dropped events.
     ///
     /// # Cancel safety
     /// Dropping the future loses no event.
@@ -299,9 +275,9 @@ impl HostEvents {
         self.notices.until(|_| true).await;
     }
 
-    /// Returns after an event that may change an interface. Such an event is about the
-    /// interface with the given index or name, about any address, or about an on-link route of the interface. This function
-    /// ignores pod interfaces, which appear and disappear frequently.
+    /// Waits for an event that may change an interface: about the interface with the given index or
+    /// name, about any address, or about an on-link route of the interface. Pod interfaces, which
+    /// appear and disappear frequently, do not count.
     ///
     /// # Cancel safety
     /// Dropping the future loses no event.
@@ -372,7 +348,7 @@ fn interface(message: &Received<'_>) -> Option<Interface> {
     Some(out)
 }
 
-/// Decodes an address and the index of the address's interface.
+/// With the index of its interface.
 fn address(message: &Received<'_>) -> Option<(u32, Address)> {
     if message.kind != RTM_NEWADDR {
         return None;
@@ -402,7 +378,6 @@ fn address(message: &Received<'_>) -> Option<(u32, Address)> {
     Some((index, address))
 }
 
-/// Decodes a rule of policy routing.
 fn policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
     if message.kind != RTM_NEWRULE {
         return None;
@@ -447,7 +422,6 @@ fn policy_rule(message: &Received<'_>) -> Option<PolicyRule> {
     Some(rule)
 }
 
-/// Decodes a route of the main table.
 fn main_route(message: &Received<'_>) -> Option<Route> {
     let seen = route(message)?;
     let is_copy = wire::u32_at(message.body, 8)? & RTM_F_CLONED != 0;
@@ -469,7 +443,7 @@ fn main_route(message: &Received<'_>) -> Option<Route> {
     })
 }
 
-/// Decodes the paths of a multipath route: a sequence of struct rtnexthop.
+/// A sequence of struct rtnexthop.
 fn paths(mut rest: &[u8]) -> Vec<Path> {
     let mut paths = Vec::new();
     while let Some(hop) = wire::u16_at(rest, 0)
@@ -500,7 +474,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Encodes a message and decodes the bytes with `each`, as if the kernel had sent the message.
+    /// Encodes a message and decodes it with `each`, as if the kernel had sent it.
     fn read<T>(message: Message, each: impl Fn(&Received<'_>) -> T) -> T {
         let bytes = message.finish(1);
         let received = wire::messages(&bytes).next().unwrap();

@@ -5,8 +5,8 @@ use super::wire::{self, Message};
 use crate::link::ipip::{IpipSpec, KIND};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Adds the attributes of an IPIP link. A change of a link needs all attributes, because the kernel sets a missing
-/// attribute to zero (net/ipv4/ipip.c, `ipip_netlink_parms`).
+/// A change of a link needs all attributes, because the kernel sets a missing one to zero
+/// (net/ipv4/ipip.c, `ipip_netlink_parms`).
 pub(super) fn attributes(message: Message, spec: &IpipSpec) -> Message {
     let address = |address: Option<Ipv4Addr>| IpAddr::V4(address.unwrap_or(Ipv4Addr::UNSPECIFIED));
     message.nest(IFLA_LINKINFO, |m| {
@@ -21,7 +21,6 @@ pub(super) fn attributes(message: Message, spec: &IpipSpec) -> Message {
     })
 }
 
-/// Decodes the attributes of an IPIP link.
 pub(super) fn decode(data: &[u8]) -> IpipSpec {
     let mut spec = IpipSpec { local: None, remote: None, ttl: 0, pmtudisc: false };
     let address = |value: &[u8]| match wire::ip(value) {

@@ -1,4 +1,4 @@
-//! Creates, changes and deletes links. Separate files contain the code for each kind of link.
+//! Creates, changes and deletes links. Each kind of link has its own file.
 
 use super::decode::SeenLink;
 use super::errno::failed;
@@ -55,9 +55,9 @@ impl NetlinkKernel {
         }
     }
 
-    /// Restores the name of flannel's device after another program renamed the device. Returns whether this function restored
-    /// the name. This function recognises a vxlan device by VNI, UDP port and MAC, and a WireGuard device
-    /// by the last known index. This function recognises an IPIP device by local and remote address and by the last known index.
+    /// Restores the name of flannel's device after another program renamed it; true if it was
+    /// restored. A vxlan device is recognised by VNI, UDP port and MAC, a WireGuard device by the
+    /// last known index, an IPIP device by local and remote address and the last known index.
     async fn rename_back(&mut self, name: LinkName, wanted: &LinkSpec) -> bool {
         let same_tunnel = |found: &LinkKind| match (found, &wanted.kind) {
             (LinkKind::Vxlan(found), LinkKind::Vxlan(wanted)) => found.is_same_tunnel(wanted),
@@ -121,8 +121,8 @@ impl NetlinkKernel {
         self.finish_link(name, spec, op).await
     }
 
-    /// Sets the properties of a link that are not attributes of RTM_NEWLINK. This function brings the link up
-    /// last, so that the link has all properties when packets arrive.
+    /// Sets the properties that are not attributes of RTM_NEWLINK. The link comes up last, so that
+    /// it has all properties when packets arrive.
     async fn finish_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
         if let Some(accept) = spec.accept_ra
             && let Err(error) = std::fs::write(
@@ -165,7 +165,7 @@ impl NetlinkKernel {
     }
 }
 
-/// Returns the request that creates a link, or `None` for kinds that flanneld does not create with netlink.
+/// `None` for kinds that flanneld does not create with netlink.
 fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
         .text(IFLA_IFNAME, name.as_str())
@@ -186,7 +186,7 @@ fn creation(name: LinkName, spec: &LinkSpec) -> Option<Message> {
     }
 }
 
-/// Returns the request that changes the properties of the link's kind, or `None` if all properties are in sync.
+/// `None` if all properties are in sync.
 fn change_of_kind(message: Message, want: &LinkKind, have: &LinkKind) -> Option<Message> {
     match (want, have) {
         (LinkKind::Vxlan(want), LinkKind::Vxlan(have)) => vxlan::change(message, want, have),

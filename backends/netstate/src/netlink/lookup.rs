@@ -14,69 +14,56 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Errno;
 
-/// A connection to the kernel, in the network namespace of the thread that opened the connection.
+/// In the network namespace of the thread that opened the connection.
 pub struct Lookup {
     requests: Requests,
 }
 
-/// The route that the kernel chooses for a destination address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// The destination network of the route.
+    /// The destination of the route.
     pub net: IpNet,
-    /// The gateway. `None` if the destination is on-link.
+    /// `None` if the destination is on-link.
     pub via: Option<IpAddr>,
-    /// The name of the interface, which is empty if the route has no interface.
+    /// Empty if the route has no interface.
     pub dev: LinkName,
-    /// The index of the interface.
+    /// Of the interface.
     pub index: u32,
-    /// The source address that the kernel selects for this host's packets on the route.
+    /// What the kernel selects for this host's packets on the route.
     pub source: Option<IpAddr>,
-    /// The route type: forward, drop or deliver.
     pub kind: RouteKind,
-    /// The protocol number of the program that added the route.
+    /// Of the program that added the route.
     pub protocol: u8,
-    /// The metric of the route.
     pub metric: u32,
-    /// The number of the routing table.
     pub table: u32,
 }
 
-/// The result of a route lookup for a packet of this host.
+/// For a packet of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The kernel sends the packet over the route.
     Sent(Hop),
-    /// A route drops the packet. The field is `None` if the lookup did not find the route that drops the packet.
+    /// A route drops the packet; `None` if the lookup did not find it.
     Dropped(Option<Hop>),
-    /// No route matches the destination address (ENETUNREACH).
+    /// ENETUNREACH: no route matches the destination.
     NoRoute,
 }
 
-/// The state of a neighbour entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
-    /// Entry with a known MAC.
     Known(Mac),
-    /// Entry whose MAC the kernel does not know, because no host has answered.
+    /// No host has answered, so the kernel does not know the MAC.
     Silent,
-    /// Absence of an entry for the address.
+    /// The address has no entry.
     Absent,
 }
 
 impl Lookup {
     /// Opens a socket in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         Ok(Self { requests: Requests::open()? })
     }
 
-    /// Looks up the route of this host's packets to an address, like `ip route get`.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel does not answer.
+    /// The route of this host's packets to an address, like `ip route get`.
     pub async fn fate(&mut self, to: IpAddr) -> Result<Fate, KernelError> {
         let failed = |why| KernelError::new(format!("look up the route to {to}"), why);
         let (family, len) = family(to);
@@ -126,7 +113,7 @@ impl Lookup {
         Ok(if drops(hop.kind) { Fate::Dropped(Some(hop)) } else { Fate::Sent(hop) })
     }
 
-    /// Finds the most specific route that drops packets to an address.
+    /// The most specific route that drops packets to an address.
     async fn obstacle(&mut self, to: IpAddr) -> Result<Option<Hop>, KernelError> {
         let (family, _) = family(to);
         let request = || Message::new(RTM_GETROUTE, 0, &route_header(family, 0, 0, 0, 0, 0));
@@ -157,10 +144,6 @@ impl Lookup {
         Ok(best.map(hop))
     }
 
-    /// Returns the neighbour entry of an address on an interface.
-    ///
-    /// # Errors
-    /// Returns an error if the list is incomplete.
     pub async fn neighbour(&mut self, dev: LinkName, ip: IpAddr) -> Result<Neighbour, KernelError> {
         let Some(index) = self.index(dev).await else {
             return Ok(Neighbour::Absent);
@@ -189,10 +172,7 @@ impl Lookup {
         found.await
     }
 
-    /// Returns the underlay address to which a vxlan interface sends frames for a MAC.
-    ///
-    /// # Errors
-    /// Returns an error if the list is incomplete.
+    /// The underlay address to which a vxlan interface sends frames for a MAC.
     pub async fn fdb(&mut self, dev: LinkName, mac: Mac) -> Result<Option<IpAddr>, KernelError> {
         let Some(index) = self.index(dev).await else {
             return Ok(None);
@@ -212,10 +192,8 @@ impl Lookup {
         found.await
     }
 
-    /// Returns the peer of a WireGuard interface whose allowed IPs contain exactly the network `net`.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel has no WireGuard, or if the list is incomplete.
+    /// The peer whose allowed IPs contain exactly the network `net`. Fails if the kernel has no
+    /// WireGuard.
     pub async fn wireguard_peer(
         &mut self,
         dev: LinkName,
@@ -239,7 +217,7 @@ impl Lookup {
         found
     }
 
-    /// Returns the name of an interface. The name is empty if the interface does not exist.
+    /// Empty if the interface does not exist.
     async fn name(&mut self, index: u32) -> LinkName {
         let mut found = LinkName::default();
         if index != 0 {
@@ -254,12 +232,12 @@ impl Lookup {
     }
 }
 
-/// Returns whether a route drops packets, silently or with an ICMP error to the sender.
+/// Silently or with an ICMP error to the sender.
 fn drops(kind: RouteKind) -> bool {
     matches!(kind, RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Other(RTN_PROHIBIT))
 }
 
-/// Returns the family number of an address and the full prefix length of the family in bits.
+/// The family's number and full prefix length in bits.
 fn family(ip: IpAddr) -> (u8, u8) {
     if ip.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) }
 }

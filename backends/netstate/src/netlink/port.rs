@@ -1,10 +1,10 @@
-//! A port of the pods' bridge for flanneld's probes: a veth pair, and neighbour entries that send packets for probe addresses to the pair.
+//! A port of the pods' bridge for flanneld's probes: a veth pair, and neighbour entries that send
+//! packets for probe addresses to the pair.
 //!
-//! One end of the veth pair is in the pods' bridge, like the host's end of a pod's veth pair. The veth end outside the
-//! bridge has no address. The MAC of the veth end outside the bridge is not [`MAC`], the destination MAC of the frames
-//! that arrive at this veth end. The host accepts no frame that arrives at the veth end outside the bridge. A packet socket
-//! receives all frames that arrive at the veth end outside the bridge. The bridge floods no broadcasts or multicasts to
-//! the port, so that the host does not receive broadcasts and multicasts twice.
+//! One end is in the pods' bridge, like the host's end of a pod's veth pair. The outside end has no
+//! address, and its MAC is not [`MAC`], the destination MAC of the frames that arrive there. So the
+//! host accepts none of these frames, and a packet socket receives them all. The bridge floods no
+//! broadcasts or multicasts to the port, so that the host does not receive them twice.
 
 use super::decode::neighbor;
 use super::header::{flag_header, link_header, neighbor_header};
@@ -19,16 +19,18 @@ use crate::probe_port::names;
 use std::net::IpAddr;
 use types::Errno;
 
-/// The MAC in the neighbour entries of probe addresses. Each bridge has one probe port, so the probe ports of all bridges can share a MAC.
+/// The MAC in the neighbour entries of probe addresses. Each bridge has one probe port, so they can
+/// share a MAC.
 pub const MAC: Mac = Mac([0x02, 0x66, 0x6c, 0x70, 0x6f, 0x64]);
-/// The MAC of the veth end in the bridge. A bridge without a configured MAC takes the lowest MAC of its ports, so flanneld chooses a high MAC.
+/// Of the veth end in the bridge. A bridge without a configured MAC takes the lowest MAC of its
+/// ports, so this one is high.
 const OUTER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x64]);
-/// The MAC of the veth end outside the bridge.
+/// Of the veth end outside the bridge.
 const INNER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x65]);
-/// The MTU of both veth ends in bytes, the maximum of a veth device. A bridge without a configured MTU takes the lowest MTU of its ports.
+/// In bytes, of both veth ends: the maximum of a veth device. A bridge without a configured MTU
+/// takes the lowest MTU of its ports.
 const MTU: u32 = 65_535;
 
-/// Creates and removes probe ports.
 pub struct Ports {
     requests: Requests,
     host: HostReader,
@@ -36,25 +38,17 @@ pub struct Ports {
 
 impl Ports {
     /// Opens the sockets in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         Ok(Self { requests: Requests::open()?, host: HostReader::open()? })
     }
 
-    /// Lists the interfaces of this host, with their addresses.
-    ///
-    /// # Errors
-    /// Returns an error if a list is incomplete.
+    /// Of this host, with their addresses.
     pub async fn interfaces(&mut self) -> Result<Vec<Interface>, KernelError> {
         self.host.interfaces().await
     }
 
-    /// Creates the probe port of a bridge, or reuses an existing probe port. Returns the interface index of the veth end outside the bridge.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel refuses a request.
+    /// Creates the probe port of a bridge, or reuses an existing one. The result is the interface
+    /// index of the veth end outside the bridge.
     pub async fn make(&mut self, bridge: u32) -> Result<u32, KernelError> {
         let (outer, inner) = names(bridge);
         let mut ends = self.ends(&outer, &inner).await?;
@@ -76,16 +70,12 @@ impl Ports {
         Ok(inner)
     }
 
-    /// Returns whether a bridge has a probe port.
-    ///
-    /// # Errors
-    /// Returns an error if the list of interfaces is incomplete.
     pub async fn exists(&mut self, bridge: u32) -> Result<bool, KernelError> {
         let (outer, inner) = names(bridge);
         Ok(self.ends(&outer, &inner).await?.is_some())
     }
 
-    /// Returns the interface indices of both veth ends of a probe port, if both ends exist.
+    /// The interface indices, if both ends exist.
     async fn ends(&mut self, outer: &str, inner: &str) -> Result<Option<(u32, u32)>, KernelError> {
         let links = self.host.links().await?;
         let index = |name: &str| {
@@ -95,10 +85,8 @@ impl Ports {
         Ok(index(outer).zip(index(inner)))
     }
 
-    /// Adds a neighbour entry on the bridge that sends packets for a probe address to the bridge's probe port.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel refuses the request.
+    /// Adds a neighbour entry on the bridge that sends packets for a probe address to the probe
+    /// port.
     pub async fn lead(&mut self, bridge: u32, address: IpAddr) -> Result<(), KernelError> {
         let header = neighbor_header(family(address), bridge, NUD_PERMANENT, 0);
         self.request(
@@ -109,18 +97,13 @@ impl Ports {
         .await
     }
 
-    /// Deletes the bridge's neighbour entry for a probe address.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel refuses the request. A missing neighbour entry is not an error.
+    /// Deletes the bridge's neighbour entry for a probe address. A missing entry is not an error.
     pub async fn forget(&mut self, bridge: u32, address: IpAddr) -> Result<(), KernelError> {
         self.request(deletion(bridge, address)).await
     }
 
-    /// Removes the probe port of a bridge and the neighbour entries that contain the port's MAC.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel refuses a request. A missing probe port is not an error.
+    /// Removes the probe port and the neighbour entries with its MAC. A missing probe port is not
+    /// an error.
     pub async fn remove(&mut self, bridge: u32) -> Result<(), KernelError> {
         forget_all(&mut self.requests, bridge).await?;
         let (outer, inner) = names(bridge);
@@ -152,13 +135,12 @@ pub(super) async fn forget_all(requests: &mut Requests, bridge: u32) -> Result<(
     Ok(())
 }
 
-/// Returns the request that deletes a bridge's neighbour entry for a probe address.
 fn deletion(bridge: u32, address: IpAddr) -> Message {
     let header = neighbor_header(family(address), bridge, 0, 0);
     Message::new(RTM_DELNEIGH, 0, &header).ip(NDA_DST, address)
 }
 
-/// Sends a request. A reply that the object to delete does not exist is not an error.
+/// A reply that the object to delete does not exist is not an error.
 async fn ask(requests: &mut Requests, message: Message) -> Result<(), KernelError> {
     let answers = requests.batch(vec![message], 1, |_, _| ()).await;
     match answers.first() {
@@ -176,7 +158,6 @@ fn family(address: IpAddr) -> u8 {
     if address.is_ipv4() { AF_INET } else { AF_INET6 }
 }
 
-/// Returns the request that creates both veth ends of a probe port.
 fn pair(outer: &str, inner: &str) -> Message {
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
         .text(IFLA_IFNAME, outer)
@@ -194,7 +175,7 @@ fn pair(outer: &str, inner: &str) -> Message {
         })
 }
 
-/// Returns the request that disables ARP and automatic IPv6 addresses on an interface.
+/// Disables ARP and automatic IPv6 addresses on an interface.
 fn silent(index: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &flag_header(index, IFF_NOARP, true)).nest(
         IFLA_AF_SPEC,
@@ -206,7 +187,7 @@ fn silent(index: u32) -> Message {
     )
 }
 
-/// Returns the request that stops a bridge from flooding broadcasts and multicasts to a port.
+/// Stops the bridge from flooding broadcasts and multicasts to the port.
 fn without_floods(port: u32) -> Message {
     Message::new(RTM_NEWLINK, 0, &link_header(port)).nest(IFLA_LINKINFO, |info| {
         info.text(IFLA_INFO_SLAVE_KIND, "bridge").nest(IFLA_INFO_SLAVE_DATA, |data| {

@@ -66,7 +66,7 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// Reads the peers of the interfaces that were flannel's WireGuard interfaces at the last full read.
+    /// Of the interfaces that were flannel's WireGuard interfaces at the last full read.
     pub(super) async fn peers_of_all(
         &mut self,
         scope: &Scope,
@@ -78,7 +78,7 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// Looks up links by name. The result omits links that do not exist.
+    /// Without the links that do not exist.
     pub(super) async fn links_by_name(&mut self, names: &[LinkName]) -> Result<Links, KernelError> {
         let requests = names
             .iter()
@@ -89,7 +89,7 @@ impl NetlinkKernel {
         Ok(self.links_of(requests).await?.into_iter().map(|link| (link.name, link)).collect())
     }
 
-    /// Lists all links, including the links of other programs.
+    /// Includes the links of other programs.
     pub(super) async fn all_links(&mut self) -> Result<Vec<SeenLink>, KernelError> {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         self.requests
@@ -99,7 +99,7 @@ impl NetlinkKernel {
             .await
     }
 
-    /// Lists the plain routes of the main table, of one address family, that `keep` selects.
+    /// The plain routes of one address family that `keep` selects.
     pub(super) async fn main_routes(
         &mut self,
         family: u8,
@@ -177,7 +177,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// Returns the addresses of a link in one address family, each with the address scope.
+    /// Each with the address scope.
     pub(super) async fn addresses_of(
         &mut self,
         index: u32,
@@ -318,7 +318,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// Returns the names of links by index, and queries the kernel for the names of unknown indices.
+    /// Queries the kernel for the names of unknown indices.
     async fn names(
         &mut self,
         indices: impl Iterator<Item = u32>,
@@ -361,7 +361,8 @@ impl NetlinkKernel {
         Ok(Facts { underlay: now, on_link: self.on_link.clone(), accepted_macs: BTreeMap::new() })
     }
 
-    /// Returns the queried addresses that the link reaches without a gateway. If a lookup fails, the last result for the address applies.
+    /// The queried addresses that the link reaches without a gateway. If a lookup fails, the last
+    /// result for the address applies.
     pub(super) async fn on_link_of(&mut self, queries: &[IpAddr], index: u32) -> BTreeSet<IpAddr> {
         let requests = queries.iter().map(|ip| {
             let (family, len) = if ip.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };

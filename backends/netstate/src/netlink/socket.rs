@@ -1,5 +1,5 @@
-//! Sends requests over a netlink socket. This module repeats interrupted dumps. Every request of a batch has a
-//! separate acknowledgement, and all requests have deadlines.
+//! Sends requests over a netlink socket. Interrupted dumps are repeated. Every request of a batch
+//! has its own acknowledgement, and all requests have deadlines.
 
 use super::uapi::*;
 use super::wire::{self, Message, Received};
@@ -12,26 +12,25 @@ use std::time::Duration;
 use tokio::time::timeout;
 use zeroize::{Zeroize, Zeroizing};
 
-/// The maximum number of requests in one sendto call. The kernel queues acknowledgements while sendmsg still
-/// runs. The kernel silently drops acknowledgements that do not fit into the receive buffer.
+/// Requests in one sendto call. The kernel queues acknowledgements while sendmsg still runs, and
+/// silently drops those that do not fit into the receive buffer.
 pub(super) const BATCH: usize = 128;
-/// The maximum number of route lookups in one sendto call. The kernel allocates a page for each reply.
+/// Route lookups in one sendto call. The kernel allocates a page for each reply.
 pub(super) const LOOKUPS: usize = 48;
-/// Time limit for a reply of the kernel. A reply usually takes milliseconds, but other programs may hold the routing lock for seconds.
+/// A reply usually takes milliseconds, but other programs may hold the routing lock for seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// The maximum number of attempts at a dump that the kernel interrupts.
+/// Attempts at a dump that the kernel interrupts.
 const DUMP_TRIES: u32 = 8;
 const RECEIVE_BUFFER: usize = 16 << 20;
 const DATAGRAM: usize = 64 << 10;
 
-/// The kernel's reply to one request of a batch.
+/// To one request of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The request succeeded.
     Done,
-    /// Refusal of the request by the kernel, with an errno and a message.
+    /// The errno and the kernel's message.
     Refused(i32, String),
-    /// Lack of a reply before the deadline. The caller does not know whether the request took effect.
+    /// No reply before the deadline. The request may have taken effect.
     Lost,
 }
 
@@ -43,40 +42,30 @@ pub(super) struct Requests {
 
 impl Requests {
     /// Opens a socket in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
     pub(super) fn open() -> Result<Self, KernelError> {
         Self::of(NETLINK_ROUTE)
     }
 
     /// Opens a generic netlink socket in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
     pub(super) fn open_generic() -> Result<Self, KernelError> {
         Self::of(NETLINK_GENERIC)
     }
 
     /// Opens a socket of a netlink protocol in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
     pub(super) fn of(protocol: isize) -> Result<Self, KernelError> {
         let socket = open(protocol, 0).map_err(|error| failed("open a netlink socket", error))?;
         Ok(Self { socket, sequence: 0, buffer: Zeroizing::new(Vec::with_capacity(DATAGRAM)) })
     }
 
-    /// Erases the last received datagram, because the datagram contained secrets.
+    /// Erases the last received datagram, because it contained secrets.
     pub(super) fn forget(&mut self) {
         self.buffer.zeroize();
     }
 
-    /// Requests a dump and passes every message of the kernel to `each`. Each attempt starts with a new result from
+    /// Passes every message of a dump to `each`. Each attempt starts with a new result from
     /// `begin`, so that no object of an interrupted dump remains.
     ///
-    /// # Errors
-    /// Returns an error if the kernel refuses the dump, does not answer, or keeps interrupting the dump.
+    /// Fails if the kernel refuses the dump, does not answer, or keeps interrupting it.
     pub(super) async fn dump<S>(
         &mut self,
         what: &str,
@@ -108,7 +97,7 @@ impl Requests {
         Err(KernelError::new(format!("list {what}"), RequestError::Interrupted(DUMP_TRIES)))
     }
 
-    /// Requests a dump once. Returns whether the kernel completed the dump.
+    /// False if the kernel did not complete the dump.
     async fn dump_once(
         &mut self,
         request: Message,
@@ -152,7 +141,8 @@ impl Requests {
         }
     }
 
-    /// Sends the requests in chunks of `chunk` and returns the result of each request. `each` receives the kernel's messages other than acknowledgements.
+    /// Sends the requests in chunks of `chunk`. `each` receives the kernel's messages other than
+    /// acknowledgements.
     pub(super) async fn batch(
         &mut self,
         messages: Vec<Message>,
@@ -247,28 +237,24 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Opens a socket that joins the given multicast groups (a mask of RTMGRP_*).
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
+    /// `groups` is a mask of RTMGRP_*.
     pub(super) fn open(groups: u32) -> Result<Self, KernelError> {
         Self::of(NETLINK_ROUTE, groups)
     }
 
-    /// Opens a socket of a netlink protocol and joins the given multicast groups of the protocol.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
+    /// For the multicast groups of any netlink protocol.
     pub(super) fn of(protocol: isize, groups: u32) -> Result<Self, KernelError> {
         let socket = open(protocol, groups)
             .map_err(|error| failed("subscribe to kernel notifications", error))?;
         Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// Waits for a notification that `concerns` accepts. This function also returns after the kernel has dropped notifications.
+    /// Waits for a notification that `concerns` accepts, or until the kernel has dropped
+    /// notifications.
     ///
     /// # Cancel safety
-    /// Dropping the future loses no datagram, because no await point separates the receipt and the evaluation of a datagram.
+    /// Dropping the future loses no datagram, because no await point separates its receipt and its
+    /// evaluation.
     pub(super) async fn until(&mut self, concerns: impl Fn(&Received<'_>) -> bool) {
         loop {
             match receive(&self.socket, &mut self.buffer).await {
@@ -281,7 +267,8 @@ impl Notices {
         }
     }
 
-    /// Consumes all queued notifications. Returns whether `concerns` accepted a queued notification or the kernel dropped notifications.
+    /// Consumes all queued notifications. True if `concerns` accepted one or the kernel dropped
+    /// some.
     pub(super) fn queued(&mut self, concerns: impl Fn(&Received<'_>) -> bool) -> bool {
         let mut any = false;
         loop {

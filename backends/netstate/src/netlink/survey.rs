@@ -56,7 +56,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// Reads the neighbours of an address family or, for AF_BRIDGE, the FDB entries.
+    /// For AF_BRIDGE, the FDB entries.
     async fn entries(
         &mut self,
         name: LinkName,

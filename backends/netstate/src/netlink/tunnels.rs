@@ -10,7 +10,7 @@ use crate::link::LinkKind;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// A connection to the kernel, in the network namespace of the thread that opened the connection.
+/// In the network namespace of the thread that opened the connection.
 pub struct Tunnels {
     requests: Requests,
     notices: Notices,
@@ -18,9 +18,6 @@ pub struct Tunnels {
 
 impl Tunnels {
     /// Opens the sockets in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no socket.
     pub fn open() -> Result<Self, KernelError> {
         Ok(Self {
             notices: Notices::open(RTMGRP_LINK | RTMGRP_NEIGH)?,
@@ -28,11 +25,8 @@ impl Tunnels {
         })
     }
 
-    /// Returns the underlay addresses to which vxlan interfaces with the UDP port `port` send packets, according to
-    /// permanent FDB entries. Skips interfaces in `own`.
-    ///
-    /// # Errors
-    /// Returns an error if a list is incomplete.
+    /// The underlay addresses to which vxlan interfaces with the UDP port `port` send packets,
+    /// according to permanent FDB entries. Interfaces in `own` do not count.
     pub async fn destinations(
         &mut self,
         port: u16,

@@ -15,7 +15,7 @@ pub(super) const RTM_DELNEIGH: u16 = 29;
 pub(super) const RTM_GETNEIGH: u16 = 30;
 pub(super) const RTM_NEWRULE: u16 = 32;
 pub(super) const RTM_GETRULE: u16 = 34;
-/// The difference between the message type of a deletion and the message type of the corresponding addition.
+/// Add this to the message type of an addition to get the deletion.
 pub(super) const DELETION: u16 = 1;
 
 /// linux/rtnetlink.h: notification groups.
@@ -65,7 +65,7 @@ pub(super) const DEVCONF_ACCEPT_RA: usize = 3;
 /// linux/if.h.
 pub(super) const IFF_UP: u32 = 1;
 pub(super) const IFF_LOOPBACK: u32 = 8;
-/// Index of the loopback interface (LOOPBACK_IFINDEX).
+/// LOOPBACK_IFINDEX.
 pub(super) const LOOPBACK: u32 = 1;
 pub(super) const IFF_NOARP: u32 = 0x80;
 pub(super) const IFF_LOWER_UP: u32 = 0x10000;
@@ -74,7 +74,7 @@ pub(super) const IFF_LOWER_UP: u32 = 0x10000;
 pub(super) const IFLA_BRPORT_MCAST_FLOOD: u16 = 27;
 pub(super) const IFLA_BRPORT_BCAST_FLOOD: u16 = 30;
 
-/// linux/veth.h: attribute with the properties of the veth pair's second end.
+/// linux/veth.h: the properties of the veth pair's second end.
 pub(super) const VETH_INFO_PEER: u16 = 1;
 
 /// linux/if_link.h: vxlan link attributes.
@@ -146,7 +146,8 @@ pub(super) const RTN_PROHIBIT: u8 = 8;
 pub(super) const RT_SCOPE_NOWHERE: u8 = 255;
 pub(super) const RTNH_F_ONLINK: u32 = 4;
 pub(super) const RTM_F_CLONED: u32 = 0x200;
-/// linux/rtnetlink.h: flags with which a route lookup returns the routing table, and the matched route instead of the resolved path.
+/// linux/rtnetlink.h: flags with which a route lookup returns the routing table, and the matched
+/// route instead of the resolved path.
 pub(super) const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 pub(super) const RTM_F_FIB_MATCH: u32 = 0x2000;
 

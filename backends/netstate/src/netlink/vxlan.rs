@@ -4,19 +4,19 @@ use super::uapi::*;
 use super::wire::{self, Message};
 use crate::link::vxlan::{KIND, PORT, VxlanSpec};
 
-/// Returns the UDP port of vxlan devices without a configured port: the module parameter `udp_port`, or [`PORT`] without a valid parameter.
+/// For vxlan devices without a configured port: the module parameter `udp_port`, or [`PORT`]
+/// without a valid parameter.
 pub fn default_port() -> u16 {
     let parameter = std::fs::read_to_string("/sys/module/vxlan/parameters/udp_port").ok();
     parameter.and_then(|text| text.trim().parse().ok()).filter(|port| *port != 0).unwrap_or(PORT)
 }
 
-/// Returns a request for a link without a VNI, which every kernel refuses.
+/// A link without a VNI, which every kernel refuses.
 pub(super) fn without_identifier() -> Message {
     Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &[0; IFINFOMSG])
         .nest(IFLA_LINKINFO, |m| m.text(IFLA_INFO_KIND, KIND))
 }
 
-/// Adds the attributes of a new vxlan link.
 pub(super) fn creation(message: Message, spec: &VxlanSpec) -> Message {
     link_info(message, |m| {
         let mut m = changeable(m, spec).attr(IFLA_VXLAN_PORT, &spec.port.to_be_bytes());
@@ -28,7 +28,7 @@ pub(super) fn creation(message: Message, spec: &VxlanSpec) -> Message {
     })
 }
 
-/// Adds the attributes that change an existing vxlan link. Returns `None` if the link is in sync.
+/// `None` if the link is in sync.
 pub(super) fn change(message: Message, want: &VxlanSpec, have: &VxlanSpec) -> Option<Message> {
     (want.changeable() != have.changeable()).then(|| link_info(message, |m| changeable(m, want)))
 }
@@ -37,7 +37,7 @@ fn link_info(message: Message, data: impl FnOnce(Message) -> Message) -> Message
     message.nest(IFLA_LINKINFO, |m| m.text(IFLA_INFO_KIND, KIND).nest(IFLA_INFO_DATA, data))
 }
 
-/// Adds the attributes that the kernel can change on an existing link, and the VNI, which the kernel requires in each request.
+/// What the kernel can change on an existing link, and the VNI, which it requires in each request.
 fn changeable(message: Message, spec: &VxlanSpec) -> Message {
     let message = message
         .number(IFLA_VXLAN_ID, spec.vni)
@@ -49,7 +49,6 @@ fn changeable(message: Message, spec: &VxlanSpec) -> Message {
     }
 }
 
-/// Decodes the attributes of a vxlan link.
 pub(super) fn decode(data: &[u8]) -> VxlanSpec {
     let mut spec =
         VxlanSpec { vni: 0, port: PORT, local: None, lower: 0, learning: false, gbp: false };

@@ -10,15 +10,14 @@ use crate::scope::Scope;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Filter that selects notifications about flannel's objects, the underlay, and routes that may change the results of on-link queries.
 pub(super) struct Watched<'a> {
     pub links: &'a [(LinkName, u32)],
     pub underlay: (u32, LinkName),
     pub asking: bool,
-    /// Addresses that lookups found on-link.
+    /// Those that lookups found on-link.
     pub on_link: &'a BTreeSet<IpAddr>,
     pub scope: &'a Scope,
-    /// Flannel's objects in the kernel, or `None` if the reconciler does not know the objects.
+    /// Flannel's objects in the kernel; `None` if the reconciler does not know them.
     pub known: Option<&'a KernelState>,
 }
 
@@ -62,7 +61,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Returns whether a learned FDB entry has replaced one of flannel's FDB entries.
+    /// True if a learned FDB entry has replaced one of flannel's.
     fn replaces(&self, seen: &SeenNeighbor) -> bool {
         let ours = self
             .links
@@ -74,7 +73,6 @@ impl Watched<'_> {
             && self.known.zip(ours).is_some_and(|(known, key)| known.0.contains_key(&key))
     }
 
-    /// Returns whether the reconciler already knows the change of a neighbour or an FDB entry.
     fn is_known_neighbor(&self, seen: &SeenNeighbor, added: bool) -> bool {
         let Some((name, _)) = self.links.iter().find(|(_, index)| *index == seen.index) else {
             return false;

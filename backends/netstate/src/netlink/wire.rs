@@ -1,21 +1,23 @@
-//! Netlink encoding: builds messages and parses datagrams. Pure. For malformed input, the parser returns no messages and never panics.
+//! Netlink encoding: builds messages and parses datagrams. Pure. For malformed input, the parser
+//! gives no messages and never panics.
 //!
-//! The parser reads only known attributes, so an attribute of a newer kernel or of another link cannot make a dump unreadable.
+//! The parser reads only known attributes, so an attribute of a newer kernel or of another link
+//! cannot make a dump unreadable.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zeroize::Zeroizing;
 
-/// The length of a message header in bytes.
+/// In bytes.
 pub(super) const HEADER: usize = 16;
 
-/// The initial capacity of a message in bytes, which is sufficient for most messages.
+/// In bytes; sufficient for most messages.
 const ROOM: usize = 128;
 
-/// A message under construction. A message may contain keys, so `Message` erases the memory of its buffers.
+/// Under construction. Its buffers may contain keys and are therefore erased.
 pub(super) struct Message(Zeroizing<Vec<u8>>);
 
 impl Message {
-    /// Begins a message. `family` is the fixed header that follows the message header (ifinfomsg, ndmsg, ...).
+    /// `family` is the fixed header that follows the message header (ifinfomsg, ndmsg, ...).
     pub(super) fn new(kind: u16, flags: u16, family: &[u8]) -> Self {
         let mut message = Self(Zeroizing::new(Vec::with_capacity(ROOM)));
         message.append(&0u32.to_ne_bytes());
@@ -27,13 +29,12 @@ impl Message {
         message
     }
 
-    /// Appends an attribute.
     pub(super) fn attr(mut self, kind: u16, value: &[u8]) -> Self {
         self.push(kind, value);
         self
     }
 
-    /// Appends an address of 4 or 16 bytes.
+    /// 4 or 16 bytes.
     pub(super) fn ip(self, kind: u16, ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(v4) => self.attr(kind, &v4.octets()),
@@ -41,19 +42,17 @@ impl Message {
         }
     }
 
-    /// Appends a number.
     pub(super) fn number(self, kind: u16, value: u32) -> Self {
         self.attr(kind, &value.to_ne_bytes())
     }
 
-    /// Appends a zero-terminated text.
+    /// Zero-terminated.
     pub(super) fn text(self, kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
         self.attr(kind, &bytes)
     }
 
-    /// Appends a nested attribute.
     pub(super) fn nest(mut self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
         let start = self.0.len();
         self.push(kind | NESTED, &[]);
@@ -63,14 +62,13 @@ impl Message {
         this
     }
 
-    /// Appends a header inside a nested attribute.
+    /// Inside a nested attribute.
     pub(super) fn header(mut self, bytes: &[u8]) -> Self {
         self.append(bytes);
         self.pad();
         self
     }
 
-    /// Completes the message with a sequence number and returns the message's bytes.
     pub(super) fn finish(mut self, sequence: u32) -> Zeroizing<Vec<u8>> {
         let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         self.put(0, &len.to_ne_bytes());
@@ -86,7 +84,8 @@ impl Message {
         self.pad();
     }
 
-    /// Appends bytes, and erases the old buffer if the message needs a larger buffer. A growing `Vec` would leave a copy of the old content in memory.
+    /// Erases the old buffer if the message needs a larger one. A growing `Vec` would leave a copy
+    /// of the old content in memory.
     fn append(&mut self, bytes: &[u8]) {
         let needed = self.0.len() + bytes.len();
         if needed > self.0.capacity() {
@@ -109,21 +108,21 @@ impl Message {
     }
 }
 
-/// The flag of nested attributes (NLA_F_NESTED).
+/// NLA_F_NESTED.
 const NESTED: u16 = 0x8000;
 
-/// One netlink message of a received datagram.
+/// One message of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received<'a> {
     pub kind: u16,
     pub flags: u16,
-    /// The sequence number of the request to which the kernel replies.
+    /// Of the request to which the kernel replies.
     pub sequence: u32,
-    /// The bytes of the message after the message header.
+    /// Without the message header.
     pub body: &'a [u8],
 }
 
-/// Returns the messages of a datagram, up to the first truncated message.
+/// Up to the first truncated message.
 pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32_at(datagram, 0)?).ok()?;
@@ -139,7 +138,7 @@ pub(super) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Received<'_>
     })
 }
 
-/// Returns the attributes after a header of `skip` bytes. Each attribute is a pair of type (without flags) and value.
+/// The attributes after a header of `skip` bytes: type (without flags) and value.
 pub(super) fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(skip.next_multiple_of(4)..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -151,12 +150,11 @@ pub(super) fn attrs(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8
     })
 }
 
-/// Returns the value of the attribute `wanted` inside a nested attribute.
 pub(super) fn inside(nest: &[u8], wanted: u16) -> Option<&[u8]> {
     attrs(nest, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
-/// Parses an address of 4 or 16 bytes.
+/// 4 or 16 bytes.
 pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(value) {
         return Some(IpAddr::V4(Ipv4Addr::from(v4)));
@@ -164,32 +162,32 @@ pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(value).ok().map(|v6| IpAddr::V6(Ipv6Addr::from(v6)))
 }
 
-/// Parses a zero-terminated text.
+/// Zero-terminated.
 pub(super) fn text(value: &[u8]) -> &str {
     std::str::from_utf8(value.split(|b| *b == 0).next().unwrap_or_default()).unwrap_or_default()
 }
 
-/// Returns the byte at an offset.
 pub(super) fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
     bytes.get(at).copied()
 }
 
-/// Returns the 16-bit number at an offset, in host byte order.
+/// In host byte order.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 
-/// Returns the 32-bit number at an offset, in host byte order.
+/// In host byte order.
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// Returns the 64-bit number at an offset, in host byte order.
+/// In host byte order.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
-/// Returns the errno of an NLMSG_ERROR message (0 for an acknowledgement) and the kernel's message. The kernel's message may be empty.
+/// For NLMSG_ERROR: the errno (0 for an acknowledgement) and the kernel's message, which may be
+/// empty.
 pub(super) fn verdict(body: &[u8]) -> Option<(i32, String)> {
     let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);
     // With NETLINK_CAP_ACK, only the request's header precedes the attributes. 1 is NLMSGERR_ATTR_MSG.

@@ -1,8 +1,9 @@
-//! WireGuard over generic netlink: keys and ports of interfaces, peers and allowed IPs (linux/wireguard.h).
+//! WireGuard over generic netlink: keys and ports of interfaces, peers and allowed IPs
+//! (linux/wireguard.h).
 //!
-//! flanneld never replaces a whole list of allowed IPs, because the kernel would drop the peer's packets
-//! during the replacement. When flanneld sets an allowed IP that another peer has, the kernel moves the allowed IP
-//! atomically.
+//! flanneld never replaces a whole list of allowed IPs, because the kernel would drop the peer's
+//! packets during the replacement. When flanneld sets an allowed IP that another peer has, the
+//! kernel moves it atomically.
 
 use super::NetlinkKernel;
 use super::errno::op_error;
@@ -21,10 +22,10 @@ use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The maximum number of operations in one netlink message, whose length is at most 64 KiB.
+/// In one netlink message, whose length is at most 64 KiB.
 const OPERATIONS: usize = 200;
 
-/// A WireGuard interface as the kernel reports the interface.
+/// As the kernel reports it.
 #[derive(Default)]
 struct Device {
     key: Option<Secret>,
@@ -32,7 +33,7 @@ struct Device {
     peers: Vec<Seen>,
 }
 
-/// A WireGuard peer as the kernel reports the peer.
+/// As the kernel reports it.
 struct Seen {
     key: PublicKey,
     peer: WireguardPeer,
@@ -41,7 +42,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns whether all, some or none of the peer's allowed IPs are inside flannel's present or former networks.
+    /// By flannel's present and former networks.
     fn inside(&self, scope: &Scope) -> Inside {
         let ours = self.allowed.iter().filter(|net| is_inside(scope, net)).count();
         match (ours, self.allowed.len()) {
@@ -52,14 +53,14 @@ impl Seen {
     }
 }
 
-/// Classification of a WireGuard peer by the number of allowed IPs inside flannel's networks.
+/// How many of a peer's allowed IPs are inside flannel's networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inside {
-    /// Peer that belongs to flannel. A peer without allowed IPs, which is a leftover, also belongs to flannel.
+    /// The peer is flannel's. So is one without allowed IPs, which is a leftover.
     All,
-    /// Peer with allowed IPs inside and outside flannel's networks. Either an operator added the peer, or an operator added allowed IPs to flannel's peer.
+    /// Either an operator added the peer, or an operator added allowed IPs to flannel's peer.
     Some,
-    /// Peer that belongs to an operator.
+    /// The peer is an operator's.
     Nothing,
 }
 
@@ -85,14 +86,13 @@ impl Generic {
         device
     }
 
-    /// Begins the request that changes a WireGuard interface.
     fn setting(&self, index: u32) -> Message {
         Message::new(self.family, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .number(WGDEVICE_A_IFINDEX, index)
     }
 
-    /// Frees a UDP port that other interfaces of flannel use, because two interfaces cannot exchange their ports
-    /// in two requests. The kernel assigns an unused port to each interface that used the freed port.
+    /// Frees a UDP port that other interfaces of flannel use, because two interfaces cannot
+    /// exchange their ports in two requests. The kernel gives each of them an unused port.
     async fn vacate(&mut self, port: u16, interfaces: Vec<u32>) -> bool {
         let mut done = false;
         for index in interfaces {
@@ -108,18 +108,17 @@ impl Generic {
     }
 }
 
-/// The state of the WireGuard peer to which the kernel sends packets for a network.
+/// The peer to which the kernel sends packets for a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// The peer's public key.
     pub key: PublicKey,
-    /// IP address and UDP port of the peer, if known.
+    /// `None` if unknown.
     pub endpoint: Option<SocketAddr>,
-    /// Time since the last completed handshake, or `None` if no handshake has completed.
+    /// Time since the last completed handshake; `None` if there was none.
     pub handshake: Option<Duration>,
 }
 
-/// Returns the peer of an interface whose allowed IPs contain exactly the network `net`.
+/// The peer whose allowed IPs contain exactly the network `net`.
 pub(super) async fn peer_status(index: u32, net: IpNet) -> Result<Option<PeerStatus>, KernelError> {
     let device = Generic::open().await?.device(index).await?;
     let seen = device.peers.into_iter().find(|seen| seen.allowed.contains(&net));
@@ -139,7 +138,7 @@ impl NetlinkKernel {
         Ok(self.generic.insert(generic))
     }
 
-    /// Reads a WireGuard interface, and adds flannel's peers on the interface to `found`.
+    /// Adds flannel's peers on the interface to `found`.
     pub(super) async fn wireguard(
         &mut self,
         scope: &Scope,
@@ -178,7 +177,6 @@ impl NetlinkKernel {
         Ok(WireguardSpec { key: device.key, port: device.port })
     }
 
-    /// Sets the private key and the UDP port of a WireGuard interface.
     pub(super) async fn set_wireguard(
         &mut self,
         index: u32,
@@ -222,7 +220,8 @@ impl NetlinkKernel {
         op_error(op, &answer)
     }
 
-    /// Starts sessions with WireGuard peers that have no keepalive. This function ignores failures, because the first packet to a peer also starts the session.
+    /// Starts sessions with WireGuard peers that have no keepalive. Failures are ignored, because
+    /// the first packet to a peer also starts the session.
     pub(super) async fn greet_all(&mut self, peers: &[(LinkName, PublicKey)]) {
         for (name, index) in self.wireguards.clone() {
             let Ok(generic) = self.generic().await else {
@@ -240,7 +239,7 @@ impl NetlinkKernel {
         }
     }
 
-    /// Applies operations on the peers and allowed IPs of one WireGuard interface.
+    /// On the peers and allowed IPs of one interface.
     pub(super) async fn apply_wireguard(&mut self, index: u32, ops: &[&Op]) -> Vec<OpError> {
         let generic = match self.generic().await {
             Ok(generic) => generic,
@@ -280,7 +279,7 @@ impl NetlinkKernel {
     }
 }
 
-/// Appends two changes that enable and disable the keepalive of a peer, so that the kernel sends a packet to the peer at once.
+/// Enables and disables the peer's keepalive, so that the kernel sends it a packet at once.
 fn greeting(list: Message, key: &PublicKey) -> Message {
     [1u16, 0].iter().fold(list, |list, interval| {
         list.nest(0, |message| {
@@ -292,12 +291,11 @@ fn greeting(list: Message, key: &PublicKey) -> Message {
     })
 }
 
-/// Returns whether [`NetlinkKernel::apply_wireguard`] applies an operation.
+/// True for the operations that [`NetlinkKernel::apply_wireguard`] applies.
 pub(super) fn concerns(op: &Op) -> bool {
     matches!(op.key(), Key::WireguardPeer(..) | Key::AllowedIp(..))
 }
 
-/// Appends the change that an operation requires to a message's list of peers.
 fn peers_of(op: &Op, list: Message) -> Message {
     let named = |message: Message, key: &PublicKey, flags: u32| {
         message.attr(WGPEER_A_PUBLIC_KEY, &key.0).number(WGPEER_A_FLAGS, flags)
@@ -383,7 +381,6 @@ fn endpoint(value: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// Adds the attributes in one message of a dump to `device`.
 fn decode(device: &mut Device, message: &Received<'_>, now: Duration) {
     for (kind, value) in wire::attrs(message.body, GENLMSG) {
         match kind {
@@ -455,7 +452,7 @@ mod tests {
     use crate::netlink::freed::{SECRET, secrets_in_freed_memory};
     use proptest::prelude::*;
 
-    /// Encodes operations as a message and decodes the message as if the kernel had sent it.
+    /// Encodes operations as a message and decodes it as if the kernel had sent it.
     fn device_of(ops: &[&Op]) -> Device {
         let bytes = Message::new(30, 0, &[WG_CMD_SET_DEVICE, WG_GENL_VERSION, 0, 0])
             .attr(WGDEVICE_A_LISTEN_PORT, &51820u16.to_ne_bytes())
@@ -467,7 +464,7 @@ mod tests {
         device
     }
 
-    /// The test sends messages with keys to an unknown netlink family, so the kernel refuses the messages.
+    /// The messages go to an unknown netlink family, so the kernel refuses them.
     #[test]
     fn keys_are_erased_from_messages_when_they_were_sent() {
         let name = LinkName::parse("flannel-wg").unwrap();

@@ -14,8 +14,8 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The maximum number of operations that this module converts to messages at a time. The limit reduces
-/// memory use and does not affect the size of batches.
+/// So many operations are messages at a time. The limit reduces memory use and does not affect the
+/// size of batches.
 const SLICE: usize = 8 * BATCH;
 
 type Indices = BTreeMap<LinkName, u32>;
@@ -61,7 +61,7 @@ impl NetlinkKernel {
         errors
     }
 
-    /// Applies operations on WireGuard peers and their allowed IPs, interface by interface.
+    /// Interface by interface.
     async fn apply_peers(&mut self, ops: &[Op], indices: &Indices) -> Vec<OpError> {
         let mut errors = Vec::new();
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
@@ -83,7 +83,7 @@ impl NetlinkKernel {
         errors
     }
 
-    /// Looks up the indices of the links that the operations use. The result omits links that do not exist.
+    /// The links that the operations use, without those that do not exist.
     async fn indices(&mut self, ops: &[Op]) -> Indices {
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();
         let names: Vec<LinkName> = names.into_iter().collect();
@@ -91,7 +91,6 @@ impl NetlinkKernel {
         links.into_iter().map(|(name, link)| (name, link.index)).collect()
     }
 
-    /// Sends the message for an operation and returns the error if the kernel refuses the operation.
     pub(super) async fn one(&mut self, op: &Op, message: Message) -> Option<OpError> {
         let answer =
             self.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
@@ -110,7 +109,7 @@ fn device(op: &Op) -> Option<LinkName> {
     }
 }
 
-/// Builds the message for an operation. The error is the name of a missing interface, or `None` if the operation needs no message.
+/// The error is the name of a missing interface, or `None` if the operation needs no message.
 fn message(op: &Op, indices: &Indices) -> Result<Message, Option<LinkName>> {
     let missing = |name: LinkName| match op {
         Op::Delete(..) => None,
@@ -187,7 +186,8 @@ fn route_message(flags: u16, net: &IpNet, metric: u32, route: &RouteSpec, oif: u
     rest_of_route(Message::new(RTM_NEWROUTE, flags, &header), net, metric, route, oif)
 }
 
-/// Builds the request that deletes a route. The request contains all known properties, such as the protocol number, so that the kernel deletes no other route.
+/// Contains all known properties, such as the protocol number, so that the kernel deletes no other
+/// route.
 fn route_removal(net: &IpNet, metric: u32, route: &RouteSpec, oif: u32) -> Message {
     let scope = if net.addr().is_ipv4() { RT_SCOPE_NOWHERE } else { 0 };
     let kind = match route.kind {

@@ -10,20 +10,19 @@ use std::collections::BTreeMap;
 use subnet_lease::{Kinds, LeaseTable};
 use types::Subnets;
 
-/// Adopts desired routes that Go flannel left. Such a route leads exactly to a leased
-/// subnet, and uses either a flannel device, or the underlay with the peer's address as gateway. The kernel replaces the adopted
-/// routes in place, so that no packets get lost.
+/// Adopts desired routes that Go flannel left. Such a route leads exactly to a leased subnet, over
+/// either a flannel device, or the underlay with the peer's address as gateway. The kernel replaces
+/// it in place, so that no packets get lost.
 ///
-/// flannel-rs' blackhole route replaces Go flannel's blackhole routes inside this node's own subnet. If
-/// the plan contains no blackhole route, this function keeps the existing routes, because an operator may have
-/// added them.
+/// flannel-rs' blackhole route replaces Go flannel's inside this node's own subnet. If the plan has
+/// no blackhole route, existing ones stay, because an operator may have added them.
 ///
-/// If one desired route leads to all peers, this function removes routes to single peers. A route to a single
-/// peer would divert the packets to this peer.
+/// If one desired route leads to all peers, routes to single peers go, because they would divert
+/// the packets to the peer.
 ///
-/// If `settled` is false, this function also removes underlay routes that bypass an encrypting device. These
-/// routes lead to a subnet with the prefix length of node subnets. Without this removal, the next node with the same subnet
-/// would get packets unencrypted.
+/// If `settled` is false, so do underlay routes that bypass an encrypting device, to a subnet with
+/// the prefix length of node subnets. Otherwise, the next node with the same subnet would get
+/// packets unencrypted.
 pub(super) fn adopt(
     have: &mut KernelState,
     want: &KernelState,

@@ -6,10 +6,9 @@ use crate::scope::Scope;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time for which the reconciler delays the deletion of many routes and peers after a start.
+/// After a start, for many routes and peers.
 const DELETION_DELAY: Duration = Duration::from_secs(60);
 
-/// Whether the reconciler delays deletions of a pass that would delete many objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeletionGuard {
     Armed,
@@ -18,7 +17,8 @@ pub(super) enum DeletionGuard {
 }
 
 impl DeletionGuard {
-    /// Removes deletions from `ops` if a first pass would delete many existing routes or peers, until the delay ends.
+    /// Removes deletions from `ops` if a first pass would delete many existing routes or peers,
+    /// until the delay ends.
     pub(super) fn hold_back(
         &mut self,
         ops: &mut Vec<Op>,

@@ -1,6 +1,7 @@
 //! Separates failures of single peers from failures of this node. Pure.
 //!
-//! Any node of the cluster may publish an address that this node's kernel refuses. An address that the kernel refuses is not a fault of this node.
+//! Any node of the cluster may publish an address that this node's kernel refuses, which is not a
+//! fault of this node.
 
 use crate::kernel::{FailureKind, OpError};
 use crate::object::{KernelState, Key};
@@ -8,30 +9,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::Family;
 use types::kernel_object::Holder;
 
-/// A peer whose objects the kernel refuses, for a reason that concerns only this peer.
+/// The kernel refuses its objects for a reason that concerns only this peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedPeer {
-    /// The peer's node, address and subnet in one address family.
+    /// In one address family.
     pub peer: Holder,
-    /// The first error that the kernel returned for an object of the peer.
+    /// The first one for an object of the peer.
     pub why: OpError,
 }
 
-/// The failures of one pass of the reconciler.
+/// Of one pass of the reconciler.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
     /// Failures of this node's own objects, and failures with a cause on this host.
     pub node: Vec<OpError>,
-    /// Peers that failed for a reason that concerns only these peers.
+    /// Peers that failed for a reason that concerns only them.
     pub peers: Vec<FailedPeer>,
 }
 
 impl Failures {
-    /// Assigns each error of a pass to this node or to a peer. `own` contains the objects that the node needs even without peers. `holders`
-    /// contains the peers, and `owners` contains the peer to which each object belongs, as in
+    /// Assigns each error of a pass to this node or to a peer. `own` are the objects that the node
+    /// needs even without peers; `holders` and `owners` are as in
     /// [`holders`](crate::sighting::holders).
     ///
-    /// If an address family has several peers and all these peers fail, the cause is on this host.
+    /// If an address family has several peers and all of them fail, the cause is on this host.
     pub fn of(
         errors: Vec<OpError>,
         own: &KernelState,
@@ -105,8 +106,8 @@ mod tests {
         OpError { verb: "add", key, kind, why: RequestError::refused(Errno(libc::EINVAL)) }
     }
 
-    /// Assigns the errors to this node or to peers. Each peer has a route and an FDB entry. Returns the number of
-    /// this node's failures, and the subnets of the failed peers.
+    /// Each peer has a route and an FDB entry. The result is the number of this node's failures,
+    /// and the subnets of the failed peers.
     fn sorted(
         peers: &[(u8, Family)],
         own: &[Key],

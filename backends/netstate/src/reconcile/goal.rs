@@ -15,10 +15,10 @@ use subnet_lease::LeaseTable;
 use tokio::sync::Notify;
 use types::Subnets;
 
-/// Options of the reconciler, the same for all backends.
+/// The same for all backends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The interval of the audit, which compares the kernel with the desired state. `None` disables it.
+    /// The interval at which the kernel is compared with the desired state. `None` disables it.
     pub audit: Option<Duration>,
     /// Whether this node's own subnets get blackhole routes, for any plan.
     pub blackhole: bool,
@@ -26,11 +26,11 @@ pub struct Options {
 
 pub(super) struct Goal<P> {
     pub plan: Arc<P>,
-    /// The plan's scope. The reconciler removes the previous run's networks from the scope when the kernel has no object in these networks.
+    /// Without the previous run's networks once the kernel has no object in them.
     pub scope: Scope,
     pub underlay: Underlay,
     pub options: Options,
-    /// Notification that the plan has changed, for example because of a new key.
+    /// The plan has changed, for example because of a new key.
     pub replanned: Arc<Notify>,
 }
 
@@ -45,7 +45,8 @@ impl<P: Plan> Goal<P> {
         }
     }
 
-    /// Returns whether the data plane depends on this object. In a dual-stack network, the data plane works even if one address family fails.
+    /// True if the data plane depends on this object. In a dual-stack network, it works even if one
+    /// address family fails.
     pub(super) fn needs(&self, key: &Key) -> bool {
         match key {
             Key::Link(_) => true,
@@ -58,7 +59,7 @@ impl<P: Plan> Goal<P> {
         }
     }
 
-    /// Returns the desired state: the plan's objects, and the objects that all networks share.
+    /// The plan's objects, and those that all networks share.
     pub(super) fn desired(&self, leases: &LeaseTable, facts: &Facts) -> Desired {
         let mut desired = Desired::whole(&*self.plan, leases, facts);
         if self.options.blackhole {
@@ -68,7 +69,7 @@ impl<P: Plan> Goal<P> {
         desired
     }
 
-    /// Assigns each error to this node or to a peer.
+    /// To this node or to a peer.
     pub(super) fn failures(
         &self,
         errors: &[OpError],
@@ -91,7 +92,8 @@ impl<P: Plan> Goal<P> {
         Failures::of(errors.cloned().collect(), &own, &holders, &owners)
     }
 
-    /// Ends the cleanup of the previous run: objects that later appear in the previous run's networks belong to other programs.
+    /// Ends the cleanup of the previous run: what later appears in its networks belongs to other
+    /// programs.
     pub(super) fn forget_former(&mut self, want: &KernelState) {
         self.scope.former = None;
         self.scope.links.retain(|name| want.link(*name).is_some());

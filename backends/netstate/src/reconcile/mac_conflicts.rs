@@ -1,4 +1,5 @@
-//! Conflicts with another program about the MAC of flannel's link. Repeated rewrites of the MAC would only disrupt the peers.
+//! Conflicts with another program about the MAC of flannel's link, because repeated rewrites of the
+//! MAC would only disrupt the peers.
 
 use crate::fit::Fit;
 use crate::names::{LinkName, Mac};
@@ -7,17 +8,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The links whose MAC another program rewrites, and the times of the rewrites.
 #[derive(Default)]
 pub(super) struct MacConflicts {
     seen: BTreeMap<LinkName, VecDeque<Instant>>,
-    /// For each link, the MAC of another program that the reconciler has accepted.
+    /// The MAC of another program that the reconciler has accepted.
     pub accepted_macs: BTreeMap<LinkName, Mac>,
 }
 
 impl MacConflicts {
-    /// Records links whose MAC differs from the desired MAC. Returns whether another program rewrote a MAC
-    /// more than three times in ten seconds. After more than three rewrites, the reconciler accepts the rewritten MAC.
+    /// Records links whose MAC differs from the desired one. True if another program rewrote a MAC
+    /// more than three times in ten seconds; the rewritten MAC is then accepted.
     pub(super) fn accept_rewritten(&mut self, want: &KernelState, have: &KernelState) -> bool {
         let now = Instant::now();
         let mut accepted = false;

@@ -12,7 +12,6 @@ use types::{Durations, Histogram, Problem};
 
 use crate::object::{KernelState, Key};
 
-/// The progress of the reconciler.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub(super) passes: AtomicU64,
@@ -30,30 +29,24 @@ pub struct Progress {
     pub(super) tunnels: Mutex<TunnelPeers>,
 }
 
-/// The number of WireGuard peers, and the peers that do not respond.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelPeers {
-    /// The number of peers on all WireGuard devices.
+    /// On all WireGuard devices.
     pub peers: usize,
     /// Peers that do not respond although this node sends packets to them.
     pub silent: Vec<Silent>,
 }
 
-/// The number of objects of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// The number of routes.
     pub routes: u64,
-    /// The number of permanent neighbour entries.
+    /// Permanent entries.
     pub neighbours: u64,
-    /// The number of FDB entries.
     pub fdb: u64,
-    /// The number of WireGuard peers.
     pub wireguard_peers: u64,
 }
 
 impl Counts {
-    /// Counts the routes, neighbours, FDB entries and WireGuard peers of a kernel state.
     pub fn of(state: &KernelState) -> Self {
         let mut counts = Self::default();
         for key in state.0.keys() {
@@ -68,7 +61,7 @@ impl Counts {
         counts
     }
 
-    /// Returns the counts after the objects counted in `after` replace the objects counted in `before`.
+    /// The counts after the objects in `after` replace those in `before`.
     pub(super) fn changed(self, before: Self, after: Self) -> Self {
         let changed = |now: u64, before: u64, after: u64| (now + after).saturating_sub(before);
         Self {
@@ -84,47 +77,43 @@ impl Counts {
     }
 }
 
-/// The progress of the reconciler at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Number of full and incremental passes since the start.
+    /// Full and incremental passes since the start.
     pub passes: u64,
-    /// Number of operations that the kernel accepted since the start.
+    /// Operations that the kernel accepted since the start.
     pub writes: u64,
-    /// Number of operations and reads that failed since the start.
+    /// Operations and reads that failed since the start.
     pub failures: u64,
-    /// Number of operations that reverted a change by another program.
+    /// Operations that reverted a change by another program.
     pub repairs: u64,
-    /// The number of repairs for each kind of object, as [`Key::label`] names the kind.
+    /// By [`Key::label`].
     pub repairs_by_kind: BTreeMap<&'static str, u64>,
-    /// Durations of the passes.
     pub pass_durations: Durations,
-    /// Whether the kernel is in the desired state, apart from `failed_peers`.
+    /// Apart from `failed_peers`.
     pub in_sync: bool,
-    /// Whether a full pass holds both the desired and the actual kernel state in memory. If a node has thousands of
-    /// peers, the desired and the actual state use much memory.
+    /// A full pass holds both the desired and the actual kernel state in memory, which is much with
+    /// thousands of peers.
     pub comparing: bool,
-    /// The current problem with the kernel's first refusals as details, or `None` while the kernel is in sync.
+    /// With the kernel's first refusals as details; `None` while the kernel is in sync.
     pub trouble: Option<Problem>,
     /// Peers whose objects the kernel refuses, each for a reason that concerns only this peer.
     pub failed_peers: Vec<FailedPeer>,
-    /// Counts of the objects in the desired state.
+    /// In the desired state.
     pub wanted: Counts,
-    /// The objects that flanneld restored in the last ten minutes, with the number of repairs.
+    /// In the last ten minutes, with the number of repairs.
     pub repaired: Vec<(Key, u32)>,
-    /// The WireGuard peers.
     pub tunnels: TunnelPeers,
 }
 
 impl Snapshot {
-    /// Returns the text of the current problem. The text is empty while the kernel is in sync.
+    /// Empty while the kernel is in sync.
     pub fn trouble_text(&self) -> &str {
         self.trouble.as_ref().map_or("", |trouble| &trouble.text)
     }
 }
 
 impl Progress {
-    /// Returns a copy of the current progress.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             passes: self.passes.load(Relaxed),

@@ -5,18 +5,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time for which the reconciler remembers a repair.
+/// For so long is a repair remembered.
 const WINDOW: Duration = Duration::from_secs(600);
-/// The maximum number of remembered objects, and the maximum number of remembered repairs for each object. If more than
-/// 64 objects are in conflict, the remembered objects still reveal the conflict.
+/// Remembered objects, and remembered repairs of each. If more than 64 objects are in conflict, the
+/// remembered ones still reveal it.
 const WATCHED: usize = 64;
 
-/// The repairs of the last ten minutes.
+/// Of the last ten minutes.
 #[derive(Debug, Default)]
 pub(super) struct Repairs(BTreeMap<Key, VecDeque<Instant>>);
 
 impl Repairs {
-    /// Records the repair of objects.
     pub(super) fn note<'a>(&mut self, keys: impl Iterator<Item = &'a Key>, now: Instant) {
         self.0
             .retain(|_, times| times.back().is_some_and(|last| now.duration_since(*last) < WINDOW));
@@ -32,7 +31,7 @@ impl Repairs {
         }
     }
 
-    /// Returns the objects that flanneld restored in the last ten minutes, with the number of repairs.
+    /// The objects that flanneld restored in the last ten minutes, with the number of repairs.
     pub(super) fn lately(&self, now: Instant) -> Vec<(Key, u32)> {
         let count = |times: &VecDeque<Instant>| {
             times.iter().filter(|time| now.duration_since(**time) < WINDOW).count()

@@ -14,18 +14,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{Coded, Detail, Problem};
 
-/// The interval at which the loop repeats the log line of an unchanged problem.
+/// Between two log lines of an unchanged problem.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
-/// The number of repairs of one object at which the loop reports a conflict with another program. A minute without a repair of the object resets the count.
+/// So many repairs of one object are a conflict with another program. A minute without a repair of
+/// the object resets the count.
 const CONFLICT_REPAIRS: u32 = 5;
-/// The maximum number of objects whose repairs the loop counts. If more than 64 objects are in conflict, the counted objects still reveal the conflict.
+/// Objects whose repairs the loop counts. If more than 64 objects are in conflict, the counted ones
+/// still reveal it.
 const WATCHED: usize = 64;
-/// The maximum number of peers that the loop logs one by one.
+/// Peers that the loop logs one by one.
 const LOGGED_PEERS: usize = 20;
-/// The maximum number of the kernel's refusals that the problem names.
+/// Refusals of the kernel that the problem names.
 const NAMED: usize = 3;
 
-/// Reports the work of the loop.
 #[derive(Default)]
 pub(super) struct Report {
     progress: Arc<Progress>,
@@ -36,7 +37,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Returns the progress, which other tasks can read.
+    /// Other tasks can read it.
     pub(super) fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
     }
@@ -45,18 +46,16 @@ impl Report {
         self.progress.passes.fetch_add(1, Relaxed);
     }
 
-    /// Reports the duration of a pass.
     pub(super) fn took(&self, duration: Duration) {
         self.progress.pass_durations.record(duration);
     }
 
-    /// Reports that a full pass compares kernel states, until the caller drops the returned [`Comparing`].
+    /// A full pass compares kernel states until the caller drops the [`Comparing`].
     pub(super) fn compares(&self) -> Comparing {
         self.progress.comparing.store(true, Relaxed);
         Comparing(self.progress.clone())
     }
 
-    /// Reports the number of WireGuard peers, and the WireGuard peers that do not respond.
     pub(super) fn tunnels(&mut self, tunnels: &Tunnels) {
         let silent = tunnels.silent(Instant::now());
         let mut progress = self.progress.tunnels.lock();
@@ -68,7 +67,6 @@ impl Report {
         self.count(|_| Counts::of(state));
     }
 
-    /// Counts the desired objects after a change.
     pub(super) fn changed(&self, change: &Change) {
         let (before, after) = (Counts::of(&change.before), Counts::of(&change.after));
         self.count(|counts| counts.changed(before, after));
@@ -79,9 +77,9 @@ impl Report {
         *wanted = count(*wanted);
     }
 
-    /// Counts and logs operations. `repair` is set if only changes by other programs explain the operations, so that
-    /// this function counts the operations as repairs. `repair` contains the errors of the previous pass.
-    /// Operations on objects that failed in the previous pass are retries, not repairs.
+    /// Counts and logs operations. `repair` is set if only changes by other programs explain the
+    /// operations, which then count as repairs. It contains the errors of the previous pass:
+    /// operations on objects that failed there are retries, not repairs.
     pub(super) fn applied(
         &mut self,
         ops: &[Op],
@@ -143,7 +141,7 @@ impl Report {
         tracing::info!(added, changed, removed, other, routes = routes(), "kernel state updated");
     }
 
-    /// Returns whether another program keeps undoing flanneld's repairs.
+    /// Another program keeps undoing flanneld's repairs.
     pub(super) fn has_conflict(&self) -> bool {
         self.repaired
             .values()
@@ -181,15 +179,14 @@ impl Report {
         }
     }
 
-    /// Reports the failures of a pass, and whether the loop delays deletions.
+    /// `held` tells whether the loop delays deletions.
     pub(super) fn state(&mut self, failures: &Failures, held: bool) {
         let errors = &failures.node;
         self.set_problem(unfinished_work(held, errors), errors.is_empty());
         self.peers(&failures.peers);
     }
 
-    /// Reports the peers that failed for a reason that concerns only these peers. This function logs each failure
-    /// once, because the failure lasts until an operator acts.
+    /// Logs each failure once, because it lasts until an operator acts.
     fn peers(&mut self, failed: &[FailedPeer]) {
         let mut last = self.progress.failed_peers.lock();
         let new: Vec<&FailedPeer> = failed.iter().filter(|failed| !last.contains(failed)).collect();
@@ -217,7 +214,6 @@ impl Report {
         last.extend_from_slice(failed);
     }
 
-    /// Reports a failed read of the kernel.
     pub(super) fn unreadable(&mut self, error: &KernelError) {
         self.progress.failures.fetch_add(1, Relaxed);
         self.set_problem(Some(Problem::of(error)), false);
@@ -245,7 +241,7 @@ impl Report {
     }
 }
 
-/// Describes what a pass left undone. `held` tells whether the loop delays deletions.
+/// What a pass left undone. `held` tells whether the loop delays deletions.
 fn unfinished_work(held: bool, errors: &[OpError]) -> Option<Problem> {
     let code = if errors.is_empty() { "deletions-held" } else { "kernel-not-in-sync" };
     let named = errors.iter().take(NAMED);
@@ -260,7 +256,7 @@ fn unfinished_work(held: bool, errors: &[OpError]) -> Option<Problem> {
     (!texts.is_empty()).then_some(problem)
 }
 
-/// Returns a text with the number of operations and the first object, for each verb and kind of object.
+/// The number of operations and the first object, for each verb and kind of object.
 fn summary(ops: &[&Op], total: usize) -> String {
     let mut kinds: BTreeMap<(&str, &str), (usize, &Key)> = BTreeMap::new();
     for op in ops {
@@ -273,7 +269,7 @@ fn summary(ops: &[&Op], total: usize) -> String {
     format!("{} ({total} in all)", parts.join(", "))
 }
 
-/// Value that a full pass keeps while it compares the desired and the actual kernel state.
+/// A full pass keeps it while it compares the desired and the actual kernel state.
 pub(super) struct Comparing(Arc<Progress>);
 
 impl Drop for Comparing {

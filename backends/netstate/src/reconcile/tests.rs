@@ -22,10 +22,9 @@ use types::Addresses;
 use types::Errno;
 use types::Subnets;
 
-/// A plan with one route for each lease, like host-gw.
+/// One route for each lease, like host-gw.
 struct Routes {
     scope: Scope,
-    /// A device that the plan needs.
     device: Option<LinkName>,
 }
 
@@ -119,8 +118,8 @@ fn tunnel() -> crate::link::LinkSpec {
     }
 }
 
-/// The first pass that creates the replacement removes the device of an earlier backend. The earlier backend's
-/// device stays if the kernel cannot create the replacement.
+/// The earlier backend's device goes in the first pass that creates the replacement, and stays if
+/// the kernel cannot create it.
 #[test]
 fn an_earlier_backends_device_stays_until_there_is_another() {
     paused(async {
@@ -150,7 +149,7 @@ fn an_earlier_backends_device_stays_until_there_is_another() {
     });
 }
 
-/// A running loop. The clock is paused, so waiting takes no time.
+/// The clock is paused, so waiting takes no time.
 struct Running {
     kernel: FakeKernel,
     leases: watch::Sender<Arc<LeaseTable>>,
@@ -192,14 +191,13 @@ fn announced(mtu: u32) -> Announced {
     Announced { backend: "x".into(), data: None, v6_data: None, mtu }
 }
 
-/// Starts and ends a loop with these leases.
 async fn ran(leases: LeaseTable) -> FakeKernel {
     let kernel = FakeKernel::default();
     start(&kernel, leases).await.end().await;
     kernel
 }
 
-/// Starts a loop on an empty kernel.
+/// On an empty kernel.
 async fn started(peers: impl IntoIterator<Item = (u8, u8)>) -> Running {
     let running = start(&FakeKernel::default(), table(peers)).await;
     running.wait().await;
@@ -243,7 +241,6 @@ impl Running {
     }
 }
 
-/// Runs a test on a paused clock.
 fn paused<F: Future>(test: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -286,16 +283,16 @@ proptest! {
     }
 }
 
-/// An event between two runs of the daemon or during a run.
+/// Between two runs of the daemon or during a run.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Restart of the daemon, with or without the option for blackhole routes.
+    /// With or without the option for blackhole routes.
     Restart(bool),
-    /// Deletion of our blackhole route.
+    /// Our blackhole route goes.
     Delete,
-    /// Addition of Go flannel's blackhole route.
+    /// Go flannel's blackhole route comes.
     Go,
-    /// RequestError of this number of calls to the fake kernel.
+    /// So many calls to the fake kernel fail.
     Fail(u8),
 }
 
@@ -505,7 +502,7 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
     });
 }
 
-/// Checks that the cause is on this host, not at one peer.
+/// The cause is on this host, not at one peer.
 fn has_trouble_with(subnet: &str, running: &Running) {
     let now = running.progress.snapshot();
     assert!(

@@ -1,7 +1,8 @@
 //! Tracks WireGuard peers: the endpoints that flanneld has set, and whether the peers respond.
 //!
-//! The kernel changes a peer's endpoint when the peer sends from another address (roaming). The reconciler sets the
-//! endpoint again only if the lease's endpoint has changed, or if the peer does not respond at the current endpoint.
+//! The kernel changes a peer's endpoint when the peer sends from another address (roaming). The
+//! reconciler sets the endpoint again only if the lease's endpoint has changed, or if the peer does
+//! not respond at the current one.
 
 use crate::kernel::Sessions;
 use crate::names::LinkName;
@@ -12,69 +13,67 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time after the handshake at which a session ends (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
+/// After the handshake, when a session ends (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
-/// Time for which flanneld waits for an answer before it rejects the endpoint to which a peer moved. WireGuard
-/// repeats its handshake every 5 s, so at least one handshake is unanswered after 20 s.
+/// Without an answer for so long, the endpoint to which a peer moved is rejected. WireGuard repeats
+/// its handshake every 5 s, so at least one is unanswered after 20 s.
 const NO_ANSWER: Duration = Duration::from_secs(20);
-/// Time for which flanneld waits for a response to this node's packets before it reports a peer as silent.
+/// A peer that does not respond to this node's packets for so long is silent.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
-/// Time without packets to a peer after which flanneld no longer reports the peer as silent.
+/// Without packets to it for so long, a peer is no longer reported as silent.
 const AT_REST: Duration = Duration::from_secs(180);
-/// The length of a keepalive in bytes. A keepalive is a data message without data (WireGuard's paper, 5.4.6).
+/// In bytes. A keepalive is a data message without data (WireGuard's paper, 5.4.6).
 const KEEPALIVE: u64 = 32;
-/// Time after which WireGuard answers received data with a keepalive (KEEPALIVE_TIMEOUT).
+/// After this time, WireGuard answers received data with a keepalive.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Id = (LinkName, PublicKey);
 
-/// A peer that does not respond.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silent {
-    /// The WireGuard interface.
     pub link: LinkName,
-    /// The public key of the peer.
     pub key: PublicKey,
-    /// The endpoint from the peer's lease, to which this node sends packets.
+    /// From the peer's lease; this node sends packets to it.
     pub endpoint: Option<SocketAddr>,
-    /// Time since the last completed handshake, or `None` if no handshake has completed.
+    /// Time since the last completed handshake; `None` if there was none.
     pub handshake: Option<Duration>,
-    /// Time for which this node has sent packets to the peer without a response.
+    /// For so long has this node sent packets to the peer without a response.
     pub silence: Duration,
-    /// Whether the peer starts handshakes during this silence but completes none of the handshakes.
+    /// The peer starts handshakes during this silence but completes none.
     pub initiates: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct TunnelPeer {
-    /// The endpoint from the peer's lease, as of the reconciler's last pass.
+    /// From the peer's lease, as of the reconciler's last pass.
     set: Option<SocketAddr>,
-    /// Seconds between two keepalives to the peer. If the interval is 0, WireGuard sends keepalives only in answer to data.
+    /// Seconds between two keepalives to the peer. If it is 0, WireGuard sends keepalives only in
+    /// answer to data.
     keepalive: u16,
     session: Session,
-    /// The time of the last read of the WireGuard peers.
+    /// The last read of the WireGuard peers.
     looked: Option<Instant>,
-    /// The time of the last completed handshake. The first read computes the time of the handshake from the wall clock. Later
-    /// reads set this field to the time of the first read that showed the handshake.
+    /// The last completed handshake. The first read computes its time from the wall clock. Later
+    /// ones take the time of the first read that showed the handshake.
     handshake_at: Option<Instant>,
-    /// Whether the peer's session was already over at the first read.
+    /// The peer's session was already over at the first read.
     over: bool,
-    /// The time since which this node has sent packets to the peer without a response.
+    /// Since then, this node has sent packets to the peer without a response.
     unanswered: Option<Instant>,
-    /// Whether the peer has started handshakes since the first packet without a response.
+    /// The peer has started handshakes since the first packet without a response.
     initiates: bool,
-    /// The time of the last read that showed new packets to the peer.
+    /// The last read that showed new packets to the peer.
     sent: Option<Instant>,
 }
 
 impl TunnelPeer {
-    /// Returns whether the peer responds, as far as the reconciler knows. The reconciler treats an idle peer as responding.
+    /// As far as the reconciler knows: an idle peer counts as responding.
     fn works(&self, now: Instant) -> bool {
         !self.over && self.unanswered.is_none_or(|since| now.duration_since(since) < NO_ANSWER)
     }
 
-    /// Returns whether the bytes sent since the last read may be only keepalives, which need no response. Handshakes
-    /// and messages with data are longer than a keepalive.
+    /// The bytes sent since the last read may be only keepalives, which need no response.
+    /// Handshakes and messages with data are longer.
     fn only_kept_alive(&self, sent: u64, now: Instant) -> bool {
         let between = match self.keepalive {
             0 => KEEPALIVE_TIMEOUT,
@@ -96,7 +95,6 @@ impl TunnelPeer {
 pub(super) struct Tunnels(BTreeMap<Id, TunnelPeer>);
 
 impl Tunnels {
-    /// Records the sessions of all peers.
     pub(super) fn note(&mut self, sessions: &Sessions, now: Instant) {
         self.0.retain(|id, _| sessions.contains_key(id));
         for (id, session) in sessions {
@@ -135,8 +133,8 @@ impl Tunnels {
         }
     }
 
-    /// Finds peers that moved to another endpoint and respond at this endpoint. This function sets the endpoints of
-    /// moved peers in `have` to the desired endpoints, so that these peers are in sync. Returns the peers that moved.
+    /// The peers that moved to another endpoint and respond there. Their endpoints in `have` become
+    /// the desired ones, so that they are in sync.
     pub(super) fn accept(
         &self,
         have: &mut KernelState,
@@ -167,7 +165,6 @@ impl Tunnels {
         moved
     }
 
-    /// Remembers each peer's desired endpoint and keepalive interval.
     pub(super) fn follow(&mut self, want: &KernelState) {
         for (key, wanted) in &want.0 {
             if let (Key::WireguardPeer(name, id), Value::WireguardPeer(wanted)) = (key, wanted) {
@@ -179,7 +176,6 @@ impl Tunnels {
         self.0 = std::mem::take(&mut self.0).into_iter().collect();
     }
 
-    /// Remembers the endpoints that these operations have set.
     pub(super) fn applied(&mut self, ops: &[Op]) {
         for op in ops {
             match op {
@@ -209,7 +205,6 @@ impl Tunnels {
         }
     }
 
-    /// Returns the peers that do not respond.
     pub(super) fn silent(&self, now: Instant) -> Vec<Silent> {
         let silent = self.0.iter().filter_map(|((link, key), peer)| {
             let silence = peer.silence(now)?;
@@ -258,7 +253,7 @@ mod tests {
         [((name(), PEER), session)].into()
     }
 
-    /// Tunnels, and the time of the first read.
+    /// With the time of the first read.
     struct Clock(Tunnels, Instant);
 
     impl Clock {
@@ -270,7 +265,7 @@ mod tests {
             self.1 + Duration::from_secs(seconds)
         }
 
-        /// Reads the session after `at` seconds. The session's last handshake was `handshake` seconds before `at`.
+        /// The session after `at` seconds; its last handshake was `handshake` seconds before.
         fn note(&mut self, at: u64, handshake: Option<u64>, received: u64, sent: u64) {
             let handshake_at = handshake.map(|ago| 10_000 + at - ago);
             let session = session(handshake.map(Duration::from_secs), handshake_at, received, sent);
@@ -281,7 +276,7 @@ mod tests {
             self.0.silent(self.at(seconds))
         }
 
-        /// Returns whether the endpoint to which the peer moved is accepted in place of the lease's endpoint.
+        /// True if the endpoint to which the peer moved is accepted in place of the lease's.
         fn accepts(&self, seconds: u64, lease: &str) -> bool {
             let (mut have, want) = (state("198.51.100.1:40000"), state(lease));
             let found = self.0.accept(&mut have, &want, self.at(seconds));
@@ -343,7 +338,8 @@ mod tests {
         assert_eq!(clock.silent(140), [], "it answered");
     }
 
-    /// If the preshared keys differ, both ends start handshakes repeatedly, and the kernel counts these handshakes as received.
+    /// If the preshared keys differ, both ends start handshakes repeatedly, and the kernel counts
+    /// them as received.
     #[test]
     fn handshakes_that_are_never_completed_are_no_answer() {
         let mut clock = Clock::new();

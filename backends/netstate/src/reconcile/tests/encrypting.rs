@@ -6,7 +6,7 @@ use crate::link::wireguard::WireguardSpec;
 use crate::wireguard::{PublicKey, Secret, WireguardPeer};
 use std::net::IpAddr;
 
-/// A plan with one route into a WireGuard device and a peer for each lease of the WireGuard backend.
+/// One route into a WireGuard device and a peer for each lease of the WireGuard backend.
 struct Encrypting(Routes);
 
 fn device() -> LinkName {
@@ -34,7 +34,7 @@ fn encrypting() -> Encrypting {
     Encrypting(Routes { scope, device: Some(device()) })
 }
 
-/// Returns the leases of the peers with the given numbers. Each value of `peers` is true if the peer uses the WireGuard backend.
+/// True for a peer that uses the WireGuard backend.
 fn leases(peers: &BTreeMap<u8, bool>, unreadable: &BTreeSet<u8>) -> LeaseTable {
     let lease = |(n, encrypts): (&u8, &bool)| Lease {
         subnets: subnets_of(*n),
@@ -101,7 +101,7 @@ fn route(via: Option<IpAddr>, dev: LinkName, protocol: u8) -> RouteSpec {
     RouteSpec { via, dev, onlink: false, kind: RouteKind::Unicast, scope: 0, protocol }
 }
 
-/// Returns a route over the underlay to a subnet, like the routes of host-gw and DirectRouting.
+/// Over the underlay, like the routes of host-gw and DirectRouting.
 fn in_the_clear(to: &str, protocol: u8) -> (Key, RouteSpec) {
     let to = net(to);
     let via = if to.addr().is_ipv4() { "192.168.56.57" } else { "fd00:56::57" };
@@ -149,7 +149,7 @@ fn go_flannels_routes_without_a_lease_stay_if_nothing_encrypts() {
     });
 }
 
-/// Generates networks inside and outside the cluster network.
+/// Inside and outside the cluster network.
 fn any_net() -> impl Strategy<Value = IpNet> {
     prop_oneof![
         3 => (0u8..6, prop_oneof![Just(24), 16u8..=32])
@@ -167,7 +167,8 @@ fn any_net() -> impl Strategy<Value = IpNet> {
 
 proptest! {
 
-    /// From any initial state, no route of flannel-rs or Go flannel bypasses the encrypting device. The reconciler leaves all other routes unchanged.
+    /// From any initial state, no route of flannel-rs or Go flannel bypasses the encrypting device.
+    /// All other routes stay.
     #[test]
     fn flannel_routes_never_bypass_the_encrypting_device(
         ours in proptest::collection::btree_set(any_net(), 0..12),
