@@ -1,8 +1,7 @@
 //! Rules for acquiring and holding a lease, without a store, a clock or a runtime.
 //!
-//! [`acquire`](acquire::acquire) and [`hold`](hold::hold) read as straight-line code. Protocol code issues one
-//! request at a time, waits for a notice or a point in time, and publishes the lease's state. A
-//! [`Coroutine`](coroutine::Coroutine) converts such code into a state machine: replies, notices and the time
+//! [`acquire`](acquire::acquire) and [`hold`](hold::hold) read as straight-line code. It issues one request at a time, waits for a notice or a point
+//! in time, and publishes the lease's state. A [`Coroutine`](coroutine::Coroutine) converts it into a state machine: replies, notices and the time
 //! are inputs, and requests are outputs. [`KeyManager`](keys::KeyManager) runs the coroutine on a real store.
 //! `tests/simulation.rs` runs many coroutines on a model store, and injects faults that a random seed determines.
 

@@ -1,7 +1,6 @@
 //! Problems that may last for many attempts, each with a topic that identifies repetitions of the problem.
 //!
-//! The text of a problem may contain parts that change with each attempt, such as a time or a count. A topic omits
-//! the changing parts of the problem's text.
+//! The text of a problem may contain parts that change with each attempt, such as a time or a count. A topic omits them.
 
 use thiserror::Error;
 use types::{Coded, Problem};
@@ -14,7 +13,6 @@ pub trait Lasting: Coded {
     }
 }
 
-/// A problem and its topic.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{problem}")]
 pub struct Reason {
@@ -34,8 +32,7 @@ impl From<Reason> for Problem {
     }
 }
 
-/// Returns the text of an external error, followed by the texts of the error's
-/// causes. Without the causes, the texts of many errors contain only the failed operation.
+/// The error's text, followed by those of its causes. Without them, the texts of many external errors contain only the failed operation.
 #[cfg(any(feature = "etcd", feature = "kube"))]
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -50,7 +47,7 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Topics of the problems that the daemon has logged since the last success.
+/// Of the problems that the daemon has logged since the last success.
 #[derive(Clone, Debug, Default)]
 pub struct LogOnce(Vec<String>);
 
@@ -59,10 +56,10 @@ impl LogOnce {
         self.0.is_empty()
     }
 
-    /// Whether the daemon must log the reason: none with its topic was logged since the last success. `None` means success, which is logged only after
-    /// a failure. If two problems alternate, each is logged only once.
+    /// True if no problem with this topic was logged since the last success. `None` means success, which is logged only after a failure. If two
+    /// problems alternate, each is logged only once.
     pub fn news(&mut self, reason: Option<&Reason>) -> bool {
-        /// Maximum number of remembered topics. Beyond this number, the daemon forgets all topics and may log a problem again.
+        /// Beyond this number, all topics are forgotten, and a problem may be logged again.
         const KEPT: usize = 32;
         let Some(reason) = reason else {
             return !std::mem::take(&mut self.0).is_empty();

@@ -1,4 +1,4 @@
-//! Table of leases, which only this module updates from lease events, and the peers derived from the table.
+//! Table of leases, which only this module updates from lease events, and the peers derived from it.
 
 use crate::lease::{Lease, RawJson};
 use ipnet::IpNet;
@@ -8,31 +8,28 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use types::Subnets;
 
-/// A change in the set of leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseEvent {
-    /// Complete list of leases, which a watch delivers at the start and after a gap.
+    /// A watch delivers it at the start and after a gap.
     Reset {
-        /// Every readable lease.
         leases: Vec<Lease>,
         /// Subnets whose key exists but whose value is unreadable.
         unreadable: BTreeSet<Subnets>,
     },
-    /// Creation or change of a lease.
+    /// Creation or change.
     Put(Lease),
-    /// Key that exists but has an unreadable value.
+    /// The key exists, but its value is unreadable.
     Unreadable(Subnets),
-    /// Lease that no longer exists.
     Delete(Subnets),
-    /// Interruption of the watch, which may miss changes.
+    /// The watch may miss changes from now on.
     Interrupted,
-    /// Resumption of the watch at its last version, without missed changes.
+    /// The watch resumed at its last version, without missed changes.
     Resumed,
 }
 
-/// All leases by subnet. If a key becomes unreadable, the table keeps the last readable lease of the key.
+/// If a key becomes unreadable, the table keeps its last readable lease.
 ///
-/// Tables share their leases, because the tables of raw, admitted and published leases mostly contain the same leases.
+/// Tables share their leases, because the tables of raw, admitted and published leases mostly contain the same ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseTable {
     leases: BTreeMap<Subnets, Arc<Lease>>,
@@ -43,14 +40,12 @@ pub struct LeaseTable {
 /// Selects leases by backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kinds {
-    /// Only the leases of the backend with the given wire name.
+    /// By the backend's wire name.
     Only(&'static str),
-    /// The leases of all backends.
     Any,
 }
 
 impl Kinds {
-    /// Returns whether the selection includes the given lease.
     pub fn include(self, lease: &Lease) -> bool {
         match self {
             Kinds::Only(kind) => lease.attrs.backend == kind,
@@ -62,18 +57,17 @@ impl Kinds {
 /// One address family of another node's lease. A dual-stack lease yields two peers.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer<'a> {
-    /// The peer's subnet.
     pub subnet: IpNet,
-    /// Public address of the peer, of the same family as the subnet.
+    /// Of the same family as the subnet.
     pub public_ip: IpAddr,
     /// The backend's data for the peer's address family.
     pub data: Option<&'a RawJson>,
-    /// The whole lease.
+    /// With all its families.
     pub lease: &'a Lease,
 }
 
 impl LeaseTable {
-    /// Applies one event. The function returns true if the table changed.
+    /// True if the table changed.
     pub fn apply(&mut self, event: LeaseEvent) -> bool {
         match event {
             LeaseEvent::Reset { leases, unreadable } => {
@@ -110,7 +104,7 @@ impl LeaseTable {
         }
     }
 
-    /// Returns the table's existing lease if the existing lease equals the new lease.
+    /// The table's existing lease if it equals the new one.
     fn shared(&self, lease: Lease) -> Arc<Lease> {
         match self.leases.get(&lease.subnets) {
             Some(present) if **present == lease => present.clone(),
@@ -118,7 +112,7 @@ impl LeaseTable {
         }
     }
 
-    /// Creates a table of the given leases. If two leases have the same subnets, the table keeps the later lease.
+    /// Of two leases with the same subnets, keeps the later one.
     pub fn of<L: Into<Arc<Lease>>>(
         leases: impl IntoIterator<Item = L>,
         unreadable: BTreeSet<Subnets>,
@@ -130,14 +124,14 @@ impl LeaseTable {
         Self { leases, unreadable, barred: BTreeSet::new() }
     }
 
-    /// Sets the subnets to which this node must send no packets, because another node has the MAC or key of their leases.
+    /// This node must send no packets to these subnets, because another node has the MAC or key of their leases.
     #[cfg(feature = "managers")]
     #[must_use]
     pub(crate) fn barring(self, barred: BTreeSet<Subnets>) -> Self {
         Self { barred, ..self }
     }
 
-    /// Returns the differences between this table and a later table, in order of the subnets, as pairs of the former and the new lease.
+    /// In order of the subnets, as pairs of the former and the new lease.
     pub fn changes<'a>(
         &'a self,
         later: &'a Self,
@@ -162,18 +156,17 @@ impl LeaseTable {
         })
     }
 
-    /// Returns the shared leases in order of their subnets.
+    /// In order of their subnets.
     pub fn shared_leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
         self.leases.values()
     }
 
-    /// Returns the shared lease with the given subnets.
     #[cfg(feature = "managers")]
     pub(crate) fn shared_lease(&self, subnets: &Subnets) -> Option<&Arc<Lease>> {
         self.leases.get(subnets)
     }
 
-    /// Replaces or removes the lease with the given subnets.
+    /// `None` removes the lease.
     #[cfg(feature = "managers")]
     pub(crate) fn set(&mut self, subnets: &Subnets, lease: Option<&Arc<Lease>>) {
         match lease {
@@ -182,50 +175,46 @@ impl LeaseTable {
         };
     }
 
-    /// Returns the lease with the given subnets.
     pub fn get(&self, subnets: &Subnets) -> Option<&Lease> {
         self.leases.get(subnets).map(Arc::as_ref)
     }
 
-    /// Returns all leases in order of their subnets.
+    /// In order of their subnets.
     pub fn iter(&self) -> impl Iterator<Item = &Lease> {
         self.leases.values().map(Arc::as_ref)
     }
 
-    /// Returns the number of leases.
     pub fn len(&self) -> usize {
         self.leases.len()
     }
 
-    /// Returns whether the table contains no lease.
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
 
-    /// Returns the subnets whose key exists but was never readable. flanneld keeps the kernel objects of these subnets.
+    /// Subnets whose key exists but was never readable. flanneld keeps their kernel objects.
     pub fn unreadable(&self) -> &BTreeSet<Subnets> {
         &self.unreadable
     }
 
-    /// Returns the subnets to which this node must send no packets, not even by the default route.
+    /// This node must send no packets to them, not even by the default route.
     pub fn barred(&self) -> &BTreeSet<Subnets> {
         &self.barred
     }
 
-    /// Returns the leases of the other nodes that the selection `kinds` includes.
     pub fn others(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = &Lease> {
         let own = *own;
         self.iter().filter(move |lease| lease.subnets != own && kinds.include(lease))
     }
 
-    /// Returns the other nodes' leases, one entry per family. A family without a public address yields no entry.
+    /// One entry per family. A family without a public address yields none.
     pub fn peers(&self, own: &Subnets, kinds: Kinds) -> impl Iterator<Item = Peer<'_>> {
         self.others(own, kinds).flat_map(Peer::of)
     }
 }
 
 impl<'a> Peer<'a> {
-    /// Returns one peer for each family of a lease that has a public address of that family.
+    /// One for each family of which the lease has a public address.
     pub fn of(lease: &'a Lease) -> impl Iterator<Item = Peer<'a>> {
         let v4 = lease.subnets.v4().zip(lease.attrs.public_ip).map(|(subnet, public)| Peer {
             subnet: IpNet::V4(*subnet),
@@ -243,7 +232,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Returns whether the subnets lie in the given networks. The function ignores a subnet whose address family the networks lack.
+/// Ignores a subnet whose address family the networks lack.
 pub fn inside(subnets: &Subnets, networks: &Subnets) -> bool {
     let v4 = subnets.v4().zip(networks.v4()).map(|(subnet, network)| network.contains(subnet));
     let v6 = subnets.v6().zip(networks.v6()).map(|(subnet, network)| network.contains(subnet));

@@ -47,7 +47,6 @@ impl Changes {
     /// True after a change in the directory, false after the timeout.
     ///
     /// # Cancel safety
-    ///
     /// A dropped future may have received a change, which later calls do not report. So callers read the whole directory after each call.
     pub(super) async fn within(&mut self, patience: Duration) -> bool {
         let Some(events) = &mut self.0 else {

@@ -36,9 +36,7 @@ impl Worker {
         Self { jobs: OnceLock::new(), turn: Arc::new(Semaphore::new(1)), patience }
     }
 
-    /// # Cancel safety
-    ///
-    /// An operation that has started runs to its end.
+    /// An operation that has started runs to its end, even if the future is dropped.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

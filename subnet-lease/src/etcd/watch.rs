@@ -159,7 +159,6 @@ impl<'a> Watch<'a> {
     /// The next changes. An empty list shows that the stream still works.
     ///
     /// # Cancel safety
-    ///
     /// Data already read stays in the watch for the next call.
     pub async fn next(&mut self) -> Result<Vec<Change>, WatchError> {
         loop {

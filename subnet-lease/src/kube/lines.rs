@@ -31,7 +31,6 @@ impl Lines {
     /// Waits at most `patience` for each part of the line. Fails if the connection broke or the line is too long.
     ///
     /// # Cancel safety
-    ///
     /// Data already received stays in the buffer.
     pub(super) async fn next(&mut self, patience: Duration) -> Result<Line, RequestError> {
         loop {

@@ -42,7 +42,6 @@ impl<'a> Watching<'a> {
     /// The stream never ends.
     ///
     /// # Cancel safety
-    ///
     /// Undelivered events stay in the queue.
     pub(super) async fn next(&mut self) -> LeaseEvent {
         loop {

@@ -1,4 +1,4 @@
-//! Acquires a lease: this node's existing lease, or a new lease. Every write is a compare-and-swap.
+//! Acquires a lease: this node's existing one, or a new one. Every write is a compare-and-swap.
 
 use super::ask::{
     ask_last_seen, complain, grant, jitter, list, put, revoke, seen_within, signed, txn,
@@ -30,7 +30,7 @@ const POOL_LOOK: Duration = Duration::from_millis(1500);
 /// Delay before the node reads the store's state again after an unsuccessful attempt.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(1280));
 
-/// Returns the attributes that this node last published, if a key belongs to this node. The function fails in the same cases as [`acquire`].
+/// What this node last published, if a key belongs to it. Fails in the same cases as [`acquire`].
 pub async fn stored(
     io: Io,
     claim: Claim,
@@ -53,10 +53,7 @@ pub async fn stored(
     }
 }
 
-/// Waits until this node has a lease.
-///
-/// # Errors
-/// Returns the reason if another live node uses this node's address or identity.
+/// Waits until this node has a lease. Fails if another live node uses this node's address or identity.
 pub async fn acquire(
     io: Io,
     claim: Claim,
@@ -138,8 +135,8 @@ pub async fn acquire(
     }
 }
 
-/// Writes this node's attributes to a key that belongs to this node. If `subnets` are other ones than the key's, with one more or one fewer address
-/// family, moves the lease to their key.
+/// Writes this node's attributes to its key. If `subnets` are other ones than the key's, with one more or one fewer address family, moves the lease
+/// to their key.
 async fn keep(
     io: &Io,
     claim: &Claim,
@@ -181,11 +178,9 @@ async fn keep(
     })
 }
 
-/// Returns the etcd lease for this node's key. The function reuses the current etcd lease if a former instance of
-/// this node requested that etcd lease. If every start requested a new etcd lease, unused etcd leases would
-/// accumulate. If the function cannot reuse the current etcd lease, the function requests a new etcd lease. The
-/// second value of the result is the id of a new etcd lease, or `None` after a reuse. For a reservation, the function always
-/// requests a new etcd lease, which distinguishes a running instance from an operator's copy of the key.
+/// The etcd lease for this node's key; the second value is its id if it is new. The current one is reused if a former instance of this node requested
+/// it. If every start requested a new one, unused etcd leases would accumulate. A reservation always gets a new one, which distinguishes a running
+/// instance from an operator's copy of the key.
 async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     if !item.reserved() && item.node().is_some_and(|node| node.id == claim.node.id) {
         let lease = item.entry.lease;
@@ -197,9 +192,8 @@ async fn inherit(io: &Io, claim: &Claim, item: &Item) -> (i64, Option<i64>) {
     (granted, Some(granted))
 }
 
-/// Returns the time of the last renewal of the etcd lease. The function treats a new etcd lease as renewed. This
-/// function renews an inherited etcd lease only after the key belongs to this node. A recent renewal makes other
-/// nodes treat the holder as alive. If the renewal fails, the next renewal is due at once.
+/// When the etcd lease was last renewed. A new one counts as renewed. An inherited one is renewed only here, after the key belongs to this node, so
+/// that other nodes treat the holder as alive. If that fails, the next renewal is due at once.
 async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Duration {
     if granted.is_some() {
         return io.now();
@@ -212,7 +206,7 @@ async fn renewed(io: &Io, key: &str, keepalive: i64, granted: Option<i64>) -> Du
 
 enum Allocation {
     Got(Box<Tenure>),
-    /// The store did not reply, or other nodes leased every candidate subnet in the meantime. The caller lists the keys of the store again.
+    /// The store did not reply, or other nodes leased every candidate subnet in the meantime. The caller lists the keys again.
     Unsure,
     Exhausted,
 }
@@ -275,8 +269,7 @@ async fn allocate(
     Allocation::Unsure
 }
 
-/// Runs a transaction and returns the new revision; `None` if the transaction did not succeed. If the store
-/// refuses the transaction, the function revokes the etcd lease that etcd granted for the transaction.
+/// The new revision; `None` if the transaction did not succeed. If the store refuses it, the etcd lease that was granted for it is revoked.
 async fn commit(
     io: &Io,
     compare: Vec<Compare>,

@@ -1,4 +1,4 @@
-//! Functions that send the protocol's requests to the store; some functions repeat a request until the store replies.
+//! Sends the protocol's requests to the store. Some are repeated until it replies.
 
 use super::coroutine::Io;
 use super::decide::{LastSeen, seen_lately};
@@ -11,10 +11,10 @@ use crate::wire;
 use std::time::Duration;
 use types::backoff::Backoff;
 
-/// Delay between two requests while the store does not reply.
+/// Between two requests while the store does not reply.
 const NO_ANSWER: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
-/// Lists all keys, with a pause after each failure, until the store replies.
+/// Repeats the request until the store replies, with a pause after each failure.
 pub(super) async fn list(io: &Io) -> View {
     let mut attempt = 0;
     loop {
@@ -29,7 +29,7 @@ pub(super) async fn list(io: &Io) -> View {
     }
 }
 
-/// Requests a lease from the store until the store grants the lease.
+/// Repeats the request until the store grants a lease.
 pub(super) async fn grant(io: &Io) -> i64 {
     let mut attempt = 0;
     loop {
@@ -50,8 +50,7 @@ pub(super) async fn revoke(io: &Io, lease: i64) {
     }
 }
 
-/// Runs a transaction. The function returns whether the transaction succeeded, the store's revision, and, if the
-/// transaction failed, the current entry of the key.
+/// Whether the transaction succeeded, the store's revision, and, if it failed, the current entry of the key.
 pub(super) async fn txn(
     io: &Io,
     compare: Vec<Compare>,
@@ -75,7 +74,7 @@ pub(super) async fn last_seen_of(io: &Io, item: &Item) -> Option<Duration> {
     }
 }
 
-/// Returns whether the holder of a key renewed its lease within the given time.
+/// True if the holder of a key renewed its lease within the given time.
 pub(super) async fn seen_within(io: &Io, item: &Item, within: Duration) -> bool {
     last_seen_of(io, item).await.is_some_and(|ago| ago < within)
 }
@@ -98,7 +97,7 @@ pub(super) async fn pause(io: &Io, failure: &NoReplyError, attempt: u32) {
     io.sleep(NO_ANSWER.after(attempt)).await;
 }
 
-/// Returns a pause of one to two times `base`. The pause differs between nodes and attempts.
+/// A pause of one to two times `base`, which differs between nodes and attempts.
 pub(super) fn jitter(claim: &Claim, attempt: u32, base: Duration) -> Duration {
     let seed = claim
         .node
@@ -115,7 +114,7 @@ pub(super) fn put(key: &str, attrs: &LeaseAttrs, lease: i64) -> Write {
     Write::Put { key: key.to_owned(), value: wire::render_value(attrs), lease }
 }
 
-/// Returns this node's attributes with the node's identity, and with the unknown fields of the key's current value.
+/// Adds the node's identity, and the unknown fields of the key's current value.
 pub(super) fn signed(
     claim: &Claim,
     attrs: &LeaseAttrs,

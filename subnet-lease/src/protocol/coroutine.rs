@@ -1,7 +1,7 @@
 //! Runs straight-line async code as a state machine, without a runtime, I/O or a clock.
 //!
-//! The code in the coroutine can await only two things: the reply to one request ([`Io::ask`]), and the next notice or point in time
-//! ([`Io::wait`]). [`Coroutine::step`] runs the code until the code needs a reply or a notice, and returns which of the two the code needs.
+//! The code can await only two things: the reply to one request ([`Io::ask`]), and the next notice or point in time ([`Io::wait`]).
+//! [`Coroutine::step`] runs it until it needs one of the two, and tells which.
 
 use super::news::News;
 use super::registry::{Answer, NoReplyError, Notice, Request};
@@ -15,21 +15,18 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// The next input that a coroutine needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<T> {
-    /// A reply to the given request.
     Ask(Request),
-    /// A notice or the given time; `None` if only a notice ends the wait.
+    /// `None` if only a notice ends the wait.
     Wait(Option<Duration>),
-    /// Result of the coroutine, which has returned.
+    /// The coroutine has returned.
     Done(T),
 }
 
-/// A log line about a change of the lease.
+/// About a change of the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// Whether the log line is a warning.
     pub warning: bool,
     /// Change of the lease, and the node's reaction.
     pub news: News,
@@ -46,20 +43,18 @@ struct Mailbox {
     log: Vec<LogLine>,
 }
 
-/// Operations that the code of a coroutine can use.
+/// What the code of a coroutine can use.
 #[derive(Clone, Default)]
 pub struct Io(Arc<Mutex<Mailbox>>);
 
 impl Io {
-    /// Returns the time of the current step, on the boot-time clock.
+    /// Time of the current step, on the boot-time clock.
     pub fn now(&self) -> Duration {
         self.0.lock().now
     }
 
-    /// Sends one request to the store and waits for the reply. The mailbox keeps notices that arrive before the reply.
-    ///
-    /// # Errors
-    /// Returns an error if the store did not reply. If no reply arrives, the store may still have executed the request.
+    /// Sends one request and waits for the reply. Notices that arrive before it are kept. After an error, the store may still have executed the
+    /// request.
     pub async fn ask(&self, request: Request) -> Result<Answer, NoReplyError> {
         self.0.lock().request = Some(request);
         std::future::poll_fn(|_| match self.0.lock().answer.take() {
@@ -69,7 +64,7 @@ impl Io {
         .await
     }
 
-    /// Waits for the next notice. The function returns `None` if no notice arrives before the time `until`.
+    /// `None` if no notice arrives before the time `until`.
     pub async fn wait(&self, until: Option<Duration>) -> Option<Notice> {
         std::future::poll_fn(|_| {
             let mut mailbox = self.0.lock();
@@ -85,7 +80,7 @@ impl Io {
         .await
     }
 
-    /// Waits for the given time. Notices stay in the mailbox for the next `wait`.
+    /// Notices stay in the mailbox for the next `wait`.
     pub async fn sleep(&self, time: Duration) {
         let until = self.now() + time;
         std::future::poll_fn(|_| {
@@ -99,17 +94,15 @@ impl Io {
         .await;
     }
 
-    /// Adds a warning to the log.
     pub fn warn(&self, news: News) {
         self.0.lock().log.push(LogLine { warning: true, news });
     }
 
-    /// Adds an informational line to the log.
     pub(crate) fn inform(&self, news: News) {
         self.0.lock().log.push(LogLine { warning: false, news });
     }
 
-    /// Changes the lease's state, which the status API shows.
+    /// The status API shows it.
     pub fn show(&self, change: impl FnOnce(&mut Held)) {
         change(&mut self.0.lock().held);
     }
@@ -122,13 +115,13 @@ pub struct Coroutine<T> {
 }
 
 impl<T> Coroutine<T> {
-    /// Creates a state machine from the code that `run` returns. The function does not run the code.
+    /// Does not run the code yet.
     pub fn new<F: Future<Output = T> + Send + 'static>(run: impl FnOnce(Io) -> F) -> Self {
         let io = Io::default();
         Self { future: Box::pin(run(io.clone())), io }
     }
 
-    /// Runs the code of the coroutine at the given time until the code needs the next input.
+    /// Runs the code until it needs the next input.
     pub fn step(&mut self, now: Duration) -> Step<T> {
         {
             let mut mailbox = self.io.0.lock();
@@ -148,27 +141,24 @@ impl<T> Coroutine<T> {
         }
     }
 
-    /// Delivers the reply to the last [`Step::Ask`].
+    /// To the last [`Step::Ask`].
     pub fn answer(&mut self, answer: Result<Answer, NoReplyError>) {
         self.io.0.lock().answer = Some(answer);
     }
 
-    /// Queues a notice for the coroutine.
     pub fn notify(&mut self, notice: Notice) {
         self.io.0.lock().notices.push_back(notice);
     }
 
-    /// Returns and removes the log lines since the last call.
+    /// The log lines since the last call.
     pub fn take_log(&mut self) -> Vec<LogLine> {
         std::mem::take(&mut self.io.0.lock().log)
     }
 
-    /// Returns a copy of the lease's state.
     pub fn held(&self) -> Held {
         self.with_held(Held::clone)
     }
 
-    /// Passes a reference to the lease's state to `look`.
     pub fn with_held<R>(&self, look: impl FnOnce(&Held) -> R) -> R {
         look(&self.io.0.lock().held)
     }

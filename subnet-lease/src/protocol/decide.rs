@@ -9,41 +9,35 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Dual, Subnets};
 
-/// Time after the last renewal of a lease during which other nodes treat the holder as alive. Holders renew their leases every 60 s.
+/// Time after the last renewal during which other nodes treat the holder as alive. Holders renew their leases every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);
 
-/// Time since each holder's last renewal of its lease, by key; `None` if the store does not know this time.
+/// Time since each holder's last renewal, by key; `None` if the store does not know it.
 pub type LastSeen = BTreeMap<String, Option<Duration>>;
 
-/// Decision about a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Request for the time since the last renewal by the holder of the given key, before a new decision.
+    /// The decision needs the time since the last renewal by the holder of this key.
     AskLastSeen(String),
-    /// Key that belongs to this node. The node must write its attributes to the key.
+    /// A key belongs to this node, which must write its attributes to it.
     Keep(Keep),
-    /// Addition or removal of an address family in this node's key. The node must move the lease from the given key to the given subnets.
+    /// The families of this node's key have changed. The node must move the lease from this key to these subnets.
     Reshape(String, Subnets),
-    /// Allocation of a new subnet, because no key belongs to this node. The node tries the given subnets first.
+    /// No key belongs to this node. It tries these subnets first.
     Allocate(Vec<Subnets>),
-    /// Refusal with the reason, e.g. because another live node has this node's address.
+    /// E.g. because another live node has this node's address.
     Refuse(Box<LeaseError>),
 }
 
-/// A key that belongs to this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keep {
-    /// The key.
     pub key: String,
-    /// Whether the key's data (MAC, keys) also belongs to this node. After a takeover from a node that is gone, the
-    /// key's data does not belong to this node.
+    /// Whether the key's data (MAC, keys) also belongs to this node. It does not after a takeover from a node that is gone.
     pub ours: bool,
-    /// Whether another instance had to defend the key. If another instance defended the key, this instance waits to
-    /// check whether the other instance renews the lease.
+    /// Another instance had to defend the key. This instance waits to see whether the other one renews the lease.
     pub contested: bool,
 }
 
-/// Returns the decision about this node's lease; `AskLastSeen` if the decision requires the time since a holder's last renewal.
 pub fn decide(
     claim: &Claim,
     config: &NetworkConfig,
@@ -134,11 +128,9 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     }
 }
 
-/// Returns the lease for which this host has evidence of ownership, on hosts that may share an address with other
-/// nodes. Evidence is the backend's identity of the host (a MAC, a key), or subnet.env together with the host's
-/// address. The node id is not sufficient, because a lease of Go flannel has no id, and a host may have had another
-/// id. Because a clone has the same backend identity as the original node, the function checks whether the holder of
-/// the lease is alive.
+/// For hosts that may share an address with other nodes. Evidence is the backend's identity of the host (a MAC, a key), or subnet.env together with
+/// the host's address. The node id is not sufficient: a lease of Go flannel has none, and a host may have had another one. A clone has the same
+/// backend identity as the original node, so it is checked whether the lease's holder is alive.
 fn by_evidence<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
     let named = |item: &Item| named_here(claim, &item.subnets) && item.publishes(&claim.public);
     let signs = |item: &&Item| named(item) || identified(claim, item);
@@ -162,8 +154,7 @@ fn is_own(claim: &Claim, address: std::net::IpAddr) -> bool {
     }
 }
 
-/// Returns the lease that this node prefers among several leases without its id. The function prefers the lease in subnet.env, then a reservation, then
-/// a lease with this node's address, then the oldest lease.
+/// Of several leases without this node's id, prefers the one in subnet.env, then a reservation, then one with this node's address, then the oldest.
 fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a Item> {
     items.min_by_key(|item| {
         (
@@ -175,7 +166,7 @@ fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a 
     })
 }
 
-/// Returns whether subnet.env, the MAC of a device or the key of the backend shows that this host held the lease.
+/// True if subnet.env, the MAC of a device or the key of the backend shows that this host held the lease.
 pub fn evidence(claim: &Claim, item: &Item) -> bool {
     let carried = |mac: &String| {
         let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
@@ -186,14 +177,13 @@ pub fn evidence(claim: &Claim, item: &Item) -> bool {
         || identified(claim, item)
 }
 
-/// Returns whether a lease contains the MAC or key by which the backend identifies this host.
+/// By the MAC or key with which the backend identifies this host.
 fn identified(claim: &Claim, item: &Item) -> bool {
     let both = item.attrs.as_ref().zip(claim.host.queries.as_ref());
     both.is_some_and(|(attrs, host)| host.is_own(attrs))
 }
 
-/// Returns whether subnet.env contains the given subnets. Equal subnets of one family are sufficient, because the
-/// configuration may have added or dropped the other family.
+/// By subnet.env. Equal subnets of one family are sufficient, because the configuration may have added or dropped the other family.
 fn named_here(claim: &Claim, subnets: &Subnets) -> bool {
     let Some(previous) = &claim.host.previous else {
         return false;
@@ -209,7 +199,7 @@ fn named_but_unreadable<'a>(claim: &Claim, view: &'a View) -> Option<&'a Item> {
     view.items.iter().find(|item| item.attrs.is_none() && named_here(claim, &item.subnets))
 }
 
-/// Returns whether a holder renewed its lease recently; `None` if the node has not requested the time of the last renewal yet.
+/// `None` if the node has not requested the time of the last renewal yet.
 pub(crate) fn seen_lately(item: &Item, last_seen: &LastSeen) -> Option<bool> {
     last_seen.get(&item.entry.key).map(|seen| seen.is_some_and(|ago| ago < SILENCE))
 }
@@ -239,9 +229,8 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     Decision::Allocate(wishes(claim, config, view))
 }
 
-/// Adds an address family to the given subnets, or drops a family, and keeps the subnet of each remaining family. The function returns `None`
-/// if the configuration has the same families as the subnets, or if the resulting subnets do not fit the
-/// configuration.
+/// Adds or drops an address family, and keeps the subnet of each remaining one. `None` if the families are already those of the configuration, or if
+/// the resulting subnets do not fit it.
 fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) -> Option<Subnets> {
     if have.same_families(&config.pools) {
         return None;
@@ -255,7 +244,7 @@ fn reshaped(claim: &Claim, config: &NetworkConfig, view: &View, have: &Subnets) 
     config.fits(&wanted).then_some(wanted)
 }
 
-/// Returns the subnets that the node tries first: the subnets in subnet.env, if these subnets are free and fit the configuration.
+/// The subnets in subnet.env, if they are free and fit the configuration. The node tries them first.
 fn wishes(claim: &Claim, config: &NetworkConfig, view: &View) -> Vec<Subnets> {
     let Some(previous) = &claim.host.previous else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Drives a protocol coroutine: sends its requests to the store, and passes replies, notices and the time to the coroutine.
+//! Drives a protocol coroutine: sends its requests to the store, and passes replies, notices and the time to it.
 
 use super::coroutine::{Coroutine, Step};
 use super::registry::{Answer, NoReplyError, Notice, Request};
@@ -9,10 +9,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use types::Coded;
 
-/// A store that replies to the protocol's requests, each within a deadline.
+/// It replies to each request within a deadline.
 #[async_trait]
 pub trait Registry: Send + Sync {
-    /// Carries out one request.
     async fn request(&self, request: Request) -> Result<Answer, NoReplyError>;
 }
 
@@ -28,9 +27,6 @@ pub(crate) async fn forward(
     std::future::pending::<()>().await;
 }
 
-/// Runs the coroutine to its end.
-///
-/// # Cancel safety
 /// Dropping the future abandons the coroutine. The store may still execute the pending request.
 pub(crate) async fn drive<T>(
     mut coroutine: Coroutine<T>,

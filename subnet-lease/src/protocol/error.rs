@@ -11,7 +11,6 @@ use std::fmt;
 use thiserror::Error;
 use types::{Addresses, Coded, Detail, Subnets, nets_overlap};
 
-/// Holder of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// `id` is stable over restarts and address changes.
@@ -38,7 +37,6 @@ impl fmt::Display for Holder {
     }
 }
 
-/// A node, with the address at which peers reach the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub node: NodeId,
@@ -51,10 +49,10 @@ impl Place {
     }
 }
 
-/// Reason why a node has no lease, or lost its lease. `key` is the key of the lease in the store.
+/// `key` is the key of the lease in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum LeaseError {
-    /// Another live node also uses this node's address, as on Vagrant machines behind NAT.
+    /// As on Vagrant machines behind NAT.
     #[error(
         "the public address {} of this node ({}, id {}) is already the address of {holder}, which holds {subnets} and is alive. Other nodes cannot distinguish nodes that share an address. This conflict is usual where every machine has the same address on its NAT interface (Vagrant's 10.0.2.15): name the interface that connects the nodes. {} If the other node never returns, its lease is available 3 minutes after the last keepalive (or after a change of etcd's leader). `flannelctl release {key}` frees the lease at once.",
         own.public, own.node.name, own.node.id, choice_text(choice.as_deref())
@@ -65,17 +63,16 @@ pub enum LeaseError {
         holder: Holder,
         subnets: Subnets,
         key: String,
-        /// The underlay interface that this node chose.
         choice: Option<Box<Choice>>,
     },
-    /// Clone of this node: another machine with this node's identity. `name`, `address` and `subnets` are of the other machine.
+    /// Another machine has this node's identity. `name`, `address` and `subnets` are those of the other machine.
     #[error(
         "another machine uses this node's identity {}: it is named {name}, has the address {address}, holds {subnets} and was seen within the last 3 minutes. This machine is named {} and has the address {}. Cloned machines share an identity: give this machine its own /etc/machine-id (`rm /etc/machine-id; systemd-machine-id-setup`), or start flanneld with --node-id=NAME.",
         own.node.id, own.node.name, own.public
     )]
     #[detail(Detail::IdentityInUse { holder: name.clone() })]
     IdentityInUse { own: Box<Place>, name: String, address: String, subnets: Subnets },
-    /// Another instance of this node keeps the lease alive.
+    /// It keeps the lease alive.
     #[error(
         "another running flanneld, named {name}, has this node's identity ({}) and address ({}), and renews this node's lease {subnets}. Stop one of the two daemons, or give each daemon its own --node-id and address.",
         own.node.id, own.public
@@ -104,7 +101,7 @@ pub enum LeaseError {
     )]
     #[code("lease-deleted")]
     Deleted(String),
-    /// Another instance of this node holds the key and has precedence.
+    /// It has precedence.
     #[error(
         "the lease subnets/{key} is held by an earlier running flanneld with this node's identity or address: {holder} at {address}. Two daemons on one lease would overwrite each other forever, so this daemon stops. Give each node its own address (--iface) and identity (--node-id)."
     )]
@@ -124,7 +121,7 @@ pub enum LeaseError {
     )]
     #[detail(Detail::OutOfSubnets)]
     OutOfSubnets { pools: Vec<Pool>, closed: Vec<IpNet> },
-    /// Attributes of this node that are not in the store yet, except its address.
+    /// Any attributes of this node except its address.
     #[error("the peers do not know yet that this node's lease has changed")]
     #[code("lease-unpublished")]
     Unpublished,

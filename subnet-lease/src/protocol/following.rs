@@ -10,21 +10,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use types::Subnets;
 
-/// Queued lease events, and the state of the watch of all leases.
 pub(crate) struct Following {
     counters: Arc<Counters>,
     ready: VecDeque<LeaseEvent>,
-    /// Whether the watch has queued a complete list of leases.
+    /// A complete list of leases has been queued.
     listed: bool,
-    /// Whether the watch has queued `Interrupted` since the last resumption.
+    /// `Interrupted` has been queued since the last resumption.
     interrupted: bool,
-    /// Whether the last attempt to follow the store failed.
+    /// The last attempt to follow the store failed.
     failing: bool,
     log: LogOnce,
 }
 
 impl Following {
-    /// Creates the state before the first list.
+    /// Before the first list.
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
         Self {
             counters,
@@ -36,19 +35,17 @@ impl Following {
         }
     }
 
-    /// Returns the next queued lease event.
     pub(crate) fn next(&mut self) -> Option<LeaseEvent> {
         self.ready.pop_front()
     }
 
     #[cfg(feature = "dir")]
-    /// Returns whether the last attempt to follow the store failed.
     pub(crate) fn is_failing(&self) -> bool {
         self.failing
     }
 
-    /// Handles a complete list. `unreadable` contains the subnets of keys that are not in the list. The function
-    /// reads `unreadable` after the list, because reading the list resets the counts of unreadable keys.
+    /// `unreadable` contains the subnets of keys that are not in the list. It is read after the list, because reading the list resets the counts of
+    /// unreadable keys.
     pub(crate) fn listed(
         &mut self,
         listing: Listing,
@@ -60,7 +57,6 @@ impl Following {
         self.ready.push_back(LeaseEvent::Reset { leases, unreadable: blank });
     }
 
-    /// Handles a written key.
     pub(crate) fn written(&mut self, entry: Entry) {
         match reading::read(&self.counters, entry) {
             Some(Ok(lease)) => self.ready.push_back(LeaseEvent::Put(lease)),
@@ -69,18 +65,16 @@ impl Following {
         }
     }
 
-    /// Queues an event for a key with an unreadable value.
     pub(crate) fn unreadable(&mut self, subnets: Subnets) {
         self.ready.push_back(LeaseEvent::Unreadable(subnets));
     }
 
-    /// Handles a deleted key.
     pub(crate) fn deleted(&mut self, key: &str) {
         self.counters.readable(key);
         self.ready.extend(wire::parse_key(key).map(LeaseEvent::Delete));
     }
 
-    /// Records a failure to follow the store, after which the list of leases becomes stale. The function logs `why` if `why` is present and new.
+    /// After this, the list of leases becomes stale. `why` is logged if it is new.
     pub(crate) fn interrupted(&mut self, why: Option<&Reason>) {
         self.failing = true;
         if self.listed && !std::mem::replace(&mut self.interrupted, true) {
@@ -96,7 +90,7 @@ impl Following {
         }
     }
 
-    /// Records that the watch has started or resumed.
+    /// The watch has started or resumed.
     pub(crate) fn resumed(&mut self) {
         self.failing = false;
         self.counters.following(None);

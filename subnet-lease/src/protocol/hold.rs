@@ -1,5 +1,4 @@
-//! Holds a lease: renews the lease, proves the ownership, and defends or abandons the lease. The protocol has a rule for each possible change of
-//! the key.
+//! Holds a lease: renews it, proves the ownership, and defends or abandons it. There is a rule for each possible change of the key.
 
 mod publish;
 mod restore;
@@ -24,20 +23,19 @@ use types::backoff::Backoff;
 /// Interval at which the node renews the lease.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(60);
 
-/// Interval at which the node checks that the key still belongs to the node. A renewal does not prove the ownership: the
-/// renewal succeeds even if another node has the key.
+/// Interval at which the node checks that the key still belongs to it. A renewal is no proof: it succeeds even if another node has the key.
 const PROOF: Duration = Duration::from_secs(600);
 
 /// Interval at which the node restores a key that another instance keeps overwriting.
 const DEFENCE: Duration = Duration::from_secs(60);
 
-/// Delays before the node undoes further manual edits of the key. Operators rarely repeat a manual edit.
+/// Delays before the node undoes further manual edits of the key. Operators rarely repeat one.
 const CORRECTION: Backoff = Backoff::new(Duration::from_secs(1), DEFENCE);
 
-/// Delay between two attempts to publish changed attributes.
+/// Between two attempts to publish changed attributes.
 const PUBLICATION: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
-/// Delay between two attempts to renew the lease or to prove its ownership.
+/// Between two attempts to renew the lease or to prove its ownership.
 const NO_ANSWER: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
 
 /// Maximum number of remembered writes without a reply.
@@ -46,10 +44,9 @@ const UNSURE: usize = 16;
 /// Time for which the node is not ready after another writer overwrote the key.
 const DISTRUST: Duration = Duration::from_secs(86_400);
 
-/// Time for which another node's identity may stay in this node's key after a gap in the watch or a restore of the store.
+/// After a gap in the watch or a restore of the store, another node's identity may stay in this node's key for this time.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// State of the coroutine that holds the lease.
 struct Holder {
     io: Io,
     claim: Claim,
@@ -59,37 +56,36 @@ struct Holder {
     proof: Duration,
     renewal_failures: u32,
     defence: Defence,
-    /// Attributes that the daemon intends to publish. The member `tenure` contains the attributes that the store last confirmed.
+    /// What the daemon intends to publish. `tenure` contains the attributes that the store last confirmed.
     wanted: LeaseAttrs,
     publication: Publication,
-    /// Writes without a reply. If the store's value equals a write without a reply, this node wrote the value.
+    /// Writes without a reply. If the store has such a value, this node wrote it.
     unsure: Vec<LeaseAttrs>,
 }
 
-/// Times and counters for the defence of the key against other writers.
+/// For the defence of the key against other writers.
 #[derive(Default)]
 struct Defence {
     /// Earliest time at which the node may restore the key again.
     next_write: Duration,
     /// Number of manual edits that the node recently undid.
     corrections: u32,
-    /// End of the time in which the node is not ready, because another writer overwrote the key.
+    /// Until then the node is not ready, because another writer overwrote the key.
     distrusted_until: Duration,
-    /// End of the time in which the node tolerates another node's identity in the key.
+    /// Until then the node tolerates another node's identity in the key.
     grace: Duration,
 }
 
-/// State of the publication of changed attributes.
 #[derive(Default)]
 struct Publication {
-    /// Time since which the store lacks the desired attributes.
+    /// Since then the store lacks the desired attributes.
     pending_since: Option<Duration>,
-    /// Time of the next attempt to publish the attributes.
+    /// Time of the next attempt.
     next: Duration,
     failures: u32,
 }
 
-/// Keeps the lease until the node permanently loses it.
+/// Ends when the node has permanently lost the lease.
 pub async fn hold(io: Io, claim: Claim, config: NetworkConfig, tenure: Tenure) -> LeaseLostError {
     let now = io.now();
     let mut holder = Holder {
@@ -205,7 +201,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Compares the key with this node's last write. After a discontinuity, the function also deletes this node's leftover keys.
+    /// Compares the key with this node's last write. After a discontinuity, also deletes this node's leftover keys.
     async fn prove(&mut self, discontinuity: bool) -> Result<(), LeaseLostError> {
         let key = self.tenure.key.clone();
         let mut compare = self.tenure.unchanged();
@@ -238,7 +234,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Handles a new value of this node's key, or a new lease to which the key is attached.
+    /// Handles a new value of this node's key, or a new lease to which it is attached.
     async fn changed(&mut self, entry: Entry) -> Result<(), LeaseLostError> {
         let Some(item) = Item::of(entry) else {
             return Ok(());

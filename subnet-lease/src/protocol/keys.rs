@@ -28,42 +28,34 @@ use types::Subnets;
 /// Maximum age of a list that a reader may reuse.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// A key-value store. This trait covers the differences between etcd and a directory.
+/// This trait covers the differences between etcd and a directory.
 #[async_trait]
 pub trait KeyStore: Registry {
-    /// See [`SubnetManager::network_config`].
     async fn network_config(&self) -> Result<NetworkConfig, Error>;
 
-    /// See [`SubnetManager::watch`]. The stream may begin with the list in `recent` instead of a new list.
+    /// The stream may begin with the list in `recent` instead of a new one.
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent>;
 
-    /// Reports all changes of one key after the revision `modified`. Never returns.
+    /// Reports all changes after the revision `modified`. Never returns.
     async fn watch_key(&self, key: &str, modified: i64, notices: &mpsc::UnboundedSender<Notice>);
 
-    /// See [`SubnetManager::counters`].
     fn counters(&self) -> Arc<Counters>;
 
-    /// See [`SubnetManager::readdressed`].
     fn readdressed(&self, _local: &[IpAddr]) {}
 
-    /// See [`SubnetManager::renew`].
     fn renew(&self) -> bool {
         false
     }
 
-    /// See [`LeaseStore::place`].
     fn place(&self) -> String;
 
-    /// See [`LeaseStore::nature`].
     fn nature(&self) -> Nature {
         Nature::default()
     }
 
-    /// See [`LeaseStore::liveness`].
     async fn liveness(&self, item: &Item) -> Result<Liveness, NoReplyError>;
 }
 
-/// Keeps leases in a key-value store.
 pub struct KeyManager<S> {
     pub(crate) store: S,
     tenure: Mutex<Option<Tenure>>,
@@ -71,15 +63,12 @@ pub struct KeyManager<S> {
 }
 
 impl<S: KeyStore> KeyManager<S> {
-    /// Creates the manager, without a request to the store.
+    /// Sends no request to the store.
     pub fn on(store: S) -> Self {
         Self { store, tenure: Mutex::new(None), recent: Recent::default() }
     }
 
-    /// Reads the leases from the store, for tools.
-    ///
-    /// # Errors
-    /// Returns an error if the store did not reply.
+    /// For tools.
     pub async fn list(&self) -> Result<Listing, NoReplyError> {
         match self.store.request(Request::List).await? {
             Answer::Listing(listing) => Ok(listing),
@@ -87,10 +76,7 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Deletes a lease's key, unless the key has changed since the listing. Returns whether the function deleted the key.
-    ///
-    /// # Errors
-    /// Returns an error if the store did not reply.
+    /// Does nothing if the key has changed since the listing. True if it was deleted.
     pub async fn release(&self, entry: &Entry) -> Result<bool, NoReplyError> {
         let compare = vec![Compare::Unchanged { key: entry.key.clone(), modified: entry.modified }];
         let write = vec![Write::Delete { key: entry.key.clone() }];
@@ -100,11 +86,7 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Writes a key that never expires: a new key, or a replacement of `present`, unless `present` has changed since the listing. Returns
-    /// whether the function wrote the key.
-    ///
-    /// # Errors
-    /// Returns an error if the store did not reply.
+    /// Writes a key that never expires: a new one, or a replacement of `present`, unless that has changed since the listing. True if it was written.
     pub async fn reserve(
         &self,
         subnets: &Subnets,
@@ -127,8 +109,7 @@ impl<S: KeyStore> KeyManager<S> {
         }
     }
 
-    /// Runs a coroutine of the protocol. The coroutine receives `first` as the reply to its first request for a list. The
-    /// function stores the last list for the next reader.
+    /// `first` is the reply to the coroutine's first request for a list. The last list is kept for the next reader.
     async fn run<T, F>(
         &self,
         first: Option<Listing>,
@@ -279,7 +260,7 @@ impl<S: KeyStore> LeaseStore for KeyManager<S> {
     }
 }
 
-/// A recent list, which the next reader may use once instead of a request to the store.
+/// The next reader may use it once instead of a request to the store.
 #[derive(Default)]
 pub struct Recent(Mutex<Option<(Instant, Listing)>>);
 
@@ -288,7 +269,7 @@ impl Recent {
         *self.0.lock().await = Some((Instant::now(), listing));
     }
 
-    /// Returns the recent list once; `None` if the list is too old or another reader has received the list.
+    /// `None` if the list is too old or another reader has received it.
     pub async fn take(&self) -> Option<Listing> {
         self.0
             .lock()
@@ -299,7 +280,7 @@ impl Recent {
     }
 }
 
-/// A registry that replies to the first `List` with an existing list, and stores the last list.
+/// Replies to the first `List` with an existing list, and keeps the last one.
 struct Reuse<'a> {
     registry: &'a dyn Registry,
     first: Mutex<Option<Listing>>,

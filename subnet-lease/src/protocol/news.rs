@@ -60,7 +60,7 @@ impl News {
         }
     }
 
-    /// Creates the log line for an edit that this node undid.
+    /// For an edit that this node undid.
     pub fn undone(key: &str, item: &Item, claim: &Claim, published: &LeaseAttrs) -> Self {
         let key = key.to_owned();
         match &item.attrs {

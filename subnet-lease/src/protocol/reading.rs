@@ -1,4 +1,4 @@
-//! Parses entries of the store as leases. This module counts unreadable entries and logs each unreadable entry once.
+//! Parses entries of the store as leases. Unreadable ones are counted, and each is logged once.
 
 use super::registry::{Entry, Listing};
 use super::view::Item;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use thiserror::Error;
 use types::{Coded, Problem, Subnets};
 
-/// Parses an entry of the store as a lease. The function counts an unreadable entry and logs the entry once.
+/// An unreadable entry is counted, and logged once.
 pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
     let Some(subnets) = entry.subnets() else {
@@ -29,7 +29,7 @@ pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Su
     }
 }
 
-/// Counts a key whose file is unreadable. The function returns the subnets in the key, or `None` if the key does not belong to a lease.
+/// Counts a key whose file is unreadable. `None` if it does not belong to a lease.
 #[cfg(feature = "dir")]
 pub(crate) fn unreadable(counters: &Counters, key: &str, why: &Problem) -> Option<Subnets> {
     tell(counters, key, why);
@@ -47,7 +47,7 @@ fn tell(counters: &Counters, key: &str, why: &Problem) {
     }
 }
 
-/// Returns the leases of a complete list, and the subnets of keys with unreadable values.
+/// The leases, and the subnets of keys with unreadable values.
 pub(crate) fn list(counters: &Counters, listing: Listing) -> (Vec<Lease>, BTreeSet<Subnets>) {
     let mut leases = Vec::with_capacity(listing.entries.len());
     let mut unreadable = BTreeSet::new();

@@ -16,9 +16,9 @@ pub(super) enum Settled {
     Refused(Box<LeaseError>),
 }
 
-/// Lists the keys once more after a write, and resolves conflicts with other leases. If leases overlap, the older lease takes precedence. A node
-/// releases a new lease if its subnet contains the address of a node with an older
-/// lease. If two new nodes have the same address, the later node releases its lease.
+/// Lists the keys once more after a write, and resolves conflicts with other leases. If leases overlap, the older one takes precedence. A node
+/// releases a new lease if its subnet contains the address of a node with an older lease. If two new nodes have the same address, the later one
+/// releases its lease.
 pub(super) async fn settle(
     io: &Io,
     claim: &Claim,
@@ -69,7 +69,7 @@ pub(super) async fn settle(
     Settled::Ours(view)
 }
 
-/// Deletes unused keys with this node's address or id: this host's keys, and keys whose holder is gone. Never deletes a reservation.
+/// Deletes unused keys with this node's address or id: this host's, and those whose holder is gone. Never deletes a reservation.
 pub(super) async fn sweep(io: &Io, claim: &Claim, tenure: &Tenure, view: &View) {
     for item in view.items.iter().filter(|item| item.entry.key != tenure.key && !item.reserved()) {
         let ours = item.node().is_some_and(|node| node.id == claim.node.id);

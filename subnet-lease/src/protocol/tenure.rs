@@ -9,37 +9,34 @@ use types::Subnets;
 /// A lease that this node holds, with the revisions of the key and the store's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenure {
-    /// The key.
     pub key: String,
-    /// Subnets in the key.
     pub subnets: Subnets,
-    /// Attributes written last.
+    /// Written last.
     pub attrs: LeaseAttrs,
-    /// Revision that created the key. A lower revision means an older lease.
+    /// Revision that created the key. A lower one means an older lease.
     pub created: i64,
     /// Revision of this node's last write.
     pub modified: i64,
     /// The store's lease to which the key is attached; 0 for a reservation.
     pub lease: i64,
-    /// The store's lease that this node keeps alive: the key's lease, or for a reservation a lease without a key.
+    /// The store's lease that this node keeps alive: the key's, or for a reservation one without a key.
     pub keepalive: i64,
-    /// Time of the last successful renewal, on the boot-time clock.
+    /// Last successful renewal, on the boot-time clock.
     pub renewed: Duration,
 }
 
 impl Tenure {
-    /// Returns the lease without the store's revisions and lease ids.
     pub fn lease(&self) -> Lease {
         let term = if self.lease == 0 { Term::Reserved } else { Term::Leased };
         Lease { subnets: self.subnets, attrs: self.attrs.clone(), term, since: self.created }
     }
 
-    /// Returns whether this node's last write tells that another node claims the lease, too.
+    /// This node's last write tells that another node claims the lease, too.
     pub fn is_contested(&self) -> bool {
         self.attrs.node.as_ref().is_some_and(|node| node.contested)
     }
 
-    /// Returns the conditions under which the key still contains this node's last write.
+    /// The conditions under which the key still contains this node's last write.
     pub fn unchanged(&self) -> Vec<Compare> {
         vec![
             Compare::Unchanged { key: self.key.clone(), modified: self.modified },

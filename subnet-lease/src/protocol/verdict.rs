@@ -8,27 +8,26 @@ use crate::wire;
 /// Meaning of a change of this node's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// This node's own write, whose reply got lost.
+    /// Its reply got lost.
     OwnWrite,
-    /// Operator's detachment of the key from the store's lease; the key is then this node's reservation.
+    /// An operator detached the key from the store's lease; it is now this node's reservation.
     Reserve,
-    /// Overwrite of this node's key by another writer. The node restores the key immediately the first time, and with delays afterwards.
+    /// Another writer overwrote the key. The node restores it immediately the first time, and with delays afterwards.
     WriteBack {
-        /// Whether another instance of this node overwrote the key.
+        /// The writer was another instance of this node.
         contested: bool,
     },
-    /// Overwrite by Go flannel or an operator, with this node's address in the value. The node restores the key at
-    /// most once a minute, and reports the overwrite as a problem.
+    /// Go flannel or an operator overwrote the key, with this node's address in the value. The node restores it at most once a minute, and reports
+    /// the problem.
     Overwritten,
-    /// Another instance of this node that has precedence.
+    /// Another instance of this node has precedence.
     Displaced,
-    /// Key that belongs to another node.
     Taken,
-    /// Request for the time since the writer's last renewal, before a verdict.
+    /// The verdict needs the time since the writer's last renewal.
     AskLastSeen,
 }
 
-/// Returns the verdict on the current value of this node's key. `alive` indicates whether the writer recently renewed its lease, if known.
+/// `alive` tells whether the writer recently renewed its lease, if known.
 pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>) -> Verdict {
     let Some(attrs) = &item.attrs else {
         return Verdict::WriteBack { contested: false };

@@ -8,7 +8,6 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::{Addresses, Subnets};
 
-/// List of the store's keys, with parsed values.
 #[derive(Clone, Debug)]
 pub struct View {
     /// Revision of the store at the time of the list.
@@ -17,30 +16,26 @@ pub struct View {
     pub items: Vec<Item>,
 }
 
-/// One key of the list, with its parsed value.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// The unparsed entry from the store.
     pub entry: Entry,
-    /// Subnets in the key.
     pub subnets: Subnets,
-    /// Parsed value; `None` if the value is unreadable.
+    /// `None` if the value is unreadable.
     pub attrs: Option<LeaseAttrs>,
 }
 
 impl View {
-    /// Parses a list. The view omits keys without a subnet.
+    /// Omits keys without a subnet.
     pub fn of(listing: Listing) -> Self {
         let items = listing.entries.into_iter().filter_map(Item::of).collect();
         Self { revision: listing.revision, items }
     }
 
-    /// Returns the parsed entry of a key.
     pub fn get(&self, key: &str) -> Option<&Item> {
         self.items.iter().find(|item| item.entry.key == key)
     }
 
-    /// Returns the networks that a new lease must not overlap: the subnets of all keys, the addresses of nodes, and the underlay's networks.
+    /// What a new lease must not overlap: the subnets of all keys, the addresses of nodes, and the underlay's networks.
     pub fn taken(&self, claim: &Claim) -> Vec<Subnets> {
         let nodes = self
             .items
@@ -57,35 +52,33 @@ impl View {
 }
 
 impl Item {
-    /// Parses an entry; `None` if the key does not belong to a lease.
+    /// `None` if the key does not belong to a lease.
     pub fn of(entry: Entry) -> Option<Self> {
         let subnets = entry.subnets()?;
         let attrs = wire::parse_value(&entry.value).ok();
         Some(Self { entry, subnets, attrs })
     }
 
-    /// Returns the node that wrote the lease, if the lease contains the node's identity.
+    /// The node that wrote the lease, if it contains its identity.
     pub fn node(&self) -> Option<&NodeId> {
         self.attrs.as_ref().and_then(|attrs| attrs.node.as_ref())
     }
 
-    /// Returns whether the lease publishes the given public address of a node. If the node has an IPv4 address, the
-    /// function compares only the IPv4 address, as Go flannel does.
+    /// For a node with an IPv4 address, only that address is compared, as Go flannel does.
     pub fn publishes(&self, public: &Addresses) -> bool {
         self.attrs.as_ref().is_some_and(|attrs| publishes(attrs, public))
     }
 
-    /// Returns the addresses that the lease publishes.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         self.attrs.as_ref().map(LeaseAttrs::addresses).into_iter().flatten()
     }
 
-    /// Returns whether the key never expires, because the key is attached to no lease of the store.
+    /// The key never expires, because it is attached to no lease of the store.
     pub fn reserved(&self) -> bool {
         self.entry.lease == 0
     }
 
-    /// Returns the store's lease that the holder keeps alive; 0 if the holder keeps no lease alive.
+    /// The store's lease that the holder keeps alive; 0 if none.
     pub fn keepalive(&self) -> i64 {
         if self.reserved() {
             self.node().and_then(|node| node.lease).unwrap_or(0)
@@ -94,7 +87,7 @@ impl Item {
         }
     }
 
-    /// Returns the lease; `None` if the lease's value is unreadable.
+    /// `None` if the value is unreadable.
     pub fn lease(&self) -> Option<Lease> {
         let term = if self.reserved() { Term::Reserved } else { Term::Leased };
         self.attrs.clone().map(|attrs| Lease {
@@ -106,7 +99,7 @@ impl Item {
     }
 }
 
-/// Returns whether the given attributes publish the given address.
+/// See [`Item::publishes`].
 pub fn publishes(attrs: &LeaseAttrs, public: &Addresses) -> bool {
     match (public.v4(), public.v6()) {
         (Some(v4), _) => attrs.public_ip == Some(*v4),

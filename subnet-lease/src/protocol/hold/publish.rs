@@ -9,7 +9,6 @@ use crate::protocol::registry::NoReplyError;
 use types::Dual;
 
 impl Holder {
-    /// Replaces the desired attributes of the lease, and publishes the new attributes.
     pub(super) async fn publish(&mut self, attrs: LeaseAttrs) -> Result<(), LeaseLostError> {
         if let Some(public) = Dual::from_options(attrs.public_ip, attrs.public_ipv6) {
             self.claim.public = public;
@@ -19,7 +18,7 @@ impl Holder {
         self.tell().await
     }
 
-    /// Publishes the desired attributes if the attributes in the store differ.
+    /// Publishes the desired attributes if the store has others.
     pub(super) async fn tell(&mut self) -> Result<(), LeaseLostError> {
         let attrs = self.publication();
         if attrs == self.tenure.attrs {
@@ -55,7 +54,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Returns the attributes that the node writes: the desired attributes, with this node's identity.
+    /// The desired attributes, with this node's identity.
     pub(super) fn publication(&self) -> LeaseAttrs {
         signed(
             &self.claim,
@@ -68,7 +67,7 @@ impl Holder {
         )
     }
 
-    /// Records the attributes that the store has confirmed.
+    /// The store has confirmed these attributes.
     pub(super) fn stands(&mut self, attrs: LeaseAttrs, revision: i64) {
         self.tenure.modified = revision;
         let before = std::mem::replace(&mut self.tenure.attrs, attrs);
@@ -83,7 +82,7 @@ impl Holder {
         }
     }
 
-    /// Records a write to which the store did not reply. The store may have executed the recorded write.
+    /// The store did not reply to this write, but may have executed it.
     pub(super) fn unanswered(&mut self, attrs: LeaseAttrs, failure: &NoReplyError) {
         complain(&self.io, failure);
         if !self.unsure.contains(&attrs) {

@@ -12,7 +12,7 @@ use crate::wire;
 use std::time::Duration;
 
 impl Holder {
-    /// Restores the key at once, then at most once a minute, because another writer may also restore the key.
+    /// At once, then at most once a minute, because another writer may also restore the key.
     pub(super) async fn defend(
         &mut self,
         item: &Item,
@@ -47,8 +47,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Overwrites the current value of this node's key by compare-and-swap. The function returns whether the
-    /// write succeeded. After a success, the function logs `news`.
+    /// Overwrites the current value by compare-and-swap. True if the write succeeded; then it logs `news`.
     pub(super) async fn write(
         &mut self,
         item: &Item,
@@ -97,7 +96,7 @@ impl Holder {
         Ok(false)
     }
 
-    /// Handles the deletion of this node's key: writes the key again, if the subnet is still free.
+    /// Writes the deleted key again, if the subnet is still free.
     pub(super) async fn put_back(&mut self) -> Result<(), LeaseLostError> {
         let mut attempt = 0;
         loop {
@@ -173,7 +172,7 @@ impl Holder {
         LeaseLostError::Taken(LeaseError::taken(&self.tenure.key, item).into())
     }
 
-    /// Returns the store's lease that this node keeps alive. If the store's lease is gone, the function requests a new lease.
+    /// The store's lease that this node keeps alive. If it is gone, requests a new one.
     pub(super) async fn keepalive(&self) -> i64 {
         let request =
             Request::KeepAlive { key: self.tenure.key.clone(), lease: self.tenure.keepalive };
@@ -185,7 +184,7 @@ impl Holder {
         grant(&self.io).await
     }
 
-    /// Handles this node's key if the key exists again, because this node or another writer wrote the key.
+    /// The key exists again, because this node or another writer wrote it.
     pub(super) async fn changed_back(&mut self, entry: Entry) -> Result<(), LeaseLostError> {
         Box::pin(self.changed(entry)).await
     }
