@@ -1,9 +1,8 @@
 //! Keys and values in the exact text that Go flannel reads and writes.
 //!
-//! Only this module contains the special rules of the wire format. An absent PublicIP is `0.0.0.0`, and an absent
-//! PublicIPv6 is `null`. Leases of `udp` and `alloc` have no BackendType. `&` separates the IPv4 subnet and the IPv6
-//! subnet of a dual-stack key, and `0.0.0.0-0&` precedes an IPv6-only key. Go's JSON encoder escapes `&`, `<` and
-//! `>`. NodeID is an additional member: Go flannel ignores members that it does not know.
+//! Only this module contains the special rules of the wire format. An absent PublicIP is `0.0.0.0`, and an absent PublicIPv6 is `null`. Leases of
+//! `udp` and `alloc` have no BackendType. `&` separates the IPv4 subnet and the IPv6 subnet of a dual-stack key, and `0.0.0.0-0&` precedes an
+//! IPv6-only key. Go's JSON encoder escapes `&`, `<` and `>`. NodeID is an additional member: Go flannel ignores members that it does not know.
 
 use crate::json::{JsonError, Object, same_name};
 use crate::lease::{LeaseAttrs, NodeId, RawJson};
@@ -13,10 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use thiserror::Error;
 use types::{Coded, Dual, Subnets};
 
-/// Maximum length of a lease's value in bytes. flanneld treats a longer value as unreadable.
+/// In bytes. flanneld treats a longer value as unreadable.
 pub(crate) const VALUE_LIMIT: usize = 64 * 1024;
 
-/// Returns the subnet part of a lease's key, e.g. `10.5.34.0-24&fd00:12:13::-56`.
+/// The subnet part of a lease's key, e.g. `10.5.34.0-24&fd00:12:13::-56`.
 pub fn render_key(subnets: &Subnets) -> String {
     let v4 = |net: &Ipv4Net| format!("{}-{}", net.network(), net.prefix_len());
     let v6 = |net: &Ipv6Net| format!("{}-{}", net.network(), net.prefix_len());
@@ -27,8 +26,7 @@ pub fn render_key(subnets: &Subnets) -> String {
     }
 }
 
-/// Returns the common beginning of all keys with the same IPv4 subnet and any IPv6
-/// subnet. For an IPv6-only lease, the function returns the whole key.
+/// Common beginning of all keys with the same IPv4 subnet and any IPv6 subnet. For an IPv6-only lease, the whole key.
 #[cfg(feature = "protocol")]
 pub(crate) fn key_prefix(subnets: &Subnets) -> String {
     match subnets {
@@ -37,7 +35,7 @@ pub(crate) fn key_prefix(subnets: &Subnets) -> String {
     }
 }
 
-/// Parses the subnet part of a key. The function accepts only the canonical form, i.e. the text that [`render_key`] returns for the parsed subnets.
+/// Accepts only the canonical form, i.e. what [`render_key`] makes of the parsed subnets.
 pub fn parse_key(key: &str) -> Option<Subnets> {
     let (v4_text, v6_text) = match key.split_once('&') {
         Some((v4, v6)) => (v4, Some(v6)),
@@ -64,7 +62,7 @@ pub fn parse_key(key: &str) -> Option<Subnets> {
     (usable && render_key(&subnets) == key).then_some(subnets)
 }
 
-/// Returns the value of a lease: one JSON object without white space, members in Go flannel's order, NodeID last.
+/// One JSON object without white space, members in Go flannel's order, NodeID last.
 pub fn render_value(attrs: &LeaseAttrs) -> String {
     let mut out = String::with_capacity(192);
     out.push_str("{\"PublicIP\":\"");
@@ -100,7 +98,7 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
     out
 }
 
-/// Reason why a lease's value is unreadable. It does not quote the value, because every node logs the text, and not the key, which the caller knows.
+/// It does not quote the value, because every node logs the text, and not the key, which the caller knows.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum ValueError {
     #[error("the value has more than {VALUE_LIMIT} bytes")]
@@ -120,7 +118,7 @@ pub enum ValueError {
     BackendType,
 }
 
-/// Parses a value as Go flannel does, including NodeID and unknown members.
+/// As Go flannel does, including NodeID and unknown members.
 pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
     if value.len() > VALUE_LIMIT {
         return Err(ValueError::TooLong);
@@ -202,13 +200,13 @@ fn v6_address(raw: &str) -> Option<Ipv6Addr> {
     address.to_ipv4_mapped().is_none().then_some(address)
 }
 
-/// Appends a JSON string as Go's encoder writes it.
+/// As Go's encoder writes it.
 fn push_string(out: &mut String, text: &str) {
     let plain = serde_json::to_string(text).unwrap_or_else(|_| "\"\"".to_owned());
     push_escaped(out, &plain);
 }
 
-/// Appends JSON text without white space between tokens, escaped as Go's encoder does.
+/// Without white space between tokens, escaped as Go's encoder does.
 fn push_compact(out: &mut String, raw: &str) {
     let (mut in_string, mut escaped) = (false, false);
     for c in raw.chars() {

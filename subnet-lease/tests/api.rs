@@ -20,14 +20,14 @@ use subnet_lease::kube::{Identity, KubeManager, KubeOptions, NodeClient, server_
 use subnet_lease::manager::{Error, SubnetManager};
 use types::Problem;
 
-/// Starts a server with the Node n1, which replies as `judge` specifies.
+/// With the Node n1; it replies as `judge` specifies.
 fn server(judge: impl Fn(&Call) -> Answer + Send + Sync + 'static) -> Proxy {
     let (_, server) = server_and_node();
     server.on(judge);
     server
 }
 
-/// Starts a server with the Node n1, and returns the Node.
+/// Also gives the Node n1.
 fn server_and_node() -> (Value, Proxy) {
     let api = FakeApi::default();
     let node = NodeObject::new("n1").pod_cidr("10.244.1.0/24");
@@ -48,12 +48,12 @@ fn is_event(call: &Call) -> bool {
     call.path.ends_with("/events")
 }
 
-/// Returns whether the request is for a streamed list.
+/// True if the request is for a streamed list.
 fn is_stream(call: &Call) -> bool {
     call.path.contains("sendInitialEvents")
 }
 
-/// Options of a node, and the directory with the node's files.
+/// Options of a node, and the directory with its files.
 struct Bed {
     folder: tempfile::TempDir,
     options: KubeOptions,
@@ -78,7 +78,7 @@ impl Bed {
         Self { folder, options }
     }
 
-    /// Creates a node with a kubeconfig whose user and cluster contain the given JSON fields.
+    /// The kubeconfig's user and cluster contain the given JSON fields.
     fn with_user(server: &Proxy, user: &str, cluster: &str) -> Self {
         let mut bed = Self::new(&[]);
         let path = bed.path("kubeconfig");
@@ -114,7 +114,7 @@ async fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Advances tokio's clock by the given duration without waiting.
+/// Advances tokio's clock without waiting.
 async fn later(by: Duration) {
     tokio::time::pause();
     tokio::time::advance(by).await;
@@ -274,7 +274,7 @@ async fn busy_or_dead_server_is_left_for_another_one() {
     }
 }
 
-/// Returns the lines of a streamed list that has one Node.
+/// The lines of a streamed list that has one Node.
 fn streamed(node: &Value) -> String {
     let end = json!({ "metadata": {
         "resourceVersion": node["metadata"]["resourceVersion"], "annotations": { "k8s.io/initial-events-end": "true" } } });

@@ -1,7 +1,7 @@
-//! One test suite for all stores: the Nodes of Kubernetes, those of the fake API server, a directory, etcd 3.4 and
-//! etcd 3.7. Each case runs on every store with the properties that the case needs.
+//! One test suite for all stores: the Nodes of Kubernetes, those of the fake API server, a directory, etcd 3.4 and etcd 3.7. Each case runs on every
+//! store with the properties that it needs.
 //!
-//! `cargo test -p subnet-lease --test contract etcd_3_7::` runs the cases of one store. To run one case, pass the name of the case as an argument.
+//! `cargo test -p subnet-lease --test contract etcd_3_7::` runs the cases of one store. To run one case, pass its name as an argument.
 
 #![allow(
     clippy::unwrap_used,
@@ -49,7 +49,7 @@ use libtest_mimic::{Arguments, Trial};
 /// Number of cases that run at the same time. Cases mostly wait.
 const AT_ONCE: usize = 16;
 
-/// Test cases by topic, in order of the topics' durations, the longest duration first.
+/// By topic, the one with the longest duration first.
 const TOPICS: [&[Case]; 9] = [
     etcd_access::CASES,
     etcd_cluster::CASES,

@@ -1,5 +1,5 @@
-//! Tests the laws of the lease model with random inputs: the wire format, the table, admission and the hold-down. This file
-//! also checks that keys and values equal Go flannel's keys and values byte by byte.
+//! Tests the laws of the lease model with random inputs: the wire format, the table, admission and the hold-down. Keys and values must equal Go
+//! flannel's byte by byte.
 
 #![allow(
     clippy::unwrap_used,
@@ -78,7 +78,7 @@ fn attrs() -> impl Strategy<Value = LeaseAttrs> {
         })
 }
 
-/// Subnets inside and around 10.5.0.0/16, close enough to overlap each other.
+/// Inside and around 10.5.0.0/16, close enough to overlap each other.
 fn subnets() -> impl Strategy<Value = Subnets> {
     let v4 = (0u8..8, prop_oneof![4 => Just(24u8), 1 => 14u8..31]).prop_map(|(third, len)| {
         ipnet::Ipv4Net::new([10, 5, third, 0].into(), len).unwrap().trunc()
@@ -173,7 +173,6 @@ impl PeerRules for VtepMacs {
 
 proptest! {
 
-    /// *wire*: parsing a rendered value returns the same attributes.
     #[test]
     fn values_survive_the_wire(attrs in attrs()) {
         let mapped = attrs.public_ipv6.is_some_and(|v6| v6.to_ipv4_mapped().is_some());
@@ -191,7 +190,6 @@ proptest! {
         prop_assert_eq!(back, attrs);
     }
 
-    /// *wire*: parsing a rendered key returns the same subnets.
     #[test]
     fn keys_survive_the_wire(subnets in subnets()) {
         prop_assert_eq!(wire::parse_key(&wire::render_key(&subnets)), Some(subnets));
@@ -223,8 +221,8 @@ proptest! {
         let _ = wire::parse_value(&bytes);
     }
 
-    /// Random configurations, most of them invalid, never cause a panic. The first and the last subnet of an accepted
-    /// configuration's pool lie inside the network.
+    /// Random configurations, most of them invalid, never cause a panic. The first and the last subnet of an accepted one's pool lie inside the
+    /// network.
     #[test]
     fn configurations_are_accepted_or_refused(network in "[0-9]{1,3}\\.[0-9]{1,3}\\.0\\.0/[0-9]{1,2}", len in 0u16..40, min in "(10\\.[0-9]{1,3}\\.[0-9]{1,3}\\.0)?", v6 in "fd[0-9a-f]{0,2}:[0-9a-f]{0,4}::/[0-9]{1,3}", v6len in 0u16..140) {
         let minimum = if min.is_empty() { String::new() } else { format!(r#","SubnetMin":"{min}""#) };
@@ -240,8 +238,8 @@ proptest! {
         }
     }
 
-    /// *table*: a repeated event does not change the table. A `Reset` has the same result as a new table,
-    /// except for the keys that the `Reset` lists as unreadable.
+    /// *table*: a repeated event does not change the table. A `Reset` has the same result as a new table, except for the keys that it lists as
+    /// unreadable.
     #[test]
     fn the_table_folds(events in proptest::collection::vec(event(), 0..20), last in (proptest::collection::vec(lease(), 0..6), proptest::collection::btree_set(subnets(), 0..3))) {
         let mut table = LeaseTable::default();
@@ -265,7 +263,7 @@ proptest! {
         }
     }
 
-    /// *admission*: in any order of the leases, admitted leases overlap neither each other nor this node's lease, and newer leases do not affect older leases.
+    /// *admission*: in any order of the leases, admitted ones overlap neither each other nor this node's, and newer ones do not affect older ones.
     #[test]
     fn admission_is_lawful(leases in proptest::collection::vec(lease(), 0..12), hostile in proptest::collection::vec(lease(), 0..6)) {
         let terms = terms();
@@ -295,7 +293,6 @@ proptest! {
         }
     }
 
-    /// If the value of a key becomes unusable, the last usable value stays in force.
     #[test]
     fn an_unusable_value_keeps_the_last_good_one(good in lease()) {
         let terms = terms();
@@ -331,7 +328,7 @@ proptest! {
         prop_assert!(after.get(&thief.subnets).is_none());
     }
 
-    /// An incremental admission has the same result as a full admission, regardless of which leases change or conflict.
+    /// An incremental admission has the same result as a full one, whichever leases change or conflict.
     #[test]
     fn a_change_is_admitted_as_the_whole_is(steps in proptest::collection::vec((proptest::collection::vec(event(), 0..4), prop::bool::weighted(0.1)), 1..20)) {
         let terms = Arc::new(terms());
@@ -358,7 +355,7 @@ proptest! {
         }
     }
 
-    /// *hold-down*: the published table contains every admitted lease and no overlapping leases, and in the end only admitted leases.
+    /// *hold-down*: the published table contains every admitted lease and no overlapping leases, and in the end only admitted ones.
     #[test]
     fn hold_down_only_delays(steps in proptest::collection::vec((proptest::collection::vec(lease(), 0..8), 0u64..4_000, any::<bool>(), prop::bool::weighted(0.1)), 1..20)) {
         let terms = terms();
@@ -410,7 +407,7 @@ proptest! {
 
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Returns a lease of the backend vxlan with an IPv4 subnet.
+/// A vxlan lease with an IPv4 subnet.
 fn plain(subnet: &str, public: [u8; 4], since: i64) -> Lease {
     Lease {
         subnets: Dual::V4(subnet.parse().unwrap()),
@@ -424,13 +421,13 @@ fn plain(subnet: &str, public: [u8; 4], since: i64) -> Lease {
     }
 }
 
-/// Returns the terms of a network in which the store assigns the subnets.
+/// For a network in which the store assigns the subnets.
 fn assigned() -> Terms {
     let config = NetworkConfig::parse_assigned(VXLAN).unwrap();
     Terms { config, ..terms() }
 }
 
-/// Returns the subnets in force, and the reason for each refusal.
+/// The subnets in force, and the reason for each refusal.
 fn judge<const N: usize>(leases: [Lease; N], terms: &Terms) -> (String, Vec<Reason>) {
     let leases = LeaseTable::of(leases, BTreeSet::new());
     let (table, refused) = admitted(&leases, &LeaseTable::default(), terms);
@@ -440,8 +437,8 @@ fn judge<const N: usize>(leases: [Lease; N], terms: &Terms) -> (String, Vec<Reas
     (kept.join(" "), reasons)
 }
 
-/// Admission refuses a lease whose public address no node can have, or is an address of this node. The network may contain the
-/// addresses of nodes, but a leased subnet must not contain a node's address.
+/// A lease is refused if its public address can belong to no node, or belongs to this one. The network may contain the addresses of nodes, but a
+/// leased subnet must not.
 #[test]
 fn public_addresses_are_those_of_other_hosts() {
     for (address, good) in [
@@ -462,8 +459,7 @@ fn public_addresses_are_those_of_other_hosts() {
     }
 }
 
-/// Admission refuses a lease of another backend, unless no node has acquired it. Go flannel's leases for udp and alloc are
-/// indistinguishable.
+/// A lease of another backend is refused, unless no node has acquired it. Go flannel's leases for udp and alloc are indistinguishable.
 #[test]
 fn each_backend_has_its_own_leases() {
     const OTHER: &[Reason] = &[Reason::OtherBackend];
@@ -490,7 +486,7 @@ fn each_backend_has_its_own_leases() {
     }
 }
 
-/// If one family of a lease has no public address, admission reports this family and uses the other family.
+/// If one family of a lease has no public address, admission reports it and uses the other family.
 #[test]
 fn family_without_an_address_is_reported() {
     for (v4, v6, used, half) in [
@@ -544,7 +540,7 @@ fn node_inside_a_leased_subnet_is_refused() {
     }
 }
 
-/// Returns a dual-stack lease of host-gw with the given public addresses.
+/// Dual-stack.
 fn host_gw_lease(third: u8, v4: [u8; 4], v6: &str) -> Lease {
     let mut lease = plain("10.5.0.0/24", v4, i64::from(third));
     lease.subnets = Dual::Both(
@@ -561,7 +557,7 @@ fn node(id: &str) -> NodeId {
     NodeId { id: id.into(), ..NodeId::default() }
 }
 
-/// Admission refuses only peers that the backend cannot reach, and only the unreachable family of a dual-stack lease.
+/// Only peers that the backend cannot reach are refused, and only the unreachable family of a dual-stack lease.
 #[test]
 fn off_link_lease_is_refused_per_family() {
     const ALL: [&str; 4] = ["1", "2", "3", "4"];
@@ -603,8 +599,7 @@ fn off_link_lease_is_refused_per_family() {
     }
 }
 
-/// The creation times of Nodes have a resolution of one second. Among Nodes created in the same second, admission
-/// treats the first Node by name as the oldest.
+/// The creation times of Nodes have a resolution of one second. Among Nodes created in the same second, the first by name is the oldest.
 #[test]
 fn nodes_of_one_second_are_ordered_by_name() {
     for (first, kept) in [("10.5.1.0/24", "10.5.1.0/24"), ("10.5.0.0/23", "10.5.0.0/23")] {
@@ -633,8 +628,8 @@ fn used(table: &LeaseTable) -> Vec<(String, bool)> {
     table.iter().map(|lease| (line(lease), true)).chain(barred).collect()
 }
 
-/// Of two leases that claim one MAC, the node uses the lease whose node derives it, then the one that had it before, then the
-/// one that had it in the kernel, then the older one. No packet goes to the other's subnet.
+/// Of two leases that claim one MAC, the node uses the one whose node derives it, then the one that had it before. Next come the one that had it in
+/// the kernel and the older one. No packet goes to the other's subnet.
 #[test]
 fn mac_belongs_to_its_first_holder() {
     let (old, young) = (with_mac(1, 0x21, 1), with_mac(2, 0x21, 2));

@@ -1,4 +1,4 @@
-//! Tests the manager trait, the feed and admission on a store without keys. The test needs the Cargo feature `managers`, but not the features of the key protocol.
+//! Tests the manager trait, the feed and admission on a store without keys. Needs the Cargo feature `managers`, but not those of the key protocol.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use subnet_lease::{Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, Nod
 use tokio::sync::watch;
 use types::{Dual, Subnets};
 
-/// A store that has already assigned the subnets to the nodes.
+/// It has already assigned the subnets to the nodes.
 struct Assigned;
 
 fn subnets(third: u8) -> Subnets {

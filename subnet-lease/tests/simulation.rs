@@ -1,6 +1,6 @@
 //! Tests the lease protocol under faults: many nodes use one model store in simulated time, and a random seed determines the faults.
 //!
-//! `SIMULATION_SEED=n` replays the run of one seed and prints the history of the run. `SIMULATION_SEEDS=n` sets the number of seeds.
+//! `SIMULATION_SEED=n` replays the run of one seed and prints its history. `SIMULATION_SEEDS=n` sets the number of seeds.
 
 #![allow(
     clippy::unwrap_used,

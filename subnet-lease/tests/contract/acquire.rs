@@ -79,8 +79,8 @@ async fn subnet_of_subnet_env_is_preferred(bed: Bed) {
     assert!(key(&acquire(&bed.manager(), &two).await.unwrap()).starts_with("10.5."));
 }
 
-/// Order of preference among several keys with a node's id: the key in subnet.env, a key with the node's address, the leased key, the oldest key.
-/// A copy of the node's id moves nobody, although a copy without a time to live never expires.
+/// Order of preference among several keys with a node's id: the key in subnet.env, one with the node's address, the leased one, the oldest. A copy of
+/// the node's id moves nobody, although a copy without a time to live never expires.
 async fn one_of_several_own_leases_is_kept(bed: Bed) {
     bed.configure(CONFIG);
     let one = claim("one", 101);
@@ -112,8 +112,8 @@ async fn one_of_several_own_leases_is_kept(bed: Bed) {
     assert_eq!(kept(&one).await, "10.5.20.0-24");
 }
 
-/// If the network contains the nodes' addresses, a new lease contains no node's address and does not overlap the
-/// nodes' network. A node also rejects a preferred subnet that contains another node's address.
+/// If the network contains the nodes' addresses, a new lease contains none of them and does not overlap the nodes' network. A node also rejects a
+/// preferred subnet that contains another node's address.
 async fn no_lease_holds_a_node(bed: Bed) {
     bed.configure(
         r#"{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0"}"#,

@@ -6,11 +6,10 @@ use lab::{ApiClient, ApiServer, FakeApi, Families, Lab, Proxy, Uplink};
 pub(crate) enum Server {
     /// kube-apiserver with its own etcd, on a host of the lab.
     Real,
-    /// The lab's fake.
     Fake,
 }
 
-/// A running server, which ends when the test drops `Api`.
+/// It ends when the test drops `Api`.
 pub(crate) enum Api {
     Real(Box<ApiServer>, #[expect(dead_code, reason = "a drop removes the host")] Lab),
     Fake(FakeApi),
@@ -28,7 +27,7 @@ impl Api {
         Self::Real(Box::new(ApiServer::start(&host, Families::V4).unwrap()), lab)
     }
 
-    /// Returns a client with the permissions of an administrator.
+    /// It has the permissions of an administrator.
     pub(crate) fn admin(&self) -> ApiClient {
         match self {
             Self::Real(server, _) => server.admin(),
@@ -36,7 +35,7 @@ impl Api {
         }
     }
 
-    /// Starts a proxy on loopback, through which managers reach the server with the permissions that flannel's manifest grants.
+    /// On loopback. Through it, managers reach the server with the permissions that flannel's manifest grants.
     pub(crate) fn proxy(&self) -> Proxy {
         match self {
             Self::Real(server, _) => server.on_loopback(),

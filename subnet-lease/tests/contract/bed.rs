@@ -14,21 +14,21 @@ use subnet_lease::manager::SubnetManager;
 pub(crate) enum Need {
     /// Leases in the form of Go flannel's keys and values, which a test can write and delete directly.
     Keys,
-    /// Subnets that the nodes choose, and keys whose owner the nodes determine among themselves.
+    /// The nodes choose the subnets, and determine the owners of keys among themselves.
     Choice,
     /// Keys that are attached to expiring leases. A key without a lease is a reservation.
     Expiry,
-    /// Files that a test can replace with other file types.
+    /// A test can replace them with other file types.
     Files,
-    /// An etcd that cases share.
+    /// Cases share it.
     Etcd,
-    /// An etcd that the case may stop, restore and lock.
+    /// The case may stop, restore and lock it.
     OwnEtcd,
-    /// The Nodes of a Kubernetes cluster that has assigned a subnet to each Node.
+    /// Those of a Kubernetes cluster that has assigned a subnet to each.
     Nodes,
 }
 
-/// A kind of store (directory, etcd or Kubernetes), with its properties.
+/// Directory, etcd or Kubernetes, with its properties.
 pub(crate) struct Kind {
     pub name: &'static str,
     pub has: &'static [Need],
@@ -51,10 +51,9 @@ pub(crate) const KINDS: [Kind; 5] = [
     Kind { name: "etcd_3_7", has: ETCD, store: Choice::Etcd(Version::V3_7) },
 ];
 
-/// Prefix of a case's keys, in an etcd that no other case uses.
+/// Of a case's keys, in an etcd that no other case uses.
 pub(crate) const PREFIX: &str = "/coreos.com/network";
 
-/// The store of one case.
 pub(crate) struct Bed {
     store: Store,
     prefix: String,
@@ -67,13 +66,12 @@ enum Store {
     Kube(Box<Cluster>),
 }
 
-/// The etcd servers that cases share, one per version; the first case that needs a server starts the server.
+/// Shared by cases, one per version; the first case that needs one starts it.
 static SHARED: Mutex<Vec<Arc<EtcdServer>>> = Mutex::new(Vec::new());
 
-/// The API servers that cases share, one per kind; the first case that needs a server starts the server.
+/// Shared by cases, one per kind; the first case that needs one starts it.
 static KUBE: Mutex<Vec<(Server, Arc<Api>)>> = Mutex::new(Vec::new());
 
-/// Stops the shared servers.
 pub(crate) fn stop() {
     SHARED.lock().unwrap().clear();
     KUBE.lock().unwrap().clear();
@@ -100,7 +98,6 @@ fn shared(version: Version) -> Arc<EtcdServer> {
 }
 
 impl Kind {
-    /// Returns a store for the case with the given name.
     pub(crate) fn bed(&self, case: &str, needs: &[Need]) -> Bed {
         let of = |store| Bed { store, prefix: String::new() };
         let version = match self.store {
@@ -120,7 +117,7 @@ impl Kind {
 }
 
 impl Bed {
-    /// Returns the manager of a node. On Kubernetes, this function also creates the Node if the Node does not exist.
+    /// On Kubernetes, also creates the Node if it does not exist.
     pub(crate) async fn node(&self, name: &str) -> Arc<dyn SubnetManager> {
         let Store::Kube(cluster) = &self.store else {
             return self.manager();
@@ -129,7 +126,6 @@ impl Bed {
         Arc::new(cluster.manager(name).await)
     }
 
-    /// Returns the Nodes of the case.
     pub(crate) fn cluster(&self) -> &Cluster {
         match &self.store {
             Store::Kube(cluster) => cluster,
@@ -144,7 +140,7 @@ impl Bed {
         }
     }
 
-    /// Returns the options for the connection to the case's etcd.
+    /// For the connection to the case's etcd.
     pub(crate) fn options(&self) -> EtcdOptions {
         EtcdOptions {
             endpoints: vec![self.etcd().endpoint()],
@@ -153,7 +149,7 @@ impl Bed {
         }
     }
 
-    /// Returns the path of the store's directory; `None` for another store.
+    /// The store's directory; `None` for another store.
     pub(crate) fn folder(&self) -> Option<&Path> {
         match &self.store {
             Store::Dir(folder) => Some(folder.path()),
@@ -176,7 +172,7 @@ impl Bed {
         }
     }
 
-    /// Returns the full key for a name below the prefix.
+    /// The full key for a name below the prefix.
     pub(crate) fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.prefix)
     }
@@ -197,7 +193,7 @@ impl Bed {
         }
     }
 
-    /// Writes a key as an operator does.
+    /// As an operator does.
     pub(crate) fn put(&self, key: &str, value: &str) {
         match self.folder() {
             Some(folder) => {
@@ -210,7 +206,7 @@ impl Bed {
         }
     }
 
-    /// Writes or deletes a key that consists of arbitrary bytes.
+    /// The key may consist of arbitrary bytes.
     pub(crate) fn put_bytes(&self, key: &[u8], there: bool) {
         use std::os::unix::ffi::OsStrExt;
         let key = std::ffi::OsStr::from_bytes(key);
@@ -283,12 +279,12 @@ impl Bed {
         }
     }
 
-    /// Returns a text (e.g. a key) in which the network of this case replaces 10.5.0.0/16.
+    /// The network of this case replaces 10.5.0.0/16 in the text.
     pub(crate) fn here(&self, text: &str) -> String {
         self.cluster().here(text)
     }
 
-    /// Returns the lease to which a key is attached; 0 if the key is not attached to a lease.
+    /// The lease to which the key is attached; 0 if none.
     pub(crate) fn lease_of(&self, key: &str) -> i64 {
         if self.folder().is_some() {
             return 0;

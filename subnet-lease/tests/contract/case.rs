@@ -3,7 +3,6 @@
 use crate::bed::{Bed, Need};
 use std::pin::Pin;
 
-/// Test of a store.
 pub(crate) struct Case {
     pub name: &'static str,
     /// Properties that a store must have to run the case.
@@ -11,7 +10,7 @@ pub(crate) struct Case {
     pub run: fn(Bed) -> Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// Defines a table of cases: each test function, with the store properties that the function needs.
+/// Each test function of the table has the store properties that it needs.
 macro_rules! cases {
     ($($case:ident: [$($need:ident),*]),* $(,)?) => {
         pub(crate) const CASES: &[crate::case::Case] = &[

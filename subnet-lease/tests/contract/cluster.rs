@@ -38,7 +38,7 @@ impl Cluster {
         }
     }
 
-    /// Returns a text with the network of this case instead of 10.5.0.0/16.
+    /// The network of this case replaces 10.5.0.0/16 in the text.
     pub(crate) fn here(&self, text: &str) -> String {
         text.replace("10.5.", &format!("10.{}.", self.number))
     }
@@ -64,7 +64,7 @@ impl Cluster {
         }
     }
 
-    /// Creates the manager of a Node that may not exist.
+    /// The Node may not exist.
     pub(crate) async fn manager(&self, name: &str) -> KubeManager {
         let options = KubeOptions {
             urls: vec![server_url(&self.proxy.url()).unwrap()],
@@ -79,7 +79,7 @@ impl Cluster {
         KubeManager::open(options).await.unwrap()
     }
 
-    /// Creates a Node with the next podCIDR, unless the Node exists.
+    /// Creates a Node with the next podCIDR, unless it exists.
     pub(crate) fn register(&self, name: &str) {
         let at = {
             let mut names = self.names.lock().unwrap();
@@ -92,7 +92,7 @@ impl Cluster {
         self.create(name, &json!([format!("10.5.{at}.0/24")]), &[]);
     }
 
-    /// Creates a Node with the given podCIDRs, and with the annotations that a daemon publishes.
+    /// With the annotations that a daemon publishes.
     pub(crate) fn create(&self, name: &str, cidrs: &Value, annotations: &[(&str, &str)]) {
         let first = self.here(cidrs.get(0).and_then(Value::as_str).unwrap_or_default());
         let cidrs: Value = serde_json::from_str(&self.here(&cidrs.to_string())).unwrap();
@@ -112,7 +112,7 @@ impl Cluster {
         self.ask("DELETE", &self.path(name), None);
     }
 
-    /// Patches a Node as a client other than the manager.
+    /// As a client other than the manager.
     pub(crate) fn patch(&self, name: &str, patch: &Value) -> Value {
         let body = ("application/merge-patch+json", patch);
         self.ask("PATCH", &self.path(name), Some(body))
@@ -132,7 +132,7 @@ impl Cluster {
         answer
     }
 
-    /// Sends a request past the manager. Returns the status code and the body of the response.
+    /// Sends a request past the manager. Gives the status code and the body.
     pub(crate) fn answer(
         &self,
         method: &str,
@@ -142,7 +142,7 @@ impl Cluster {
         tokio::task::block_in_place(|| self.api.admin().request(method, path, body)).unwrap()
     }
 
-    /// Returns the Nodes of this case on which flannel runs: the keys of the Nodes' podCIDRs, and the Nodes' annotations.
+    /// The Nodes of this case on which flannel runs: the keys of their podCIDRs, and their annotations.
     fn served(&self) -> Vec<(String, Value)> {
         let list = self.ask("GET", "/api/v1/nodes", None);
         let of_case = |node: &&Value| {
@@ -171,7 +171,7 @@ impl Cluster {
             .map(|(_, annotations)| annotations.to_string())
     }
 
-    /// Deletes the Node with the given podCIDR.
+    /// Deletes the Node with this podCIDR.
     pub(crate) fn delete(&self, key: &str) {
         let name = self.ask("GET", "/api/v1/nodes", None)["items"]
             .as_array()

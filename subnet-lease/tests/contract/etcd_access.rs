@@ -19,7 +19,7 @@ cases! {
     tls_refusal_names_the_side_and_the_reason: [Etcd],
 }
 
-/// Creates a certificate authority. Returns the authority's certificate as PEM, and the issuer that signs with the authority's key.
+/// The authority's certificate as PEM, and the issuer that signs with its key.
 fn authority(name: &str) -> (String, rcgen::Issuer<'static, rcgen::KeyPair>) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -29,7 +29,7 @@ fn authority(name: &str) -> (String, rcgen::Issuer<'static, rcgen::KeyPair>) {
     (cert.pem(), rcgen::Issuer::new(params, key))
 }
 
-/// Writes a file with a modification time `seconds` seconds in the future, because file systems may store only whole seconds.
+/// The modification time is `seconds` seconds in the future, because file systems may store only whole seconds.
 fn write_newer(path: &Path, text: &str, seconds: u64) {
     std::fs::write(path, text).unwrap();
     std::fs::File::open(path)
@@ -38,7 +38,7 @@ fn write_newer(path: &Path, text: &str, seconds: u64) {
         .unwrap();
 }
 
-/// Adds the etcd users root and flannel; flannel has only the permissions that flanneld needs.
+/// root and flannel, which has only the permissions that flanneld needs.
 fn add_users(server: &EtcdServer) {
     for args in [
         &["user", "add", "root:rootpw"][..],
@@ -115,7 +115,7 @@ async fn passwords(bed: Bed) {
     eventually("a new token was fetched", || get().contains("192.168.56.201")).await;
 }
 
-/// The manager has a user before etcd requires authentication, and keeps the user when etcd no longer requires authentication.
+/// The manager has a user before etcd requires authentication, and keeps it when etcd no longer does.
 async fn authentication_comes_and_goes(bed: Bed) {
     bed.configure(CONFIG);
     let server = bed.etcd();
@@ -171,7 +171,7 @@ async fn authentication_comes_and_goes(bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
-/// A directory with the certificates of two CAs, and with certificates that the two CAs signed.
+/// A directory with the certificates of two CAs, and with certificates that they signed.
 struct Pki {
     folder: tempfile::TempDir,
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
@@ -258,17 +258,16 @@ async fn a_replaced_ca_bundle_is_read_again(bed: Bed) {
     }
 }
 
-/// An etcd server to which a client connects.
 #[derive(Clone, Copy)]
 enum Port {
     Tls,
-    /// A server that requires a client certificate.
+    /// It requires a client certificate.
     Mutual,
-    /// A server whose certificate has expired.
+    /// Its certificate has expired.
     Expired,
-    /// A server whose certificate is for another address.
+    /// Its certificate is for another address.
     OtherAddress,
-    /// A server whose certificate another CA signed.
+    /// Another CA signed its certificate.
     OtherAuthority,
     PlainAskedForTls,
     TlsAskedForPlain,
@@ -308,7 +307,7 @@ const TLS_FAILURES: &[(Port, &str, Option<&str>, &[&str])] = &[
     (Port::Mutual, "ca.pem", Some("node"), &["etcdctl put"]),
 ];
 
-/// Asserts that every attempt fails for the same reason, and that the text of the reason contains the given parts.
+/// Every attempt fails for the same reason, whose text contains the given parts.
 async fn assert_failure(manager: &EtcdManager, parts: &[&str]) {
     let mut logged = LogOnce::default();
     for turn in 0..12 {
@@ -328,8 +327,8 @@ async fn assert_failure(manager: &EtcdManager, parts: &[&str]) {
     }
 }
 
-/// The text of a TLS failure names the refusing side, the refused certificate, the certificate's expiry date
-/// and the reason. Repeated attempts fail for the same reason.
+/// The text of a TLS failure names the refusing side, the refused certificate, its expiry date and the reason. Repeated attempts fail for the same
+/// reason.
 async fn tls_refusal_names_the_side_and_the_reason(bed: Bed) {
     let plain = bed.etcd();
     let pki = Pki::new();

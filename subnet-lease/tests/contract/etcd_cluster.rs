@@ -1,4 +1,4 @@
-//! Test cases with several etcd endpoints, and with several etcd clusters behind the endpoints.
+//! Test cases with several etcd endpoints, and with several etcd clusters behind them.
 
 use crate::bed::{Bed, PREFIX};
 use crate::case::cases;
@@ -24,8 +24,8 @@ async fn a_dead_endpoint_is_passed_over(bed: Bed) {
     acquire(&manager, &claim("one", 101)).await.unwrap();
 }
 
-/// If the endpoints belong to two etcd clusters, nodes use only the cluster that contains their leases. While the cluster with the
-/// leases is down, no node uses the other cluster or writes to it.
+/// If the endpoints belong to two etcd clusters, nodes use only the one that contains their leases. While it is down, no node uses the other cluster
+/// or writes to it.
 async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
     bed.configure(CONFIG);
     let mut foreign = EtcdServer::new(bed.etcd().version);
@@ -76,8 +76,7 @@ async fn a_foreign_cluster_is_no_refuge(mut bed: Bed) {
     assert_eq!(revision(&foreign), untouched);
 }
 
-/// Nodes accept a new etcd cluster if an operator replaces etcd behind every endpoint. After the replacement, the
-/// nodes write their leases to the new cluster.
+/// Nodes accept a new etcd cluster if an operator replaces etcd behind every endpoint. Then they write their leases to it.
 async fn a_cluster_set_up_anew_is_accepted(mut bed: Bed) {
     bed.configure(CONFIG);
     let mut options = bed.options();

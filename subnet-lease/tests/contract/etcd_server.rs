@@ -38,7 +38,7 @@ pub(crate) fn programs(version: Version) -> PathBuf {
     }
 }
 
-/// Returns a port outside the range of ephemeral ports. If a server stops for a while, no other program takes the port by chance.
+/// Outside the range of ephemeral ports: if a server stops for a while, no other program takes the port by chance.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
@@ -142,7 +142,7 @@ impl EtcdServer {
         }
     }
 
-    /// Runs etcdctl with arguments that may not be UTF-8.
+    /// With arguments that may not be UTF-8.
     pub(crate) fn ctl_os(&self, args: &[&std::ffi::OsStr]) {
         let mut command = Command::new(programs(self.version).join("etcdctl"));
         let status = command
@@ -154,7 +154,7 @@ impl EtcdServer {
         assert!(status.unwrap().success(), "etcdctl {args:?}");
     }
 
-    /// Writes a value of any size and content to a key.
+    /// The value may have any size and content.
     pub(crate) fn put(&self, key: &str, value: &str) {
         let mut child = Command::new(programs(self.version).join("etcdctl"))
             .env("ETCDCTL_API", "3")
@@ -171,7 +171,7 @@ impl EtcdServer {
         self.try_ctl(args).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
 
-    /// Saves a snapshot of the server's data for a later restore.
+    /// For a later restore.
     pub(crate) fn snapshot(&self) -> PathBuf {
         let file = self.folder.path().join("snapshot.db");
         let _ = std::fs::remove_file(&file);
@@ -179,7 +179,7 @@ impl EtcdServer {
         file
     }
 
-    /// Stops the server, restores the snapshot's data and starts the server again.
+    /// Restarts the server with the snapshot's data.
     pub(crate) fn restore(&mut self, snapshot: &Path) {
         self.kill();
         std::fs::remove_dir_all(self.data()).unwrap();

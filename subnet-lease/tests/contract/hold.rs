@@ -1,4 +1,4 @@
-//! Test cases in which a node holds a lease while the lease's key changes.
+//! Test cases in which a node holds a lease while its key changes.
 
 use crate::bed::Bed;
 use crate::case::cases;
@@ -17,7 +17,7 @@ cases! {
     a_revoked_lease_comes_back: [Keys, Expiry, Etcd],
 }
 
-/// After a reconnection, the streams of the former connection continue on the new connection.
+/// After a reconnection, the streams of the former connection continue on the new one.
 async fn a_connection_made_anew_goes_on(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));
@@ -42,7 +42,7 @@ async fn a_connection_made_anew_goes_on(bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
-/// A query about a peer's liveness reads only the peer's lease.
+/// A query about a peer's liveness reads only its lease.
 async fn holder_is_seen_by_its_keepalive(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));

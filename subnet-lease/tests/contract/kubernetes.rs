@@ -27,7 +27,7 @@ fn public_ip(node: &Value) -> Option<&str> {
     node["metadata"]["annotations"][format!("{PREFIX}/public-ip")].as_str()
 }
 
-/// Annotations that the daemon of a peer writes to the peer's Node.
+/// The daemon of a peer writes them to its Node.
 const PEER: [(&str, &str); 4] = [
     ("kube-subnet-manager", "true"),
     ("backend-type", "vxlan"),
@@ -35,8 +35,8 @@ const PEER: [(&str, &str); 4] = [
     ("backend-data", r#"{"VNI":1,"VtepMAC":"0a:00:00:00:00:77"}"#),
 ];
 
-/// If this node or another node changes during an outage of the API server, the change takes effect after the outage.
-/// During an outage of the API server, no node treats a lease as deleted.
+/// A change of this node or another one during an outage of the API server takes effect afterwards. During the outage, no node treats a lease as
+/// deleted.
 async fn an_outage_of_the_api_is_survived(bed: Bed) {
     bed.configure(CONFIG);
     let (manager, one) = (bed.node("one").await, claim("one", 101));
@@ -151,7 +151,7 @@ async fn a_node_that_is_gone_is_held_until_another_has_its_subnet(bed: Bed) {
     );
 }
 
-/// Two clients write different annotations of one Node, and the Node keeps the annotations of both clients.
+/// Two clients write different annotations of one Node, which keeps those of both.
 async fn foreign_annotations_stay_and_ours_are_restored(bed: Bed) {
     const PATCHES: usize = 300;
     bed.configure(CONFIG);
@@ -228,7 +228,7 @@ async fn nodes_that_cannot_be_read_touch_nobody(bed: Bed) {
     assert_eq!(follower.len(), 2);
 }
 
-/// A network configuration whose Network contains none of the first podCIDRs of a case.
+/// Its Network contains none of the first podCIDRs of a case.
 const ELSEWHERE: &str = r#"{"Network":"10.5.128.0/17","Backend":{"Type":"vxlan"}}"#;
 
 async fn configuration_is_read_again_once_the_lease_has_ended(bed: Bed) {

@@ -71,7 +71,7 @@ pub(crate) async fn acquire(
         .expect("no lease in time")
 }
 
-/// A lease that a node holds until the test drops `Holding`.
+/// The node holds it until the test drops `Holding`.
 pub(crate) struct Holding {
     pub task: tokio::task::JoinHandle<LeaseLostError>,
     pub attrs: watch::Sender<LeaseAttrs>,
@@ -104,10 +104,9 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
     }
 }
 
-/// The lease table that results from a watch, the number of complete lists, and the number of interruptions.
+/// The table that results from a watch, the number of complete lists, and the number of interruptions.
 type Followed = (LeaseTable, usize, usize);
 
-/// A lease table that follows a manager's watch.
 pub(crate) struct Follower {
     table: Arc<std::sync::Mutex<Followed>>,
     task: tokio::task::JoinHandle<()>,

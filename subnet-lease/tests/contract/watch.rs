@@ -81,8 +81,7 @@ async fn hostile_keys_change_nothing(bed: Bed) {
     assert_eq!((leases.len(), unreadable.len()), (1, if bed.folder().is_some() { 2 } else { 1 }));
 }
 
-/// A key with bytes that are not UTF-8 is not a lease. Until the key is gone, the watch and the first list of a new
-/// manager report the key as unreadable.
+/// A key with bytes that are not UTF-8 is not a lease. Until it is gone, the watch and the first list of a new manager report it as unreadable.
 async fn keys_that_are_no_text_are_counted(bed: Bed) {
     bed.configure(CONFIG);
     let value = r#"{"PublicIP":"192.168.56.200","PublicIPv6":null}"#;
@@ -163,8 +162,8 @@ async fn the_watch_notices_a_restored_store(mut bed: Bed) {
     assert!(!holding.task.is_finished());
 }
 
-/// After a restore of the store, the newest key gets a higher revision before the watch reconnects. The current value
-/// of the newest key therefore does not prove that the store kept its history.
+/// After a restore of the store, the newest key gets a higher revision before the watch reconnects. So its current value does not prove that the
+/// store kept its history.
 async fn the_watch_notices_a_restored_store_that_is_ahead(mut bed: Bed) {
     let value = |last: u8| format!(r#"{{"PublicIP":"192.168.56.{last}","PublicIPv6":null}}"#);
     bed.configure(CONFIG);

@@ -1,4 +1,4 @@
-//! Runs one holder on the model store step by step, with lost replies and manual changes of the holder's key.
+//! Runs one holder on the model store step by step, with lost replies and manual changes of its key.
 
 use super::node::OnUnderlay;
 use super::store::{NoAnswerError, Store};
@@ -17,13 +17,13 @@ use types::Dual;
 const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 101);
 const FOREIGN: Ipv4Addr = Ipv4Addr::new(192, 168, 56, 222);
 
-/// Outcome of a transaction that writes.
+/// Of a transaction that writes.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Answered,
-    /// Execution of the transaction, with loss of the reply.
+    /// It was executed, but the reply got lost.
     Done,
-    /// Loss of the transaction before its execution.
+    /// It got lost before its execution.
     Lost,
 }
 
@@ -59,7 +59,6 @@ fn attrs(public: Ipv4Addr) -> LeaseAttrs {
     LeaseAttrs { public_ip: Some(public), backend: "host-gw".into(), ..LeaseAttrs::default() }
 }
 
-/// Acquires a lease from the store.
 fn acquired(store: &mut Store, instance: &str, now: Duration) -> Tenure {
     let (claim, config) = (claim(instance), super::world::config());
     let mut coroutine = Coroutine::new(move |io| acquire(io, claim, config, attrs(OWN)));
@@ -88,7 +87,7 @@ impl Bench {
         bench
     }
 
-    /// Lets time pass. Requests take no time, except requests without a reply.
+    /// Requests take no time, except those without a reply.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..10_000 {
@@ -139,7 +138,7 @@ impl Bench {
         panic!("a busy loop");
     }
 
-    /// Puts a value without an etcd lease, like `etcdctl put`.
+    /// Without an etcd lease, like `etcdctl put`.
     fn put(&mut self, value: &str) {
         self.store
             .write(&Write::Put { key: self.key.clone(), value: value.into(), lease: 0 }, self.now)

@@ -1,4 +1,4 @@
-//! One node: its machine, its process (a protocol coroutine), and the network between the node and the store.
+//! One node: its machine, its process (a protocol coroutine), and the network between it and the store.
 
 use super::store::{NoAnswerError, Store};
 use rand::Rng;
@@ -38,32 +38,32 @@ pub(crate) enum Process {
 }
 
 enum Travel {
-    /// Request on its way to the store.
+    /// On its way to the store.
     Out(Request),
-    /// Reply on its way back, after the store has carried out the request.
+    /// On its way back, after the store has carried out the request.
     Back(Result<Answer, NoReplyError>),
 }
 
 pub(crate) struct Node {
     pub name: usize,
     pub id: String,
-    /// The address that the node publishes, and the one that its machine has.
+    /// The node publishes the first, and its machine has the second.
     pub address: Ipv4Addr,
     pub machine: Ipv4Addr,
     pub named: bool,
-    /// Time until which the machine is off.
+    /// Until then, the machine is off.
     pub down: Duration,
-    /// Whether the link of the address proves that no other machine has it.
+    /// The link of the address proves that no other machine has it.
     pub alone: bool,
     pub process: Process,
     pub instance: u32,
-    /// The subnets in subnet.env.
+    /// In subnet.env.
     pub previous: Option<Subnets>,
     travel: Option<(Duration, Travel)>,
     pub wait: Option<Duration>,
     pub stopped: Duration,
     pub cut: Duration,
-    /// Number of the store's restores, and number of events that the node has seen since the last restore.
+    /// Number of the store's restores, and of the events that the node has seen since the last one.
     pub seen: (u32, usize),
     pub refusals: u32,
     pub exit_report: String,
@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// Returns the subnets that the node believes it holds.
+    /// What the node believes it holds.
     pub(crate) fn held(&self) -> Option<Subnets> {
         match &self.process {
             Process::Holding(coroutine, _) => {
@@ -149,7 +149,7 @@ impl Node {
         }
     }
 
-    /// Returns the time of the next event on this node.
+    /// Time of the next event on this node.
     pub(crate) fn next(&self, store: &Store) -> Option<Duration> {
         let mut times = Vec::new();
         if let Some((at, _)) = &self.travel {
@@ -183,7 +183,7 @@ impl Node {
             && (self.seen.0 != store.history || self.seen.1 < store.events.len())
     }
 
-    /// Executes the node's events that are due. Returns a line for the printed history.
+    /// Executes the node's events that are due. The result is a line for the printed history.
     pub(crate) fn act(
         &mut self,
         now: Duration,
@@ -261,7 +261,7 @@ impl Node {
         self.go_on(now, store, config, rng)
     }
 
-    /// Delivers the events of the watch to the node's coroutine.
+    /// Passes the events of the watch to the node's coroutine.
     fn deliver(&mut self, now: Duration, store: &Store) {
         let Process::Holding(coroutine, key) = &mut self.process else {
             return;

@@ -28,7 +28,7 @@ pub(crate) struct Event {
 pub(crate) struct Store {
     pub revision: i64,
     pub keys: BTreeMap<String, Entry>,
-    /// Leases, with the time of each lease's last renewal.
+    /// With the time of each lease's last renewal.
     pub leases: BTreeMap<i64, Duration>,
     pub next_lease: i64,
     pub events: Vec<Event>,
@@ -168,7 +168,7 @@ impl Store {
         }
     }
 
-    /// Restores an older state of the store: the revision decreases, and the times to live of the leases start again.
+    /// Goes back to an older state: the revision decreases, and the times to live of the leases start again.
     pub(crate) fn restore(&mut self, old: &Store, now: Duration) {
         let history = self.history + 1;
         let (writes, next_lease) = (self.writes, self.next_lease);

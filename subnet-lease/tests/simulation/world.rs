@@ -19,9 +19,9 @@ pub(crate) enum Scenario {
     Clones,
     ClonesWithOneAddress,
     MovingAddresses,
-    /// Machines that get a new identity at each boot.
+    /// Machines get a new identity at each boot.
     NewIdentities,
-    /// A node that publishes the address of another.
+    /// A node publishes the address of another.
     FalseAddress,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct World {
     backups: Vec<Store>,
     /// Keys that the operator has made reservations.
     reserved: Vec<(String, Ipv4Addr)>,
-    /// Pairs of nodes, with the time since which both nodes believe that they hold overlapping subnets.
+    /// Pairs of nodes that believe that they hold overlapping subnets, and since when.
     overlap: Vec<(usize, usize, Duration)>,
     /// Time of the last write to each key by a writer other than a node, and time of the last restore.
     touched: BTreeMap<String, Duration>,
@@ -63,8 +63,8 @@ pub(crate) struct World {
     go_acts: bool,
 }
 
-/// Maximum time for which two healthy nodes may hold the same subnet. The maximum is the sum of the grace period after a
-/// restore, one minute between two write-backs, and the backoff after lost replies.
+/// Maximum time for which two healthy nodes may hold the same subnet: the grace period after a restore, one minute between two write-backs, and the
+/// backoff after lost replies.
 const ALLOWED: Duration = Duration::from_secs(150);
 const FAULTS_UNTIL: Duration = Duration::from_secs(3_000);
 const END: Duration = Duration::from_secs(3_000 + 1_500);
@@ -181,8 +181,8 @@ impl World {
         self.check_end(self.store.writes - writes_before_quiet)
     }
 
-    /// Returns whether another machine answers on the link of the node's address, and none at the address. Each machine
-    /// with an address outside the lab's network is alone on its link, behind its own NAT.
+    /// Another machine answers on the link of the node's address, and none at the address. A machine with an address outside the lab's network is
+    /// alone on its link, behind its own NAT.
     fn is_alone(&self, at: usize) -> bool {
         let node = &self.nodes[at];
         let others = || {
@@ -350,7 +350,7 @@ impl World {
         Some(format!("a Go flannel writes over {key}"))
     }
 
-    /// Checks that no node gains a subnet of a healthy node, even for a moment, unless another writer or a restore interfered.
+    /// No node gains a subnet of a healthy node, even for a moment, unless another writer or a restore interfered.
     fn check_gain(&self, at: usize, before: Option<Subnets>) -> Result<(), String> {
         let node = &self.nodes[at];
         let Some(gained) = node.held().filter(|held| Some(*held) != before) else {
@@ -379,7 +379,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that no two healthy nodes hold overlapping subnets for longer than [`ALLOWED`].
+    /// No two healthy nodes hold overlapping subnets for longer than [`ALLOWED`].
     fn check(&mut self) -> Result<(), String> {
         let now = self.now;
         let mut seen = Vec::new();
@@ -410,7 +410,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks the state after the time without faults: every node that can have a lease has one, reservations still exist, and the nodes write only rarely.
+    /// After the time without faults, every node that can have a lease has one, reservations still exist, and the nodes write only rarely.
     fn check_end(&self, late_writes: u64) -> Result<(), String> {
         let twins = matches!(
             self.scenario,

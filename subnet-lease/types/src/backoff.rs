@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Bounds of a delay that doubles with each failure.
+/// The delay doubles with each failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     least: Duration,
@@ -10,12 +10,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Creates a backoff that begins with `least` and never exceeds `most`.
+    /// Begins with `least` and never exceeds `most`.
     pub const fn new(least: Duration, most: Duration) -> Self {
         Self { least, most }
     }
 
-    /// Returns the delay after a failure, given the number of previous failures.
+    /// `failures` counts the previous ones.
     pub fn after(self, failures: u32) -> Duration {
         1u32.checked_shl(failures)
             .and_then(|times| self.least.checked_mul(times))

@@ -1,29 +1,24 @@
-//! A value for IPv4, for IPv6, or one value for each family. A `Dual` contains at least one of the two values.
+//! A value for IPv4, for IPv6, or one for each family: a `Dual` contains at least one of the two.
 
 use crate::family::Family;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A value for IPv4, for IPv6, or one value for each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dual<A, B> {
-    /// Only IPv4.
     V4(A),
-    /// Only IPv6.
     V6(B),
-    /// Dual-stack.
     Both(A, B),
 }
 
-/// Subnets of one node, which identify a lease.
+/// They identify a lease.
 pub type Subnets = Dual<Ipv4Net, Ipv6Net>;
 
-/// Public addresses of a node.
 pub type Addresses = Dual<Ipv4Addr, Ipv6Addr>;
 
 impl<A, B> Dual<A, B> {
-    /// Joins an optional IPv4 value and an optional IPv6 value. The function returns `None` if both values are missing.
+    /// `None` if both are missing.
     pub fn from_options(v4: Option<A>, v6: Option<B>) -> Option<Self> {
         match (v4, v6) {
             (Some(a), Some(b)) => Some(Dual::Both(a, b)),
@@ -33,7 +28,6 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns the IPv4 value, if present.
     pub fn v4(&self) -> Option<&A> {
         match self {
             Dual::V4(a) | Dual::Both(a, _) => Some(a),
@@ -41,7 +35,6 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns the IPv6 value, if present.
     pub fn v6(&self) -> Option<&B> {
         match self {
             Dual::V6(b) | Dual::Both(_, b) => Some(b),
@@ -49,23 +42,21 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns whether the `Dual` contains a value for the given family.
     pub fn has(&self, family: Family) -> bool {
         family.pick(self.v4().is_some(), self.v6().is_some())
     }
 
-    /// Returns the families for which the `Dual` contains a value, IPv4 first.
+    /// IPv4 first.
     pub fn families(&self) -> impl Iterator<Item = Family> + use<A, B> {
         let has = Family::ALL.map(|family| self.has(family));
         Family::ALL.into_iter().zip(has).filter(|(_, has)| *has).map(|(family, _)| family)
     }
 
-    /// Returns whether both `Dual`s contain values for the same families.
     pub fn same_families<C, D>(&self, other: &Dual<C, D>) -> bool {
         self.v4().is_some() == other.v4().is_some() && self.v6().is_some() == other.v6().is_some()
     }
 
-    /// Returns the values whose family `keep` selects; `None` if `keep` selects no value.
+    /// The values whose family `keep` selects; `None` if it selects none.
     pub fn only(self, keep: impl Fn(Family) -> bool) -> Option<Self> {
         let (v4, v6) = (keep(Family::V4), keep(Family::V6));
         match self {
@@ -75,7 +66,7 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Returns the values of this `Dual`. If this `Dual` lacks a family, the function takes the family's value from the other `Dual`.
+    /// Takes the family's value from the other `Dual` if this one lacks it.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
@@ -85,7 +76,6 @@ impl<A, B> Dual<A, B> {
         }
     }
 
-    /// Applies a function to each value.
     pub fn map<C, D>(self, v4: impl FnOnce(A) -> C, v6: impl FnOnce(B) -> D) -> Dual<C, D> {
         match self {
             Dual::V4(a) => Dual::V4(v4(a)),
@@ -96,7 +86,6 @@ impl<A, B> Dual<A, B> {
 }
 
 impl<T> Dual<T, T> {
-    /// Returns the value of the given family.
     pub fn of(&self, family: Family) -> Option<&T> {
         family.pick(self.v4(), self.v6())
     }
@@ -121,27 +110,25 @@ impl From<IpAddr> for Addresses {
 }
 
 impl Subnets {
-    /// Returns the subnets, IPv4 first.
+    /// IPv4 first.
     pub fn nets(&self) -> impl Iterator<Item = IpNet> + use<> {
         Family::ALL.map(|family| self.of(family)).into_iter().flatten()
     }
 
-    /// Returns the subnet of the given family.
     pub fn of(&self, family: Family) -> Option<IpNet> {
         family.pick(self.v4().copied().map(IpNet::V4), self.v6().copied().map(IpNet::V6))
     }
 
-    /// Returns whether a network lies inside one of the subnets.
+    /// True if the network lies inside one of the subnets.
     pub fn contains(&self, net: &IpNet) -> bool {
         self.of(Family::from(net)).is_some_and(|own| own.contains(net))
     }
 
-    /// Returns the network addresses of the subnets.
     pub fn network_addresses(&self) -> Addresses {
         self.map(|net| net.network(), |net| net.network())
     }
 
-    /// Returns whether a subnet in `self` and a subnet in `other` have an address in common.
+    /// True if a subnet in `self` and one in `other` have an address in common.
     pub fn overlaps(&self, other: &Subnets) -> bool {
         self.nets().any(|ours| {
             other.of(Family::from(ours)).is_some_and(|theirs| nets_overlap(&ours, &theirs))
@@ -150,28 +137,26 @@ impl Subnets {
 }
 
 impl Addresses {
-    /// The unspecified addresses. A socket bound to the unspecified addresses receives packets at all addresses of the host.
+    /// A socket bound to these receives packets at all addresses of the host.
     pub const UNSPECIFIED: Self = Dual::Both(Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED);
 
-    /// Returns the addresses, IPv4 first.
+    /// IPv4 first.
     pub fn ips(&self) -> impl Iterator<Item = IpAddr> + use<> {
         Family::ALL.map(|family| self.of(family)).into_iter().flatten()
     }
 
-    /// Returns the address of the given family.
     pub fn of(&self, family: Family) -> Option<IpAddr> {
         family.pick(self.v4().copied().map(IpAddr::V4), self.v6().copied().map(IpAddr::V6))
     }
 }
 
-/// Returns whether two networks have an address in common.
+/// True if the networks have an address in common.
 pub fn nets_overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
 }
 
-/// Returns what no subnet of a pod network may overlap of a host's network. If the host's network begins inside the pod
-/// network, that is the whole network. Otherwise it is only the host's address, because the pod network may be inside a
-/// wide network of a company.
+/// What no subnet of a pod network may overlap of a host's network. If that begins inside the pod network, it is the whole network. Otherwise it is
+/// only the host's address, because the pod network may be inside a wide network of a company.
 pub fn barred_by(host: &IpNet, pods: &Subnets) -> IpNet {
     match pods.contains(&host.trunc()) {
         true => host.trunc(),

@@ -4,18 +4,15 @@ use crate::dual::Dual;
 use crate::family::Family;
 use std::collections::BTreeSet;
 
-/// Encapsulation of pod packets between nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encapsulation {
-    /// No encapsulation: packets travel unchanged.
+    /// Packets travel unchanged.
     #[default]
     None,
-    /// UDP.
     Udp {
-        /// UDP port for the packets of each family.
+        /// For the packets of each family.
         ports: Dual<u16, u16>,
-        /// Family of the outer packets, if one tunnel carries all families. `None` means that the outer
-        /// packets have the same family as the inner packets.
+        /// Set if one tunnel carries all families. With `None`, the outer packets have the same family as the inner ones.
         outer: Option<Family>,
     },
     /// IP in IP (RFC 2003), over IPv4.
@@ -23,17 +20,16 @@ pub enum Encapsulation {
 }
 
 impl Encapsulation {
-    /// Creates an encapsulation in UDP with the same port for both families.
+    /// With the same port for both families.
     pub const fn udp(port: u16) -> Self {
         Encapsulation::Udp { ports: Dual::Both(port, port), outer: None }
     }
 
-    /// Returns whether the packets of pods travel without encapsulation.
     pub const fn is_none(&self) -> bool {
         matches!(self, Encapsulation::None)
     }
 
-    /// Returns the protocol number in the outer IP header.
+    /// In the outer IP header.
     pub const fn protocol(&self) -> Option<u8> {
         match self {
             Encapsulation::None => None,
@@ -42,7 +38,7 @@ impl Encapsulation {
         }
     }
 
-    /// Returns the UDP ports of all families; the set is empty without UDP.
+    /// Empty without UDP.
     pub fn ports(&self) -> BTreeSet<u16> {
         match self {
             Encapsulation::Udp { ports, .. } => {
@@ -52,13 +48,12 @@ impl Encapsulation {
         }
     }
 
-    /// Returns the UDP port if the encapsulation has exactly one UDP port.
+    /// `None` unless there is exactly one.
     pub fn port(&self) -> Option<u16> {
         let ports = self.ports();
         ports.first().copied().filter(|_| ports.len() == 1)
     }
 
-    /// Returns the UDP port for the packets of a family.
     pub fn port_of(&self, family: Family) -> Option<u16> {
         let Encapsulation::Udp { ports, .. } = self else {
             return None;
@@ -66,7 +61,7 @@ impl Encapsulation {
         family.pick(ports.v4().or(ports.v6()), ports.v6().or(ports.v4())).copied()
     }
 
-    /// Returns the family of the outer packets, if one tunnel carries all families.
+    /// Set if one tunnel carries all families.
     pub const fn outer(&self) -> Option<Family> {
         match self {
             Encapsulation::None => None,
@@ -75,7 +70,7 @@ impl Encapsulation {
         }
     }
 
-    /// Returns the encapsulation of a family's packets, with a single port.
+    /// With a single port.
     pub fn of(&self, family: Family) -> Option<Encapsulation> {
         match self {
             Encapsulation::None => None,
@@ -84,8 +79,7 @@ impl Encapsulation {
         }
     }
 
-    /// Returns one encapsulation for each UDP port or protocol of the outer packets in a family of the underlay. Each
-    /// encapsulation in the list has at most one UDP port.
+    /// One for each UDP port or protocol of the outer packets in a family of the underlay. Each has at most one UDP port.
     pub fn each(&self, family: Family) -> Vec<Encapsulation> {
         match self {
             Encapsulation::None => Vec::new(),

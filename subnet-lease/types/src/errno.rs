@@ -3,11 +3,11 @@
 use std::fmt;
 use std::io;
 
-/// Error number of the operating system (errno(3)), which code can compare and store. The number prints as the text of an [`io::Error`].
+/// As in errno(3), but it can be compared and stored. It prints as the text of an [`io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Errno(pub i32);
 
-/// Error number that replaces a missing number.
+/// Replaces a missing number.
 const EIO: i32 = 5;
 
 impl From<io::Error> for Errno {

@@ -5,31 +5,25 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 
-/// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
 impl Family {
-    /// Both families, IPv4 first.
+    /// IPv4 first.
     pub const ALL: [Family; 2] = [Family::V4, Family::V6];
 
-    /// Returns whether the family is IPv4.
     pub const fn is_v4(self) -> bool {
         matches!(self, Family::V4)
     }
 
-    /// Returns whether the family is IPv6.
     pub const fn is_v6(self) -> bool {
         matches!(self, Family::V6)
     }
 
-    /// Returns the other family.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -38,7 +32,6 @@ impl Family {
         }
     }
 
-    /// Returns `v4` or `v6`, depending on the family.
     pub fn pick<T>(self, v4: T, v6: T) -> T {
         match self {
             Family::V4 => v4,

@@ -33,7 +33,7 @@ pub fn open(path: &Path, options: &mut OpenOptions, links: Links) -> io::Result<
     if file.metadata()?.is_file() { Ok(file) } else { Err(IrregularFileError::Other.into()) }
 }
 
-/// Reads a regular file of at most `limit` bytes. The inner error of a longer file is [`IrregularFileError::TooLong`].
+/// Fails for a file of more than `limit` bytes. The inner error is then [`IrregularFileError::TooLong`].
 pub fn read(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, OpenOptions::new().read(true), links)?.take(limit + 1).read_to_end(&mut bytes)?;
@@ -43,7 +43,7 @@ pub fn read(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reason why a program does not use a file: the inner error of an [`io::Error`].
+/// The inner error of an [`io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Coded)]
 pub enum IrregularFileError {
     #[error(

@@ -3,31 +3,29 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Upper bounds of the buckets, in seconds. The bounds cover round trips on a link, system calls, and requests to slow stores.
+/// Upper bounds of the buckets, in seconds. They cover round trips on a link, system calls, and requests to slow stores.
 pub const BOUNDS: [f64; 16] = [
     0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0,
 ];
 
-/// A histogram in which tasks record durations.
+/// Tasks record durations in it.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// One counter per upper bound, and one counter for longer durations.
+    /// One counter per upper bound, and one for longer durations.
     counts: [AtomicU64; BOUNDS.len() + 1],
     sum_us: AtomicU64,
 }
 
-/// A copy of a histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Durations {
-    /// Number of durations in each bucket, without the durations in smaller buckets. The last bucket has no upper bound.
+    /// In each bucket, without the durations in smaller ones. The last bucket has no upper bound.
     pub counts: [u64; BOUNDS.len() + 1],
-    /// Sum of all durations.
+    /// Of all durations.
     pub sum: Duration,
 }
 
 impl Histogram {
-    /// Records a duration.
     pub fn record(&self, duration: Duration) {
         let seconds = duration.as_secs_f64();
         let bucket = BOUNDS.partition_point(|bound| *bound < seconds);
@@ -38,7 +36,6 @@ impl Histogram {
         self.sum_us.fetch_add(us, Relaxed);
     }
 
-    /// Returns a copy.
     pub fn snapshot(&self) -> Durations {
         Durations {
             counts: self.counts.each_ref().map(|count| count.load(Relaxed)),
@@ -48,12 +45,11 @@ impl Histogram {
 }
 
 impl Durations {
-    /// Returns the number of recorded durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Returns the upper bound in seconds and the number of durations of each bucket. The upper bound of the last bucket is infinite.
+    /// The upper bound in seconds and the number of durations of each bucket. The last bound is infinite.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
         bounds.zip(self.counts)

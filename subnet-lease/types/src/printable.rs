@@ -1,9 +1,9 @@
 //! Makes text from untrusted sources safe to print.
 //!
-//! Anyone with write access to the store chooses names, types, MACs and keys. A terminal executes control sequences in untrusted text. An
-//! escape such as `\u{1b}` replaces each character that a terminal would not show as a separate glyph. Escapes replace control
-//! characters (C0, DEL, C1), format and bidirectional characters, line and paragraph separators, private and unassigned code points, and
-//! combining marks. All functions leave their own output unchanged, so text may pass through several functions.
+//! Anyone with write access to the store chooses names, types, MACs and keys. A terminal executes control sequences in untrusted text. An escape such
+//! as `\u{1b}` replaces each character that a terminal would not show as a separate glyph. These are control characters (C0, DEL, C1), format and
+//! bidirectional characters, line and paragraph separators, private and unassigned code points, and combining marks. All functions leave their own
+//! output unchanged, so text may pass through several.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -14,12 +14,12 @@ use serde_json::Value;
 pub const VALUE: usize = 256;
 /// Maximum number of displayed characters of a line.
 pub const LINE: usize = 8192;
-/// Number of characters that truncated text reserves for the note about the truncation.
+/// Truncated text reserves this many characters for the note about the truncation.
 const CUT: usize = 40;
 /// Resets all colours.
 const PLAIN: &str = "\u{1b}[0m";
 
-/// Characters that a function keeps in addition to printable characters, and the maximum length of the text.
+/// What a function keeps in addition to printable characters, and the maximum length of the text.
 #[derive(Clone, Copy)]
 struct Allowed {
     newlines: bool,
@@ -27,40 +27,38 @@ struct Allowed {
     limit: usize,
 }
 
-/// Returns whether a terminal shows the character as a glyph, without any other effect.
+/// True if a terminal shows the character as a glyph, without any other effect.
 pub fn is_printable(c: char) -> bool {
     // Uses the standard library's table for its version of Unicode. It excludes the classes C and Z except for the space, and combining marks.
     matches!(c, ' '..='~') || c.escape_debug().len() == 1
 }
 
-/// Returns an untrusted value (a name, a key, a type) as safe text on one line of at most [`VALUE`] characters.
+/// Makes an untrusted value (a name, a key, a type) safe: one line of at most [`VALUE`] characters.
 pub fn value(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: false, styles: false, limit: VALUE })
 }
 
-/// Returns a whole line as safe text of at most [`LINE`] characters.
+/// Makes a whole line safe, with at most [`LINE`] characters.
 pub fn line(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: false, styles: false, limit: LINE })
 }
 
-/// Returns a whole line as safe text, and keeps the colours. The caller must have passed the untrusted parts of the line through [`value`].
+/// Keeps the colours. The caller must have passed the untrusted parts of the line through [`value`].
 pub fn styled_line(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: false, styles: true, limit: LINE })
 }
 
-/// Returns multi-line text that this program wrote, in printable form. The function works like [`line()`],
-/// but keeps newlines and does not truncate the text.
+/// For multi-line text that this program wrote. Works like [`line()`], but keeps newlines and does not truncate.
 pub fn lines(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: true, styles: false, limit: usize::MAX })
 }
 
-/// Returns multi-line text that this program wrote, in printable form. The function works like [`lines`], but keeps colours.
+/// Like [`lines`], but keeps colours.
 pub fn styled_lines(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: true, styles: true, limit: usize::MAX })
 }
 
-/// Escapes the unprintable characters in the strings of a JSON text, and keeps the values of the
-/// strings. Outside of strings, JSON contains no characters to escape.
+/// Escapes the unprintable characters in the strings of a JSON text, whose values stay the same. Outside of strings, JSON contains none.
 pub fn json(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| c == '\n' || is_printable(c)) {
         return Cow::Borrowed(text);
@@ -79,7 +77,7 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Truncates every string in a document to at most [`LINE`] characters.
+/// To at most [`LINE`] characters for every string.
 pub fn bound(document: &mut Value) {
     match document {
         Value::String(text) => {
@@ -139,7 +137,7 @@ fn cleaned(text: &str, allowed: Allowed) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns the length in bytes of an escape sequence that sets colour or weight (SGR), if the text begins with such a sequence.
+/// Length in bytes of an escape sequence that sets colour or weight (SGR), if the text begins with one.
 fn style_at(text: &str) -> Option<usize> {
     let inner = text.strip_prefix("\u{1b}[")?;
     let length =

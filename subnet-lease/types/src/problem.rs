@@ -15,7 +15,7 @@ pub trait Coded: fmt::Display {
     /// In kebab-case. The code stays the same between releases, because logs, metrics, files and the status API contain it.
     fn code(&self) -> &'static str;
 
-    /// Data for other components.
+    /// For other components.
     fn detail(&self) -> Detail {
         Detail::None
     }
@@ -26,7 +26,7 @@ pub trait Coded: fmt::Display {
     }
 }
 
-/// Serializable form of an error, for other components, programs and files.
+/// For other components, programs and files.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{text}")]
 pub struct Problem {
@@ -76,7 +76,7 @@ impl Problem {
         self.all().into_iter().map(|problem| &problem.detail).filter(|detail| !detail.is_none())
     }
 
-    /// Whether this problem or a problem in `parts` has the code.
+    /// In this problem or one in `parts`.
     pub fn has(&self, code: &str) -> bool {
         self.all().iter().any(|problem| problem.code == code)
     }
@@ -88,7 +88,7 @@ impl<E: Coded> From<E> for Problem {
     }
 }
 
-/// Data of a problem for other components: the doctor's checks, commands and documents.
+/// For other components: the doctor's checks, commands and documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Detail {
@@ -156,7 +156,6 @@ impl Detail {
     }
 }
 
-/// Purpose of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortPurpose {
@@ -164,18 +163,16 @@ pub enum PortPurpose {
     Health,
     /// The status API.
     Api,
-    /// The probes between nodes.
     Probes,
     /// Packets of pods between nodes.
     Tunnel,
 }
 
-/// Reason why a store is unusable. The causes are in the order of their usefulness to an operator: if several causes apply, messages show the first
-/// cause.
+/// The causes are in the order of their usefulness to an operator: if several apply, messages show the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreCause {
-    /// The disk quota of the store is exhausted.
+    /// The disk quota is exhausted.
     NoSpace,
     /// The user lacks a permission.
     Role,
@@ -199,19 +196,17 @@ pub enum StoreCause {
     Other,
 }
 
-/// Location of the network configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConfigPlace {
-    /// Key in etcd.
+    /// In etcd.
     Key(String),
-    /// File.
     File(PathBuf),
-    /// File that Kubernetes mounts from a ConfigMap.
+    /// Kubernetes mounts it from a ConfigMap.
     Mounted(PathBuf),
 }
 
-/// Deserializes a detail leniently. An unknown detail (from a later version, or manipulated) must not prevent the display of the problem's text.
+/// An unknown detail (from a later version, or manipulated) must not prevent the display of the problem's text.
 fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Detail, D::Error> {
     let value = serde_json::Value::deserialize(from)?;
     Ok(serde_json::from_value(value).unwrap_or(Detail::Unknown))

@@ -1,8 +1,8 @@
-//! Profiles of backends: properties that are available without a running backend. The daemon, the options, the
-//! doctor, the tools and the docs use the profiles.
+//! Profiles of backends: properties that are available without a running backend. The daemon, the options, the doctor, the tools and the docs use
+//! them.
 //!
-//! Each backend defines its profile in its own file. The registry of the backends lists the profiles. The code of
-//! flanneld and flannelctl does not branch on the name of a backend.
+//! Each backend defines its profile in its own file, and the registry of the backends lists it. The code of flanneld and flannelctl does not branch
+//! on the name of a backend.
 
 use crate::encapsulation::Encapsulation;
 use crate::family::Family;
@@ -10,67 +10,64 @@ use crate::family::Family;
 /// Properties of a backend that are available without a running backend.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Name of the backend in the network configuration.
+    /// As in the network configuration.
     pub name: &'static str,
-    /// Devices that the backend creates on a node.
+    /// Created on a node.
     pub devices: &'static [Device],
-    /// Number of bytes that the backend adds to a packet.
+    /// Added to a packet.
     pub overhead: Overhead,
-    /// Encapsulation of pod packets, with the default ports.
+    /// Of pod packets, with the default ports.
     pub encapsulation: Encapsulation,
-    /// Encapsulation that programs assume if only the backend's devices are known; `None` if the devices do not determine the encapsulation.
+    /// What programs assume if only the backend's devices are known; `None` if these do not determine it.
     pub seen_as: Option<Encapsulation>,
-    /// Whether the backend carries packets of pods. If the field is false, another mechanism carries the packets of pods.
+    /// If false, another mechanism carries the packets of pods.
     pub carries: bool,
-    /// Whether the backend encrypts and authenticates packets of pods between the nodes.
+    /// It encrypts and authenticates packets of pods between the nodes.
     pub encrypts: bool,
-    /// Whether the underlay must reach all nodes without a gateway.
+    /// The underlay must reach all nodes without a gateway.
     pub needs_links: bool,
-    /// Whether nodes may share one public address, because the backend distinguishes nodes by another property.
+    /// Nodes may share one public address, because the backend distinguishes them by another property.
     pub shares_address: bool,
-    /// Keys of the backend's `Backend` object that appear in messages to the user.
+    /// Those that appear in messages to the user.
     pub keys: Keys,
 }
 
-/// A device of a backend.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Name of the device, or the part of the name before the VNI.
+    /// The whole name, or the part before the VNI.
     pub name: &'static str,
-    /// Whether the device's name ends with the VNI.
+    /// The name ends with the VNI.
     pub is_numbered: bool,
-    /// Link kinds that the kernel may report for the device. The first link kind is the kernel's own implementation.
+    /// Link kinds that the kernel may report. The first one is the kernel's own implementation.
     pub kinds: &'static [&'static str],
-    /// Family whose packets the device carries; `None` if the device carries both families.
+    /// `None` if the device carries both families.
     pub family: Option<Family>,
 }
 
-/// Number of bytes that a backend adds to a packet, by the family of the outer packet.
+/// In bytes, by the family of the outer packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overhead {
-    /// Over IPv4.
     pub v4: u32,
-    /// Over IPv6.
     pub v6: u32,
 }
 
-/// Keys of a `Backend` object in the network configuration.
+/// Of a `Backend` object in the network configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Keys {
     /// Key of the UDP port.
     pub port: Option<&'static str>,
-    /// Whether the object has the key `MTU`.
+    /// The object has the key `MTU`.
     pub has_mtu: bool,
 }
 
 impl Profile {
-    /// Returns the first device that can have the given name.
+    /// The first device that can have this name.
     pub fn device(&self, name: &str) -> Option<&'static Device> {
         self.devices.iter().find(|device| device.is_named(name))
     }
 
-    /// Returns the device for the packets of a family. If the families may share one device or have separate devices,
-    /// the encapsulation determines the device. The function returns `None` if the device is unknown.
+    /// The device for the packets of a family. If the families may share one device or have separate ones, the encapsulation decides. `None` if the
+    /// device is unknown.
     pub fn device_of(
         &self,
         family: Family,
@@ -88,12 +85,12 @@ impl Profile {
 }
 
 impl Device {
-    /// Creates a device with a fixed name that carries packets of all families.
+    /// A fixed name, and packets of all families.
     pub const fn shared(name: &'static str, kinds: &'static [&'static str]) -> Self {
         Device { name, is_numbered: false, kinds, family: None }
     }
 
-    /// Returns the name of the device; `None` if the name contains the VNI and the VNI is unknown.
+    /// `None` if the name contains the VNI and this is unknown.
     pub fn named(&self, vni: Option<u32>) -> Option<String> {
         if self.is_numbered {
             vni.map(|vni| format!("{}{vni}", self.name))
@@ -102,12 +99,12 @@ impl Device {
         }
     }
 
-    /// Returns whether the device can have the given name.
+    /// True if the device can have this name.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         if self.is_numbered { self.vni_in(name).is_some() } else { self.name == name }
     }
 
-    /// Returns the VNI from a device name; `None` if the name cannot belong to this device.
+    /// `None` if the name cannot belong to this device.
     pub fn vni_in(&self, name: &str) -> Option<u32> {
         let number = name.strip_prefix(self.name).filter(|_| self.is_numbered)?;
         number.parse().ok().filter(|_| number.bytes().all(|byte| byte.is_ascii_digit()))
@@ -115,12 +112,11 @@ impl Device {
 }
 
 impl Overhead {
-    /// Creates an overhead with the same number of bytes for both families.
     pub const fn of_both(bytes: u32) -> Self {
         Self { v4: bytes, v6: bytes }
     }
 
-    /// Returns the overhead for outer packets of a family.
+    /// For outer packets of a family.
     pub fn over(self, family: Family) -> u32 {
         family.pick(self.v4, self.v6)
     }

@@ -3,48 +3,46 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// State of the path to a peer, for one address family. The states are in the order of their severity.
+/// Of the path to a peer, for one address family, in the order of severity.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Peer that this node has not probed or cannot probe.
+    /// This node has not probed the peer or cannot probe it.
     #[default]
     Unknown,
-    /// Arrival of packets of every size, with replies.
+    /// Packets of every size arrive, with replies.
     Well,
-    /// Arrival of packets of every size, with replies that take much longer than usual.
+    /// Packets of every size arrive, but replies take much longer than usual.
     Slow,
-    /// Lack of replies to some probes.
+    /// Some probes get no reply.
     LosesSome,
-    /// Loss of packets as large as the MTU of pods, although small packets arrive.
+    /// Packets as large as the MTU of pods get lost, but small ones arrive.
     SmallMtu,
-    /// Loss of the peer's replies, although the peer receives this node's packets over the overlay.
+    /// The peer's replies get lost, but it receives this node's packets over the overlay.
     OneWay,
-    /// Loss of this node's packets over the overlay, although the peer replies over the underlay.
+    /// This node's packets over the overlay get lost, but the peer replies over the underlay.
     OverlayCut,
-    /// Lack of any reply.
+    /// No reply at all.
     CutOff,
-    /// Another node that replies at the peer's address.
+    /// Another node replies at the peer's address.
     WrongNode,
 }
 
-/// Effect of a path's state on the packets of pods.
+/// On the packets of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Impact {
-    /// The effect is unknown.
     Unknown,
-    /// No effect on packets of pods.
     None,
-    /// Loss of some packets, or delay of all packets.
+    /// Some packets get lost, or all are delayed.
     Some,
     /// All packets get lost.
     All,
 }
 
 impl State {
-    /// All states. The index of a state is its number on the wire.
+    /// The index of a state is its number on the wire.
     pub const ALL: [State; 9] = [
         State::Unknown,
         State::Well,
@@ -57,7 +55,7 @@ impl State {
         State::WrongNode,
     ];
 
-    /// Returns the state's name in JSON, metrics, tables, logs and documentation.
+    /// In JSON, metrics, tables, logs and documentation.
     pub const fn name(self) -> &'static str {
         match self {
             State::Unknown => "unknown",
@@ -72,7 +70,6 @@ impl State {
         }
     }
 
-    /// Returns the state's effect on the packets of pods.
     pub const fn impact(self) -> Impact {
         match self {
             State::Unknown => Impact::Unknown,
@@ -82,18 +79,18 @@ impl State {
         }
     }
 
-    /// Returns whether at least some packets of pods arrive in both directions.
+    /// True if at least some packets of pods arrive in both directions.
     pub const fn passes(self) -> bool {
         matches!(self.impact(), Impact::None | Impact::Some)
     }
 
-    /// Returns the state's number on the wire.
+    /// On the wire.
     pub fn number(self) -> u8 {
         let place = State::ALL.iter().position(|state| *state == self).unwrap_or(0);
         u8::try_from(place).unwrap_or(0)
     }
 
-    /// Returns the state for a number on the wire. Unknown numbers belong to states of later versions and yield [`State::Unknown`].
+    /// Unknown numbers belong to states of later versions and yield [`State::Unknown`].
     pub fn of_number(number: u8) -> State {
         State::ALL.get(usize::from(number)).copied().unwrap_or(State::Unknown)
     }
@@ -105,27 +102,26 @@ impl fmt::Display for State {
     }
 }
 
-/// Verdict on the path to a peer, for one address family.
+/// On the path to a peer, for one address family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// State of the path.
     pub state: State,
-    /// Whether the peer replies only to ping.
+    /// The peer replies only to ping.
     pub ping_only: bool,
 }
 
 impl Verdict {
-    /// Creates a verdict from replies to probes.
+    /// From replies to probes.
     pub const fn of(state: State) -> Self {
         Self { state, ping_only: false }
     }
 
-    /// Creates a verdict from replies to ping.
+    /// From replies to ping.
     pub const fn by_ping(state: State) -> Self {
         Self { state, ping_only: true }
     }
 
-    /// Returns the verdict with the state `well` instead of `slow` or `loses-some`, which depend on statistics.
+    /// With the state `well` instead of `slow` or `loses-some`, which depend on statistics.
     #[must_use]
     pub const fn ungraded(self) -> Self {
         match self.state {

@@ -1,4 +1,4 @@
-//! WireGuard keys. Secrets never appear in output, and the program erases a dropped secret from memory.
+//! WireGuard keys. Secrets never appear in output, and a dropped secret is erased from memory.
 
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
@@ -9,15 +9,15 @@ use std::sync::Arc;
 use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
 
-/// Environment variable that names the file of the private key, as in Go flannel.
+/// Names the file of the private key, as in Go flannel.
 pub const KEY_VARIABLE: &str = "WIREGUARD_KEY_FILE";
-/// Environment variable that names the file of the preshared key.
+/// Names the file of the preshared key.
 pub const PRESHARED_VARIABLE: &str = "WIREGUARD_PSK_FILE";
 
-/// Length of a key in bytes.
+/// In bytes.
 pub const KEY: usize = 32;
 
-/// Base64 decoder that, like Go's decoder, ignores the bits after the last byte.
+/// Like Go's decoder, it ignores the bits after the last byte.
 const AS_GO: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -25,7 +25,7 @@ const AS_GO: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
-/// Points of small order on Curve25519 (RFC 7748, 6.1). A shared secret from a point of small order is predictable.
+/// Points of small order on Curve25519 (RFC 7748, 6.1). A shared secret from one of them is predictable.
 const SMALL_ORDER: [[u8; KEY]; 7] = [
     [0; KEY],
     point(1, 0, 0),
@@ -44,8 +44,7 @@ const SMALL_ORDER: [[u8; KEY]; 7] = [
     point(0xee, 0xff, 0x7f),
 ];
 
-/// Returns a point by its first byte, its last byte and all bytes between. The last three points of small order are around the prime,
-/// 2^255 - 19.
+/// By its first byte, its last byte and all bytes between. The last three points of small order are around the prime, 2^255 - 19.
 const fn point(first: u8, between: u8, last: u8) -> [u8; KEY] {
     let mut point = [between; KEY];
     point[0] = first;
@@ -68,18 +67,17 @@ fn clamp(bytes: &mut [u8; KEY]) {
     *last = *last & 0x7f | 0x40;
 }
 
-/// A public key, which identifies a peer.
+/// It identifies a peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey(pub [u8; KEY]);
 
 impl PublicKey {
-    /// Parses a base64 key as Go does.
+    /// Parses base64 as Go does.
     pub fn parse(text: &str) -> Option<Self> {
         decode(text).map(|bytes| Self(*bytes))
     }
 
-    /// Returns whether the key is usable as the public key of a peer. A point of small order is unusable, because the
-    /// resulting shared secret is predictable.
+    /// False for a point of small order, because the resulting shared secret is predictable.
     pub fn is_usable(&self) -> bool {
         let mut point = self.0;
         // The highest bit is ignored (RFC 7748, 5).
@@ -100,25 +98,21 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A secret of 32 bytes: a private key or a preshared key. Clones of a secret share the memory of the secret.
+/// A private key or a preshared key. Clones share its memory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<Zeroizing<[u8; KEY]>>);
 
 impl Secret {
-    /// Creates a secret from the given bytes.
     pub fn new(bytes: [u8; KEY]) -> Self {
         Self(Arc::new(Zeroizing::new(bytes)))
     }
 
-    /// Parses a base64 secret as Go does.
+    /// Parses base64 as Go does.
     pub fn parse(text: &str) -> Option<Self> {
         decode(text).map(|bytes| Self(Arc::new(bytes)))
     }
 
-    /// Generates a private key from the kernel's random numbers.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel provides no random numbers.
+    /// A private key from the kernel's random numbers.
     pub fn generate() -> Result<Self, rand::rand_core::OsError> {
         let mut bytes = Zeroizing::new([0; KEY]);
         rand::rngs::OsRng.try_fill_bytes(bytes.as_mut_slice())?;
@@ -127,7 +121,7 @@ impl Secret {
         Ok(Self(Arc::new(bytes)))
     }
 
-    /// Returns this private key as the kernel stores it (RFC 7748, 5). The result is the same key, but with fixed values in the ignored bits.
+    /// As the kernel stores it (RFC 7748, 5): the same key, but with fixed values in the ignored bits.
     #[must_use]
     pub fn clamped(&self) -> Self {
         let mut bytes = Zeroizing::new(*self.bytes());
@@ -135,17 +129,15 @@ impl Secret {
         Self(Arc::new(bytes))
     }
 
-    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8; KEY] {
         &self.0
     }
 
-    /// Returns the secret in base64, for a file.
+    /// In base64, for a file.
     pub fn text(&self) -> Zeroizing<String> {
         Zeroizing::new(STANDARD.encode(self.bytes()))
     }
 
-    /// Returns the public key of this private key.
     pub fn public(&self) -> PublicKey {
         let secret = StaticSecret::from(*self.bytes());
         PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes())

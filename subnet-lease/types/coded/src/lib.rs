@@ -9,7 +9,6 @@ use quote::{format_ident, quote};
 use syn::spanned::Spanned;
 use syn::{Attribute, Data, DeriveInput, Error, Expr, ExprAssign, Fields, parse_macro_input};
 
-/// Derives `types::Coded`.
 #[proc_macro_derive(Coded, attributes(code, detail, parts))]
 pub fn derive_coded(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -59,7 +58,7 @@ fn implement_coded(input: &DeriveInput) -> syn::Result<TokenStream> {
     })
 }
 
-/// Binds each field to its name, and fields without names to `_0`, `_1` and so on.
+/// Fields without names are bound to `_0`, `_1` and so on.
 fn bound_fields(fields: &Fields) -> TokenStream {
     let names = fields.iter().enumerate().map(|(at, field)| match &field.ident {
         Some(name) => name.clone(),
