@@ -1,4 +1,5 @@
-//! Benchmarks of the work for each packet in userspace, without system calls: checksum, lookup of the peer, split and merge of TCP GSO packets.
+//! The work for each packet in userspace, without system calls: checksum, lookup of the peer, split and merge
+//! of TCP GSO packets.
 
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
@@ -12,7 +13,7 @@ use packet_engine::virtio::VnetHeader;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
-/// Length of IPv4 and TCP headers without options, in bytes.
+/// IPv4 and TCP headers without options, in bytes.
 const HEADER: usize = 40;
 /// Payload of a segment in bytes, at the MTU of a vxlan network on Ethernet.
 const SEGMENT: u16 = 1410;
@@ -70,7 +71,7 @@ fn build_the_table(bencher: Bencher, peers: u16) {
     bencher.bench_local(|| table(black_box(peers)));
 }
 
-/// Returns a TCP GSO packet as the TUN device delivers it, and its virtio header.
+/// A TCP GSO packet as the TUN device delivers it, and its virtio header.
 fn super_packet() -> (VnetHeader, Vec<u8>) {
     let length = HEADER + usize::from(SEGMENT) * SEGMENTS;
     let mut packet = vec![0x5a; length];
@@ -86,7 +87,7 @@ fn super_packet() -> (VnetHeader, Vec<u8>) {
     (VnetHeader::parse(&header).unwrap_or_default(), packet)
 }
 
-/// Returns a buffer with consecutive segments in the order in which the engine receives them, and the range of each segment.
+/// A buffer of segments in the order in which they arrive, and the range of each.
 fn segments() -> (Vec<u8>, Vec<Range<usize>>) {
     let (vnet, mut packet) = super_packet();
     let (mut buffer, mut places) = (Vec::new(), Vec::new());

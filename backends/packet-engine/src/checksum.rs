@@ -1,12 +1,12 @@
 //! The Internet checksum (RFC 1071) and its update after a changed word (RFC 1624).
 //!
-//! This module keeps a running sum in the machine's byte order, which ones' complement addition allows.
-//! [`fold`] converts the sum once, at the end. A caller can chain sums if every piece except the last piece has an even length.
+//! A running sum is in the machine's byte order, which ones' complement addition allows; [`fold`] converts it
+//! once, at the end. Sums can be chained if every piece but the last has an even length.
 
-/// Number of bytes added in one step: sixteen 32-bit lanes, which the compiler vectorizes.
+/// Bytes added in one step: sixteen 32-bit lanes, which the compiler vectorizes.
 const BLOCK: usize = 64;
 
-/// Adds `data` to a sum. This function adds a trailing odd byte as the high byte of a word.
+/// A trailing odd byte counts as the high byte of a word.
 #[inline]
 pub fn sum(data: &[u8], initial: u64) -> u64 {
     let (blocks, rest) = data.as_chunks::<BLOCK>();
@@ -28,7 +28,7 @@ pub fn sum(data: &[u8], initial: u64) -> u64 {
     total + u64::from(carry)
 }
 
-/// Folds a sum to 16 bits, which the caller stores with `to_be_bytes`. The result is zero only if all data are zero.
+/// Folds a sum to 16 bits, to be stored with `to_be_bytes`. It is zero only if all data are zero.
 #[inline]
 pub fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
@@ -38,13 +38,13 @@ pub fn fold(sum: u64) -> u16 {
     u16::from_be(sum as u16)
 }
 
-/// Returns the Internet checksum for a sum. The caller stores the checksum with `to_be_bytes`. The caller has to send 0 as 0xffff in UDP.
+/// To be stored with `to_be_bytes`. In UDP, 0 has to be sent as 0xffff.
 #[inline]
 pub fn checksum(sum: u64) -> u16 {
     !fold(sum)
 }
 
-/// Returns the sum of a pseudo header. `src` and `dst` both have 4 bytes, or both have 16 bytes.
+/// The sum of a pseudo header. `src` and `dst` have 4 bytes each, or 16.
 #[inline]
 pub fn pseudo(src: &[u8], dst: &[u8], protocol: u8, length: u32) -> u64 {
     // The length has 16 bits in IPv4 and 32 in IPv6; the sums are the same.
@@ -54,7 +54,7 @@ pub fn pseudo(src: &[u8], dst: &[u8], protocol: u8, length: u32) -> u64 {
     sum(&tail, sum(src, sum(dst, 0)))
 }
 
-/// Returns the checksum after a change of one aligned word that the checksum covers (RFC 1624, equation 3).
+/// After a change of one aligned word that the checksum covers (RFC 1624, equation 3).
 #[inline]
 pub fn update(old_checksum: u16, old_word: u16, new_word: u16) -> u16 {
     let sum = u32::from(!old_checksum) + u32::from(!old_word) + u32::from(new_word);
@@ -69,7 +69,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// Computes the sum word by word, as in RFC 1071.
+    /// Word by word, as in RFC 1071.
     fn slow(data: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in data.chunks(2) {

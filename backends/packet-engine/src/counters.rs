@@ -1,4 +1,4 @@
-//! Counters of the engine. The engine's threads write the counters, and other threads read the counters without locks.
+//! Counters that the engine's threads write, and others read without locks.
 
 use crate::reason::Reason;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The counters of one direction.
 #[derive(Debug)]
 pub struct Direction {
-    /// Inner packets that the engine forwarded.
+    /// Inner packets that were forwarded.
     pub packets: AtomicU64,
-    /// Number of bytes of the forwarded inner packets, including IP headers.
+    /// Of the forwarded inner packets, with IP headers.
     pub bytes: AtomicU64,
-    /// Batches of packets: one per receive call, or per iteration of the sending thread's loop.
+    /// One per receive call, or per iteration of the sending thread's loop.
     pub batches: AtomicU64,
-    /// Units that carried the inner packets counted in `packets`: a unit is a GSO packet or a single packet that the engine wrote or sent.
+    /// What carried the packets: GSO packets or single ones, as they were written or sent.
     pub units: AtomicU64,
     /// Reads that failed for a reason other than an empty queue.
     pub errors: AtomicU64,
@@ -34,12 +34,10 @@ impl Default for Direction {
 }
 
 impl Direction {
-    /// Counts one packet that the engine dropped for this reason.
     pub fn dropped(&self, reason: Reason) {
         self.dropped_many(reason, 1);
     }
 
-    /// Adds a number of packets that the engine dropped for this reason.
     pub fn dropped_many(&self, reason: Reason, packets: usize) {
         if let Some(counter) = self.drops.get(reason.index()) {
             add(counter, packets);
@@ -51,36 +49,35 @@ impl Direction {
         self.drops.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns the number of packets that the engine dropped for a reason.
     pub fn drops(&self, reason: Reason) -> u64 {
         self.drops.get(reason.index()).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 }
 
-/// Adds to a counter with relaxed ordering, which implies no order between different counters.
+/// With relaxed ordering: no order between different counters.
 pub fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
-/// Counters of WireGuard handshakes. The counters stay 0 unless the engine encrypts.
+/// They stay 0 unless the engine encrypts.
 #[derive(Debug, Default)]
 pub struct Handshakes {
-    /// Whether the engine encrypts, so that handshakes can occur.
+    /// Whether the engine encrypts.
     pub happen: AtomicBool,
-    /// Initiations sent, including repeated initiations.
+    /// Sent, also repeatedly.
     pub initiated: AtomicU64,
     /// Initiations of peers to which this node responded.
     pub answered: AtomicU64,
-    /// Completed handshakes that either side initiated.
+    /// Whoever began them.
     pub completed: AtomicU64,
-    /// Handshakes abandoned after 90 s without a session.
+    /// Given up after 90 s without a session.
     pub failed: AtomicU64,
-    /// Cookie replies sent, which require the sender of a handshake message to prove its address.
+    /// Cookie replies sent: the sender of a handshake message has to prove its address.
     pub cookies: AtomicU64,
 }
 
 impl Handshakes {
-    /// Returns the handshake counts with their names, or `None` if the engine does not encrypt.
+    /// With their names; `None` if the engine does not encrypt.
     pub fn counts(&self) -> Option<[(&'static str, u64); 5]> {
         let counters = [
             ("initiated", &self.initiated),
@@ -98,17 +95,16 @@ impl Handshakes {
 /// The counters of an engine, and its mode.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Counters of packets from pods to peers.
+    /// From pods to peers.
     pub sent: Direction,
-    /// Counters of packets from peers to pods.
+    /// From peers to pods.
     pub received: Direction,
-    /// Handshake counters; zero unless the engine encrypts.
     pub handshakes: Handshakes,
     /// ICMP errors sent to pods.
     pub icmp: AtomicU64,
-    /// Number of segmented sends that the engine had to repeat one datagram at a time.
+    /// Segmented sends that had to be repeated one datagram at a time.
     pub unsegmented: AtomicU64,
-    /// Number of times that a thread lost its raised priority because a time budget ran out.
+    /// How often a thread lost its priority because a time budget ran out.
     pub budgets_spent: AtomicU64,
     /// The active mode (`offload`, `mmsg` or `plain`) and the granted offloads.
     pub mode: parking_lot::Mutex<String>,

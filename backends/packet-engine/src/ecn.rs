@@ -2,28 +2,25 @@
 
 use crate::reason::Reason;
 
-/// Not-ECT: the sender does not react to congestion marks.
+/// The sender does not react to congestion marks.
 pub(crate) const NOT_ECT: u8 = 0;
-/// ECT(1): the sender reacts to congestion marks, or uses L4S.
+/// The sender reacts to congestion marks, or uses L4S.
 pub(crate) const ECT_1: u8 = 1;
-/// ECT(0): the sender reacts to congestion marks.
+/// The sender reacts to congestion marks.
 #[cfg(test)]
 pub(crate) const ECT_0: u8 = 2;
-/// CE: congestion experienced.
+/// Congestion experienced.
 pub(crate) const CE: u8 = 3;
 
-/// Returns the ECN field of the outer header. In normal mode, the outer ECN field equals the inner ECN field. In
-/// compatibility mode, the outer ECN field is zero, for peers that ignore the field.
+/// The ECN field of the outer header: in normal mode that of the inner header, in compatibility mode zero,
+/// for peers that ignore it.
 #[inline]
 pub(crate) fn encapsulate(inner_ecn: u8, normal: bool) -> u8 {
     if normal { inner_ecn & 3 } else { NOT_ECT }
 }
 
-/// Returns the ECN field of the inner header after decapsulation. Decapsulation is the same in normal mode and in compatibility mode.
-///
-/// # Errors
-/// Returns [`Reason::Ecn`] if the packet experienced congestion and the inner sender does not support ECN. A
-/// sender without ECN support notices congestion only by loss.
+/// The ECN field of the inner header, in either mode. [`Reason::Ecn`] if the packet experienced congestion
+/// and the inner sender does not support ECN: it notices congestion only by loss.
 #[inline]
 pub fn decapsulate(inner: u8, outer: u8) -> Result<u8, Reason> {
     match (inner & 3, outer & 3) {

@@ -1,18 +1,16 @@
-//! Endpoint of a peer, with the local address for datagrams to the peer.
+//! Endpoint of a peer, with the local address for datagrams to it.
 
 use std::net::{IpAddr, SocketAddr};
 
 /// Destination of datagrams, and the address of this host from which they leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Address and port of the peer.
     pub to: SocketAddr,
-    /// The address of this host to which the peer sends. `None` lets the route select the source address.
+    /// The address of this host to which the peer sends. `None` lets the route select it.
     pub source: Option<IpAddr>,
 }
 
 impl Endpoint {
-    /// Returns the IP address of the peer.
     pub fn ip(&self) -> IpAddr {
         self.to.ip()
     }

@@ -1,7 +1,8 @@
-//! Packet engine: a TUN device on one side, UDP sockets on the other, and the threads that move packets between them.
+//! Packet engine: a TUN device on one side, UDP sockets on the other, and the threads that move packets
+//! between them.
 //!
-//! The control plane sets tables and reads counters. The threads never wait for the control plane, and the control plane waits for the threads only
-//! to stop them.
+//! The control plane sets tables and reads counters. The threads never wait for it, and it waits for them
+//! only to stop them.
 
 mod backlog;
 mod budget;
@@ -37,13 +38,13 @@ use std::thread::JoinHandle;
 use types::{Addresses, Coded, Errno};
 use wake::Wake;
 
-/// The number of sending sockets. The different source ports of these sockets let the underlay spread flows.
+/// Number of sending sockets. Their different source ports let the underlay spread flows.
 const SPREAD: usize = 16;
 
 /// Files that the previous process handed over.
 #[derive(Default)]
 pub struct Inheritance {
-    /// Queues of the TUN device.
+    /// Of the TUN device.
     pub queues: Vec<OwnedFd>,
     /// Receiving sockets, in any order: one per queue for each address.
     pub sockets: Vec<OwnedFd>,
@@ -66,9 +67,9 @@ pub struct Engine {
 struct Sockets {
     listen: Addresses,
     port: u16,
-    /// The sockets that receive: one per queue for each address.
+    /// One per queue for each address.
     receive: Vec<Arc<Socket>>,
-    /// The sockets that send. The list is empty if the receiving sockets also send.
+    /// Empty if the receiving sockets also send.
     spread: Vec<Arc<Socket>>,
 }
 
@@ -79,7 +80,7 @@ impl Sockets {
 }
 
 impl Engine {
-    /// Creates an engine without WireGuard. The engine has not yet opened its device and sockets.
+    /// An engine without WireGuard. Its device and sockets are not open yet.
     pub fn new(config: EngineConfig, table: Table, inherited: Inheritance) -> Self {
         Self {
             wireguard: None,
@@ -94,8 +95,8 @@ impl Engine {
         }
     }
 
-    /// Creates an engine with WireGuard, and its device for keys, peers and allowed IPs. The device stays the
-    /// same when the caller opens, binds or stops the engine.
+    /// An engine with WireGuard, and the device that holds keys, peers and allowed IPs. The device stays the
+    /// same when the engine opens, binds or stops.
     pub fn wireguard(
         config: EngineConfig,
         table: Table,
@@ -107,27 +108,26 @@ impl Engine {
         (engine, device)
     }
 
-    /// Returns the counters since the engine was created. The counters keep their values when the engine opens or closes the device.
+    /// Since the engine was created; opening and closing the device does not reset them.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Sets the UDP port, which applies from the next bind of the sockets on.
+    /// Applies from the next bind of the sockets on.
     pub fn set_port(&mut self, port: u16) {
         self.config.port = port;
     }
 
-    /// Sets the table by which the engine forwards packets.
     pub fn swap(&self, table: Table) {
         self.table.store(Arc::new(table));
     }
 
-    /// Returns the interface index of the open TUN device, or `None` if no device is open.
+    /// The interface index of the open TUN device.
     pub fn index(&self) -> Option<u32> {
         self.queues.first().and_then(|queue| queue.index())
     }
 
-    /// Returns the open files that the next process can adopt: the TUN queues and the receiving sockets.
+    /// What the next process can adopt: the TUN queues and the receiving sockets.
     pub fn files(&self) -> (Vec<Arc<Tun>>, Vec<Arc<Socket>>) {
         (
             self.queues.clone(),
@@ -135,8 +135,8 @@ impl Engine {
         )
     }
 
-    /// Adopts the files of the previous process. Returns whether the engine adopted a TUN device. This function
-    /// closes unusable files; [`Engine::open`] opens new files.
+    /// Adopts the files of the previous process; true if a TUN device was among them. Unusable files are
+    /// closed; [`Engine::open`] opens new ones.
     pub fn adopt(&mut self, listen: impl Into<Addresses>) -> bool {
         let listen = listen.into();
         let Inheritance { queues, mut sockets } = std::mem::take(&mut self.inherited);
@@ -192,11 +192,8 @@ impl Engine {
         !self.queues.is_empty()
     }
 
-    /// Opens the device and the sockets, unless they are open, and starts the threads. If a device of this
-    /// name exists that the engine has not opened, the caller must first delete the device.
-    ///
-    /// # Errors
-    /// Returns an error if the engine cannot open the device or the sockets, or cannot start the threads. The error's text includes the remedy.
+    /// Opens the device and the sockets, unless they are open, and starts the threads. The caller must first
+    /// delete a device of this name that the engine has not opened.
     pub fn open(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         self.stop();
         self.bind(listen.into())?;
@@ -234,10 +231,8 @@ impl Engine {
         self.start()
     }
 
-    /// Binds the sockets to an address, or to one address of each family. The device stays open.
-    ///
-    /// # Errors
-    /// Returns an error if this function cannot bind a socket or cannot start the threads. If a bind fails, the old sockets stay in use.
+    /// Binds the sockets to an address, or to one address of each family. The device stays open. If a bind
+    /// fails, the old sockets stay in use.
     pub fn rebind(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         let listen = listen.into();
         if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, self.config.port)) {
@@ -290,10 +285,7 @@ impl Engine {
         bound.map_err(|error| EngineError::BindSender { address, errno: error.into() })
     }
 
-    /// Starts the threads.
-    ///
-    /// # Errors
-    /// Returns an error if no sockets are bound, or if the host provides no more threads or files.
+    /// Fails if no sockets are bound, or if the host provides no more threads or files.
     pub fn start(&mut self) -> Result<(), EngineError> {
         self.stop();
         let Some(sockets) = self.sockets.clone() else {
@@ -430,14 +422,13 @@ impl Engine {
         }
     }
 
-    /// Closes the device, so that the kernel deletes the device.
+    /// Closes the device, so that the kernel deletes it.
     pub fn close(&mut self) {
         self.stop();
         self.queues.clear();
     }
 }
 
-/// Returns the error for a failed bind of a socket.
 fn refused(address: SocketAddr, framing: &Framing, error: &std::io::Error) -> EngineError {
     match Errno::from(error) {
         Errno(libc::EADDRINUSE) => EngineError::PortTaken { address, rival: framing.rival() },

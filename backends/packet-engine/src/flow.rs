@@ -1,18 +1,15 @@
-//! Functions that determine the flow of a packet, and that read and write 16-bit words.
+//! Finds the flow of a packet; reads and writes 16-bit words.
 
 use super::packet::{Fragment, Header, Version};
 use std::net::SocketAddr;
 use std::ops::Range;
 
-/// The protocol number of TCP.
 pub const TCP: u8 = 6;
-/// The protocol number of UDP.
 pub const UDP: u8 = 17;
-/// The protocol number of SCTP.
 const SCTP: u8 = 132;
 
-/// Returns a hash over addresses, protocol and ports, which is equal for all packets of a flow. The hash of a fragment excludes the ports, because
-/// only the first fragment contains them.
+/// A hash over addresses, protocol and ports, equal for all packets of a flow. For fragments it excludes the
+/// ports, which only the first one contains.
 #[inline]
 pub fn hash(packet: &[u8], header: &Header) -> u32 {
     let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
@@ -32,11 +29,11 @@ pub fn hash(packet: &[u8], header: &Header) -> u32 {
     hash ^ hash >> 13
 }
 
-/// The maximum length in bytes of a message, that is, of a packet for which a program most likely waits.
+/// In bytes: the longest packet for which a program most likely waits.
 pub(crate) const MESSAGE: usize = 512;
 
-/// Returns whether a program most likely waits for a packet. A packet for which a program waits is short and is not a
-/// bare TCP acknowledgement, which belongs to a stream.
+/// Whether a program most likely waits for the packet. It is short, and no bare TCP acknowledgement, which
+/// belongs to a stream.
 #[inline]
 pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
     let is_bare = || {
@@ -46,22 +43,21 @@ pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
     header.total_len <= MESSAGE && !(header.protocol == TCP && is_bare())
 }
 
-/// The number of slots in a batch's flow table. Two flows may share a slot.
+/// Slots in a batch's flow table; two flows may share one.
 pub(crate) const SLOTS: usize = 64;
 
-/// Returns the slot of a flow.
 #[inline]
 pub fn slot(packet: &[u8], header: &Header) -> usize {
     (hash(packet, header) >> 16) as usize % SLOTS
 }
 
-/// Returns the queue of a flow. This function uses other bits of the hash than [`slot`], so that the flows of one queue use all slots.
+/// Uses other bits of the hash than [`slot`], so that the flows of one queue use all slots.
 #[inline]
 pub(crate) fn queue(packet: &[u8], header: &Header, queues: usize) -> usize {
     (hash(packet, header) >> 24) as usize % queues.max(1)
 }
 
-/// Returns the destination address and port of a UDP packet. Returns `None` for another protocol, or for a later fragment, which has no ports.
+/// `None` for another protocol, or for a later fragment, which has no ports.
 #[inline]
 pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAddr> {
     if header.protocol != UDP || header.fragment == Fragment::Later {
@@ -70,13 +66,13 @@ pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAd
     word(packet, header.transport + 2).map(|port| SocketAddr::new(header.destination, port))
 }
 
-/// Returns the 16-bit word at an offset, or `None` if the word reaches beyond the end of `bytes`.
+/// `None` beyond the end of `bytes`.
 #[inline]
 pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
 }
 
-/// Writes the 16-bit word at an offset. Returns `None` if the word reaches beyond the end of `bytes`.
+/// `None` beyond the end of `bytes`.
 #[inline]
 pub fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
     *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
@@ -117,7 +113,8 @@ mod tests {
     /// Queue, slot and hash of a flow.
     type Place = (usize, usize, u32);
 
-    /// Returns the queue, slot and hash of the flow between two pods, from the pods' numbers and ports. All packets of the flow must have the same queue, slot and hash.
+    /// Of the flow between two pods, from their numbers and ports. All packets of a flow must have the same
+    /// place.
     fn place(protocol: u8, from: u32, source: u32, to: u32, destination: u32) -> Place {
         let mut packet = vec![0; 28];
         packet[0] = 0x45;
@@ -136,7 +133,8 @@ mod tests {
         place(0)
     }
 
-    /// Returns four sets of flows between pods, with increasing addresses and ports. One set contains many flows to one Service.
+    /// Four sets of flows between pods, with increasing addresses and ports. One set contains many flows to
+    /// one Service.
     fn kinds() -> [(&'static str, Vec<Place>); 4] {
         let pairs = || (0..40).flat_map(|from| (0..40).map(move |to| (from, to)));
         let each = |from: u32, to| place(TCP, from, 40_000 + from, to, 8080);
@@ -156,7 +154,7 @@ mod tests {
         ]
     }
 
-    /// Every byte of the hash distinguishes flows.
+    /// So every byte distinguishes flows.
     #[test]
     fn every_byte_of_the_hash_has_all_values() {
         for (kind, flows) in kinds() {

@@ -1,27 +1,25 @@
-//! Flow scheduling: determines the order in which the engine writes the packets of one batch. The engine
-//! writes the flows with few bytes first. A program usually waits for the packets of flows with few bytes
-//! (replies, acknowledgements, DNS), which would otherwise queue behind a bulk stream. The order within a
-//! flow stays the same.
+//! The order in which the packets of one batch are written: flows with few bytes first. A program usually
+//! waits for these (replies, acknowledgements, DNS), and they would queue behind a bulk stream. The order
+//! within a flow stays the same.
 
 use super::flow::SLOTS;
 
-/// Minimum size in bytes at which the engine schedules a batch.
+/// A batch below this size in bytes is not scheduled.
 pub(crate) const MIN_BYTES: usize = 64 << 10;
 
-/// Schedule of one batch. A unit is the data that one system call writes.
+/// Schedule of one batch. A unit is what one system call writes.
 pub(crate) struct FlowSchedule {
-    /// Number of bytes of each flow in the batch.
+    /// By flow.
     bytes: [usize; SLOTS],
     all: usize,
     /// The flow of each unit.
     flows: Vec<usize>,
-    /// Whether the engine writes the batch in order of arrival.
+    /// Whether the batch is written in order of arrival.
     keep_order: bool,
     order: Vec<usize>,
 }
 
 impl Default for FlowSchedule {
-    /// The schedule of an empty batch.
     fn default() -> Self {
         Self { bytes: [0; SLOTS], all: 0, flows: Vec::new(), keep_order: false, order: Vec::new() }
     }
@@ -45,19 +43,18 @@ impl FlowSchedule {
         }
     }
 
-    /// Adds a unit of a flow.
     #[inline]
     pub(crate) fn push(&mut self, slot: usize) {
         self.flows.push(slot);
     }
 
-    /// Keeps the order of the batch, because the flow of a packet is unknown.
+    /// Because the flow of a packet is unknown.
     #[inline]
     pub(crate) fn keep_order(&mut self) {
         self.keep_order = true;
     }
 
-    /// Determines the order of the units, after the caller has added all units.
+    /// Determines the order, after all units were added.
     pub(crate) fn arrange(&mut self) {
         if self.keep_order || self.all < MIN_BYTES || self.flows.len() < 2 {
             return;
@@ -68,7 +65,7 @@ impl FlowSchedule {
         order.sort_by_key(|unit| flows.get(*unit).and_then(|slot| bytes.get(*slot)));
     }
 
-    /// Returns the unit at a position of the order.
+    /// The unit at a position of the order.
     #[inline]
     pub(crate) fn unit_at(&self, position: usize) -> usize {
         self.order.get(position).copied().unwrap_or(position)

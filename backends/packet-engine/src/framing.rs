@@ -1,40 +1,40 @@
-//! Headers between the outer UDP header and the inner packet: flannel's `udp` has none, and `vxlan` has VXLAN and Ethernet headers (RFC 7348).
+//! Headers between the outer UDP header and the inner packet: flannel's `udp` has none, and `vxlan` has VXLAN
+//! and Ethernet headers (RFC 7348).
 
 use crate::packet::Version;
 use crate::reason::Reason;
 
-/// Length of the VXLAN and Ethernet headers in bytes.
+/// The VXLAN and Ethernet headers in bytes.
 pub const VXLAN: usize = 8 + 14;
-/// Length of WireGuard's header and tag in bytes.
+/// WireGuard's header and tag in bytes.
 pub const WIREGUARD: usize = 16 + 16;
 
-/// The encapsulation format of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Framing {
-    /// Payload that is the IP packet itself.
+    /// The payload is the IP packet itself.
     Udp,
-    /// Payload that is an Ethernet frame in VXLAN.
+    /// The payload is an Ethernet frame in VXLAN.
     Vxlan {
-        /// The VNI (24 bits). The engine drops packets with another VNI.
+        /// 24 bits; packets with another VNI are dropped.
         vni: u32,
-        /// The MAC of this node's VTEP. The engine drops frames to other MACs.
+        /// Of this node's VTEP; frames to other MACs are dropped.
         mac: [u8; 6],
     },
-    /// Payload that is a WireGuard message, which [`crate::wireguard`] encrypts for one peer.
+    /// The payload is a message that [`crate::wireguard`] encrypts for one peer.
     WireGuard,
 }
 
-/// Kind of kernel interface that may use the tunnel's port.
+/// A kind of kernel interface that may use the tunnel's port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rival {
-    /// The kind of interface, with the command that lists it. `ss` shows no program for a port that an interface of this kind uses.
+    /// With the command that lists it: `ss` shows no program for its port.
     pub interface: &'static str,
     /// The key of the network configuration that sets another port.
     pub key: &'static str,
 }
 
 impl Framing {
-    /// Returns the kind of kernel interface that may use the tunnel's port.
+    /// The kind of kernel interface that may use the tunnel's port.
     pub fn rival(&self) -> Rival {
         match self {
             Framing::Udp | Framing::Vxlan { .. } => {
@@ -47,7 +47,7 @@ impl Framing {
         }
     }
 
-    /// Returns the number of bytes that the framing adds to each packet.
+    /// Bytes that the framing adds to each packet.
     pub fn overhead(&self) -> usize {
         match self {
             Framing::Udp => 0,
@@ -56,8 +56,8 @@ impl Framing {
         }
     }
 
-    /// Writes the headers of a packet to the VTEP `to` and returns their length in bytes. Returns 0 if the framing has no headers, or if `out` is
-    /// shorter than [`VXLAN`].
+    /// Writes the headers of a packet to the VTEP `to`; the result is their length in bytes. 0 if the framing
+    /// has no headers, or `out` is shorter than [`VXLAN`].
     #[inline]
     pub fn write(&self, to: [u8; 6], version: Version, out: &mut [u8]) -> usize {
         let Framing::Vxlan { vni, mac } = self else {
@@ -77,10 +77,8 @@ impl Framing {
         VXLAN
     }
 
-    /// Returns the range of the IP packet in a datagram.
-    ///
-    /// # Errors
-    /// Returns the reason to drop the datagram if its headers are invalid, or if only a session can decrypt it (WireGuard).
+    /// The IP packet in a datagram. Fails if the headers are invalid, or if only a session can decrypt it
+    /// (WireGuard).
     #[inline]
     pub fn strip(&self, datagram: &[u8]) -> Result<std::ops::Range<usize>, Reason> {
         let (vni, mac) = match self {

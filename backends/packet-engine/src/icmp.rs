@@ -1,4 +1,5 @@
-//! ICMP errors for packets that the tunnel cannot carry, and the cases in which the engine must not send an error (RFC 1122, 1812, 4443).
+//! ICMP errors for packets that the tunnel cannot carry, and the cases in which none may be sent (RFC 1122,
+//! 1812, 4443).
 
 use super::checksum;
 use super::packet::{Fragment, Header, ICMP, ICMP_V6, OPAQUE, V4_HEADER, V6_HEADER, Version};
@@ -6,18 +7,19 @@ use crate::martian::martian;
 use crate::verdict::Icmp;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The maximum length in bytes of an IPv4 error, which every host accepts without fragmentation.
+/// The longest IPv4 error in bytes: every host accepts it without fragmentation.
 pub const V4_MAX: usize = 576;
-/// The maximum length in bytes of an IPv6 error: the minimum MTU of a link.
+/// The longest IPv6 error in bytes: the minimum MTU of a link.
 pub const V6_MAX: usize = 1280;
-/// The length in bytes of the ICMP header before the quoted packet, in both families.
+/// In bytes, before the quoted packet, in both families.
 const ICMP_HEADER: usize = 8;
 const TTL: u8 = 64;
 /// Internetwork control, the TOS of messages from routers.
 const TOS: u8 = 0xc0;
 
-/// Writes the IP packet that reports an error to the sender of `offender`, and returns its length in bytes. `source` is this node's own address on
-/// the tunnel. Returns `None` if the engine must not send an error, if `source` is of the other family, or if `out` is too small.
+/// Writes the IP packet that reports an error to the sender of `offender`; the result is its length in bytes.
+/// `source` is this node's own address on the tunnel. `None` if no error may be sent, `source` is of the
+/// other family, or `out` is too small.
 pub fn reply(
     icmp: Icmp,
     offender: &[u8],
@@ -35,7 +37,7 @@ pub fn reply(
     }
 }
 
-/// Returns whether the engine may send an error about this packet to its source.
+/// Whether an error about this packet may go to its source.
 fn answerable(offender: &[u8], header: &Header) -> bool {
     if header.fragment == Fragment::Later || martian(&header.source) || martian(&header.destination)
     {
@@ -122,7 +124,8 @@ fn reply_v6(
     Some(total)
 }
 
-/// Writes the ICMP message with the quoted packet. In ICMP and ICMPv6, the last two bytes of the second 32-bit word contain the MTU.
+/// Writes the ICMP message with the quoted packet. In both families, the MTU is in the last two bytes of the
+/// second 32-bit word.
 fn write_message(
     message: &mut [u8],
     kind: u8,

@@ -1,8 +1,8 @@
 //! Packet engine of the userspace datapath: a TUN device on one side, UDP sockets on the other.
 //!
-//! The forwarding decision needs no I/O: it depends only on the packet and an immutable table. The forwarding
-//! decision applies to a GSO packet, which holds several segments, as a whole. [`split`] splits GSO packets before
-//! the engine sends them, and [`merge`] merges received packets into GSO packets.
+//! The forwarding decision needs no I/O: it depends only on the packet and an immutable table. It applies to
+//! a GSO packet, which holds several segments, as a whole. [`split`] splits GSO packets before they are sent,
+//! and [`merge`] merges received packets into GSO packets.
 
 pub mod checksum;
 pub mod counters;

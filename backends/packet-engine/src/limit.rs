@@ -1,16 +1,17 @@
-//! Rate limits of ICMP errors: a limit for all destinations together, and a limit for each destination.
+//! Rate limits of ICMP errors: one for all destinations together, and one for each.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The limit for all destinations together: errors per second, and the burst.
+/// For all destinations together: errors per second, and the burst.
 const ALL: Rate = Rate::new(100, 50);
-/// The limit for one destination: errors per second, and the burst.
+/// For one destination: errors per second, and the burst.
 const EACH: Rate = Rate::new(10, 10);
-/// Number of buckets. Destinations share buckets by hash, so that the table does not grow in a flood, and a flood affects few other destinations.
+/// Destinations share buckets by hash. So the table does not grow in a flood, and a flood affects few other
+/// destinations.
 const SLOTS: usize = 1024;
 
-/// Rate limit, stored as the spacing between events in nanoseconds. The limit rejects an event that is early by more than `slack`.
+/// The spacing between events in nanoseconds. An event that is early by more than `slack` is rejected.
 pub(crate) struct Rate {
     spacing: u64,
     slack: u64,
@@ -22,7 +23,7 @@ impl Rate {
         Self { spacing, slack: spacing * (burst - 1) }
     }
 
-    /// Takes a token at `now`. Returns the new `turn` (the time when the bucket is full again), or `None` if the
+    /// Takes a token at `now`. The result is the new `turn`, when the bucket is full again; `None` if the
     /// event is too early. A `turn` of zero means a full bucket.
     pub(crate) fn take(&self, turn: u64, now: u64) -> Option<u64> {
         let turn = turn.max(now);
@@ -39,13 +40,13 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Creates full buckets. Because of the seed, senders cannot predict which destinations share a bucket.
+    /// With the seed, senders cannot predict which destinations share a bucket.
     pub fn new(seed: u64) -> Self {
         Self { seed, all: 0, each: vec![0; SLOTS].into() }
     }
 
-    /// Returns whether the engine may send an error to `destination` at `now`, a time of a monotonic clock. This
-    /// function takes a token only if the engine may send the error.
+    /// Whether an error may go to `destination` at `now`, a time of a monotonic clock. Only then it takes a
+    /// token.
     pub fn allow(&mut self, destination: IpAddr, now: Duration) -> bool {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let slot = self.slot(destination);

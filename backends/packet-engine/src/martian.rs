@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns whether an address is invalid between nodes. Invalid IPv4 addresses are "this network", loopback,
-/// link-local, multicast, class E and broadcast. Invalid IPv6 addresses are unspecified, loopback, link-local, multicast and IPv4-mapped.
+/// IPv4: "this network", loopback, link-local, multicast, class E and broadcast. IPv6: unspecified, loopback,
+/// link-local, multicast and IPv4-mapped.
 #[inline]
 pub fn martian(ip: &IpAddr) -> bool {
     match ip {

@@ -1,9 +1,10 @@
-//! Merges packets of one batch into GSO packets for the TUN device. A GSO packet has the headers of the first packet and the payload of all packets.
+//! Merges packets of one batch into GSO packets for the TUN device. A GSO packet has the headers of the first
+//! packet and the payload of all.
 //!
-//! The merger adds a packet only to the latest group of its flow, so the order within a flow stays the same. The merger accepts only UDP datagrams
-//! and plain data of established TCP streams. The merger passes on other packets unchanged. The merger verifies the checksum of a packet before it
-//! merges the packet, because a GSO packet implies a correct checksum. A partial checksum (see [`super::partial_checksum`]) needs no verification
-//! and stays partial.
+//! A packet is added only to the latest group of its flow, so the order within a flow stays the same. Only
+//! UDP datagrams and plain data of established TCP streams are merged; the rest passes unchanged. The merger
+//! verifies a checksum first, because a GSO packet implies a correct one. A partial checksum (see
+//! [`super::partial_checksum`]) needs no verification and stays partial.
 
 use super::checksum;
 use super::flow::{self, SLOTS, TCP, UDP, put};
@@ -15,40 +16,40 @@ use std::ops::Range;
 
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
-/// Maximum number of segments in a GSO packet.
+/// In a GSO packet.
 pub const SEGMENTS: usize = 64;
-/// The maximum length of an IP packet in bytes: the length field has 16 bits.
+/// The longest IP packet in bytes: its length field has 16 bits.
 const LONGEST: usize = 65_535;
 const NO_GROUP: u16 = u16::MAX;
 
-/// One write to the TUN device: a single packet or a merged packet. All ranges refer to the batch's buffer.
+/// One write to the TUN device: a single packet or a merged one. All ranges refer to the batch's buffer.
 #[derive(Default)]
 pub struct Group {
     /// The first packet with its headers.
     pub first: Range<usize>,
-    /// The payload of the packets after the first packet.
+    /// The payload of the other packets.
     pub rest: Vec<Range<usize>>,
     kind: Gso,
-    /// Whether the group accepts more packets.
+    /// Whether it accepts more packets.
     open: bool,
     header_len: usize,
     transport: usize,
     protocol: u8,
     /// The payload length of the first packet in bytes.
     size: usize,
-    /// The length of the merged packet in bytes, including headers.
+    /// The length of the merged packet in bytes, with headers.
     total: usize,
-    /// The TCP sequence number of the packet that would continue the group.
+    /// The TCP sequence number that would continue the group.
     next: u32,
     push: bool,
     /// Whether the first packet's checksum is partial.
     partial: bool,
-    /// Whether the engine received the group as one GSO packet.
+    /// Whether it was received as one GSO packet.
     whole: bool,
 }
 
 impl Group {
-    /// Returns the number of packets that peers sent, including the packets inside a received GSO packet.
+    /// The packets that peers sent, including those inside a received GSO packet.
     pub fn count(&self) -> usize {
         if self.whole {
             self.total.saturating_sub(self.header_len).div_ceil(self.size.max(1))
@@ -57,17 +58,17 @@ impl Group {
         }
     }
 
-    /// Returns the size in bytes of all packets of the group, each with its headers.
+    /// In bytes: all packets, each with its headers.
     pub fn bytes(&self) -> usize {
         self.total + self.count().saturating_sub(1) * self.header_len
     }
 
-    /// Returns the segmentation type for the virtio header, which is [`Gso::None`] for a single packet.
+    /// [`Gso::None`] for a single packet.
     pub fn kind(&self) -> Gso {
         if self.count() > 1 { self.kind } else { Gso::None }
     }
 
-    /// Returns the ranges of the first packet and of the other payloads, in order.
+    /// The first packet and the other payloads, in order.
     pub fn ranges(&self) -> impl Iterator<Item = &Range<usize>> {
         std::iter::once(&self.first).chain(&self.rest)
     }
@@ -77,17 +78,15 @@ impl Group {
 pub struct Merger {
     groups: Vec<Group>,
     used: usize,
-    /// The latest group of each flow. If two flows share a slot, the merger merges fewer of their packets.
+    /// The latest group of each flow. If two flows share a slot, fewer of their packets are merged.
     slots: [u16; SLOTS],
     schedule: FlowSchedule,
     merge_tcp: bool,
     merge_udp: bool,
-    /// Whether checksums need no verification.
     checksums_trusted: bool,
 }
 
 impl Merger {
-    /// Creates a merger for TCP segments, UDP datagrams, both or neither.
     pub fn new(merge_tcp: bool, merge_udp: bool) -> Self {
         Self {
             groups: Vec::new(),
@@ -100,13 +99,13 @@ impl Merger {
         }
     }
 
-    /// Sets the kinds of packets that the merger merges from the next batch on.
+    /// Applies from the next batch on.
     pub fn merge(&mut self, tcp: bool, udp: bool) {
         (self.merge_tcp, self.merge_udp) = (tcp, udp);
     }
 
-    /// Disables the verification of checksums. WireGuard authenticates packets, so no link between the nodes has
-    /// damaged the packets. WireGuard in the kernel also does not verify the checksums of inner packets.
+    /// WireGuard authenticates packets, so no link between the nodes has damaged them. In the kernel it does
+    /// not verify inner checksums either.
     pub(crate) fn trust_checksums(&mut self) {
         self.checksums_trusted = true;
     }
@@ -118,18 +117,18 @@ impl Merger {
         self.schedule.clear();
     }
 
-    /// Determines the order of the groups, after the caller has offered all packets.
+    /// Determines the order of the groups, after all packets were offered.
     pub(crate) fn arrange(&mut self) {
         self.schedule.arrange();
     }
 
-    /// Returns the index of the group at a position of the order.
+    /// The index of the group at a position of the order.
     #[inline]
     pub(crate) fn group_at(&self, position: usize) -> usize {
         self.schedule.unit_at(position)
     }
 
-    /// Returns the groups, in the order of arrival.
+    /// In the order of arrival.
     pub fn groups(&self) -> &[Group] {
         self.groups.get(..self.used).unwrap_or_default()
     }
@@ -188,7 +187,8 @@ impl Merger {
         }
     }
 
-    /// Adds a GSO packet as a whole. The packet's segments have `size` bytes of payload each, and its checksum is partial.
+    /// Adds a GSO packet as a whole. Its segments have `size` bytes of payload each, and its checksum is
+    /// partial.
     pub fn offer_super_packet(
         &mut self,
         buffer: &[u8],
@@ -251,7 +251,8 @@ impl Merger {
         u16::try_from(index).unwrap_or(NO_GROUP)
     }
 
-    /// Adapts the headers of a group's first packet to the group, so that the engine can write the group. Returns the virtio header.
+    /// Adapts the headers of a group's first packet, so that the group can be written after the virtio header
+    /// of the result.
     pub fn finish(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
         let Some(group) = self.groups.get(index) else {
             return VnetHeader::default();
@@ -274,7 +275,7 @@ fn gso(header: &Header) -> Gso {
     }
 }
 
-/// Returns the virtio header of a packet without merged packets. This function does not change the packet.
+/// The virtio header of a packet that stays alone and unchanged.
 fn alone(group: &Group) -> Option<VnetHeader> {
     if !group.partial {
         return None;
@@ -347,11 +348,11 @@ fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
     })
 }
 
-/// A packet that the merger can merge.
+/// A packet that can be merged.
 struct Candidate {
-    /// The offset of the packet's payload in bytes.
+    /// The offset of the payload in bytes.
     payload: usize,
-    /// The length of the packet's payload in bytes.
+    /// The length of the payload in bytes.
     size: usize,
     /// The next sequence number.
     next: u32,
@@ -360,9 +361,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Returns `None` for packets that the merger never merges: packets without data, with IP options or with
-    /// extension headers. This function also returns `None` for TCP flags other than ACK and PSH, and for an
-    /// invalid or missing checksum.
+    /// `None` for packets that are never merged: without data, with IP options or extension headers, or with
+    /// TCP flags other than ACK and PSH. Also `None` for an invalid or missing checksum.
     #[inline]
     fn of(packet: &[u8], header: &Header, pseudo: u64, trusted: bool) -> Option<Self> {
         // The transport header must follow the IP header without options or extension headers.
@@ -395,7 +395,7 @@ impl Candidate {
         Some(Self { payload: header.transport + own, size, next, push, sequence })
     }
 
-    /// Returns whether the packet continues the group, whose first packet is `first`.
+    /// Whether it continues the group, whose first packet is `first`.
     #[inline]
     fn follows(&self, packet: &[u8], group: &Group, first: &[u8]) -> bool {
         if self.payload != group.header_len

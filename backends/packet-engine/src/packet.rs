@@ -4,72 +4,61 @@ use super::checksum;
 use crate::reason::Reason;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The length in bytes of an IPv4 header without options.
+/// Without options.
 pub(crate) const V4_HEADER: usize = 20;
-/// The length of the fixed IPv6 header in bytes.
+/// Without extension headers.
 pub(crate) const V6_HEADER: usize = 40;
-/// The IP protocol number of ICMP (RFC 792).
+/// RFC 792.
 pub const ICMP: u8 = 1;
-/// ICMPv6's protocol number.
 pub(crate) const ICMP_V6: u8 = 58;
-/// The protocol number that the parser returns for a packet with too many or too long extension headers.
+/// The protocol of a packet with too many or too long extension headers.
 pub(crate) const OPAQUE: u8 = 255;
 
-/// Maximum number of extension headers that the parser accepts, and their maximum length in bytes.
+/// Extension headers that the parser accepts, and their maximum length in bytes.
 const EXTENSIONS: usize = 8;
 const EXTENSION_BYTES: usize = 512;
 
-/// The IP version of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
-/// The part of a datagram that a packet holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
-    /// Packet that is not fragmented.
     No,
-    /// First fragment, with the transport header.
+    /// With the transport header.
     First,
-    /// Later fragment, without the transport header.
+    /// Without the transport header.
     Later,
 }
 
 /// The fields of an IP header that the engine uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The IP version of the packet.
     pub version: Version,
-    /// The length in bytes of the IPv4 header with options; 40 for IPv6.
+    /// In bytes with options; 40 for IPv6.
     pub header_len: usize,
-    /// The offset of the transport header in bytes, after extension headers. The offset is never beyond the end of the packet.
+    /// The offset of the transport header in bytes, after extension headers; never beyond the end of the
+    /// packet.
     pub transport: usize,
-    /// The transport protocol; 255 if the packet has too many or too long extension headers.
+    /// 255 if the packet has too many or too long extension headers.
     pub protocol: u8,
-    /// The length of the packet in bytes, which is the length of the buffer.
+    /// In bytes; equals the length of the buffer.
     pub total_len: usize,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// Type of service or traffic class. The low two bits of this octet are the ECN field.
+    /// Type of service or traffic class; the low two bits are the ECN field.
     pub tos: u8,
-    /// The source address of the IP header.
     pub source: IpAddr,
-    /// The destination address of the IP header.
     pub destination: IpAddr,
-    /// Whether the packet is a fragment. An IPv6 packet with a fragment header is not a fragment if the packet holds the whole datagram.
+    /// An IPv6 packet with a fragment header is not a fragment if it holds the whole datagram.
     pub fragment: Fragment,
 }
 
 impl Header {
-    /// Parses the header of a packet that fills its buffer exactly. This function does not verify checksums,
-    /// because the receiver of the packet verifies them.
-    ///
-    /// # Errors
-    /// Returns `Short` if the packet is shorter than its header, and `Malformed` if the version or a length is invalid.
+    /// The packet must fill its buffer exactly; checksums are left to its receiver. [`Reason::Short`] if it is
+    /// shorter than its header, [`Reason::Malformed`] if the version or a length is invalid.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<Self, Reason> {
         let fixed = packet.first_chunk().ok_or(Reason::Short)?;
@@ -134,7 +123,8 @@ impl Header {
         Ok(header)
     }
 
-    /// Skips extension headers up to the transport header. If the headers exceed the limits, this function sets the protocol to [`OPAQUE`].
+    /// Skips extension headers up to the transport header. Beyond the limits, the protocol becomes
+    /// [`OPAQUE`].
     fn skip_extensions(&mut self, packet: &[u8]) -> Result<(), Reason> {
         let mut followed = 0;
         while is_extension(self.protocol) && self.fragment != Fragment::Later {
@@ -170,7 +160,7 @@ impl Header {
     }
 }
 
-/// Returns the packet length from the IP header in bytes, which excludes padding after the packet.
+/// The packet length from the IP header in bytes, without padding after the packet.
 pub(crate) fn told_length(packet: &[u8]) -> Option<usize> {
     match *packet {
         [first, _, high, low, ..] if first >> 4 == 4 => {
@@ -186,13 +176,14 @@ pub(crate) fn told_length(packet: &[u8]) -> Option<usize> {
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 
-/// Returns whether a protocol has the form of an extension header: hop-by-hop, routing, fragment, authentication, destination, mobility, HIP, shim6.
+/// Whether it has the form of an extension header: hop-by-hop, routing, fragment, authentication,
+/// destination, mobility, HIP, shim6.
 #[inline]
 fn is_extension(protocol: u8) -> bool {
     matches!(protocol, 0 | 43 | FRAGMENT | AUTHENTICATION | 60 | 135 | 139 | 140)
 }
 
-/// Decrements the TTL and updates the IPv4 checksum. A TTL of 0 stays 0. This function changes only IP packets.
+/// Updates the IPv4 checksum too. A TTL of 0 stays 0. Only IP packets change.
 #[inline]
 pub fn decrement_ttl(packet: &mut [u8]) {
     match packet.first().map(|first| first >> 4) {
@@ -211,7 +202,7 @@ pub fn decrement_ttl(packet: &mut [u8]) {
     }
 }
 
-/// Sets the ECN field and updates the IPv4 checksum. This function changes only IP packets.
+/// Updates the IPv4 checksum too. Only IP packets change.
 #[inline]
 pub fn set_ecn(packet: &mut [u8], ecn: u8) {
     let ecn = ecn & 3;

@@ -1,23 +1,22 @@
-//! Partial checksums, which the sender's kernel leaves to the network card to complete. A virtual link such as veth
-//! has no card that completes partial checksums. A field with a partial checksum holds only the pseudo header's sum,
-//! as with `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP and UDP packets with partial
-//! checksums, including GSO packets.
+//! Partial checksums, which the sender's kernel leaves to the network card to complete. A virtual link such
+//! as veth has no card for this. The field then holds only the pseudo header's sum, as with
+//! `VIRTIO_NET_HDR_F_NEEDS_CSUM`. Kernel vxlan on a veth sends all TCP and UDP packets so, including GSO
+//! packets.
 //!
-//! One in 65536 complete checksums appears to be partial. The engine may treat such a checksum as partial,
-//! because completion does not change the checksum in this case.
+//! One in 65536 complete checksums looks partial. It may be treated as partial, because completion does not
+//! change it.
 
 use super::checksum;
 use super::flow::{TCP, UDP, word};
 use super::packet::{Fragment, Header, Version};
 
-/// The offset of the checksum in the TCP header in bytes.
+/// The offset in the TCP header in bytes.
 pub(crate) const TCP_FIELD: usize = 16;
-/// The offset of the checksum in the UDP header in bytes.
+/// The offset in the UDP header in bytes.
 pub(crate) const UDP_FIELD: usize = 6;
 
-/// Returns the offset of the checksum in the transport header, or `None` for protocols without an Internet
-/// checksum in that header. For SCTP, a vxlan device has no offload of the CRC, so the sending kernel completes the
-/// CRC.
+/// The offset in the transport header; `None` for protocols without an Internet checksum there. For SCTP, a
+/// vxlan device has no offload of the CRC, so the sending kernel completes it.
 #[inline]
 pub fn field(protocol: u8) -> Option<usize> {
     match protocol {
@@ -27,7 +26,7 @@ pub fn field(protocol: u8) -> Option<usize> {
     }
 }
 
-/// Returns the sum of the pseudo header of an unfragmented TCP or UDP packet, or `None` for other packets.
+/// The sum of the pseudo header of an unfragmented TCP or UDP packet.
 #[inline]
 pub fn pseudo(packet: &[u8], header: &Header) -> Option<u64> {
     if header.fragment != Fragment::No {
@@ -42,7 +41,6 @@ pub fn pseudo(packet: &[u8], header: &Header) -> Option<u64> {
     Some(checksum::pseudo(from, to, header.protocol, length))
 }
 
-/// Returns whether the checksum of a packet with this pseudo header is partial.
 #[inline]
 pub(crate) fn is_partial(packet: &[u8], header: &Header, pseudo: u64) -> bool {
     let Some(found) = field(header.protocol).and_then(|at| word(packet, header.transport + at))
@@ -56,14 +54,13 @@ pub(crate) fn is_partial(packet: &[u8], header: &Header, pseudo: u64) -> bool {
     found % 0xffff == checksum::fold(pseudo) % 0xffff
 }
 
-/// Returns whether the checksum of a packet is partial.
 #[inline]
 pub(crate) fn has_partial_checksum(packet: &[u8], header: &Header) -> bool {
     pseudo(packet, header).is_some_and(|pseudo| is_partial(packet, header, pseudo))
 }
 
-/// Returns the segment size for a TCP packet that is longer than the tunnel's MTU, or `None` for other packets. On a virtual link, the sender's
-/// kernel forwards GSO packets without their segment size. TCP works with any segment size.
+/// The segment size for a TCP packet longer than the tunnel's MTU. On a virtual link, the sender's kernel
+/// forwards GSO packets without it; TCP works with any.
 #[inline]
 pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
     if packet.len() <= usize::from(mtu)
@@ -78,8 +75,8 @@ pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
         .filter(|size| *size > 0)
 }
 
-/// Returns whether a UDP packet can be a GSO packet whose datagrams have `size` bytes of payload each. The kernel reports this size to the
-/// socket in the same field as the size of datagrams that the kernel coalesced.
+/// Whether a UDP packet can be a GSO packet whose datagrams have `size` bytes of payload each. The kernel
+/// reports this size in the same field as that of datagrams that it coalesced.
 #[inline]
 pub(crate) fn udp_gathered(packet: &[u8], header: &Header, size: usize) -> bool {
     let length = packet.len().saturating_sub(header.transport);
@@ -102,9 +99,8 @@ mod tests {
 
     proptest! {
 
-        /// The engine recognises the kernel's partial checksums. The engine never recognises a wrong checksum as
-        /// partial, regardless of the bits that differ. The engine recognises a complete checksum as partial only if
-        /// completion does not change the checksum.
+        /// A wrong checksum is never taken for a partial one, whichever bits differ. A complete one is only
+        /// if completion does not change it.
         #[test]
         fn only_the_pseudo_headers_sum_is_partial(recipe in recipe(1500), bits in 1u16..) {
             let partial = recipe.partial();

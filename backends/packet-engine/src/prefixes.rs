@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{BitAnd, BitOr, Not, Shr};
 
-/// Maximum number of entries in a flat array: an array of this size takes 4 MiB.
+/// Entries in a flat array, which then takes 4 MiB.
 const SLOTS: usize = 1 << 20;
 /// Index for "no peer".
 pub(crate) const NONE: u32 = u32::MAX;
@@ -19,9 +19,9 @@ pub(crate) trait Bits:
 {
     const BITS: u32;
     const ZERO: Self;
-    /// Returns the mask of a prefix length.
+    /// The mask of a prefix length.
     fn mask(prefix: u8) -> Self;
-    /// Returns the distance above `from`, or `None` if the number is below `from` or too far above `from`.
+    /// The distance above `from`; `None` if below or too far above.
     fn above(self, from: Self) -> Option<usize>;
 }
 
@@ -45,13 +45,13 @@ bits!(u32, u128);
 /// Peers by prefix length and network, short prefixes first.
 pub(crate) type ByLength<B> = BTreeMap<(u8, B), u32>;
 
-/// Longest prefix match for one address family.
+/// For one address family.
 #[derive(Clone, Debug)]
 pub(crate) enum Prefixes<B> {
-    /// An array from the first to the last subnet, with one entry for each subnet of the smallest size. Subnets of a cluster are usually
-    /// of one size and close together, so the flat array is the normal case.
+    /// From the first to the last subnet, with one entry for each subnet of the smallest size. The normal
+    /// case: subnets of a cluster are usually of one size and close together.
     Flat { first: B, shift: u32, slots: Vec<u32> },
-    /// A sorted list for each prefix length, longest first. The engine uses sorted lists if the array would be too large.
+    /// For each prefix length, longest first, if the array would be too large.
     Sorted(Vec<(B, Vec<(B, u32)>)>),
 }
 
@@ -91,7 +91,7 @@ impl<B: Bits> Prefixes<B> {
         )
     }
 
-    /// Returns the index of the peer, or [`NONE`].
+    /// [`NONE`] without a peer.
     #[inline]
     pub(crate) fn find(&self, ip: B) -> u32 {
         match self {

@@ -3,17 +3,17 @@
 /// Defines the reasons and their labels in one place.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $label:literal,)*) => {
-        /// Reason why the engine dropped a packet.
+        /// Why the engine dropped a packet.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason {
             $($(#[$doc])* $name,)*
         }
 
         impl Reason {
-            /// All reasons, in the order of [`Reason::index`].
+            /// In the order of [`Reason::index`].
             pub const ALL: [Reason; [$($label),*].len()] = [$(Reason::$name),*];
 
-            /// Returns the value of the metric label `reason`.
+            /// The value of the metric label `reason`.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Reason::$name => $label,)*
@@ -24,70 +24,69 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Packet that is too short for its headers.
+    /// Too short for its headers.
     Short = "short",
-    /// Packet that is longer than its receive buffer.
+    /// Longer than its receive buffer.
     Truncated = "truncated",
     /// Invalid version, header length or packet length.
     Malformed = "malformed",
-    /// Packet with an address that is invalid between nodes.
+    /// An address that is invalid between nodes.
     Martian = "martian",
-    /// Datagram that is not from a peer's address.
+    /// Not from a peer's address.
     UnknownPeer = "unknown_peer",
-    /// Inner source that is not in the sending peer's subnets.
+    /// The inner source is not in the sending peer's subnets.
     Spoofed = "spoofed",
-    /// Inner destination that is not in this node's subnets.
+    /// The inner destination is not in this node's subnets.
     NotOurs = "not_ours",
-    /// Destination that is in no peer's subnet.
+    /// The destination is in no peer's subnet.
     NoRoute = "no_route",
-    /// Packet whose TTL has expired.
     TtlExceeded = "ttl_exceeded",
-    /// Packet that is larger than the tunnel's MTU.
+    /// Larger than the tunnel's MTU.
     TooBig = "too_big",
-    /// Packet of another VXLAN network.
+    /// From another VXLAN network.
     BadVni = "bad_vni",
-    /// Invalid encapsulation header.
+    /// Of the encapsulation.
     BadHeader = "bad_header",
-    /// Frame that carries a protocol other than IP.
+    /// A frame of another protocol.
     NotIp = "not_ip",
-    /// Frame for a MAC other than the MAC of this node's VTEP.
+    /// Not the MAC of this node's VTEP.
     WrongMac = "wrong_mac",
-    /// Packet that would enter the tunnel again.
+    /// The packet would enter the tunnel again.
     Loop = "loop",
-    /// IPv6 packet for a peer that does not accept IPv6.
+    /// An IPv6 packet for a peer that does not accept IPv6.
     NoV6Peer = "no_v6_peer",
-    /// Datagram with a congestion mark whose inner sender does not support ECN.
+    /// A congestion mark, and the inner sender does not support ECN.
     Ecn = "ecn",
-    /// Peer that has no session with this node yet, or datagram that belongs to no session.
+    /// The peer has no session with this node yet, or the datagram belongs to none.
     NoSession = "no_session",
-    /// Peer whose endpoint is unknown, or endpoint whose address family no socket has.
+    /// The peer's endpoint is unknown, or no socket has its address family.
     NoEndpoint = "no_endpoint",
-    /// Datagram that fails authentication, because it is damaged or forged.
+    /// Damaged or forged.
     BadTag = "bad_tag",
-    /// Datagram that this node received before, or datagram that is too old.
+    /// Received before, or too old.
     Replayed = "replayed",
-    /// Handshake message for a key other than this node's key, or handshake message that failed authentication.
+    /// For another key than this node's, or not authentic.
     BadHandshake = "bad_handshake",
-    /// Handshake messages that exceed the capacity of this node.
+    /// More handshake messages than this node can handle.
     HandshakeFlood = "handshake_flood",
-    /// Virtio header that does not match the packet.
+    /// The virtio header does not match the packet.
     BadOffload = "bad_offload",
-    /// Refusal of the packet by the socket.
+    /// Refused by the socket.
     SendFailed = "send_failed",
-    /// Refusal of the packet by the TUN device.
+    /// Refused by the TUN device.
     WriteFailed = "write_failed",
-    /// Source that exceeds its rate limit for handshakes.
+    /// The source exceeds its rate limit for handshakes.
     HandshakeLimit = "handshake_limit",
 }
 
 impl Reason {
-    /// Returns the index in [`Reason::ALL`], for arrays of counters.
+    /// The index in [`Reason::ALL`], for arrays of counters.
     #[inline]
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// Returns the likely cause of a drop and the remedy, for the log line about received packets.
+    /// The likely cause and the remedy, for the log line about received packets.
     pub fn hint(self) -> &'static str {
         match self {
             Reason::Short | Reason::Truncated | Reason::Malformed | Reason::BadHeader => {

@@ -1,5 +1,5 @@
 //! UDP socket that sends and receives many datagrams in one system call. The kernel segments and coalesces
-//! the datagrams if it can (udp(7), `UDP_SEGMENT`, `UDP_GRO`).
+//! them if it can (udp(7), `UDP_SEGMENT`, `UDP_GRO`).
 
 #![allow(unsafe_code)]
 #![allow(
@@ -16,12 +16,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use types::Family;
 
-/// Size of one receive buffer in bytes: the maximum size to which `UDP_GRO` coalesces datagrams.
+/// Receive buffer in bytes: the longest that `UDP_GRO` coalesces.
 pub(crate) const SLOT: usize = 65_536;
-/// Distance between receive buffers in bytes. If the distance were a power of two, the beginnings of the
-/// buffers would share few lines of the CPU cache.
+/// Distance between receive buffers in bytes. With a power of two, the beginnings of the buffers would share
+/// few lines of the CPU cache.
 const STRIDE: usize = SLOT + 1600;
-/// Size of the socket buffers in bytes. The kernel's default size is too small for bursts.
+/// Socket buffers in bytes; the kernel's default is too small for bursts.
 const BUFFER: libc::c_int = 8 << 20;
 /// The largest payload of one send in bytes, for both families.
 pub const LARGEST: usize = 65_487;
@@ -29,17 +29,13 @@ pub const LARGEST: usize = 65_487;
 const UDP_SEGMENT: libc::c_int = 103;
 const UDP_GRO: libc::c_int = 104;
 
-/// A UDP socket of the engine.
 pub struct Socket {
     fd: OwnedFd,
     family: Family,
 }
 
 impl Socket {
-    /// Binds a socket. If `port` is 0, the kernel chooses the port, and the engine uses the socket only to send.
-    ///
-    /// # Errors
-    /// Returns an error if socket(2), bind(2) or an option fails, for example because the port is in use.
+    /// A socket with `port` 0 only sends; the kernel chooses its port.
     pub fn bind(address: IpAddr, port: u16, features: &Features) -> io::Result<Self> {
         let kind = socket2::Type::DGRAM.nonblocking().cloexec();
         let socket = socket2::Socket::new(
@@ -61,15 +57,12 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Returns the address to which an inherited socket is bound, or `None` if the socket is not an IP socket.
+    /// `None` if the file is not an IP socket.
     pub fn bound(fd: &OwnedFd) -> Option<SocketAddr> {
         socket2::SockRef::from(fd).local_addr().ok()?.as_socket()
     }
 
-    /// Adopts a socket that a previous process bound to this address.
-    ///
-    /// # Errors
-    /// Returns an error if the file is not a socket bound to this address and port.
+    /// Adopts a socket of a previous process, which must be bound to this address and port.
     pub fn inherit(
         fd: OwnedFd,
         address: IpAddr,
@@ -94,7 +87,7 @@ impl Socket {
         }
     }
 
-    /// Sets whether the socket may use addresses that this host does not have (`IP_FREEBIND`).
+    /// `IP_FREEBIND`: whether the socket may use addresses that this host does not have.
     fn set_free(&self, free: bool) {
         let (level, freebind) = self
             .family
@@ -102,7 +95,7 @@ impl Socket {
         let _ = self.set(level, freebind, libc::c_int::from(free));
     }
 
-    /// Sets buffer sizes and kernel features. `any` is true if the socket is bound to all addresses of this host.
+    /// Sets buffer sizes and kernel features. `any`: the socket is bound to all addresses of this host.
     fn prepare(&self, features: &Features, receives: bool, any: bool) {
         // With CAP_NET_ADMIN the limit net.core.*mem_max does not apply.
         let sizes = [
@@ -149,12 +142,11 @@ impl Socket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Returns whether the socket is an IPv6 socket.
     pub fn is_ipv6(&self) -> bool {
         self.family.is_v6()
     }
 
-    /// Returns the size of the receive buffer in bytes as the kernel counts it (twice the requested size).
+    /// In bytes as the kernel counts them: twice what was requested.
     pub(crate) fn receive_buffer(&self) -> usize {
         socket2::SockRef::from(&self.fd).recv_buffer_size().unwrap_or(0)
     }
@@ -166,42 +158,41 @@ impl AsFd for Socket {
     }
 }
 
-/// The location of a piece of a message.
+/// The place of a piece of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Whether the piece is in the buffer of generated headers. Pieces of packets are in the read buffer.
+    /// Whether it is in the buffer of generated headers. Pieces of packets are in the read buffer.
     pub made: bool,
     /// The offset in the buffer, in bytes.
     pub at: u32,
-    /// The length of the piece in bytes.
+    /// In bytes.
     pub len: u32,
 }
 
-/// One send: a single datagram to one peer, or several datagrams of one size to one peer.
+/// One send to one peer: a datagram, or several of one size.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// The destination, and the source address unless the route selects it.
     pub to: Endpoint,
-    /// The range of the message's pieces.
     pub pieces: Range<usize>,
-    /// The size in bytes of each datagram except the last datagram.
+    /// The size in bytes of each datagram except the last.
     pub segment: usize,
-    /// The number of datagrams. If the message has several datagrams, the kernel segments the message (UDP_SEGMENT).
+    /// The number of datagrams; several are segmented by the kernel (UDP_SEGMENT).
     pub count: usize,
-    /// The size of all datagrams together, in bytes.
+    /// The size of all datagrams together.
     pub bytes: usize,
     /// The outer TOS octet, or traffic class.
     pub tos: u8,
-    /// The index of the socket that sends the message.
+    /// The index of the sending socket.
     pub socket: usize,
 }
 
-/// Room for the engine's control messages, aligned as the kernel requires.
+/// Room for control messages, aligned as the kernel requires.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL]);
 
-/// Room for the longest control messages of a family, in bytes: `UDP_SEGMENT` or `UDP_GRO`, the ECN field, and an address of this host.
+/// The longest control messages of a family, in bytes: `UDP_SEGMENT` or `UDP_GRO`, the ECN field, and an
+/// address of this host.
 const CONTROL: usize = 96;
 
 /// Sends messages in batches (sendmmsg(2)).
@@ -218,9 +209,9 @@ pub struct Sender {
 unsafe impl Send for Sender {}
 
 impl Sender {
-    /// Sends the messages through `socket` until a send fails. Returns the number of sent messages, and the error of the failed
-    /// send. The pieces are in `made` and `read`. If the kernel refuses the source address of a message, the message leaves from
-    /// the address that the route selects.
+    /// Sends until a send fails. The result is the number of sent messages, and the error of the next one.
+    /// The pieces are in `made` and `read`. If the kernel refuses the source address of a message, it leaves
+    /// from the address that the route selects.
     pub fn send(
         &mut self,
         socket: &Socket,
@@ -256,7 +247,8 @@ impl Sender {
         (done, error)
     }
 
-    /// Returns the endpoints whose source the kernel refused since the last call, most likely because this host has lost the address.
+    /// Endpoints whose source the kernel refused since the last call, most likely because this host has lost
+    /// the address.
     pub fn refused(&mut self) -> Vec<Endpoint> {
         std::mem::take(&mut self.refused)
     }
@@ -329,7 +321,7 @@ impl Sender {
     }
 }
 
-/// Writes the control messages of a send and returns their length in bytes.
+/// Writes the control messages of a send; the result is their length in bytes.
 fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
     let mut used = 0;
     if message.count > 1 {
@@ -369,7 +361,7 @@ const fn aligned(length: usize) -> usize {
     length.next_multiple_of(size_of::<usize>())
 }
 
-/// Appends a control message (cmsg(3)) at offset `at`. Returns the offset after the control message.
+/// Appends a control message (cmsg(3)) at offset `at`; the result is the offset after it.
 fn push(
     control: &mut Control,
     at: usize,
@@ -393,16 +385,16 @@ fn push(
     end
 }
 
-/// Metadata of one filled receive buffer, which holds one or more datagrams.
+/// What one filled receive buffer holds: one or more datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvMeta {
-    /// The range of the payload in the receiver's buffer.
+    /// The payload in the receiver's buffer.
     pub at: Range<usize>,
-    /// The sender. If the socket is bound to several addresses, the endpoint also contains the address of this host to which the sender sent.
+    /// The sender. If the socket is bound to several addresses, also the address of this host to which it
+    /// sent.
     pub from: Endpoint,
-    /// The size in bytes of each datagram except the last datagram.
+    /// The size in bytes of each datagram except the last.
     pub segment: usize,
-    /// The outer ECN field.
     pub ecn: u8,
     /// Whether the kernel truncated the datagram, because the buffer was too small.
     pub truncated: bool,
@@ -422,7 +414,6 @@ pub struct Receiver {
 unsafe impl Send for Receiver {}
 
 impl Receiver {
-    /// Creates a receiver with this many buffers.
     pub fn new(slots: usize) -> Self {
         // SAFETY: all zeros is a value of these structures of the kernel.
         let (name, header): (libc::sockaddr_storage, libc::mmsghdr) =
@@ -437,15 +428,12 @@ impl Receiver {
         }
     }
 
-    /// Returns the memory that the ranges in [`RecvMeta`] refer to.
+    /// The memory that the ranges in [`RecvMeta`] refer to.
     pub fn buffer(&mut self) -> &mut [u8] {
         &mut self.buffer
     }
 
-    /// Fills at most `most` buffers and returns the number of filled buffers.
-    ///
-    /// # Errors
-    /// Returns `WouldBlock` if no datagram is waiting.
+    /// Fills at most `most` buffers; the result is their number. `WouldBlock` means that no datagram waits.
     pub fn receive(&mut self, socket: &Socket, most: usize) -> io::Result<usize> {
         self.vectors.clear();
         for slot in self.buffer.chunks_exact_mut(STRIDE) {
@@ -482,7 +470,7 @@ impl Receiver {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Returns the metadata of a buffer that the last call filled, or `None` if the sender has no IP address.
+    /// The metadata of a buffer that the last call filled; `None` if the sender has no IP address.
     pub fn meta(&self, index: usize) -> Option<RecvMeta> {
         let header = self.headers.get(index)?;
         let length = usize::try_from(header.msg_len).ok()?;

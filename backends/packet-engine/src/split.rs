@@ -1,4 +1,5 @@
-//! Splits GSO packets of the TUN device into packets for the wire. The engine generates headers for each segment, and does not copy the payload.
+//! Splits GSO packets of the TUN device into packets for the wire. Headers are generated for each segment;
+//! the payload is not copied.
 
 use super::checksum;
 use super::flow::{TCP, UDP, put, word};
@@ -7,7 +8,7 @@ use super::virtio::{Gso, VnetHeader};
 use crate::reason::Reason;
 use std::ops::Range;
 
-/// Maximum length of the IP and transport headers of a GSO packet in bytes, with IPv6 extension headers.
+/// The longest IP and transport headers of a GSO packet in bytes, with IPv6 extension headers.
 pub const HEADERS: usize = 192;
 
 /// TCP flags that only the last segment keeps.
@@ -19,13 +20,12 @@ const CWR: u8 = 0x80;
 /// A packet from the TUN device that is ready to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Split {
-    /// A packet that the engine sends unchanged.
+    /// Sent unchanged.
     Whole,
-    /// The segments of a GSO packet.
     Segments(Segments),
 }
 
-/// Describes how the engine splits a GSO packet.
+/// How to split a GSO packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segments {
     version: Version,
@@ -36,16 +36,14 @@ pub struct Segments {
     payload: usize,
     /// The offset of the end of the payload in bytes.
     end: usize,
-    /// The payload length of each segment in bytes. The last segment may be shorter than the other segments.
+    /// The payload of each segment in bytes; the last one may be shorter.
     size: usize,
-    /// The checksum's sum over the pseudo header, without the transport length.
+    /// The sum over the pseudo header, without the transport length.
     pseudo: u64,
 }
 
-/// Completes the checksum of a single packet, or determines how to split a GSO packet.
-///
-/// # Errors
-/// Returns [`Reason::BadOffload`] if the virtio header does not match the packet.
+/// Completes the checksum of a single packet, or determines how to split a GSO packet. [`Reason::BadOffload`]
+/// if the virtio header does not match the packet.
 pub fn split(vnet: &VnetHeader, header: &Header, packet: &mut [u8]) -> Result<Split, Reason> {
     let protocol = match vnet.gso {
         Gso::None => {
@@ -118,20 +116,19 @@ fn addresses(version: Version, packet: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Segments {
-    /// Returns the number of segments.
     #[inline]
     pub fn count(&self) -> usize {
         (self.end - self.payload).div_ceil(self.size)
     }
 
-    /// Returns the length in bytes of a full segment with IP and transport headers.
+    /// In bytes: a full segment with IP and transport headers.
     #[inline]
     pub fn full(&self) -> usize {
         self.payload + self.size
     }
 
-    /// Writes the headers of segment `index` to `out`. Returns the length of the headers and the range of the
-    /// segment's payload in `packet`. Returns `None` if `packet` or `out` is too short.
+    /// Writes the headers of segment `index` to `out`. The result is their length, and the segment's payload
+    /// in `packet`. `None` if `packet` or `out` is too short.
     #[inline]
     pub fn header(
         &self,
@@ -187,7 +184,7 @@ impl Segments {
     }
 }
 
-/// Returns the transport length's contribution to the checksum of the pseudo header.
+/// What the transport length adds to the checksum of the pseudo header.
 #[inline]
 fn length_sum(length: usize) -> u64 {
     // The sum is over words in memory order, so this is right on machines of either byte order.

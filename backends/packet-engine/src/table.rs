@@ -4,89 +4,85 @@ use crate::prefixes::{ByLength, NONE, Prefixes};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, SocketAddr};
 
-/// Checks of a received packet, in addition to the checks of lengths, version and TTL.
+/// Checks of a received packet besides those of lengths, version and TTL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// Checks that the datagram comes from a peer, and that the packet is for this node's subnets. A source address
-    /// inside the pod network must be in the sending peer's subnets, or be that peer's own address. The engine accepts a source address outside the
-    /// pod network, because nodes may forward packets of other hosts.
+    /// The datagram comes from a peer, and the packet is for this node's subnets. A source inside the pod
+    /// network must be in the sending peer's subnets, or be its own address. A source outside is accepted,
+    /// because nodes may forward packets of other hosts.
     #[default]
     Cluster,
-    /// Does the checks of `Cluster`, and also rejects source addresses outside the pod network.
+    /// Also rejects sources outside the pod network.
     Strict,
-    /// Disables all checks of the sender and of inner addresses, including the check for martian addresses.
+    /// No check of the sender or of inner addresses, not even for martian addresses.
     Off,
 }
 
-/// An IPv4 network, an IPv6 network, both or neither.
+/// One network of each family, one of either, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
-    /// The IPv4 network, if any.
     pub v4: Option<Ipv4Net>,
-    /// The IPv6 network, if any.
     pub v6: Option<Ipv6Net>,
 }
 
 /// The peer that serves a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The peer's address and port: the destination of this node's datagrams, and the source of the peer's datagrams.
+    /// The destination of this node's datagrams, and the source of the peer's.
     pub address: SocketAddr,
     /// The MAC of the peer's VTEP; zero with the udp backend.
     pub mac: [u8; 6],
     /// Whether the peer accepts IPv6.
     pub carries_v6: bool,
-    /// Whether the peer honours the outer ECN field (RFC 6040 normal mode).
+    /// Whether it honours the outer ECN field (RFC 6040 normal mode).
     pub outer_ecn: bool,
 }
 
-/// The settings of a forwarding table, without its peers.
+/// All of a forwarding table but its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSettings {
-    /// The networks of the cluster, one for each family.
+    /// The networks of the cluster.
     pub networks: Networks,
-    /// This node's subnets, one for each family.
+    /// This node's subnets.
     pub own: Networks,
-    /// The checks that the engine does on received packets.
     pub checks: Checks,
-    /// The tunnel's MTU in bytes: the maximum length of an inner packet.
+    /// The longest inner packet in bytes.
     pub mtu: u16,
     /// Whether the tunnel is a hop that decrements the TTL (udp), or a link (vxlan).
     pub routed: bool,
     /// The UDP port of the encapsulation.
     pub encap_port: u16,
-    /// The address to which peers send datagrams for this node, if known.
+    /// To which peers send, if known.
     pub address: Option<IpAddr>,
 }
 
-/// An immutable forwarding table, which maps destinations to peers and lists the sources that a peer may use.
+/// Maps destinations to peers, and knows the sources that a peer may use.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// The checks that the engine does on received packets.
     pub checks: Checks,
-    /// The MTU of the tunnel device in bytes.
+    /// Of the tunnel device, in bytes.
     pub mtu: u16,
-    /// Whether the tunnel is a hop that decrements the TTL (udp), or a link (vxlan).
+    /// See [`TableSettings::routed`].
     pub routed: bool,
     /// The UDP port of the encapsulation.
     pub encap_port: u16,
-    /// The address to which peers send datagrams for this node, if known.
+    /// To which peers send, if known.
     pub address: Option<IpAddr>,
-    /// Subnets that the table omits because the address of their peer is itself inside a leased subnet.
-    /// Datagrams to the peer of an omitted subnet would loop.
+    /// Subnets that are left out, because their peer's address is itself inside a leased subnet. Datagrams to
+    /// this peer would loop.
     pub refused: Vec<IpNet>,
     networks: Nets,
     own: Nets,
     peers: Vec<Peer>,
     v4: Prefixes<u32>,
     v6: Prefixes<u128>,
-    /// The peers' addresses, sorted.
+    /// Sorted.
     known_v4: Vec<u32>,
     known_v6: Vec<u128>,
 }
 
 impl Table {
-    /// Builds the table. If two entries have the same subnet, the last entry applies.
+    /// If two entries have the same subnet, the last one applies.
     pub fn build(settings: TableSettings, peers: impl IntoIterator<Item = (IpNet, Peer)>) -> Self {
         let canonical = |(subnet, mut peer): (IpNet, Peer)| {
             peer.address.set_ip(peer.address.ip().to_canonical());
@@ -139,12 +135,12 @@ impl Table {
         }
     }
 
-    /// Returns whether an address is in a leased subnet of a peer or of this node.
+    /// In a leased subnet of a peer or of this node.
     fn is_leased(&self, ip: IpAddr) -> bool {
         self.in_network(ip) && (self.is_own(ip) || self.lookup(ip).is_some())
     }
 
-    /// Returns the peer that serves an address. The longest prefix takes precedence.
+    /// The longest prefix takes precedence.
     #[inline]
     pub fn lookup(&self, ip: IpAddr) -> Option<&Peer> {
         let index = match ip {
@@ -154,7 +150,7 @@ impl Table {
         self.peers.get(index as usize)
     }
 
-    /// Returns whether an address is a peer's public address.
+    /// Whether it is a peer's public address.
     #[inline]
     pub fn knows(&self, ip: IpAddr) -> bool {
         match ip {
@@ -163,31 +159,31 @@ impl Table {
         }
     }
 
-    /// Returns whether a socket address is a tunnel endpoint: the tunnel's port at an address of a peer or of this node.
+    /// Whether it is the tunnel's port at an address of a peer or of this node.
     #[inline]
     pub(crate) fn is_tunnel_end(&self, to: SocketAddr) -> bool {
         to.port() == self.encap_port && (self.knows(to.ip()) || self.address == Some(to.ip()))
     }
 
-    /// Returns whether an address is in this node's subnets.
+    /// In this node's subnets.
     #[inline]
     pub fn is_own(&self, ip: IpAddr) -> bool {
         self.own.hold(ip)
     }
 
-    /// Returns whether an address is the broadcast address of this node's IPv4 subnet.
+    /// Of this node's IPv4 subnet.
     #[inline]
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
         self.own.broadcast(ip)
     }
 
-    /// Returns whether an address is in the cluster's networks.
+    /// In the cluster's networks.
     #[inline]
     pub fn in_network(&self, ip: IpAddr) -> bool {
         self.networks.hold(ip)
     }
 
-    /// Returns the peers. The list contains a peer once for each of the peer's subnets.
+    /// With one entry for each subnet of a peer.
     pub fn peers(&self) -> &[Peer] {
         &self.peers
     }
@@ -216,7 +212,7 @@ impl Nets {
         }
     }
 
-    /// Returns whether an address is the last address of an IPv4 network with more than two addresses (RFC 919, RFC 3021).
+    /// The last address of an IPv4 network with more than two addresses (RFC 919, RFC 3021).
     #[inline]
     fn broadcast(&self, ip: IpAddr) -> bool {
         match ip {

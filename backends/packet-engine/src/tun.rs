@@ -1,4 +1,5 @@
-//! TUN device. The TUN device is not persistent: the kernel deletes the device as soon as no process has the device open (linux/if_tun.h).
+//! TUN device. It is not persistent: the kernel deletes it as soon as no process has it open
+//! (linux/if_tun.h).
 
 #![allow(unsafe_code)]
 
@@ -23,8 +24,8 @@ const TUNSETOFFLOAD: u32 = 0x4004_54d0;
 const TUNSETVNETHDRSZ: u32 = 0x4004_54d8;
 const SIOCSIFTXQLEN: u32 = libc::SIOCSIFTXQLEN as u32;
 
-/// Queue length of the device in packets. At 50 000 packets per second, a queue with the kernel's default of 500 packets is full after ten
-/// milliseconds. The reading thread may wait ten milliseconds for a processor that other programs use.
+/// Queue length in packets. At 50 000 packets per second, the kernel's default of 500 is full after ten
+/// milliseconds. The reading thread may wait so long for a processor that other programs use.
 const QUEUE: libc::c_int = 2000;
 
 const TUN_F_CSUM: libc::c_ulong = 0x01;
@@ -45,17 +46,14 @@ pub struct Tun {
 pub struct Offload {
     /// Whether each packet has a virtio header.
     pub vnet: bool,
-    /// Whether the engine can read and write TCP GSO packets.
+    /// TCP GSO packets.
     pub tcp: bool,
-    /// Whether the engine can also read and write UDP GSO packets (Linux 6.2 and later).
+    /// UDP GSO packets too (Linux 6.2 and later).
     pub udp: bool,
 }
 
 impl Tun {
-    /// Creates the device, or attaches to an existing device that no other process has open. Returns the device's queues.
-    ///
-    /// # Errors
-    /// Returns an error if this function cannot open /dev/net/tun or cannot set up the device. The error message includes the remedy.
+    /// Creates the device, or attaches to one that no other process has open.
     pub fn open(name: &str, features: &Features) -> Result<Vec<Self>, EngineError> {
         if features.tun_tap {
             return Self::by_tun_tap(name).map(|tun| vec![tun]);
@@ -80,7 +78,7 @@ impl Tun {
         Self::adopt(file.into(), name, features, features.vnet)
     }
 
-    /// Creates the device with the `tun-tap` crate: no offloads, one packet per call.
+    /// With the `tun-tap` crate: no offloads, one packet per call.
     fn by_tun_tap(name: &str) -> Result<Self, EngineError> {
         use std::os::fd::IntoRawFd;
         let device = tun_tap::Iface::without_packet_info(name, tun_tap::Mode::Tun)
@@ -94,10 +92,7 @@ impl Tun {
         Ok(tun)
     }
 
-    /// Adopts a queue that a previous process opened.
-    ///
-    /// # Errors
-    /// Returns an error if the file is not a TUN queue of a device with this name, or if the setup of the queue fails.
+    /// Adopts a queue of a previous process, which must belong to a device with this name.
     pub fn inherit(fd: OwnedFd, name: &str, features: &Features) -> Result<Self, EngineError> {
         let (found, flags) = identity(fd.as_fd()).map_err(|error| EngineError::NotTun {
             device: name.to_owned(),
@@ -144,7 +139,8 @@ impl Tun {
         Ok(tun)
     }
 
-    /// Makes the open file non-blocking and close-on-exec, makes the device not persistent, and sets the device's queue length.
+    /// Makes the file non-blocking and close-on-exec and the device not persistent, and sets its queue
+    /// length.
     fn prepare(&self) -> io::Result<()> {
         use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
         fcntl(&self.file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -155,7 +151,8 @@ impl Tun {
         Ok(())
     }
 
-    /// Sets the device's queue length to [`QUEUE`] packets (netdevice(7)). The kernel accepts SIOCSIFTXQLEN on any socket of the network namespace.
+    /// Sets the queue length to [`QUEUE`] packets (netdevice(7)). The kernel accepts SIOCSIFTXQLEN on any
+    /// socket of the network namespace.
     fn lengthen(&self) -> io::Result<()> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
         let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
@@ -164,36 +161,30 @@ impl Tun {
         ioctl(socket.as_fd(), SIOCSIFTXQLEN, std::ptr::from_mut(&mut request) as libc::c_ulong)
     }
 
-    /// Returns the offloads that the kernel granted (TUNSETOFFLOAD).
+    /// What the kernel granted (TUNSETOFFLOAD).
     pub fn offload(&self) -> Offload {
         self.offload
     }
 
-    /// Returns the device's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the interface index, or `None` if the device was deleted or renamed.
+    /// `None` if the device was deleted or renamed.
     pub fn index(&self) -> Option<u32> {
         let (name, _) = identity(self.file.as_fd()).ok()?;
         let index = || nix::net::if_::if_nametoindex(self.name.as_str()).ok();
         (name == self.name).then(index).flatten()
     }
 
-    /// Reads a packet, with its virtio header if the device has headers, and returns the length in bytes.
-    ///
-    /// # Errors
-    /// Returns `WouldBlock` if no packet is waiting.
+    /// Reads a packet, with its virtio header if the device has them; the result is its length in bytes.
+    /// `WouldBlock` means that no packet waits.
     #[inline]
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         (&self.file).read(buffer)
     }
 
-    /// Concatenates the buffers into one packet, writes the packet, and returns the number of written bytes.
-    ///
-    /// # Errors
-    /// Returns an error if write(2) fails, for example because the device is down.
+    /// Writes the buffers as one packet; the result is the number of written bytes.
     #[inline]
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         (&self.file).write_vectored(parts)
@@ -218,7 +209,7 @@ fn request(name: &str, flags: libc::c_short) -> libc::ifreq {
     request
 }
 
-/// Returns the name and the flags of the device to which a file refers.
+/// The name and the flags of the device to which a file refers.
 fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
     let mut request = request("", 0);
     ioctl(fd, TUNGETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong)?;

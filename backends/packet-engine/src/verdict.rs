@@ -1,5 +1,5 @@
-//! Decides whether the engine sends a packet, delivers it, rejects it with an ICMP error, or drops it. The decision
-//! needs only the packet and the forwarding table.
+//! Decides whether a packet is sent, delivered, rejected with an ICMP error, or dropped. This depends only on
+//! the packet and the forwarding table.
 
 use crate::flow::udp_destination;
 use crate::martian::martian;
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 /// An ICMP error for the sender of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmp {
-    /// Network unreachable; IPv6: no route to destination.
+    /// IPv6: no route to destination.
     NetUnreachable,
     /// TTL or hop limit exceeded in transit.
     TimeExceeded,
@@ -22,15 +22,14 @@ pub enum Icmp {
 /// The verdict on a packet from the TUN device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outbound<'t> {
-    /// Sends the packet to the selected peer. In a routed tunnel, the engine first decrements the TTL.
+    /// In a routed tunnel, with a decremented TTL.
     Send(&'t Peer),
-    /// Drops the packet and sends an ICMP error.
+    /// Drop it and send an ICMP error.
     Reply(Icmp, Reason),
-    /// Drop it.
     Drop(Reason),
 }
 
-/// Decides whether to send, reject or drop a packet from the TUN device. For a GSO packet, `segment_len` is the length of its largest segment in bytes.
+/// For a GSO packet, `segment_len` is the length of its largest segment in bytes.
 #[inline]
 pub fn outbound<'t>(
     header: &Header,
@@ -59,10 +58,7 @@ pub fn outbound<'t>(
     Outbound::Send(peer)
 }
 
-/// Decides whether to deliver a packet that arrived in a datagram from the address `from`.
-///
-/// # Errors
-/// Returns the first reason to drop the packet.
+/// The packet arrived in a datagram from the address `from`. The error is the first reason to drop it.
 #[inline]
 pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> Result<(), Reason> {
     if table.checks != Checks::Off {
@@ -74,8 +70,8 @@ pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> R
     if is_nested(header, packet, table) { Err(Reason::Loop) } else { Ok(()) }
 }
 
-/// Returns whether a packet is itself a datagram of the tunnel. The engine receives such a packet if a pod builds
-/// tunnel datagrams, or if a route to a node leads through the tunnel.
+/// Whether a packet is itself a datagram of the tunnel. A pod may build one, or a route to a node may lead
+/// through the tunnel.
 #[inline]
 fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
     udp_destination(packet, header).is_some_and(|to| table.is_tunnel_end(to))

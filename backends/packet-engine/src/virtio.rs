@@ -1,6 +1,7 @@
-//! The virtio-net header before each packet of a TUN device opened with `IFF_VNET_HDR` (virtio 1.2, 5.1.6; linux/virtio_net.h).
+//! The virtio-net header before each packet of a TUN device opened with `IFF_VNET_HDR` (virtio 1.2, 5.1.6;
+//! linux/virtio_net.h).
 
-/// Length of the virtio header in bytes, without the count of merged buffers (`num_buffers`).
+/// In bytes, without the count of merged buffers (`num_buffers`).
 pub const LEN: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
@@ -10,7 +11,7 @@ const GSO_TCP6: u8 = 4;
 const GSO_UDP: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// The method by which the kernel segments a packet (`gso_type` of the virtio header).
+/// How the kernel segments a packet (`gso_type` of the virtio header).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Gso {
     /// A single packet.
@@ -24,14 +25,13 @@ pub enum Gso {
     Udp,
 }
 
-/// A virtio header (`struct virtio_net_hdr`), which precedes each packet on the TUN device.
+/// `struct virtio_net_hdr`, which precedes each packet on the TUN device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VnetHeader {
-    /// Whether the checksum at `csum_start + csum_offset` is partial, that is, whether it holds only the pseudo header's sum.
+    /// Whether the checksum at `csum_start + csum_offset` is partial: it holds only the pseudo header's sum.
     pub(crate) needs_csum: bool,
-    /// The segmentation type of the packet.
     pub gso: Gso,
-    /// The length in bytes of the packet's headers, according to the sender.
+    /// Of the packet's headers in bytes, according to the sender.
     pub header_len: u16,
     /// The payload length of each segment in bytes.
     pub gso_size: u16,
@@ -42,7 +42,8 @@ pub struct VnetHeader {
 }
 
 impl VnetHeader {
-    /// Parses the header. Returns `None` if the buffer is shorter than [`LEN`], or for segmentation types that the engine did not request (UFO).
+    /// `None` if the buffer is shorter than [`LEN`], or for a segmentation type that the engine did not
+    /// request (UFO).
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let [flags, kind, h0, h1, g0, g1, s0, s1, o0, o1, ..] = *bytes else {
             return None;
@@ -64,7 +65,7 @@ impl VnetHeader {
         })
     }
 
-    /// Returns the header as bytes, with fields in the byte order of this host.
+    /// With fields in the byte order of this host.
     pub fn bytes(&self) -> [u8; LEN] {
         let kind = match self.gso {
             Gso::None => GSO_NONE,

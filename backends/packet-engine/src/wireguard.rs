@@ -1,11 +1,11 @@
-//! WireGuard: peers with keys and allowed IPs, sessions, sealing and opening of packets. The crate `noise` implements the messages of the protocol
-//! (handshakes, cookies, data). This module decides to which peer a packet belongs, and when a peer's timers are due. This
-//! module keeps peer selection and timers cheap on the packet path.
+//! WireGuard: peers with keys and allowed IPs, sessions, sealing and opening of packets. The crate `noise`
+//! implements the messages of the protocol (handshakes, cookies, data). This module selects the peer of a
+//! packet and runs the peers' timers, cheaply on the packet path.
 //!
-//! A [`Device`] has the same configuration as a WireGuard interface of the kernel: private key, peers and allowed
-//! IPs. The configuration can change while packets flow. Packet threads use the last published snapshot and need no
-//! lock. Packet threads do not wait for handshakes. Threads that encrypt packets do not wait for threads that decrypt packets, or vice versa.
-//! [`Device::work`] does all slow work, mainly handshakes. Only the handshake thread calls [`Device::work`].
+//! A [`Device`] is configured like a WireGuard interface of the kernel: private key, peers and allowed IPs.
+//! This can change while packets flow. Packet threads use the last published snapshot and need no lock; they
+//! do not wait for handshakes. Threads that encrypt and threads that decrypt do not wait for each other. All
+//! slow work, mainly handshakes, is in [`Device::work`], which only the handshake thread calls.
 
 mod admission;
 mod allowance;

@@ -1,30 +1,27 @@
-//! Backlog of packets that the engine has read from the TUN device but has not sent yet. Each flow has a
-//! queue. Deficit round robin serves the queues, starting with the queues of new flows, as in RFC 8290,
-//! section 4.2.
+//! Packets that were read from the TUN device but not sent yet. Each flow has a queue. Deficit round robin
+//! serves the queues, new flows first, as in RFC 8290, section 4.2.
 //!
-//! The TUN device's own queue keeps the packets of all flows in order of arrival. Streams whose packets arrive faster
-//! than the engine sends them fill the device's queue with megabytes. In the device's queue, a packet for which a
-//! program waits would queue behind all packets of fast streams.
+//! The TUN device's own queue keeps the order of arrival. Streams faster than the engine fill it with
+//! megabytes, and a packet for which a program waits would queue behind them.
 
 use crate::flow::SLOTS;
 use std::collections::VecDeque;
 
-/// Number of bytes that a flow sends before the next flow may send (quantum in RFC 8290). The quantum is about the length of the longest packet.
+/// Bytes that a flow sends before the next one may (quantum in RFC 8290), about the longest packet.
 const TURN: isize = 64 << 10;
 
 /// A packet in its slot of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
-    /// The index of the packet's slot.
     pub(super) slot: usize,
-    /// The packet's length in bytes, with its virtio header.
+    /// In bytes, with the virtio header.
     pub(super) length: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     unit: Unit,
-    /// The packet's position in the order of arrival of all packets.
+    /// Its position in the order of arrival of all packets.
     number: u64,
     fragment: bool,
 }
@@ -32,29 +29,29 @@ struct Waiting {
 #[derive(Default, Debug)]
 struct Flow {
     waiting: VecDeque<Waiting>,
-    /// Number of bytes that the flow may still send in this round. The credit is negative if the last packet of the flow exceeded the credit.
+    /// Bytes that the flow may still send in this round; negative if its last packet exceeded the credit.
     credit: isize,
-    /// Whether the flow is in the list of new flows or in the list of old flows.
+    /// Whether the flow is in one of the two lists.
     listed: bool,
 }
 
-/// Backlog of packets; see the [module](self).
+/// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Backlog {
     flows: [Flow; SLOTS],
-    /// Flows whose packets have just begun to wait (`new`), and all other flows with waiting packets (`old`).
+    /// Flows whose packets have just begun to wait (`new`), and all others with waiting packets (`old`).
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     /// Slots without a packet.
     free: Vec<usize>,
     waiting: usize,
-    /// The number of waiting fragments. Only the first fragment of a packet identifies the flow, so all packets keep their order while fragments wait.
+    /// The number of waiting fragments. Only the first fragment of a packet identifies the flow, so all
+    /// packets keep their order meanwhile.
     fragments: usize,
     number: u64,
 }
 
 impl Backlog {
-    /// Creates a backlog with this number of slots.
     pub(super) fn new(slots: usize) -> Self {
         Self {
             flows: std::array::from_fn(|_| Flow::default()),
@@ -71,13 +68,13 @@ impl Backlog {
         self.waiting == 0
     }
 
-    /// Returns a slot for the next packet, or `None` if all slots are in use.
+    /// `None` if all slots are in use.
     #[inline]
     pub(super) fn free_slot(&self) -> Option<usize> {
         self.free.last().copied()
     }
 
-    /// Adds the packet of this length that the caller read into [`Self::free_slot`].
+    /// Adds the packet of this length that was read into [`Self::free_slot`].
     #[inline]
     pub(super) fn push(&mut self, length: usize, flow: usize, fragment: bool) {
         let number = flow % SLOTS;
@@ -99,7 +96,7 @@ impl Backlog {
         self.fragments += usize::from(fragment);
     }
 
-    /// Moves packets into `batch` until the moved packets have at least `bytes` bytes, or no packet is left.
+    /// Moves packets into `batch` until they have at least `bytes` bytes, or none is left.
     pub(super) fn next(&mut self, bytes: usize, batch: &mut Vec<Unit>) {
         let mut gathered = 0;
         while gathered < bytes && self.waiting > 0 {
@@ -114,7 +111,7 @@ impl Backlog {
         }
     }
 
-    /// Removes and returns the packet that arrived first. The flow of the packet keeps its place in the lists.
+    /// Takes the packet that arrived first. Its flow keeps its place in the lists.
     #[cold]
     fn oldest(&mut self) -> Option<Waiting> {
         let first = |flow: &&mut Flow| flow.waiting.front().map_or(u64::MAX, |first| first.number);
@@ -122,7 +119,8 @@ impl Backlog {
         flow.waiting.pop_front()
     }
 
-    /// Removes and returns a packet of the flow at the head of the list. Returns `None` if the flow has used its credit or has no packet left.
+    /// Takes a packet of the flow at the head of the list. `None` if the flow has used its credit or has no
+    /// packet left.
     fn by_turns(&mut self) -> Option<Waiting> {
         let is_new = !self.new.is_empty();
         let list = if is_new { &mut self.new } else { &mut self.old };
@@ -159,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// Adds packets (flow, length) and returns them by slot.
+    /// Adds packets (flow, length); the result is their flows by slot.
     fn fill(backlog: &mut Backlog, packets: &[(usize, usize)]) -> HashMap<usize, usize> {
         let mut flows = HashMap::new();
         for (flow, length) in packets {
@@ -169,7 +167,7 @@ mod tests {
         flows
     }
 
-    /// Returns the flow of each packet in the next batch.
+    /// The flow of each packet in the next batch.
     fn sent(backlog: &mut Backlog, bytes: usize, flows: &HashMap<usize, usize>) -> Vec<usize> {
         let mut batch = Vec::new();
         backlog.next(bytes, &mut batch);
@@ -210,8 +208,7 @@ mod tests {
     }
 
     proptest! {
-        /// The backlog sends each packet once and the packets of a flow in order, regardless of what the
-        /// engine reads in between. While a fragment waits, all packets keep their order.
+        /// Whatever the engine reads in between. While a fragment waits, all packets keep their order.
         #[test]
         fn packets_of_a_flow_are_sent_once_and_in_order(
             steps in prop::collection::vec((prop::collection::vec((0..SLOTS, 0_usize..70_000, prop::bool::weighted(0.02)), 0..40), 1_usize..300_000), 1..30),

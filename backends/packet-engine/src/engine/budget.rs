@@ -1,4 +1,4 @@
-//! Limits the time for which the packet threads may have priority over other threads, so that the packet threads starve no program.
+//! Limits the time for which packet threads may have priority, so that they starve no program.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 pub(super) struct Part {
     /// Numerator and denominator.
     pub(super) of: (u32, u32),
-    /// Maximum unused time that the budget accumulates.
+    /// Unused time that can accumulate.
     pub(super) most: Duration,
 }
 
 impl Part {
-    /// Share of processor time for which one packet thread may have priority over other threads. This share leaves a fifth
-    /// of the processor to threads that cannot run on other processors, such as ksoftirqd.
+    /// For one packet thread. It leaves a fifth of the processor to threads that cannot run on others, such
+    /// as ksoftirqd.
     pub(super) const THREAD: Self = Self { of: (4, 5), most: Duration::from_millis(2) };
 
-    /// Returns the share for all packet threads together: a quarter of the processors. Two daemons on
-    /// one machine (two networks, or a test environment) therefore leave half of the processors to other programs.
+    /// For all packet threads together: a quarter of the processors. So two daemons on one machine (two
+    /// networks, or a test environment) leave half of them to other programs.
     pub(super) fn of_all(processors: u32) -> Self {
         Self {
             of: (processors.max(1), 4),
@@ -31,21 +31,21 @@ impl Part {
 pub(super) struct Budget {
     part: Part,
     left: Duration,
-    /// Time that the threads used beyond the budget, because the engine does not interrupt a batch.
+    /// Time used beyond the budget, because a batch is not interrupted.
     debt: Duration,
     looked: Instant,
-    /// Whether the threads have spent the whole budget and less than half of the budget is available again.
+    /// Whether the budget was used up, and less than half of it is available again.
     spent: bool,
 }
 
 impl Budget {
-    /// Creates a full budget.
+    /// The budget is full.
     pub(super) fn new(part: Part, now: Instant) -> Self {
         Self { part, left: part.most, debt: Duration::ZERO, looked: now, spent: false }
     }
 
-    /// Subtracts from the budget the time for which a thread had priority over other threads. Returns whether the packet threads
-    /// may have priority over other threads from now on.
+    /// Takes off the time `ahead` that a thread had priority. True if the threads may have priority from now
+    /// on.
     pub(super) fn spend(&mut self, now: Instant, ahead: Duration) -> bool {
         let Part { of: (numerator, denominator), most } = self.part;
         // One second fills any budget. The limit prevents an overflow.
@@ -71,7 +71,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_micros(250);
 
-    /// Returns the time for which `threads` threads have priority over other threads within one second if all of them always have work.
+    /// The time that `threads` threads have priority within one second if all of them always have work.
     fn ahead_in_a_second(budget: &mut Budget, threads: u32, start: Instant) -> Duration {
         let (mut ahead, mut may) = (Duration::ZERO, true);
         for number in 1..=4000 {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any sequence of work and waits, the time of a thread with priority is at most its share, the saved budget and one batch together.
+        /// For any sequence of work and waits: at most the share, the saved budget and one batch.
         #[test]
         fn never_more_than_the_part(steps in prop::collection::vec((0_u64..3000, 0_u64..=100), 1..500)) {
             let start = Instant::now();

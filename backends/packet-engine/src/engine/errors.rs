@@ -1,5 +1,5 @@
-//! ICMP errors to pods. A raw socket sends the ICMP errors as packets of this host. The kernel would drop
-//! ICMP errors from the TUN device as forged, because their source is this host's own address.
+//! ICMP errors to pods, sent by a raw socket as packets of this host. From the TUN device, the kernel would
+//! drop them as forged, because their source is this host's own address.
 
 use crate::counters::{Counters, add};
 use crate::icmp;
@@ -16,7 +16,7 @@ const RAW: i32 = 255;
 
 /// Sends ICMP errors at a limited rate.
 pub(super) struct Errors {
-    /// The tunnel's own addresses, at most one of each family, and the socket that sends from each address.
+    /// The tunnel's own addresses, at most one of each family, and the socket of each.
     sockets: Vec<(IpAddr, Socket)>,
     buckets: Buckets,
     began: Instant,
@@ -42,7 +42,7 @@ impl Errors {
         Self { sockets, buckets: Buckets::new(rand::random()), began: Instant::now() }
     }
 
-    /// Sends an ICMP error to the sender of `packet`, unless the protocol forbids the error or the engine has reached the rate limit.
+    /// Sends nothing if the protocol forbids the error, or the rate limit is reached.
     pub(super) fn reply(
         &mut self,
         kind: Icmp,

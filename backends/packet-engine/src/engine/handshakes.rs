@@ -1,4 +1,5 @@
-//! Thread for the handshakes and timers of all WireGuard peers. The thread sleeps while no timer is due and no handshake message waits.
+//! Thread for the handshakes and timers of all WireGuard peers. It sleeps while no timer is due and no
+//! handshake message waits.
 
 use super::io::Port;
 use super::log_limit::LogLimit;
@@ -13,13 +14,13 @@ use std::time::Instant;
 
 pub(super) struct Handshakes<P = Socket> {
     pub device: Arc<Device>,
-    /// The name of the device, for the log.
+    /// Of the device, for the log.
     pub name: String,
     pub sockets: Vec<Arc<P>>,
     pub wake: Arc<Wake>,
 }
 
-/// State that the handshake thread keeps between two iterations of its loop.
+/// What the thread keeps between two rounds.
 #[derive(Default)]
 pub(super) struct HandshakeState {
     worker: Worker,
@@ -28,7 +29,8 @@ pub(super) struct HandshakeState {
 }
 
 impl<P: Port> Handshakes<P> {
-    /// Handles handshakes and timers until the wake signal. [`Device::ring`] must follow the signal, because the thread may sleep in [`Device::wait`].
+    /// Runs until the wake signal. [`Device::ring`] must follow the signal, because the thread may sleep in
+    /// [`Device::wait`].
     pub(super) fn run(self) {
         let mut state = HandshakeState::default();
         while !self.wake.called() {
@@ -37,7 +39,7 @@ impl<P: Port> Handshakes<P> {
         }
     }
 
-    /// Does the work of one iteration of the thread's loop. Returns the time of the next iteration if no new work arrives earlier.
+    /// The result is the time of the next round, if no new work arrives earlier.
     pub(super) fn round(&self, state: &mut HandshakeState) -> Option<Instant> {
         let HandshakeState { worker, sender, log } = state;
         let next =
@@ -49,7 +51,7 @@ impl<P: Port> Handshakes<P> {
         next
     }
 
-    /// Sends a datagram. This function does not wait for room in the socket, because the protocol repeats lost messages.
+    /// Does not wait for room in the socket, because the protocol repeats lost messages.
     fn send(
         &self,
         to: Endpoint,

@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 
 /// A queue of the TUN device.
 pub(super) trait Device: AsFd {
-    /// Returns the offloads that the kernel granted.
+    /// What the kernel granted.
     fn offload(&self) -> Offload;
-    /// Reads one packet and returns its length in bytes. Returns `WouldBlock` if no packet is waiting.
+    /// The result is the length in bytes; `WouldBlock` if no packet waits.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
     /// Writes one packet from its parts, in one system call.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
@@ -32,11 +32,10 @@ impl Device for Tun {
 }
 
 pub(super) trait Port: AsFd {
-    /// Returns whether the socket is an IPv6 socket.
     fn is_ipv6(&self) -> bool;
-    /// Fills at most `most` receive buffers and returns the number of filled buffers. Returns `WouldBlock` if no datagram is waiting.
+    /// Fills at most `most` receive buffers; the result is their number. `WouldBlock` if no datagram waits.
     fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize>;
-    /// Sends messages. Returns the number of sent messages, and the error of the next message.
+    /// The result is the number of sent messages, and the error of the next one.
     fn send(
         &self,
         sender: &mut Sender,

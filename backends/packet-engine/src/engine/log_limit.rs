@@ -1,9 +1,10 @@
-//! Rate-limited logging of packet errors: the first error of each kind, then at most one line a minute with the count.
+//! Rate-limited logging of packet errors: the first error of each kind, then at most one line a minute with
+//! the count.
 
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_secs(60);
-/// Number of errors between two reads of the clock.
+/// Errors between two reads of the clock.
 const STRIDE: u64 = 256;
 
 /// The log limits of one thread, for each kind of error.
@@ -19,7 +20,7 @@ struct LogKind {
 }
 
 impl LogLimit {
-    /// Counts errors of a kind. Returns the number of errors to log, if a log line is due.
+    /// Counts errors of a kind. The result is the number to log, if a line is due.
     pub(super) fn count(&mut self, name: &'static str, times: usize) -> Option<u64> {
         let times = times as u64;
         let Some(kind) = self.kinds.iter_mut().find(|kind| kind.name == name) else {

@@ -1,30 +1,29 @@
-//! Distinguishes messages (short packets for which a program most likely waits) from the packets of streams.
+//! Tells messages (short packets for which a program most likely waits) from the packets of streams.
 
 use crate::flow;
 use crate::packet::Header;
 use std::time::{Duration, Instant};
 
-/// Minimum size in bytes of a bulk transfer, which is a unit of one or more packets of a flow.
+/// In bytes: a unit of this size is a bulk transfer. It is one or more packets of a flow.
 const BULK: usize = 4096;
-/// Time after a bulk transfer during which the short packets of its flow are not messages. Short packets soon after
-/// a bulk transfer are the ends of the flow's bursts. Within [`LATELY`] after a flood, the short packets of all
-/// flows are not messages.
+/// After a bulk transfer, the short packets of its flow are no messages for this time, but the ends of
+/// bursts. After a flood, the short packets of no flow are messages.
 const LATELY: Duration = Duration::from_secs(1);
-/// Interval in which the counter counts short packets.
+/// Interval in which short packets are counted.
 const COUNTED: Duration = Duration::from_millis(100);
-/// Maximum number of short packets within [`COUNTED`], over all flows. A larger number of short packets is a flood, and none of these
-/// packets is a message. A flood keeps the processors busy. If the packet threads had priority over the programs at both ends during a
-/// flood, only half of the packets would arrive.
+/// More short packets than this within [`COUNTED`], over all flows, are a flood, and none is a message. A
+/// flood keeps the processors busy. With priority for the packet threads over the programs at both ends, only
+/// half of the packets would arrive.
 const FLOOD: u32 = 2000;
 
-/// The number of slots for flows. Two flows may share a slot. Short packets of a flow that shares its slot with a stream are not messages.
+/// Two flows may share a slot. If one is a stream, short packets of the other are not messages.
 const FLOWS: usize = 1024;
 
-/// Counter of the messages (short packets for which programs wait) in a batch. The counter remembers which flows carried bulk transfers.
+/// Counts the messages of a batch. It remembers which flows carried bulk transfers.
 pub(super) struct Messages {
     /// Time of the last bulk transfer of each flow.
     bulk: Vec<Option<Instant>>,
-    /// The start of the interval in which the counter counts short packets, and the number of these packets.
+    /// The start of the interval, and the number of short packets in it.
     since: Instant,
     short: u32,
     /// Time of the last flood.
@@ -49,12 +48,12 @@ impl Messages {
         }
     }
 
-    /// Returns the number of messages in this batch.
+    /// Of this batch.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Counts a unit of one or more packets with a total of `length` bytes. `packet` is the first packet of the unit.
+    /// Counts a unit of one or more packets with `length` bytes in all. `packet` is the first one.
     #[inline]
     pub(super) fn take(&mut self, packet: &[u8], length: usize) {
         if length >= BULK || length <= flow::MESSAGE {
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
     use crate::split::tests::Recipe;
 
-    /// Returns a packet of one of two flows.
+    /// A packet of one of two flows.
     fn packet(other: bool, payload: usize) -> Vec<u8> {
         Recipe {
             ipv6: other,

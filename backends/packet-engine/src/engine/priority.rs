@@ -1,8 +1,9 @@
-//! Scheduling of the packet threads. While a packet thread waits for a processor, all packets of the thread wait.
+//! Scheduling of the packet threads: while a packet thread waits for a processor, all its packets wait.
 //!
-//! While messages arrive (short packets for which a program waits), a thread has priority over all ordinary programs. The thread's [`Budget`] limits the
-//! time for which the thread has priority. When the budget is spent, and while all traffic is bulk traffic, the thread shares processors with other threads,
-//! at three times the default weight. When threads share processors, each read returns more packets, which increases throughput.
+//! While messages arrive (short packets for which a program waits), a thread has priority over ordinary
+//! programs. Its [`Budget`] limits the time of this. When the budget is spent, and under bulk traffic alone,
+//! the thread shares processors at three times the default weight. Each read then returns more packets, which
+//! increases throughput.
 
 #![allow(unsafe_code)]
 
@@ -13,34 +14,34 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Nice value with three times the default weight: enough to run soon, but not enough to starve other threads.
+/// Three times the default weight: enough to run soon, but not enough to starve other threads.
 const NICE: i32 = -5;
-/// Nice value with the highest weight, used if the kernel refuses real-time scheduling.
+/// The highest weight, used if the kernel refuses real-time scheduling.
 const NICEST: i32 = -20;
-/// The lowest real-time priority of the kernel: all other real-time threads of the host take precedence.
+/// All other real-time threads of the host take precedence.
 const LOWEST: u32 = 1;
-/// The time slice in nanoseconds, about the time for one batch of packets.
+/// In nanoseconds, about the time for one batch of packets.
 const SLICE: u64 = 100_000;
 /// Interval at which a thread checks its budgets.
 const LOOK: Duration = Duration::from_micros(250);
-/// Minimum number of messages within [`LATELY`] at which a thread has priority over ordinary programs.
+/// So many messages within [`LATELY`] give a thread priority over ordinary programs.
 const MESSAGES: usize = 4;
 /// Period within which [`MESSAGES`] must arrive.
 const LATELY: Duration = Duration::from_secs(1);
 
-/// Method by which a thread has priority over other threads.
+/// How a thread gets priority over other threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Means {
-    /// `SCHED_RR`, which schedules the thread ahead of every ordinary program.
+    /// `SCHED_RR`: ahead of every ordinary program.
     RealTime,
     /// The highest weight (nice -20).
     Weight,
-    /// No priority over other threads, because the kernel refuses both methods or the options disable both methods.
+    /// The kernel refuses both methods, or the options disable them.
     Nothing,
 }
 
 impl Means {
-    /// Returns the method's name, which the engine appends to the name of the packet mode.
+    /// Appended to the name of the packet mode.
     pub(super) fn name(self) -> &'static str {
         match self {
             Means::RealTime => "real-time",
@@ -49,7 +50,7 @@ impl Means {
         }
     }
 
-    /// Returns the method that the kernel grants. This function tests the methods in a thread that ends afterwards.
+    /// What the kernel grants, tried in a thread that ends afterwards.
     pub(super) fn granted() -> Self {
         let means = [Means::RealTime, Means::Weight];
         std::thread::Builder::new()
@@ -59,7 +60,7 @@ impl Means {
             .unwrap_or(Means::Nothing)
     }
 
-    /// Gives the calling thread priority over ordinary programs. Returns false if the kernel refuses the request.
+    /// False if the kernel refuses.
     fn use_now(self) -> bool {
         match self {
             Means::RealTime => schedule(&Attributes {
@@ -87,12 +88,12 @@ struct Attributes {
     period: u64,
 }
 
-/// Returns the attributes of an ordinary thread with this nice value. Since Linux 6.12, the short time slice lets the thread run earlier.
+/// Of an ordinary thread. Since Linux 6.12, the short time slice lets it run earlier.
 fn ordinary(nice: i32) -> Attributes {
     Attributes { policy: libc::SCHED_OTHER as u32, nice, runtime: SLICE, ..Attributes::default() }
 }
 
-/// Sets the scheduling policy and attributes of the calling thread (sched_setattr(2)). Returns false if the kernel refuses the request.
+/// Sets policy and attributes of the calling thread (sched_setattr(2)). False if the kernel refuses.
 fn schedule(attributes: &Attributes) -> bool {
     let attributes = Attributes { size: size_of::<Attributes>() as u32, ..*attributes };
     // SAFETY: the kernel reads as many bytes as `size` says, and 0 is the calling thread.
@@ -101,14 +102,15 @@ fn schedule(attributes: &Attributes) -> bool {
     set == 0
 }
 
-/// Gives the calling thread more than the default weight. Without CAP_SYS_NICE and RLIMIT_NICE, this function gives the thread the default weight.
+/// Gives the calling thread more than the default weight, or the default without CAP_SYS_NICE and
+/// RLIMIT_NICE.
 fn share() {
     if !schedule(&ordinary(NICE)) {
         schedule(&ordinary(0));
     }
 }
 
-/// Returns the CPU time that the calling thread has used.
+/// The CPU time of the calling thread.
 fn ran() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
@@ -122,7 +124,6 @@ pub(super) struct Scheduling {
 }
 
 impl Scheduling {
-    /// Creates the scheduling of threads on this number of processors.
     pub(super) fn new(means: Means, processors: usize, counters: Arc<Counters>) -> Self {
         let processors = u32::try_from(processors).unwrap_or(u32::MAX);
         let budget = Budget::new(Part::of_all(processors), Instant::now());
@@ -133,20 +134,19 @@ impl Scheduling {
 /// The scheduling of the calling thread.
 pub(super) struct Priority {
     scheduling: Scheduling,
-    /// The thread's own budget, in addition to the budget that all threads share.
+    /// The thread's own budget, besides the shared one.
     budget: Budget,
     ahead: bool,
     /// The arrival times of the last messages, as a ring buffer.
     messages: [Option<Instant>; MESSAGES],
-    /// The index of the oldest message.
     oldest: usize,
-    /// The time of the last check of the budgets, and the CPU time of the thread at that moment.
+    /// When the budgets were last checked, and the CPU time of the thread at that moment.
     looked: Instant,
     ran: Duration,
 }
 
 impl Priority {
-    /// Gives the calling thread its ordinary weight and returns its scheduling.
+    /// Gives the calling thread its ordinary weight.
     pub(super) fn new(scheduling: Scheduling) -> Self {
         share();
         let now = Instant::now();
@@ -161,8 +161,8 @@ impl Priority {
         }
     }
 
-    /// Adjusts the scheduling after a batch with this many messages. A packet thread with priority over
-    /// ordinary programs yields to other such threads. When a budget is empty, this function ends the priority of the thread over ordinary programs.
+    /// Adjusts the scheduling after a batch with this many messages. A thread with priority yields to others
+    /// like it, and loses the priority when a budget is empty.
     #[inline]
     pub(super) fn worked(&mut self, messages: usize) {
         if self.scheduling.means == Means::Nothing {
@@ -187,7 +187,6 @@ impl Priority {
         }
     }
 
-    /// Returns whether [`MESSAGES`] messages arrived within [`LATELY`].
     fn is_waited_for(&self, now: Instant) -> bool {
         self.messages
             .get(self.oldest)
@@ -218,7 +217,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::Ordering;
 
-    /// Returns the policy, real-time priority and niceness of the calling thread (proc_pid_stat(5), fields 41, 40 and 19).
+    /// Policy, real-time priority and niceness of the calling thread (proc_pid_stat(5), fields 41, 40 and
+    /// 19).
     fn scheduling() -> [i64; 3] {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let (_, fields) = stat.rsplit_once(')').unwrap();
@@ -226,7 +226,7 @@ mod tests {
         [41, 40, 19].map(|field: usize| fields[field - 3].parse().unwrap())
     }
 
-    /// Runs `test` in a separate thread, because `test` changes the scheduling of its thread.
+    /// In a separate thread, because `test` changes the scheduling of its thread.
     fn apart<T: Send>(test: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| scope.spawn(test).join().unwrap())
     }

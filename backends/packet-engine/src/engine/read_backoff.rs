@@ -5,27 +5,27 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 
-/// The longest pause between two attempts, in milliseconds.
+/// Between two attempts, in milliseconds.
 const LONGEST: u16 = 1000;
 
 /// The backoff of one thread.
 #[derive(Default)]
 pub(super) struct ReadBackoff {
-    /// Number of failed reads since the last successful read.
+    /// Failed reads since the last successful one.
     failures: u32,
     /// Whether the last poll(2) returned without POLLIN for the file, for example because of a lasting error.
     spurious: bool,
 }
 
 impl ReadBackoff {
-    /// Resets the backoff after a successful read.
+    /// After a successful read.
     #[inline]
     pub(super) fn worked(&mut self) {
         self.failures = 0;
         self.spurious = false;
     }
 
-    /// Waits for data or an error, after a read without data. Returns false after the wake signal.
+    /// Waits for data or an error, after a read without data. False after the wake signal.
     pub(super) fn idle(&mut self, file: &impl AsFd, wake: &Wake) -> bool {
         if self.spurious {
             // poll(2) would return at once again, so pause.
@@ -47,7 +47,8 @@ impl ReadBackoff {
         !wake.called()
     }
 
-    /// Pauses after a failed read. The first failure causes no pause, and each further failure causes a longer pause. The wake signal ends a pause.
+    /// Pauses after a failed read: not after the first, and longer after each further one. The wake signal
+    /// ends a pause.
     pub(super) fn failed(&mut self, wake: &Wake) {
         let pause = pause(self.failures);
         self.failures = self.failures.saturating_add(1);
@@ -57,7 +58,7 @@ impl ReadBackoff {
     }
 }
 
-/// Returns the pause in milliseconds after this many earlier failures.
+/// In milliseconds, after this many earlier failures.
 fn pause(failures: u32) -> u16 {
     match failures {
         // An ICMP error about an earlier send, or a single bad packet. The next call may succeed.

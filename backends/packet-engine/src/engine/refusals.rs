@@ -1,19 +1,18 @@
-//! Remembers which offloads the kernel refuses, for which destinations, and for how long the engine does not
-//! try these offloads. While the engine remembers no refusal, the check of a destination costs one comparison.
+//! Remembers which offloads the kernel refuses, and for which destinations. The engine does not try these for
+//! a while. Without a refusal, the check of a destination costs one comparison.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Time for which the engine remembers a refusal. The engine forgets refusals because routes, policies and drivers change.
+/// How long a refusal is remembered; routes, policies and drivers change.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
-/// Number of consecutive refusals after which the engine treats an offload as unsupported.
+/// After so many refusals in a row an offload counts as unsupported.
 const IN_A_ROW: u8 = 3;
-/// Maximum number of remembered destinations. The engine remembers no further destination: it tries the offload with
-/// each message to that destination, and the kernel refuses each message.
+/// Remembered destinations. For any further one, each message tries the offload and is refused.
 const DESTINATIONS: usize = 4096;
 
-/// State of an offload that the kernel may refuse.
+/// An offload that the kernel may refuse.
 #[derive(Debug, Default)]
 pub(super) struct Offload {
     in_a_row: u8,
@@ -21,19 +20,19 @@ pub(super) struct Offload {
 }
 
 impl Offload {
-    /// Returns whether the engine tries the offload.
+    /// Whether the engine tries the offload.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.off_since.is_none()
     }
 
-    /// Resets the count of consecutive refusals after the kernel accepted the offload.
+    /// The kernel accepted the offload, so the next refusal is the first in a row.
     #[inline]
     pub(super) fn worked(&mut self) {
         self.in_a_row = 0;
     }
 
-    /// Records a refusal. Returns whether the refusal switches the offload off.
+    /// True if this refusal switches the offload off.
     pub(super) fn refused(&mut self, now: Instant) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row < IN_A_ROW || !self.is_on() {
@@ -43,7 +42,6 @@ impl Offload {
         true
     }
 
-    /// Forgets an expired refusal.
     pub(super) fn forgive(&mut self, now: Instant) {
         if self.off_since.is_some_and(|since| !is_recent(since, now)) {
             *self = Self::default();
@@ -51,14 +49,14 @@ impl Offload {
     }
 }
 
-/// Decides whether the engine sends datagrams to a destination as segments of one message.
+/// Decides to which destinations datagrams go as segments of one message.
 #[derive(Debug)]
 pub(super) struct Segmenting {
     supported: bool,
     to_all: Offload,
-    /// Destinations for which the kernel refused segments, and the time of each refusal.
+    /// With the time of each refusal.
     refused: HashMap<IpAddr, Instant>,
-    /// The time of the oldest remembered refusal, or an earlier time.
+    /// The time of the oldest remembered refusal, or earlier.
     oldest: Option<Instant>,
 }
 
@@ -67,28 +65,26 @@ impl Segmenting {
         Self { supported, to_all: Offload::default(), refused: HashMap::new(), oldest: None }
     }
 
-    /// Returns whether the engine remembers no refusal, neither for one destination nor for all destinations.
+    /// Nothing was refused, neither for one destination nor for all.
     #[inline]
     pub(super) fn is_unrestricted(&self) -> bool {
         self.refused.is_empty() && self.to_all.is_on()
     }
 
-    /// Returns whether the engine sends datagrams to this address as segments.
     #[inline]
     pub(super) fn is_on(&self, to: IpAddr) -> bool {
         self.supported
             && (self.is_unrestricted() || self.to_all.is_on() && !self.refused.contains_key(&to))
     }
 
-    /// Records that the engine sent segments.
     #[inline]
     pub(super) fn worked(&mut self) {
         self.to_all.worked();
     }
 
-    /// Records that the kernel refused segments to this address, and that the engine sent the datagrams one
-    /// by one. If `of_path` is set, the path to the address caused the refusal, so the kernel may still
-    /// support the offload. Returns whether this refusal disables segments to all addresses.
+    /// Segments to this address were refused, but its datagrams went out one by one. `of_path`: the path
+    /// caused this, so the kernel may still support the offload. True if this refusal disables segments to
+    /// all addresses.
     pub(super) fn refused(&mut self, to: IpAddr, of_path: bool, now: Instant) -> bool {
         // The kernel may also refuse the rest of a batch, which was gathered before the first refusal.
         if self.refused.contains_key(&to) {
@@ -101,7 +97,6 @@ impl Segmenting {
         !of_path && self.to_all.refused(now)
     }
 
-    /// Forgets expired refusals.
     pub(super) fn forgive(&mut self, now: Instant) {
         self.to_all.forgive(now);
         if self.oldest.is_some_and(|since| !is_recent(since, now)) {

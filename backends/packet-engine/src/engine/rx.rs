@@ -1,5 +1,4 @@
-//! Receiving side: moves packets from the peers to the TUN device. This module receives the waiting
-//! datagrams, checks each packet, merges packets and writes the merged packets.
+//! Receiving side: receives datagrams, checks each packet, merges packets and writes them to the TUN device.
 
 use super::config::EngineConfig;
 use super::io::{Device, Port};
@@ -33,12 +32,12 @@ use tracing::field::display;
 
 mod opened;
 
-/// Maximum number of receive buffers per call while each buffer holds many datagrams. More buffers would not fit into the CPU cache.
+/// Receive buffers per call while each holds many datagrams. More would not fit into the CPU cache.
 const GATHERED: usize = 8;
-/// Minimum average size in bytes at which the engine assumes that a receive buffer holds many datagrams.
+/// Average size in bytes from which a receive buffer is taken to hold many datagrams.
 const LONG: usize = 8192;
 
-/// Numbers of packets, bytes and units (GSO packets or single packets) that the thread wrote.
+/// What the thread wrote. A unit is a GSO packet or a single packet.
 #[derive(Default)]
 struct Written {
     packets: usize,
@@ -54,31 +53,29 @@ impl Written {
     }
 }
 
-/// The receiving side of one queue, which runs in a thread.
+/// The receiving side of one queue; runs in a thread.
 pub(super) struct Rx<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
     /// All queues of the device. The thread writes a packet into the queue of its flow.
     pub queues: Arc<[Arc<D>]>,
     pub socket: Arc<P>,
     pub table: Arc<ArcSwap<Table>>,
-    /// The WireGuard device, which the thread uses instead of the forwarding table. `None` without WireGuard.
+    /// Used instead of the forwarding table.
     pub wireguard: Option<Arc<WireGuard>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
 }
 
-/// The state that a thread keeps between batches.
+/// What a thread keeps between batches.
 pub(super) struct RxState {
     merger: Merger,
     log: LogLimit,
-    /// The offloads that the kernel granted for the device.
     offload: Offload,
-    /// Whether the engine writes GSO packets of TCP and of UDP, if the device accepts GSO packets.
+    /// Whether the engine writes GSO packets of TCP and of UDP, if the device accepts them.
     tcp: refusals::Offload,
     udp: refusals::Offload,
-    /// Counter of the short packets for which programs wait, in the last batch.
     messages: Messages,
-    /// The contiguous bytes of a merged packet, before the engine splits the packet again.
+    /// A merged packet in one piece, before it is split again.
     scratch: Vec<u8>,
 }
 
@@ -97,13 +94,12 @@ impl RxState {
         }
     }
 
-    /// Returns whether the engine merges both TCP and UDP packets, if the device accepts GSO packets.
+    /// Whether both TCP and UDP packets are merged, if the device accepts GSO packets.
     #[inline]
     pub(super) fn merges(&self) -> bool {
         self.tcp.is_on() && self.udp.is_on()
     }
 
-    /// Forgets expired refusals.
     #[cold]
     pub(super) fn forgive(&mut self, now: Instant) {
         self.tcp.forgive(now);
@@ -112,7 +108,7 @@ impl RxState {
             .merge(self.offload.tcp && self.tcp.is_on(), self.offload.udp && self.udp.is_on());
     }
 
-    /// Returns the offload state for writes of GSO packets of a kind, or `None` for a single packet.
+    /// `None` for a single packet.
     #[inline]
     fn writes_of(&mut self, kind: Gso) -> Option<&mut refusals::Offload> {
         match kind {
@@ -124,15 +120,13 @@ impl RxState {
 }
 
 impl<D: Device, P: Port> Rx<D, P> {
-    /// Returns the offloads that the kernel granted for the device.
     fn offload(&self) -> Offload {
         self.queues.first().map(|queue| queue.offload()).unwrap_or_default()
     }
 
-    /// Returns the queue for the flow of a packet. The kernel gives the replies of a flow to the
-    /// queue into which the engine wrote the flow's packets (tun_flow_update). All datagrams of a peer arrive
-    /// at one socket. If the socket's thread wrote packets into only one queue, one thread would send all
-    /// packets to the peer.
+    /// The queue for the flow of a packet. The kernel gives the replies of a flow to the queue into which the
+    /// engine wrote its packets (tun_flow_update). All datagrams of a peer arrive at one socket. With one
+    /// queue for them, one thread would send everything to this peer.
     fn queue_of(&self, packet: &[u8]) -> Option<&D> {
         let number = match self.queues.len() {
             0 | 1 => 0,
@@ -143,7 +137,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         self.queues.get(number).map(Arc::as_ref)
     }
 
-    /// Moves packets from the socket to the device until the wake signal.
+    /// Runs until the wake signal.
     pub(super) fn run(self, mut priority: Priority) {
         let features = self.config.features;
         let mut receiver = Receiver::new(features.batch);
@@ -190,7 +184,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Processes a batch and returns its size in bytes.
+    /// The result is the size of the batch in bytes.
     pub(super) fn batch(
         &self,
         count: usize,
@@ -227,7 +221,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         bytes
     }
 
-    /// Checks all datagrams of a receive buffer and passes accepted packets to the merger.
+    /// Checks all datagrams of a receive buffer and merges the accepted packets.
     fn meta(&self, meta: &RecvMeta, buffer: &mut [u8], table: &Table, state: &mut RxState) {
         let datagrams = meta.at.len().div_ceil(meta.segment.max(1)).max(1);
         if meta.truncated {
@@ -277,7 +271,8 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Returns whether the datagrams in a receive buffer are in fact one datagram, which contains a UDP GSO packet of the sender.
+    /// Whether the datagrams in a receive buffer are in fact one, which contains a UDP GSO packet of the
+    /// sender.
     fn is_gathered(&self, meta: &RecvMeta, buffer: &[u8]) -> bool {
         let Some(datagram) = buffer.get(meta.at.clone()) else {
             return false;
@@ -295,7 +290,7 @@ impl<D: Device, P: Port> Rx<D, P> {
             .is_ok_and(|header| partial_checksum::udp_gathered(packet, &header, meta.segment))
     }
 
-    /// Returns the range and header of the packet in a datagram, or the reason to drop the packet. This function also sets the packet's ECN field.
+    /// Finds the packet in a datagram, or the reason to drop it. Sets the packet's ECN field too.
     #[inline]
     fn judge(
         &self,
@@ -338,7 +333,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         add(&self.counters.received.units, written.units);
     }
 
-    /// Writes a group as a whole, or packet by packet if the kernel does not accept the group.
+    /// Writes a group as a whole, or packet by packet if the kernel does not accept it.
     fn group(
         &self,
         queue: &D,
@@ -406,8 +401,8 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Completes the checksum of a packet that the kernel does not accept unchanged, splits the packet into
-    /// single packets, and writes the single packets. Returns the number of lost packets.
+    /// Completes the checksum of a packet that the kernel does not accept as it is, splits it, and writes the
+    /// single packets. The result is the number of lost packets.
     fn one_by_one(
         &self,
         queue: &D,
@@ -456,7 +451,6 @@ impl<D: Device, P: Port> Rx<D, P> {
         lost
     }
 
-    /// Counts and logs packets that the TUN device did not accept.
     #[cold]
     fn count_lost(&self, error: &io::Error, count: usize, log: &mut LogLimit) {
         self.counters.received.dropped_many(Reason::WriteFailed, count);
@@ -470,8 +464,8 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Returns the packet in a dropped datagram. For WireGuard, an earlier step opened the datagram in
-    /// place, so the packet is at the beginning of the datagram.
+    /// The packet in a dropped datagram. With WireGuard it is at the beginning, because the datagram was
+    /// opened in place.
     fn inner<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
         if self.wireguard.is_some() {
             datagram.get(..told_length(datagram)?)
@@ -480,7 +474,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Counts and logs dropped packets. `datagram` is empty if the caller did not inspect it.
+    /// `datagram` is empty if the caller did not inspect it.
     #[cold]
     fn dropped(
         &self,

@@ -2,23 +2,22 @@
 
 use std::io;
 
-/// The maximum number of retries after a temporary error.
+/// Retries after a temporary error.
 const TRIES: usize = 3;
 
-/// The engine's action after a failed send.
+/// What to do after a failed send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendAction {
-    /// Retry at once.
+    /// At once.
     Retry,
-    /// Retries when the socket has room.
+    /// Until the socket has room, then retry.
     Wait,
-    /// Sends each datagram of the message separately.
+    /// Each datagram of the message on its own.
     SendSingly,
-    /// Drop the message.
     Drop,
 }
 
-/// Returns the engine's action after a send error. `many` is true if the message has several datagrams. `tries` is the number of retries so far.
+/// `many`: the message has several datagrams. `tries` is the number of retries so far.
 pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAction {
     match error.raw_os_error() {
         // The kernel may report an ICMP error about an earlier packet in reply to this send.
@@ -34,7 +33,7 @@ pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAct
     }
 }
 
-/// Returns the kind of a send error. The engine limits the log lines of each kind separately.
+/// The log lines of each kind are limited separately.
 pub(super) fn kind(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "send: forbidden",
@@ -47,7 +46,7 @@ pub(super) fn kind(error: &io::Error) -> &'static str {
     }
 }
 
-/// Returns the likely cause of a send error, and the remedy.
+/// The likely cause of a send error, and the remedy.
 pub(super) fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {

@@ -1,5 +1,5 @@
-//! If a read, write or send fails, the engine either delivers each packet that it has read, or counts the packet
-//! as dropped. Lasting errors do not cause a busy loop.
+//! The engine delivers each packet that it has read, or counts it as dropped, whatever read, write or send
+//! fails. A lasting error causes no busy loop.
 
 use super::backlog::Backlog;
 use super::io::{Device, Port};
@@ -37,7 +37,7 @@ mod wireguard;
 const MTU: u16 = 1450;
 const ALL: Offload = Offload { vnet: true, tcp: true, udp: true };
 
-/// The scripted results of system calls, in order. After the last scripted result, all calls succeed.
+/// The results of system calls, in order; later calls succeed.
 type Script = Mutex<VecDeque<i32>>;
 
 fn next(script: &Script) -> io::Result<()> {
@@ -52,7 +52,6 @@ struct FakeTun {
     offload: Offload,
     reads: Mutex<VecDeque<Result<Vec<u8>, i32>>>,
     faults: Script,
-    /// The successful writes.
     written: Mutex<Vec<Vec<u8>>>,
     /// Whether the device refuses GSO packets, as some kernels do.
     refuses: Mutex<bool>,
@@ -101,20 +100,18 @@ impl Device for FakeTun {
     }
 }
 
-/// A fake UDP socket that returns scripted results.
 struct FakeSocket {
     event: EventFd,
     faults: Script,
-    /// The numbers of packets and bytes that the socket accepted.
+    /// Packets and bytes that the socket accepted.
     taken: Mutex<(usize, usize)>,
-    /// The number of datagrams in each call of `send`.
+    /// Datagrams in each call of `send`.
     runs: Mutex<Vec<usize>>,
-    /// Destinations for which the socket refuses messages of several datagrams, with the errno. A route with a
-    /// smaller MTU or an IPsec policy makes the kernel refuse segmented sends.
+    /// Destinations for which the socket refuses segmented sends, with the errno. A smaller MTU of the route
+    /// or an IPsec policy has this effect.
     refuses: Mutex<Vec<(IpAddr, i32)>>,
-    /// The destinations of the messages of several datagrams that the engine tried to send.
+    /// Destinations of segmented sends, also refused ones.
     segmented: Mutex<Vec<IpAddr>>,
-    /// The TOS octets of the messages that the socket accepted.
     tos: Mutex<Vec<u8>>,
 }
 
@@ -197,7 +194,7 @@ fn networks(v4: &str, v6: Option<&str>) -> Networks {
     Networks { v4: Some(v4.parse().unwrap()), v6: v6.map(|net| net.parse().unwrap()) }
 }
 
-/// Returns the peer at this address of loopback.
+/// The peer at this address of loopback.
 fn peer(n: u8) -> Peer {
     Peer { address: (peer_at(n), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: true }
 }
@@ -252,7 +249,8 @@ fn tx(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Tx<FakeTun, FakeSocket>, Arc<Fak
     (tx, line)
 }
 
-/// Sends the packets that the device returns now, at most `most` in each batch. Returns the error of the last read.
+/// Sends what the device returns now, at most `most` packets a batch. The result is the error of the last
+/// read.
 fn send_read<P: Port>(
     tx: &Tx<FakeTun, P>,
     table: &Table,
@@ -270,7 +268,7 @@ fn send_read<P: Port>(
     error
 }
 
-/// Returns what the device reads for this packet: a GSO packet if the payload is longer than `size`.
+/// What the device reads for this packet: a GSO packet if the payload is longer than `size`.
 fn read_of(recipe: &Recipe, size: usize) -> Vec<u8> {
     let (head, packet) = if recipe.payload.len() > size {
         (recipe.vnet(size), recipe.partial())
@@ -308,7 +306,7 @@ impl Receiving {
         }
     }
 
-    /// Receives 20 TCP segments that the engine can merge, and returns the number of writes to the device.
+    /// Receives 20 TCP segments that can be merged; the result is the number of writes to the device.
     fn receive_segments(&mut self, round: u32) -> usize {
         let before = self.tape.written.lock().unwrap().len();
         for n in round * 20..round * 20 + 20 {
@@ -322,21 +320,20 @@ impl Receiving {
         *self.tape.refuses.lock().unwrap() = refuses;
     }
 
-    /// Returns the numbers of received and of dropped packets.
+    /// Received and dropped packets.
     fn counts(&self) -> (usize, u64) {
         let received = &self.rx.counters.received;
         (count(&received.packets), received.all_drops())
     }
 }
 
-/// Returns the single packets in a write.
+/// The single packets in a write.
 fn packets(write: &[u8], offload: Offload) -> Vec<Vec<u8>> {
     let (head, packet) = write.split_at(if offload.vnet { virtio::LEN } else { 0 });
     let vnet = VnetHeader::parse(head).unwrap_or_default();
     all(&vnet, &mut packet.to_vec()).unwrap()
 }
 
-/// An incoming datagram.
 #[derive(Clone, Debug)]
 enum Incoming {
     Packet(Recipe),
@@ -358,7 +355,7 @@ fn incoming() -> impl Strategy<Value = Incoming> {
     ]
 }
 
-/// Sends a datagram and returns the number of packets in it.
+/// The result is the number of packets in the datagram.
 fn send(from: &UdpSocket, came: &Incoming) -> usize {
     match came {
         Incoming::Packet(recipe) => from.send(&recipe.packet()).map(|_| 1).unwrap(),
@@ -508,7 +505,7 @@ proptest! {
     }
 }
 
-/// The engine writes the packets of a flow into one queue, both merged and single packets.
+/// Merged and single packets alike.
 #[test]
 fn packets_of_a_flow_are_written_into_one_queue() {
     const FLOWS: u8 = 16;
@@ -544,7 +541,7 @@ fn packets_of_a_flow_are_written_into_one_queue() {
     );
 }
 
-/// Returns the address of the peer that serves 10.5.n.0/24.
+/// The address of the peer that serves 10.5.n.0/24.
 fn peer_at(n: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, n).into()
 }
@@ -566,8 +563,7 @@ impl Sending {
         Self { tx, line, state }
     }
 
-    /// Sends a GSO packet to each of these peers, in turn, and checks that the engine passes several datagrams to the kernel
-    /// at once for the peers in `tried` only.
+    /// Sends a GSO packet to each peer in turn. Only the peers in `tried` may get segmented sends.
     #[track_caller]
     fn send(&mut self, to: &[u8], tried: &[u8]) {
         let subnet = |n: u8| format!("10.5.{n}.0/24").parse().unwrap();
@@ -587,7 +583,7 @@ impl Sending {
         assert_eq!(self.tx.counters.sent.all_drops(), 0);
     }
 
-    /// The kernel refuses nothing anymore, and the time for which the engine remembers refusals passes.
+    /// From now on the kernel refuses nothing, and earlier refusals have expired.
     fn forgive(&mut self) {
         self.line.refuses.lock().unwrap().clear();
         self.state.segmenting.forgive(Instant::now() + refusals::REMEMBERED);
@@ -619,15 +615,15 @@ fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_acce
     bed.send(&[2, 70], &[2, 70]);
 }
 
-/// Since January 2025, Linux refuses a segment that exceeds the MTU of the route (`EMSGSIZE`). Linux fragments a
-/// single datagram that exceeds the MTU.
+/// Since January 2025, Linux refuses a segment longer than the MTU of the route (`EMSGSIZE`); it fragments a
+/// single datagram.
 #[test]
 fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mtu() {
     let mut bed = Sending::new((2..8).map(|n| (n, libc::EMSGSIZE)));
     bed.send(&[2, 3, 4, 5, 2, 3, 4, 5, 9], &[2, 3, 4, 5, 9]);
 }
 
-/// If the paths of many peers refuse segmented sends, the memory for refusals is bounded, and all datagrams arrive.
+/// The memory for refusals is bounded, and all datagrams arrive.
 #[test]
 fn refused_segments_are_remembered_of_each_of_many_peers() {
     let mut bed = Sending::new((2..90).map(|n| (n, libc::EINVAL)));
@@ -638,8 +634,8 @@ fn refused_segments_are_remembered_of_each_of_many_peers() {
     assert_eq!(bed.line.taken.lock().unwrap().0, (88 * 2 + 4) * 3);
 }
 
-/// Some releases of Linux 6.1 and 6.6 refuse merged packets. The engine writes refused packets one by one,
-/// and after some refusals it merges no packets for a while.
+/// Some releases of Linux 6.1 and 6.6 refuse merged packets. The engine writes them one by one, and after
+/// some refusals it stops merging for a while.
 #[test]
 fn merged_writes_return_a_while_after_the_kernel_refused_them() {
     let mut bed = Receiving::new(ALL, Vec::new());
@@ -668,7 +664,7 @@ fn merged_writes_go_on_when_refusals_are_rare() {
     assert_eq!((bed.state.merges(), bed.counts()), (true, (160, 0)));
 }
 
-/// Each address has one socket per queue. After a restart, systemd returns the sockets in the reverse order.
+/// There is one socket per queue and address; systemd returns them in the reverse order.
 #[test]
 fn inherited_sockets_are_known_by_their_addresses() {
     let features = Features { queues: 2, ..Features::offload() };
@@ -720,7 +716,7 @@ fn port_holder_hint_depends_on_the_framing() {
     }
 }
 
-/// Number of attempts during a lasting error: the engine counts each attempt, and the pauses grow up to 32 ms in this test.
+/// Attempts during a lasting error: each is counted, and the pauses grow up to 32 ms in this test.
 const TRIES: usize = 8;
 const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32);
 

@@ -1,5 +1,5 @@
-//! Sending side: moves packets from the TUN device to the peers. This side reads the waiting packets, splits
-//! them, gathers the datagrams by peer and size, and sends the datagrams.
+//! Sending side: reads packets from the TUN device, splits them, gathers the datagrams by peer and size, and
+//! sends them.
 
 use super::backlog::{Backlog, Unit};
 use super::config::EngineConfig;
@@ -33,75 +33,71 @@ use std::time::Instant;
 
 mod sealed;
 
-/// Room for one packet in bytes: the longest packet and its virtio header.
+/// In bytes: the longest packet and its virtio header.
 pub(super) const SLOT: usize = 65_536 + 64;
-/// Size of a batch in bytes. Packets that arrive during a batch wait for the end of the batch.
+/// In bytes. Packets that arrive during a batch wait for its end.
 pub(super) const BATCH: usize = 64 << 10;
-/// Maximum number of datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
+/// Datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS: usize = 64;
 /// Room for the generated headers of one packet, in bytes.
 const MADE: usize = HEADERS + framing::VXLAN;
-/// Number of pieces at which the engine sends a batch early.
+/// Pieces at which the engine sends a batch early.
 const PIECES: usize = 4096;
-/// Number of pieces at which an engine with WireGuard and several queues sends a batch early. If the kernel
-/// preempts a thread between sealing and sending, the threads of other queues overtake this thread. A peer's
-/// replay window reaches back over 8128 datagrams (some milliseconds of a fast link). The peer rejects
-/// datagrams that arrive behind this window.
+/// The same with WireGuard and several queues. A thread that the kernel preempts between sealing and sending
+/// is overtaken by the threads of other queues. A peer rejects what comes behind its replay window of 8128
+/// datagrams (some milliseconds of a fast link).
 const SEALED: usize = 64;
-/// Time for which a send waits for room in the socket, in milliseconds.
+/// How long a send waits for room in the socket, in milliseconds.
 const SEND_TIMEOUT: u16 = 100;
 
-/// The sending side of one queue, which runs in a thread.
+/// The sending side of one queue; runs in a thread.
 pub(super) struct Tx<D = Tun, P = Socket> {
     pub config: Arc<EngineConfig>,
     pub tun: Arc<D>,
-    /// The sockets that send. A flow always uses the same socket.
+    /// A flow always uses the same socket.
     pub sockets: Vec<Arc<P>>,
     pub table: Arc<ArcSwap<Table>>,
-    /// The WireGuard device, which the thread uses instead of the forwarding table. `None` without WireGuard.
+    /// Used instead of the forwarding table.
     pub wireguard: Option<Arc<WireGuard>>,
     pub counters: Arc<Counters>,
     pub wake: Arc<Wake>,
 }
 
-/// Messages that the engine has to send.
+/// Messages to send.
 #[derive(Default)]
 struct Gathered {
     messages: Vec<Message>,
     pieces: Vec<Piece>,
     made: Vec<u8>,
     used: usize,
-    /// Whether the last message is complete: a shorter datagram ends the message.
+    /// Whether the last message is complete, because a shorter datagram ends it.
     ended: bool,
 }
 
-/// A datagram that the engine has to send.
 #[derive(Clone, Copy)]
 struct Datagram {
     to: Endpoint,
     ecn: u8,
     socket: usize,
-    /// The total size of the datagram's pieces in bytes.
+    /// The size of its pieces, in bytes.
     bytes: usize,
 }
 
-/// The state that a thread keeps between batches.
+/// What a thread keeps between batches.
 pub(super) struct TxState {
     gathered: Gathered,
     sender: Sender,
     errors: Errors,
     log: LogLimit,
-    /// Decides to which destinations the engine sends datagrams of one size as segments of one message.
     pub(super) segmenting: Segmenting,
     /// A packet before sealing.
     plain: Vec<u8>,
-    /// Counter of the short packets for which programs wait, in the last batch.
     messages: Messages,
 }
 
 /// A packet from the TUN device that passed validation.
 struct Unpacked {
-    /// The packet's offset in the buffer, after its virtio header.
+    /// The offset in the buffer, after the virtio header.
     start: usize,
     length: usize,
     header: Header,
@@ -109,7 +105,8 @@ struct Unpacked {
 }
 
 impl Unpacked {
-    /// Returns the payload length of a full segment, or `None` for a packet without segments. This function also returns the number of packets for the counters.
+    /// The payload length of a full segment (`None` without segments), and the number of packets for the
+    /// counters.
     fn segments(&self) -> (Option<usize>, usize) {
         if let Split::Segments(segments) = &self.split {
             (Some(segments.full()), segments.count())
@@ -134,7 +131,7 @@ impl TxState {
 }
 
 impl<D: Device, P: Port> Tx<D, P> {
-    /// Moves packets from the device to the sockets until the wake signal.
+    /// Runs until the wake signal.
     pub(super) fn run(self, mut priority: Priority) {
         let features = self.config.features;
         let mut buffer = vec![0; features.batch * SLOT];
@@ -216,7 +213,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         self.flush(buffer, state);
     }
 
-    /// Reads packets that wait in the device, while the backlog has room for the packets. Returns the error that stopped the read.
+    /// Reads while the backlog has room. The result is the error that stopped it.
     pub(super) fn read(&self, backlog: &mut Backlog, buffer: &mut [u8]) -> Option<io::Error> {
         while let Some(slot) = backlog.free_slot() {
             let packet = buffer.get_mut(slot * SLOT..(slot + 1) * SLOT)?;
@@ -232,7 +229,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         None
     }
 
-    /// Returns the flow of a packet from the device, and whether the packet is a fragment.
+    /// The flow of a packet from the device, and whether it is a fragment.
     #[inline]
     fn flow(&self, read: &[u8]) -> (usize, bool) {
         let packet = read.get(self.vnet()..).unwrap_or_default();
@@ -242,12 +239,11 @@ impl<D: Device, P: Port> Tx<D, P> {
         })
     }
 
-    /// Returns the length in bytes of the virtio header before a packet.
+    /// In bytes: the virtio header before a packet.
     fn vnet(&self) -> usize {
         if self.tun.offload().vnet { virtio::LEN } else { 0 }
     }
 
-    /// Counts and logs a failed read.
     #[cold]
     pub(super) fn read_failed(&self, error: &io::Error, log: &mut LogLimit) {
         add(&self.counters.sent.errors, 1);
@@ -265,7 +261,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Validates a packet and determines how to split it. This function counts a malformed packet as dropped and returns `None`.
+    /// Counts a malformed packet as dropped.
     fn unpack(&self, at: usize, length: usize, buffer: &mut [u8]) -> Option<Unpacked> {
         let sent = &self.counters.sent;
         let dropped = |reason| {
@@ -293,7 +289,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Drops a packet, and sends the ICMP error `reply`, if set, to the packet's sender.
+    /// Drops a packet, and sends the ICMP error `reply` to its sender.
     #[cold]
     fn refuse(
         &self,
@@ -336,7 +332,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         self.counters.sent.dropped_many(reason, count);
     }
 
-    /// Looks up the peer of a packet and gathers the datagrams to the peer, or drops the packet.
+    /// Looks up the peer of a packet and gathers its datagrams, or drops it.
     fn packet(&self, unpacked: &Unpacked, buffer: &mut [u8], table: &Table, state: &mut TxState) {
         let Unpacked { start, length, header, .. } = *unpacked;
         let (segment, count) = unpacked.segments();
@@ -392,7 +388,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Writes the encapsulation headers of a packet after the headers generated so far. Returns the length of the headers in bytes.
+    /// Writes the encapsulation headers behind those generated so far. The result is their length in bytes.
     #[inline]
     fn front(&self, gathered: &mut Gathered, peer: &Peer, header: &Header) -> usize {
         if gathered.made.len() < gathered.used + MADE {
@@ -402,7 +398,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         self.config.framing.write(peer.mac, header.version, room)
     }
 
-    /// Returns the index of the socket for a flow.
+    /// The index of the socket for a flow.
     #[inline]
     fn socket(&self, header: &Header, packet: &[u8]) -> usize {
         if self.sockets.len() <= 1 {
@@ -455,7 +451,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Passes messages of one socket to the kernel. Returns the number of sent messages, and the error of the next message.
+    /// Sends messages of one socket. The result is the number sent, and the error of the next one.
     fn send(
         &self,
         messages: &[Message],
@@ -480,7 +476,6 @@ impl<D: Device, P: Port> Tx<D, P> {
         );
     }
 
-    /// Counts and logs a message after a failed send.
     #[cold]
     fn count_lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
         self.counters.sent.dropped_many(Reason::SendFailed, message.count);
@@ -496,7 +491,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Waits briefly for room in the socket. Returns whether the socket is ready.
+    /// False if the socket did not become ready.
     fn wait_for_room(&self, socket: usize) -> bool {
         let Some(socket) = self.sockets.get(socket) else {
             return false;
@@ -509,7 +504,6 @@ impl<D: Device, P: Port> Tx<D, P> {
         ready > 0 && polled.first().is_some_and(|polled| polled.any().unwrap_or(false))
     }
 
-    /// Sends each datagram of a message separately.
     fn one_by_one(&self, message: &Message, error: &io::Error, state: &mut TxState, buffer: &[u8]) {
         add(&self.counters.unsegmented, 1);
         tracing::debug!(
@@ -539,7 +533,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Remembers that the kernel refused a segmented send, and logs the refusal at a limited rate.
+    /// Remembers that the kernel refused a segmented send; the log line is rate-limited.
     #[cold]
     fn segments_refused(&self, message: &Message, error: &io::Error, state: &mut TxState) {
         let (device, seconds) = (&self.config.device, REMEMBERED.as_secs());
@@ -569,7 +563,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Sends one datagram. Returns whether the engine sent the datagram.
+    /// False if it was not sent.
     fn single(&self, one: &Message, state: &mut TxState, buffer: &[u8]) -> bool {
         let mut tries = 0;
         loop {
@@ -614,7 +608,7 @@ impl Gathered {
         }
     }
 
-    /// Adds a datagram, whose pieces begin at `from`, to the last message if the datagram fits, or else to a new message.
+    /// Adds a datagram, whose pieces begin at `from`, to the last message if it fits, or else to a new one.
     #[inline]
     fn add(&mut self, datagram: Datagram, from: usize, gso: bool) {
         let end = self.pieces.len();

@@ -3,17 +3,14 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Signal that stays set after the first wake.
+/// It stays set after the first wake.
 pub(super) struct Wake {
     event: nix::sys::eventfd::EventFd,
     called: AtomicBool,
 }
 
 impl Wake {
-    /// Creates an unset signal.
-    ///
-    /// # Errors
-    /// Returns an error if the process has no file descriptors left.
+    /// Fails if the process has no file descriptors left.
     pub(super) fn new() -> nix::Result<Self> {
         use nix::sys::eventfd::{EfdFlags, EventFd};
         let event =
@@ -21,7 +18,7 @@ impl Wake {
         Ok(Self { event, called: AtomicBool::new(false) })
     }
 
-    /// Sets the signal, which ends all current and future waits.
+    /// Ends all current and future waits.
     pub(super) fn wake(&self) {
         self.called.store(true, Ordering::Relaxed);
         let _ = self.event.write(1);
@@ -34,7 +31,7 @@ impl Wake {
         let _ = poll(&mut polled, PollTimeout::from(milliseconds));
     }
 
-    /// Returns whether the signal is set, for threads that never wait because they always have work.
+    /// For threads that never wait because they always have work.
     #[inline]
     pub(super) fn called(&self) -> bool {
         self.called.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Tests that the merger merges the right packets, and that it does not lose, invent or reorder packets of a flow.
+//! The merger merges the right packets, and does not lose, invent or reorder packets of a flow.
 
 use super::super::split::tests::{Recipe, all, recipe};
 use super::*;
@@ -15,14 +15,14 @@ fn offer(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
     buffer
 }
 
-/// Returns the number of packets in each group.
+/// The number of packets in each group.
 fn counts(packets: &[Vec<u8>]) -> Vec<usize> {
     let mut merger = Merger::new(true, true);
     offer(&mut merger, packets);
     merger.groups().iter().map(Group::count).collect()
 }
 
-/// Returns a packet with one changed byte and a correct TCP checksum.
+/// A packet with one changed byte and a correct TCP checksum.
 fn changed(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
     let mut packet = recipe.packet();
     packet[at] = value;
@@ -127,7 +127,7 @@ fn disabled_merging_merges_nothing() {
     assert!(merger.groups().is_empty());
 }
 
-/// Returns the packet with a partial checksum, as a kernel with checksum offload passes it on.
+/// As a kernel with checksum offload passes it on.
 fn with_partial_checksum(packet: &[u8]) -> Vec<u8> {
     let header = Header::parse(packet).unwrap();
     let mut packet = packet.to_vec();
@@ -137,14 +137,14 @@ fn with_partial_checksum(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Returns the single packets of a group.
+/// The single packets of a group.
 fn out(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
     let mut packet: Vec<u8> =
         group.ranges().flat_map(|range| buffer[range.clone()].iter().copied()).collect();
     all(vnet, &mut packet).unwrap()
 }
 
-/// Returns the flow of a packet, and the packet.
+/// The flow of a packet, and the packet.
 fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let header = Header::parse(packet).unwrap();
     let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
@@ -157,7 +157,7 @@ fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
 
 proptest! {
 
-    /// The engine merges packets with partial checksums like packets with complete checksums. After the split, all packets have complete checksums.
+    /// After the split, all checksums are complete.
     #[test]
     fn partial_checksums_make_no_difference(recipe in recipe(20_000), size in 400usize..1500, left in any::<u64>()) {
         let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };
@@ -183,7 +183,7 @@ proptest! {
         }
     }
 
-    /// The merger passes on a GSO packet as a whole and counts its segments. The merger adds no packet to the GSO packet.
+    /// Its segments are counted, and no packet is added to it.
     #[test]
     fn a_super_packet_stays_whole(recipe in recipe(20_000), size in 400usize..1500) {
         let packet = recipe.partial();
@@ -200,7 +200,7 @@ proptest! {
         prop_assert_eq!(out(&vnet, &merger.groups()[0], &buffer), singles);
     }
 
-    /// After merging, scheduling and splitting, each flow has the same packets in the same order.
+    /// After merging, scheduling and splitting.
     #[test]
     fn each_flow_keeps_its_packets_and_order(recipes in proptest::collection::vec((recipe(4000), 0u8..3, any::<bool>()), 1..60)) {
         let mut next = [[0u32; 4]; 3];

@@ -12,7 +12,7 @@ fn v6(next: u8, body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Returns a chain of extension headers with the given kinds and length bytes, followed by the payload.
+/// Extension headers with the given kinds and length bytes, followed by the payload.
 fn chain(headers: &[(u8, u8)], last: u8, payload: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     for (n, (kind, len)) in headers.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Tests of the socket with a real kernel, over loopback: every message arrives complete, with its sender and ECN field.
+//! The socket with a real kernel, over loopback: every message arrives complete, with its sender and ECN
+//! field.
 
 use super::*;
 
@@ -25,7 +26,7 @@ fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
     panic!("nothing was received");
 }
 
-/// Returns the bytes and the ECN field of each datagram in the receive buffer.
+/// The bytes and the ECN field of each datagram in the receive buffer.
 fn datagrams(receiver: &mut Receiver, metas: &[RecvMeta]) -> Vec<(Vec<u8>, u8)> {
     let buffer = receiver.buffer().to_vec();
     metas
@@ -108,7 +109,7 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     assert_eq!(lengths, [10, 20]);
 }
 
-/// Returns a buffer and its six pieces of 100 bytes; each byte of the buffer is the index of its piece.
+/// A buffer of six pieces of 100 bytes; each byte is the index of its piece.
 fn six_pieces() -> (Vec<u8>, [Piece; 6]) {
     let read = (0..600u16).map(|n| (n / 100) as u8).collect();
     let pieces = [0, 100, 200, 300, 400, 500].map(|at| piece(false, at, 100));
@@ -134,7 +135,7 @@ struct Dialog {
     answerer: Socket,
     /// The address of the querying node.
     back: SocketAddr,
-    /// The address of the replying node, to which the querying node sends.
+    /// The address to which it sends.
     asked: SocketAddr,
     sender: Sender,
     receiver: Receiver,
@@ -155,7 +156,7 @@ impl Dialog {
         }
     }
 
-    /// Sends messages, checks that all of them arrive in order, and returns their senders.
+    /// Sends messages, checks that all arrive in order, and hands back their senders.
     fn pass(&mut self, answers: bool, messages: &[Message]) -> Vec<Endpoint> {
         let name = &self.name;
         let (from, to) =
@@ -181,7 +182,7 @@ impl Dialog {
         froms
     }
 
-    /// Sends one query. Returns the querying node's address, and the local address for replies.
+    /// Sends one query. The result is the querying node's address, and the local address for replies.
     fn ask(&mut self) -> Endpoint {
         let question = self.pass(false, &[message(self.asked.into(), 0..3)])[0];
         assert_eq!(
@@ -217,7 +218,7 @@ fn answers_come_from_the_address_that_was_asked() {
     }
 }
 
-/// If the host loses source addresses, the socket still sends all datagrams in their order.
+/// All datagrams still arrive, in their order.
 #[test]
 fn answers_from_a_lost_address_are_sent_from_another() {
     for (mut dialog, lost) in dialogs() {
@@ -245,7 +246,7 @@ fn answers_from_a_lost_address_are_sent_from_another() {
     }
 }
 
-/// The sender does not report a source address as refused if the kernel rejects the destination.
+/// A rejected destination does not count against the source address.
 #[test]
 fn source_is_not_refused_when_the_destination_is_invalid() {
     for (mut dialog, _) in dialogs() {

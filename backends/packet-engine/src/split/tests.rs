@@ -1,10 +1,10 @@
-//! Tests that the split of a GSO packet yields the single packets that the sender would have sent without GSO.
+//! The split of a GSO packet yields the single packets that the sender would have sent without GSO.
 
 use super::*;
 use crate::reason::Reason;
 use proptest::prelude::*;
 
-/// The parameters of a generated packet, for the tests of splitting and of merging.
+/// Parameters of a generated packet, for the tests of splitting and of merging.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub ipv6: bool,
@@ -21,7 +21,7 @@ impl Recipe {
         if self.ipv6 { 40 } else { 20 }
     }
 
-    /// Returns a segment of a TCP stream over IPv4. Each byte of the payload is 7.
+    /// A segment of a TCP stream over IPv4, with a payload of sevens.
     pub(crate) fn stream(sequence: u32, length: usize) -> Self {
         Self {
             ipv6: false,
@@ -34,7 +34,7 @@ impl Recipe {
         }
     }
 
-    /// Returns the sum of the pseudo header, the protocol, and the place of the checksum.
+    /// The sum of the pseudo header, the protocol, and the place of the checksum.
     fn pseudo(&self, packet: &[u8]) -> (u64, usize) {
         let addresses = if self.ipv6 { &packet[8..40] } else { &packet[12..20] };
         let (from, to) = addresses.split_at(addresses.len() / 2);
@@ -47,7 +47,7 @@ impl Recipe {
         self.transport() + if self.tcp { 20 + self.options * 4 } else { 8 }
     }
 
-    /// Returns the packet with correct checksums.
+    /// With correct checksums.
     pub(crate) fn packet(&self) -> Vec<u8> {
         let total = self.headers() + self.payload.len();
         let length = total - self.transport();
@@ -114,7 +114,7 @@ impl Recipe {
         }
     }
 
-    /// Returns the single packets of this GSO packet, with `size` bytes of payload each.
+    /// The single packets of this GSO packet, with `size` bytes of payload each.
     pub(crate) fn singles(&self, size: usize) -> Vec<Vec<u8>> {
         let chunks: Vec<&[u8]> = self.payload.chunks(size).collect();
         let single = |(index, chunk): (usize, &&[u8])| {
@@ -161,7 +161,7 @@ pub(crate) fn recipe(longest: usize) -> impl Strategy<Value = Recipe> {
         })
 }
 
-/// Returns the single packets of a packet with a virtio header.
+/// The single packets of a packet with a virtio header.
 pub(crate) fn all(vnet: &VnetHeader, packet: &mut [u8]) -> Result<Vec<Vec<u8>>, Reason> {
     let header = Header::parse(packet)?;
     Ok(match split(vnet, &header, packet)? {
@@ -190,7 +190,7 @@ proptest! {
         prop_assert_eq!(all(&VnetHeader::default(), &mut recipe.packet()), Ok(vec![recipe.packet()]), "a complete one is not changed");
     }
 
-    /// Splitting any packet with any header never panics, and no resulting packet is longer than the original.
+    /// Nor is any resulting packet longer than the original.
     #[test]
     fn split_never_panics(head in any::<[u8; 10]>(), kind in 0u8..6, mut packet in proptest::collection::vec(any::<u8>(), 0..300), v6 in any::<bool>(), protocol in prop_oneof![Just(6u8), Just(17), any::<u8>()]) {
         let mut head = head;

@@ -52,7 +52,7 @@ fn is_flat(table: &Table) -> [bool; 2] {
     [matches!(table.v4, Prefixes::Flat { .. }), matches!(table.v6, Prefixes::Flat { .. })]
 }
 
-/// Returns the first and last address of each subnet, and addresses next to them.
+/// The first and last address of each subnet, and addresses next to them.
 fn probes(peers: &[(IpNet, Peer)]) -> Vec<IpAddr> {
     let edges = |net: &IpNet| {
         [-1, 0, 1].map(|step: i8| {

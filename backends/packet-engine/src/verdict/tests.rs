@@ -13,7 +13,8 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// Subnets of peers: three of node 2, one of node 3, two of node 4, and one of node 6. Node 4 runs Go flannel and does not accept IPv6.
+/// Subnets of peers: three of node 2, one of node 3, two of node 4, and one of node 6. Node 4 runs Go flannel
+/// and does not accept IPv6.
 const LEASES: [(&str, &str, bool); 7] = [
     ("10.5.2.0/24", "192.168.0.2", true),
     ("fd00:5:0:2::/64", "192.168.0.2", true),
@@ -54,7 +55,7 @@ fn build(checks: Checks, routed: bool) -> Table {
     )
 }
 
-/// The forwarding tables for all combinations of settings. The tests build these tables only once.
+/// For all combinations of settings, built only once.
 static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
     let settings = |checks| [false, true].map(|routed| build(checks, routed));
     [Checks::Cluster, Checks::Strict, Checks::Off].into_iter().flat_map(settings).collect()
@@ -82,7 +83,8 @@ fn header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -> Header {
     }
 }
 
-/// Returns a packet whose bytes are all zero, except for the destination port. The tests pass all other header fields to the engine in a parsed `Header`.
+/// A packet of zeros except for the destination port. The tests pass all other header fields in a parsed
+/// `Header`.
 fn to_port(header: &Header, port: u16) -> Vec<u8> {
     let mut packet = vec![0; header.total_len];
     packet[header.transport + 2..header.transport + 4].copy_from_slice(&port.to_be_bytes());
@@ -108,14 +110,14 @@ fn slow_martian(ip: &IpAddr) -> bool {
     MARTIAN_NETS.iter().any(|range| range.contains(ip))
 }
 
-/// Returns whether a packet's destination is the UDP port of the tunnel at an address of a node.
+/// Whether a packet goes to the UDP port of the tunnel at an address of a node.
 fn slow_nested(header: &Header, port: u16) -> bool {
     let is_node = header.destination == ip(HERE)
         || LEASES.iter().any(|(_, address, _)| ip(address) == header.destination);
     header.protocol == 17 && header.fragment != Fragment::Later && port == 8285 && is_node
 }
 
-/// Reference implementation of the verdict on received packets: for every rule, the function scans the leases.
+/// Reference implementation of the verdict on received packets: it scans the leases for every rule.
 fn slow_inbound(
     source: IpAddr,
     destination: IpAddr,
@@ -188,7 +190,7 @@ fn ports() -> impl Strategy<Value = u16> {
     prop_oneof![3 => Just(8285), 1 => Just(8284), 1 => any::<u16>()]
 }
 
-/// Generates a transport protocol and a fragment state: unfragmented, first fragment or later fragment.
+/// A transport protocol and a fragment state.
 fn kinds() -> impl Strategy<Value = (u8, Fragment)> {
     let fragments = prop_oneof![3 => Just(Fragment::No), 1 => Just(Fragment::First), 1 => Just(Fragment::Later)];
     (prop_oneof![4 => Just(17), 1 => Just(6)], fragments)
@@ -256,7 +258,8 @@ fn martian_ranges_have_exact_ends() {
     }
 }
 
-/// The network may no longer contain our lease, a peer's lease may contain ours, and a node may be inside the network.
+/// The network may no longer contain our lease, a peer's lease may contain ours, and a node may be inside the
+/// network.
 #[test]
 fn peers_send_as_themselves_and_not_from_our_subnet() {
     for (network, own, lease, node, source, cluster, strict) in [

@@ -1,6 +1,5 @@
-//! Decides for which initiations the node performs curve operations, and in which order. The node first handles
-//! initiations from proven endpoints of peers, then initiations from other proven addresses, then the remaining
-//! initiations.
+//! Decides which initiations get curve operations, and in which order: first those from proven endpoints of
+//! peers, then from other proven addresses, then the rest.
 
 use super::allowance::{Allowances, exact, source};
 use super::copies::Copies;
@@ -11,34 +10,32 @@ use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Minimum number of waiting initiations at which the node is under load, as in the kernel. After the queue has
-/// become shorter than this minimum, the node remains under load for [`LOADED`]. Senders must prove their address only while the
-/// node is under load. The queue length is the only criterion for load, so messages from forged addresses do not
-/// affect peers while the processor keeps up.
+/// With so many waiting initiations the node is under load, as in the kernel, and stays so for [`LOADED`]
+/// afterwards. Only then must senders prove their address. Nothing else counts as load, so forged addresses
+/// do not affect peers while the processor keeps up.
 const LOAD: usize = INBOX / 8;
 const LOADED: Duration = Duration::from_secs(1);
-/// Maximum numbers of waiting initiations: from proven endpoints of peers, from other proven addresses, and from the
-/// remaining senders. The first number is high, because many peers may start at the same time, each with a proven
-/// address.
+/// Waiting initiations: from proven endpoints of peers, from other proven addresses, and from the rest. The
+/// first number is high, because many peers may start at the same time.
 const ROOM: [usize; 3] = [INBOX, LOAD, LOAD];
 /// Maximum age of the cached list of peers' endpoints.
 const KNOWN: Duration = Duration::from_secs(1);
 
-/// Why the node does not queue an initiation.
+/// Why an initiation is not queued.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AdmissionError {
-    /// Initiation that the node drops for the given reason.
     Drop(Reason),
-    /// Lack of proof of the sender's address.
+    /// The sender first has to prove its address.
     Prove,
 }
 
-/// The waiting initiations, and the token buckets and endpoints that determine whether the node queues further initiations.
+/// The waiting initiations, and what decides about further ones.
 pub(super) struct Admission {
     pub(super) copies: Copies,
-    /// Token buckets of unknown senders, by address. A flood from many addresses does not empty the token buckets of peers.
+    /// Token buckets of unknown senders, by address. A flood from many addresses does not empty those of
+    /// peers.
     strangers: Allowances,
-    /// Token buckets of peers, by endpoint address and port, so that each node behind a NAT has its own bucket.
+    /// Token buckets of peers, by address and port, so that each node behind a NAT has its own.
     peers: Allowances,
     known: HashSet<SocketAddr>,
     looked: Option<Instant>,
@@ -59,7 +56,7 @@ impl Admission {
         }
     }
 
-    /// Queues an initiation whose mac1 is correct, or returns the reason why the node rejects the initiation.
+    /// Queues an initiation whose mac1 is correct.
     pub(super) fn admit(
         &mut self,
         mut message: Message,
@@ -87,8 +84,8 @@ impl Admission {
         Ok(())
     }
 
-    /// Returns the index of the queue for a message whose sender proved its address, and takes a token from that sender's bucket. Returns
-    /// `None` if the sender did not prove its address, or if the sender's bucket is empty.
+    /// The queue for a message whose sender proved its address; takes a token from its bucket. `None` without
+    /// the proof, or if the bucket is empty.
     pub(super) fn rank(
         &mut self,
         message: &Message,
@@ -105,17 +102,16 @@ impl Admission {
         self.strangers.take(source(from.ip()), now).then_some(1)
     }
 
-    /// Removes and returns the oldest initiation in the first queue that is not empty.
+    /// Takes the oldest initiation of the first queue that is not empty.
     pub(super) fn next(&mut self) -> Option<Message> {
         self.waiting.iter_mut().find_map(VecDeque::pop_front)
     }
 
-    /// Returns whether initiations wait in a queue.
     pub(super) fn is_waiting(&self) -> bool {
         self.waiting.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Returns whether an address is the endpoint of a peer: configured, or learned from authentic datagrams.
+    /// Whether it is the endpoint of a peer: configured, or learned from authentic datagrams.
     pub(super) fn is_peer(&mut self, from: SocketAddr, snapshot: &Snapshot, now: Instant) -> bool {
         if self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= KNOWN) {
             self.looked = Some(now);

@@ -1,15 +1,16 @@
-//! Rate limit of curve operations for senders that proved their address: a token bucket for each sender, in a table of fixed size.
+//! Rate limit of curve operations for senders that proved their address: a token bucket for each, in a table
+//! of fixed size.
 
 use crate::limit::{Rate, mix};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Maximum number of initiations per second from each source, and maximum burst, as in the kernel.
+/// Initiations per second from each source, and the burst, as in the kernel.
 const EACH: Rate = Rate::new(20, 5);
-/// The number of token buckets, which occupy 32 KiB. A hash maps each source to a bucket, so memory does not grow with the number of sources.
+/// The buckets occupy 32 KiB. A hash maps each source to one, so memory does not grow with the sources.
 const SLOTS: usize = 4096;
-/// The maximum time for which two sources share a bucket. A source that shares a bucket with a flood gets another
-/// bucket before the sessions of the source end.
+/// The longest time for which two sources share a bucket. One that shares it with a flood gets another before
+/// its sessions end.
 const SHARED: Duration = Duration::from_secs(20);
 
 /// Token buckets for the initiations of each source.
@@ -30,7 +31,7 @@ impl Allowances {
         }
     }
 
-    /// Takes a token from the bucket to which the source's key hashes. Returns false if the source's bucket is empty.
+    /// False if the bucket of this key is empty.
     pub(super) fn take(&mut self, key: u128, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.began);
         if now.saturating_sub(self.seeded) >= SHARED {
@@ -48,7 +49,7 @@ impl Allowances {
     }
 }
 
-/// Returns the key of a source: its IPv4 address, or the first 64 bits of its IPv6 address. One IPv6 host usually has a whole /64 prefix.
+/// By the IPv4 address, or the first 64 bits of the IPv6 address: one host usually has a whole /64.
 pub(super) fn source(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_bits().into(),
@@ -56,7 +57,7 @@ pub(super) fn source(ip: IpAddr) -> u128 {
     }
 }
 
-/// Returns the key of a source: its address and its port.
+/// By address and port.
 pub(super) fn exact(from: SocketAddr) -> u128 {
     let bits = match from.ip() {
         IpAddr::V4(ip) => ip.to_bits().into(),

@@ -1,15 +1,15 @@
-//! Stores the authentic initiations of peers, so that the node drops copies before any curve operation.
+//! Stores the authentic initiations of peers, so that copies are dropped before any curve operation.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// The maximum number of remembered initiations. A new initiation replaces an older initiation in the same slot of
-/// the table. The next copy of the replaced initiation costs curve operations once more.
+/// Remembered initiations. A new one replaces the older one in its slot, whose next copy costs curve
+/// operations once more.
 const PLACES: usize = 4096;
-/// Byte range of the sender's ephemeral key in an initiation. The node rejects an initiation whose ephemeral key an
-/// attacker changed. No two initiations of a peer have the same ephemeral key.
+/// The sender's ephemeral key in an initiation. No two initiations of a peer share one, and an initiation
+/// with a changed key is rejected.
 const EPHEMERAL: std::ops::Range<usize> = 8..40;
 
-/// The authentic initiations. Only peers can add initiations to this set.
+/// Only peers can add initiations to this set.
 pub(super) struct Copies {
     keys: RandomState,
     seen: Box<[u64]>,
@@ -27,7 +27,7 @@ impl Copies {
         Some((hash, hash as usize % PLACES))
     }
 
-    /// Returns whether an initiation has the ephemeral key of an authentic initiation.
+    /// Whether it has the ephemeral key of an authentic initiation.
     pub(super) fn has(&self, initiation: &[u8]) -> bool {
         self.hash(initiation).is_some_and(|(hash, at)| self.seen.get(at) == Some(&hash))
     }

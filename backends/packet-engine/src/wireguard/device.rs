@@ -1,4 +1,4 @@
-//! WireGuard device. The device publishes each change of its configuration to the packet threads while packets flow.
+//! WireGuard device. Each change of its configuration is published to the packet threads while packets flow.
 
 use super::identity::Identity;
 use super::keypair::{Indices, Keypair};
@@ -22,11 +22,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use types::wireguard::{PublicKey, Secret};
 
-/// Maximum size in bytes of all packets that wait for sessions. Only the first waiting packet for each peer may
-/// exceed this limit. The limit bounds the memory of a node whose peers are all down.
+/// In bytes: all packets that wait for sessions. Only the first one of each peer may exceed this limit. It
+/// bounds the memory of a node whose peers are all down.
 const PARKED: usize = 16 << 20;
 
-/// A WireGuard device.
 pub struct Device {
     published: ArcSwap<Snapshot>,
     control: Mutex<Control>,
@@ -37,17 +36,15 @@ pub struct Device {
     parked: AtomicUsize,
 }
 
-/// The private key, the owners of allowed IPs, and the configured endpoints.
 #[derive(Default)]
 struct Control {
     private: Option<Secret>,
     allowed: BTreeMap<IpNet, PublicKey>,
-    /// The configured endpoints, even if peers have roamed to other endpoints.
+    /// As configured, even if peers have roamed to others.
     endpoints: BTreeMap<PublicKey, SocketAddr>,
 }
 
 impl Device {
-    /// Creates a device without a key or peers.
     pub fn new(counters: Arc<Counters>) -> Self {
         let snapshot = Snapshot {
             identity: None,
@@ -67,7 +64,7 @@ impl Device {
         }
     }
 
-    /// Begins a change. Dropping the [`Change`] publishes the change as a whole.
+    /// Dropping the [`Change`] publishes it as a whole.
     pub fn change(&self) -> Change<'_> {
         let control = self.control.lock();
         let next = Snapshot::clone(&self.published.load());
@@ -85,12 +82,12 @@ impl Device {
         }
     }
 
-    /// Returns the public key of the device, if the device has a private key.
+    /// `None` without a private key.
     pub fn public_key(&self) -> Option<PublicKey> {
         self.published.load().identity.as_ref().map(|identity| PublicKey(*identity.keys.public()))
     }
 
-    /// Returns the status of all peers, sorted by key.
+    /// Sorted by key.
     pub fn peers(&self) -> Vec<PeerStatus> {
         let control = self.control.lock();
         let snapshot = self.published.load();
@@ -117,13 +114,13 @@ impl Device {
         peers
     }
 
-    /// Returns the last published configuration.
+    /// The last published configuration.
     #[inline]
     pub fn snapshot(&self) -> Guard<Arc<Snapshot>> {
         self.published.load()
     }
 
-    /// Schedules the handshake thread to run a peer's timers at the time `at` or earlier.
+    /// Schedules a peer's timers for the time `at` or earlier.
     #[inline]
     pub(super) fn visit_by(&self, peer: &Peer, at: Instant, now: Instant) {
         if let Some(due) = peer.traffic.enter(&self.clock, at, now) {
@@ -131,14 +128,14 @@ impl Device {
         }
     }
 
-    /// Requests a new session with a peer, even if a session exists.
+    /// Requests a new session with a peer, even if one exists.
     pub(super) fn want_session(&self, peer: &Peer, now: Instant) {
         if !peer.traffic.wants_session.swap(true, Ordering::Relaxed) {
             self.visit_by(peer, now, now);
         }
     }
 
-    /// Ends sessions, so that threads no longer seal or open packets in these sessions.
+    /// Ends sessions: threads no longer seal or open packets in them.
     pub(super) fn end(&self, over: impl IntoIterator<Item = Arc<Keypair>>) {
         for keypair in over {
             keypair.end();
@@ -153,8 +150,8 @@ impl Device {
         }
     }
 
-    /// Queues a packet until a session with its peer exists. Returns the number of packets that this function dropped
-    /// because the waiting packets exceeded the limit of the peer or of the device.
+    /// Queues a packet until its peer has a session. The result is the number of packets dropped at the limit
+    /// of the peer or of the device.
     pub(super) fn park(&self, peer: &Peer, plain: &[u8], now: Instant) -> usize {
         let mut link = peer.lock();
         if !link.repeats() {
@@ -173,7 +170,7 @@ impl Device {
         })
     }
 
-    /// Records that a thread sent or dropped a waiting packet.
+    /// Records that a waiting packet was sent or dropped.
     pub(super) fn unparked(&self, packet: &[u8]) {
         self.parked.fetch_sub(packet.len(), Ordering::Relaxed);
     }
@@ -185,8 +182,8 @@ impl Device {
         self.counters.sent.dropped_many(Reason::NoSession, parked.len());
     }
 
-    /// Handles the peer's first packet in a session that this node's response created. After this function returns,
-    /// threads seal packets in the new session, and the handshake thread sends the waiting packets.
+    /// Handles the peer's first packet in a session that this node's response created. From then on threads
+    /// seal in this session, and the handshake thread sends the waiting packets.
     #[cold]
     pub(super) fn confirmed(&self, peer: &Peer, keypair: &Arc<Keypair>, now: Instant) {
         let mut link = peer.lock();
@@ -219,23 +216,19 @@ impl Device {
         self.pending.ring();
     }
 
-    /// Waits for work, at the latest until the time `until`.
+    /// Waits for work, at the latest until `until`.
     pub fn wait(&self, until: Option<Instant>) {
         self.pending.wait(until);
     }
 }
 
-/// A change of the configuration of a device.
 pub struct Change<'d> {
     device: &'d Device,
     control: MutexGuard<'d, Control>,
     next: Snapshot,
-    /// Whether allowed IPs changed.
     routes: bool,
-    /// Whether endpoints changed.
     ends: bool,
     dirty: bool,
-    /// Whether the private key changed.
     rekeyed: bool,
     added: Vec<u32>,
     removed: Vec<Arc<Peer>>,
@@ -243,8 +236,8 @@ pub struct Change<'d> {
 }
 
 impl Change<'_> {
-    /// Sets the private key. Threads seal no more packets in sessions under the former key, but still open packets in
-    /// flight. The device immediately begins handshakes with the new key.
+    /// Threads seal no more packets in sessions under the former key, but still open those in flight.
+    /// Handshakes with the new key begin at once.
     pub fn set_private_key(&mut self, private: Secret) {
         self.device.counters.handshakes.happen.store(true, Ordering::Relaxed);
         if self.control.private.as_ref() == Some(&private) {
@@ -257,18 +250,17 @@ impl Change<'_> {
         self.dirty = true;
     }
 
-    /// Sets the MTU of the device in bytes. Inner packets must not exceed the MTU.
+    /// In bytes; inner packets must not exceed it.
     pub fn set_mtu(&mut self, mtu: u16) {
         self.dirty |= self.next.mtu != mtu;
         self.next.mtu = mtu;
     }
 
-    /// Adds or changes a peer. If `endpoint` is `None`, the peer's endpoint does not change. `keepalive` is in seconds; zero disables
-    /// keepalives. An existing session continues: a new preshared key applies from the next handshake on. The device initiates a
-    /// handshake with a new peer.
+    /// Adds or changes a peer. `endpoint`: `None` keeps the present one. `keepalive` is in seconds; zero
+    /// disables keepalives. A session continues: a new preshared key applies from the next handshake on. A
+    /// new peer gets a handshake at once.
     ///
-    /// # Errors
-    /// Returns an error if no peer can have this key, because the key is of small order or is the device's own key.
+    /// Fails if no peer can have this key, because it is of small order or the device's own.
     pub fn set_peer(
         &mut self,
         key: PublicKey,
@@ -327,7 +319,7 @@ impl Change<'_> {
         }
     }
 
-    /// Removes a peer and its allowed IPs. Returns whether the peer existed.
+    /// Also removes its allowed IPs. False if there was no such peer.
     pub fn remove_peer(&mut self, key: &PublicKey) -> bool {
         if self.next.peers.get(key).is_none() {
             return false;
@@ -343,7 +335,7 @@ impl Change<'_> {
         true
     }
 
-    /// Removes all peers with their allowed IPs. The device keeps its private key.
+    /// Removes all peers with their allowed IPs. The private key stays.
     pub fn clear(&mut self) {
         self.removed.extend(self.next.peers.iter().cloned());
         self.next.peers = Arc::default();
@@ -352,10 +344,7 @@ impl Change<'_> {
         (self.routes, self.ends) = (true, true);
     }
 
-    /// Assigns an allowed IP to a peer. If another peer had the allowed IP, this function removes the allowed IP from that peer.
-    ///
-    /// # Errors
-    /// Returns an error if no peer has this key.
+    /// Takes the allowed IP from the peer that had it. Fails if no peer has this key.
     pub fn set_allowed_ip(&mut self, net: IpNet, key: PublicKey) -> Result<(), PeerError> {
         if self.next.peers.get(&key).is_none() {
             return Err(PeerError::NoPeer);
@@ -364,7 +353,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Removes an allowed IP from a peer. Returns whether the peer had the allowed IP.
+    /// False if the peer did not have the allowed IP.
     pub fn remove_allowed_ip(&mut self, net: IpNet, key: &PublicKey) -> bool {
         let had = self.control.allowed.get(&net.trunc()) == Some(key);
         if had {

@@ -1,6 +1,6 @@
-//! Handles handshake messages. Before any curve operation, this module drops copies of initiations, and messages that
-//! are not for this node. Curve operations run without the peer's lock, except for the static-static secret, which
-//! the node computes once per peer.
+//! Handles handshake messages. Copies of initiations, and messages for others, are dropped before any curve
+//! operation. Curve operations run without the peer's lock, except for the static-static secret, computed
+//! once per peer.
 
 use super::admission::{Admission, AdmissionError};
 use super::device::Device;
@@ -19,12 +19,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use types::wireguard::PublicKey;
 
-/// Minimum time between two responses to a peer, as in the kernel. Each response costs curve operations.
+/// Between two responses to a peer, as in the kernel: each costs curve operations.
 const ANSWERS: Duration = Duration::from_millis(20);
 
 impl Device {
-    /// Decides whether the device queues an initiation, before any curve operation. `cookies` is the number of cookie
-    /// replies that the device may still send to unknown senders in this round of work.
+    /// Decides whether an initiation is queued, before any curve operation. `cookies` is the number of cookie
+    /// replies that unknown senders may still get in this round of work.
     pub(super) fn admit(
         &self,
         mut message: Message,
@@ -111,7 +111,7 @@ impl Device {
         }
     }
 
-    /// Sends a cookie reply, with which the sender of a message can prove its address in the next message.
+    /// Sends a cookie reply, with which the sender can prove its address in the next message.
     fn demand_proof(
         &self,
         message: &Message,
@@ -126,8 +126,7 @@ impl Device {
         Ok(())
     }
 
-    /// Handles a message. Returns whether the node accepted the message. If the node did not accept the message,
-    /// the sender first has to prove its address.
+    /// False if the sender first has to prove its address.
     fn shake(
         &self,
         message: &Message,
@@ -176,8 +175,8 @@ impl Device {
         done.map(|()| true)
     }
 
-    /// Responds to a peer's initiation. The node does not change the peer's endpoint yet, because an initiation may be a copy. The first
-    /// packet in the new session is not a copy, so the peer's endpoint becomes the source of that packet.
+    /// Responds to a peer's initiation. The peer's endpoint does not change yet, because an initiation may be
+    /// a copy. The first packet in the new session is not, so its source becomes the endpoint.
     fn answer(
         &self,
         message: &Message,
@@ -226,7 +225,7 @@ impl Device {
         Ok(())
     }
 
-    /// Completes a handshake that this node initiated, and sends the packets that waited for the handshake.
+    /// Completes a handshake that this node initiated, and sends the packets that waited for it.
     #[allow(
         clippy::too_many_arguments,
         reason = "the function needs one message, one peer and the thread's context"
@@ -271,7 +270,7 @@ impl Device {
         Ok(())
     }
 
-    /// Stores a cookie for the next initiation, but does not reschedule the initiation.
+    /// Stores a cookie for the next initiation, but does not reschedule it.
     fn cookie(&self, cookie: &CookieReply, peer: &Peer, now: Instant) -> Result<(), Reason> {
         let mut link = peer.lock();
         let remote = link.draft(&peer.key).ok_or(Reason::NoSession)?.remote;

@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::time::Instant;
 use types::wireguard::Secret;
 
-/// The device's own key, and the generator of its cookies.
 pub(super) struct Identity {
     pub(super) keys: noise::Identity,
     /// Creates and verifies cookies. The callers decide which senders have to prove their address.
@@ -19,14 +18,15 @@ impl Identity {
         Self { keys: noise::Identity::new(private.bytes()), baker: Mutex::new(None) }
     }
 
-    /// Returns whether the sender of a message proved its address with a correct mac2. Returns `None` if mac1 is invalid.
+    /// Whether the sender of a message proved its address with a correct mac2. `None` if mac1 is invalid.
     pub(super) fn proof(&self, from: SocketAddr, message: &[u8], now: Instant) -> Option<bool> {
         self.keys.is_addressed(message).then(|| {
             self.baker.lock().as_ref().is_some_and(|baker| baker.is_proven(from, message, now))
         })
     }
 
-    /// Returns a cookie reply, with which the sender of a message can prove its address. Returns `None` if the message already proves the sender's address.
+    /// A cookie reply, with which the sender of a message can prove its address. `None` if the message
+    /// already does.
     pub(super) fn cookie(
         &self,
         from: SocketAddr,

@@ -10,28 +10,28 @@ use std::time::{Duration, Instant};
 use types::wireguard::PublicKey;
 use zeroize::Zeroizing;
 
-/// Time for which this node seals and opens packets in a session (REJECT_AFTER_TIME).
+/// Packets are sealed and opened in a session for this time (REJECT_AFTER_TIME).
 pub(super) const LASTS: Duration = Duration::from_secs(180);
 /// Session age from which an initiator that sends packets requests the next session (REKEY_AFTER_TIME).
 const RENEWED: Duration = Duration::from_secs(120);
-/// Session age from which an initiator that receives packets requests the next session (REJECT_AFTER_TIME -
-/// KEEPALIVE_TIMEOUT - REKEY_TIMEOUT).
+/// The same for an initiator that receives packets (REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT).
 const RENEWED_BY_RECEIVER: Duration = Duration::from_secs(165);
-/// The number of sealed packets after which either side requests the next session (REKEY_AFTER_MESSAGES). The tests of this crate use a lower limit.
+/// After so many sealed packets either side requests the next session (REKEY_AFTER_MESSAGES). The tests of
+/// this crate use a lower limit.
 pub(super) const RENEWED_AFTER: u64 = if cfg!(test) { 1 << 12 } else { 1 << 60 };
-/// Maximum number of attempts to find an unused index. If a million sessions exist, one index in 4000 is in use.
+/// Attempts to find an unused index. With a million sessions, one index in 4000 is in use.
 const TRIES: usize = 64;
-/// The number of lists over which [`Indices`] spreads the indices. For ten thousand peers, each list has about seven indices.
+/// Lists over which [`Indices`] spreads the indices. With ten thousand peers, each has about seven.
 const BUCKETS: usize = 4096;
 
-/// Returns random bytes from the kernel, or `None` if the kernel provides none.
+/// From the kernel; `None` if it provides none.
 pub(super) fn random<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
     OsRng.try_fill_bytes(&mut bytes).ok()?;
     Some(bytes)
 }
 
-/// Returns a random private key, in memory that is erased on drop.
+/// In memory that is erased on drop.
 pub(super) fn random_key() -> Option<Zeroizing<[u8; noise::KEY]>> {
     random().map(Zeroizing::new)
 }
@@ -39,16 +39,15 @@ pub(super) fn random_key() -> Option<Zeroizing<[u8; noise::KEY]>> {
 /// A session with its peer, its age and its state.
 pub(super) struct Keypair {
     pub(super) session: Session,
-    /// The peer that shares the session, and the peer's slot.
+    /// The peer, and its slot.
     pub(super) peer: PublicKey,
     pub(super) slot: u32,
     pub(super) born: Instant,
     initiator: bool,
-    /// Whether this node knows that the peer has the session. Until this node knows that the peer has the
-    /// session, threads seal no packets in the session.
+    /// Whether this node knows that the peer has the session. Until then nothing is sealed in it.
     confirmed: AtomicBool,
-    /// Whether the session ended before [`LASTS`]. After an early end, threads neither seal nor open packets in
-    /// the session, even if they still have a reference to the session.
+    /// Whether the session ended before [`LASTS`]. Threads that still hold it then neither seal nor open
+    /// packets in it.
     ended: AtomicBool,
 }
 
@@ -72,7 +71,7 @@ impl Keypair {
         }
     }
 
-    /// Returns whether threads may seal and open packets in the session.
+    /// Whether threads may seal and open packets in it.
     #[inline]
     pub(super) fn lasts(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.born) < LASTS && !self.ended.load(Ordering::Relaxed)
@@ -91,21 +90,21 @@ impl Keypair {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether this node has to request the next session when it sends packets in this session.
+    /// Whether this node has to request the next session when it sends packets in this one.
     #[inline]
     pub(super) fn is_worn_by_sending(&self, now: Instant) -> bool {
         self.initiator && now.saturating_duration_since(self.born) >= RENEWED
             || self.session.sealed() > RENEWED_AFTER
     }
 
-    /// Returns whether this node has to request the next session when it receives packets in this session.
+    /// The same when it receives packets.
     #[inline]
     pub(super) fn is_worn_by_receiving(&self, now: Instant) -> bool {
         self.initiator && now.saturating_duration_since(self.born) >= RENEWED_BY_RECEIVER
     }
 }
 
-/// The initiation or session to which an index refers.
+/// What an index refers to.
 #[derive(Clone)]
 pub(super) enum Named {
     /// An unanswered initiation to the peer in this slot.
@@ -124,8 +123,8 @@ impl Named {
 
 type Bucket = Vec<(u32, Named)>;
 
-/// The indices by which messages of peers refer to this node's sessions and initiations. Each session has a random
-/// index, so an index does not reveal the other indices of the same peer. Lookups of an index take no lock.
+/// The indices by which messages of peers refer to this node's sessions and initiations. They are random, so
+/// that one does not reveal the others of the same peer. Lookups take no lock.
 pub(super) struct Indices {
     buckets: Box<[ArcSwapOption<Bucket>]>,
 }
@@ -141,7 +140,6 @@ impl Indices {
         self.buckets.get(index as usize % BUCKETS)
     }
 
-    /// Returns the initiation or session to which an index refers.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<Named> {
         let bucket = self.bucket(index)?.load();
@@ -149,7 +147,7 @@ impl Indices {
         Some(named.clone())
     }
 
-    /// Reserves an unused index, for an initiation to a peer or for a response. Returns `None` if this function finds no unused index.
+    /// Reserves an index, for an initiation to a peer or for a response. `None` if it finds no unused one.
     pub(super) fn reserve(&self, slot: u32) -> Option<u32> {
         (0..TRIES).find_map(|_| {
             let index = u32::from_ne_bytes(random()?);
@@ -159,7 +157,7 @@ impl Indices {
         })
     }
 
-    /// Sets the initiation or session to which an index refers. `None` frees the index.
+    /// `None` frees the index.
     pub(super) fn set(&self, index: u32, named: Option<&Named>) {
         let Some(bucket) = self.bucket(index) else {
             return;

@@ -1,4 +1,5 @@
-//! The handshakes and sessions of one peer, and the packets that wait for a session. Callers pass the current time, on which each decision depends.
+//! The handshakes and sessions of one peer, and the packets that wait for a session. Callers pass the current
+//! time, on which each decision depends.
 
 use super::identity::Identity;
 use super::keypair::{Keypair, LASTS};
@@ -9,77 +10,76 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use types::wireguard::{PublicKey, Secret};
 
-/// Maximum number of packets that wait for a session with one peer, as in the kernel.
+/// Packets that wait for a session with one peer, as in the kernel.
 const PARKED: usize = 128;
-/// Minimum time between two initiations to one peer (REKEY_TIMEOUT). A random delay below [`JITTER`]
-/// milliseconds prevents two nodes from repeatedly sending initiations at the same time.
+/// Between two initiations to one peer (REKEY_TIMEOUT). A random delay below [`JITTER`] milliseconds keeps
+/// two nodes from repeatedly sending them at the same time.
 const RETRY: Duration = Duration::from_secs(5);
 const JITTER: u64 = 333;
-/// Time after which the node stops sending initiations if no session results (REKEY_ATTEMPT_TIME).
+/// After this time without a session the node stops sending initiations (REKEY_ATTEMPT_TIME).
 const GIVE_UP: Duration = Duration::from_secs(90);
-/// Key whose bytes are all zero, which the protocol uses without a preshared key.
+/// The protocol's stand-in for a missing preshared key.
 const NONE: [u8; noise::KEY] = [0; noise::KEY];
 
 /// The node's attempts to establish a session.
 #[derive(Default)]
 struct Attempts {
-    /// The initiation that waits for its response, whether or not the node repeats the initiation.
+    /// The initiation that waits for its response, whether or not it is repeated.
     initiated: Option<Arc<Initiated>>,
-    /// Whether the node repeats the initiation. After the node responds to the peer's own initiation, the node no longer repeats its initiation.
-    /// If nodes repeated an initiation after a response, two nodes with different preshared keys would endlessly trigger each
-    /// other's initiations.
+    /// Whether the node repeats the initiation: not after a response to the peer's own. Otherwise two nodes
+    /// with different preshared keys would trigger each other's initiations endlessly.
     repeats: bool,
-    /// The earliest time of the next initiation, regardless of the result of the last initiation.
+    /// The earliest time of the next initiation, whatever became of the last one.
     again: Option<Instant>,
-    /// Time of the first initiation of the current attempts to establish a session.
+    /// Time of the first initiation of the current attempts.
     since: Option<Instant>,
 }
 
-/// The sessions with a peer: at most three under the current private key, as in the kernel. Threads still open packets in flight in the
-/// previous session. Threads seal no packets in `next` until the peer has used that session.
+/// At most three sessions under the current private key, as in the kernel. Packets in flight are still opened
+/// in the previous session. Nothing is sealed in `next` until the peer has used it.
 #[derive(Default)]
 struct Sessions {
     previous: Option<Arc<Keypair>>,
     current: Option<Arc<Keypair>>,
-    /// The session that this node's response created, until the peer confirms the session.
+    /// Created by this node's response; the peer has not confirmed it yet.
     next: Option<Arc<Keypair>>,
-    /// Sessions under this node's former private key, in which threads still open packets but seal none.
+    /// Sessions under a former private key, in which threads still open packets but seal none.
     retired: Vec<Arc<Keypair>>,
 }
 
 impl Sessions {
-    /// Removes and returns all sessions.
     fn take(&mut self) -> Over {
         let Self { previous, current, next, retired } = std::mem::take(self);
         [previous, current, next].into_iter().flatten().chain(retired).collect()
     }
 }
 
-/// The handshakes and timers of a peer, which the peer's lock protects.
+/// The handshakes and timers of a peer, which its lock protects.
 pub(super) struct Link {
-    /// This node's key for handshakes, which takes precedence over the key in an old snapshot of a thread.
+    /// Takes precedence over the key in an old snapshot of a thread.
     identity: Option<Arc<Identity>>,
     pub(super) preshared: Option<Secret>,
-    /// Seconds between keepalives; zero disables keepalives.
+    /// Seconds between keepalives; zero disables them.
     pub(super) keepalive: u16,
-    /// Number of changes of this node's key or the preshared key. The node discards the result of a handshake if a key changed during its computation.
+    /// Changes of this node's key or the preshared key. A handshake that was computed during a change is
+    /// discarded.
     changes: u64,
-    /// Data that the node derives from its own key and the peer's key on first use.
+    /// Derived from both keys on first use.
     remote: Option<Arc<Remote>>,
     attempts: Attempts,
     sessions: Sessions,
-    /// The timestamps of the last initiations of this node and of the peer. The timestamps outlive keys and sessions, so that the node recognises an
-    /// old initiation as a copy.
+    /// The timestamps of the last initiations of this node and of the peer. They outlive keys and sessions,
+    /// so that an old initiation is recognised as a copy.
     stamped: Option<Stamp>,
     seen: Option<Stamp>,
     pub(super) jar: Jar,
-    /// Unencrypted packets that wait for a session, oldest first.
+    /// Unencrypted, oldest first.
     pub(super) parked: VecDeque<Vec<u8>>,
     /// Time of the last response to an initiation of the peer.
     pub(super) answered: Option<Instant>,
-    /// Time at which the node last rejected, after curve operations, a handshake message whose sender claimed to be the peer.
+    /// Time at which the node last rejected, after curve operations, a handshake message in the peer's name.
     pub(super) refused: Option<Instant>,
-    /// Time of the last attempt to send a persistent keepalive. `None` means that a keepalive is due at once.
+    /// Time of the last attempt to send a persistent keepalive; `None` means that one is due at once.
     pub(super) kept: Option<Instant>,
     /// Time of the last completed handshake.
     pub(super) handshake: Option<SystemTime>,
@@ -88,7 +88,7 @@ pub(super) struct Link {
 /// Sessions that the device has to end.
 pub(super) type Over = Vec<Arc<Keypair>>;
 
-/// Keys from which the handshake thread computes a handshake without holding the peer's lock.
+/// Keys from which a handshake is computed without the peer's lock.
 pub(super) struct Draft {
     pub(super) identity: Arc<Identity>,
     pub(super) remote: Arc<Remote>,
@@ -98,7 +98,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Returns the preshared key, or a key of zeros without a preshared key, as in the WireGuard paper.
+    /// A key of zeros without a preshared key, as in the WireGuard paper.
     pub(super) fn preshared(&self) -> &[u8; noise::KEY] {
         self.preshared.as_ref().map_or(&NONE, Secret::bytes)
     }
@@ -129,7 +129,8 @@ impl Link {
         }
     }
 
-    /// Returns the keys for a handshake with the peer, or `None` if this node has no private key. The first call for a private key performs a curve operation.
+    /// The keys for a handshake; `None` without a private key. The first call for a private key performs a
+    /// curve operation.
     pub(super) fn draft(&mut self, key: &PublicKey) -> Option<Draft> {
         let identity = Arc::clone(self.identity.as_ref()?);
         let remote = match &self.remote {
@@ -142,14 +143,13 @@ impl Link {
         Some(Draft { identity, remote, preshared: self.preshared.clone(), changes: self.changes })
     }
 
-    /// Returns whether the keys for a handshake are still the current keys.
+    /// False once a key has changed.
     pub(super) fn is_current(&self, draft: &Draft) -> bool {
         self.changes == draft.changes
     }
 
-    /// Replaces the private key of this node, or removes the private key. Threads still open packets in the current and the previous session
-    /// until the sessions end, but seal no packets. Returns the sessions that the device has to end, and the
-    /// index of the waiting initiation, if any.
+    /// Replaces or removes this node's private key. The current and the previous session then only open
+    /// packets until they end. The result is the sessions to end, and the index of the waiting initiation.
     pub(super) fn rekey(&mut self, identity: Option<Arc<Identity>>) -> (Over, Option<u32>) {
         self.identity = identity;
         self.remote = None;
@@ -159,7 +159,7 @@ impl Link {
         (over, self.renew())
     }
 
-    /// Restarts handshakes after a change of keys. Returns the index of the waiting initiation, if any.
+    /// Restarts handshakes after a change of keys. The result is the index of the waiting initiation.
     pub(super) fn renew(&mut self) -> Option<u32> {
         self.changes += 1;
         let index = self.waits_for();
@@ -167,34 +167,33 @@ impl Link {
         index
     }
 
-    /// Makes a session the previous session, in which threads only open packets. Returns the replaced previous session, which the caller has to end.
+    /// Makes a session the previous one, in which threads only open packets. The caller has to end the one
+    /// that it replaced.
     fn supersede(&mut self, former: Option<Arc<Keypair>>) -> Option<Arc<Keypair>> {
         let former = former?;
         self.sessions.previous.replace(former)
     }
 
-    /// Returns the index of the initiation that waits for its response.
+    /// The index of the initiation that waits for its response.
     pub(super) fn waits_for(&self) -> Option<u32> {
         self.attempts.initiated.as_ref().map(|initiated| initiated.index())
     }
 
-    /// Returns the initiation with this index, if the initiation still waits for a response.
+    /// The initiation with this index, if it still waits.
     pub(super) fn initiated(&self, index: u32) -> Option<Arc<Initiated>> {
         self.attempts.initiated.clone().filter(|initiated| initiated.index() == index)
     }
 
-    /// Returns the timestamp for the next initiation. The timestamp is later than any earlier timestamp, even if the
-    /// clock was set back, so that no peer treats the initiation as a copy.
+    /// A timestamp later than any before, even if the clock was set back. So no peer takes the initiation for
+    /// a copy.
     pub(super) fn stamp(&mut self, clock: SystemTime) -> Stamp {
         let stamp = Stamp::after(self.stamped, clock);
         self.stamped = Some(stamp);
         stamp
     }
 
-    /// Checks and records the timestamp of an authentic initiation of the peer.
-    ///
-    /// # Errors
-    /// Returns [`NoiseError::Replayed`] if the timestamp is not later than the last timestamp.
+    /// Records the timestamp of an authentic initiation of the peer. [`NoiseError::Replayed`] if it is not
+    /// later than the last one.
     pub(super) fn see(&mut self, stamp: Stamp) -> Result<(), NoiseError> {
         if self.seen.is_some_and(|seen| stamp <= seen) {
             return Err(NoiseError::Replayed);
@@ -203,8 +202,8 @@ impl Link {
         Ok(())
     }
 
-    /// Records an initiation, and the earliest time of the next initiation. Returns the index of the previous initiation, whose response the node no
-    /// longer accepts.
+    /// Records an initiation. The result is the index of the previous one, whose response the node no longer
+    /// accepts.
     pub(super) fn begun(&mut self, initiated: Initiated, now: Instant) -> Option<u32> {
         let before = self.waits_for();
         self.attempts.initiated = Some(Arc::new(initiated));
@@ -212,7 +211,6 @@ impl Link {
         before
     }
 
-    /// Records the earliest time of the next initiation.
     pub(super) fn try_again(&mut self, now: Instant) {
         let jitter = Duration::from_millis(rand::random_range(0..JITTER));
         self.attempts.repeats = true;
@@ -220,54 +218,54 @@ impl Link {
         self.attempts.since.get_or_insert(now);
     }
 
-    /// Returns whether the node is trying to establish a session.
+    /// Whether the node is trying to establish a session.
     pub(super) fn tries(&self) -> bool {
         self.attempts.since.is_some()
     }
 
-    /// Returns whether the node repeats the initiation until the peer responds.
+    /// Whether it repeats the initiation until the peer responds.
     pub(super) fn repeats(&self) -> bool {
         self.attempts.repeats
     }
 
-    /// Returns whether the minimum time between two initiations has passed.
     pub(super) fn may_begin(&self, now: Instant) -> bool {
         self.attempts.again.is_none_or(|again| again <= now)
     }
 
-    /// Returns the earliest time of the next initiation.
+    /// The earliest time of the next initiation.
     pub(super) fn again(&self) -> Option<Instant> {
         self.attempts.again
     }
 
-    /// Returns the time at which the node stops sending initiations if no session results.
+    /// When the node stops sending initiations if no session results.
     pub(super) fn tired_at(&self) -> Option<Instant> {
         self.attempts.since.map(|since| since + GIVE_UP)
     }
 
-    /// Stops the attempts to establish a session. Returns the index of the initiation that waits for its response, if any.
+    /// The result is the index of the initiation that waits for its response.
     pub(super) fn given_up(&mut self) -> Option<u32> {
         self.attempts.repeats = false;
         self.attempts.since = None;
         self.forget_initiation()
     }
 
-    /// Erases the keys of an initiation whose response the node no longer accepts. Returns the index of the initiation.
+    /// Erases the keys of an initiation whose response the node no longer accepts. The result is its index.
     pub(super) fn forget_initiation(&mut self) -> Option<u32> {
         let index = self.waits_for();
         self.attempts.initiated = None;
         index
     }
 
-    /// Stores the session that this node's response to the peer's initiation created. The new session replaces a
-    /// session that the peer has not confirmed, because the peer has sent a newer initiation.
-    /// The current and the previous session remain valid. Returns the replaced session.
+    /// Stores the session that this node's response created, and hands back the one it replaces. That one was
+    /// unconfirmed, and the peer has sent a newer initiation since. The current and the previous session
+    /// remain valid.
     pub(super) fn answer_with(&mut self, keypair: Arc<Keypair>) -> Option<Arc<Keypair>> {
         self.attempts.repeats = false;
         self.sessions.next.replace(keypair)
     }
 
-    /// Stores the session that the peer's response to this node's initiation created. Returns the replaced previous session, which the caller has to end.
+    /// Stores the session that the peer's response created. The caller has to end the previous session that
+    /// it replaces.
     pub(super) fn complete_with(&mut self, keypair: Arc<Keypair>) -> Option<Arc<Keypair>> {
         self.attempts.initiated = None;
         self.shaken();
@@ -275,8 +273,8 @@ impl Link {
         self.supersede(former)
     }
 
-    /// Confirms the session that this node's response created, because the peer has used the session. Returns `None`
-    /// if the session was already confirmed, and otherwise the replaced previous session, if any.
+    /// Confirms the session that this node's response created, because the peer has used it. `None` if that
+    /// was known, else the replaced previous session.
     pub(super) fn confirm(&mut self, keypair: &Arc<Keypair>) -> Option<Option<Arc<Keypair>>> {
         let next = self.sessions.next.take_if(|next| Arc::ptr_eq(next, keypair))?;
         next.confirm();
@@ -291,12 +289,11 @@ impl Link {
         self.attempts.since = None;
     }
 
-    /// Returns the session in which threads seal packets.
+    /// The session in which threads seal packets.
     pub(super) fn sending(&self, now: Instant) -> Option<Arc<Keypair>> {
         self.sessions.current.clone().filter(|current| current.lasts(now) && current.is_confirmed())
     }
 
-    /// Removes and returns the sessions that have expired.
     pub(super) fn end_sessions(&mut self, now: Instant) -> Over {
         let Sessions { previous, current, next, retired } = &mut self.sessions;
         let is_over = |keypair: &mut Arc<Keypair>| !keypair.lasts(now);
@@ -307,7 +304,6 @@ impl Link {
         over
     }
 
-    /// Returns the earliest time at which a session with the peer expires.
     pub(super) fn session_ends(&self) -> Option<Instant> {
         let Sessions { previous, current, next, retired } = &self.sessions;
         [previous, current, next]
@@ -318,7 +314,7 @@ impl Link {
             .min()
     }
 
-    /// Queues a packet until a session exists. If the queue is full, removes and returns the oldest waiting packet.
+    /// Queues a packet until a session exists. A full queue gives up its oldest packet.
     pub(super) fn park(&mut self, plain: &[u8]) -> Option<Vec<u8>> {
         if self.parked.is_empty() && !self.attempts.repeats {
             // Attempts before this packet, perhaps long ago, must not shorten the time until it is given up.
@@ -328,13 +324,12 @@ impl Link {
         if self.parked.len() > PARKED { self.parked.pop_front() } else { None }
     }
 
-    /// Ends all sessions and handshakes with the peer. Returns the sessions, and the index of the waiting initiation, if any.
+    /// Ends everything; the result is the sessions, and the index of the waiting initiation.
     pub(super) fn remove(&mut self) -> (Over, Option<u32>) {
         (self.sessions.take(), self.renew())
     }
 }
 
-/// Returns the reason to drop a message that the crate `noise` rejected.
 #[cold]
 pub(super) fn reason(error: NoiseError) -> Reason {
     match error {

@@ -2,17 +2,17 @@
 
 use noise::Kind;
 
-/// Number of bytes that a data message adds: type, receiver and counter before the packet, and the tag after the packet.
+/// Bytes that a data message adds: type, receiver and counter before the packet, and the tag after it.
 pub(super) const OVERHEAD: usize = crate::framing::WIREGUARD;
-/// Buffer size in bytes for any message except data messages. The longest message is an initiation.
+/// The longest message except data messages in bytes: an initiation.
 pub(super) const LONGEST: usize = 148;
 /// Granularity of the padding of inner packets, in bytes.
 const PADDING: usize = 16;
 
-/// TOS octet of handshake messages: AF41, as in the kernel. This class of service lets nodes renew sessions even when a link is congested.
+/// AF41, as in the kernel, so that nodes renew sessions even when a link is congested.
 const HANDSHAKE: u8 = 0x88;
 
-/// Returns the TOS octet of a datagram.
+/// The TOS octet of a datagram.
 pub(crate) fn tos(datagram: &[u8]) -> u8 {
     match datagram.first() {
         Some(kind) if *kind != Kind::Data as u8 => HANDSHAKE,
@@ -20,7 +20,7 @@ pub(crate) fn tos(datagram: &[u8]) -> u8 {
     }
 }
 
-/// Returns the length of an inner packet with its padding, in bytes. Padding hides the exact length but never makes a packet longer than the MTU.
+/// In bytes. Padding hides the exact length but never makes a packet longer than the MTU.
 #[inline]
 pub(super) fn padded(length: usize, mtu: u16) -> usize {
     length.next_multiple_of(PADDING).min(usize::from(mtu)).max(length)

@@ -1,6 +1,6 @@
-//! Opens datagrams from peers. The index in a datagram selects the session. The inner source address must
-//! belong to the peer of the session. This module does not check the outer source address, because an outer
-//! source address proves nothing. The outer source of an authentic datagram becomes the peer's endpoint.
+//! Opens datagrams from peers. The index in a datagram selects the session, and the inner source address must
+//! belong to its peer. The outer source address is not checked, because it proves nothing. That of an
+//! authentic datagram becomes the peer's endpoint.
 
 use super::device::Device;
 use super::keypair::{Keypair, Named};
@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Opens the datagrams of one batch. The opener takes the lock of a peer only once per session, when the peer confirms the session.
+/// Opens the datagrams of one batch. It takes the lock of a peer only once per session, when the peer
+/// confirms it.
 pub struct Opener<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
@@ -24,29 +25,25 @@ pub struct Opener<'s> {
     held: Option<Held<'s>>,
 }
 
-/// The session of the current run of consecutive datagrams.
+/// The session of the current run of datagrams.
 struct Held<'s> {
     peer: &'s Peer,
     keypair: Arc<Keypair>,
-    /// The sender of the last authentic datagram in this run of datagrams.
+    /// Of the last authentic datagram in this run.
     from: Option<Endpoint>,
-    /// The number of bytes in the opened datagrams, and whether any of these datagrams contained a packet.
+    /// The bytes opened, and whether any datagram contained a packet.
     opened: usize,
     carried: bool,
 }
 
 impl<'s> Opener<'s> {
-    /// Creates an opener for one batch, with the snapshot that is current when the batch begins.
+    /// The snapshot is the one that is current when the batch begins.
     pub fn new(device: &'s Device, snapshot: &'s Snapshot, now: Instant) -> Self {
         Self { device, snapshot, now, held: None }
     }
 
-    /// Opens a datagram in place, so that the packet is at the beginning of the datagram. Returns `None` if the datagram
-    /// carries no packet. A datagram without a packet is a keepalive, or a handshake message, which the
-    /// opener queues for the handshake thread.
-    ///
-    /// # Errors
-    /// Returns the reason to drop the datagram or the packet in the datagram.
+    /// Opens a datagram in place, so that the packet is at its beginning. `None` for a keepalive, and for a
+    /// handshake message, which is queued for the handshake thread.
     #[inline]
     pub fn open(&mut self, datagram: &mut [u8], from: Endpoint) -> Result<Option<Header>, Reason> {
         if let Some(index) = Session::index_in(datagram) {
@@ -70,7 +67,8 @@ impl<'s> Opener<'s> {
         if self.device.pending.leave(message) { Ok(None) } else { Err(Reason::HandshakeFlood) }
     }
 
-    /// Queues a response or cookie reply to one of this node's messages. `at` is the offset of the receiver index, which a forger has to guess.
+    /// Queues a response or cookie reply. `at` is the offset of the receiver index, which a forger has to
+    /// guess.
     #[cold]
     fn response(
         &mut self,
@@ -120,7 +118,7 @@ impl<'s> Opener<'s> {
         Ok(Some(header))
     }
 
-    /// Selects the session to which the receiver index of the current datagram refers.
+    /// Selects the session of this receiver index.
     #[inline]
     fn hold(&mut self, index: u32) -> Result<&mut Held<'s>, Reason> {
         let same = |held: &Held<'_>| held.keypair.session.index() == index;
@@ -139,7 +137,7 @@ impl<'s> Opener<'s> {
         self.held.as_mut().ok_or(Reason::NoSession)
     }
 
-    /// Ends the run of datagrams of a session, and updates the counters and timers of the session's peer.
+    /// Ends the run of datagrams of a session, and updates the counters and timers of its peer.
     #[inline]
     pub fn release(&mut self) {
         let Some(held) = self.held.take().filter(|held| held.opened > 0) else {

@@ -13,18 +13,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 use types::wireguard::{PublicKey, Secret};
 
-/// A peer. The packet path takes no lock; handshakes and timers share one lock.
+/// The packet path takes no lock; handshakes and timers share one.
 pub(super) struct Peer {
     pub(super) key: PublicKey,
-    /// The peer's index in the list of peers.
+    /// The index in the list of peers.
     pub(super) slot: u32,
     pub(super) traffic: Traffic,
-    /// The destination and the source address of datagrams to the peer. The source address is the address of this host to which the peer last sent an authentic datagram.
+    /// With the address of this host to which the peer last sent an authentic datagram.
     endpoint: ArcSwapOption<Endpoint>,
     /// The session in which threads seal packets.
     sending: ArcSwapOption<Keypair>,
-    /// Whether the peer was removed. After the removal, threads neither seal nor open packets for the peer, even
-    /// if they still use an old snapshot.
+    /// After the removal, threads neither seal nor open packets for the peer, even with an old snapshot.
     removed: AtomicBool,
     link: Mutex<Link>,
 }
@@ -42,8 +41,7 @@ impl Peer {
         }
     }
 
-    /// Locks the handshakes and timers of the peer. After a panic under the lock, the node at worst has to establish a
-    /// new session.
+    /// After a panic under the lock, the node at worst has to establish a new session.
     #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, Link> {
         self.link.lock()
@@ -60,7 +58,7 @@ impl Peer {
         }
     }
 
-    /// Lets the route select the source address until the peer sends an authentic datagram to an address of this host.
+    /// Lets the route select the source address until the peer sends an authentic datagram again.
     pub(super) fn forget_source(&self) {
         if let Some(endpoint) = self.endpoint().filter(|endpoint| endpoint.source.is_some()) {
             self.set_endpoint(Endpoint { source: None, ..endpoint });
@@ -87,30 +85,28 @@ impl Peer {
     }
 }
 
-/// Configuration of a peer, for comparison with the desired configuration.
+/// What is configured, for comparison with what is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerState {
-    /// The destination of datagrams to the peer: configured, or learned from its last authenticated packet.
+    /// Configured, or learned from the last authenticated packet.
     pub endpoint: Option<SocketAddr>,
-    /// The preshared key for the next handshake.
+    /// Of the next handshake.
     pub preshared: Option<Secret>,
     /// Seconds between keepalives; zero for none.
     pub keepalive: u16,
-    /// The peer's allowed IPs, sorted.
+    /// Sorted.
     pub allowed: Vec<IpNet>,
 }
 
-/// Status of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// The peer's public key.
     pub key: PublicKey,
-    /// The peer's configuration, with the endpoint to which the peer roamed.
+    /// With the endpoint to which the peer roamed.
     pub state: PeerState,
-    /// Time of the last completed handshake with the peer.
+    /// Time of the last completed handshake.
     pub handshake: Option<SystemTime>,
-    /// Bytes sent to the peer, including all headers of WireGuard.
+    /// Bytes sent, with all headers of WireGuard.
     pub sent: u64,
-    /// Bytes received from the peer, including all headers of WireGuard.
+    /// Bytes received, with all headers of WireGuard.
     pub received: u64,
 }

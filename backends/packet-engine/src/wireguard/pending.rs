@@ -1,4 +1,5 @@
-//! Work that waits for the handshake thread: messages, peers whose timers are due, and peers that await a handshake initiation.
+//! Work that waits for the handshake thread: messages, peers whose timers are due, and peers that await an
+//! initiation.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -11,15 +12,17 @@ use super::allowance::{exact, source};
 use super::message::LONGEST;
 use crate::endpoint::Endpoint;
 
-/// Maximum number of waiting initiations, and of waiting responses and cookie replies. The device drops further messages before any computation.
+/// Waiting initiations, and likewise waiting responses and cookie replies. More are dropped before any
+/// computation.
 pub(super) const INBOX: usize = 1024;
-/// Minimum number of waiting messages at which the inbox limits each source to a share of the inbox. The shares leave
-/// room for other sources during a flood from a few sources. `SHARE_OF_PORT` limits each pair of address and port,
-/// and `SHARE_OF_SOURCE` limits each address with all its ports. Nodes behind one NAT have the same address.
+/// From this number of waiting messages on, each source has a share, so that a flood from few sources leaves
+/// room for others. `SHARE_OF_PORT` is for a pair of address and port. `SHARE_OF_SOURCE` is for an address
+/// with all its ports, which nodes behind one NAT have in common.
 const CROWDED: usize = INBOX / 8;
 const SHARE_OF_PORT: u16 = 64;
 const SHARE_OF_SOURCE: u16 = 512;
-/// The size of each table that counts waiting messages by source. A hash assigns sources to counters and changes each time the thread empties the inbox.
+/// The size of each table that counts waiting messages by source. A hash assigns sources to counters; it
+/// changes each time the inbox is emptied.
 const SHARES: usize = 256;
 
 /// A received handshake message.
@@ -28,13 +31,13 @@ pub(super) struct Message {
     pub(super) from: Endpoint,
     bytes: [u8; LONGEST],
     length: u8,
-    /// Whether the sender proved its address and has a token for curve operations. The field is false while the message waits in the inbox, because
-    /// the device has not checked the sender yet.
+    /// Whether the sender proved its address and has a token for curve operations. False in the inbox, where
+    /// nothing has been checked yet.
     pub(super) proven: bool,
 }
 
 impl Message {
-    /// Copies a message. Returns `None` if the message is longer than any handshake message.
+    /// `None` if the message is longer than any handshake message.
     pub(super) fn new(from: Endpoint, message: &[u8]) -> Option<Self> {
         let mut bytes = [0; LONGEST];
         bytes.get_mut(..message.len())?.copy_from_slice(message);
@@ -45,24 +48,22 @@ impl Message {
         self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }
 
-    /// Returns whether the message is a handshake initiation.
     pub(super) fn is_initiation(&self) -> bool {
         self.bytes.first() == Some(&1)
     }
 
-    /// Returns whether the message is a handshake response.
     pub(super) fn is_response(&self) -> bool {
         self.bytes.first() == Some(&2)
     }
 }
 
-/// Waiting messages, and the number of waiting messages by source.
+/// Waiting messages, and their number by source.
 struct Inbox {
     messages: Vec<Message>,
     by_port: [u16; SHARES],
     by_source: [u16; SHARES],
     keys: RandomState,
-    /// Number of times that the thread emptied the inbox.
+    /// How often the inbox was emptied.
     turn: u64,
 }
 
@@ -79,7 +80,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Adds a message. Returns false if the inbox is full, or if the share of the message's source is used up.
+    /// False if the inbox is full, or the share of the message's source is used up.
     fn push(&mut self, message: Message) -> bool {
         let place = |key: u128| self.keys.hash_one((self.turn, key)) as usize % SHARES;
         let (port, source) = (place(exact(message.from.to)), place(source(message.from.ip())));
@@ -100,7 +101,7 @@ impl Inbox {
         true
     }
 
-    /// Moves the waiting messages to the list `into`, if the list is empty.
+    /// Moves the waiting messages to `into`, if that is empty.
     fn empty(&mut self, into: &mut Vec<Message>) {
         if into.is_empty() && !self.messages.is_empty() {
             std::mem::swap(&mut self.messages, into);
@@ -111,7 +112,7 @@ impl Inbox {
     }
 }
 
-/// The work that waits for the handshake thread, and the signal that wakes the thread.
+/// The work that waits for the handshake thread, and the signal that wakes it.
 #[derive(Default)]
 pub(super) struct Pending {
     queues: Mutex<Queues>,
@@ -121,20 +122,19 @@ pub(super) struct Pending {
 #[derive(Default)]
 struct Queues {
     initiations: Inbox,
-    /// Responses and cookie replies to this node's own messages. The senders of responses and cookie replies
-    /// know the index of an initiation or session of this node.
+    /// Responses and cookie replies. Their senders know the index of an initiation or session of this node.
     answers: Inbox,
-    /// Slots of peers, by the time at which the handshake thread next runs the peer's timers. An entry is valid only
-    /// if the peer's timers are still scheduled for the time in the entry.
+    /// Peers by the time at which their timers next run. An entry is valid only while the peer's timers are
+    /// still scheduled for this time.
     due: BinaryHeap<Reverse<(Instant, u32)>>,
     greet: VecDeque<u32>,
-    /// Whether new work waits for the handshake thread.
+    /// Whether new work waits.
     rung: bool,
     waiting: bool,
 }
 
 impl Pending {
-    /// Wakes the thread. Waking makes a system call only if the thread sleeps.
+    /// Makes a system call only if the thread sleeps.
     fn ring_for(&self, mut queues: MutexGuard<'_, Queues>) {
         queues.rung = true;
         let waiting = std::mem::take(&mut queues.waiting);
@@ -144,12 +144,11 @@ impl Pending {
         }
     }
 
-    /// Wakes the thread.
     pub(super) fn ring(&self) {
         self.ring_for(self.queues.lock());
     }
 
-    /// Queues a message. Returns false if too many messages already wait in the inbox.
+    /// False if too many messages wait already.
     pub(super) fn leave(&self, message: Message) -> bool {
         let mut queues = self.queues.lock();
         let inbox =
@@ -161,14 +160,14 @@ impl Pending {
         true
     }
 
-    /// Moves waiting responses and cookie replies to `answers`, and waiting initiations to `initiations`. A list that still contains messages remains unchanged.
+    /// Moves waiting messages to the two lists. A list that still contains messages stays as it is.
     pub(super) fn take(&self, answers: &mut Vec<Message>, initiations: &mut Vec<Message>) {
         let mut queues = self.queues.lock();
         queues.answers.empty(answers);
         queues.initiations.empty(initiations);
     }
 
-    /// Schedules the time `due` at which the handshake thread runs a peer's timers.
+    /// Schedules the time `due` for a peer's timers.
     pub(super) fn schedule(&self, due: Instant, slot: u32) {
         let mut queues = self.queues.lock();
         let sooner = queues.due.peek().is_none_or(|Reverse((first, _))| due < *first);
@@ -178,7 +177,7 @@ impl Pending {
         }
     }
 
-    /// Removes the earliest entry from the schedule of peers' timers, if the entry is due. Returns the entry's time and the peer's slot.
+    /// Removes the earliest entry of the schedule if it is due: its time and the peer's slot.
     pub(super) fn due(&self, now: Instant) -> Option<(Instant, u32)> {
         let mut queues = self.queues.lock();
         let Reverse((first, _)) = queues.due.peek()?;
@@ -188,26 +187,25 @@ impl Pending {
         queues.due.pop().map(|Reverse(entry)| entry)
     }
 
-    /// Schedules a handshake initiation, which the handshake thread sends as soon as the rate limit allows.
+    /// Schedules a handshake initiation, which is sent as soon as the rate limit allows.
     pub(super) fn greet(&self, slot: u32) {
         let mut queues = self.queues.lock();
         queues.greet.push_back(slot);
         self.ring_for(queues);
     }
 
-    /// Takes the next peer that awaits a handshake initiation, and returns whether more peers wait.
+    /// The next peer that awaits an initiation, and whether more wait.
     pub(super) fn greeting(&self) -> Option<(u32, bool)> {
         let mut queues = self.queues.lock();
         let slot = queues.greet.pop_front()?;
         Some((slot, !queues.greet.is_empty()))
     }
 
-    /// Returns whether peers wait for a handshake initiation from this node.
     pub(super) fn greets(&self) -> bool {
         !self.queues.lock().greet.is_empty()
     }
 
-    /// Returns the earliest time for which a peer's timers are scheduled.
+    /// The earliest time for which a peer's timers are scheduled.
     pub(super) fn next(&self) -> Option<Instant> {
         self.queues.lock().due.peek().map(|Reverse((due, _))| *due)
     }

@@ -1,10 +1,11 @@
-//! Cryptokey routing: maps an inner address to its peer. The allowed IP with the longest prefix takes precedence, for sent and for received packets.
+//! Cryptokey routing: maps an inner address to its peer. The allowed IP with the longest prefix takes
+//! precedence, for sent and for received packets.
 
 use crate::prefixes::{ByLength, NONE, Prefixes};
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// Immutable table of the allowed IPs of all peers.
+/// The allowed IPs of all peers.
 #[derive(Debug)]
 pub(super) struct Routes {
     v4: Prefixes<u32>,
@@ -12,7 +13,7 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Builds the table from allowed IPs and the slots of their peers.
+    /// From allowed IPs and the slots of their peers.
     pub(super) fn build(allowed: impl Iterator<Item = (IpNet, u32)>) -> Self {
         let (mut v4, mut v6) = (ByLength::new(), ByLength::new());
         for (net, slot) in allowed {
@@ -24,7 +25,7 @@ impl Routes {
         Self { v4: Prefixes::build(&v4), v6: Prefixes::build(&v6) }
     }
 
-    /// Returns the slot of the peer to which an address belongs.
+    /// The slot of the peer to which an address belongs.
     #[inline]
     pub(super) fn lookup(&self, ip: IpAddr) -> Option<u32> {
         let slot = match ip {

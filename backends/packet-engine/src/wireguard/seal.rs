@@ -1,5 +1,4 @@
-//! Seals packets of pods for peers. The sealer selects the peer by the packet's destination, once for all segments of a packet. The sealer
-//! encrypts the packet for the selected peer, or drops the packet.
+//! Seals packets of pods for peers. The destination selects the peer, once for all segments of a packet.
 
 use super::device::Device;
 use super::keypair::Keypair;
@@ -15,19 +14,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Length in bytes of the WireGuard header that precedes the packet in a datagram.
+/// In bytes: the WireGuard header before the packet in a datagram.
 const HEAD: usize = 16;
 
-/// Whether the sealer encrypts packets to a peer, or queues the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendState {
-    /// Endpoint to which the engine sends the packets that the sealer encrypts.
+    /// Sealed packets go to this endpoint.
     Ready(Endpoint),
-    /// Packets wait in a queue, because no session with the peer exists.
+    /// Packets wait in a queue.
     AwaitingSession,
 }
 
-/// Seals the packets of one batch. The sealer takes the lock of a peer only if packets have to wait for a session.
+/// Seals the packets of one batch. It takes the lock of a peer only if packets have to wait for a session.
 pub struct Sealer<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
@@ -40,26 +38,24 @@ struct Held<'s> {
     peer: &'s Peer,
     state: SendState,
     keypair: Option<Arc<Keypair>>,
-    /// The number of bytes sealed for the peer.
+    /// The bytes sealed for it.
     sealed: usize,
 }
 
 impl<'s> Sealer<'s> {
-    /// Creates a sealer for one batch, with the device's snapshot from the start of the batch.
+    /// The snapshot is the one from the start of the batch.
     pub fn new(device: &'s Device, snapshot: &'s Snapshot, now: Instant) -> Self {
         Self { device, snapshot, now, held: None }
     }
 
-    /// Returns whether a packet is itself a datagram to a peer.
+    /// Whether a packet is itself a datagram to a peer.
     #[inline]
     pub(crate) fn is_nested(&self, header: &Header, packet: &[u8]) -> bool {
         self.snapshot.is_nested(header, packet)
     }
 
-    /// Returns the slot of the peer that should receive a packet. `longest` is the length of the packet's longest segment in bytes.
-    ///
-    /// # Errors
-    /// Returns the reason to drop the packet, and the ICMP error for its sender, if any.
+    /// The slot of the peer that should receive a packet. `longest` is the packet's longest segment in bytes.
+    /// The error is the reason to drop it, and an ICMP error for its sender.
     #[inline]
     pub fn route(&self, header: &Header, longest: usize) -> Result<u32, (Option<Icmp>, Reason)> {
         if martian(&header.destination) {
@@ -75,22 +71,19 @@ impl<'s> Sealer<'s> {
         Ok(slot)
     }
 
-    /// Returns the length in bytes of a packet after padding.
+    /// In bytes, with padding.
     #[inline]
     pub fn padded(&self, length: usize) -> usize {
         padded(length, self.snapshot.mtu)
     }
 
-    /// Returns the maximum size of a sealed packet in bytes.
+    /// The longest sealed packet in bytes.
     #[inline]
     pub fn room(plain: usize) -> usize {
         (plain + OVERHEAD).max(LONGEST)
     }
 
-    /// Selects a peer for the following packets, until the caller selects another peer or releases the peer.
-    ///
-    /// # Errors
-    /// Returns an error with the reason if the engine must drop packets to the peer.
+    /// Selects a peer for the following packets, until [`Self::release`] or the next call.
     #[inline]
     pub fn hold(&mut self, slot: u32) -> Result<SendState, Reason> {
         if let Some(held) = self.held.as_ref().filter(|held| held.peer.slot == slot) {
@@ -116,7 +109,8 @@ impl<'s> Sealer<'s> {
         Ok(state)
     }
 
-    /// Seals a padded packet for the selected peer. Returns the length of the datagram in bytes, or `None` if sealing fails.
+    /// Seals a padded packet for the selected peer. The result is the length of the datagram in bytes; `None`
+    /// if it fails.
     #[inline]
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Option<usize> {
         let length = plain.len() + OVERHEAD;
@@ -124,7 +118,7 @@ impl<'s> Sealer<'s> {
         self.seal_in_place(out.get_mut(..length)?)
     }
 
-    /// Seals the padded packet at byte 16 of a datagram. Returns the length of the datagram in bytes, or `None` if sealing fails.
+    /// The same for a padded packet that is already at byte 16 of the datagram.
     #[inline]
     pub fn seal_in_place(&mut self, datagram: &mut [u8]) -> Option<usize> {
         let held = self.held.as_mut()?;
@@ -133,13 +127,14 @@ impl<'s> Sealer<'s> {
         Some(datagram.len())
     }
 
-    /// Queues a padded packet until a session with the selected peer exists. Returns the number of packets that this function dropped to make room.
+    /// Queues a padded packet until the selected peer has a session. The result is the number of packets
+    /// dropped for it.
     pub fn park(&mut self, plain: &[u8]) -> usize {
         let Some(held) = &self.held else { return 1 };
         self.device.park(held.peer, plain, self.now)
     }
 
-    /// Ends the run of packets to the selected peer, and updates the peer's counters and timers.
+    /// Ends the run of packets to the selected peer, and updates its counters and timers.
     #[inline]
     pub fn release(&mut self) {
         let Some(held) = self.held.take().filter(|held| held.sealed > 0) else {

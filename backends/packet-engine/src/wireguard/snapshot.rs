@@ -1,4 +1,5 @@
-//! Snapshot of a device for the threads: identity, peers by slot and by key, and allowed IPs. A change replaces the whole snapshot.
+//! Snapshot of a device for the threads: identity, peers by slot and by key, and allowed IPs. A change
+//! replaces it as a whole.
 
 use super::identity::Identity;
 use super::peer::Peer;
@@ -18,7 +19,6 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Returns a free slot.
     pub(super) fn free(&self) -> u32 {
         let free = if self.by_key.len() < self.slots.len() {
             self.slots.iter().position(Option::is_none)
@@ -58,10 +58,10 @@ impl Peers {
     }
 }
 
-/// Configured endpoints of the peers. A UDP packet to the configured endpoint of a peer is a datagram of this tunnel.
+/// Configured endpoints of the peers. A UDP packet to one of them is a datagram of this tunnel.
 #[derive(Default)]
 pub(super) struct Ends {
-    /// Ports of the endpoints, sorted. The check compares ports first, because packets of pods seldom have one of these few ports.
+    /// Sorted. They are compared first, because packets of pods seldom have one of these few ports.
     ports: Vec<u16>,
     all: HashSet<SocketAddr>,
 }
@@ -81,7 +81,7 @@ impl Ends {
     }
 }
 
-/// Immutable configuration of a device between two changes.
+/// The configuration between two changes.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(super) identity: Option<Arc<Identity>>,
@@ -92,19 +92,18 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns the peer in a slot.
     #[inline]
     pub(super) fn peer(&self, slot: u32) -> Option<&Peer> {
         self.peers.at(slot).map(|peer| &**peer)
     }
 
-    /// Returns the slot of the peer to which an inner address belongs.
+    /// The peer to which an inner address belongs.
     #[inline]
     pub(super) fn slot_of(&self, ip: IpAddr) -> Option<u32> {
         self.routes.lookup(ip)
     }
 
-    /// Returns whether a packet is itself a datagram to a peer.
+    /// Whether a packet is itself a datagram to a peer.
     #[inline]
     pub(super) fn is_nested(&self, header: &Header, packet: &[u8]) -> bool {
         udp_destination(packet, header).is_some_and(|to| self.ends.has(to))

@@ -34,7 +34,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Returns an IPv4 or IPv6 packet with a UDP header and a payload.
+/// An IPv4 or IPv6 packet with a UDP header and a payload.
 fn packet(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
     let builder = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -54,19 +54,17 @@ fn elsewhere() -> SocketAddr {
     SocketAddr::new(ip("192.0.2.66"), 1)
 }
 
-/// A node: a device, its address, and the packets and datagrams that the node delivered or sent.
+/// A device with its address, and what it delivered or sent.
 struct Node {
     device: Device,
     worker: Worker,
     address: SocketAddr,
     key: PublicKey,
-    /// Packets that the node delivered.
     delivered: Vec<Vec<u8>>,
-    /// Datagrams that the node sent.
     sent: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// Offset of the node's clock from the machine's clock, or from `stopped` if the test stopped the node's clock.
+    /// Offset of the node's clock from the machine's clock, or from `stopped` if the test stopped the clock.
     ahead: Duration,
-    /// Time at which the test stopped the node's clock, not including `ahead`.
+    /// Time at which the test stopped the clock, without `ahead`.
     stopped: Option<Instant>,
 }
 
@@ -114,7 +112,7 @@ impl Node {
         self.stopped.unwrap_or_else(Instant::now) + self.ahead
     }
 
-    /// Runs rounds of the handshake thread's work until no work is due.
+    /// Runs the handshake thread's work until none is due.
     fn work(&mut self) {
         loop {
             let now = self.now();
@@ -129,19 +127,17 @@ impl Node {
         }
     }
 
-    /// Adds a peer with a preshared key.
     fn shares(&self, peer: &Node, allowed: &str, preshared: u8) {
         self.set(peer.key, Some(peer.address), Some(preshared));
         self.allow(allowed, peer.key);
     }
 
-    /// Returns the first message that the node sends now.
     fn message(&mut self) -> Vec<u8> {
         self.work();
         self.sent.pop_front().unwrap().1
     }
 
-    /// Returns the datagram with a packet that the node seals at once.
+    /// The datagram of a packet that the node must seal at once.
     fn sealed(&self, packet: &[u8]) -> Vec<u8> {
         self.pod_sends(packet).unwrap().unwrap().1
     }
@@ -158,7 +154,7 @@ impl Node {
         self.device.counters.sent.drops(reason)
     }
 
-    /// Sends a packet of a pod. Returns the sealed datagram and its destination, or `None` if the packet waits for a session.
+    /// `None` if the packet waits for a session.
     fn pod_sends(&self, packet: &[u8]) -> Result<Option<(SocketAddr, Vec<u8>)>, Reason> {
         let snapshot = self.device.snapshot();
         let mut sealer = Sealer::new(&self.device, &snapshot, self.now());
@@ -197,7 +193,7 @@ impl Node {
     }
 }
 
-/// Delivers the datagrams of the nodes until no datagram is in flight.
+/// Delivers datagrams until none is in flight.
 fn settle(nodes: &mut [&mut Node]) {
     for _ in 0..50 {
         nodes.iter_mut().for_each(|node| node.work());
@@ -218,13 +214,13 @@ fn settle(nodes: &mut [&mut Node]) {
     panic!("they never end");
 }
 
-/// Waits until a node accepts the next initiation of a peer. A node responds to at most 50 initiations per
-/// second of one peer, and refuses further initiations.
+/// Waits until a node accepts the next initiation of a peer: it answers at most 50 per second and refuses the
+/// rest.
 fn pause() {
     std::thread::sleep(Duration::from_millis(30));
 }
 
-/// Returns two nodes that know each other, each with a subnet.
+/// Two nodes that know each other but have no session yet.
 fn strangers() -> (Node, Node) {
     let (a, b) = (Node::new(1), Node::new(2));
     a.add(&b, &["10.5.2.0/24"]);
@@ -232,7 +228,7 @@ fn strangers() -> (Node, Node) {
     (a, b)
 }
 
-/// Returns two nodes, each with subnets, and a session between the nodes.
+/// Two nodes with a session.
 fn pair() -> (Node, Node) {
     let (mut a, mut b) = strangers();
     a.allow("fd00:2::/64", b.key);
@@ -241,17 +237,17 @@ fn pair() -> (Node, Node) {
     (a, b)
 }
 
-/// Returns a packet from a pod of A to a pod of B.
+/// A packet from a pod of A to a pod of B.
 fn there(payload: &[u8]) -> Vec<u8> {
     packet(ip("10.5.1.9"), ip("10.5.2.9"), payload)
 }
 
-/// Returns a packet from a pod of B to a pod of A.
+/// A packet from a pod of B to a pod of A.
 fn back(payload: &[u8]) -> Vec<u8> {
     packet(ip("10.5.2.9"), ip("10.5.1.9"), payload)
 }
 
-/// Sends a packet that the node must seal immediately, and delivers the packet.
+/// Sends a packet that the node must seal at once, and delivers it.
 fn passes(from: &mut Node, to: &mut Node, packet: &[u8]) {
     let (way, datagram) = from.pod_sends(packet).unwrap().unwrap();
     assert_eq!(way, to.address);
@@ -301,8 +297,8 @@ fn packets_wait_for_the_first_session() {
     );
 }
 
-/// A restarted node has no session, and its peer does not know of the restart. The restarted node initiates a
-/// handshake itself, so that packets to the node are lost only for a short time.
+/// The restarted node begins a handshake itself, because its peer does not know of the restart. So packets to
+/// it are lost for a short time only.
 #[test]
 fn a_node_that_restarted_begins() {
     let (mut a, old) = pair();
@@ -374,7 +370,6 @@ fn endpoint_follows_authentic_packets() {
     passes(&mut a, &mut b, &there(b"found"));
 }
 
-/// Sends all messages that are due at a node. Returns each datagram with its destination endpoint.
 fn sends(node: &mut Node) -> Vec<(Endpoint, Vec<u8>)> {
     let mut all = Vec::new();
     let now = node.now();
@@ -385,7 +380,7 @@ fn sends(node: &mut Node) -> Vec<(Endpoint, Vec<u8>)> {
     all
 }
 
-/// Returns the source address of `a` for packets to the peer.
+/// The source address of `a` for packets to the peer.
 fn source(a: &Node) -> Option<IpAddr> {
     let (snapshot, packet) = (a.device.snapshot(), there(b""));
     let mut sealer = Sealer::new(&a.device, &snapshot, a.now());
@@ -396,12 +391,12 @@ fn source(a: &Node) -> Option<IpAddr> {
     }
 }
 
-/// Returns the address of `a` to which `b` sends datagrams.
+/// The address of `a` to which `b` sends.
 fn known_source() -> Option<IpAddr> {
     Some(ip("192.168.56.201"))
 }
 
-/// Returns two nodes with a session that `b` initiated, and the endpoint of `b` with the known address of `a`.
+/// Two nodes with a session that `b` initiated, and the endpoint of `b` with the known address of `a`.
 fn session_at_the_known_address() -> (Node, Node, Endpoint) {
     let (mut a, mut b) = strangers();
     let from_b = Endpoint { to: b.address, source: known_source() };
@@ -419,8 +414,8 @@ fn session_at_the_known_address() -> (Node, Node, Endpoint) {
     (a, b, from_b)
 }
 
-/// The node sends responses and packets from the address that the peer knows, whatever source address the route
-/// selects. A NAT in front of the peer accepts packets only from the node address that the peer knows.
+/// A NAT in front of the peer accepts packets only from the node address that the peer knows, whatever the
+/// route selects.
 #[test]
 fn answers_come_from_the_address_that_the_peer_uses() {
     let (a, b, _) = session_at_the_known_address();
@@ -443,8 +438,8 @@ fn source_is_forgotten_and_learned_again() {
     assert_eq!(source(&a), known_source());
 }
 
-/// A source address may still belong to this host although the uplink of this address has failed. The node stops
-/// using a source address at which no response arrives.
+/// An address may still belong to this host although its uplink has failed. The node gives up a source
+/// address at which no response arrives.
 #[test]
 fn a_handshake_without_answer_is_repeated_from_the_address_of_the_route() {
     let (mut a, mut b, known) = session_at_the_known_address();
@@ -591,7 +586,7 @@ fn peer_gets_in_with_a_cookie_under_load() {
     assert_eq!(count(&a.handshakes().completed), 1);
 }
 
-/// Lets `count` copies of a packet wait for a session. Returns the number of dropped packets.
+/// Lets `count` copies of a packet wait for a session; the result is the number of dropped packets.
 fn park(node: &Node, packet: &[u8], count: usize) -> usize {
     let snapshot = node.device.snapshot();
     let mut sealer = Sealer::new(&node.device, &snapshot, Instant::now());
@@ -617,8 +612,8 @@ fn waiting_packets_are_bounded() {
     assert_eq!(a.unsent(Reason::NoSession), 128);
 }
 
-/// Both sides have packets for each other, but different preshared keys. Each side responds to the initiations of its
-/// peer, but neither side can use a response, nor a session that its peer has not confirmed.
+/// Both sides answer each other's initiations. But neither can use an answer, or a session that its peer has
+/// not confirmed.
 #[test]
 fn handshakes_with_two_preshared_keys_are_given_up() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -654,8 +649,8 @@ fn handshakes_with_two_preshared_keys_are_given_up() {
     assert_eq!([b.delivered.len(), a.delivered.len()], [120 - lost[0], 121 - lost[1]]);
 }
 
-/// After a node responds to its peer's initiation, the node no longer repeats its own initiation. While a packet waits, the node
-/// still sends new initiations, and drops the packet after 90 seconds without a session.
+/// A node that answered its peer no longer repeats its own initiation. While a packet waits, it still sends
+/// new ones; it drops the packet after 90 seconds.
 #[test]
 fn a_single_packet_is_tried_for_until_it_is_given_up() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -691,7 +686,7 @@ fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
     assert_eq!((sent, a.unsent(Reason::SendFailed)), (0, 2));
 }
 
-/// Packets for nodes that never respond exhaust the memory limit for waiting packets. Packets nevertheless reach a node that responds.
+/// Packets for silent nodes use up the memory for waiting packets. Packets still reach a node that responds.
 #[test]
 fn dead_peers_do_not_delay_other_sessions() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -719,8 +714,8 @@ fn dead_peers_do_not_delay_other_sessions() {
     assert_eq!(b.delivered, [found]);
 }
 
-/// A subnet moves between two nodes while a third node seals packets for the subnet. Each packet goes to a node that owns the
-/// subnet at some moment during the sealing of the packet.
+/// A subnet moves while a third node seals packets for it. Each packet goes to a node that owns the subnet at
+/// some moment of the sealing.
 #[test]
 fn a_subnet_moves_under_packets() {
     let (mut a, mut b) = pair();

@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Time after a received packet within which this node sends a packet or a keepalive (KEEPALIVE_TIMEOUT).
+/// This long after a received packet, this node has sent a packet or a keepalive (KEEPALIVE_TIMEOUT).
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Time after a sent packet within which the peer has to send a packet or a keepalive. If the peer sends nothing within
-/// [`ANSWER`], this node requests a new session (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
+/// This long after a sent packet, the peer must have sent a packet or a keepalive. Else this node requests a
+/// new session (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT).
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
-/// Time after which the device schedules a peer's overdue timers again.
+/// After this time a peer's overdue timers are scheduled again.
 const OVERDUE: Duration = Duration::from_secs(2);
 
-/// A time, stored as one plus the nanoseconds since the creation of the device; zero means that no time is stored.
+/// Nanoseconds since the creation of the device, plus one; zero means no time.
 #[derive(Default)]
 pub(super) struct Mark(AtomicU64);
 
@@ -24,7 +24,7 @@ impl Mark {
     }
 }
 
-/// Converts between a time and the number in a [`Mark`], relative to the creation of the device.
+/// Converts between a time and the number in a [`Mark`].
 #[derive(Clone, Copy)]
 pub(super) struct Clock {
     began: Instant,
@@ -35,7 +35,7 @@ impl Clock {
         Self { began }
     }
 
-    /// Returns the number that a [`Mark`] stores for a time. The number reaches its maximum 584 years after the creation of the device.
+    /// Reaches its maximum 584 years after the creation of the device.
     fn tick(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began).as_nanos();
         u64::try_from(since).map_or(u64::MAX, |since| since.saturating_add(1))
@@ -52,7 +52,7 @@ impl Clock {
         mark.0.store(self.tick(at), Relaxed);
     }
 
-    /// Stores a time unless the mark already holds a time. Returns whether this call stored the time.
+    /// Stores a time unless the mark holds one already. True if it stored the time.
     pub(super) fn set_first(&self, mark: &Mark, at: Instant) -> bool {
         mark.0.load(Relaxed) == 0
             && mark.0.compare_exchange(0, self.tick(at), Relaxed, Relaxed).is_ok()
@@ -62,31 +62,30 @@ impl Clock {
 /// The traffic between this node and a peer, as byte counts and times.
 #[derive(Default)]
 pub(super) struct Traffic {
-    /// Total bytes of the sent datagrams, and total bytes of the received datagrams.
+    /// Bytes of all sent datagrams, and of all received ones.
     pub(super) sent: AtomicU64,
     pub(super) received: AtomicU64,
-    /// Time of the first packet that this node sent after the last received message.
+    /// The first packet sent after the last received message.
     pub(super) unanswered: Mark,
-    /// Time of the first packet that this node received after the last sent message.
+    /// The first packet received after the last sent message.
     pub(super) unacknowledged: Mark,
-    /// Time of the last datagram that this node sent to the peer or received from the peer.
+    /// The last datagram in either direction.
     pub(super) passed: Mark,
-    /// Time at which the handshake thread next runs the peer's timers.
+    /// When the handshake thread next runs the peer's timers.
     due: Mark,
-    /// Whether the timers of the peer request a new session, even if a session exists.
+    /// Whether a new session is requested, even if one exists.
     pub(super) wants_session: AtomicBool,
 }
 
 impl Traffic {
-    /// Counts the bytes of a received message, and the bytes of a prepared message if `sent` is true.
+    /// Counts a received message, and a prepared one if it was `sent`.
     pub(super) fn count(&self, made: &[u8], sent: bool, came: &[u8]) {
         let made = if sent { made.len() } else { 0 };
         self.sent.fetch_add(made as u64, Relaxed);
         self.received.fetch_add(came.len() as u64, Relaxed);
     }
 
-    /// Records a sent message. `carries` is true if the message contains an inner packet, and false for a keepalive.
-    /// Returns the time at which the handshake thread has to run the peer's timers, if any.
+    /// `carries` is false for a keepalive. The result is the time at which the peer's timers have to run.
     #[inline]
     pub(super) fn note_sent(&self, clock: &Clock, now: Instant, carries: bool) -> Option<Instant> {
         self.unacknowledged.clear();
@@ -94,8 +93,8 @@ impl Traffic {
         (carries && clock.set_first(&self.unanswered, now)).then(|| now + ANSWER)
     }
 
-    /// Records a received authentic message. `carries` is true if the message contains an inner packet, and false for
-    /// a keepalive. Returns the time at which the handshake thread has to run the peer's timers, if any.
+    /// Only for authentic messages. `carries` is false for a keepalive. The result is the time at which the
+    /// peer's timers have to run.
     #[inline]
     pub(super) fn note_received(
         &self,
@@ -108,10 +107,9 @@ impl Traffic {
         (carries && clock.set_first(&self.unacknowledged, now)).then(|| now + KEEPALIVE)
     }
 
-    /// Schedules the peer's timers for the time `at`, unless the timers are scheduled for an earlier time. Returns
-    /// the new time, or `None` if the earlier time still applies. An earlier time that passed more than [`OVERDUE`]
-    /// ago no longer applies, because the handshake thread may have skipped the timers. The handshake thread skips the
-    /// timers of a peer that is not published yet, or whose slot still belongs to another peer.
+    /// Schedules the peer's timers for `at`. `None` if they are scheduled for an earlier time. But one that
+    /// passed more than [`OVERDUE`] ago no longer counts, because the handshake thread may have skipped the
+    /// timers. It skips those of a peer that is not published yet, or whose slot still belongs to another.
     #[inline]
     pub(super) fn enter(&self, clock: &Clock, at: Instant, now: Instant) -> Option<Instant> {
         let due = clock.read(&self.due);
@@ -122,7 +120,7 @@ impl Traffic {
         clock.read(&self.due)
     }
 
-    /// Clears the time `at` for which the peer's timers are scheduled. Returns false if another thread has changed this time.
+    /// Clears the scheduled time `at`. False if another thread has changed it.
     pub(super) fn take(&self, clock: &Clock, at: Instant) -> bool {
         let due = clock.read(&self.due) == Some(at);
         if due {

@@ -1,4 +1,5 @@
-//! Runs the due timers of peers. A run of a peer's timers ends expired sessions, sends keepalives, initiates handshakes, and sends packets that waited for a session.
+//! Runs the due timers of peers: ends expired sessions, sends keepalives, begins handshakes, and sends
+//! packets that waited for a session.
 
 use super::device::Device;
 use super::keypair::random_key;
@@ -14,13 +15,14 @@ use crate::reason::Reason;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Length in bytes of the WireGuard header that precedes the packet in a datagram.
+/// In bytes: the WireGuard header before the packet in a datagram.
 const HEAD: usize = 16;
-/// Minimum time from a run of a peer's timers to the next run that this run schedules.
+/// At least this long from one run of a peer's timers to the next that it schedules.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Device {
-    /// Does all work that is due for a peer, and schedules the next run of the peer's timers. If `greet` is true and no session exists, also initiates a handshake.
+    /// Does all that is due for a peer, and schedules the next run of its timers. `greet` also begins a
+    /// handshake if there is no session.
     pub(super) fn visit(
         &self,
         peer: &Peer,
@@ -69,7 +71,7 @@ impl Device {
         self.give_up(link);
     }
 
-    /// Sends a persistent keepalive if it is due. Returns false if no session exists for the keepalive.
+    /// Sends a persistent keepalive if it is due. False if it has no session.
     fn keep_alive(
         &self,
         peer: &Peer,
@@ -86,7 +88,7 @@ impl Device {
         self.send_keepalive(peer, now, buffer, send)
     }
 
-    /// Returns the time of the next persistent keepalive, or `None` before the first keepalive.
+    /// The time of the next persistent keepalive; `None` before the first.
     fn keepalive_due(&self, peer: &Peer, link: &Link) -> Option<Instant> {
         let every = Duration::from_secs(link.keepalive.into());
         // Any datagram in either direction also keeps a NAT mapping alive.
@@ -94,7 +96,7 @@ impl Device {
         link.kept.map(|kept| kept.max(passed.unwrap_or(kept)) + every)
     }
 
-    /// Sends a keepalive to acknowledge the peer's packets, if this node sent no packet for [`KEEPALIVE`].
+    /// Acknowledges the peer's packets with a keepalive if this node sent nothing for [`KEEPALIVE`].
     fn acknowledge(&self, peer: &Peer, now: Instant, buffer: &mut [u8], send: Send<'_>) {
         let since = self.clock.read(&peer.traffic.unacknowledged);
         if since.is_some_and(|since| since + KEEPALIVE <= now) {
@@ -103,7 +105,7 @@ impl Device {
         }
     }
 
-    /// Sends a keepalive, which is a datagram without an inner packet. Returns false if no session or no endpoint exists.
+    /// A keepalive is a datagram without an inner packet. False if there is no session or no endpoint.
     pub(super) fn send_keepalive(
         &self,
         peer: &Peer,
@@ -127,7 +129,7 @@ impl Device {
         true
     }
 
-    /// Initiates a handshake, if the peer's endpoint is known.
+    /// Begins a handshake if the peer's endpoint is known.
     fn initiate(&self, peer: &Peer, now: Instant, send: Send<'_>) {
         if peer.endpoint().is_none() {
             return;
@@ -166,7 +168,7 @@ impl Device {
         }
     }
 
-    /// Sends the packets that waited for a session, if a session exists.
+    /// Sends the packets that waited for a session, if there is one now.
     pub(super) fn unpark(
         &self,
         peer: &Peer,
@@ -210,7 +212,8 @@ impl Device {
         }
     }
 
-    /// Schedules the next run of a peer's timers. Schedules no run if no work for the peer is due before this node or the peer sends another packet.
+    /// Schedules the next run of a peer's timers, unless nothing is due before one of the sides sends another
+    /// packet.
     pub(super) fn enter_next(&self, peer: &Peer, link: &Link, now: Instant) {
         let wants = peer.traffic.wants_session.load(Ordering::Relaxed);
         // Packets that still wait although an initiation is allowed wait for something else, such as a key.
@@ -237,7 +240,7 @@ impl Device {
     }
 }
 
-/// Returns the length in bytes and the destination of a waiting packet.
+/// The length in bytes and the destination of a waiting packet.
 fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
     let length = told_length(plain)?;
     Header::parse(plain.get(..length)?).ok().map(|header| (length, header.destination))

@@ -1,5 +1,5 @@
-//! Work of the handshake thread, off the packet path: handshake messages, due timers of peers, and scheduled handshake initiations. The
-//! device schedules a handshake initiation to each new peer, and to all peers after a change of this node's key.
+//! Work of the handshake thread, off the packet path: handshake messages, due timers of peers, and scheduled
+//! initiations. Each new peer gets one, and so do all peers after a change of this node's key.
 
 use super::admission::Admission;
 use super::device::Device;
@@ -10,25 +10,25 @@ use crate::endpoint::Endpoint;
 use crate::reason::Reason;
 use std::time::{Duration, Instant};
 
-/// Maximum numbers of initiations, responses and peers with due timers in one round, so that no long queue delays other work. Short
-/// rounds soon empty the inboxes for newly arrived messages.
+/// Initiations, responses and peers with due timers in one round, so that no long queue delays other work.
+/// Short rounds soon empty the inboxes again.
 const INITIATIONS: usize = 8;
 const ANSWERS: usize = 16;
-/// Maximum number of cookie replies to unknown senders in one round. Each reply takes a system call.
+/// Cookie replies to unknown senders in one round; each takes a system call.
 pub(super) const COOKIES: usize = 128;
 const VISITS: usize = 64;
-/// Maximum number of scheduled handshake initiations within [`PACE`]. Each handshake costs three curve operations on this node and three on the peer.
+/// Scheduled initiations within [`PACE`]. A handshake costs three curve operations on each side.
 const GREETINGS: usize = 10;
 const PACE: Duration = Duration::from_millis(10);
 
-/// The buffer, messages and limits that the handshake thread keeps between rounds.
+/// What the handshake thread keeps between rounds.
 pub struct Worker {
     pub(super) buffer: Vec<u8>,
-    /// Messages that the handshake thread has taken from the inboxes.
+    /// Taken from the inboxes.
     answers: Vec<Message>,
     initiations: Vec<Message>,
     admission: Admission,
-    /// Earliest time of the next scheduled handshake initiation.
+    /// Earliest time of the next scheduled initiation.
     greet: Instant,
 }
 
@@ -45,19 +45,19 @@ impl Default for Worker {
     }
 }
 
-/// Function that sends a datagram, or returns the reason for a failure.
+/// Sends a datagram, or gives the reason for a failure.
 pub type Transmit<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> Result<(), Reason>;
 
-/// Sends a datagram. Returns whether the send succeeded. Also counts a failure.
+/// Sends a datagram and counts a failure, in which case it is false.
 pub(super) type Send<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> bool;
 
 impl Device {
-    /// Does one round of the handshake thread's work. Returns the time of the next round if no new work arrives earlier.
+    /// One round of the handshake thread's work. The result is the time of the next one, if no new work
+    /// arrives earlier.
     pub fn work(&self, worker: &mut Worker, send: Transmit<'_>) -> Option<Instant> {
         self.work_at(Instant::now(), worker, send)
     }
 
-    /// Does one round of the handshake thread's work, with `now` as the current time.
     pub(super) fn work_at(
         &self,
         now: Instant,
@@ -108,7 +108,8 @@ impl Device {
         next.into_iter().chain(greet).chain(busy.then_some(now)).min()
     }
 
-    /// Handles waiting messages, up to [`ANSWERS`] responses or cookie replies and [`INITIATIONS`] initiations. Returns whether more messages wait.
+    /// Handles up to [`ANSWERS`] responses or cookie replies and [`INITIATIONS`] initiations. True if more
+    /// wait.
     pub(super) fn messages(
         &self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Receiving side with WireGuard: opens datagrams in place, and merges their packets like packets without WireGuard.
+//! Receiving side with WireGuard: opens datagrams in place, and merges their packets like others.
 
 use super::{Rx, RxState};
 use crate::ecn;
@@ -9,7 +9,7 @@ use crate::socket::RecvMeta;
 use crate::wireguard::Opener;
 
 impl<D: Device, P: Port> Rx<D, P> {
-    /// Opens all datagrams of a receive buffer and passes accepted packets to the merger.
+    /// Opens all datagrams of a receive buffer and merges the accepted packets.
     pub(super) fn open(
         &self,
         meta: &RecvMeta,
@@ -47,7 +47,8 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// Copies a congestion mark from the datagram to its packet. Returns the reason to drop the packet if its sender does not support ECN.
+    /// Copies a congestion mark from the datagram to its packet. Fails if the packet's sender does not
+    /// support ECN.
     #[inline]
     fn mark(
         &self,

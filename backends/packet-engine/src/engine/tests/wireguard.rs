@@ -1,4 +1,4 @@
-//! Tests of the engine with WireGuard: GSO packets enter at one node and leave at another node, over real sockets.
+//! The engine with WireGuard: GSO packets enter at one node and leave at another, over real sockets.
 
 use super::*;
 use crate::engine::handshakes::{self, Handshakes};
@@ -73,7 +73,7 @@ impl End {
         }
     }
 
-    /// Sends the packets that wait in the device, handles handshakes, and receives the datagrams that arrived.
+    /// Sends the packets that wait in the device, handles handshakes, and receives datagrams.
     fn turn(&mut self) {
         let (table, wake) =
             (Arc::new(ArcSwap::from_pointee(table(true))), Arc::new(Wake::new().unwrap()));
@@ -162,8 +162,8 @@ proptest! {
     }
 }
 
-/// The endpoint of one peer is inside the allowed IPs of another peer. An operator's mistake, or a pod network that
-/// contains the nodes' addresses, causes this overlap of endpoint and allowed IPs.
+/// The endpoint of one peer is inside the allowed IPs of another. An operator's mistake, or a pod network
+/// that contains the nodes' addresses, has this effect.
 #[test]
 fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() {
     let (mut a, mut b) = pair();
@@ -206,7 +206,7 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
     assert_eq!(a.counters.received.drops(Reason::Loop), 1);
 }
 
-/// Segments of equal size leave in one send, and the receiving engine delivers the segments in one write.
+/// Segments of equal size leave in one send and arrive in one write.
 #[test]
 fn a_stream_stays_together() {
     let (mut a, mut b) = pair();
@@ -225,7 +225,8 @@ fn a_stream_stays_together() {
     assert_eq!(written[0].len(), stream.len());
 }
 
-/// If the device has several queues, a thread seals only a few datagrams before it sends them, because other threads may overtake it.
+/// With several queues, a thread seals only a few datagrams before it sends them, because other threads may
+/// overtake it.
 #[test]
 fn few_datagrams_wait_sealed_with_several_queues() {
     let (a, _b) = pair();
@@ -240,7 +241,7 @@ fn few_datagrams_wait_sealed_with_several_queues() {
     }
 }
 
-/// Runs a round of handshakes with peers at these endpoints. The socket refuses the first sends with the given errors.
+/// A round of handshakes with peers at these endpoints. The first sends fail with `faults`.
 fn shake(endpoints: &[&str], faults: Vec<i32>) -> (Arc<Counters>, Arc<FakeSocket>) {
     let counters = Arc::<Counters>::default();
     let device = Arc::new(WireGuard::new(counters.clone()));
@@ -271,7 +272,7 @@ fn unsendable_handshake_is_counted() {
     assert_eq!((drops, count(&counters.handshakes.initiated)), ([2, 1], 0));
 }
 
-/// The WireGuard device sends handshakes with a higher DSCP than packets, as the kernel does (HANDSHAKE_DSCP).
+/// As the kernel does (HANDSHAKE_DSCP).
 #[test]
 fn handshakes_ask_for_a_better_class_than_packets() {
     let (_, line) = shake(&["192.0.2.2:51820"], Vec::new());

@@ -1,5 +1,5 @@
 //! Sending side with WireGuard: seals packets one after another into the buffer for generated headers, and
-//! gathers the sealed packets like other packets.
+//! gathers them like other packets.
 
 use super::{Datagram, Tx, TxState, Unpacked};
 use crate::ecn;
@@ -9,7 +9,7 @@ use crate::split::{HEADERS, Split};
 use crate::wireguard::{Sealer, SendState};
 
 impl<D: Device, P: Port> Tx<D, P> {
-    /// Chooses the peer of a packet, once for all its segments, and seals the segments for this peer.
+    /// Chooses the peer of a packet, once for all its segments, and seals them for it.
     pub(super) fn seal(
         &self,
         unpacked: &Unpacked,

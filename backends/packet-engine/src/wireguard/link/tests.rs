@@ -1,4 +1,4 @@
-//! Tests of the timestamps of initiations.
+//! Timestamps of initiations.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn initiations_follow_the_clock_and_never_go_back() {
     assert_eq!(stamps[2], Stamp::after(None, now + hour));
 }
 
-/// The node still rejects a recorded initiation as a copy after a change of keys and after the end of all sessions.
+/// Also after a change of keys and after the end of all sessions.
 #[test]
 fn initiation_that_is_not_later_than_one_before_is_a_copy() {
     let mut link = link();

@@ -1,22 +1,21 @@
-//! Floods of handshake messages. The handshake thread does one round of work per millisecond, which one processor can
-//! sustain. The tests check which senders can complete handshakes.
+//! Floods of handshake messages: who can still complete a handshake? The handshake thread does one round of
+//! work per millisecond, which one processor can sustain.
 
 use super::*;
 use boringtun::noise::{Tunn, TunnResult};
 use boringtun::x25519;
 
-/// Number of messages that a flood sends per millisecond, which is 150 000 messages per second.
+/// Messages per millisecond, which is 150 000 per second.
 const FLOOD: usize = 150;
 const INITIATION: usize = 148;
 const ANSWER: usize = 92;
 const COOKIE: usize = 64;
 
-/// A sender of handshakes: a peer, or an unknown sender that has only the node's public key.
+/// A peer, or an unknown sender that has only the node's public key.
 struct Sender {
     tunn: Tunn,
     key: PublicKey,
     address: SocketAddr,
-    /// Number of handshakes that the sender completed.
     completed: usize,
 }
 
@@ -29,7 +28,7 @@ impl Sender {
         Self { tunn, key, address, completed: 0 }
     }
 
-    /// Adds peers to the node, each with its own address, and returns the peers as senders.
+    /// Adds peers to the node, each with its own address.
     fn peers(node: &Node, count: u8) -> Vec<Self> {
         let peer = |number| {
             let peer = Self::new(
@@ -51,7 +50,7 @@ impl Sender {
         }
     }
 
-    /// Handles a message from the node. Returns the reply.
+    /// The result is the reply.
     fn takes(&mut self, message: &[u8]) -> Option<Vec<u8>> {
         let mut buffer = [0; 256];
         match self.tunn.decapsulate(None, message, &mut buffer) {
@@ -63,7 +62,8 @@ impl Sender {
         }
     }
 
-    /// Floods the node until the node demands a proof of the sender's address. Returns an initiation with a proof of the sender's address.
+    /// Floods the node until it demands a proof of the sender's address. The result is an initiation with
+    /// this proof.
     fn proven(&mut self, node: &mut Node) -> Vec<u8> {
         // A cookie reply refers to one message, so the flood repeats a single message.
         let message = self.initiation();
@@ -84,14 +84,14 @@ impl Sender {
     }
 }
 
-/// Returns a node whose clock advances only with each round of work.
+/// A node whose clock advances only with each round of work.
 fn node() -> Node {
     let mut node = Node::new(1);
     node.stopped = Some(Instant::now());
     node
 }
 
-/// Runs one round of the node's handshake thread, and advances the node's clock by a millisecond.
+/// One round of the handshake thread, which takes a millisecond of the node's clock.
 fn round(node: &mut Node) {
     let now = node.now();
     let Node { device, worker, sent, .. } = node;
@@ -102,12 +102,12 @@ fn round(node: &mut Node) {
     node.ahead += Duration::from_millis(1);
 }
 
-/// Lets the node receive a message `times` times. Returns the number of times that the node queued the message for the handshake thread.
+/// The result is how often the node queued the message for the handshake thread.
 fn repeat(node: &mut Node, from: SocketAddr, message: &[u8], times: usize) -> usize {
     (0..times).filter(|_| node.receives(from, message).is_ok()).count()
 }
 
-/// Delivers the node's messages to the peers, and the peers' replies to the node.
+/// Delivers the node's messages to the peers, and their replies to the node.
 fn deliver(node: &mut Node, peers: &mut [Sender]) {
     while let Some((to, message)) = node.sent.pop_front() {
         if message.len() == INITIATION {
@@ -121,7 +121,8 @@ fn deliver(node: &mut Node, peers: &mut [Sender]) {
     }
 }
 
-/// Returns the number of peers that complete a handshake in `tries` attempts, each at a different time, while `flood` sends messages.
+/// The number of peers that complete a handshake in `tries` attempts, each at a different time, during the
+/// `flood`.
 fn renew(
     node: &mut Node,
     peers: &mut [Sender],
@@ -148,9 +149,8 @@ fn renew(
     peers.iter().filter(|peer| peer.completed > 0).count()
 }
 
-/// Unknown senders prove their addresses once and then repeat one message each endlessly. Peers behind the NAT of a
-/// sender share its address; the port in a peer's endpoint distinguishes the peer from the flood. A sender may also
-/// have many IPv6 networks.
+/// Unknown senders prove their addresses once and then repeat one message each. Peers behind the NAT of a
+/// sender share its address; their port tells them from the flood. A sender may also have many IPv6 networks.
 #[test]
 fn peers_renew_while_proven_addresses_flood() {
     let networks = (0..30).map(|number| {
@@ -205,7 +205,7 @@ fn a_cookie_proves_an_address_with_its_port() {
     assert_eq!(identity.proof(elsewhere(), &damaged, now), None);
 }
 
-/// While the handshake thread gets no processor time, messages from one address leave room in the inbox for messages from other addresses.
+/// While the handshake thread gets no processor time, one address leaves room in the inbox for others.
 #[test]
 fn a_full_inbox_has_room_for_other_sources() {
     let mut node = node();
@@ -220,7 +220,8 @@ fn a_full_inbox_has_room_for_other_sources() {
     assert!(refused <= 2, "{refused} of 8 peers found no room");
 }
 
-/// A thousand initiations per second from forged addresses are 1.2 Mb/s. A sender needs only the node's public key to forge an initiation.
+/// A thousand initiations per second from forged addresses are 1.2 Mb/s. Forging them takes only the node's
+/// public key.
 #[test]
 fn a_thousand_forged_initiations_a_second_are_no_load() {
     let mut node = node();
@@ -244,7 +245,7 @@ fn a_thousand_forged_initiations_a_second_are_no_load() {
     );
 }
 
-/// Peers respond to the node's own initiations while unknown senders send initiations from any address.
+/// Unknown senders send initiations from any address.
 #[test]
 fn peer_answers_find_room_during_a_flood_of_initiations() {
     let mut node = node();
@@ -309,8 +310,8 @@ fn a_copy_of_an_initiation_waits_for_no_lock() {
     assert_eq!(dropped, Ok(100));
 }
 
-/// An attacker recorded many initiations that never arrived, and sends them all at once. Each recorded
-/// initiation is genuine, so only curve operations show that the initiation is too old.
+/// An attacker sends at once many recorded initiations that never arrived. Each is genuine, so only curve
+/// operations show that it is too old.
 #[test]
 fn refused_initiations_count_and_do_not_keep_the_peer_out() {
     let mut node = node();

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A device delivers a packet only if the datagram arrives exactly as a peer sent the datagram. No datagram causes a panic.
+    /// A packet is delivered only if its datagram arrives exactly as a peer sent it. No datagram causes a
+    /// panic.
     #[test]
     fn junk_is_dropped(junk in vec((any::<prop::sample::Index>(), 1u8.., vec(any::<u8>(), 0..200), 0u32..6, prop::sample::select(vec![4usize, 16, 32, 40, 64, 92, 148, 200])), 1..20)) {
         let (a, mut b) = pair();
@@ -34,8 +35,8 @@ proptest! {
         prop_assert_eq!(b.delivered.len(), 1);
     }
 
-    /// However allowed IPs move between peers, a device seals packets only for the destination's owner and
-    /// accepts packets only from the source's owner.
+    /// However allowed IPs move between peers: packets are sealed only for the destination's owner and
+    /// accepted only from the source's owner.
     #[test]
     fn a_packet_is_only_opened_by_its_owner(steps in vec((0usize..3, 0usize..3, 0u8..4, prop::sample::select(vec![24u8, 25, 26]), 0usize..3, 0u8..4), 1..40)) {
         let mut nodes: Vec<Node> = (1..=3).map(Node::new).collect();

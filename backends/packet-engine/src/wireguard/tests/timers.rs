@@ -1,4 +1,4 @@
-//! Tests of timers: rekeys, keepalives, and the end of sessions.
+//! Timers: rekeys, keepalives, and the end of sessions.
 
 use super::*;
 use crate::wireguard::keypair::RENEWED_AFTER;
@@ -13,7 +13,7 @@ fn at(nodes: [&mut Node; 2], seconds: u64) {
     }
 }
 
-/// Returns A and B with one session, which A initiated.
+/// A and B with one session, which A initiated.
 fn session_of_a() -> (Node, Node) {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     b.set(a.key, None, None);
@@ -26,7 +26,7 @@ fn session_of_a() -> (Node, Node) {
     (a, b)
 }
 
-/// Returns the lengths of the messages that a node sends now.
+/// The lengths of the messages that a node sends now.
 fn lengths(node: &mut Node) -> Vec<usize> {
     node.work();
     node.sent.drain(..).map(|(_, message)| message.len()).collect()
@@ -51,7 +51,7 @@ fn initiator_asks_for_the_next_session_when_it_sends_after_two_minutes() {
     passes(&mut b, &mut a, &back(b"back"));
 }
 
-/// The side that sent [`RENEWED_AFTER`] packets requests the next session, even as the responder.
+/// Even as the responder.
 #[test]
 fn either_asks_for_the_next_session_after_many_packets() {
     let (mut a, mut b) = session_of_a();
@@ -97,7 +97,7 @@ fn packet_is_acknowledged_after_ten_seconds_unless_something_was_sent() {
     assert_eq!(lengths(&mut b), [0; 0], "its own packet said so");
 }
 
-/// Single packets in one direction at intervals of 16 seconds cause no handshake, because keepalives acknowledge them.
+/// Keepalives acknowledge packets at intervals of 16 seconds.
 #[test]
 fn seldom_packets_one_way_cause_no_handshake() {
     let (mut a, mut b) = session_of_a();
@@ -112,7 +112,7 @@ fn seldom_packets_one_way_cause_no_handshake() {
     assert_eq!(count(&b.handshakes().initiated), 0);
 }
 
-/// A node initiates a handshake fifteen seconds after the first unanswered packet, not fifteen seconds after the last received packet.
+/// Counted from the first unanswered packet, not from the last received one.
 #[test]
 fn unanswered_packet_causes_a_handshake_after_fifteen_seconds() {
     let (mut a, mut b) = session_of_a();
@@ -124,7 +124,7 @@ fn unanswered_packet_causes_a_handshake_after_fifteen_seconds() {
     }
 }
 
-/// The kernel's WireGuard silently drops datagrams of a session that is more than 180 seconds old.
+/// The kernel's WireGuard silently drops datagrams of a session older than 180 seconds.
 #[test]
 fn session_opens_and_seals_for_three_minutes() {
     let (mut a, mut b) = session_of_a();
@@ -145,7 +145,8 @@ fn session_opens_and_seals_for_three_minutes() {
     );
 }
 
-/// The operator has changed the preshared key only at the peer. The peer initiates handshakes repeatedly, and none of this node's responses leads to a session.
+/// Only the peer has a new preshared key. It begins handshakes again and again, and no response leads to a
+/// session.
 #[test]
 fn handshakes_that_lead_to_nothing_leave_a_living_session_alone() {
     // Both sides initiated a handshake, so each may send in a different session.
@@ -165,7 +166,7 @@ fn handshakes_that_lead_to_nothing_leave_a_living_session_alone() {
     assert!(b.refused(Reason::BadTag) >= 12);
 }
 
-/// The handshake thread does not run a peer's timers while no work for the peer is due.
+/// While nothing is due for a peer, its timers do not run.
 #[test]
 fn idle_peer_is_visited_at_the_end_of_its_sessions_only() {
     let (mut a, mut b) = session_of_a();

@@ -1,5 +1,5 @@
-//! Tests with the kernel's WireGuard as the peer. Few machines have a kernel with WireGuard, so `make
-//! test-vm` runs the tests in a virtual machine. The kernel's WireGuard uses the machine's clock. Tests move the clock of our node ahead.
+//! Tests with the kernel's WireGuard as the peer. Few machines have it, so `make test-vm` runs them in a
+//! virtual machine. The kernel uses the machine's clock; the tests move the clock of our node ahead.
 
 use super::*;
 use crate::wireguard::keypair::RENEWED_AFTER;
@@ -9,16 +9,16 @@ use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 
 const SOON: Duration = Duration::from_secs(60);
-/// The longest time from one initiation to the next, including the random delay.
+/// The longest time from one initiation to the next, with the random delay.
 const NEXT_TRY: Duration = Duration::from_millis(5400);
 /// Session age from which the initiator requests the next session.
 const RENEWED: Duration = Duration::from_secs(120);
 /// Addresses of the kernel's pod and of our pod.
 const THEIRS: &str = "10.5.1.1";
 const OURS: &str = "10.5.2.9";
-/// The port of both pods.
+/// Of both pods.
 const PORT: u16 = 2000;
-/// Number of packets that a test sends between two checks for arrived packets. The socket buffers have room for all packets between two checks.
+/// Packets between two checks for arrived packets; the socket buffers have room for all of them.
 const BATCH: u64 = 64;
 
 fn run(command: &str, input: &str) -> String {
@@ -45,10 +45,10 @@ fn socket(address: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Counts of handshake messages that our node and the kernel exchanged.
+/// Handshake messages that our node and the kernel exchanged.
 #[derive(Default)]
 struct Seen {
-    /// Counts of cookie replies, and of initiations that prove an address with a cookie.
+    /// Cookie replies, and initiations that prove an address with a cookie.
     cookies: usize,
     proofs: usize,
 }
@@ -63,7 +63,7 @@ impl Seen {
     }
 }
 
-/// Our node and the kernel's WireGuard interface, in a separate network namespace.
+/// Our node and the kernel's WireGuard interface, in their own network namespace.
 struct Pair {
     node: Node,
     kernel: PublicKey,
@@ -72,15 +72,15 @@ struct Pair {
     line: UdpSocket,
     /// The kernel's pod.
     pod: UdpSocket,
-    /// The numbers in the payloads of the packets that arrived at the kernel's pod.
+    /// The numbers in the packets that arrived at the kernel's pod.
     arrived: Vec<u64>,
     sent: Seen,
     received: Seen,
 }
 
 impl Pair {
-    /// Creates the pair. We know the kernel's endpoint only if `we_begin` is true. If `we_begin` is false, only the
-    /// kernel knows its peer's endpoint and can initiate the first handshake.
+    /// We know the kernel's endpoint only if `we_begin`. Otherwise only the kernel knows its peer's endpoint
+    /// and can begin the first handshake.
     fn new(we_begin: bool) -> Self {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         run("ip link set lo up", "");
@@ -116,7 +116,6 @@ impl Pair {
         run(&format!("wg set wg0 peer {key} endpoint {here} allowed-ips 10.5.2.0/24"), "");
     }
 
-    /// Sets the kernel's preshared key for our node.
     fn set_kernels_psk(&self, preshared: [u8; 32]) {
         run(
             &format!("wg set wg0 peer {} preshared-key /proc/self/fd/0", self.node.key),
@@ -124,13 +123,13 @@ impl Pair {
         );
     }
 
-    /// Removes our node from the kernel's peers, and adds the node again with the same key.
+    /// Removes our node from the kernel's peers, and adds it again with the same key.
     fn renew_kernels_peer(&self) {
         run(&format!("wg set wg0 peer {} remove", self.node.key), "");
         self.set_kernels_peer();
     }
 
-    /// Makes each call of `turn` advance our node's clock by one millisecond, however long the call takes.
+    /// Each call of `turn` then advances our node's clock by one millisecond, however long it takes.
     fn stop_the_clock(&mut self) {
         self.node.stopped = Some(self.node.now());
         self.node.ahead = Duration::ZERO;
@@ -156,7 +155,7 @@ impl Pair {
         }
     }
 
-    /// Returns the datagrams that the kernel's WireGuard interface sent.
+    /// What the kernel's WireGuard interface sent.
     fn incoming(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut buffer = [0; 2048];
         let mut all = Vec::new();
@@ -176,7 +175,7 @@ impl Pair {
         }
     }
 
-    /// Returns a sealed packet with `number` as payload for the kernel's pod, or `None` if the packet waits for a session.
+    /// A sealed packet with `number` as payload for the kernel's pod; `None` if it waits for a session.
     fn sealed(&self, number: u64) -> Option<Vec<u8>> {
         let packet = packet(ip(OURS), ip(THEIRS), &number.to_be_bytes());
         let (to, datagram) = self.node.pod_sends(&packet).unwrap()?;
@@ -195,13 +194,13 @@ impl Pair {
         self.pod.send_to(&number.to_be_bytes(), to).unwrap();
     }
 
-    /// Returns the numbers in the payloads of the packets that arrived at our pod.
+    /// The numbers in the packets that arrived at our pod.
     fn delivered(&self) -> Vec<u64> {
         let number = |packet: &Vec<u8>| u64::from_be_bytes(packet[28..].try_into().unwrap());
         self.node.delivered.iter().map(number).collect()
     }
 
-    /// Sends a packet with `number` as payload in each direction, and waits until both packets arrive.
+    /// Sends a packet in each direction, with `number` as payload, and waits until both arrive.
     fn passes(&mut self, number: u64) {
         self.send(number);
         self.until("ours comes", |pair| pair.arrived.contains(&number));
@@ -214,14 +213,14 @@ impl Pair {
         (count(&handshakes.initiated), count(&handshakes.completed))
     }
 
-    /// Returns whether our node initiated more than `initiated` handshakes and completed exactly `completed` + 1 handshakes. After
-    /// a lost or refused message, our node may have initiated several handshakes.
+    /// True after more than `initiated` initiations and exactly `completed` + 1 handshakes. A lost or refused
+    /// message may have caused several initiations.
     fn asked_and_completed(&self, initiated: u64, completed: u64) -> bool {
         let now = self.handshakes();
         now.0 > initiated && now.1 == completed + 1
     }
 
-    /// Creates a pair with a first session, which our node or the kernel initiates.
+    /// A pair with a first session, which our node or the kernel begins.
     fn meets(we_begin: bool) -> Self {
         let mut pair = Self::new(we_begin);
         if we_begin {
@@ -237,7 +236,7 @@ impl Pair {
         pair
     }
 
-    /// Returns initiations from unknown senders for the WireGuard device with this public key.
+    /// Initiations from unknown senders for the device with this public key.
     fn strangers(key: PublicKey) -> Vec<Vec<u8>> {
         let initiation = |n: u8| {
             let identity = noise::Identity::new(&[100 + n; 32]);
@@ -251,8 +250,8 @@ impl Pair {
     }
 }
 
-/// Our node requests the next session after [`RENEWED_AFTER`] packets, whichever side initiated the current session.
-/// If our node initiated a session, the node also requests the next session after two minutes.
+/// Our node requests the next session after [`RENEWED_AFTER`] packets, whoever began the current one. If it
+/// began the session itself, it does so after two minutes as well.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn sessions_are_renewed_by_count_and_by_time_without_loss() {
@@ -285,7 +284,7 @@ fn sessions_are_renewed_by_count_and_by_time_without_loss() {
     }
 }
 
-/// A session continues while handshakes fail because of a wrong preshared key, whichever side initiates the handshakes.
+/// Whichever side begins the handshakes.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
@@ -331,7 +330,7 @@ fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
     assert!(!pair.delivered().contains(&300));
 }
 
-/// Under a flood of handshakes, the kernel demands a proof of our node's address, receives the proof, and responds.
+/// Under a flood, the kernel demands a proof of our node's address, receives it, and responds.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn we_prove_our_address_to_a_kernel_under_load() {
@@ -359,7 +358,7 @@ fn we_prove_our_address_to_a_kernel_under_load() {
     pair.passes(1);
 }
 
-/// Under a flood of handshakes, our node demands a proof of the kernel's address, receives the proof, and responds.
+/// Under a flood, our node demands a proof of the kernel's address, receives it, and responds.
 #[test]
 #[ignore = "needs a kernel with WireGuard: make test-vm"]
 fn the_kernel_proves_its_address_to_us_under_load() {
