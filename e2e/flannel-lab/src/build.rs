@@ -8,24 +8,23 @@ use crate::trap;
 use terminal::lab::StoreKind;
 use terminal::screen::Screen;
 
-/// The running network. Rust drops the daemons first and the lab last, in the order of the fields.
+/// Rust drops the fields in their order: the daemons first and the lab last.
 pub(crate) struct Network {
-    /// One daemon on each host, in the order of the hosts.
+    /// In the order of the hosts.
     pub daemons: Vec<Flanneld>,
-    /// The etcd server, if etcd stores the leases.
+    /// If etcd stores the leases.
     pub etcd: Option<Etcd>,
-    /// The lease store.
     pub store: Store,
-    /// Options with which every daemon starts and restarts.
+    /// Every daemon starts and restarts with these.
     pub options: FlanneldOptions,
-    /// The hosts `h1`, `h2`, … in order.
+    /// `h1`, `h2`, … in order.
     pub hosts: Vec<Host>,
-    /// The lab that owns all hosts and all other parts of the network.
+    /// It owns all other parts of the network.
     pub lab: Lab,
 }
 
 impl Network {
-    /// Builds the hosts, the store and the daemons of the plan, and prints each step.
+    /// Prints each step.
     pub(crate) fn build(plan: &Plan, screen: Screen) -> Result<Network> {
         let lab = Lab::new("demo")?;
         let (lan, hosts) = screen.step("hosts", || {
@@ -70,7 +69,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Starts all daemons at once, as after a power cut.
+    /// At once, as after a power cut.
     fn start_daemons(&mut self, screen: Screen) -> Result<()> {
         for host in &self.hosts {
             self.daemons.push(host.start_flanneld(&self.options)?);
@@ -91,7 +90,7 @@ impl Network {
         Ok(())
     }
 
-    /// Creates a pod on each host.
+    /// One on each host.
     pub(crate) fn pods(&self, screen: Screen) -> Result<Vec<Pod>> {
         screen.step("a pod on each host", || {
             let pod = |(host, daemon): (&Host, &Flanneld)| host.pod("pod", &daemon.subnet_env()?);

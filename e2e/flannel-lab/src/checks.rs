@@ -1,4 +1,4 @@
-//! Checks whether this machine meets the lab's requirements, and returns the remedy if not.
+//! Whether this machine meets the lab's requirements, and the remedy if not.
 
 use anyhow::{Context, Result, bail};
 use lab::{Lab, binaries};
@@ -6,7 +6,7 @@ use lab::{Lab, binaries};
 use crate::plan::Plan;
 use terminal::lab::{Backend, StoreKind};
 
-/// Checks the requirements. Returns an error with the remedy if the machine does not meet a requirement of the lab.
+/// The error contains the remedy.
 pub(crate) fn require(plan: &Plan) -> Result<()> {
     let lab = Lab::new("checks")?;
     let mut tools = vec![("ip", "iproute2"), ("bridge", "iproute2"), ("ping", "iputils-ping")];

@@ -10,7 +10,7 @@ use terminal::out;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Installs handlers of SIGINT, SIGTERM and SIGHUP, which remove the labs of this process and end the process.
+/// On SIGINT, SIGTERM and SIGHUP, removes the labs of this process and ends it.
 pub(crate) fn remove_labs_on_signals() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Catch signals from here on, not only once the thread runs.
@@ -44,7 +44,7 @@ pub(crate) fn remove_labs_on_signals() -> Result<()> {
         .context("starting the thread that waits for signals")
 }
 
-/// Returns the given error unchanged. If a signal has interrupted the program, blocks until the signal thread ends the process.
+/// If a signal has interrupted the program, blocks until the signal thread ends the process; otherwise, the error stays as it is.
 pub(crate) fn yield_to_signal(error: Error) -> Error {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park();

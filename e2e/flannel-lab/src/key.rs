@@ -1,5 +1,5 @@
-//! Reads a single key from the terminal, without waiting for the end of the line. The module restores the terminal's
-//! settings after the wait, even if an error or a signal ends the wait.
+//! Reads a single key from the terminal, without waiting for the end of the line. Afterwards the terminal has its settings again, even if an error or
+//! a signal ends the wait.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 /// The terminal with echo disabled, and its previous settings.
 static CHANGED: Mutex<Option<(OwnedFd, Termios)>> = Mutex::new(None);
 
-/// Waits for a key that the user presses from now on. Returns the first byte of the key, or 0 if the terminal is closed.
+/// Ignores earlier keys. The result is the first byte of the key, or 0 if the terminal is closed.
 pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
     let before = tcgetattr(&terminal).context("reading the terminal's settings")?;
     let mut keys = before.clone();
@@ -40,7 +40,7 @@ pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
     outcome.context("reading a key").map(|_| u8::from_be_bytes(key))
 }
 
-/// Restores the settings that [`wait`] changed. Any thread that ends the program may call this function.
+/// Restores the settings that [`wait`] changed. Any thread that ends the program may call it.
 pub(crate) fn restore() {
     if let Some((terminal, before)) = CHANGED.lock().take() {
         // Some keys send several bytes, of which only one was read: TCSAFLUSH discards the rest. A closed terminal has nothing to restore.

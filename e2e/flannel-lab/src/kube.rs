@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{key, page};
 use terminal::screen::{Screen, Style};
 
-/// Manifest of a pod that replies to each TCP connection with its own name, and of the Service in front of all these pods.
+/// A pod that replies to each TCP connection with its own name, and the Service in front of all these pods.
 const WEB: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -35,21 +35,19 @@ spec:
   ports: [{port: 80, targetPort: 8080}]
 "#;
 
-/// Options of the demonstration on Kubernetes.
 pub(crate) struct Plan<'a> {
-    /// Number of nodes.
     pub nodes: u8,
-    /// Whether all nodes have 10.0.2.15 on their first interface.
+    /// All nodes have 10.0.2.15 on their first interface.
     pub vagrant: bool,
-    /// The folder with flannel's image archives.
+    /// Contains flannel's image archives.
     pub images: &'a Path,
-    /// The path of flannel's manifest.
+    /// Of flannel.
     pub manifest: &'a Path,
-    /// Whether the cluster keeps running after the demonstration.
+    /// The cluster keeps running after the demonstration.
     pub keep: bool,
 }
 
-/// Builds the cluster, demonstrates its traffic, and waits for a key if standard input is a terminal.
+/// Waits for a key at the end if standard input is a terminal.
 pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     let archives = ["flannel.tar", "flannel-cni-plugin.tar"].map(|name| plan.images.join(name));
     for archive in &archives {
@@ -138,7 +136,7 @@ fn start_pods(cluster: &Cluster) -> Result<(Vec<(String, String)>, String)> {
     Ok((pods, addresses))
 }
 
-/// The rows of a table, each with its cells.
+/// Each row consists of its cells.
 type Rows = Vec<Vec<(String, Style)>>;
 
 fn ping(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Rows, String)> {

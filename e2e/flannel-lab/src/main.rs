@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Builds the lab, demonstrates flannel in the lab, and removes the lab.
+/// Also removes the lab at the end.
 fn run(args: &Args) -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     if args.remove {

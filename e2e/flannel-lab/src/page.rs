@@ -15,9 +15,9 @@ use terminal::screen::{Screen, Style};
 use crate::build::Network;
 use crate::key;
 
-/// Port of the status page on the host, and on this machine if the port is free.
+/// On the host, and on this machine if it is free there.
 const PORT: u16 = 8474;
-/// Interval at which the process in the background checks whether the lab still exists.
+/// How often the process in the background checks whether the lab still exists.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Makes the last host drop the tunnel's packets, and prints the address of the first host's status page.
@@ -73,22 +73,22 @@ pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
     Ok(())
 }
 
-/// Returns the member `node` of the JSON document that `flannelctl status -o json` prints for the daemon.
+/// The member `node` of what `flannelctl status -o json` prints.
 fn document(daemon: &Flanneld) -> Result<serde_json::Value> {
     let output = daemon.flannelctl(&["status", "-o", "json"])?;
     let mut status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     Ok(status.get_mut("node").context("no daemon")?.take())
 }
 
-/// Listens on the port of the status page, or on a free port if the first port is in use.
+/// A free port if that of the status page is in use.
 fn listener() -> Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))
         .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
         .context("no free port for the page")
 }
 
-/// Starts a process that forwards connections to the status page in a network namespace. Returns the address on which the process accepts connections. The
-/// process ends after the removal of the namespace.
+/// Starts a process that forwards connections to the status page, and ends after the removal of the namespace. The result is the address on which it
+/// accepts them.
 pub(crate) fn forward_in_background(netns: &Netns) -> Result<SocketAddr> {
     let listener = listener()?;
     let address = listener.local_addr()?;
@@ -105,8 +105,7 @@ pub(crate) fn forward_in_background(netns: &Netns) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Forwards connections to the status page in a network namespace until the removal of the namespace. Standard input is the socket
-/// on which the process accepts the connections.
+/// Ends after the removal of the namespace. Standard input is the socket on which the process accepts the connections.
 pub(crate) fn forward_until_removed(netns: &str) {
     let Ok(input) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return;
@@ -119,7 +118,6 @@ pub(crate) fn forward_until_removed(netns: &str) {
     }
 }
 
-/// Forwards connections to the status page in a network namespace.
 fn forward(listener: &TcpListener, netns: &Netns) {
     for client in listener.incoming().flatten() {
         let netns = netns.clone();
@@ -132,7 +130,7 @@ fn forward(listener: &TcpListener, netns: &Netns) {
     }
 }
 
-/// Copies bytes between two connections, in both directions, until one of the connections closes.
+/// In both directions, until one of the connections closes.
 fn splice(client: &TcpStream, server: &TcpStream) -> std::io::Result<()> {
     let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);
     std::thread::spawn(move || {

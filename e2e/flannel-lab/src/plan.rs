@@ -3,23 +3,18 @@
 use terminal::lab::{Backend, StoreKind};
 use types::Family;
 
-/// The whole network to build.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    /// The backend that carries packets between hosts.
     pub backend: Backend,
-    /// Number of hosts.
     pub hosts: u8,
-    /// The kind of lease store.
     pub store: StoreKind,
-    /// The address families of the pods.
     pub families: &'static [Family],
-    /// Whether the hosts have the interfaces of Vagrant hosts.
+    /// The hosts have the interfaces of Vagrant hosts.
     pub vagrant: bool,
 }
 
 impl Plan {
-    /// Returns the backend's name in the network configuration.
+    /// As in the network configuration.
     pub(crate) fn backend_type(&self) -> &'static str {
         match self.backend {
             Backend::Vxlan | Backend::VxlanUserspace => "vxlan",
@@ -31,7 +26,7 @@ impl Plan {
         }
     }
 
-    /// Returns the text of net-conf.json.
+    /// The text of net-conf.json.
     pub(crate) fn net_conf(&self) -> String {
         let v6 = if self.families.contains(&Family::V6) {
             r#""EnableIPv6":true,"IPv6Network":"fd00:5::/56","#
@@ -46,7 +41,7 @@ impl Plan {
         )
     }
 
-    /// Returns a one-line summary of the network.
+    /// In one line.
     pub(crate) fn title(&self) -> String {
         let store = match self.store {
             StoreKind::Dir => "leases in a directory",

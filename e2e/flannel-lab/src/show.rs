@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use terminal::lab::Backend;
 use terminal::screen::{Screen, Style};
 
-/// Prints the leases in the format in which the store contains them.
+/// As the store contains them.
 pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
     if let Some(etcd) = &network.etcd {
         let key = network.store.key("");
@@ -27,7 +27,7 @@ pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
     Ok(())
 }
 
-/// Prints the first host's routes to the other hosts, and with vxlan also the host's FDB and neighbours.
+/// The first host's routes to the others, with vxlan also its FDB and neighbours.
 pub(crate) fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
     let host = network.hosts.first().context("no hosts")?;
     let show = |program: &str, args: &[&str]| -> Result<()> {
@@ -46,7 +46,7 @@ pub(crate) fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<(
     Ok(())
 }
 
-/// Prints commands that the user can try next. `page` is the address of the first host's status page if the lab stays.
+/// Commands to try next. `page` is the address of the first host's status page if the lab stays.
 pub(crate) fn hint(
     network: &Network,
     pods: &[Pod],
@@ -89,7 +89,6 @@ pub(crate) fn hint(
     Ok(())
 }
 
-/// Prints other demonstrations.
 fn more(screen: Screen) {
     screen.commands(&[
         ("flannelctl lab --keep".to_owned(), "leave the lab running for inspection"),

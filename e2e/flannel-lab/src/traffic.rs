@@ -11,7 +11,7 @@ use terminal::screen::{Screen, Style};
 const CONVERGENCE: Duration = Duration::from_secs(15);
 const BULK: u64 = 500_000_000;
 
-/// Demonstrates the traffic between pods. Returns whether every pod reaches every other pod.
+/// True if every pod reaches every other pod.
 pub(crate) fn demonstrate(
     network: &mut Network,
     pods: &[Pod],
@@ -85,7 +85,7 @@ fn survive(network: &mut Network, from: &Pod, to: &Pod, time: u64, screen: Scree
     )
 }
 
-/// Repeats the pings until all pods reach each other or [`CONVERGENCE`] has passed, because daemons become ready before they know all peers.
+/// Pings until all pods reach each other or [`CONVERGENCE`] has passed: daemons become ready before they know all peers.
 fn settled(matrix: impl Fn(&[Pod]) -> Result<PingMatrix>, pods: &[Pod]) -> Result<PingMatrix> {
     let end = Instant::now() + CONVERGENCE;
     loop {

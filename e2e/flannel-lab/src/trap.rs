@@ -4,9 +4,9 @@ use anyhow::{Result, bail, ensure};
 use lab::{Flanneld, FlanneldOptions, Host, stdout, until_ok};
 use terminal::screen::Screen;
 
-/// The check that reports the address conflict on a host whose daemon ended.
+/// Reports the address conflict on a host whose daemon ended.
 const ENDED: &str = "wrong-interface";
-/// The check that reports the address conflict on a host whose daemon runs.
+/// Reports the address conflict on a host whose daemon runs.
 const RUNS: &str = "nat-interface";
 
 /// Starts a daemon without `--iface` on each host, prints the doctor's finding, and stops the daemons.
@@ -32,7 +32,8 @@ pub(crate) fn demonstrate(hosts: &[Host], options: &FlanneldOptions, screen: Scr
     Ok(())
 }
 
-/// Waits until one daemon is ready and all others have ended, because only one node can use the address that all hosts have. Returns the number of daemons that ended.
+/// Until one daemon is ready and all others have ended, because only one node can use the address that all hosts have. The result is the number of
+/// ended daemons.
 fn wait_settled(daemons: &mut [Flanneld]) -> Result<usize> {
     until_ok("one daemon is ready", || {
         let running = daemons
@@ -44,13 +45,12 @@ fn wait_settled(daemons: &mut [Flanneld]) -> Result<usize> {
     })
 }
 
-/// A host, and the doctor's finding about the host's interface.
 struct Found {
     host: String,
     text: String,
 }
 
-/// Waits until the doctor reports a finding of the check on one of the hosts.
+/// Waits until the doctor reports the finding on one of the hosts.
 fn wait_finding(daemons: &[Flanneld], check: &str) -> Result<Found> {
     until_ok("a doctor names the trap", || {
         let mut last = String::new();
@@ -64,7 +64,7 @@ fn wait_finding(daemons: &[Flanneld], check: &str) -> Result<Found> {
     })
 }
 
-/// Returns the first finding of the check in the doctor's text: its headline and the indented lines below it.
+/// Its headline and the indented lines below it, from the doctor's text.
 fn first_of(text: &str, check: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let at = lines.iter().position(|line| !line.starts_with(' ') && line.ends_with(check))?;

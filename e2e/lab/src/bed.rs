@@ -12,30 +12,27 @@ use crate::measure::ping::reach;
 use crate::net::switch::Switch;
 use crate::store::Store;
 
-/// Hosts with a daemon and a pod each. Rust drops the fields in the order of their declaration.
+/// Rust drops the fields in the order of their declaration.
 #[derive(Debug)]
 pub struct Bed {
-    /// One daemon on each host, in the order of the hosts.
+    /// In the order of the hosts.
     pub daemons: Vec<Flanneld>,
-    /// The options with which each daemon starts and restarts.
+    /// Each daemon starts and restarts with these.
     pub options: Vec<FlanneldOptions>,
-    /// One pod on each host, in the order of the hosts.
+    /// One on each host, in the order of the hosts.
     pub pods: Vec<Pod>,
-    /// The hosts `h1`, `h2`, … in order.
+    /// `h1`, `h2`, … in order.
     pub hosts: Vec<Host>,
-    /// The store in the directory [`Bed::leases`].
+    /// In the directory [`Bed::leases`].
     pub store: Store,
-    /// The directory of the lease files.
+    /// The lease files.
     pub leases: PathBuf,
-    /// The switch that connects the interfaces `enp0s8` of all hosts.
+    /// Connects the interfaces `enp0s8` of all hosts.
     pub lan: Switch,
 }
 
 impl Bed {
-    /// Builds the hosts, the store, the daemons and the pods. `change` adapts the default options of each host's daemon.
-    ///
-    /// # Errors
-    /// Returns an error if the setup of the hosts, the store or a pod fails, or if a daemon is not ready in time.
+    /// `change` adapts the default options of each host's daemon.
     pub fn start(
         lab: &Lab,
         hosts: u8,
@@ -47,10 +44,7 @@ impl Bed {
         Bed::on(lab, &lan, hosts, net_conf, change)
     }
 
-    /// Builds the test environment on existing hosts.
-    ///
-    /// # Errors
-    /// Returns an error if the setup of the hosts, the store or a pod fails, or if a daemon is not ready in time.
+    /// On existing hosts.
     pub fn on(
         lab: &Lab,
         lan: &Switch,
@@ -64,10 +58,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Builds the test environment on existing hosts, without pods.
-    ///
-    /// # Errors
-    /// Returns an error if the setup of the store fails, or if a daemon does not start or is not ready in time.
+    /// On existing hosts, without pods.
     pub fn without_pods(
         lab: &Lab,
         lan: &Switch,
@@ -90,10 +81,7 @@ impl Bed {
         Ok(Bed { daemons, options, pods: Vec::new(), hosts, store, leases, lan: lan.clone() })
     }
 
-    /// Builds a pod on each host, in the subnet of the host's daemon, for tests whose leases are not in a directory.
-    ///
-    /// # Errors
-    /// Returns an error if a daemon has no subnet, or if the setup of a pod fails.
+    /// One pod on each host, in its daemon's subnet, for tests whose leases are not in a directory.
     pub fn pods(hosts: &[Host], daemons: &[Flanneld]) -> Result<Vec<Pod>> {
         hosts
             .iter()
@@ -102,18 +90,12 @@ impl Bed {
             .collect()
     }
 
-    /// Waits until each pod reaches every other pod, in all address families.
-    ///
-    /// # Errors
-    /// Returns an error with a matrix of all pods if a pod does not reach another pod in time.
+    /// Waits until each pod reaches every other pod, in all address families. The error shows a matrix of all pods.
     pub fn reach(&self) -> Result<()> {
         reach(&self.pods)
     }
 
-    /// Checks that no daemon has logged an error or a panic.
-    ///
-    /// # Errors
-    /// Returns an error that contains the log lines with errors or panics, if any.
+    /// Fails if a daemon has logged an error or a panic.
     pub fn require_no_errors(&self) -> Result<()> {
         for (host, daemon) in self.hosts.iter().zip(&self.daemons) {
             let errors = daemon.errors();

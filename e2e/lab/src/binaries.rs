@@ -4,27 +4,24 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-/// Environment variable with the folder of flannel-rs' binaries. The default is the folder of the running program, or the parent of this folder.
+/// The folder of flannel-rs' binaries. The default is that of the running program, or its parent.
 pub const BIN_DIR: &str = "FLANNEL_BIN_DIR";
-/// Environment variable with the folder of etcd's programs. The default is the distribution's etcd.
+/// The folder of etcd's programs. The default is the distribution's etcd.
 pub const ETCD_DIR: &str = "FLANNEL_ETCD_DIR";
 
-/// Environment variable with the folder of the reference CNI plugins 1.9.1. The default is the folder that `make setup` fills.
+/// The folder of the reference CNI plugins 1.9.1. The default is the one that `make setup` fills.
 pub const CNI_DIR: &str = "FLANNEL_CNI_DIR";
 
-/// Version of the reference CNI plugins: the newest or the oldest version that users run.
+/// Of the reference CNI plugins: the newest or the oldest that users run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CniVersion {
-    /// Version 1.9.1, which `make setup` builds.
+    /// 1.9.1, which `make setup` builds.
     V191,
     /// 1.1.1, the distribution's.
     V111,
 }
 
-/// Returns the path of a flannel-rs binary: in `$FLANNEL_BIN_DIR`, otherwise in this program's folder or the parent of this folder.
-///
-/// # Errors
-/// Returns an error if the binary does not exist.
+/// In `$FLANNEL_BIN_DIR`, otherwise in this program's folder or its parent.
 pub fn own(name: &str) -> Result<PathBuf> {
     let mut folders = Vec::new();
     if let Some(folder) = std::env::var_os(BIN_DIR) {
@@ -42,10 +39,7 @@ pub fn own(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// Returns the path of a program of etcd: `etcd`, `etcdctl` or `etcdutl`.
-///
-/// # Errors
-/// Returns an error if the program is not installed.
+/// `etcd`, `etcdctl` or `etcdutl`.
 pub fn etcd(name: &str) -> Result<PathBuf> {
     let folders = match std::env::var_os(ETCD_DIR) {
         Some(folder) => vec![PathBuf::from(folder)],
@@ -57,11 +51,7 @@ pub fn etcd(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// Returns the path of a Kubernetes command: in `$KUBEBUILDER_ASSETS`, in `PATH`, or in the folder that `make setup`
-/// fills. Uses the first folder that contains all commands of Kubernetes.
-///
-/// # Errors
-/// Returns an error if no folder contains all commands of Kubernetes.
+/// In `$KUBEBUILDER_ASSETS`, in `PATH`, or in the folder that `make setup` fills: the first one that contains all commands of Kubernetes.
 pub fn kubernetes(name: &str) -> Result<PathBuf> {
     const COMMANDS: [&str; 6] = [
         "kube-apiserver",
@@ -82,10 +72,7 @@ pub fn kubernetes(name: &str) -> Result<PathBuf> {
     Ok(found.context("cannot find the commands of Kubernetes; run `make setup`")?.join(name))
 }
 
-/// Returns the path of Helm: in `PATH`, or in the folder that `make setup` fills.
-///
-/// # Errors
-/// Returns an error if Helm is not installed.
+/// In `PATH`, or in the folder that `make setup` fills.
 pub fn helm() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path)
@@ -94,10 +81,7 @@ pub fn helm() -> Result<PathBuf> {
     places.find(|place| place.is_file()).context("cannot find helm; run `make setup`")
 }
 
-/// Returns the path of `libfaketime`, which changes the time of day for a program. Searches the library folders of distributions.
-///
-/// # Errors
-/// Returns an error if the library is not installed.
+/// `libfaketime`, which changes the time of day for a program, from the library folders of distributions.
 pub fn faketime() -> Result<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib")
         .into_iter()
@@ -110,10 +94,7 @@ pub fn faketime() -> Result<PathBuf> {
     found.context("cannot find libfaketime.so.1; run `make setup`")
 }
 
-/// Returns the path of a file that `make setup` keeps in the cache, such as `containerd/usr/bin/containerd`.
-///
-/// # Errors
-/// Returns an error if the file is missing.
+/// A file that `make setup` keeps in the cache, such as `containerd/usr/bin/containerd`.
 pub fn kept(name: &str) -> Result<PathBuf> {
     let path = cache(name);
     if !path.exists() {
@@ -122,10 +103,7 @@ pub fn kept(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns the folder of the reference CNI plugins.
-///
-/// # Errors
-/// Returns an error if the plugins are not installed.
+/// The folder of the reference plugins.
 pub fn cni(version: CniVersion) -> Result<PathBuf> {
     let folder = match version {
         CniVersion::V191 => {
@@ -139,27 +117,18 @@ pub fn cni(version: CniVersion) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Returns the folder that contains the npm packages which drive a browser.
-///
-/// # Errors
-/// Returns an error if the npm packages are not installed.
+/// The folder with the npm packages that drive a browser.
 pub fn browser() -> Result<PathBuf> {
     installed(cache("browser"), "node_modules")
 }
 
-/// Returns the path of a program of Prometheus: `prometheus` or `promtool`.
-///
-/// # Errors
-/// Returns an error if the program is not installed.
+/// `prometheus` or `promtool`.
 pub fn prometheus(name: &str) -> Result<PathBuf> {
     let folder = installed(cache("prometheus/usr/bin"), name)?;
     Ok(folder.join(name))
 }
 
-/// Returns the folder with nft and iptables of Debian 13.
-///
-/// # Errors
-/// Returns an error if the programs are not installed.
+/// The folder with nft and iptables of Debian 13.
 pub fn rule_programs() -> Result<PathBuf> {
     installed(cache("userspace-trixie/bin"), "nft")
 }

@@ -35,7 +35,7 @@ struct Inner {
     pods: AtomicU32,
 }
 
-/// A host. A clone refers to the same host as its original.
+/// A clone is the same host.
 #[derive(Debug, Clone)]
 pub struct Host {
     inner: Arc<Inner>,
@@ -58,74 +58,55 @@ impl Host {
         Ok(host)
     }
 
-    /// Returns the host's name in the lab, which is also its hostname.
+    /// Also its hostname.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Returns the host's network namespace.
     pub fn netns(&self) -> &Netns {
         &self.inner.netns
     }
 
-    /// Returns the host's folder in the lab.
-    ///
-    /// # Errors
-    /// Returns an error if the creation of the folder fails.
+    /// In the lab; created if it is missing.
     pub fn folder(&self) -> Result<PathBuf> {
         self.inner.site.folder(&self.inner.name)
     }
 
-    /// Returns the path of `subnet.env` in the host's `/run/flannel`, which a reboot clears.
-    ///
-    /// # Errors
-    /// Returns an error if the creation of the host's folder fails.
+    /// In the host's `/run/flannel`, which a reboot clears.
     pub fn subnet_file(&self) -> Result<PathBuf> {
         Ok(self.folder()?.join("run/flannel/subnet.env"))
     }
 
-    /// Returns the [`Site`] that all hosts of the lab share.
+    /// Shared by all hosts of the lab.
     pub(crate) fn site(&self) -> &Arc<Site> {
         &self.inner.site
     }
 
-    /// Returns the number of the next pod, starting at 1.
+    /// Starts at 1.
     fn next_pod(&self) -> u32 {
         self.inner.pods.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Adds an interface with its addresses and gateways.
-    ///
-    /// # Errors
-    /// Returns an error if the interface exists already, or if the kernel refuses its addresses.
     pub fn attach(&self, uplink: &Uplink) -> Result<()> {
         let port = uplink.attach(&self.inner.netns)?;
         self.inner.uplinks.lock().push((uplink.clone(), port));
         Ok(())
     }
 
-    /// Returns the first IPv4 address of the uplinks.
-    ///
-    /// # Errors
-    /// Returns an error if no uplink has an IPv4 address.
+    /// The uplinks' first IPv4 address.
     pub fn v4(&self) -> Result<Ipv4Addr> {
         self.find(|net| if let IpNet::V4(net) = net { Some(net.addr()) } else { None })
             .with_context(|| format!("{} has no v4 address", self.name()))
     }
 
-    /// Returns the first IPv6 address of the uplinks.
-    ///
-    /// # Errors
-    /// Returns an error if no uplink has an IPv6 address.
+    /// The uplinks' first IPv6 address.
     pub fn v6(&self) -> Result<Ipv6Addr> {
         self.find(|net| if let IpNet::V6(net) = net { Some(net.addr()) } else { None })
             .with_context(|| format!("{} has no v6 address", self.name()))
     }
 
-    /// Returns the original IPv4 address of the named uplink.
-    ///
-    /// # Errors
-    /// Returns an error if the uplink has never had an IPv4 address.
+    /// The original address of the uplink.
     pub fn v4_of(&self, interface: &str) -> Result<Ipv4Addr> {
         let uplinks = self.inner.uplinks.lock();
         let mut addresses = uplinks
@@ -142,34 +123,22 @@ impl Host {
         uplinks.iter().flat_map(|(uplink, _)| &uplink.addresses).find_map(pick)
     }
 
-    /// Makes an uplink drop all packets. The uplink keeps its carrier, so the host does not detect the cut.
-    ///
-    /// # Errors
-    /// Returns an error if the host has no uplink with this name.
+    /// The uplink drops all packets, but keeps its carrier: the host does not detect the cut.
     pub fn cut(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_forwarding(false)
     }
 
     /// Lets packets pass again after [`Host::cut`].
-    ///
-    /// # Errors
-    /// Returns an error if the host has no uplink with this name.
     pub fn reconnect(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_forwarding(true)
     }
 
     /// Removes the carrier of an uplink, as if the cable were unplugged.
-    ///
-    /// # Errors
-    /// Returns an error if the host has no uplink with this name.
     pub fn unplug(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_carrier(false)
     }
 
     /// Restores the carrier after [`Host::unplug`].
-    ///
-    /// # Errors
-    /// Returns an error if the host has no uplink with this name.
     pub fn replug(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_carrier(true)
     }
@@ -183,10 +152,7 @@ impl Host {
         found.with_context(|| format!("{} has no uplink {interface}", self.name()))
     }
 
-    /// Switches the host off. Kills the host's processes. The host loses its kernel state, its pods and its `/run`.
-    ///
-    /// # Errors
-    /// Returns an error if the removal of a cable or of the namespace fails.
+    /// Kills the host's processes. The host loses its kernel state, its pods and its `/run`.
     pub fn power_off(&self) -> Result<()> {
         self.inner.netns.kill_all();
         for (_, port) in self.inner.uplinks.lock().iter() {
@@ -198,10 +164,7 @@ impl Host {
         Ok(())
     }
 
-    /// Switches the host on after [`Host::power_off`]. The host keeps its uplinks, but not its pods and its kernel state.
-    ///
-    /// # Errors
-    /// Returns an error if the host is on.
+    /// After [`Host::power_off`]. The host keeps its uplinks, but not its pods and its kernel state.
     pub fn power_on(&self) -> Result<()> {
         boot(&self.inner.site, &self.inner.name)?;
         self.inner.pods.store(0, Ordering::Relaxed);
@@ -211,10 +174,7 @@ impl Host {
         Ok(())
     }
 
-    /// Starts a program on this host, with the host's name, `/run` and files. Writes the program's output to `<folder>/<log>.log`.
-    ///
-    /// # Errors
-    /// Returns an error if the program does not start.
+    /// With the host's name, `/run` and files. The output goes to `<folder>/<log>.log`.
     pub fn spawn(&self, log: &str, launch: &Launch) -> Result<Process> {
         let folder = self.folder()?;
         let machine = Machine {
@@ -232,7 +192,7 @@ impl Host {
     }
 }
 
-/// Creates an empty namespace that forwards packets.
+/// An empty namespace that forwards packets.
 fn boot(site: &Site, name: &str) -> Result<Netns> {
     let netns = site.netns(name)?;
     netns.sysctl("net/ipv4/ip_forward", "1")?;

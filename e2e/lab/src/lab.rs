@@ -15,17 +15,17 @@ use crate::site::name::{self, KEPT, LabName, OWNER, create_folder_of_labs};
 use crate::site::{Site, sweep};
 use crate::wait;
 
-/// Prints to stderr like `std::eprintln!`, but does not panic when stderr is closed, because the program still has to remove the lab.
+/// Like `std::eprintln!`, but does not panic when stderr is closed, because the program still has to remove the lab.
 macro_rules! eprintln {
     ($($text:tt)*) => { { use std::io::Write as _; let _ = writeln!(std::io::stderr(), $($text)*); } };
 }
 
-/// Environment variable that prevents the removal of labs.
+/// Prevents the removal of labs.
 const KEEP: &str = "FLANNEL_LAB_KEEP";
-/// Number of lines of each log that a failure message shows.
+/// Lines of each log in a failure message.
 const TAIL: usize = 25;
 
-/// A lab: hosts, switches and the processes on hosts. A drop of the lab removes all hosts, switches and processes.
+/// A drop removes all hosts, switches and processes.
 #[derive(Debug)]
 pub struct Lab {
     site: Arc<Site>,
@@ -33,10 +33,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Opens an empty lab and removes the labs of dead processes.
-    ///
-    /// # Errors
-    /// Returns an error if this process does not run as root, or if the lab's folder is not writable.
+    /// Also removes the labs of dead processes. Needs root.
     pub fn new(title: &str) -> Result<Lab> {
         if !nix::unistd::geteuid().is_root() {
             bail!("a lab creates network namespaces and interfaces: run the lab as root");
@@ -63,10 +60,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Opens a lab, runs `work` in it, and adds the last lines of the lab's logs to an error.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Lab::new`] and of `work`.
+    /// Opens a lab for `work`, and adds the last lines of its logs to an error.
     pub fn run<T>(title: &str, work: impl FnOnce(&Lab) -> Result<T>) -> Result<T> {
         let lab = Lab::new(title)?;
         // The cause comes first because test runners may truncate failures.
@@ -76,57 +70,39 @@ impl Lab {
         })
     }
 
-    /// Returns the prefix of the lab's namespace names.
+    /// Of the lab's namespace names.
     pub fn prefix(&self) -> String {
         self.site.name.prefix()
     }
 
-    /// Returns a folder for the lab's files. Creates a missing folder. The lab's removal also removes the folder.
-    ///
-    /// # Errors
-    /// Returns an error if the creation of the folder fails.
+    /// For the lab's files; created if it is missing, and removed with the lab.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         self.site.folder(name)
     }
 
-    /// Builds a switch: a bridge in its own namespace.
-    ///
-    /// # Errors
-    /// Returns an error if the setup of the switch fails.
+    /// A bridge in its own namespace.
     pub fn switch(&self, name: &str) -> Result<Switch> {
         Switch::build(self.site.netns(&format!("sw-{name}"))?)
     }
 
-    /// Builds a host with the given uplinks. The host forwards packets, as every flannel node does.
-    ///
-    /// # Errors
-    /// Returns an error if the setup of the host fails.
+    /// It forwards packets, as every flannel node does.
     pub fn host(&self, name: &str, uplinks: &[Uplink]) -> Result<Host> {
         Host::build(&self.site, name, uplinks)
     }
 
-    /// Builds the hosts `h1`, `h2`, … on a switch. The interfaces `enp0s8` of the hosts have 192.168.56.101, .102, … and fd00:56::101, ….
-    ///
-    /// # Errors
-    /// Returns an error if the setup of a host fails.
+    /// `h1`, `h2`, … on a switch. Their interfaces `enp0s8` have 192.168.56.101, .102, … and fd00:56::101, ….
     pub fn hosts(&self, switch: &Switch, count: u8) -> Result<Vec<Host>> {
         (1..=count)
             .map(|number| self.host(&format!("h{number}"), &[Uplink::enp0s8(switch, number)?]))
             .collect()
     }
 
-    /// Builds a router with one interface on each switch.
-    ///
-    /// # Errors
-    /// Returns an error if the setup of the router fails.
+    /// One interface on each switch.
     pub fn router(&self, name: &str, legs: &[(&Switch, &str)]) -> Result<Router> {
         Router::build(&self.site, name, legs)
     }
 
-    /// Builds a NAT box. Packets that enter by the inner interface leave by the outer interface, with the address of the outer interface as source.
-    ///
-    /// # Errors
-    /// Returns an error if the setup of the NAT box fails.
+    /// Packets that enter by the inner interface leave by the outer one, with its address as source.
     pub fn nat(
         &self,
         name: &str,
@@ -136,17 +112,14 @@ impl Lab {
         NatBox::build(&self.site, name, inner, outer)
     }
 
-    /// Keeps the lab running after a drop, until [`crate::remove_ended`].
-    ///
-    /// # Errors
-    /// Returns an error if this function cannot write the file that marks the lab as kept.
+    /// The lab survives a drop, until [`crate::remove_ended`].
     pub fn keep(&self) -> Result<()> {
         std::fs::write(self.folder("")?.join(KEPT), "")?;
         self.site.kept.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Returns the last lines of every log in the lab, for a failure message.
+    /// The last lines of every log, for a failure message.
     pub fn logs(&self) -> String {
         let mut text = String::new();
         for path in log_files(&self.site.name.folder()) {

@@ -94,7 +94,7 @@ pub use store::etcd_client::{EtcdClient, KeyValue};
 pub use vagrant::Vagrant;
 pub use wait::{until, until_ok};
 
-/// Reads a number from an environment variable. Returns the default if the variable is unset or not a number.
+/// The default if the variable is unset or not a number.
 pub fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }

@@ -1,8 +1,7 @@
 //! Kernel limits of the whole machine that large labs exceed.
 
-/// Raises a kernel limit to `wanted` if the current limit is lower, and prints the change. The new limit stays after
-/// the lab ends. If this process cannot raise the limit, programs that exceed the limit report an error. `file` is a
-/// path below `/proc/sys`.
+/// Raises a kernel limit to `wanted` if it is lower, and prints the change, which outlasts the lab. If this process cannot raise it, programs that
+/// exceed the limit report an error. `file` is a path below `/proc/sys`.
 pub fn raise(file: &str, wanted: u32, reason: &str) {
     let path = format!("/proc/sys/{file}");
     let now = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u32>().ok());

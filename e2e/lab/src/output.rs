@@ -5,22 +5,20 @@ use std::process::Output;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Returns a program's standard output as text.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns a program's standard error output as text.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns a program's standard output followed by its standard error output.
+/// Standard output, then standard error.
 pub fn texts(output: &Output) -> String {
     stdout(output) + &stderr(output)
 }
 
-/// Returns a program's exit status and whole output, for a failure message.
+/// Exit status and whole output, for a failure message.
 pub fn outcome(output: &Output) -> String {
     format!(
         "{}\nstdout: {}\nstderr: {}",
@@ -30,18 +28,12 @@ pub fn outcome(output: &Output) -> String {
     )
 }
 
-/// Parses the standard output as a JSON document. Ignores the program's exit code.
-///
-/// # Errors
-/// Returns an error with all output if the standard output is not JSON.
+/// Ignores the exit code. The error contains all output.
 pub fn json(output: &Output) -> Result<Value> {
     serde_json::from_slice(&output.stdout).with_context(|| outcome(output))
 }
 
-/// Returns the standard output of a program that succeeded.
-///
-/// # Errors
-/// Returns an error with the program's whole output if its exit code is not 0.
+/// Fails if the exit code is not 0; the error contains the whole output.
 pub fn succeeded(command: &str, output: &Output) -> Result<String> {
     if !output.status.success() {
         bail!("{command}: {}: {}", output.status, texts(output).trim());

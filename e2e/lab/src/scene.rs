@@ -30,10 +30,10 @@ use crate::store::Store;
 use crate::store::etcd::{Etcd, EtcdOptions};
 use crate::wait::until_ok;
 
-/// A lease of another backend than the scene's: no daemon uses it, and each daemon lists it. See [`Scene::settled`].
+/// Of another backend than the scene's: no daemon uses it, and each daemon lists it. See [`Scene::settled`].
 const MARKER: &str = r#"{"PublicIP":"192.168.56.254","PublicIPv6":null,"BackendType":"marker"}"#;
 
-/// Describes a [`Scene`]: two nodes, leases in a directory, and vxlan, unless something else is said.
+/// Two nodes, leases in a directory, and vxlan, unless something else is said.
 pub struct SceneOptions<'a> {
     title: String,
     nodes: u8,
@@ -46,31 +46,29 @@ pub struct SceneOptions<'a> {
 
 /// Nodes, their store, and the switch that connects them. Rust drops the fields in the order of their declaration.
 pub struct Scene<'a> {
-    /// The nodes `h1`, `h2`, … in order; `scene[0]` is the first one.
+    /// `h1`, `h2`, … in order; `scene[0]` is the first one.
     pub nodes: Vec<Node>,
-    /// The store of leases.
     pub store: Store,
-    /// The etcd of the store, on a host of its own (192.168.56.199), unless leases are in a directory.
+    /// On a host of its own (192.168.56.199), unless leases are in a directory.
     pub etcd: Option<Etcd>,
-    /// The switch that connects the interfaces `enp0s8` of all hosts.
+    /// Connects the interfaces `enp0s8` of all hosts.
     pub lan: Switch,
-    /// The lab, for further hosts.
+    /// For further hosts.
     pub lab: &'a Lab,
 }
 
-/// A host with the options of its daemon, its daemon if one runs, and its pods. A node is also its [`Host`].
+/// With the options of its daemon, its daemon if one runs, and its pods. A node is also its [`Host`].
 #[derive(Debug)]
 pub struct Node {
     daemon: Option<Flanneld>,
-    /// The options with which the daemon starts next.
+    /// The daemon starts next with these.
     pub options: FlanneldOptions,
-    /// The pods, in the order of their creation.
+    /// In the order of their creation.
     pub pods: Vec<Pod>,
     host: Host,
 }
 
 impl<'a> Scene<'a> {
-    /// Begins the description of a scene.
     pub fn of(title: &str) -> SceneOptions<'a> {
         SceneOptions {
             title: title.to_owned(),
@@ -85,34 +83,30 @@ impl<'a> Scene<'a> {
 }
 
 impl<'a> SceneOptions<'a> {
-    /// Sets the number of nodes.
     #[must_use]
     pub fn nodes(mut self, nodes: u8) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// Keeps the leases in etcd.
     #[must_use]
     pub fn etcd(self) -> Self {
         self.etcd_with(EtcdOptions::default())
     }
 
-    /// Keeps the leases in an etcd with these options.
     #[must_use]
     pub fn etcd_with(mut self, options: EtcdOptions) -> Self {
         self.etcd = Some(options);
         self
     }
 
-    /// Sets the network configuration.
     #[must_use]
     pub fn net(mut self, net_conf: &str) -> Self {
         net_conf.clone_into(&mut self.net_conf);
         self
     }
 
-    /// Changes the options of each node's daemon; the first node has the number 0.
+    /// Of each node's daemon; the first node has the number 0.
     #[must_use]
     pub fn options(
         mut self,
@@ -122,31 +116,27 @@ impl<'a> SceneOptions<'a> {
         self
     }
 
-    /// Adds an argument to each daemon's command line.
     #[must_use]
     pub fn arg(self, arg: &'a str) -> Self {
         let before = self.options;
         Self { options: Box::new(move |number, options| before(number, options).arg(arg)), ..self }
     }
 
-    /// Starts no daemon, and so no pod.
+    /// No daemon, and so no pod.
     #[must_use]
     pub fn stopped(mut self) -> Self {
         self.running = false;
         self
     }
 
-    /// Starts no pod.
     #[must_use]
     pub fn without_pods(mut self) -> Self {
         self.pods = false;
         self
     }
 
-    /// Builds the scene in a lab of its own, waits until each daemon is ready and the pods reach each other, runs `work`, and removes all.
-    ///
-    /// # Errors
-    /// Returns the errors of the scene and of `work`, with the ends of the lab's logs.
+    /// In a lab of its own: waits until each daemon is ready and the pods reach each other, runs `work`, and removes all. The error contains the ends
+    /// of the lab's logs.
     pub fn run(self, work: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
         Lab::run(&self.title, |lab| {
             let mut scene = self.build(lab)?;
@@ -193,9 +183,6 @@ impl<'a> SceneOptions<'a> {
 
 impl Scene<'_> {
     /// Starts the daemons that do not run, side by side, and waits until each one is ready.
-    ///
-    /// # Errors
-    /// Returns an error if a daemon does not become ready.
     pub fn start(&mut self) -> Result<()> {
         for node in self.nodes.iter_mut().filter(|node| node.daemon.is_none()) {
             node.launch()?;
@@ -203,18 +190,12 @@ impl Scene<'_> {
         self.nodes.iter_mut().try_for_each(|node| node.daemon_mut()?.wait_ready().map(drop))
     }
 
-    /// Writes a lease as an operator does, such as `10.5.3.0-24` with a lease's value.
-    ///
-    /// # Errors
-    /// Returns an error if the store does not take it.
+    /// As an operator does, such as `10.5.3.0-24` with a lease's value.
     pub fn put(&self, lease: &str, value: &str) -> Result<()> {
         self.store.put(lease, value)
     }
 
     /// Waits until each running daemon has applied all leases and deletions that were written before, by a marker lease that follows them.
-    ///
-    /// # Errors
-    /// Returns an error if a daemon does not see the marker.
     pub fn settled(&self) -> Result<()> {
         let marker = "10.254.254.0-24";
         for is_there in [true, false] {
@@ -234,49 +215,33 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Runs a check on each node, and names the node on which it fails.
-    ///
-    /// # Errors
-    /// Returns the first error of `check`.
+    /// Names the node on which the check fails.
     pub fn each(&self, check: impl Fn(&Node) -> Result<()>) -> Result<()> {
         self.nodes.iter().try_for_each(|node| check(node).with_context(|| node.name().to_owned()))
     }
 
-    /// Returns all pods.
     pub fn pods(&self) -> Vec<&Pod> {
         self.nodes.iter().flat_map(|node| &node.pods).collect()
     }
 
-    /// Waits until each node's first pod reaches that of every other node, in all families that they share.
-    ///
-    /// # Errors
-    /// Returns an error with a matrix of all pods.
+    /// Waits until each node's first pod reaches that of every other node, in all families that they share. The error contains a matrix.
     pub fn reach(&self) -> Result<()> {
         reach(&self.firsts()?)
     }
 
-    /// Starts probes between the first pods of all nodes, in each direction.
-    ///
-    /// # Errors
-    /// Returns an error if a probe does not start.
+    /// Between the first pods of all nodes, in each direction.
     pub fn mesh(&self) -> Result<Mesh> {
         Mesh::start(&self.firsts()?, &ProbeOptions::default())
     }
 
-    /// Starts a probe from one node's first pod to another's.
-    ///
-    /// # Errors
-    /// Returns an error if the probe does not start.
+    /// From one node's first pod to another's.
     pub fn probe(&self, from: usize, to: usize) -> Result<Probe> {
         let pods = self.firsts()?;
         let pod = |number: usize| pods.get(number).context("no such node");
         Probe::start(pod(from)?, pod(to)?, &ProbeOptions::default())
     }
 
-    /// Starts probes between the first pods of all nodes, in each direction and in each address family that they share.
-    ///
-    /// # Errors
-    /// Returns an error if a probe does not start.
+    /// Between the first pods of all nodes, in each direction and in each family that they share.
     pub fn meshes(&self) -> Result<Vec<Mesh>> {
         let (pods, options) = (self.firsts()?, ProbeOptions::default());
         let has = |v6| {
@@ -288,10 +253,7 @@ impl Scene<'_> {
         families.map(|(_, options)| Mesh::start(&pods, options)).collect()
     }
 
-    /// Checks that no daemon has logged an error or a panic.
-    ///
-    /// # Errors
-    /// Returns the log lines with errors or panics.
+    /// Fails if a daemon has logged an error or a panic.
     pub fn require_no_errors(&self) -> Result<()> {
         self.each(|node| {
             let errors = node.daemon.as_ref().map(|daemon| daemon.errors());
@@ -301,9 +263,6 @@ impl Scene<'_> {
     }
 
     /// Starts the daemons that do not run, builds a pod on each node without one, and waits until the pods reach each other.
-    ///
-    /// # Errors
-    /// Returns an error if a daemon does not become ready, or with a matrix of all pods.
     pub fn populate(&mut self) -> Result<()> {
         self.start()?;
         for node in self.nodes.iter_mut().filter(|node| node.pods.is_empty()) {
@@ -312,10 +271,7 @@ impl Scene<'_> {
         self.reach()
     }
 
-    /// Returns the first pods of all nodes.
-    ///
-    /// # Errors
-    /// Returns an error if a node has no pod.
+    /// The first pods of all nodes. Fails if a node has none.
     pub fn firsts(&self) -> Result<Vec<Pod>> {
         let first = |node: &Node| node.pods.first().cloned();
         let pods = self.nodes.iter().map(first).collect::<Option<Vec<_>>>();
@@ -340,46 +296,31 @@ impl IndexMut<usize> for Scene<'_> {
 }
 
 impl Node {
-    /// Returns the running daemon.
-    ///
-    /// # Errors
-    /// Returns an error if no daemon runs.
+    /// Fails if no daemon runs.
     pub fn daemon(&self) -> Result<&Flanneld> {
         let name = self.host.name();
         let daemon = self.daemon.as_ref();
         daemon.with_context(|| format!("{name} has no daemon"))
     }
 
-    /// Returns the running daemon, to change it.
-    ///
-    /// # Errors
-    /// Returns an error if no daemon runs.
+    /// Fails if no daemon runs.
     pub fn daemon_mut(&mut self) -> Result<&mut Flanneld> {
         let name = self.host.name();
         let daemon = self.daemon.as_mut();
         daemon.with_context(|| format!("{name} has no daemon"))
     }
 
-    /// Starts the daemon without waiting until it is ready.
-    ///
-    /// # Errors
-    /// Returns an error if the start fails.
+    /// Does not wait until the daemon is ready.
     pub fn launch(&mut self) -> Result<&mut Flanneld> {
         Ok(self.daemon.insert(self.host.start_flanneld(&self.options)?))
     }
 
-    /// Starts the daemon and waits until it is ready.
-    ///
-    /// # Errors
-    /// Returns an error if the daemon does not become ready.
+    /// Waits until the daemon is ready.
     pub fn start(&mut self) -> Result<()> {
         self.launch()?.wait_ready().map(drop)
     }
 
-    /// Starts the daemon, which has to end by itself. Returns its exit status; its log is that of the last daemon.
-    ///
-    /// # Errors
-    /// Returns an error if the daemon does not end.
+    /// The daemon has to end by itself. The result is its exit status and its log.
     pub fn refuses_to_start(&mut self) -> Result<(ExitStatus, String)> {
         let daemon = self.launch()?;
         let (status, errors) = (daemon.wait()?, daemon.errors().concat());
@@ -387,10 +328,7 @@ impl Node {
         Ok((status, errors))
     }
 
-    /// Stops the daemon with SIGTERM.
-    ///
-    /// # Errors
-    /// Returns an error if no daemon runs, or if it does not exit with 0.
+    /// With SIGTERM. Fails if the daemon does not exit with 0.
     pub fn stop(&mut self) -> Result<()> {
         let status = self.daemon_mut()?.terminate()?;
         let daemon = self.daemon.take();
@@ -398,47 +336,32 @@ impl Node {
         Ok(())
     }
 
-    /// Kills the daemon with SIGKILL.
-    ///
-    /// # Errors
-    /// Returns an error if no daemon runs.
+    /// With SIGKILL.
     pub fn kill(&mut self) -> Result<()> {
         self.daemon_mut()?.kill()?;
         self.daemon = None;
         Ok(())
     }
 
-    /// Builds a pod in the daemon's subnet.
-    ///
-    /// # Errors
-    /// Returns an error if the daemon has no subnet.
+    /// In the daemon's subnet.
     pub fn pod(&mut self, name: &str) -> Result<&Pod> {
         let pod = self.host.pod(name, &self.daemon()?.subnet_env()?)?;
         self.pods.push(pod);
         self.pods.last().context("a pod")
     }
 
-    /// Returns the status code and the body of a path of the daemon's health endpoint.
-    ///
-    /// # Errors
-    /// Returns an error if no daemon runs or responds.
+    /// Of a path of the daemon's health endpoint: the status code and the body.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
         self.daemon()?.get(path)
     }
 
-    /// Returns a part of the daemon's `/status` by its JSON pointer, such as `/refused/0/subnet`; `null` if it is not there.
-    ///
-    /// # Errors
-    /// Returns an error if no daemon runs or responds.
+    /// By its JSON pointer, such as `/refused/0/subnet`; `null` if it is not there.
     pub fn status(&self, pointer: &str) -> Result<Value> {
         let status: Value = serde_json::from_str(&self.get("/status")?.1)?;
         Ok(status.pointer(pointer).cloned().unwrap_or_default())
     }
 
-    /// Waits until a part of the daemon's `/status` has a value.
-    ///
-    /// # Errors
-    /// Returns an error with the last value.
+    /// Waits until a part of the daemon's `/status` has a value. The error contains the last one.
     pub fn has_status(&self, pointer: &str, wanted: impl Into<Value>) -> Result<()> {
         let wanted = wanted.into();
         until_ok(&format!("{pointer} of /status is {wanted}"), || {
@@ -448,10 +371,7 @@ impl Node {
         })
     }
 
-    /// Waits until a metric, given by its exact name and labels, has a value.
-    ///
-    /// # Errors
-    /// Returns an error with the last value.
+    /// Waits until a metric, given by its exact name and labels, has a value. The error contains the last one.
     pub fn has_metric(&self, name: &str, wanted: f64) -> Result<()> {
         until_ok(&format!("{name} is {wanted}"), || {
             let now = self.daemon()?.metric(name)?;
@@ -460,37 +380,25 @@ impl Node {
         })
     }
 
-    /// Checks that the daemon is ready now.
-    ///
-    /// # Errors
-    /// Returns the body of `/readyz` if it is not.
+    /// Does not wait. The error is the body of `/readyz`.
     pub fn require_ready(&self) -> Result<()> {
         let (code, body) = self.get("/readyz")?;
         ensure!(code == 200, "{code} {body}");
         Ok(())
     }
 
-    /// Returns the node's subnet of IPv4, as `ip route` prints it.
-    ///
-    /// # Errors
-    /// Returns an error if the daemon has none.
+    /// Of IPv4, as `ip route` prints it.
     pub fn subnet(&self) -> Result<String> {
         let subnet = self.daemon()?.subnet_env()?.subnet;
         Ok(subnet.context("no subnet")?.trunc().to_string())
     }
 
-    /// Runs a shell script on the host. Returns its output.
-    ///
-    /// # Errors
-    /// Returns an error if it fails.
+    /// On the host. The result is the output.
     pub fn sh(&self, script: &str) -> Result<String> {
         self.host.netns().sh(script)
     }
 
-    /// Waits until the output of a shell script on the host contains a text.
-    ///
-    /// # Errors
-    /// Returns an error with the last output.
+    /// Waits until the output of a script on the host contains the text. The error contains the last one.
     pub fn shows(&self, script: &str, text: &str) -> Result<()> {
         until_ok(&format!("`{script}` shows {text:?}"), || {
             let now = self.sh(script)?;
@@ -499,40 +407,31 @@ impl Node {
         })
     }
 
-    /// Changes the options with which the daemon starts next.
+    /// The daemon starts next with these options.
     pub fn change(&mut self, change: impl FnOnce(FlanneldOptions) -> FlanneldOptions) {
         self.options = change(self.options.clone());
     }
 
-    /// Returns the names of the host's devices that begin with `flannel`.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel's list cannot be read.
+    /// The names of the host's devices that begin with `flannel`.
     pub fn devices(&self) -> Result<Vec<String>> {
         let names = self.host.netns().links()?;
         let names = names.into_iter().map(|link| link.ifname);
         Ok(names.filter(|name| name.starts_with("flannel")).collect())
     }
 
-    /// Stops the daemon with SIGTERM, starts it with the node's options, and waits until it is ready.
-    ///
-    /// # Errors
-    /// Returns an error if the daemon does not exit with 0 or does not become ready.
+    /// With SIGTERM, and then with the node's options. Waits until the daemon is ready.
     pub fn restart(&mut self) -> Result<()> {
         self.stop()?;
         self.start()
     }
 
-    /// Returns the value of a counter, given by its exact name and labels. A counter that is zero has no line.
+    /// By its exact name and labels. A counter that is zero has no line.
     pub fn count(&self, name: &str) -> f64 {
         let value = self.daemon().and_then(|daemon| daemon.metric(name));
         value.unwrap_or(0.0)
     }
 
-    /// Waits until the daemon's log contains a text.
-    ///
-    /// # Errors
-    /// Returns an error with the end of the log.
+    /// Waits until the daemon's log contains the text. The error contains its end.
     pub fn logs(&self, text: &str) -> Result<()> {
         until_ok(&format!("the log contains {text:?}"), || {
             let daemon = self.daemon()?;
@@ -541,10 +440,7 @@ impl Node {
         })
     }
 
-    /// Returns the name of the node's IPv4 lease in the store, such as `10.5.3.0-24`.
-    ///
-    /// # Errors
-    /// Returns an error if the daemon has no subnet.
+    /// The node's IPv4 lease in the store, such as `10.5.3.0-24`.
     pub fn lease(&self) -> Result<String> {
         Ok(self.subnet()?.replace('/', "-"))
     }

@@ -1,4 +1,4 @@
-//! Data that the hosts and processes of a lab share: the lab's name, its folder, and whether the lab stays after a drop.
+//! What the hosts and processes of a lab share: its name, its folder, and whether it stays after a drop.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,6 @@ pub(crate) mod cgroups;
 pub(crate) mod name;
 pub(crate) mod sweep;
 
-/// The data that the hosts and processes of a lab share.
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) name: LabName,
@@ -20,18 +19,18 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Creates a namespace that belongs to the lab.
+    /// It belongs to the lab.
     pub(crate) fn netns(&self, host: &str) -> Result<Netns> {
         let netns = Netns::create(self.name.netns(host))?;
         Ok(netns)
     }
 
-    /// Names the namespace of a process after the lab, unless the namespace already has this name.
+    /// Named after the lab, unless the namespace already has this name.
     pub(crate) fn netns_of(&self, name: &str, pid: u32) -> Result<Netns> {
         Netns::attach(self.name.netns(name), pid)
     }
 
-    /// Returns a folder of the lab. Creates a missing folder.
+    /// Created if it is missing.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.name.folder().join(name);
         std::fs::create_dir_all(&folder)

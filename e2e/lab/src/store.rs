@@ -17,11 +17,10 @@ pub(crate) const PREFIX: &str = "/coreos.com/network";
 const CONFIG: &str = "config";
 const SUBNETS: &str = "subnets";
 
-/// A lease store, for daemons and tests.
 #[derive(Debug, Clone)]
 pub struct Store {
     kind: Kind,
-    /// Prefix of the keys in etcd. The default prefix needs no daemon argument.
+    /// Of the keys in etcd. The default one needs no daemon argument.
     prefix: String,
 }
 
@@ -32,27 +31,24 @@ enum Kind {
 }
 
 impl Store {
-    /// Creates a store that keeps leases as files in a directory.
+    /// Leases are files in a directory.
     pub fn dir(folder: &Path) -> Store {
         Store { kind: Kind::Dir(folder.to_owned()), prefix: PREFIX.to_owned() }
     }
 
-    /// Creates a store that keeps leases in etcd, below the default prefix.
+    /// Below the default prefix.
     pub fn etcd(client: &EtcdClient) -> Store {
         Store { kind: Kind::Etcd(client.clone()), prefix: PREFIX.to_owned() }
     }
 
-    /// Returns this store with another prefix of the keys in etcd.
+    /// Of the keys in etcd.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Store {
         prefix.clone_into(&mut self.prefix);
         self
     }
 
-    /// Writes the network configuration: the text of net-conf.json.
-    ///
-    /// # Errors
-    /// Returns an error if the write to the store fails.
+    /// The text of net-conf.json.
     pub fn configure(&self, net_conf: &str) -> Result<()> {
         match &self.kind {
             Kind::Dir(folder) => {
@@ -66,10 +62,7 @@ impl Store {
         }
     }
 
-    /// Writes a lease as an operator does, such as `10.5.3.0-24`.
-    ///
-    /// # Errors
-    /// Returns an error if the write to the store fails.
+    /// As an operator does, such as `10.5.3.0-24`.
     pub fn put(&self, lease: &str, value: &str) -> Result<()> {
         match &self.kind {
             Kind::Dir(folder) => {
@@ -81,10 +74,7 @@ impl Store {
         }
     }
 
-    /// Deletes a lease as an operator does.
-    ///
-    /// # Errors
-    /// Returns an error if the store does not have the lease.
+    /// As an operator does. Fails if the store does not have the lease.
     pub fn delete(&self, lease: &str) -> Result<()> {
         match &self.kind {
             Kind::Dir(folder) => std::fs::remove_file(folder.join(SUBNETS).join(lease))
@@ -93,10 +83,7 @@ impl Store {
         }
     }
 
-    /// Returns the key (without its prefix) and the value of each subnet lease.
-    ///
-    /// # Errors
-    /// Returns an error if the read of the store fails.
+    /// Keys (without their prefix) and values.
     pub fn subnets(&self) -> Result<Vec<(String, String)>> {
         match &self.kind {
             Kind::Dir(folder) => {
@@ -119,12 +106,12 @@ impl Store {
         }
     }
 
-    /// Returns the full key of `config` or `subnets/…` in etcd.
+    /// The full key of `config` or `subnets/…` in etcd.
     pub fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.prefix)
     }
 
-    /// Returns the daemon arguments for this store.
+    /// The daemon arguments for this store.
     pub fn args(&self) -> Vec<String> {
         match &self.kind {
             Kind::Dir(folder) => vec![format!("--subnet-dir={}", folder.display())],

@@ -8,35 +8,28 @@ use crate::host::uplink::Uplink;
 use crate::lab::Lab;
 use crate::net::switch::Switch;
 
-/// Hosts with a default route on `enp0s3`, each to a separate NAT box. The hosts' address on `enp0s3` is 10.0.2.15, except with
-/// [`Lab::vagrant_apart`].
+/// Hosts with a default route on `enp0s3`, each to a separate NAT box. Their address there is 10.0.2.15, except with [`Lab::vagrant_apart`].
 #[derive(Debug, Clone)]
 pub struct Vagrant {
-    /// The switch of the interfaces `enp0s8`: VirtualBox's host-only network. The hosts reach each other only through this switch.
+    /// Of the interfaces `enp0s8`: VirtualBox's host-only network. The hosts reach each other only through it.
     pub lan: Switch,
-    /// The switch behind the NAT boxes.
+    /// Behind the NAT boxes.
     pub world: Switch,
     /// A host behind the NAT boxes, 198.51.100.1.
     pub internet: Host,
-    /// The hosts `h1`, `h2`, … in order.
+    /// `h1`, `h2`, … in order.
     pub hosts: Vec<Host>,
-    /// The NAT box of each host, with the address 10.0.2.2 towards the host and 198.51.100.101, … towards the internet.
+    /// One for each host, with the address 10.0.2.2 towards it and 198.51.100.101, … towards the internet.
     pub nat_boxes: Vec<NatBox>,
 }
 
 impl Lab {
-    /// Builds hosts as Vagrant with VirtualBox does: all hosts have 10.0.2.15 on `enp0s3`, and different addresses only on `enp0s8`.
-    ///
-    /// # Errors
-    /// Returns an error if the setup of a switch, a host or a NAT box fails.
+    /// As Vagrant with VirtualBox does: all hosts have 10.0.2.15 on `enp0s3`, and different addresses only on `enp0s8`.
     pub fn vagrant(&self, count: u8) -> Result<Vagrant> {
         Vagrant::build(self, count, |_| 15)
     }
 
-    /// Builds hosts as [`Lab::vagrant`] does, but each has a different address on `enp0s3`: 10.0.2.15, 10.0.2.16, …
-    ///
-    /// # Errors
-    /// Returns an error if the setup of a switch, a host or a NAT box fails.
+    /// Like [`Lab::vagrant`], but each host has a different address on `enp0s3`: 10.0.2.15, 10.0.2.16, …
     pub fn vagrant_apart(&self, count: u8) -> Result<Vagrant> {
         Vagrant::build(self, count, |number| 14 + number)
     }

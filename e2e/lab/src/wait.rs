@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Minimum and maximum of the pause between two polls; the pause is a tenth of the elapsed time. A poll often starts
-/// programs, which take processor time from the other tests.
+/// The shortest and the longest pause between two polls; it is a tenth of the elapsed time. A poll often starts programs, which take processor time
+/// from the other tests.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(300);
-/// Time after which a wait hangs if nobody has set a guard.
+/// A wait hangs after this time if nobody has set a guard.
 const HANGS: Duration = Duration::from_secs(180);
 
 /// The end of the test that runs in this process, if the runner has set one: `FLANNEL_TEST_GUARD` is the test's time in seconds.
@@ -18,7 +18,6 @@ static GUARD: LazyLock<Option<(Instant, Duration)>> = LazyLock::new(|| {
     Some((Instant::now(), Duration::from_secs(seconds)))
 });
 
-/// A wait that polls until its condition holds.
 pub(crate) struct Wait {
     start: Instant,
     guard: (Instant, Duration),
@@ -30,16 +29,13 @@ impl Wait {
         Wait { start, guard: GUARD.unwrap_or((start, HANGS)) }
     }
 
-    /// Returns the time that is left until the guard, at least a millisecond.
+    /// Until the guard, at least a millisecond.
     pub(crate) fn left(&self) -> Duration {
         let (begun, time) = self.guard;
         time.saturating_sub(begun.elapsed()).max(Duration::from_millis(1))
     }
 
-    /// Pauses before the next poll.
-    ///
-    /// # Errors
-    /// Names `what` if the test has reached its guard.
+    /// Fails at the test's guard, and names `what`.
     pub(crate) fn pause(&self, what: &str) -> Result<()> {
         let (begun, time) = self.guard;
         if begun.elapsed() >= time {
@@ -50,15 +46,12 @@ impl Wait {
     }
 }
 
-/// Starts the test's guard. The first lab does it.
+/// The first lab does it.
 pub(crate) fn start_guard() {
     LazyLock::force(&GUARD);
 }
 
-/// Polls until the condition holds. Returns the duration of the wait.
-///
-/// # Errors
-/// Names `what` if the condition does not hold when the test reaches its guard.
+/// The result is the duration of the wait. Fails at the test's guard, and names `what`.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Result<Duration> {
     let wait = Wait::start();
     while !holds() {
@@ -67,10 +60,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Result<Duration> {
     Ok(wait.start.elapsed())
 }
 
-/// Repeats an attempt until it succeeds. Returns the attempt's result.
-///
-/// # Errors
-/// Returns the last attempt's error when the test reaches its guard.
+/// Repeats an attempt until it succeeds. At the test's guard, fails with the last error.
 pub fn until_ok<T>(what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let wait = Wait::start();
     loop {

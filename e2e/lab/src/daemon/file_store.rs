@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 type Files = Vec<(String, Arc<OwnedFd>)>;
 
-/// A store for open files that daemons send to its socket. The store drops a file when a daemon removes the file or when the file becomes unusable.
+/// Holds open files that daemons send to its socket. Drops a file when a daemon removes it or it becomes unusable.
 #[derive(Debug)]
 pub struct FileStore {
     socket: PathBuf,
@@ -28,10 +28,7 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Listens on a socket. Daemons receive the socket's path in the environment variable `NOTIFY_SOCKET`.
-    ///
-    /// # Errors
-    /// Returns an error if the creation of the socket fails.
+    /// Daemons receive the socket's path in the environment variable `NOTIFY_SOCKET`.
     pub fn start(socket: &Path) -> Result<FileStore> {
         let listener =
             UnixDatagram::bind(socket).with_context(|| format!("binding {}", socket.display()))?;
@@ -48,12 +45,12 @@ impl FileStore {
         Ok(FileStore { socket: socket.to_owned(), handle, end, thread: Some(thread) })
     }
 
-    /// Returns the path of the store's socket, for a daemon's `NOTIFY_SOCKET`.
+    /// For a daemon's `NOTIFY_SOCKET`.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Returns the name and the descriptor of each stored file, for the next daemon. A device or a port exists as long as its file is open.
+    /// Names and descriptors, for the next daemon. A device or a port exists as long as its file is open.
     pub fn files(&self) -> Vec<(String, Arc<OwnedFd>)> {
         self.handle.files()
     }
@@ -63,7 +60,7 @@ impl FileStore {
     }
 }
 
-/// The files of a store, without the thread that fills the store.
+/// Without the thread that fills the store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FileStoreHandle(Arc<Mutex<Files>>);
 
@@ -84,7 +81,7 @@ impl Drop for FileStore {
     }
 }
 
-/// Reports whether systemd would keep a file: the file has neither a hang-up nor an error.
+/// systemd keeps a file with neither a hang-up nor an error.
 fn is_usable(file: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(file.as_fd(), PollFlags::empty())];
     poll(&mut polled, PollTimeout::ZERO) == Ok(0)

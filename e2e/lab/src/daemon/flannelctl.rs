@@ -10,20 +10,14 @@ use crate::host::Host;
 use crate::net::netns::Netns;
 
 impl Host {
-    /// Runs `flannelctl` in this host's namespace. Returns the output of `flannelctl`, regardless of the exit code.
-    ///
-    /// # Errors
-    /// Returns an error if `flannelctl` does not start.
+    /// In this host's namespace. The exit code does not matter.
     pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
         run(self.netns(), args)
     }
 }
 
 impl Flanneld {
-    /// Runs `flannelctl` in this daemon's namespace with the daemon's `--subnet-file`. Returns the output, regardless of the exit code.
-    ///
-    /// # Errors
-    /// Returns an error if `flannelctl` does not start.
+    /// In this daemon's namespace, with its `--subnet-file`. The exit code does not matter.
     pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
         let file = format!("--subnet-file={}", self.subnet_file().display());
         run(&self.netns, &[args, &[file.as_str()]].concat())

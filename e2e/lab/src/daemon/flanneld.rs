@@ -17,7 +17,6 @@ use crate::net::netns::Netns;
 use crate::store::Store;
 use crate::wait::Wait;
 
-/// Options for the start of a daemon.
 #[derive(Debug, Clone)]
 pub struct FlanneldOptions {
     args: Vec<String>,
@@ -28,8 +27,8 @@ pub struct FlanneldOptions {
     second: Option<String>,
 }
 
-/// Returns the confinement by the shipped systemd unit, so that each feature runs under the unit's own restrictions. A script
-/// of a test, which prepares the host before it starts the daemon, keeps its capabilities.
+/// By the shipped systemd unit, so that each feature runs under the unit's own restrictions. A script of a test, which prepares the host before it
+/// starts the daemon, keeps its capabilities.
 fn confinement_by_the_unit(is_script: bool) -> Result<Confinement> {
     let unit = include_str!("../../../../conf/flanneld.service");
     let value = |key: &str| {
@@ -69,12 +68,12 @@ fn confinement_by_the_unit(is_script: bool) -> Result<Confinement> {
 }
 
 impl FlanneldOptions {
-    /// Creates options for flannel-rs' flanneld with this lease store and a health endpoint on port 8471.
+    /// flannel-rs' flanneld with a health endpoint on port 8471.
     pub fn new(store: &Store) -> FlanneldOptions {
         FlanneldOptions::with(store.args())
     }
 
-    /// Creates options for flannel-rs' flanneld without any arguments. The caller adds the arguments for a lease store.
+    /// Without any arguments: the caller adds those for a lease store.
     pub fn bare() -> FlanneldOptions {
         FlanneldOptions::with(Vec::new())
     }
@@ -90,8 +89,7 @@ impl FlanneldOptions {
         }
     }
 
-    /// Creates options for flannel-rs' flanneld with Kubernetes' Node objects as lease store. `node` is the name of the daemon's Node, and
-    /// `net_conf` is the path of net-conf.json.
+    /// With Kubernetes' Node objects as lease store. `node` is the daemon's Node, and `net_conf` the path of net-conf.json.
     pub fn kube(node: &str, net_conf: &Path) -> FlanneldOptions {
         let args = vec![
             "--kube-subnet-mgr".to_owned(),
@@ -100,48 +98,46 @@ impl FlanneldOptions {
         FlanneldOptions::with(args).env("NODE_NAME", node)
     }
 
-    /// Makes this daemon the second daemon on its host, with `<name>.env` instead of `subnet.env` and with its own log.
+    /// For a second daemon on its host, with `<name>.env` instead of `subnet.env` and with its own log.
     #[must_use]
     pub fn second(mut self, name: &str) -> FlanneldOptions {
         self.second = Some(name.to_owned());
         self
     }
 
-    /// Adds `--iface` with the name or an address of an interface. The daemon tries several `--iface` flags in order.
+    /// The name or an address of an interface. The daemon tries several `--iface` flags in order.
     #[must_use]
     pub fn iface(self, iface: &str) -> FlanneldOptions {
         self.arg(&format!("--iface={iface}"))
     }
 
-    /// Adds an argument to the daemon's command line.
     #[must_use]
     pub fn arg(mut self, arg: &str) -> FlanneldOptions {
         self.args.push(arg.to_owned());
         self
     }
 
-    /// Sets an environment variable of the daemon.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> FlanneldOptions {
         self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Runs another program that accepts flannel's command line, such as Go flannel. The other program is ready when it has written `subnet.env`.
+    /// Another program that accepts flannel's command line, such as Go flannel. It is ready when it has written `subnet.env`.
     #[must_use]
     pub fn binary(mut self, path: &Path) -> FlanneldOptions {
         self.binary = Some(path.to_owned());
         self
     }
 
-    /// Sets the port of `/healthz`, `/readyz`, `/metrics` and `/status`. `None` disables the health endpoint.
+    /// For `/healthz`, `/readyz`, `/metrics` and `/status`. `None` disables the health endpoint.
     #[must_use]
     pub fn healthz_port(mut self, port: Option<u16>) -> FlanneldOptions {
         self.healthz_port = port;
         self
     }
 
-    /// Makes the daemon send its open files to this file store, and passes the files of the previous daemon to the new daemon.
+    /// The daemon sends its open files to the store, and gets those of the previous daemon.
     #[must_use]
     pub fn file_store(mut self, store: &FileStore) -> FlanneldOptions {
         self.file_store = Some(store.handle());
@@ -161,20 +157,14 @@ pub struct Flanneld {
 }
 
 impl Host {
-    /// Starts the daemon and waits until it is ready.
-    ///
-    /// # Errors
-    /// Returns an error with the log's last lines if the daemon ends or is not ready when the test reaches its guard.
+    /// Waits until the daemon is ready. The error shows the log's last lines.
     pub fn flanneld(&self, options: &FlanneldOptions) -> Result<Flanneld> {
         let mut daemon = self.start_flanneld(options)?;
         daemon.wait_ready()?;
         Ok(daemon)
     }
 
-    /// Starts the daemon without waiting until it is ready.
-    ///
-    /// # Errors
-    /// Returns an error if the start of the daemon fails.
+    /// Does not wait until the daemon is ready.
     pub fn start_flanneld(&self, options: &FlanneldOptions) -> Result<Flanneld> {
         Flanneld::start(self, options)
     }
@@ -220,10 +210,7 @@ impl Flanneld {
         })
     }
 
-    /// Waits until the daemon is ready and has written `subnet.env`. Returns the time since the daemon's start.
-    ///
-    /// # Errors
-    /// Returns an error with the log's last lines if the daemon ends or is not ready when the test reaches its guard.
+    /// Waits until the daemon is ready and has written `subnet.env`. The result is the time since its start; the error shows the log's last lines.
     pub fn wait_ready(&mut self) -> Result<Duration> {
         let wait = Wait::start();
         while !self.is_ready() {
@@ -239,8 +226,7 @@ impl Flanneld {
         Ok(self.started.0.elapsed())
     }
 
-    /// Reports whether `subnet.env` exists and `/readyz` responds with 200. A daemon without a health
-    /// endpoint is ready when it has written its `subnet.env`.
+    /// True if `subnet.env` exists and `/readyz` responds with 200. Without a health endpoint, `subnet.env` is enough.
     pub fn is_ready(&self) -> bool {
         match self.health {
             Some(_) if !self.foreign => {
@@ -257,39 +243,27 @@ impl Flanneld {
         modified.is_ok_and(|modified| modified + Duration::from_millis(10) >= self.started.1)
     }
 
-    /// Returns the content of the daemon's `subnet.env`.
-    ///
-    /// # Errors
-    /// Returns an error if the daemon has not written `subnet.env` yet.
+    /// Fails if the daemon has not written it yet.
     pub fn subnet_env(&self) -> Result<SubnetEnv> {
         SubnetEnv::read(&self.subnet_file)
     }
 
-    /// Returns the path of the daemon's `subnet.env`.
+    /// The path of the daemon's `subnet.env`.
     pub fn subnet_file(&self) -> &Path {
         &self.subnet_file
     }
 
-    /// Sends a GET request for a path of the health endpoint, such as `/readyz` or `/metrics`. Returns the status code and the body.
-    ///
-    /// # Errors
-    /// Returns an error if the daemon has no health endpoint or does not respond.
+    /// Sends a GET request for a path of the health endpoint, such as `/readyz` or `/metrics`. The result is the status code and the body.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
         http::get(&self.netns, self.health.context("this daemon has no health endpoint")?, path)
     }
 
-    /// Reads a document of the status API on the default port, such as `/api/v1/node`. Returns the status code and the body.
-    ///
-    /// # Errors
-    /// Returns an error if the daemon does not respond on the default port.
+    /// A document of the status API on the default port, such as `/api/v1/node`. The result is the status code and the body.
     pub fn api(&self, path: &str) -> Result<(u16, String)> {
         http::get(&self.netns, SocketAddr::from((Ipv4Addr::LOCALHOST, 8474)), path)
     }
 
-    /// Returns the value of a metric, given by its exact name and labels.
-    ///
-    /// # Errors
-    /// Returns an error if the metric does not exist.
+    /// By its exact name and labels. Fails if the metric does not exist.
     pub fn metric(&self, name: &str) -> Result<f64> {
         let (_, text) = self.get("/metrics")?;
         let value = text
@@ -299,10 +273,7 @@ impl Flanneld {
         value.trim().parse().with_context(|| format!("metric {name}"))
     }
 
-    /// Returns the number of a check's findings, of any severity, from the daemon's metrics. Returns `None` if the result of the check is unknown.
-    ///
-    /// # Errors
-    /// Returns an error if the daemon does not respond.
+    /// Of any severity, from the daemon's metrics; `None` if the result of the check is unknown.
     pub fn findings(&self, check: &str) -> Result<Option<u32>> {
         let (_, text) = self.get("/metrics")?;
         let start = format!("flannel_findings{{check=\"{check}\",");
@@ -313,7 +284,7 @@ impl Flanneld {
         Ok((!counts.is_empty()).then(|| counts.iter().sum()))
     }
 
-    /// Returns the log lines that report an error or a panic.
+    /// Log lines that report an error or a panic.
     pub fn errors(&self) -> Vec<String> {
         let log = self.process.log();
         log.lines()

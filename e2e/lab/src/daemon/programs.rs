@@ -12,14 +12,13 @@ use crate::lab::Lab;
 /// The variant of `iptables` on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Xtables {
-    /// Programs that use nf_tables.
     Nft,
-    /// Programs that use the legacy ip_tables interface.
+    /// The legacy ip_tables interface.
     Legacy,
 }
 
 impl Xtables {
-    /// Returns the part of the programs' names that identifies the variant: `nft` or `legacy`.
+    /// `nft` or `legacy`, as in the programs' names.
     pub fn name(self) -> &'static str {
         match self {
             Xtables::Nft => "nft",
@@ -28,39 +27,30 @@ impl Xtables {
     }
 }
 
-/// A folder that serves as a daemon's `PATH`.
+/// Serves as a daemon's `PATH`.
 #[derive(Debug, Clone)]
 pub struct Programs {
     folder: PathBuf,
 }
 
 impl Programs {
-    /// Creates an empty folder, in which the daemon finds no program.
-    ///
-    /// # Errors
-    /// Returns an error if the creation of the folder fails.
+    /// An empty folder, in which the daemon finds no program.
     pub fn none(lab: &Lab, name: &str) -> Result<Programs> {
         Ok(Programs { folder: lab.folder(&format!("programs-{name}"))? })
     }
 
-    /// Returns the path of the folder, as the value of `PATH`.
+    /// As the value of `PATH`.
     pub fn path(&self) -> String {
         self.folder.to_string_lossy().into_owned()
     }
 
-    /// Adds a link to this machine's `nft`.
-    ///
-    /// # Errors
-    /// Returns an error if nft is not installed, or if the folder already contains nft.
+    /// A link to this machine's `nft`.
     pub fn with_nft(self) -> Result<Programs> {
         self.link("nft", &installed("nft")?)?;
         Ok(self)
     }
 
-    /// Adds `iptables`, `ip6tables` and the related programs of this variant, as Debian's alternatives do.
-    ///
-    /// # Errors
-    /// Returns an error if the variant is not installed, or if the folder already contains the variant's programs.
+    /// `iptables`, `ip6tables` and the related programs of this variant, as Debian's alternatives set them.
     pub fn with_iptables(self, which: Xtables) -> Result<Programs> {
         let program = installed(&format!("xtables-{}-multi", which.name()))?;
         for family in ["iptables", "ip6tables"] {
@@ -71,10 +61,7 @@ impl Programs {
         Ok(self)
     }
 
-    /// Adds the programs of an iptables variant under their full names, such as `iptables-legacy-save`.
-    ///
-    /// # Errors
-    /// Returns an error if the variant is not installed, or if the folder already contains the variant's programs.
+    /// Under their full names, such as `iptables-legacy-save`.
     pub fn with_variant(self, which: Xtables) -> Result<Programs> {
         let program = installed(&format!("xtables-{}-multi", which.name()))?;
         for family in ["iptables", "ip6tables"] {
@@ -85,10 +72,7 @@ impl Programs {
         Ok(self)
     }
 
-    /// Creates a folder with `nft` and all iptables programs of Debian, with the alternatives set to this variant.
-    ///
-    /// # Errors
-    /// Returns an error if a program is not installed.
+    /// `nft` and all iptables programs of Debian, with the alternatives set to this variant.
     pub fn all(lab: &Lab, name: &str, which: Xtables) -> Result<Programs> {
         Programs::none(lab, name)?
             .with_nft()?
@@ -97,10 +81,7 @@ impl Programs {
             .with_variant(Xtables::Legacy)
     }
 
-    /// Adds a shell script that replaces the link of the same name, if any.
-    ///
-    /// # Errors
-    /// Returns an error if the write of the script fails.
+    /// Replaces the link of the same name, if any.
     pub fn with_script(self, name: &str, text: &str) -> Result<Programs> {
         let path = self.folder.join(name);
         if path.is_symlink() {
@@ -116,10 +97,7 @@ impl Programs {
     }
 }
 
-/// Writes an executable shell script.
-///
-/// # Errors
-/// Returns an error if the write of the script fails.
+/// Makes it executable.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     // Another process writes the file. The kernel does not execute a file that any process has open for writing.
     // A child that another thread is just starting would inherit the open file from this process.

@@ -19,20 +19,17 @@ pub struct Cni {
     path: PathBuf,
 }
 
-/// The result of a plugin's run.
 #[derive(Debug, Clone)]
 pub struct CniAnswer {
-    /// Standard output as JSON, or null if the output is not JSON.
+    /// Null if the standard output is not JSON.
     pub output: Value,
-    /// Standard error as text.
     pub stderr: String,
-    /// Run time of the plugin.
     pub time: Duration,
     ok: bool,
 }
 
 impl CniAnswer {
-    /// Returns the CNI error code, or 0 on success.
+    /// The CNI error code, or 0 on success.
     pub fn code(&self) -> u64 {
         if self.ok {
             0
@@ -41,10 +38,7 @@ impl CniAnswer {
         }
     }
 
-    /// Returns the plugin's JSON output if the plugin succeeded.
-    ///
-    /// # Errors
-    /// Returns an error with all output if the plugin failed.
+    /// The output of a plugin that succeeded. The error contains all output.
     pub fn ok(self) -> Result<Value> {
         ensure!(self.ok, "the plugin failed: {} {}", self.output, self.stderr);
         Ok(self.output)
@@ -52,25 +46,19 @@ impl CniAnswer {
 }
 
 impl Host {
-    /// Returns a runtime that executes `plugin`. `path` is the folder in which the plugin finds other plugins.
+    /// `path` is the folder in which the plugin finds other plugins.
     pub fn cni(&self, plugin: &Path, path: &Path) -> Cni {
         Cni { host: self.clone(), plugin: plugin.to_owned(), path: path.to_owned() }
     }
 
-    /// Creates a pod's network namespace without interfaces, as a container runtime does before ADD.
-    ///
-    /// # Errors
-    /// Returns an error if a namespace with this name already exists.
+    /// Without interfaces, as a container runtime creates it before ADD.
     pub fn empty_pod(&self, name: &str) -> Result<Netns> {
         self.site().netns(&format!("{}-{name}", self.name()))
     }
 }
 
 impl Cni {
-    /// Executes the plugin for one interface of a pod. The container ID is the name of the pod's namespace.
-    ///
-    /// # Errors
-    /// Returns an error if the plugin does not start.
+    /// For one interface of a pod. The container ID is the name of the pod's namespace.
     pub fn call(
         &self,
         verb: &str,

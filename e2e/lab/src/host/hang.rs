@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use nix::fcntl::AT_FDCWD;
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 
-/// Blocks each `open` of the given folders and their entries until the caller drops the `Hang`. Tests can kill a blocked process.
+/// Blocks each `open` of the folders and their entries until the caller drops it. Tests can kill a blocked process.
 ///
-/// The process that creates the `Hang` must not open the folders, because it would wait for itself.
+/// The process that creates it must not open the folders: it would wait for itself.
 #[derive(Debug)]
 pub struct Hang {
     // The kernel asks this descriptor for permission on each open and gets no reply. Closing the descriptor permits all blocked opens.
@@ -16,10 +16,7 @@ pub struct Hang {
 }
 
 impl Hang {
-    /// Blocks each `open` of `folders` from now on.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel does not support fanotify permission events, or if a folder does not exist.
+    /// From now on. Needs fanotify permission events.
     pub fn of(folders: &[&Path]) -> Result<Hang> {
         let flags = InitFlags::FAN_CLASS_CONTENT | InitFlags::FAN_CLOEXEC;
         let gate = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)

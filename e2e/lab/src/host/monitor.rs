@@ -6,15 +6,14 @@ use crate::host::Host;
 use crate::host::process::{Launch, Process};
 use crate::wait::{until, until_ok};
 
-/// Types of test changes: harmless changes that the monitor makes before it reads reports. When `ip` or `nft` reports a
-/// test change, the program has already reported all earlier changes.
+/// Harmless changes that the monitor makes before it reads reports. When `ip` or `nft` reports one, it has already reported all earlier changes.
 #[derive(Debug, Clone, Copy)]
 enum Marks {
     Routes,
     Tables,
 }
 
-/// A running `ip monitor` or `nft monitor`, which already listens for changes.
+/// `ip monitor` or `nft monitor`, which already listens.
 #[derive(Debug)]
 pub struct Monitor {
     process: Process,
@@ -25,10 +24,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Starts `ip monitor` for `route` and the object types in `objects`.
-    ///
-    /// # Errors
-    /// Returns an error if the monitor does not start or reports nothing.
+    /// For `route` and the object types in `objects`.
     pub fn ip(host: &Host, objects: &[&str]) -> Result<Monitor> {
         Monitor::start(
             host,
@@ -37,10 +33,7 @@ impl Monitor {
         )
     }
 
-    /// Starts `nft monitor`, which reports every change of nf_tables rules, including changes by iptables-nft.
-    ///
-    /// # Errors
-    /// Returns an error if the monitor does not start or reports nothing.
+    /// Every change of nf_tables rules, including those by iptables-nft.
     pub fn nft(host: &Host) -> Result<Monitor> {
         Monitor::start(host, Marks::Tables, &Launch::new("nft").arg("monitor"))
     }
@@ -58,10 +51,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Returns the reports since the last call of this function, or since the monitor's start.
-    ///
-    /// # Errors
-    /// Returns an error if the monitor has ended.
+    /// Those since the last call, or since the monitor's start.
     pub fn reports(&mut self) -> Result<String> {
         let mark = self.mark()?;
         until("the monitor reports a mark", || self.has_reported(&mark))?;
@@ -75,7 +65,7 @@ impl Monitor {
         Ok(reports)
     }
 
-    /// Makes a test change, and returns the change's name.
+    /// A test change; the result is its name.
     fn mark(&mut self) -> Result<String> {
         self.made += 1;
         let mark = format!("{}{}", self.common(), self.made);
@@ -90,13 +80,13 @@ impl Monitor {
         Ok(mark)
     }
 
-    /// Reports whether the log has both changes of a mark, of which the second one comes last.
+    /// Both changes of a mark are in the log; the second one comes last.
     fn has_reported(&self, mark: &str) -> bool {
         let (log, inside) = (self.process.log(), format!("{mark} "));
         log.lines().filter(|line| line.ends_with(mark) || line.contains(&inside)).count() >= 2
     }
 
-    /// Returns the common prefix of the monitor's test routes or test tables.
+    /// The prefix of all test routes or test tables.
     fn common(&self) -> &'static str {
         match self.marks {
             Marks::Routes => "198.18.255.",

@@ -10,7 +10,7 @@ use crate::host::uplink::Uplink;
 use crate::net::switch::Switch;
 use crate::site::Site;
 
-/// nftables rules of a NAT box that masquerades outgoing connections and drops connections that begin outside.
+/// Masquerades outgoing connections and drops connections that begin outside.
 const RULES: &str = r#"
 table ip nat_box {
     chain postrouting {
@@ -24,7 +24,7 @@ table ip nat_box {
 }
 "#;
 
-/// A host that forwards packets from its interface `inner` to its interface `outer`, with the address of `outer` as source.
+/// Forwards packets from its interface `inner` to its interface `outer`, with the address of `outer` as source.
 #[derive(Debug, Clone)]
 pub struct NatBox {
     host: Host,

@@ -12,7 +12,7 @@ use crate::net::switch::wait_connected;
 
 const BRIDGE: &str = "cni0";
 
-/// A pod. A clone refers to the same pod as its original.
+/// A clone is the same pod.
 #[derive(Debug, Clone)]
 pub struct Pod {
     name: String,
@@ -24,10 +24,7 @@ pub struct Pod {
 }
 
 impl Host {
-    /// Builds a pod in the host's subnet, behind the bridge `cni0`, as the CNI plugins do.
-    ///
-    /// # Errors
-    /// Returns an error if the subnet is full, or if the kernel refuses a change.
+    /// In the host's subnet, behind the bridge `cni0`, as the CNI plugins do.
     pub fn pod(&self, name: &str, subnet: &SubnetEnv) -> Result<Pod> {
         let number = self.next_pod();
         let netns = self.site().netns(&format!("{}-{name}", self.name()))?;
@@ -79,51 +76,38 @@ impl Pod {
         Ok(Pod { name: format!("{}/{name}", host.name()), host: host.clone(), netns, v4, v6, mtu })
     }
 
-    /// Returns the pod's name in reports: `<host>/<pod>`.
+    /// `<host>/<pod>`, for reports.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the pod's host.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Returns the pod's network namespace.
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// Returns the MTU of the pod's interface, in bytes.
+    /// Of the pod's interface, in bytes.
     pub fn mtu(&self) -> u32 {
         self.mtu
     }
 
-    /// Returns the pod's IPv4 address.
-    ///
-    /// # Errors
-    /// Returns an error if the pod has no IPv4 address.
     pub fn v4(&self) -> Result<Ipv4Addr> {
         self.v4.with_context(|| format!("pod {} has no v4 address", self.name))
     }
 
-    /// Returns the pod's IPv6 address.
-    ///
-    /// # Errors
-    /// Returns an error if the pod has no IPv6 address.
     pub fn v6(&self) -> Result<Ipv6Addr> {
         self.v6.with_context(|| format!("pod {} has no v6 address", self.name))
     }
 
-    /// Returns the pod's addresses, IPv4 before IPv6.
+    /// IPv4 before IPv6.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6)).collect()
     }
 
-    /// Returns the pod's IPv4 address, or the IPv6 address of a pod without an IPv4 address.
-    ///
-    /// # Errors
-    /// Returns an error if the pod has no address.
+    /// IPv4 or, without it, IPv6.
     pub fn address(&self) -> Result<IpAddr> {
         self.addresses()
             .first()
@@ -131,10 +115,7 @@ impl Pod {
             .with_context(|| format!("pod {} has no address", self.name))
     }
 
-    /// Removes the pod's network namespace and its cable to the bridge.
-    ///
-    /// # Errors
-    /// Returns an error if the pod's namespace no longer exists.
+    /// With its namespace and its cable to the bridge.
     pub fn remove(self) -> Result<()> {
         self.netns.delete()
     }
@@ -155,7 +136,7 @@ fn bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     host.netns().ip(&batch).map(drop)
 }
 
-/// Adds the gateway addresses that the bridge lacks, as the bridge plugin does when the host receives another subnet.
+/// Adds the addresses that the bridge lacks, as the bridge plugin does when the host receives another subnet.
 fn gateways(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     let present = host.netns().exec("ip", &["-oneline", "address", "show", "dev", BRIDGE])?;
     let wanted = [
@@ -174,7 +155,6 @@ fn gateways(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     host.netns().ip(&batch).map(drop)
 }
 
-/// Returns the address at the offset `number` from the gateway's address.
 fn after_v4(gateway: Ipv4Net, number: u32) -> Result<Ipv4Addr> {
     let address = Ipv4Addr::from(u32::from(gateway.addr()).saturating_add(number));
     if !gateway.contains(&address) || address == gateway.broadcast() {
@@ -183,7 +163,6 @@ fn after_v4(gateway: Ipv4Net, number: u32) -> Result<Ipv4Addr> {
     Ok(address)
 }
 
-/// Returns the address at the offset `number` from the gateway's address.
 fn after_v6(gateway: Ipv6Net, number: u32) -> Result<Ipv6Addr> {
     let address = Ipv6Addr::from(u128::from(gateway.addr()).saturating_add(u128::from(number)));
     if !gateway.contains(&address) {

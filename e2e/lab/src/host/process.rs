@@ -1,4 +1,4 @@
-//! A process on a host: the module starts it with a log file, signals it, waits for it, and kills it on drop.
+//! A process on a host, with a log file; a drop kills it.
 
 #![allow(unsafe_code)]
 
@@ -22,8 +22,8 @@ use crate::net::netns::Netns;
 use crate::site::Site;
 use crate::wait::Wait;
 
-/// Folders of this machine that may contain a node's files, which a daemon or the doctor in the lab would otherwise
-/// read. The lab gives each host its own folders at the paths in `PLACES`.
+/// May contain a node's files on this machine, which a daemon or the doctor in the lab would otherwise read. Each host has its own folders at these
+/// paths.
 const PLACES: [&str; 6] = [
     "/etc/cni",
     "/etc/default",
@@ -32,13 +32,12 @@ const PLACES: [&str; 6] = [
     "/var/lib/cni",
     "/var/log/pods",
 ];
-/// kubelet's folder, by which the doctor recognises a Kubernetes node. Hosts in the lab do not see this machine's folder, but may have their own.
+/// By this folder the doctor recognises a Kubernetes node. Hosts in the lab do not see this machine's, but may have their own.
 const KUBELET: (&str, &str) = ("/var/lib", "kubelet");
 
-/// Maximum number of open files that a program inherits.
+/// The most open files that a program inherits.
 const FILES: usize = 32;
 
-/// A program, its arguments, environment and inherited files.
 #[derive(Debug, Clone)]
 pub struct Launch {
     program: PathBuf,
@@ -55,12 +54,12 @@ pub(crate) struct Confinement {
     pub(crate) families: Vec<u32>,
     /// CapabilityBoundingSet=.
     pub(crate) capabilities: Vec<u32>,
-    /// ProtectSystem=: folders to which the program cannot write.
+    /// ProtectSystem=: folders that the program cannot write to.
     pub(crate) read_only: Vec<&'static str>,
 }
 
 impl Launch {
-    /// Creates a launch of a program, given by its path or by its name on `PATH`.
+    /// By its path or by its name on `PATH`.
     pub fn new(program: impl Into<PathBuf>) -> Launch {
         Launch {
             program: program.into(),
@@ -71,35 +70,32 @@ impl Launch {
         }
     }
 
-    /// Confines the program as systemd does.
+    /// As systemd does.
     #[must_use]
     pub(crate) fn confined(mut self, confinement: Confinement) -> Launch {
         self.confinement = Some(confinement);
         self
     }
 
-    /// Adds an argument to the command line.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Launch {
         self.args.push(arg.as_ref().to_owned());
         self
     }
 
-    /// Adds arguments to the program's command line, in order.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Launch {
         self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
-    /// Sets an environment variable of the program.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Launch {
         self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
-    /// Runs the program in a namespace of another process. `namespace` is the option of `nsenter` that selects the namespace.
+    /// In a namespace of another process. `namespace` is the option of `nsenter` that selects it.
     #[must_use]
     pub(crate) fn inside(mut self, namespace: &str) -> Launch {
         let program = std::mem::replace(&mut self.program, PathBuf::from("nsenter"));
@@ -107,7 +103,7 @@ impl Launch {
         self
     }
 
-    /// Passes named open files to the program, as systemd does (sd_listen_fds(3)).
+    /// Named open files, passed as systemd does (sd_listen_fds(3)).
     #[must_use]
     pub fn files(mut self, files: Vec<(String, Arc<OwnedFd>)>) -> Launch {
         self.files = files;
@@ -181,7 +177,7 @@ impl Launch {
     }
 }
 
-/// Returns a seccomp filter that refuses sockets of other address families with EAFNOSUPPORT.
+/// A seccomp filter that refuses sockets of other address families with EAFNOSUPPORT.
 fn socket_filter(families: &[u32]) -> Vec<libc::sock_filter> {
     // From linux/filter.h and linux/seccomp.h. In struct seccomp_data, the number of the system call is at 0 and its first argument at 16.
     const LOAD: u16 = 0x20;
@@ -200,17 +196,17 @@ fn socket_filter(families: &[u32]) -> Vec<libc::sock_filter> {
     filter
 }
 
-/// The namespace, hostname and folders that the processes of a host do not share with other hosts.
+/// What the processes of a host do not share with other hosts.
 pub(crate) struct Machine {
     pub(crate) netns: Netns,
     pub(crate) hostname: String,
     /// The host's `/run`, so that locks and sockets of two hosts do not clash.
     pub(crate) run: PathBuf,
-    /// The folder that contains the host's own folders for [`PLACES`].
+    /// Contains the host's own folders for [`PLACES`].
     pub(crate) places: PathBuf,
 }
 
-/// A running process. A drop kills it.
+/// A drop kills it.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -261,55 +257,39 @@ impl Process {
         Ok(Process { child: child?, program, log: log.to_owned(), site })
     }
 
-    /// Returns the process ID in the machine's PID namespace.
+    /// In the machine's PID namespace.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Reports whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends a signal to the process.
-    ///
-    /// # Errors
-    /// Returns an error if the process has ended and the caller has waited for its end.
+    /// Fails if the caller has already waited for the end of the process.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.pid())?);
         kill(pid, signal).with_context(|| format!("sending {signal} to {}", self.program))
     }
 
-    /// Freezes the process with SIGSTOP.
-    ///
-    /// # Errors
-    /// Returns an error if the process has ended.
+    /// With SIGSTOP.
     pub fn stop(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
 
-    /// Thaws the process with SIGCONT.
-    ///
-    /// # Errors
-    /// Returns an error if the process has ended.
+    /// With SIGCONT.
     pub fn cont(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
 
-    /// Kills the process with SIGKILL and waits for its end.
-    ///
-    /// # Errors
-    /// Returns an error if the wait for the process fails.
+    /// With SIGKILL. Waits for the end.
     pub fn kill(&mut self) -> Result<()> {
         // The process may have ended before.
         let _ = self.child.kill();
         self.child.wait().map(drop).with_context(|| format!("waiting for {}", self.program))
     }
 
-    /// Sends SIGTERM to the process and waits for its end.
-    ///
-    /// # Errors
-    /// Returns an error if the process still runs when the test reaches its guard.
+    /// With SIGTERM. Waits for the end.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         if self.is_running() {
             self.signal(Signal::SIGTERM)?;
@@ -317,10 +297,7 @@ impl Process {
         self.wait()
     }
 
-    /// Waits until the process ends. Returns the exit status of the process.
-    ///
-    /// # Errors
-    /// Returns an error if the process still runs when the test reaches its guard.
+    /// Waits until the process ends by itself.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         let wait = Wait::start();
         loop {
@@ -331,27 +308,22 @@ impl Process {
         }
     }
 
-    /// Returns the path of the process's log, which also contains the output of earlier processes with this log name.
+    /// Also contains the output of earlier processes with this log name.
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
-    /// Returns the whole content of the log.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Returns the last `count` lines of the log.
     pub fn log_tail(&self, count: usize) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().join("\n")
     }
 
-    /// Returns the processor time that the process has used, in seconds.
-    ///
-    /// # Errors
-    /// Returns an error if the process has ended.
+    /// Processor time that the process has used.
     pub fn cpu_seconds(&self) -> Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
         let fields = stat
@@ -368,10 +340,7 @@ impl Process {
         Ok(ticks / 100.0)
     }
 
-    /// Returns the resident memory of the process, in bytes.
-    ///
-    /// # Errors
-    /// Returns an error if the process has ended.
+    /// Resident, in bytes.
     pub fn memory(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status
@@ -391,7 +360,7 @@ impl Drop for Process {
     }
 }
 
-/// Gives the calling thread, and therefore its children, a separate host name, `/sys`, `/run` and [`PLACES`].
+/// Gives the calling thread, and therefore its children, a host name, `/sys`, `/run` and [`PLACES`] of its own.
 fn furnish(machine: &Machine) -> Result<()> {
     const NONE: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)?;
@@ -409,7 +378,7 @@ fn furnish(machine: &Machine) -> Result<()> {
     Ok(sethostname(&machine.hostname)?)
 }
 
-/// Makes a folder of the calling thread, with the mounts in it, read-only.
+/// Makes a folder of the calling thread read-only, with the mounts in it.
 fn protect(folder: &str) -> Result<()> {
     const NONE: Option<&str> = None;
     mount(Some(folder), folder, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?;
@@ -426,7 +395,7 @@ fn protect(folder: &str) -> Result<()> {
     Ok(())
 }
 
-/// Replaces the parent of kubelet's folder with a folder of the host's own, with links to all its entries except kubelet's folder.
+/// Replaces the parent of kubelet's folder with one of the host's own, with links to all its entries except kubelet's folder.
 fn hide_kubelet(places: &Path) -> Result<()> {
     const NONE: Option<&str> = None;
     let (parent, kubelet) = KUBELET;

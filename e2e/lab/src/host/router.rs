@@ -10,7 +10,7 @@ use crate::host::uplink::Uplink;
 use crate::net::switch::Switch;
 use crate::site::Site;
 
-/// A host that only forwards packets. The router's interfaces are `eth0`, `eth1`, … in the order of the switches.
+/// Only forwards packets. Its interfaces are `eth0`, `eth1`, … in the order of the switches.
 #[derive(Debug, Clone)]
 pub struct Router {
     host: Host,

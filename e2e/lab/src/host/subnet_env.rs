@@ -5,38 +5,30 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use ipnet::{Ipv4Net, Ipv6Net};
 
-/// The content of `subnet.env`, which a daemon writes for the host's pods.
+/// What a daemon writes for the host's pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SubnetEnv {
-    /// `FLANNEL_NETWORK`: the IPv4 network that contains the subnets of all nodes.
+    /// `FLANNEL_NETWORK`: contains the subnets of all nodes.
     pub network: Option<Ipv4Net>,
-    /// `FLANNEL_SUBNET`: the address of the IPv4 gateway with the subnet's prefix length.
+    /// `FLANNEL_SUBNET`: the gateway's address with the subnet's prefix length.
     pub subnet: Option<Ipv4Net>,
-    /// `FLANNEL_IPV6_NETWORK`: the IPv6 network that contains the subnets of all nodes.
+    /// `FLANNEL_IPV6_NETWORK`: contains the subnets of all nodes.
     pub v6_network: Option<Ipv6Net>,
-    /// `FLANNEL_IPV6_SUBNET`: the address of the IPv6 gateway with the subnet's prefix length.
+    /// `FLANNEL_IPV6_SUBNET`: the gateway's address with the subnet's prefix length.
     pub v6_subnet: Option<Ipv6Net>,
-    /// `FLANNEL_MTU`: the MTU for pods, in bytes.
+    /// `FLANNEL_MTU`: for pods, in bytes.
     pub mtu: u32,
-    /// `FLANNEL_IPMASQ`: whether the daemon masquerades.
+    /// `FLANNEL_IPMASQ`: the daemon masquerades.
     pub ip_masq: bool,
 }
 
 impl SubnetEnv {
-    /// Reads and parses a `subnet.env`.
-    ///
-    /// # Errors
-    /// Returns an error if the file is unreadable or a line is malformed.
     pub fn read(path: &Path) -> Result<SubnetEnv> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         SubnetEnv::parse(&text).with_context(|| format!("in {}", path.display()))
     }
 
-    /// Parses the text of a `subnet.env`.
-    ///
-    /// # Errors
-    /// Returns an error if a line is malformed.
     pub fn parse(text: &str) -> Result<SubnetEnv> {
         let mut env = SubnetEnv::default();
         for line in text.lines() {

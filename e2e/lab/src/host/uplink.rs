@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::net::netns::Netns;
 use crate::net::switch::{Port, Switch};
 
-/// An interface of a host, and the switch to which it is connected.
+/// With the switch to which it is connected.
 #[derive(Debug, Clone)]
 pub struct Uplink {
     switch: Switch,
@@ -19,7 +19,7 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Creates an interface without addresses, with an MTU of 1500 bytes.
+    /// Without addresses, with an MTU of 1500 bytes.
     pub fn new(switch: &Switch, interface: &str) -> Uplink {
         Uplink {
             switch: switch.clone(),
@@ -30,10 +30,8 @@ impl Uplink {
         }
     }
 
-    /// Creates the interface `enp0s8` of the host with this number. The host with number 1 has 192.168.56.101/24 and fd00:56::101/64.
-    ///
-    /// # Errors
-    /// Returns an error for numbers above 154, because the IPv4 address would be invalid.
+    /// The interface `enp0s8` of the host with this number: number 1 has 192.168.56.101/24 and fd00:56::101/64. Numbers above 154 give no valid IPv4
+    /// address.
     pub fn enp0s8(switch: &Switch, number: u8) -> Result<Uplink> {
         let last = u16::from(number) + 100;
         Uplink::new(switch, "enp0s8")
@@ -41,25 +39,19 @@ impl Uplink {
             .address(&format!("fd00:56::{last}/64"))
     }
 
-    /// Adds an address with its prefix length.
-    ///
-    /// # Errors
-    /// Returns an error if `address` is malformed.
+    /// With its prefix length.
     pub fn address(mut self, address: &str) -> Result<Uplink> {
         self.addresses.push(address.parse().with_context(|| format!("address {address}"))?);
         Ok(self)
     }
 
-    /// Adds a default route via this gateway for the gateway's address family.
-    ///
-    /// # Errors
-    /// Returns an error if `gateway` is malformed.
+    /// A default route for the gateway's address family.
     pub fn gateway(mut self, gateway: &str) -> Result<Uplink> {
         self.gateways.push(gateway.parse().with_context(|| format!("gateway {gateway}"))?);
         Ok(self)
     }
 
-    /// Sets the MTU of the cable, in bytes.
+    /// Of the cable, in bytes.
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Uplink {
         self.mtu = mtu;

@@ -23,20 +23,20 @@ use crate::wait::until_ok;
 
 const PORT: u16 = 6443;
 
-/// The address families of Services.
+/// Of Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Families {
-    /// Only IPv4, from 10.96.0.0/16.
+    /// From 10.96.0.0/16.
     #[default]
     V4,
-    /// Only IPv6, from fd00:96::/112.
+    /// From fd00:96::/112.
     V6,
-    /// Dual-stack, IPv4 first.
+    /// IPv4 first.
     Dual,
 }
 
 impl Families {
-    /// Returns the Service ranges as command line arguments.
+    /// The Service ranges as command line arguments.
     pub(crate) fn services(self) -> &'static str {
         match self {
             Families::V4 => "10.96.0.0/16",
@@ -46,7 +46,7 @@ impl Families {
     }
 }
 
-/// An API server. A drop ends it.
+/// A drop ends it.
 #[derive(Debug)]
 pub struct ApiServer {
     server: Server,
@@ -62,41 +62,32 @@ pub struct ApiServer {
 #[derive(Debug)]
 enum Server {
     Real(Box<Programs>),
-    /// The fake, and what serves its port.
+    /// With what serves its port.
     Fake(FakeApi, Proxy),
 }
 
-/// The programs of a real server.
+/// Of a real server.
 #[derive(Debug)]
 struct Programs {
     process: Option<Process>,
     etcd: Etcd,
-    /// The earlier Kubernetes version that the server emulates, if any.
+    /// An earlier Kubernetes version that the server emulates.
     emulated: Option<&'static str>,
 }
 
 impl ApiServer {
-    /// Starts an API server on a host with a default route, waits until it responds, and grants the users their rights.
-    ///
-    /// # Errors
-    /// Returns an error if Kubernetes or etcd is not installed, or if the API server does not respond in time.
+    /// On a host with a default route. Waits until the server responds, and grants the users their rights.
     pub fn start(host: &Host, families: Families) -> Result<ApiServer> {
         ApiServer::start_real(host, families, None)
     }
 
-    /// Starts an API server with the APIs and features of an earlier version, such as `1.34`, but without streamed lists.
-    ///
-    /// # Errors
-    /// Returns the errors of [`ApiServer::start`].
+    /// With the APIs and features of an earlier version, such as `1.34`, but without streamed lists.
     pub fn emulate(host: &Host, families: Families, version: &'static str) -> Result<ApiServer> {
         ApiServer::start_real(host, families, Some(version))
     }
 
-    /// Starts the fake, which needs no programs and speaks HTTP without TLS. [`ApiServer::kubectl`], [`ApiServer::process`] and
-    /// tokens of service accounts need a real server.
-    ///
-    /// # Errors
-    /// Returns an error if the host has no address of the first family.
+    /// Needs no programs and speaks HTTP without TLS. [`ApiServer::kubectl`], [`ApiServer::process`] and tokens of service accounts need a real
+    /// server.
     pub fn fake(host: &Host, families: Families) -> Result<ApiServer> {
         ApiServer::build(host, families, |advertised| {
             let api = FakeApi::at(advertised);
@@ -157,7 +148,7 @@ impl ApiServer {
         })
     }
 
-    /// Returns the URL of the server: `https://<address>:6443`.
+    /// `https://<address>:6443`.
     pub fn url(&self) -> String {
         match &self.server {
             Server::Real(_) => format!("https://{}", self.address(PORT)),
@@ -180,30 +171,25 @@ impl ApiServer {
         }
     }
 
-    /// Returns the host of the server.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Returns the files of the server's certificate authority.
     pub fn certificates(&self) -> &Certificates {
         &self.certificates
     }
 
-    /// Returns a client on the API server's host with the rights of the administrator.
+    /// On the API server's host, with the rights of the administrator.
     pub fn admin(&self) -> ApiClient {
         self.client(User::Admin)
     }
 
-    /// Returns a client on the API server's host with the rights of a user.
+    /// On the API server's host, with the rights of the user.
     pub fn client(&self, user: User) -> ApiClient {
         ApiClient { endpoint: self.endpoint(), token: user.token() }
     }
 
-    /// Returns a client with a service account token that is bound to a pod. Creates the pod's object, but no node runs the pod.
-    ///
-    /// # Errors
-    /// Returns an error if the API server refuses the pod or the TokenRequest.
+    /// With a service account token that is bound to a pod. Creates the pod's object, but no node runs it.
     pub fn client_of_pod(
         &self,
         namespace: &str,
@@ -220,10 +206,7 @@ impl ApiServer {
         self.client_of(namespace, service_account, &json!({ "boundObjectRef": bound }))
     }
 
-    /// Returns a client with a token of a service account. `token` is the specification of the TokenRequest.
-    ///
-    /// # Errors
-    /// Returns an error if the API server refuses the TokenRequest.
+    /// With a token of a service account. `token` is the specification of the TokenRequest.
     pub fn client_of(
         &self,
         namespace: &str,
@@ -238,10 +221,7 @@ impl ApiServer {
         Ok(ApiClient { token, ..self.admin() })
     }
 
-    /// Writes a kubeconfig with a user's token and this server's URL, or the URL of a proxy in front of the server. Returns the path of the kubeconfig.
-    ///
-    /// # Errors
-    /// Returns an error if the write of the file fails.
+    /// A kubeconfig with the user's token and this server's URL, or that of a proxy in front of it.
     pub fn kubeconfig(&self, user: User, server: Option<&str>) -> Result<PathBuf> {
         let url = self.url();
         let file = self.folder.join(format!(
@@ -259,64 +239,43 @@ impl ApiServer {
         Ok(file)
     }
 
-    /// Writes a kubeconfig with a token file. Returns the path of the kubeconfig.
-    ///
-    /// # Errors
-    /// Returns an error if the write of the file fails.
+    /// A kubeconfig with a token file.
     pub fn kubeconfig_with_token_file(&self, server: &str, token_file: &Path) -> Result<PathBuf> {
         let file = self.folder.join("token-file.kubeconfig");
         users::write_kubeconfig(&file, server, &self.certificates.ca(), "", Some(token_file))?;
         Ok(file)
     }
 
-    /// Writes a kubeconfig with a user's token and with the certificate authority in the file `authority`. Returns the path of the kubeconfig.
-    ///
-    /// # Errors
-    /// Returns an error if the write of the file fails.
+    /// A kubeconfig with the user's token and the certificate authority in the file `authority`.
     pub fn kubeconfig_with_authority(&self, user: User, authority: &Path) -> Result<PathBuf> {
         let file = self.folder.join("authority.kubeconfig");
         users::write_kubeconfig(&file, &self.url(), authority, &user.token(), None)?;
         Ok(file)
     }
 
-    /// Creates a new certificate authority with new certificates, which the server uses after its next restart.
-    ///
-    /// # Errors
-    /// Returns an error if the write of the files fails.
+    /// The server uses the new certificates after its next restart.
     pub fn replace_authority(&mut self) -> Result<()> {
         self.certificates = Certificates::create(&self.folder, &self.names)?;
         self.tls = trusting(&self.certificates.ca())?;
         Ok(())
     }
 
-    /// Starts a proxy in front of the server, on the server's host.
-    ///
-    /// # Errors
-    /// Returns an error if the port is in use.
+    /// In front of the server, on its host.
     pub fn proxy(&self, port: u16) -> Result<Proxy> {
         Proxy::start(listener(&self.host, self.address(port))?, self.endpoint())
     }
 
-    /// Starts a proxy in front of the server, on a free port of the loopback address in the namespace of this process.
-    ///
-    /// # Errors
-    /// Returns an error if no port is free.
+    /// In front of the server, on a free port of the loopback address in the namespace of this process.
     pub fn on_loopback(&self) -> Result<Proxy> {
         Proxy::start(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, self.endpoint())
     }
 
-    /// Opens another port, which redirects the nodes' connections to the server.
-    ///
-    /// # Errors
-    /// Returns an error if nft fails.
+    /// Another port, which redirects the nodes' connections to the server.
     pub fn door(&self, port: u16) -> Result<Door> {
         Door::open(self.host.netns(), self.advertised, port, PORT)
     }
 
-    /// Runs kubectl as the administrator. Returns kubectl's standard output.
-    ///
-    /// # Errors
-    /// Returns an error with kubectl's standard error output if kubectl fails.
+    /// As the administrator. The result is the standard output.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let config = self.kubeconfig(User::Admin, None)?;
         let program = binaries::kubernetes("kubectl")?;
@@ -330,10 +289,7 @@ impl ApiServer {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Stops the server with SIGTERM, or with SIGKILL if the server does not end in time. The server's etcd keeps running.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not run.
+    /// With SIGTERM, or with SIGKILL if the server does not end in time. Its etcd keeps running.
     pub fn stop(&mut self) -> Result<()> {
         let process = match &mut self.server {
             Server::Real(programs) => programs.process.take(),
@@ -349,10 +305,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Returns the server's process, for example to freeze or kill it.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not run.
+    /// For example to freeze or kill it.
     pub fn process(&mut self) -> Result<&mut Process> {
         match &mut self.server {
             Server::Real(programs) => programs.process.as_mut(),
@@ -361,19 +314,13 @@ impl ApiServer {
         .context("the API server has no process")
     }
 
-    /// Starts the server after [`ApiServer::stop`] and waits until it responds.
-    ///
-    /// # Errors
-    /// Returns an error if the server still runs or does not respond in time.
+    /// After [`ApiServer::stop`]. Waits until the server responds.
     pub fn restart(&mut self) -> Result<()> {
         ensure!(self.process().is_err(), "the API server runs already");
         self.launch()
     }
 
-    /// Writes a snapshot of all Kubernetes objects to a file.
-    ///
-    /// # Errors
-    /// Returns an error if etcd refuses the snapshot.
+    /// All Kubernetes objects, in a file.
     pub fn snapshot(&self, file: &Path) -> Result<()> {
         match &self.server {
             Server::Real(programs) => programs.etcd.client()?.snapshot(file),
@@ -381,10 +328,7 @@ impl ApiServer {
         }
     }
 
-    /// Stops the server, restores all objects from a snapshot, and starts the server again, as operators do after a disaster.
-    ///
-    /// # Errors
-    /// Returns an error if the restore fails, or if the server does not respond in time.
+    /// Stops the server, restores all objects, and starts it again, as operators do after a disaster.
     pub fn restore(&mut self, snapshot: &Path) -> Result<()> {
         if self.process().is_ok() {
             self.stop()?;
@@ -447,7 +391,6 @@ impl ApiServer {
     }
 }
 
-/// Listens on a host's address.
 fn listener(host: &Host, address: SocketAddr) -> Result<TcpListener> {
     host.netns()
         .run(|| TcpListener::bind(address))?

@@ -1,4 +1,4 @@
-//! A client of the API server for tests, with the rights of one user.
+//! A client of the API server, with the rights of one user.
 
 use std::fmt::Debug;
 use std::io::{BufReader, Error, ErrorKind, Read, Write};
@@ -18,17 +18,17 @@ use crate::net::netns::Netns;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A client of the API server. A clone acts as the same user as its original.
+/// A clone acts as the same user.
 #[derive(Debug, Clone)]
 pub struct ApiClient {
     pub(crate) endpoint: Endpoint,
     pub(crate) token: String,
 }
 
-/// The API server of a client or a proxy.
+/// Where a client or a proxy finds the API server.
 #[derive(Debug, Clone)]
 pub(crate) enum Endpoint {
-    /// A server at an address that is reached from a namespace.
+    /// Reached from a namespace.
     Server { netns: Netns, address: SocketAddr, tls: Arc<ClientConfig> },
     /// A server in this process.
     Fake(Arc<dyn Answers>),
@@ -36,10 +36,7 @@ pub(crate) enum Endpoint {
 
 /// A server in this process.
 pub(crate) trait Answers: Debug + Send + Sync {
-    /// Answers a request.
-    ///
-    /// # Errors
-    /// Returns an error while the server is stopped.
+    /// Fails while the server is stopped.
     fn answer(&self, request: &Request<'_>) -> std::io::Result<Response>;
 }
 
@@ -53,13 +50,13 @@ pub(crate) struct Request<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// A response. Its body ends with the end of the stream.
+/// Its body ends with the end of the stream.
 pub(crate) struct Response {
     pub(crate) head: Head,
     pub(crate) body: Box<dyn Read>,
 }
 
-/// Creates a TLS configuration that trusts only one certificate authority.
+/// Trusts only this certificate authority.
 pub(crate) fn trusting(ca: &Path) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add(
@@ -72,7 +69,7 @@ pub(crate) fn trusting(ca: &Path) -> Result<Arc<ClientConfig>> {
 }
 
 impl Endpoint {
-    /// Sends a request, and returns as soon as the response begins. `timeout` is the maximum time between two parts of the response.
+    /// Ends as soon as the response begins. `timeout` is the maximum time between two parts of the response.
     pub(crate) fn send(
         &self,
         request: &Request<'_>,
@@ -109,11 +106,7 @@ impl Endpoint {
 }
 
 impl ApiClient {
-    /// Sends a request. Returns the status code and the JSON of the response, or a string if the response is not JSON. The response to a watch
-    /// ends with the watch's time limit.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not respond.
+    /// The status code and the JSON of the response, or a string if it is not JSON. A watch responds until its time limit.
     pub fn request(
         &self,
         method: &str,
@@ -152,34 +145,22 @@ impl ApiClient {
         }
     }
 
-    /// Reads the object or the list at an API path.
-    ///
-    /// # Errors
-    /// Returns an error if the server refuses the request or does not have the object.
+    /// The object or the list at an API path.
     pub fn get(&self, path: &str) -> Result<Value> {
         self.done("GET", path, None)
     }
 
-    /// Creates an object in an API collection. Returns the stored object.
-    ///
-    /// # Errors
-    /// Returns an error if the server refuses the request.
+    /// The result is the stored object.
     pub fn create(&self, collection: &str, object: &Value) -> Result<Value> {
         self.done("POST", collection, Some(("application/json", object)))
     }
 
-    /// Changes an object by a JSON merge patch. Returns the stored object.
-    ///
-    /// # Errors
-    /// Returns an error if the server refuses the request.
+    /// By a JSON merge patch. The result is the stored object.
     pub fn merge(&self, path: &str, patch: &Value) -> Result<Value> {
         self.done("PATCH", path, Some(("application/merge-patch+json", patch)))
     }
 
-    /// Deletes the object at an API path.
-    ///
-    /// # Errors
-    /// Returns an error if the server refuses the request or does not have the object.
+    /// The object at an API path.
     pub fn delete(&self, path: &str) -> Result<()> {
         self.done("DELETE", path, None).map(drop)
     }

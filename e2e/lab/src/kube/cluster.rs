@@ -1,6 +1,6 @@
 //! A whole cluster: a control plane on one host, and nodes with containerd, kubelet and kube-proxy on other hosts.
 //!
-//! Like a cluster that kubeadm has just created, the cluster has no pod network. A test then applies a network's manifest with `kubectl apply`.
+//! Like one that kubeadm has just created, it has no pod network: a test applies a network's manifest with `kubectl apply`.
 
 use std::time::Duration;
 
@@ -25,31 +25,26 @@ mod pods;
 use options::Nat;
 pub use options::{ClusterOptions, ProxyMode};
 
-/// Number of the control plane's host, which determines the host's address 192.168.56.199 on the nodes' network.
+/// It gives the control plane's host the address 192.168.56.199 on the nodes' network.
 const CONTROL_PLANE: u8 = 99;
 
-/// Number of inotify instances per user that clusters need. If the kernel allows only the usual 128 instances, a containerd
-/// that starts during other tests runs without its CRI plugin.
+/// inotify instances per user that clusters need. With only the usual 128, a containerd that starts during other tests runs without its CRI plugin.
 const WATCHES: u32 = 1024;
 
-/// A running cluster. Rust drops the fields in the order of their declaration.
+/// Rust drops the fields in the order of their declaration.
 #[derive(Debug)]
 pub struct Cluster {
-    /// All nodes, including nodes that have not started yet.
+    /// Including nodes that have not started yet.
     pub nodes: Vec<Member>,
     controllers: Vec<Process>,
-    /// The API server of the cluster.
     pub api: ApiServer,
-    /// The switch that connects the nodes.
+    /// Connects the nodes.
     pub lan: Switch,
     options: ClusterOptions,
 }
 
 impl Cluster {
-    /// Starts a cluster with all of its nodes at once, and waits until the nodes have registered.
-    ///
-    /// # Errors
-    /// Returns an error if a program is not installed, or if the control plane or a node is not ready in time.
+    /// Starts all nodes at once, and waits until they have registered.
     pub fn start(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
         let mut cluster = Cluster::prepare(lab, options)?;
         cluster.nodes.iter_mut().try_for_each(Member::power_on)?;
@@ -57,10 +52,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the cluster's control plane. The nodes are hosts without any processes yet.
-    ///
-    /// # Errors
-    /// Returns an error if a program is not installed, or if the control plane is not ready in time.
+    /// Starts the control plane. The nodes are hosts without any processes yet.
     pub fn prepare(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
         limits::raise(
             "fs/inotify/max_user_instances",
@@ -113,10 +105,7 @@ impl Cluster {
         Ok(Cluster { nodes, controllers, api, lan, options: options.clone() })
     }
 
-    /// Kills the API server and the controllers. The nodes and etcd keep running.
-    ///
-    /// # Errors
-    /// Returns an error if the API server does not run.
+    /// The API server and the controllers; the nodes and etcd keep running.
     pub fn kill_control_plane(&mut self) -> Result<()> {
         self.api.process()?.kill()?;
         self.api.stop()?;
@@ -124,20 +113,14 @@ impl Cluster {
         self.controllers.iter_mut().try_for_each(Process::kill)
     }
 
-    /// Starts the API server and the controllers again after [`Cluster::kill_control_plane`].
-    ///
-    /// # Errors
-    /// Returns an error if the API server does not respond in time.
+    /// After [`Cluster::kill_control_plane`].
     pub fn restart_control_plane(&mut self) -> Result<()> {
         self.api.restart()?;
         self.controllers = controllers(&self.api, &self.options)?;
         Ok(())
     }
 
-    /// Starts nodes in parallel and waits until the nodes have registered.
-    ///
-    /// # Errors
-    /// Returns an error if a node does not start or does not register in time.
+    /// In parallel. Waits until the nodes have registered.
     pub fn start_nodes(&mut self, which: std::ops::Range<usize>) -> Result<()> {
         let nodes = self.nodes.get_mut(which).context("no such nodes")?;
         let outcome: Vec<Result<()>> = std::thread::scope(|scope| {
@@ -159,36 +142,25 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the options of the cluster.
     pub fn options(&self) -> &ClusterOptions {
         &self.options
     }
 
-    /// Returns the started nodes.
     pub fn started(&self) -> impl Iterator<Item = &Member> {
         self.nodes.iter().filter(|node| node.is_started())
     }
 
-    /// Returns the node with this number; numbers start at 0.
-    ///
-    /// # Errors
-    /// Returns an error if the cluster has no node with this number.
+    /// Numbers start at 0.
     pub fn node(&mut self, number: usize) -> Result<&mut Member> {
         self.nodes.get_mut(number).with_context(|| format!("no node {number}"))
     }
 
-    /// Runs kubectl as the administrator. Returns kubectl's standard output.
-    ///
-    /// # Errors
-    /// Returns an error if kubectl fails.
+    /// As the administrator. The result is the standard output.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         self.api.kubectl(args)
     }
 
-    /// Runs `kubectl apply` with a manifest. Returns kubectl's standard output.
-    ///
-    /// # Errors
-    /// Returns an error if the API server refuses an object of the manifest.
+    /// `kubectl apply` with the manifest. The result is the standard output.
     pub fn apply(&self, manifest: &str) -> Result<String> {
         let config = self.api.kubeconfig(User::Admin, None)?.display().to_string();
         let program = binaries::kubernetes("kubectl")?.display().to_string();
@@ -199,10 +171,7 @@ impl Cluster {
         )
     }
 
-    /// Waits until all started nodes are Ready. Returns the duration of the wait.
-    ///
-    /// # Errors
-    /// Returns an error with the condition of the node that is not Ready in time.
+    /// Until all started nodes are Ready. The result is the duration of the wait; the error shows the condition of a node that is not Ready.
     pub fn wait_ready(&self) -> Result<Duration> {
         let start = std::time::Instant::now();
         let admin = self.api.admin();
@@ -216,10 +185,7 @@ impl Cluster {
         Ok(start.elapsed())
     }
 
-    /// Waits until a DaemonSet has a ready pod of its current template on each node.
-    ///
-    /// # Errors
-    /// Returns an error with the DaemonSet's status if the pods are not ready in time.
+    /// Until it has a ready pod of its current template on each node. The error shows its status.
     pub fn wait_daemon_set(&self, namespace: &str, name: &str) -> Result<()> {
         let admin = self.api.admin();
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
@@ -238,10 +204,7 @@ impl Cluster {
         })
     }
 
-    /// Returns a kubectl command line with which a user of this machine can manage the cluster.
-    ///
-    /// # Errors
-    /// Returns an error if Kubernetes is not installed.
+    /// With it, a user of this machine can manage the cluster.
     pub fn kubectl_command(&self) -> Result<String> {
         let (program, config) =
             (binaries::kubernetes("kubectl")?, self.api.kubeconfig(User::Admin, None)?);
@@ -254,7 +217,7 @@ impl Cluster {
     }
 }
 
-/// Starts the rest of the control plane: the controller manager and the scheduler.
+/// The controller manager and the scheduler.
 fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>> {
     let admin = api.kubeconfig(User::Admin, None)?;
     let controller = Launch::new(binaries::kubernetes("kube-controller-manager")?)
@@ -283,7 +246,7 @@ fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>
     ])
 }
 
-/// Reports whether nodes have IPv4 addresses and whether they have IPv6 addresses.
+/// Whether nodes have IPv4 addresses and whether they have IPv6 addresses.
 fn addresses(families: Families) -> (bool, bool) {
     (families != Families::V6, families != Families::V4)
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::net::netns::Netns;
 
-/// A port that redirects connections to the API server, as a load balancer does: clients see the server's own certificate and responses.
+/// Redirects connections to the API server, as a load balancer does: clients see the server's own certificate and responses.
 #[derive(Debug)]
 pub struct Door {
     netns: Netns,
@@ -27,15 +27,12 @@ impl Door {
         Ok(door)
     }
 
-    /// Returns the URL of the port, for `--kube-api-url` on other hosts.
+    /// For `--kube-api-url` on other hosts.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
 
-    /// Closes the port, which then refuses new connections. Open connections remain until the server ends.
-    ///
-    /// # Errors
-    /// Returns an error if the port is already closed.
+    /// The port then refuses new connections. Open ones remain until the server ends.
     pub fn close(&self) -> Result<()> {
         self.netns.exec("nft", &["delete", "table", "inet", &self.table()]).map(drop)
     }

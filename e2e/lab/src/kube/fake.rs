@@ -24,13 +24,13 @@ use crate::kube::users::User;
 mod object;
 mod target;
 
-/// The resource version of an empty server, as if the cluster were older than its API server's process.
+/// As if the cluster were older than its API server's process.
 const FIRST: u64 = 1000;
 const BOOKMARK: Duration = Duration::from_secs(60);
-/// Time limit of a watch without its own, in seconds.
+/// Of a watch without its own limit, in seconds.
 const LONGEST: u64 = 1800;
 
-/// An API server in this process. A clone is the same server as its original.
+/// A clone is the same server.
 #[derive(Clone)]
 pub struct FakeApi(Arc<Shared>);
 
@@ -41,18 +41,18 @@ struct Shared {
 
 struct State {
     running: bool,
-    /// Number of starts. A watch ends when it changes.
+    /// A watch ends when it changes.
     starts: u64,
-    /// Whether the server streams lists.
+    /// The server streams lists.
     streams: bool,
-    /// The resource version of the last change.
+    /// Of the last change.
     version: u64,
-    /// The resource version after which the history begins.
+    /// The history begins after it.
     oldest: u64,
     objects: BTreeMap<Key, Arc<Object>>,
-    /// All changes: version, kind, resource and object.
+    /// Version, kind, resource and object.
     history: Vec<(u64, &'static str, String, Arc<Object>)>,
-    /// The objects that follow a page, and the version of their list, by the list's number.
+    /// The objects that follow a page, and the version of their list, by its number.
     pages: BTreeMap<u64, (u64, Vec<Arc<Object>>)>,
 }
 
@@ -74,7 +74,7 @@ impl Default for FakeApi {
 }
 
 impl FakeApi {
-    /// Creates a server with this address in its EndpointSlice.
+    /// With this address in its EndpointSlice.
     pub fn at(address: IpAddr) -> FakeApi {
         let slice = json!({
             "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "kubernetes.io/service-name": "kubernetes" } },
@@ -95,28 +95,22 @@ impl FakeApi {
         FakeApi(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }))
     }
 
-    /// Refuses streamed lists, as API servers before Kubernetes 1.34 do.
+    /// As API servers before Kubernetes 1.34 do.
     pub fn refuse_streams(&self) {
         self.lock().streams = false;
     }
 
-    /// Serves the clients of a listener, through a proxy with which a test chooses answers.
-    ///
-    /// # Errors
-    /// Returns an error if the listener has no address.
+    /// Through a proxy with which a test chooses answers.
     pub fn serve(&self, listener: TcpListener) -> Result<Proxy> {
         Proxy::start(listener, Endpoint::Fake(Arc::new(self.clone())))
     }
 
-    /// Serves clients on a free port of the loopback address.
-    ///
-    /// # Errors
-    /// Returns an error if no port is free.
+    /// On a free port.
     pub fn on_loopback(&self) -> Result<Proxy> {
         self.serve(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?)
     }
 
-    /// Returns a client with the rights of the administrator.
+    /// With the rights of the administrator.
     pub fn admin(&self) -> ApiClient {
         ApiClient { endpoint: Endpoint::Fake(Arc::new(self.clone())), token: User::Admin.token() }
     }
@@ -127,17 +121,13 @@ impl FakeApi {
         self.0.changed.notify_all();
     }
 
-    /// Serves requests again after [`FakeApi::stop`].
     pub fn start(&self) {
         let mut state = self.lock();
         state.running = true;
         state.starts += 1;
     }
 
-    /// Writes the resource version and all objects to a file, as JSON.
-    ///
-    /// # Errors
-    /// Returns an error if the write of the file fails.
+    /// The resource version and all objects, as JSON.
     pub fn snapshot(&self, file: &Path) -> Result<()> {
         let state = self.lock();
         let objects = state.objects.iter();
@@ -146,10 +136,7 @@ impl FakeApi {
         Ok(serde_json::to_writer(file, &(state.version, objects))?)
     }
 
-    /// Restores the resource version and all objects from a snapshot. All watches end.
-    ///
-    /// # Errors
-    /// Returns an error if the file is not a snapshot.
+    /// All watches end.
     pub fn restore(&self, file: &Path) -> Result<()> {
         let text = std::fs::read_to_string(file)?;
         let (version, objects): (u64, Vec<(Key, Value)>) = serde_json::from_str(&text)?;
@@ -243,7 +230,7 @@ impl State {
         found.map_or_else(|| refuse(404, format!("{} not found", key.2)), Ok)
     }
 
-    /// Stores the next version of an object. Returns the object's text.
+    /// The next version of an object; the result is its text.
     fn put(&mut self, key: Key, kind: &'static str, value: Value) -> String {
         self.version += 1;
         let object = Arc::new(Object::from(value));
@@ -254,7 +241,7 @@ impl State {
         text
     }
 
-    /// Returns the objects of a collection, sorted by namespace and name.
+    /// Sorted by namespace and name.
     fn selected(&self, target: &Target) -> Vec<Arc<Object>> {
         let of_resource = |key: &Key| key.0 == target.resource;
         self.objects
@@ -290,7 +277,7 @@ impl State {
         Ok(Answer::Whole(200, list))
     }
 
-    /// Returns the version of a list. A list must not be older than the requested version.
+    /// A list must not be older than the requested version.
     fn version_for(&self, target: &Target) -> Result<u64, Refusal> {
         match target.number("resourceVersion")? {
             Some(wanted) if wanted > self.version => {
@@ -306,14 +293,14 @@ fn refused(refusal: &Refusal) -> Answer {
     Answer::Whole(refusal.0, status(refusal.0, &refusal.1).to_string())
 }
 
-/// A watch of a collection.
+/// Of a collection.
 struct Watch {
     target: Target,
-    /// Version up to which the client has seen the changes.
+    /// Up to this version, the client has seen the changes.
     seen: u64,
     /// Lines that the client gets before any change.
     first: String,
-    /// Time of the next bookmark, if the client wants bookmarks.
+    /// If the client wants bookmarks.
     bookmark: Option<Instant>,
     until: Instant,
     starts: u64,
@@ -386,7 +373,7 @@ impl Read for Stream {
 }
 
 impl FakeApi {
-    /// Waits for the next lines of a watch. Returns `None` when the watch has ended.
+    /// Waits for the next lines; `None` when the watch has ended.
     fn next(&self, watch: &mut Watch) -> Option<String> {
         let mut state = self.lock();
         loop {
@@ -416,7 +403,7 @@ impl FakeApi {
     }
 }
 
-/// Returns an event in the form of a watch's lines.
+/// In the form of a watch's lines.
 fn line(kind: &str, object: &str) -> String {
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }

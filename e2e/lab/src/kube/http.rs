@@ -2,10 +2,9 @@
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result, Write};
 
-/// Maximum length of a message's first line and header fields, in bytes. Clients in tests send shorter header fields.
+/// Of a message's first line and header fields, in bytes. Clients in tests send shorter ones.
 const LONGEST: u64 = 64 * 1024;
 
-/// The first line of a message and its header fields.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Head {
     pub(crate) first: String,
@@ -13,7 +12,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Creates the head of a response with JSON.
+    /// For a response.
     pub(crate) fn of_json(status: u16) -> Head {
         Head {
             first: format!("HTTP/1.1 {status} Lab"),
@@ -21,7 +20,7 @@ impl Head {
         }
     }
 
-    /// Reads a head. Returns `None` if the peer has closed the connection.
+    /// `None` if the peer has closed the connection.
     pub(crate) fn read(from: &mut dyn BufRead) -> Result<Option<Head>> {
         let mut from = from.take(LONGEST);
         let Some(first) = line(&mut from)? else {
@@ -50,13 +49,13 @@ impl Head {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Returns the length of the body that follows a request's head.
+    /// Of the body that follows.
     pub(crate) fn length(&self) -> usize {
         let length = self.field("content-length");
         length.and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
-    /// Makes the head one of HTTP/1.1 whose body follows in chunks.
+    /// HTTP/1.1, whose body follows in chunks.
     pub(crate) fn set_chunked(&mut self) {
         self.first = self.first.replacen("HTTP/1.0", "HTTP/1.1", 1);
         self.fields.retain(|(name, _)| {
@@ -66,13 +65,13 @@ impl Head {
         self.fields.push(("Transfer-Encoding".to_owned(), "chunked".to_owned()));
     }
 
-    /// Returns the status code of a response, or 0 if the response has no status code.
+    /// 0 if there is none.
     pub(crate) fn status(&self) -> u16 {
         self.first.split_whitespace().nth(1).and_then(|code| code.parse().ok()).unwrap_or_default()
     }
 }
 
-/// Reads a line without its line ending. Returns `None` at the end of the stream.
+/// Without its line ending; `None` at the end of the stream.
 fn line(from: &mut dyn BufRead) -> Result<Option<String>> {
     let mut line = String::new();
     if from.read_line(&mut line)? == 0 {

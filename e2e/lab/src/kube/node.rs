@@ -10,7 +10,6 @@ use crate::kube::client::ApiClient;
 /// Prefix of flannel's annotations.
 pub const ANNOTATIONS: &str = "flannel.alpha.coreos.com/";
 
-/// A builder of Node objects.
 #[derive(Debug, Clone)]
 pub struct NodeObject {
     name: String,
@@ -22,7 +21,7 @@ pub struct NodeObject {
 }
 
 impl NodeObject {
-    /// Creates a Node without podCIDR, address or annotation.
+    /// Without podCIDR, address or annotation.
     pub fn new(name: &str) -> NodeObject {
         NodeObject {
             name: name.to_owned(),
@@ -34,34 +33,34 @@ impl NodeObject {
         }
     }
 
-    /// Adds a podCIDR. The first podCIDR is also `spec.podCIDR`.
+    /// The first one is also `spec.podCIDR`.
     #[must_use]
     pub fn pod_cidr(mut self, cidr: &str) -> NodeObject {
         self.pod_cidrs.push(cidr.to_owned());
         self
     }
 
-    /// Adds an address of type InternalIP to the status.
+    /// Of type InternalIP, in the status.
     #[must_use]
     pub fn internal(mut self, address: impl Into<IpAddr>) -> NodeObject {
         self.internal.push(address.into());
         self
     }
 
-    /// Adds an annotation, given by the annotation's full name.
+    /// By its full name.
     #[must_use]
     pub fn annotation(mut self, name: &str, value: &str) -> NodeObject {
         self.annotations.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Adds an annotation of flannel, given by the annotation's name without the prefix.
+    /// flannel's annotation, by its name without the prefix.
     #[must_use]
     pub fn flannel(self, name: &str, value: &str) -> NodeObject {
         self.annotation(&format!("{ANNOTATIONS}{name}"), value)
     }
 
-    /// Adds the annotations that a daemon with vxlan publishes for its host.
+    /// What a daemon with vxlan publishes for its host.
     #[must_use]
     pub fn vxlan_peer(self, public: &str, mac: &str) -> NodeObject {
         let data = json!({ "VNI": 1, "VtepMAC": mac }).to_string();
@@ -71,14 +70,14 @@ impl NodeObject {
             .flannel("public-ip", public)
     }
 
-    /// Adds the condition NetworkUnavailable with this status.
+    /// The condition NetworkUnavailable.
     #[must_use]
     pub fn network_unavailable(mut self, status: &str) -> NodeObject {
         self.conditions.push(json!({ "type": "NetworkUnavailable", "status": status, "reason": "NoRouteCreated", "message": "by a test" }));
         self
     }
 
-    /// Adds the condition Ready with this status; Unknown means that kubelet no longer reports.
+    /// The condition Ready; Unknown means that kubelet no longer reports.
     #[must_use]
     pub fn ready(mut self, status: &str) -> NodeObject {
         self.conditions.push(
@@ -87,14 +86,14 @@ impl NodeObject {
         self
     }
 
-    /// Sets the machine's boot ID, which kubelet usually reports.
+    /// The machine's boot ID, which kubelet usually reports.
     #[must_use]
     pub fn boot(mut self, id: &str) -> NodeObject {
         self.boot = Some(id.to_owned());
         self
     }
 
-    /// Returns the Node as JSON for the API server.
+    /// For the API server.
     pub fn json(&self) -> Value {
         let addresses: Vec<Value> = self
             .internal
@@ -125,52 +124,32 @@ impl NodeObject {
 }
 
 impl ApiClient {
-    /// Creates a Node with its status. Returns the stored Node.
-    ///
-    /// # Errors
-    /// Returns an error if the server refuses the Node.
+    /// With its status. The result is the stored Node.
     pub fn create_node(&self, node: &NodeObject) -> Result<Value> {
         self.create("/api/v1/nodes", &node.json())
     }
 
-    /// Reads the Node with this name.
-    ///
-    /// # Errors
-    /// Returns an error if the Node does not exist.
     pub fn node(&self, name: &str) -> Result<Value> {
         self.get(&node_path(name))
     }
 
-    /// Deletes the Node with this name.
-    ///
-    /// # Errors
-    /// Returns an error if the Node does not exist.
     pub fn delete_node(&self, name: &str) -> Result<()> {
         self.delete(&node_path(name))
     }
 
-    /// Changes a Node by a JSON merge patch. Returns the stored Node.
-    ///
-    /// # Errors
-    /// Returns an error if the server refuses the patch.
+    /// By a JSON merge patch. The result is the stored Node.
     pub fn patch_node(&self, name: &str, patch: &Value) -> Result<Value> {
         self.merge(&node_path(name), patch)
     }
 
-    /// Sets an annotation of a Node, given by the annotation's full name. `None` removes the annotation.
-    ///
-    /// # Errors
-    /// Returns an error if the server refuses the change of the Node.
+    /// By its full name. `None` removes the annotation.
     pub fn annotate(&self, node: &str, name: &str, value: Option<&str>) -> Result<()> {
         let mut annotations = Map::new();
         annotations.insert(name.to_owned(), value.map_or(Value::Null, Into::into));
         self.patch_node(node, &json!({ "metadata": { "annotations": annotations } })).map(drop)
     }
 
-    /// Returns an annotation of flannel, given by the annotation's name without the prefix. Returns `None` if the Node does not have the annotation.
-    ///
-    /// # Errors
-    /// Returns an error if the Node does not exist.
+    /// By its name without the prefix; `None` if the Node does not have it.
     pub fn flannel_annotation(&self, node: &str, name: &str) -> Result<Option<String>> {
         let node = self.node(node)?;
         Ok(node["metadata"]["annotations"][format!("{ANNOTATIONS}{name}")]
@@ -178,10 +157,7 @@ impl ApiClient {
             .map(str::to_owned))
     }
 
-    /// Returns a condition of a Node.
-    ///
-    /// # Errors
-    /// Returns an error if the Node or the condition does not exist.
+    /// Fails if the Node does not have the condition.
     pub fn condition(&self, node: &str, kind: &str) -> Result<Value> {
         let found = self.node(node)?;
         let mut conditions = found["status"]["conditions"].as_array().into_iter().flatten();
@@ -191,7 +167,7 @@ impl ApiClient {
             .with_context(|| format!("node {node} has no condition {kind}"))
     }
 
-    /// Reports whether the condition NetworkUnavailable of a Node is False.
+    /// The condition NetworkUnavailable is False.
     pub fn has_network(&self, node: &str) -> bool {
         self.condition(node, "NetworkUnavailable")
             .is_ok_and(|condition| condition["status"] == "False")

@@ -1,6 +1,7 @@
-//! A proxy in front of the API server. The proxy records requests, and a test decides which requests fail and how.
+//! A proxy in front of the API server. It records requests, and a test decides which ones fail and how.
 //!
-//! Clients use plain HTTP, but the proxy uses TLS to a real server. If a request has no token, the proxy adds a token with the rights of flannel-rs' manifest.
+//! Clients use plain HTTP, but the proxy uses TLS to a real server. To a request without a token, it adds one with the rights of flannel-rs'
+//! manifest.
 
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ mod shared;
 
 pub use call::{Answer, Call};
 
-/// A running proxy. A drop ends it.
+/// A drop ends it.
 pub struct Proxy {
     shared: Arc<Shared>,
     address: SocketAddr,
@@ -53,12 +54,11 @@ impl Proxy {
         Ok(Proxy { shared, address, listener })
     }
 
-    /// Returns the address on which the proxy listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns the URL for the daemons' `--kube-api-url`.
+    /// For the daemons' `--kube-api-url`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -73,20 +73,20 @@ impl Proxy {
         self.on(|_| Answer::Pass);
     }
 
-    /// Closes all connections. Clients may connect again.
+    /// Clients may connect again.
     pub fn disconnect(&self) {
         for socket in self.shared.lock().sockets.drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 
-    /// Closes all connections, and new connections at their first request, until [`Proxy::pass`].
+    /// Closes all connections, and new ones at their first request, until [`Proxy::pass`].
     pub fn cut(&self) {
         self.on(|_| Answer::Cut);
         self.disconnect();
     }
 
-    /// Returns the recorded requests, in order of arrival.
+    /// The recorded requests, in order of arrival.
     pub fn calls(&self) -> Vec<Call> {
         self.shared.lock().calls.clone()
     }

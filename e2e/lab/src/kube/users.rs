@@ -7,18 +7,16 @@ use serde_json::{Value, json};
 
 use crate::kube::client::ApiClient;
 
-/// A user of the API server, identified by a token.
+/// Identified by a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
-    /// Has all rights.
     Admin,
-    /// User with the rights that flannel's manifest grants.
+    /// What flannel's manifest grants.
     Flannel,
-    /// User with the rights in the manifest of flannel 0.11, without `get` of Nodes and without rights for Events.
+    /// What the manifest of flannel 0.11 grants, without `get` of Nodes and without rights for Events.
     OldFlannel,
-    /// User with the rights of `Flannel`, and with the rights for Events and EndpointSlices that flannel-rs' manifest grants.
+    /// As `Flannel`, with the rights for Events and EndpointSlices that flannel-rs' manifest grants.
     FlannelWithEvents,
-    /// User without any rights.
     Nobody,
 }
 
@@ -26,7 +24,7 @@ const ALL: [User; 5] =
     [User::Admin, User::Flannel, User::OldFlannel, User::FlannelWithEvents, User::Nobody];
 
 impl User {
-    /// Returns the user's name in the server's list of tokens.
+    /// In the server's list of tokens.
     pub fn name(self) -> &'static str {
         match self {
             User::Admin => "admin",
@@ -37,17 +35,16 @@ impl User {
         }
     }
 
-    /// Returns the user's static bearer token.
+    /// A static bearer token.
     pub fn token(self) -> String {
         format!("token-of-{}", self.name())
     }
 
-    /// Returns the user whom a bearer token identifies.
     pub(crate) fn of_token(token: &str) -> Option<User> {
         ALL.into_iter().find(|user| user.token() == token)
     }
 
-    /// Returns the rules of the user's role, if the user has one.
+    /// Of the user's role.
     pub(crate) fn rules(self) -> Option<Value> {
         let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| json!({ "apiGroups": groups, "resources": resources, "verbs": verbs });
         let pods = rule(&[""], &["pods"], &["get"]);
@@ -71,7 +68,7 @@ impl User {
     }
 }
 
-/// Writes the file from which the API server reads tokens.
+/// The API server reads tokens from this file.
 pub(crate) fn write_tokens(file: &Path) -> Result<()> {
     let line = |(number, user): (usize, &User)| {
         let group = if *user == User::Admin { ",\"system:masters\"" } else { "" };
@@ -81,7 +78,6 @@ pub(crate) fn write_tokens(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Grants each user its rights.
 pub(crate) fn grant(admin: &ApiClient) -> Result<()> {
     const GROUP: &str = "/apis/rbac.authorization.k8s.io/v1";
     for user in ALL {
@@ -102,7 +98,7 @@ pub(crate) fn grant(admin: &ApiClient) -> Result<()> {
     Ok(())
 }
 
-/// Writes a kubeconfig. The kubeconfig names `token_file`, if given, as the source of the token.
+/// `token_file` takes the place of the token if it is given.
 pub(crate) fn write_kubeconfig(
     file: &Path,
     server: &str,

@@ -16,21 +16,20 @@ use nix::sys::time::{TimeSpec, TimeVal};
 
 use crate::net::netns::Netns;
 
-/// Interval in milliseconds at which the capturing thread checks whether to end.
+/// How often the capturing thread checks whether to end.
 const POLL_INTERVAL_MS: i64 = 20;
-/// Duration for which the capture waits for frames in flight before it ends.
+/// The capture waits this long for frames in flight before it ends.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// A frame and its time of arrival.
 #[derive(Debug, Clone)]
 pub struct Frame {
     /// Wall-clock time at which the kernel saw the frame.
     pub at: SystemTime,
-    /// The whole frame, starting with its Ethernet header.
+    /// From the Ethernet header on.
     pub bytes: Vec<u8>,
 }
 
-/// A running capture of all frames on all interfaces of a namespace.
+/// All frames on all interfaces of a namespace.
 #[derive(Debug)]
 pub struct Capture {
     end: Arc<AtomicBool>,
@@ -38,10 +37,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts a capture, which contains all frames from now on.
-    ///
-    /// # Errors
-    /// Returns an error if the creation of a packet socket in the namespace fails.
+    /// All frames from now on.
     pub fn start(netns: &Netns) -> Result<Capture> {
         let open = || -> nix::Result<OwnedFd> {
             let fd = socket(
@@ -77,18 +73,12 @@ impl Capture {
         Ok(Capture { end, thread: Some(thread) })
     }
 
-    /// Waits for frames in flight and ends the capture. Returns all frames.
-    ///
-    /// # Errors
-    /// Returns an error if the capturing thread panicked.
+    /// Waits for frames in flight.
     pub fn finish(self) -> Result<Vec<Vec<u8>>> {
         Ok(self.finish_timed()?.into_iter().map(|frame| frame.bytes).collect())
     }
 
-    /// Waits for frames in flight and ends the capture. Returns all frames with their arrival times.
-    ///
-    /// # Errors
-    /// Returns an error if the capturing thread panicked.
+    /// Waits for frames in flight. Each frame has its arrival time.
     pub fn finish_timed(mut self) -> Result<Vec<Frame>> {
         std::thread::sleep(GRACE);
         self.end.store(true, Ordering::Relaxed);
@@ -103,7 +93,7 @@ impl Drop for Capture {
     }
 }
 
-/// Receives a frame. Returns the length and the time of the frame.
+/// Its length and its time.
 fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(buffer)];
@@ -118,7 +108,7 @@ fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> 
     Ok((message.bytes, stamp.map_or_else(SystemTime::now, |at| SystemTime::UNIX_EPOCH + at)))
 }
 
-/// Reports whether a frame contains these bytes at any offset.
+/// At any offset.
 pub fn holds(frame: &[u8], bytes: &[u8]) -> bool {
     frame.windows(bytes.len().max(1)).any(|window| window == bytes)
 }

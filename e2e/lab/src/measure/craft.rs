@@ -13,7 +13,7 @@ use crate::net::netns::Netns;
 
 const UDP: u8 = 17;
 
-/// Builds an IP packet with a UDP datagram and valid checksums.
+/// With valid checksums.
 pub fn udp_packet(source: SocketAddr, destination: SocketAddr, ttl: u8, payload: &[u8]) -> Vec<u8> {
     let length = 8 + payload.len() as u16;
     let mut datagram = [source.port(), destination.port(), length, 0]
@@ -63,7 +63,7 @@ fn ip_packet(
     packet
 }
 
-/// Applies `change` to a copy of a packet and updates the IPv4 header checksum. An IPv6 header has no checksum.
+/// A changed copy with a new IPv4 header checksum. An IPv6 header has none.
 pub fn changed(packet: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let v4 = packet.first().is_some_and(|first| first >> 4 == 4);
@@ -76,7 +76,7 @@ pub fn changed(packet: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     packet
 }
 
-/// Builds the payload of a VXLAN datagram: the VXLAN header and an Ethernet frame.
+/// The VXLAN header and an Ethernet frame.
 pub fn vxlan(vni: u32, to: [u8; 6], kind: u16, packet: &[u8]) -> Vec<u8> {
     let mut frame = vec![8, 0, 0, 0];
     frame.extend((vni << 8).to_be_bytes());
@@ -87,10 +87,7 @@ pub fn vxlan(vni: u32, to: [u8; 6], kind: u16, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends datagrams from an address and port of a namespace. Port 0 lets the kernel choose the port.
-///
-/// # Errors
-/// Returns an error if the bind of the socket fails, or if the kernel refuses a datagram.
+/// Port 0 lets the kernel choose the port.
 pub fn send_from(
     netns: &Netns,
     from: SocketAddr,
@@ -108,10 +105,7 @@ pub fn send_from(
     Ok(())
 }
 
-/// Sends whole IP packets unchanged from a namespace. The kernel routes the packets by their destination.
-///
-/// # Errors
-/// Returns an error if the creation of a raw socket fails, or if the kernel refuses a packet.
+/// Whole IP packets, unchanged. The kernel routes them by their destination.
 pub fn send_raw(netns: &Netns, packets: &[Vec<u8>]) -> Result<()> {
     let send = || -> Result<()> {
         let open =
@@ -141,7 +135,7 @@ fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Computes the Internet checksum (RFC 1071).
+/// RFC 1071.
 fn checksum(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| {
         u32::from(pair.first().copied().unwrap_or(0)) << 8

@@ -1,4 +1,4 @@
-//! Finds the source address that a receiver sees: the receiver replies to each UDP packet with the packet's source address and port.
+//! Finds the source address that a receiver sees: the receiver replies to each UDP packet with its source address and port.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use nix::net::if_::if_nametoindex;
 use crate::net::multicast;
 use crate::net::netns::Netns;
 
-/// Interval at which the receiver checks whether to end.
+/// How often the receiver checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Time after which the sender repeats a packet without a reply. The first packet may wait for neighbour resolution.
+/// Then the sender repeats a packet without a reply. The first packet may wait for neighbour resolution.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const ATTEMPTS: u32 = 4;
-/// Hop limit of packets to a multicast group.
+/// For packets to a multicast group.
 const HOPS: u8 = 8;
 
-/// A receiver that replies until the caller drops the receiver.
+/// Replies until it is dropped.
 #[derive(Debug)]
 pub struct Echo {
     address: SocketAddr,
@@ -29,10 +29,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Starts a receiver on a free port of an address.
-    ///
-    /// # Errors
-    /// Returns an error if the receiver cannot bind to the address.
+    /// On a free port.
     pub fn start(netns: &Netns, address: IpAddr) -> Result<Echo> {
         let socket = netns
             .run(|| UdpSocket::bind((address, 0)))?
@@ -41,10 +38,7 @@ impl Echo {
         Echo::answer(socket, address)
     }
 
-    /// Starts a receiver for packets to a multicast group on an interface. The receiver replies from its unicast address.
-    ///
-    /// # Errors
-    /// Returns an error if the socket cannot join the group.
+    /// For packets to a multicast group on an interface. It replies from its unicast address.
     pub fn group(netns: &Netns, group: IpAddr, interface: &str) -> Result<Echo> {
         let join = || -> Result<UdpSocket> {
             let index = if_nametoindex(interface)?;
@@ -86,7 +80,6 @@ impl Echo {
         Ok(Echo { address, end, thread: Some(thread) })
     }
 
-    /// Returns the address and port of the receiver.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -101,11 +94,9 @@ impl Drop for Echo {
     }
 }
 
-/// Sends packets to an [`Echo`] from each of the given ports of an address. For an unspecified address, the kernel chooses the source address.
-/// Returns for each port the source address and port that the receiver saw. The list ends with `None` for the first port without a reply, if any.
+/// Sends packets to an [`Echo`] from each of the ports of an address. For an unspecified address, the kernel chooses the source.
 ///
-/// # Errors
-/// Returns an error if a socket cannot bind to one of the ports.
+/// The result has the address and port that the receiver saw, for each port. It ends with `None` at the first port without a reply.
 pub fn seen_as(
     netns: &Netns,
     from: IpAddr,

@@ -8,17 +8,13 @@ use crate::host::pod::Pod;
 use crate::measure::probe::{Probe, ProbeOptions};
 use crate::measure::report::ProbeReport;
 
-/// A running probe from each pod to every other pod.
+/// From each pod to every other pod.
 #[derive(Debug)]
 pub struct Mesh {
     probes: Vec<(String, Probe)>,
 }
 
 impl Mesh {
-    /// Starts a probe from each pod to every other pod.
-    ///
-    /// # Errors
-    /// Returns an error if a probe cannot bind its sockets.
     pub fn start(pods: &[Pod], options: &ProbeOptions) -> Result<Mesh> {
         let mut probes = Vec::new();
         for from in pods {
@@ -32,10 +28,7 @@ impl Mesh {
         Ok(Mesh { probes })
     }
 
-    /// Waits until packets sent from now on arrive on each path. Returns the duration of the wait for the slowest path.
-    ///
-    /// # Errors
-    /// Returns an error that names a path on which no packet arrives until the test reaches its guard.
+    /// Until packets sent from now on arrive on each path. The result is the duration of the wait for the slowest path.
     pub fn wait_flowing(&self) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         for (path, probe) in &self.probes {
@@ -44,18 +37,12 @@ impl Mesh {
         Ok(longest)
     }
 
-    /// Ends all probes. Returns the reports with their paths, such as `h1/p1 to h2/p1`.
-    ///
-    /// # Errors
-    /// Returns an error if a thread of a probe panicked.
+    /// The reports with their paths, such as `h1/p1 to h2/p1`.
     pub fn finish(self) -> Result<Vec<(String, ProbeReport)>> {
         self.probes.into_iter().map(|(path, probe)| Ok((path, probe.finish()?))).collect()
     }
 
-    /// Ends all probes and checks that no packet was lost and no unexpected packet arrived.
-    ///
-    /// # Errors
-    /// Returns an error that names the path of a probe with lost or unexpected packets.
+    /// Ends all probes. Fails if a packet was lost or an unexpected one arrived.
     pub fn require_clean(self) -> Result<()> {
         for (path, report) in self.finish()? {
             report.require_clean().with_context(|| path)?;

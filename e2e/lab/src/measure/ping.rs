@@ -10,7 +10,6 @@ use crate::host::pod::Pod;
 use crate::net::netns::Netns;
 use crate::wait::until_ok;
 
-/// Options of a ping.
 #[derive(Debug, Clone, Default)]
 pub struct PingOptions {
     packet: Option<u32>,
@@ -18,14 +17,14 @@ pub struct PingOptions {
 }
 
 impl PingOptions {
-    /// Sets the length of the whole IP packet in bytes and forbids fragmentation. A length equal to the pod's MTU tests the MTU of the overlay.
+    /// The length of the whole IP packet, unfragmented. The pod's MTU tests the MTU of the overlay.
     #[must_use]
     pub fn packet(mut self, length: u32) -> PingOptions {
         self.packet = Some(length);
         self
     }
 
-    /// Sets the time limit for the reply. Default: 1 s.
+    /// For the reply; 1 s by default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> PingOptions {
         self.timeout = Some(timeout);
@@ -33,10 +32,7 @@ impl PingOptions {
     }
 }
 
-/// Sends one ping. Returns the round-trip time, or `None` without a reply.
-///
-/// # Errors
-/// Returns an error if `ping` does not start or prints no time.
+/// The round-trip time; `None` without a reply.
 pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Duration>> {
     let timeout = options.timeout.unwrap_or(Duration::from_secs(1)).as_secs_f32();
     let mut args = vec!["-n".to_owned(), "-c1".to_owned(), format!("-W{timeout}")];
@@ -59,38 +55,29 @@ pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Du
     Ok(Some(Duration::from_secs_f64(millis / 1000.0)))
 }
 
-/// The results of a ping from each pod to every other pod.
+/// From each pod to every other pod.
 #[derive(Debug, Clone)]
 pub struct PingMatrix {
     names: Vec<String>,
-    /// Round-trip times, one row per sender. A time is `None` for a lost ping, and for the pair of a pod with itself.
+    /// Round-trip times, one row per sender. `None` for a lost ping, and for the pair of a pod with itself.
     rows: Vec<Vec<Option<Duration>>>,
 }
 
 impl PingMatrix {
-    /// Pings all pairs of pods, by the IPv4 address or by the IPv6 address of a pod without IPv4.
-    ///
-    /// # Errors
-    /// Returns an error if `ping` does not start, or if a pod has no address.
+    /// By IPv4 or, for pods without it, by IPv6.
     pub fn of(pods: &[Pod]) -> Result<PingMatrix> {
         let targets = pods.iter().map(Pod::address).collect::<Result<Vec<_>>>()?;
         PingMatrix::to(pods, &targets, &PingOptions::default())
     }
 
-    /// Pings all pairs of pods by their IPv6 addresses.
-    ///
-    /// # Errors
-    /// Returns an error if `ping` does not start, or if a pod has no IPv6 address.
+    /// By IPv6.
     pub fn of_v6(pods: &[Pod]) -> Result<PingMatrix> {
         let targets =
             pods.iter().map(|pod| pod.v6().map(IpAddr::V6)).collect::<Result<Vec<_>>>()?;
         PingMatrix::to(pods, &targets, &PingOptions::default())
     }
 
-    /// Pings each address in `targets` from each pod. `targets` contains one address of each pod, in the order of the pods.
-    ///
-    /// # Errors
-    /// Returns an error if `ping` does not start.
+    /// `targets` contains one address of each pod, in the order of the pods.
     pub fn to(pods: &[Pod], targets: &[IpAddr], options: &PingOptions) -> Result<PingMatrix> {
         let row = |number: usize, pod: &Pod| {
             let cell = |(to, target): (usize, &IpAddr)| {
@@ -112,17 +99,17 @@ impl PingMatrix {
         Ok(PingMatrix { names: pods.iter().map(|pod| pod.name().to_owned()).collect(), rows })
     }
 
-    /// Returns the pods' names, in the order of the matrix's rows and columns.
+    /// In the order of the rows and columns.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Returns the round-trip time from one pod to another pod, given by their numbers.
+    /// The round-trip time between two pods, given by their numbers.
     pub fn answer(&self, from: usize, to: usize) -> Option<Duration> {
         self.rows.get(from)?.get(to).copied().flatten()
     }
 
-    /// Returns the names of the sender and the receiver of each ping without a reply.
+    /// Sender and receiver of each ping without a reply.
     pub fn silent(&self) -> Vec<(&str, &str)> {
         let named: Vec<(usize, &String)> = self.names.iter().enumerate().collect();
         let pairs = named
@@ -135,10 +122,7 @@ impl PingMatrix {
             .collect()
     }
 
-    /// Checks that each pod reaches every other pod.
-    ///
-    /// # Errors
-    /// Returns an error with the matrix if a pod does not reach another pod.
+    /// The error contains the matrix.
     pub fn require_complete(&self) -> Result<()> {
         if !self.silent().is_empty() {
             bail!("not everybody reaches everybody:\n{self}");
@@ -169,10 +153,7 @@ impl fmt::Display for PingMatrix {
     }
 }
 
-/// Waits until each pod reaches every other pod, in each address family that all of them have.
-///
-/// # Errors
-/// Returns an error with a matrix of all pods.
+/// Waits until each pod reaches every other pod, in each family that all of them have. The error contains a matrix.
 pub fn reach(pods: &[Pod]) -> Result<()> {
     for v6 in [false, true] {
         let of_family = |pod: &Pod| {

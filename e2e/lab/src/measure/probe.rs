@@ -14,16 +14,15 @@ use crate::measure::report::{Passage, ProbeReport};
 use crate::net::netns::Netns;
 use crate::wait::{until, until_ok};
 
-/// Length of the probe's ID and the packet's number, in bytes.
+/// The probe's ID and the packet's number, in bytes.
 const HEADER: usize = 16;
-/// Duration for which the receiver waits for packets in flight after the sender ended.
+/// The receiver waits this long for packets in flight after the sender ended.
 const GRACE: Duration = Duration::from_millis(300);
-/// Interval at which the receiver checks whether to end.
+/// How often the receiver checks whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Size of the receive buffer, in bytes.
+/// Receive buffer, in bytes.
 const BUFFER: usize = 16 << 20;
 
-/// Interval, size and ports of a probe's packets.
 #[derive(Debug, Clone)]
 pub struct ProbeOptions {
     interval: Duration,
@@ -48,42 +47,41 @@ impl Default for ProbeOptions {
 }
 
 impl ProbeOptions {
-    /// Sets the time between packets. Default: 5 ms.
+    /// Between packets; 5 ms by default.
     #[must_use]
     pub fn interval(mut self, interval: Duration) -> ProbeOptions {
         self.interval = interval;
         self
     }
 
-    /// Sets the length of the UDP payload in bytes, at least 16. Default: 64.
+    /// The UDP payload in bytes, at least 16; 64 by default.
     #[must_use]
     pub fn payload(mut self, bytes: usize) -> ProbeOptions {
         self.payload = bytes.max(HEADER);
         self
     }
 
-    /// Uses the pods' IPv6 addresses.
     #[must_use]
     pub fn v6(mut self) -> ProbeOptions {
         self.v6 = true;
         self
     }
 
-    /// Sets the receiver's port. Default: a free port. A probe counts packets of another probe on the same port as unexpected.
+    /// The receiver's port; a free one by default. A probe counts packets of another probe on the same port as unexpected.
     #[must_use]
     pub fn port(mut self, port: u16) -> ProbeOptions {
         self.port = port;
         self
     }
 
-    /// Sends each packet from a new port, so that a NAT treats each packet as a separate connection.
+    /// A new port for each packet, so that a NAT treats each as a separate connection.
     #[must_use]
     pub fn flow_each(mut self) -> ProbeOptions {
         self.flow_each = true;
         self
     }
 
-    /// Sets the source address that the receiver expects instead of the sender's address. The report counts packets with any other source address as unexpected.
+    /// The source address that the receiver expects instead of the sender's. Packets with any other count as unexpected.
     #[must_use]
     pub fn seen_as(mut self, address: IpAddr) -> ProbeOptions {
         self.seen_as = Some(address);
@@ -103,7 +101,7 @@ struct Sent {
     refused: u64,
 }
 
-/// Returns the number of packets that the processors dropped since the boot. All namespaces share the queues of the processors.
+/// Packets that the processors dropped since the boot. All namespaces share their queues.
 fn machine_drops() -> Result<u64> {
     let table = std::fs::read_to_string("/proc/net/softnet_stat")?;
     let dropped = |line: &str| {
@@ -122,7 +120,7 @@ struct Progress {
     end_receiving: AtomicBool,
 }
 
-/// A running stream of packets, until [`Probe::finish`].
+/// Runs until [`Probe::finish`].
 #[derive(Debug)]
 pub struct Probe {
     progress: Arc<Progress>,
@@ -131,10 +129,6 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Starts a stream from one pod to another pod.
-    ///
-    /// # Errors
-    /// Returns an error if a pod has no address, or if a socket cannot bind to its address.
     pub fn start(from: &Pod, to: &Pod, options: &ProbeOptions) -> Result<Probe> {
         let of = |pod: &Pod| {
             if options.v6 { pod.v6().map(IpAddr::V6) } else { pod.address() }
@@ -142,10 +136,7 @@ impl Probe {
         Probe::between((from.netns(), of(from)?), (to.netns(), of(to)?), options)
     }
 
-    /// Starts a stream from an address in one namespace to an address in another namespace.
-    ///
-    /// # Errors
-    /// Returns an error if a socket cannot bind to its address.
+    /// From an address in one namespace to an address in another.
     pub fn between(
         from: (&Netns, IpAddr),
         to: (&Netns, IpAddr),
@@ -187,30 +178,24 @@ impl Probe {
         Ok(Probe { progress, sender: Some(sender), receiver: Some(receiver) })
     }
 
-    /// Returns the time since the probe's start, which is also the start of all times in the report.
+    /// Since the start, from which all times in the report count.
     pub fn elapsed(&self) -> Duration {
         self.progress.start.elapsed()
     }
 
-    /// Returns the number of the probe's packets that have arrived so far.
+    /// The packets that have arrived so far.
     pub fn received(&self) -> u64 {
         self.progress.received.load(Ordering::Relaxed)
     }
 
-    /// Waits until a packet sent from now on arrives. Returns the duration of the wait.
-    ///
-    /// # Errors
-    /// Returns an error if no packet sent from now on arrives until the test reaches its guard.
+    /// Until a packet sent from now on arrives. The result is the duration of the wait.
     pub fn wait_flowing(&self) -> Result<Duration> {
         let before = self.received();
         // One packet may have been in flight already.
         until("the probe's packets arrive", || self.received() > before + 1)
     }
 
-    /// Stops the sender, waits for packets in flight, and returns the report.
-    ///
-    /// # Errors
-    /// Returns an error if a thread of the probe panicked.
+    /// Stops the sender and waits for packets in flight.
     pub fn finish(mut self) -> Result<ProbeReport> {
         let Some((sent, received)) = self.end() else { bail!("a thread of the probe panicked") };
         let mut arrived: Vec<Option<Duration>> = vec![None; sent.times.len()];
@@ -281,7 +266,7 @@ fn send(
     sent
 }
 
-/// Expected source of packets. If `port` is `None`, any port is correct.
+/// If `port` is `None`, any port is correct.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
     address: IpAddr,
@@ -322,7 +307,7 @@ fn receive(
     received
 }
 
-/// Builds a packet. The packet's content depends only on the probe's ID, the packet's number and the length.
+/// Depends only on the probe's ID, the packet's number and the length.
 fn packet(id: u64, number: u64, length: usize) -> Vec<u8> {
     let mut bytes = [id.to_be_bytes(), number.to_be_bytes()].concat();
     let filling = (0..length.saturating_sub(HEADER))

@@ -5,39 +5,36 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-/// One packet of a probe. Times are relative to the start of the probe.
+/// One packet of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage {
-    /// Number of the packet in its stream, from 0.
+    /// In its stream, from 0.
     pub number: u64,
-    /// Sending time, relative to the start of the probe.
+    /// Relative to the start of the probe.
     pub sent: Duration,
-    /// Time of the first arrival, or `None` if the packet was lost.
+    /// The first arrival; `None` if the packet was lost.
     pub received: Option<Duration>,
 }
 
-/// The report of a [`crate::Probe`].
+/// Of a [`crate::Probe`].
 #[derive(Debug, Clone, Default)]
 pub struct ProbeReport {
-    /// Number of sent packets.
     pub sent: u64,
-    /// Number of packets that arrived, without duplicates.
+    /// Without duplicates.
     pub received: u64,
-    /// Number of packets that did not arrive.
     pub lost: u64,
-    /// Number of duplicates that arrived.
     pub duplicates: u64,
-    /// Number of unexpected packets: packets of another probe, packets from an unexpected source address, and damaged packets.
+    /// Packets of another probe, packets from an unexpected source address, and damaged packets.
     pub wrong: u64,
-    /// Number of packets that the sender's kernel refused, for example because it had no route. The number of lost packets includes the refused packets.
+    /// Packets that the sender's kernel refused, for example because it had no route. They are also `lost`.
     pub refused: u64,
-    /// Number of packets of any namespace that this machine's processors dropped meanwhile, because too many waited for them.
+    /// Packets of any namespace that this machine's processors dropped meanwhile, because too many waited for them.
     pub machine_drops: u64,
-    /// The longest time without an arrival, between the sending of the first packet and the sending of the last packet.
+    /// Without an arrival, between the sending of the first packet and that of the last one.
     pub longest_gap: Duration,
-    /// Duration of the longest uninterrupted run of lost packets, from the packets' sending times. Delays on a busy machine do not prolong the measured outage.
+    /// The longest uninterrupted run of lost packets, by their sending times. Delays on a busy machine do not prolong it.
     pub longest_outage: Duration,
-    /// The record of each packet, in the order of sending.
+    /// In the order of sending.
     pub passages: Vec<Passage>,
 }
 
@@ -66,7 +63,7 @@ impl ProbeReport {
         }
     }
 
-    /// Returns the number of lost packets among the packets sent at or after `from` and before `to`.
+    /// Among the packets sent at or after `from` and before `to`.
     pub fn lost_between(&self, from: Duration, to: Duration) -> u64 {
         self.passages
             .iter()
@@ -76,7 +73,7 @@ impl ProbeReport {
             .count() as u64
     }
 
-    /// Returns the sending time of the first packet that was sent at or after `time` and arrived.
+    /// When the first packet was sent that was sent at or after `time` and arrived.
     pub fn recovered_after(&self, time: Duration) -> Option<Duration> {
         self.passages
             .iter()
@@ -84,10 +81,7 @@ impl ProbeReport {
             .map(|passage| passage.sent)
     }
 
-    /// Checks that packets arrived, that no packet was lost, and that no unexpected packet arrived.
-    ///
-    /// # Errors
-    /// Returns an error with the report if packets got lost, or if unexpected packets or no packets arrived.
+    /// Fails if packets got lost, or if unexpected packets or no packets arrived. The error contains the report.
     pub fn require_clean(&self) -> Result<()> {
         if self.lost > 0 || self.wrong > 0 || self.received == 0 {
             bail!("{self}");

@@ -10,17 +10,15 @@ use nix::sys::socket::{getsockopt, sockopt};
 use crate::host::pod::Pod;
 use crate::wait::Wait;
 
-/// Period of the content in bytes, a prime, so that no two successive segments or pages have the same content.
+/// In bytes; a prime, so that no two successive segments or pages have the same content.
 const PERIOD: usize = 65_521;
 
-/// Address family of a transfer.
 #[derive(Debug, Clone, Default)]
 pub struct TransferOptions {
     v6: bool,
 }
 
 impl TransferOptions {
-    /// Uses the pods' IPv6 addresses.
     #[must_use]
     pub fn v6(mut self) -> TransferOptions {
         self.v6 = true;
@@ -28,22 +26,18 @@ impl TransferOptions {
     }
 }
 
-/// The result of a transfer that arrived complete and unchanged.
+/// It arrived complete and unchanged.
 #[derive(Debug, Clone, Copy)]
 pub struct Transfer {
-    /// Number of bytes that arrived.
     pub bytes: u64,
-    /// Time from the connection to the last byte.
+    /// From the connection to the last byte.
     pub elapsed: Duration,
     /// The sender's segment size in bytes: the path MTU minus 40 (IPv4) or 60 (IPv6), and minus 12 for timestamps.
     pub segment: u32,
 }
 
 impl Transfer {
-    /// Sends `bytes` bytes from one pod to another pod.
-    ///
-    /// # Errors
-    /// Returns an error if the data does not arrive in time or differs from the sent data.
+    /// Fails if the data does not arrive in time or differs from what was sent.
     pub fn run(from: &Pod, to: &Pod, bytes: u64, options: &TransferOptions) -> Result<Transfer> {
         let target = if options.v6 { IpAddr::V6(to.v6()?) } else { to.address()? };
         let listener = to
@@ -74,7 +68,7 @@ impl Transfer {
         Ok(Transfer { bytes, elapsed: start.elapsed(), segment })
     }
 
-    /// Returns the goodput in Mbit/s.
+    /// Goodput in Mbit/s.
     pub fn megabits(&self) -> f64 {
         self.bytes as f64 * 8.0 / 1e6 / self.elapsed.as_secs_f64()
     }
@@ -134,7 +128,7 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
     Ok(())
 }
 
-/// Returns the time left until the deadline. The time is never zero, because std refuses a socket timeout of zero.
+/// Never zero, because std refuses a socket timeout of zero.
 fn left(end: Instant) -> Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() {

@@ -8,10 +8,7 @@ use anyhow::{Context, Result};
 use crate::net::netns::Netns;
 use crate::wait::Wait;
 
-/// Sends a GET request. Returns the status code and the body of the response.
-///
-/// # Errors
-/// Returns an error if no server responds, or if the response is not HTTP.
+/// The status code and the body.
 pub fn get(netns: &Netns, address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let text = netns.run(|| -> Result<String> {
         let left = Wait::start().left();

@@ -1,5 +1,5 @@
-//! Multicast: socket options of senders and receivers, and the kernel's multicast routes. The kernel removes a
-//! multicast route when the program closes the socket that added the route.
+//! Multicast: socket options of senders and receivers, and the kernel's multicast routes. The kernel removes a route when the program closes the
+//! socket that added it.
 
 #![allow(unsafe_code, reason = "these socket options have no safe wrapper in nix or std")]
 
@@ -13,18 +13,18 @@ use nix::net::if_::if_nametoindex;
 
 use crate::net::netns::Netns;
 
-/// `MRT_INIT`, `MRT_ADD_VIF`, `MRT_ADD_MFC` (include/uapi/linux/mroute.h). The corresponding IPv6 options have the same numbers (mroute6.h).
+/// `MRT_INIT`, `MRT_ADD_VIF`, `MRT_ADD_MFC` (include/uapi/linux/mroute.h). The IPv6 options have the same numbers (mroute6.h).
 const INIT: i32 = 200;
 const ADD_INTERFACE: i32 = 202;
 const ADD_ROUTE: i32 = 204;
-/// Flag `VIFF_USE_IFINDEX`, which means that the request contains the index of the interface.
+/// `VIFF_USE_IFINDEX`: the request contains the index of the interface.
 const BY_INDEX: u8 = 8;
-/// TTL threshold: the kernel forwards only multicast packets with a larger TTL or hop limit.
+/// The kernel forwards only multicast packets with a larger TTL or hop limit.
 const THRESHOLD: u8 = 1;
-/// Maximum number of multicast interfaces in the kernel (`MAXVIFS`, `MAXMIFS`).
+/// The kernel's maximum (`MAXVIFS`, `MAXMIFS`).
 const INTERFACES: usize = 32;
 
-/// Multicast routes of one address family in a namespace. A drop of the value removes the routes.
+/// Of one address family in a namespace. A drop removes the routes.
 #[derive(Debug)]
 pub struct MulticastRoutes {
     socket: OwnedFd,
@@ -33,10 +33,7 @@ pub struct MulticastRoutes {
 }
 
 impl MulticastRoutes {
-    /// Makes the namespace route multicast between these interfaces.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel does not route multicast, or if an interface does not exist.
+    /// The namespace routes multicast between these interfaces.
     pub fn between(netns: &Netns, v6: bool, interfaces: &[&str]) -> Result<MulticastRoutes> {
         let make = || -> Result<MulticastRoutes> {
             let (domain, protocol, level) = match v6 {
@@ -64,10 +61,8 @@ impl MulticastRoutes {
         netns.run(make)?.with_context(|| format!("multicast routes in {}", netns.name()))
     }
 
-    /// Makes the kernel forward a source's packets to a multicast group from the incoming interface `from` to the outgoing interface `to`.
-    ///
-    /// # Errors
-    /// Returns an error if [`MulticastRoutes::between`] did not receive one of the interfaces, or if the kernel refuses the route.
+    /// The kernel forwards the source's packets to the group from the interface `from` to `to`. Both must be among those of
+    /// [`MulticastRoutes::between`].
     pub fn add(&self, source: IpAddr, group: IpAddr, from: &str, to: &str) -> Result<()> {
         let number = |name: &str| {
             self.interfaces
@@ -97,7 +92,7 @@ impl MulticastRoutes {
             .with_context(|| format!("cannot add a multicast route of {source} to {group}"))
     }
 
-    /// Builds a `struct vifctl`, or a `struct mif6ctl` for IPv6.
+    /// `struct vifctl`, or `struct mif6ctl` for IPv6.
     fn interface(&self, number: u16, index: u32) -> Result<Vec<u8>> {
         let head = [
             &number.to_ne_bytes()[..],
@@ -116,13 +111,13 @@ impl MulticastRoutes {
     }
 }
 
-/// Builds a `struct sockaddr_in6` without port, flow and scope.
+/// `struct sockaddr_in6` without port, flow and scope.
 fn sockaddr(address: Ipv6Addr) -> Vec<u8> {
     let family = libc::AF_INET6 as u16;
     [&family.to_ne_bytes()[..], &[0; 6], &address.octets(), &[0; 4]].concat()
 }
 
-/// Joins a multicast group on the interface with this index, because std identifies IPv4 interfaces only by their addresses.
+/// By the interface's index, because std identifies IPv4 interfaces only by their addresses.
 pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Result<()> {
     // struct ip_mreqn: group, address, index.
     set(
@@ -133,7 +128,7 @@ pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Re
     )
 }
 
-/// Sets the hop limit of the socket's packets to groups of this address family.
+/// For packets to groups of this address family.
 pub(crate) fn set_hops(socket: &UdpSocket, group: IpAddr, hops: u8) -> io::Result<()> {
     match group {
         IpAddr::V4(_) => socket.set_multicast_ttl_v4(u32::from(hops)),

@@ -7,20 +7,18 @@ use serde_json::{Map, Value};
 
 use crate::net::netns::Netns;
 
-/// An interface, from `ip -j -d link`.
+/// From `ip -j -d link`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Link {
-    /// Index within the namespace.
     pub ifindex: u32,
-    /// Name within the namespace.
     pub ifname: String,
-    /// MTU in bytes, or 0 if `ip` prints no MTU.
+    /// In bytes; 0 if `ip` prints none.
     #[serde(default)]
     pub mtu: u32,
-    /// Hardware address, or empty if the interface has no hardware address.
+    /// Empty if the interface has no hardware address.
     #[serde(default)]
     pub address: String,
-    /// Operational state: `UP`, `DOWN` or `UNKNOWN`.
+    /// `UP`, `DOWN` or `UNKNOWN`.
     #[serde(default)]
     pub operstate: String,
     /// `UP`, `LOWER_UP`, `BROADCAST`, …
@@ -29,58 +27,53 @@ pub struct Link {
     /// `info_kind` and `info_data`, such as a VXLAN's `id`, `local` and `port`.
     #[serde(default)]
     pub linkinfo: Value,
-    /// All other fields of the JSON object.
+    /// All other fields.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
-/// An address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// Name of the interface.
     pub ifname: String,
-    /// The address with its prefix length.
+    /// With its prefix length.
     pub net: String,
-    /// Scope: `global`, `link` or `host`.
+    /// `global`, `link` or `host`.
     pub scope: String,
 }
 
-/// A route, from `ip -j route`.
+/// From `ip -j route`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Route {
-    /// The destination, or `default`. A route to a single host has no prefix length.
+    /// `default`, or without a prefix length for a single host.
     pub dst: String,
-    /// Address of the next hop. The field is `None` for a directly connected destination.
+    /// `None` for a directly connected destination.
     #[serde(default)]
     pub gateway: Option<String>,
-    /// The interface.
     #[serde(default)]
     pub dev: Option<String>,
-    /// The routing protocol that added the route, by name or number.
+    /// By name or number.
     #[serde(default)]
     pub protocol: String,
-    /// Flags: `onlink`, `linkdown`, `dead`.
+    /// `onlink`, `linkdown`, `dead`.
     #[serde(default)]
     pub flags: Vec<String>,
-    /// All other fields of the JSON object: `scope`, `prefsrc`, `metric`, `type`, `mtu`, …
+    /// All other fields: `scope`, `prefsrc`, `metric`, `type`, `mtu`, …
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
-/// A neighbour: an ARP or ND entry.
+/// An ARP or ND entry.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Neighbour {
-    /// IP address of the neighbour.
+    /// Its IP address.
     pub dst: String,
-    /// The interface.
     pub dev: String,
-    /// The hardware address.
     #[serde(default)]
     pub lladdr: Option<String>,
-    /// States: `PERMANENT`, `REACHABLE`, …
+    /// `PERMANENT`, `REACHABLE`, …
     #[serde(default)]
     pub state: Vec<String>,
-    /// All other fields of the JSON object.
+    /// All other fields.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -88,45 +81,32 @@ pub struct Neighbour {
 /// An entry of a forwarding database.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Fdb {
-    /// The hardware address.
     pub mac: String,
-    /// The interface.
     pub ifname: String,
-    /// Address of the remote VTEP, on a VXLAN device.
+    /// The remote VTEP, on a VXLAN device.
     #[serde(default)]
     pub dst: Option<String>,
-    /// State of the entry: `permanent`, or empty for a learned entry.
+    /// `permanent`, or empty for a learned entry.
     #[serde(default)]
     pub state: String,
-    /// Flags: `self`, `master`, …
+    /// `self`, `master`, …
     #[serde(default)]
     pub flags: Vec<String>,
-    /// All other fields of the JSON object.
+    /// All other fields.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
 impl Netns {
-    /// Returns all interfaces of the namespace.
-    ///
-    /// # Errors
-    /// Returns an error if `ip` fails or prints malformed output.
     pub fn links(&self) -> Result<Vec<Link>> {
         self.json("ip", &["-d", "-j", "link", "show"])
     }
 
-    /// Returns the named interface, or `None` if it does not exist.
-    ///
-    /// # Errors
-    /// Returns an error if `ip` fails or prints malformed output.
     pub fn link(&self, name: &str) -> Result<Option<Link>> {
         Ok(self.links()?.into_iter().find(|link| link.ifname == name))
     }
 
-    /// Returns the addresses of all interfaces.
-    ///
-    /// # Errors
-    /// Returns an error if `ip` fails or prints malformed output.
+    /// Of all interfaces.
     pub fn addresses(&self) -> Result<Vec<Address>> {
         #[derive(Deserialize)]
         struct Interface {
@@ -152,36 +132,24 @@ impl Netns {
         Ok(interfaces.into_iter().flat_map(of).collect())
     }
 
-    /// Returns the IPv4 routes of the main table.
-    ///
-    /// # Errors
-    /// Returns an error if `ip` fails or prints malformed output.
+    /// The IPv4 routes of the main table.
     pub fn routes(&self) -> Result<Vec<Route>> {
         self.json("ip", &["-4", "-j", "route", "show"])
     }
 
-    /// Returns the IPv6 routes of the main table.
-    ///
-    /// # Errors
-    /// Returns an error if `ip` fails or prints malformed output.
+    /// The IPv6 routes of the main table.
     pub fn v6_routes(&self) -> Result<Vec<Route>> {
         self.json("ip", &["-6", "-j", "route", "show"])
     }
 
-    /// Returns the neighbours of both address families on an interface. The list is empty if the interface does not exist.
-    ///
-    /// # Errors
-    /// Returns an error if `ip` fails or prints malformed output.
+    /// Of both families. Empty if the interface does not exist.
     pub fn neighbours(&self, interface: &str) -> Result<Vec<Neighbour>> {
         // With `dev`, the output of `ip` lacks the interface.
         let all: Vec<Neighbour> = self.json("ip", &["-j", "neighbour", "show"])?;
         Ok(all.into_iter().filter(|neighbour| neighbour.dev == interface).collect())
     }
 
-    /// Returns the forwarding database of an interface. The list is empty if the interface does not exist.
-    ///
-    /// # Errors
-    /// Returns an error if `bridge` fails or prints malformed output.
+    /// Empty if the interface does not exist.
     pub fn fdb(&self, interface: &str) -> Result<Vec<Fdb>> {
         let all: Vec<Fdb> = self.json("bridge", &["-j", "fdb", "show"])?;
         Ok(all.into_iter().filter(|entry| entry.ifname == interface).collect())

@@ -10,7 +10,7 @@ use crate::wait::until;
 
 const BRIDGE: &str = "br0";
 
-/// A switch. A clone refers to the same switch as its original.
+/// A clone is the same switch.
 #[derive(Debug, Clone)]
 pub struct Switch {
     netns: Netns,
@@ -30,12 +30,12 @@ impl Switch {
         Ok(Switch { netns, ports: Arc::new(AtomicU32::new(0)) })
     }
 
-    /// Returns the namespace with the bridge `br0`.
+    /// It contains the bridge `br0`.
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// Connects a namespace to the switch by a cable. `interface` is the name of the cable's end in the namespace.
+    /// By a cable, whose end in the namespace is `interface`.
     pub(crate) fn plug(&self, netns: &Netns, interface: &str, mtu: u32) -> Result<Port> {
         let port = format!("p{}", self.ports.fetch_add(1, Ordering::Relaxed));
         let to = netns.name();
@@ -59,26 +59,26 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Sets whether the switch forwards or drops the packets of this port. The far end of the cable does not detect the change.
+    /// Without forwarding, the port drops all packets. The far end of the cable does not detect it.
     pub(crate) fn set_forwarding(&self, forwarding: bool) -> Result<()> {
         let master = if forwarding { format!("master {BRIDGE}") } else { "nomaster".to_owned() };
         self.switch.netns.ip(&format!("link set {} {master}", self.name)).map(drop)
     }
 
-    /// Unplugs or replugs the cable. The interface at the far end loses or regains its carrier.
+    /// Unplugs or replugs the cable: the far end loses or regains its carrier.
     pub(crate) fn set_carrier(&self, carrier: bool) -> Result<()> {
         let state = if carrier { "up" } else { "down" };
         self.switch.netns.ip(&format!("link set {} {state}", self.name)).map(drop)
     }
 
-    /// Removes the cable, with the interface at its far end.
+    /// With the interface at its far end.
     pub(crate) fn remove(&self) -> Result<()> {
         self.switch.netns.ip(&format!("link del {}", self.name)).map(drop)
     }
 }
 
-/// Waits until a bridge forwards packets on a port and the interface at the far end of the cable is up. The kernel
-/// notices the carrier of a new cable up to a second late.
+/// Until the bridge forwards packets on the port and the interface at the far end is up. The kernel notices the carrier of a new cable up to a second
+/// late.
 pub(crate) fn wait_connected(
     bridge: &Netns,
     port: &str,

@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 use crate::site::name::entries;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Time within which a killed process has to leave its cgroup.
+/// A killed process has to leave its cgroup within this time.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Folder in which containerd keeps its state of running containers.
+/// Where containerd keeps its state of running containers.
 const TASKS: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io";
 
-/// Returns the IDs of a node's containers, from the node's folder.
+/// Of a node, from its folder.
 pub(crate) fn containers(node: &Path) -> Vec<String> {
     entries(&node.join(TASKS)).into_iter().filter(|id| id.len() == 64).collect()
 }
 
-/// Returns the IDs of the containers of all nodes in a lab's folder.
+/// Of all nodes in a lab's folder.
 pub(crate) fn containers_of_lab(lab: &Path) -> Vec<String> {
     entries(lab).into_iter().flat_map(|host| containers(&lab.join(host))).collect()
 }
 
-/// Removes the cgroups of containers after the lab killed their processes. Waits up to [`EXIT_TIMEOUT`] for the last process to leave.
+/// After the lab killed the processes. Waits up to [`EXIT_TIMEOUT`] for the last one to leave.
 pub(crate) fn remove(containers: &[String]) {
     if containers.is_empty() {
         return;

@@ -11,15 +11,12 @@ use crate::net::netns::NETNS;
 
 /// The parent of every lab's folder.
 const LABS: &str = "/tmp/flannel-lab";
-/// File that marks a lab's folder as kept: only [`crate::remove_ended`] removes the lab.
+/// Marks a lab's folder: only [`crate::remove_ended`] removes the lab.
 pub(crate) const KEPT: &str = "kept";
-/// File in a lab's folder that identifies the process that created the lab.
+/// Identifies the process that created the lab, in the lab's folder.
 pub(crate) const OWNER: &str = "owner";
 
-/// Creates the parent of every lab's folder.
-///
-/// # Errors
-/// Returns an error if it belongs to another user, who could lead root's reads and writes elsewhere.
+/// Fails if the folder belongs to another user, who could lead root's reads and writes elsewhere.
 pub(crate) fn create_folder_of_labs() -> Result<()> {
     // Another lab may have created it.
     let _ = DirBuilder::new().mode(0o755).create(LABS);
@@ -33,7 +30,7 @@ pub(crate) fn create_folder_of_labs() -> Result<()> {
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// The prefix that all names of one lab share.
+/// All names of one lab begin with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LabName {
     pub(crate) pid: u32,
@@ -41,7 +38,7 @@ pub(crate) struct LabName {
 }
 
 impl LabName {
-    /// Returns a name for the next lab of this process.
+    /// For the next lab of this process.
     pub(crate) fn next() -> LabName {
         // The random part avoids the name of a kept lab of an earlier process with this PID.
         let id = format!(
@@ -52,7 +49,7 @@ impl LabName {
         LabName { pid: std::process::id(), id }
     }
 
-    /// Parses the lab's name at the start of a namespace's or folder's name.
+    /// From the start of a namespace's or folder's name.
     pub(crate) fn parse(text: &str) -> Option<LabName> {
         let mut parts = text.splitn(4, '-');
         if parts.next() != Some("fl") {
@@ -63,7 +60,7 @@ impl LabName {
         Some(LabName { pid, id })
     }
 
-    /// Returns `fl-<pid>-<id>`.
+    /// `fl-<pid>-<id>`.
     pub(crate) fn prefix(&self) -> String {
         format!("fl-{}-{}", self.pid, self.id)
     }
@@ -77,7 +74,7 @@ impl LabName {
     }
 }
 
-/// Returns the labs that have a namespace or a folder.
+/// Those with a namespace or a folder.
 pub(crate) fn existing() -> Vec<LabName> {
     let mut labs: Vec<LabName> = Vec::new();
     for folder in [NETNS, LABS] {
@@ -90,7 +87,7 @@ pub(crate) fn existing() -> Vec<LabName> {
     labs
 }
 
-/// Returns the names of all entries of a folder. The list is empty if the folder does not exist.
+/// Empty if the folder does not exist.
 pub(crate) fn entries(folder: &Path) -> Vec<String> {
     let Ok(read) = std::fs::read_dir(folder) else {
         return Vec::new();

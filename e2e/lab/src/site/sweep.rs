@@ -1,8 +1,8 @@
 //! Removal of labs: labs of this process, labs of dead processes, and kept labs.
 //!
-//! A lab consists of its namespaces (`fl-<pid>-<id>-<host>`), its folder, and its processes. A process in one of the lab's namespaces belongs to the lab.
-//! A process that has a subfolder of the lab's folder mounted as `/run` also belongs to the lab, because its namespace may have no name. Cables end only
-//! in the lab's namespaces and disappear with them. Mounts disappear with the processes that made them.
+//! A lab consists of its namespaces (`fl-<pid>-<id>-<host>`), its folder, and its processes. These are in one of its namespaces, or have a subfolder
+//! of its folder mounted as `/run`: then their namespace may have no name. Cables end only in the lab's namespaces and disappear with them. Mounts
+//! disappear with the processes that made them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,12 +16,11 @@ use crate::net::netns::{NETNS, Netns, is_zombie};
 use crate::site::cgroups;
 use crate::site::name::{KEPT, LabName, OWNER, create_folder_of_labs, entries, existing};
 
-/// Timeout for killed processes to end.
+/// For killed processes to end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of attempts to remove a lab, because a program of the lab's owner may add a namespace during the removal.
+/// Attempts to remove a lab: a program of its owner may add a namespace during the removal.
 const ROUNDS: usize = 3;
 
-/// Removes a lab's processes, namespaces and folder.
 pub(crate) fn remove(lab: &LabName) -> Result<()> {
     let mut outcome = Ok(());
     let names = || {
@@ -57,31 +56,22 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
     outcome
 }
 
-/// Removes all labs of this process, except kept labs. A handler of SIGINT calls this function before the handler ends the process.
-///
-/// # Errors
-/// Returns an error if the removal of a process, a namespace or a folder fails.
+/// Except kept labs. A handler of SIGINT calls it before it ends the process.
 pub fn remove_of_process() -> Result<()> {
     remove_where(|lab| lab.pid == std::process::id() && is_alive(lab) && !is_kept(lab)).map(drop)
 }
 
-/// Removes the labs of dead processes, except kept labs. Returns the number of removed labs.
-///
-/// # Errors
-/// Returns an error if the removal of a process, a namespace or a folder fails.
+/// Except kept labs. The result is the number of removed labs.
 pub fn remove_stale() -> Result<usize> {
     remove_where(|lab| !is_alive(lab) && !is_kept(lab))
 }
 
-/// Removes every lab whose process has ended, including kept labs. Returns the number of removed labs.
-///
-/// # Errors
-/// Returns an error if the removal of a process, a namespace or a folder fails.
+/// Those of ended processes, including kept labs. The result is their number.
 pub fn remove_ended() -> Result<usize> {
     remove_where(|lab| !is_alive(lab))
 }
 
-/// Kills every process that has a subfolder of `folder` mounted. If `folder` belongs to a host, this function kills all processes of the host, in any namespace.
+/// Every process that has a subfolder of `folder` mounted. For a host's folder, these are all its processes, in any namespace.
 pub(crate) fn kill_below(folder: &Path) -> Result<()> {
     let below = format!("{}/", folder.display());
     // mountinfo has paths relative to their file system, which may be mounted at /tmp or above.
@@ -100,13 +90,12 @@ fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
     outcome.map(|()| count)
 }
 
-/// Returns the identity of this process for the file [`OWNER`]. A PID does not identify a process, because the kernel reuses PIDs, in this boot and in the next boot.
+/// Of this process, for the file [`OWNER`]. A PID is not enough, because the kernel reuses PIDs, in this boot and in the next one.
 pub(crate) fn owner() -> String {
     identity(std::process::id()).unwrap_or_default()
 }
 
-/// Returns the start time of a process and the boot ID of the machine. Returns `None` if the process has
-/// ended, even if its parent has not waited for it yet.
+/// Start time and boot ID. `None` if the process has ended, even if its parent has not waited for it yet.
 fn identity(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -116,7 +105,7 @@ fn identity(pid: u32) -> Option<String> {
     (!matches!(*state, "Z" | "X")).then(|| format!("{start} {}", boot.trim()))
 }
 
-/// Reports whether the process that created a lab still runs.
+/// The process that created the lab still runs.
 fn is_alive(lab: &LabName) -> bool {
     let noted = std::fs::read_to_string(lab.folder().join(OWNER)).unwrap_or_default();
     // A lab without the file is being created, or its process was killed during the creation. In that case only the PID identifies the process.
@@ -127,7 +116,7 @@ fn is_kept(lab: &LabName) -> bool {
     lab.folder().join(KEPT).exists()
 }
 
-/// Returns the PIDs of processes with a mounted folder whose path contains `mark`. Every process of a host has a subfolder of the lab's folder mounted.
+/// Processes with a mounted folder whose path contains `mark`. Every process of a host has a subfolder of the lab's folder mounted.
 fn processes(mark: &str) -> Vec<i32> {
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
     let pids = entries(Path::new("/proc")).into_iter().filter_map(|name| name.parse::<i32>().ok());
@@ -142,12 +131,12 @@ fn processes(mark: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Reports whether a folder whose path contains `mark` is mounted. The fourth field of a line in `mountinfo` is the mounted folder (proc_pid_mountinfo(5)).
+/// The fourth field of a line in `mountinfo` is the mounted folder (proc_pid_mountinfo(5)).
 fn is_mounted(mountinfo: &str, mark: &str) -> bool {
     mountinfo.lines().filter_map(|line| line.split(' ').nth(3)).any(|root| root.contains(mark))
 }
 
-/// Kills processes until `find` returns no process.
+/// Until `find` finds no process.
 fn kill_all(find: impl Fn() -> Vec<i32>) -> Result<()> {
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     let end = Instant::now() + EXIT_TIMEOUT;

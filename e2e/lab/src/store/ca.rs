@@ -10,7 +10,7 @@ use rcgen::{
     KeyUsagePurpose, SanType, date_time_ymd,
 };
 
-/// Certificates and keys as PEM files in a folder. A clone refers to the same files as its original.
+/// PEM files in a folder. A clone refers to the same files.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     folder: PathBuf,
@@ -19,10 +19,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Creates a certificate authority, a server certificate for the addresses in `servers`, and a client certificate.
-    ///
-    /// # Errors
-    /// Returns an error if a write to the folder fails.
+    /// A certificate authority, a server certificate for the addresses in `servers`, and a client certificate.
     pub fn create(folder: &Path, servers: &[IpAddr]) -> Result<Certificates> {
         std::fs::create_dir_all(folder)?;
         let key = KeyPair::generate()?;
@@ -41,20 +38,13 @@ impl Certificates {
         Ok(made)
     }
 
-    /// Replaces the client's certificate and key with a new pair.
-    ///
-    /// # Errors
-    /// Returns an error if a write to the folder fails.
+    /// Certificate and key.
     pub fn renew_client(&self) -> Result<()> {
         self.sign("client", &[], &[ExtendedKeyUsagePurpose::ClientAuth], None)
     }
 
-    /// Replaces the server's certificate and key with a new pair, which etcd reads at the next handshake. The
-    /// certificate is valid from the beginning of the first year in `years` to the beginning of the second year. If
-    /// `years` is `None`, the certificate has rcgen's default validity of many centuries.
-    ///
-    /// # Errors
-    /// Returns an error if a write to the folder fails.
+    /// Certificate and key, which etcd reads at the next handshake. The certificate is valid between the beginnings of the two `years`. With `None`,
+    /// it has rcgen's default validity of many centuries.
     pub fn renew_server(&self, years: Option<(i32, i32)>) -> Result<()> {
         self.sign(
             "server",
@@ -89,27 +79,27 @@ impl Certificates {
         Ok(())
     }
 
-    /// Returns the path of the authority's certificate (PEM).
+    /// The authority's certificate (PEM).
     pub fn ca(&self) -> PathBuf {
         self.folder.join("ca.pem")
     }
 
-    /// Returns the path of the server's certificate (PEM).
+    /// The server's certificate (PEM).
     pub fn server(&self) -> PathBuf {
         self.folder.join("server.pem")
     }
 
-    /// Returns the path of the server's private key (PEM).
+    /// PEM.
     pub fn server_key(&self) -> PathBuf {
         self.folder.join("server-key.pem")
     }
 
-    /// Returns the path of the client's certificate (PEM).
+    /// The client's certificate (PEM).
     pub fn client(&self) -> PathBuf {
         self.folder.join("client.pem")
     }
 
-    /// Returns the path of the client's private key (PEM).
+    /// PEM.
     pub fn client_key(&self) -> PathBuf {
         self.folder.join("client-key.pem")
     }

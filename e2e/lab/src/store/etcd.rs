@@ -1,4 +1,4 @@
-//! A real etcd on hosts of the lab, with one or more members. Tests stop, kill and restore this etcd.
+//! A real etcd on hosts of the lab, with one or more members, which tests stop, kill and restore.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,6 @@ use crate::store::etcd_client::EtcdClient;
 use crate::store::{PREFIX, Store};
 use crate::wait::until_ok;
 
-/// Options of etcd: TLS, authentication.
 #[derive(Debug, Clone, Default)]
 pub struct EtcdOptions {
     interface: Option<String>,
@@ -24,28 +23,27 @@ pub struct EtcdOptions {
 }
 
 impl EtcdOptions {
-    /// Advertises the address of this interface instead of the address of the host's first uplink.
+    /// Advertises the address of this interface instead of that of the host's first uplink.
     #[must_use]
     pub fn interface(mut self, interface: &str) -> EtcdOptions {
         self.interface = Some(interface.to_owned());
         self
     }
 
-    /// Requires TLS with client certificates.
+    /// With client certificates.
     #[must_use]
     pub fn tls(mut self) -> EtcdOptions {
         self.tls = true;
         self
     }
 
-    /// Enables authentication. The user may read and write keys below the default prefix. `password` is also the password of the user `root`.
+    /// The user may read and write keys below the default prefix. `password` is also that of the user `root`.
     #[must_use]
     pub fn auth(mut self, name: &str, password: &str) -> EtcdOptions {
         self.user = Some((name.to_owned(), password.to_owned()));
         self
     }
 
-    /// Adds an argument to etcd's command line.
     #[must_use]
     pub fn arg(mut self, arg: &str) -> EtcdOptions {
         self.args.push(arg.to_owned());
@@ -62,7 +60,7 @@ struct Member {
     process: Option<Process>,
 }
 
-/// An etcd cluster of one or more members.
+/// One or more members.
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
@@ -71,10 +69,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one etcd member on each of the hosts and waits until all members respond.
-    ///
-    /// # Errors
-    /// Returns an error if etcd is not installed, or if a member does not respond in time.
+    /// One member on each host. Waits until all respond.
     pub fn start(hosts: &[&Host], options: &EtcdOptions) -> Result<Etcd> {
         let mut members = Vec::new();
         for host in hosts {
@@ -110,18 +105,12 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// Returns the client for daemons and [`Store`]: etcdctl on the first member's host, as the user that the options name.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl is not installed.
+    /// For daemons and [`Store`]: etcdctl on the first member's host, as the user that the options name.
     pub fn client(&self) -> Result<EtcdClient> {
         self.client_on(0)
     }
 
-    /// Returns a client on the host of the given member: etcdctl, as the user that the options name.
-    ///
-    /// # Errors
-    /// Returns an error if the member does not exist, or if etcdctl is not installed.
+    /// On the member's host, as the user that the options name.
     pub fn client_on(&self, member: usize) -> Result<EtcdClient> {
         let client = self.anonymous(member)?;
         Ok(match &self.options.user {
@@ -130,10 +119,7 @@ impl Etcd {
         })
     }
 
-    /// Returns the store with the default prefix.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl is not installed.
+    /// With the default prefix.
     pub fn store(&self) -> Result<Store> {
         Ok(Store::etcd(&self.client()?))
     }
@@ -153,48 +139,33 @@ impl Etcd {
         })
     }
 
-    /// Returns a member's process, for example to freeze it.
-    ///
-    /// # Errors
-    /// Returns an error if the member does not exist or does not run.
+    /// For example to freeze it.
     pub fn process(&mut self, member: usize) -> Result<&mut Process> {
         let found = self.members.get_mut(member).with_context(|| format!("no member {member}"))?;
         found.process.as_mut().with_context(|| format!("{} does not run", found.name))
     }
 
-    /// Stops a member with SIGTERM and waits for its end.
-    ///
-    /// # Errors
-    /// Returns an error if the member does not run or does not end in time.
+    /// With SIGTERM. Waits for the end.
     pub fn stop(&mut self, member: usize) -> Result<()> {
         self.process(member)?.terminate()?;
         self.forget(member);
         Ok(())
     }
 
-    /// Kills a member with SIGKILL.
-    ///
-    /// # Errors
-    /// Returns an error if the member does not run.
+    /// With SIGKILL.
     pub fn kill(&mut self, member: usize) -> Result<()> {
         self.process(member)?.kill()?;
         self.forget(member);
         Ok(())
     }
 
-    /// Starts a stopped or killed member with its old data, and waits until the member responds.
-    ///
-    /// # Errors
-    /// Returns an error if the member already runs or does not respond in time.
+    /// With its old data. Waits until the member responds.
     pub fn restart(&mut self, member: usize) -> Result<()> {
         self.launch(member)?;
         self.wait(member)
     }
 
-    /// Stops all members and restores the cluster from a snapshot, as an operator does after a disaster.
-    ///
-    /// # Errors
-    /// Returns an error if the restore fails.
+    /// Stops all members and restores the cluster, as an operator does after a disaster.
     pub fn restore(&mut self, snapshot: &Path) -> Result<()> {
         for number in 0..self.members.len() {
             if self.member(number)?.process.is_some() {

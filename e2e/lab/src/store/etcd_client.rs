@@ -11,58 +11,52 @@ use serde::Deserialize;
 use crate::net::netns::Netns;
 use crate::store::ca::Certificates;
 
-/// etcdctl in a namespace, with its endpoints and credentials. Clones are independent.
+/// In a namespace, with endpoints and credentials. Clones are independent.
 #[derive(Debug, Clone)]
 pub struct EtcdClient {
     pub(crate) netns: Netns,
     pub(crate) etcdctl: PathBuf,
-    /// Endpoint that this client reaches from its namespace.
+    /// This client reaches it from its namespace.
     pub(crate) local: String,
-    /// Endpoints that are reachable from all hosts: the daemons' `--etcd-endpoints`.
+    /// Reachable from all hosts: the daemons' `--etcd-endpoints`.
     pub(crate) endpoints: Vec<String>,
     pub(crate) certificates: Option<Certificates>,
     pub(crate) user: Option<(String, String)>,
 }
 
-/// A key in etcd, with its value and metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyValue {
-    /// The full key, as UTF-8.
     pub key: String,
-    /// The value, as UTF-8.
     pub value: String,
-    /// Revision of the key's creation.
+    /// Of the key's creation.
     pub create_revision: i64,
-    /// Revision of the key's last write.
+    /// Of the key's last write.
     pub mod_revision: i64,
-    /// Number of writes since the key's creation.
+    /// Writes since the key's creation.
     pub version: i64,
-    /// ID of the key's lease, or 0 without a lease.
+    /// 0 without a lease.
     pub lease: i64,
 }
 
 impl EtcdClient {
-    /// Returns the URLs for the daemons' `--etcd-endpoints`.
+    /// For the daemons' `--etcd-endpoints`.
     pub fn endpoints(&self) -> &[String] {
         &self.endpoints
     }
 
-    /// Returns the certificates of client and server, or `None` without TLS.
+    /// Of client and server; `None` without TLS.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
 
-    /// Returns this client with the credentials of another user.
+    /// With the credentials of another user.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> EtcdClient {
         self.user = Some((name.to_owned(), password.to_owned()));
         self
     }
 
-    /// Runs etcdctl. Returns the standard output of etcdctl.
-    ///
-    /// # Errors
-    /// Returns an error with etcdctl's standard error output if etcdctl fails.
+    /// The result is the standard output.
     pub fn etcdctl(&self, args: &[&str]) -> Result<String> {
         let output = self.netns.run(|| {
             let mut command = Command::new(&self.etcdctl);
@@ -88,68 +82,44 @@ impl EtcdClient {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Writes a key without a lease.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
+    /// Without a lease.
     pub fn put(&self, key: &str, value: &str) -> Result<()> {
         self.etcdctl(&["put", "--", key, value]).map(drop)
     }
 
-    /// Writes a key that belongs to a lease, so that etcd deletes the key when the lease ends.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
+    /// etcd deletes the key when the lease ends.
     pub fn put_leased(&self, key: &str, value: &str, lease: i64) -> Result<()> {
         self.etcdctl(&["put", &format!("--lease={lease:x}"), "--", key, value]).map(drop)
     }
 
-    /// Reads a key. Returns `None` if the key does not exist.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
+    /// `None` if the key does not exist.
     pub fn get(&self, key: &str) -> Result<Option<KeyValue>> {
         Ok(self.read(&["get", "-w", "json", "--", key])?.into_iter().next())
     }
 
-    /// Reads all keys with a prefix, sorted by key.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
+    /// Sorted by key.
     pub fn get_prefix(&self, prefix: &str) -> Result<Vec<KeyValue>> {
         self.read(&["get", "-w", "json", "--prefix", "--", prefix])
     }
 
-    /// Deletes a key. Returns whether the key existed.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
+    /// True if the key existed.
     pub fn del(&self, key: &str) -> Result<bool> {
         Ok(self.etcdctl(&["del", "--", key])?.trim() != "0")
     }
 
-    /// Grants a lease with a TTL in seconds. Returns its ID.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
+    /// The result is the lease's ID.
     pub fn grant(&self, seconds: u32) -> Result<i64> {
         let answer = self.etcdctl(&["lease", "grant", &seconds.to_string()])?;
         let number = answer.split_whitespace().nth(1).with_context(|| format!("{answer:?}"))?;
         i64::from_str_radix(number, 16).with_context(|| format!("lease {number}"))
     }
 
-    /// Revokes a lease and thereby deletes its keys.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
+    /// Deletes the keys of the lease.
     pub fn revoke(&self, lease: i64) -> Result<()> {
         self.etcdctl(&["lease", "revoke", &format!("{lease:x}")]).map(drop)
     }
 
-    /// Returns the remaining TTL of a lease in seconds, or `None` if the lease has ended.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
+    /// `None` if the lease has ended.
     pub fn seconds_left(&self, lease: i64) -> Result<Option<i64>> {
         #[derive(Deserialize)]
         struct Left {
@@ -165,18 +135,12 @@ impl EtcdClient {
         Ok(Some(left.ttl).filter(|seconds| *seconds > 0))
     }
 
-    /// Saves a snapshot of the whole store.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
+    /// Of the whole store.
     pub fn snapshot(&self, file: &Path) -> Result<()> {
         self.etcdctl(&["snapshot", "save", &file.to_string_lossy()]).map(drop)
     }
 
-    /// Creates a user with read and write access below a prefix.
-    ///
-    /// # Errors
-    /// Returns an error if etcdctl fails.
+    /// With read and write access below a prefix.
     pub fn add_user(&self, name: &str, password: &str, prefix: &str) -> Result<()> {
         self.etcdctl(&["user", "add", &format!("{name}:{password}")])?;
         self.etcdctl(&["role", "add", name])?;

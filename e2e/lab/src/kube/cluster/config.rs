@@ -2,14 +2,13 @@
 
 use crate::kube::cluster::options::ClusterOptions;
 
-/// Returns containerd's configuration. The configuration disables AppArmor, because AppArmor profiles would apply to
-/// the whole machine. The default snapshotter, `native`, copies images instead of using layers, and therefore works
-/// on every file system.
+/// Without AppArmor, whose profiles would apply to the whole machine. The snapshotter `native` copies images instead of using layers, and therefore
+/// works on every file system.
 pub(super) fn containerd(options: &ClusterOptions) -> String {
     CONTAINERD.replace("native", options.snapshotter())
 }
 
-/// Returns kubelet's configuration as YAML.
+/// As YAML.
 pub(super) fn kubelet(options: &ClusterOptions) -> String {
     format!("{KUBELET}{}", if options.name_service { NAME_SERVICE } else { "" })
 }
@@ -25,7 +24,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     snapshotter = "native"
 "#;
 
-/// kubelet's configuration, which keeps kubelet from changing this machine's cgroups, disks and rules.
+/// Keeps kubelet from changing this machine's cgroups, disks and rules.
 const KUBELET: &str = r"
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

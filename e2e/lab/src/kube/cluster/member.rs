@@ -15,10 +15,9 @@ use crate::kube::cluster::options::ClusterOptions;
 use crate::site::{cgroups, sweep};
 use crate::wait::until;
 
-/// Path, relative to `/var/lib`, of the file with kubeadm's arguments for kubelet.
+/// kubeadm's arguments for kubelet, relative to `/var/lib`.
 const KUBEADM_FLAGS: &str = "kubelet/kubeadm-flags.env";
 
-/// The processes of a node.
 #[derive(Debug)]
 struct Running {
     kubelet: Option<Process>,
@@ -27,13 +26,12 @@ struct Running {
     machine: Process,
 }
 
-/// A node of a cluster.
 #[derive(Debug)]
 pub struct Member {
     running: Option<Running>,
     host: Host,
     options: ClusterOptions,
-    /// Whether kubelet gets `--node-ip`.
+    /// kubelet gets `--node-ip`.
     node_ip: bool,
     kubeconfig: PathBuf,
     is_prepared: bool,
@@ -56,17 +54,15 @@ impl Member {
         }
     }
 
-    /// Returns the node's name, which is also the name of its host.
+    /// Also that of its host.
     pub fn name(&self) -> &str {
         self.host.name()
     }
 
-    /// Returns the node's host.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Reports whether the node has started.
     pub fn is_started(&self) -> bool {
         self.running.is_some()
     }
@@ -75,10 +71,7 @@ impl Member {
         if self.host.netns().exists() { Ok(()) } else { self.host.power_on() }
     }
 
-    /// Starts containerd, kube-proxy and kubelet on the node.
-    ///
-    /// # Errors
-    /// Returns an error if the node already runs, or if containerd is not ready in time.
+    /// Starts containerd, kube-proxy and kubelet.
     pub fn start(&mut self) -> Result<()> {
         ensure!(self.running.is_none(), "{} runs already", self.name());
         self.power_on()?;
@@ -113,7 +106,7 @@ impl Member {
         self.start_kubelet()
     }
 
-    /// Writes the files of the node's disk before the node's first start.
+    /// The files of the disk, before the first start.
     fn prepare(&self, folder: &Path) -> Result<()> {
         let disk = folder.join("disk");
         std::fs::write(disk.join("etc/containerd-lab.toml"), config::containerd(&self.options))?;
@@ -144,10 +137,7 @@ impl Member {
         Ok(launch)
     }
 
-    /// Starts kubelet after [`Member::stop_kubelet`].
-    ///
-    /// # Errors
-    /// Returns an error if kubelet does not start.
+    /// After [`Member::stop_kubelet`].
     pub fn start_kubelet(&mut self) -> Result<()> {
         let mut launch = Launch::new(binaries::kubernetes("kubelet")?)
             .arg("--config=/etc/kubelet-lab.yaml")
@@ -176,19 +166,13 @@ impl Member {
         Ok(())
     }
 
-    /// Stops kubelet. The node's pods keep running.
-    ///
-    /// # Errors
-    /// Returns an error if kubelet does not run or does not end in time.
+    /// The node's pods keep running.
     pub fn stop_kubelet(&mut self) -> Result<()> {
         let mut kubelet = self.running_mut()?.kubelet.take().context("kubelet does not run")?;
         kubelet.terminate().map(drop)
     }
 
-    /// Kills containerd and starts it again, without waiting until it is ready. The node's pods keep running.
-    ///
-    /// # Errors
-    /// Returns an error if the node does not run, or if containerd does not start.
+    /// Does not wait until containerd is ready. The node's pods keep running.
     pub fn restart_containerd(&mut self) -> Result<()> {
         self.running_mut()?.containerd.kill()?;
         let launch = Launch::new("containerd").args(["--config", "/etc/containerd-lab.toml"]);
@@ -197,10 +181,7 @@ impl Member {
         Ok(())
     }
 
-    /// Switches the node off. Kills all the node's processes. The node loses the content of `/run` and the kernel state.
-    ///
-    /// # Errors
-    /// Returns an error if a process does not end or the removal of the namespace fails.
+    /// Kills all the node's processes. The node loses the content of `/run` and the kernel state.
     pub fn power_off(&mut self) -> Result<()> {
         let folder = self.host.folder()?;
         let containers = cgroups::containers(&folder);
@@ -211,19 +192,13 @@ impl Member {
         Ok(())
     }
 
-    /// Switches the node off and on. Like a real node after a reboot, the node keeps its disk but not `/run` or its kernel state.
-    ///
-    /// # Errors
-    /// Returns an error if the node does not start again.
+    /// Like a real node, it keeps its disk but not `/run` or its kernel state.
     pub fn reboot(&mut self) -> Result<()> {
         self.power_off()?;
         self.start()
     }
 
-    /// Imports an image archive into the node's containerd.
-    ///
-    /// # Errors
-    /// Returns an error if containerd refuses the archive.
+    /// An image archive, into the node's containerd.
     pub fn import(&self, archive: &Path) -> Result<()> {
         // ctr runs in the node's mount namespace, with another working directory.
         let archive = archive.canonicalize().with_context(|| archive.display().to_string())?;
@@ -241,23 +216,17 @@ impl Member {
         .map(drop)
     }
 
-    /// Runs a program on this node, with the node's network and files. Returns the program's standard output.
-    ///
-    /// # Errors
-    /// Returns an error if the program does not start, or if its exit code is not 0.
+    /// With the node's network and files. The result is the standard output; fails if the exit code is not 0.
     pub fn command(&self, command: &[&str]) -> Result<String> {
         self.host.netns().exec("nsenter", &self.entered(command)?)
     }
 
-    /// Runs a program on this node, with the node's network and files. Returns the program's output, regardless of the exit code.
-    ///
-    /// # Errors
-    /// Returns an error if the program does not start.
+    /// With the node's network and files. The exit code does not matter.
     pub fn output(&self, command: &[&str]) -> Result<Output> {
         self.host.netns().output("nsenter", &self.entered(command)?)
     }
 
-    /// Returns the arguments with which `nsenter` runs a command in this node's mount namespace.
+    /// With these arguments, `nsenter` runs the command in this node's mount namespace.
     fn entered(&self, command: &[&str]) -> Result<Vec<String>> {
         let mount = format!("--mount=/proc/{}/ns/mnt", self.running()?.machine.pid());
         let path = format!("PATH={}", path()?);
@@ -283,7 +252,7 @@ impl Member {
     }
 }
 
-/// Returns `PATH` for a node's programs: this machine's folders, preceded by the cache of `make setup` if containerd is not installed.
+/// This machine's folders, preceded by the cache of `make setup` if containerd is not installed.
 fn path() -> Result<String> {
     let usual = std::env::var("PATH").unwrap_or_default();
     let is_installed =

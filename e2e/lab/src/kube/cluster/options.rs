@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::kube::api_server::Families;
 
-/// Kinds of rules that kube-proxy writes.
+/// The rules that kube-proxy writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProxyMode {
     /// `--proxy-mode=iptables`, the default.
@@ -23,16 +23,13 @@ impl ProxyMode {
     }
 }
 
-/// Addresses of nodes, each of which is behind a separate NAT.
+/// Addresses of nodes that are each behind a separate NAT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nat {
-    /// The same address for all nodes.
     Equal,
-    /// A different address for each node.
     Apart,
 }
 
-/// Options of a cluster: nodes, address families, kube-proxy, images.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     pub(crate) nodes: u8,
@@ -47,7 +44,7 @@ pub struct ClusterOptions {
 }
 
 impl ClusterOptions {
-    /// Creates options for `nodes` nodes with IPv4, kube-proxy in the mode iptables, and kubelets with `--node-ip`.
+    /// IPv4, kube-proxy in the mode iptables, and kubelets with `--node-ip`.
     pub fn new(nodes: u8) -> ClusterOptions {
         ClusterOptions {
             nodes,
@@ -62,75 +59,73 @@ impl ClusterOptions {
         }
     }
 
-    /// Sets the address families of pods, Services and nodes.
+    /// Of pods, Services and nodes.
     #[must_use]
     pub fn families(mut self, families: Families) -> ClusterOptions {
         self.families = families;
         self
     }
 
-    /// Sets the kind of rules that kube-proxy writes.
     #[must_use]
     pub fn proxy(mut self, mode: ProxyMode) -> ClusterOptions {
         self.proxy = mode;
         self
     }
 
-    /// Starts every kubelet without `--node-ip`, so that kubelet uses the address of the default route.
+    /// kubelet then uses the address of the default route.
     #[must_use]
     pub fn without_node_ip(self) -> ClusterOptions {
         let nodes = usize::from(self.nodes);
         self.node_ip(&vec![false; nodes])
     }
 
-    /// Sets for each node whether its kubelet gets `--node-ip`. If the list is shorter than the number of nodes, the other kubelets get `--node-ip`.
+    /// Whether each node's kubelet gets `--node-ip`. If the list is shorter, the other kubelets get it.
     #[must_use]
     pub fn node_ip(mut self, nodes: &[bool]) -> ClusterOptions {
         self.node_ip = nodes.to_vec();
         self
     }
 
-    /// Gives every node 10.0.2.15 on its first interface, as Vagrant with VirtualBox does.
+    /// 10.0.2.15 on every node's first interface, as Vagrant with VirtualBox does.
     #[must_use]
     pub fn vagrant(mut self) -> ClusterOptions {
         self.nat = Some(Nat::Equal);
         self
     }
 
-    /// Gives the nodes 10.0.2.15, 10.0.2.16, … on their first interface, each behind a separate NAT.
+    /// 10.0.2.15, 10.0.2.16, … on the first interfaces, each behind a separate NAT.
     #[must_use]
     pub fn vagrant_apart(mut self) -> ClusterOptions {
         self.nat = Some(Nat::Apart);
         self
     }
 
-    /// Imports an image archive into every node.
+    /// An archive for every node.
     #[must_use]
     pub fn image(mut self, archive: impl Into<PathBuf>) -> ClusterOptions {
         self.images.push(archive.into());
         self
     }
 
-    /// Configures pods to use the DNS server 10.96.0.10, which the test installs.
+    /// Pods use the DNS server 10.96.0.10, which the test installs.
     #[must_use]
     pub fn name_service(mut self) -> ClusterOptions {
         self.name_service = true;
         self
     }
 
-    /// Stores images as overlayfs layers instead of one copy per container, for large images on file systems that support overlayfs.
+    /// Images as overlayfs layers instead of one copy per container: for large images on file systems that support it.
     #[must_use]
     pub fn layers(mut self) -> ClusterOptions {
         self.layers = true;
         self
     }
 
-    /// Returns containerd's snapshotter for images.
     pub(crate) fn snapshotter(&self) -> &'static str {
         if self.layers { "overlayfs" } else { "native" }
     }
 
-    /// Returns the networks that contain all podCIDRs, as command line arguments.
+    /// They contain all podCIDRs, as command line arguments.
     pub(crate) fn pod_networks(&self) -> String {
         match self.families {
             Families::V4 => self.network.0.clone(),

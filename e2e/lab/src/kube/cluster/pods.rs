@@ -12,10 +12,7 @@ use crate::net::netns::Netns;
 use crate::wait::until_ok;
 
 impl Cluster {
-    /// Waits until a pod is Ready. Returns the pod object.
-    ///
-    /// # Errors
-    /// Returns an error with the pod's status if the pod is not Ready in time.
+    /// Until the pod is Ready. The error shows its status.
     pub fn wait_pod(&self, namespace: &str, name: &str) -> Result<Value> {
         let admin = self.api.admin();
         until_ok("a pod is ready", || {
@@ -28,35 +25,26 @@ impl Cluster {
         })
     }
 
-    /// Runs a command in the first container of a pod. Returns the command's standard output.
-    ///
-    /// # Errors
-    /// Returns an error if the pod has no container, or if the command fails.
+    /// In the first container of the pod. The result is the standard output.
     pub fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String> {
         let (node, id) = self.container(namespace, pod)?;
         node.exec_in_container(&id, command)
     }
 
-    /// Runs a command in the first container of a pod. Returns the command's output, regardless of the exit code.
-    ///
-    /// # Errors
-    /// Returns an error if the pod has no container, or if the command does not start.
+    /// In the first container of the pod. The exit code does not matter.
     pub fn exec_output(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<Output> {
         let (node, id) = self.container(namespace, pod)?;
         let words = exec_words(&id, command);
         node.output(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Returns the network namespace of a pod, for measurements inside the namespace.
-    ///
-    /// # Errors
-    /// Returns an error if the pod does not run.
+    /// For measurements inside the namespace.
     pub fn netns(&self, namespace: &str, pod: &str) -> Result<Netns> {
         let (node, id) = self.container(namespace, pod)?;
         node.netns_of_container(&id)
     }
 
-    /// Returns the node of a pod and the ID of the pod's first container.
+    /// The pod's node and the ID of its first container.
     fn container(&self, namespace: &str, pod: &str) -> Result<(&Member, String)> {
         let found = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods/{pod}"))?;
         let id = found["status"]["containerStatuses"][0]["containerID"]
@@ -74,10 +62,7 @@ impl Cluster {
         Ok((node, id.to_owned()))
     }
 
-    /// Returns the name and the addresses of each pod in a Kubernetes namespace.
-    ///
-    /// # Errors
-    /// Returns an error if the API server does not respond.
+    /// Of each pod in a Kubernetes namespace.
     pub fn pod_addresses(&self, namespace: &str) -> Result<Vec<(String, Vec<IpAddr>)>> {
         let pods = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods"))?;
         let addresses = |pod: &Value| {
@@ -99,7 +84,6 @@ impl Cluster {
     }
 }
 
-/// Returns the command line that runs a program in a container.
 fn exec_words(id: &str, command: &[&str]) -> Vec<String> {
     let exec = format!("lab-{:08x}", rand::random::<u32>());
     let words = ["ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", &exec, id];
@@ -112,7 +96,7 @@ impl Member {
         self.command(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Names the network namespace of a container after the lab, so that the removal of the lab also removes the namespace.
+    /// Named after the lab, so that the removal of the lab also removes it.
     fn netns_of_container(&self, id: &str) -> Result<Netns> {
         let tasks = self.command(&["ctr", "--namespace", "k8s.io", "tasks", "list"])?;
         let of_task = |line: &str| line.strip_prefix(id)?.split_whitespace().next()?.parse().ok();

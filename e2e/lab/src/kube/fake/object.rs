@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use crate::kube::client::Request;
 use crate::kube::fake::target::{Key, Refusal, Target, refuse};
 
-/// Maximum size of an object's annotations, in bytes.
+/// For all annotations of an object, in bytes.
 const ANNOTATIONS: usize = 256 << 10;
 
-/// An object, and its JSON text.
+/// With its JSON text.
 pub(super) struct Object {
     pub(super) value: Value,
     pub(super) text: String,
@@ -22,12 +22,11 @@ impl From<Value> for Object {
     }
 }
 
-/// Returns a Status object.
 pub(super) fn status(code: u16, message: &str) -> Value {
     json!({ "kind": "Status", "status": "Failure", "message": message, "code": code })
 }
 
-/// Returns the object that a request creates with this version, and the object's key.
+/// With this version; also its key.
 pub(super) fn created(target: &Target, body: &[u8], version: u64) -> Result<(Key, Value), Refusal> {
     let mut value = parsed(body)?;
     let metadata = &mut value["metadata"];
@@ -47,7 +46,7 @@ pub(super) fn created(target: &Target, body: &[u8], version: u64) -> Result<(Key
     Ok((target.key_of(&name), value))
 }
 
-/// Returns an object after a patch; `None` if the patch changes nothing.
+/// `None` if the patch changes nothing.
 pub(super) fn changed(
     target: &Target,
     request: &Request<'_>,
@@ -86,7 +85,7 @@ fn parsed(body: &[u8]) -> Result<Value, Refusal> {
     }
 }
 
-/// Returns the podCIDRs of a Node. `podCIDR` is the first of `podCIDRs`.
+/// `podCIDR` is the first of `podCIDRs`.
 fn pod_cidrs(node: &Value) -> Vec<String> {
     let all = node["spec"]["podCIDRs"].as_array().into_iter().flatten();
     let all: Vec<String> = all.filter_map(Value::as_str).map(str::to_owned).collect();
@@ -96,7 +95,7 @@ fn pod_cidrs(node: &Value) -> Vec<String> {
     }
 }
 
-/// Completes the podCIDRs of a Node, and refuses what the real server's validation refuses.
+/// Refuses what the real server's validation refuses.
 fn complete(node: &mut Value, old: &Value) -> Result<(), Refusal> {
     let (cidrs, before) = (pod_cidrs(node), pod_cidrs(old));
     let nets: Result<Vec<IpNet>, _> = cidrs.iter().map(|text| text.parse()).collect();
@@ -124,8 +123,8 @@ fn complete(node: &mut Value, old: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Applies a JSON merge patch (RFC 7396). A strategic merge patch differs in one respect that matters here: lists of conditions and of
-/// addresses are merged by the members' types.
+/// As RFC 7396. A strategic merge patch differs in one respect that matters here: lists of conditions and of addresses are merged by the members'
+/// types.
 fn merge(into: &mut Value, patch: &Value, merges_lists: bool) {
     let Value::Object(members) = patch else {
         *into = patch.clone();

@@ -6,18 +6,17 @@ use serde_json::Value;
 
 use crate::kube::users::User;
 
-/// Resource, namespace (empty for Nodes) and name of an object.
+/// Resource, namespace (empty for Nodes) and name.
 pub(super) type Key = (String, String, String);
 
-/// A refused request: the status code and the message.
+/// Status code and message.
 pub(super) struct Refusal(pub(super) u16, pub(super) String);
 
-/// Refuses a request.
 pub(super) fn refuse<T>(code: u16, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal(code, message.into()))
 }
 
-/// The groups and resources that the fake has.
+/// Groups and resources of the fake.
 const KNOWN: [(&str, &str); 5] = [
     ("", "nodes"),
     ("", "pods"),
@@ -65,12 +64,11 @@ impl Target {
         })
     }
 
-    /// Returns whether the query has this value.
     pub(super) fn is(&self, name: &str, value: &str) -> bool {
         self.query.get(name).is_some_and(|known| known == value)
     }
 
-    /// Returns a number of the query. An empty value counts as absent.
+    /// An empty value counts as absent.
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
         match self.query.get(name).filter(|text| !text.is_empty()) {
             None => Ok(None),
@@ -93,12 +91,11 @@ impl Target {
         }
     }
 
-    /// Returns the key of the object that the path names; `None` for a collection.
+    /// `None` for a collection.
     pub(super) fn key(&self) -> Option<Key> {
         Some(self.key_of(self.name.as_ref()?))
     }
 
-    /// Returns the key of an object of the collection.
     pub(super) fn key_of(&self, name: &str) -> Key {
         let (resource, namespace) = (self.resource.clone(), self.namespace.clone());
         (resource, namespace, name.to_owned())
@@ -125,7 +122,7 @@ impl Target {
     }
 }
 
-/// The field selector, the label selector and the namespace of a list or a watch: members of an object, and their values.
+/// Of a list or a watch: members of an object, and their values, from the field selector, the label selector and the namespace.
 pub(super) struct Selector(Vec<(Vec<String>, String)>);
 
 impl Selector {
@@ -157,7 +154,7 @@ impl Selector {
     }
 }
 
-/// Decodes the percent encoding of a query's value.
+/// From the percent encoding.
 fn decoded(text: &str) -> String {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();

@@ -11,7 +11,7 @@ use crate::kube::proxy::call::{Answer, Call};
 use crate::kube::proxy::shared::{Judge, Shared};
 use crate::kube::users::User;
 
-/// Serves a client until the client, the server or the proxy closes the connection.
+/// Until the client, the server or the proxy closes the connection.
 pub(super) fn serve(shared: &Shared, client: &Arc<TcpStream>, from: SocketAddr) -> Result<()> {
     client.set_nodelay(true)?;
     shared.lock().sockets.push(Arc::clone(client));
@@ -82,7 +82,7 @@ fn exchanges(shared: &Shared, mut client: &TcpStream, from: SocketAddr) -> Resul
 }
 
 impl Call {
-    /// Creates the record of a request that arrives now.
+    /// For a request that arrives now.
     fn of(head: &Head, from: SocketAddr) -> Call {
         let mut words = head.first.split(' ').map(str::to_owned);
         let text = |name| head.field(name).map(str::to_owned);
@@ -99,14 +99,14 @@ impl Call {
 }
 
 impl Shared {
-    /// Adds a request to the list of recorded requests. Returns the test's function that chooses the reaction to the request, and the request's index in the list.
+    /// The result is the test's function that chooses the reaction, and the index of the request in the list.
     fn record(&self, call: &Call) -> (Judge, usize) {
         let mut state = self.lock();
         state.calls.push(call.clone());
         (Arc::clone(&state.judge), state.calls.len() - 1)
     }
 
-    /// Records the status of a response, unless a test has cleared the list meanwhile.
+    /// Unless a test has cleared the list meanwhile.
     fn note_status(&self, number: usize, call: &Call, status: u16) {
         let mut state = self.lock();
         if let Some(known) = state.calls.get_mut(number).filter(|known| known.at == call.at) {
