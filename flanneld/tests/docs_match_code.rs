@@ -86,7 +86,7 @@ fn read(path: &str) -> String {
         .unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Returns the path in the workspace and the text of every documentation page.
+/// The path in the workspace and the text of each page.
 fn pages() -> Vec<(String, String)> {
     let mut paths = vec![
         "README.md".to_owned(),
@@ -108,7 +108,7 @@ fn pages() -> Vec<(String, String)> {
     paths.into_iter().map(|path| (path.clone(), read(&path))).collect()
 }
 
-/// Returns the documentation pages. Omits the list in `docs/doctor-commands.md`, which another test generates.
+/// Omits the list in `docs/doctor-commands.md`, which another test generates.
 fn pages_by_hand() -> Vec<(String, String)> {
     let by_hand = |(path, text): (String, String)| {
         let text = match text.split_once("\n## The commands\n") {
@@ -120,7 +120,7 @@ fn pages_by_hand() -> Vec<(String, String)> {
     pages().into_iter().map(by_hand).collect()
 }
 
-/// Returns the texts of the Rust source files below a folder, without tests.
+/// Below a folder, without tests.
 fn sources(folder: &str) -> Vec<String> {
     let mut folders = vec![workspace().join(folder)];
     let mut texts = Vec::new();
@@ -142,22 +142,22 @@ fn sources(folder: &str) -> Vec<String> {
     texts
 }
 
-/// Returns the text of a Rust source file before its test module.
+/// What precedes the test module.
 fn without_tests(source: &str) -> String {
     source.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned()
 }
 
-/// Returns all texts that the first group of the pattern matches in `text`.
+/// All texts that the first group of the pattern matches.
 fn words(text: &str, pattern: &str) -> Names {
     Regex::new(pattern).unwrap().captures_iter(text).map(|found| found[1].to_owned()).collect()
 }
 
-/// Returns the command-line flags in a text: words that begin with two dashes.
+/// Words that begin with two dashes.
 fn flags(text: &str) -> Names {
     words(text, r"(?:^|[^-\w])--([a-z](?:[a-z0-9_-]*[a-z0-9])?)")
 }
 
-/// Returns the command-line flags that clap structs in a source file declare.
+/// The flags that clap structs in a source file declare.
 fn declared_flags(source: &str) -> Names {
     let field = r"#\[arg\(([^\]]*)\)\]\s*(?:#\[[^\]]*\]\s*|//[^\n]*\n\s*)*(?:pub(?:\([a-z]+\))? )?(?:r#)?([a-z_0-9]+):";
     let named = Regex::new(r#"\blong\s*=\s*"([^"]+)""#).unwrap();
@@ -171,7 +171,7 @@ fn declared_flags(source: &str) -> Names {
     declared.captures_iter(source).filter_map(of).collect()
 }
 
-/// Returns the code spans in the first column of each table whose first line begins with `heading`.
+/// The code spans in the first column of each table whose first line begins with `heading`.
 fn first_cells(page: &str, heading: &str) -> Names {
     let mut cells = Names::new();
     let mut inside = false;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use syn::buffer::{Cursor, TokenBuffer};
 use syn::visit::{self, Visit};
 
-/// Names of methods that search in a text.
+/// Methods that search in a text.
 const SEARCHES: &[&str] = &[
     "contains",
     "ends_with",
@@ -27,8 +27,8 @@ const SEARCHES: &[&str] = &[
     "trim_start_matches",
 ];
 
-/// The source files that classify messages of other programs, each with the reason why no error code can replace these
-/// messages.
+/// The source files that classify messages of other programs, each with the reason why no error code can replace
+/// these messages.
 const FOREIGN: &[(&str, &str)] = &[
     ("cni/src/verbs/check.rs", "the bridge plugin tells a missing route by code 999 and a text"),
     ("cni/src/verbs/gc.rs", "plugins of before CNI 1.1 refuse GC by code 4 or 999 and a text"),
@@ -50,7 +50,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// Returns the source files of all crates except the end-to-end tests, by path in the workspace. Omits test modules.
+/// By path in the workspace: all crates except the end-to-end tests. Omits test modules.
 fn sources() -> BTreeMap<String, syn::File> {
     let root = workspace();
     let mut found = BTreeMap::new();
@@ -86,7 +86,7 @@ fn sources() -> BTreeMap<String, syn::File> {
     found
 }
 
-/// Returns the paths of the test-only modules that a source file declares, without the extension.
+/// The paths of the test-only modules that a source file declares, without the extension.
 fn test_modules(name: &str, file: &syn::File) -> Vec<String> {
     let here = name.strip_suffix(".rs").unwrap();
     let here = here
@@ -103,7 +103,7 @@ fn test_modules(name: &str, file: &syn::File) -> Vec<String> {
     file.items.iter().filter_map(of).collect()
 }
 
-/// Returns whether the compiler includes an item only in tests.
+/// True if the compiler includes an item only in tests.
 fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) => {
@@ -114,7 +114,7 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Returns whether a text contains two words separated by a space.
+/// True for two words separated by a space.
 fn is_prose(text: &str) -> bool {
     let chars: Vec<char> = text.chars().collect();
     chars
@@ -142,7 +142,7 @@ impl<'ast> Visit<'ast> for Phrases<'_> {
         }
     }
 
-    /// Skips macros, whose phrases the code prints and does not search for.
+    /// Macros print their phrases and do not search for them.
     fn visit_macro(&mut self, _: &'ast syn::Macro) {}
 }
 
@@ -283,7 +283,7 @@ impl<'ast> Visit<'ast> for Constants {
     }
 }
 
-/// Returns the phrases that the code of a source file searches for.
+/// The phrases that the code of a source file searches for.
 fn searched(file: &syn::File) -> BTreeSet<String> {
     let mut constants = Constants::default();
     constants.visit_file(file);
@@ -292,7 +292,7 @@ fn searched(file: &syn::File) -> BTreeSet<String> {
     searches.found
 }
 
-/// Counts the occurrences of the type `Result<_, String>` in a source file.
+/// Counts `Result<_, String>` in a source file.
 #[derive(Default)]
 struct Texts(usize);
 

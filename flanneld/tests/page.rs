@@ -24,7 +24,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Runs a test job in the browser. Panics with the list of problems if the browser finds any problem.
+/// Panics with the list of problems if the browser finds any.
 fn check(job: &Value) {
     let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache"),
@@ -48,7 +48,7 @@ fn check(job: &Value) {
     assert!(output.status.success(), "{printed}");
 }
 
-/// Returns each combination of a screen width and a colour scheme.
+/// Each combination of a screen width and a colour scheme.
 fn variants(widths: &[u32]) -> Vec<Value> {
     let of = |width: &u32| {
         ["light", "dark"].map(|scheme| json!({"width": width, "height": 900, "scheme": scheme}))
@@ -56,8 +56,7 @@ fn variants(widths: &[u32]) -> Vec<Value> {
     widths.iter().flat_map(of).collect()
 }
 
-/// For each number of nodes, tests the status page of a healthy cluster and of a cluster with a fault, in all
-/// variants.
+/// For each number of nodes, tests a healthy cluster and one with a fault, in all variants.
 fn sizes(counts: &[usize]) {
     for count in counts {
         for (fault, text) in [

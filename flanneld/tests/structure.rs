@@ -1,7 +1,7 @@
 //! Tests the rules for dependencies: each crate uses only permitted crates, and the modules of a crate form no import
 //! cycles.
 //!
-//! `docs/architecture.md` describes the rules for dependencies.
+//! `docs/architecture.md` describes these rules.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use syn::visit::{self, Visit};
 
-/// Each crate of the workspace, and the other workspace crates on which the crate may depend.
+/// Each crate, and the other workspace crates on which it may depend.
 const LAW: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("subnet-lease", &["types"]),
@@ -82,7 +82,6 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns the output of a command of cargo.
 fn cargo(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
         .args(args)
@@ -94,18 +93,18 @@ fn cargo(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the output of `cargo metadata` for the workspace, including all dependencies.
+/// For the workspace, including all dependencies.
 fn metadata() -> serde_json::Value {
     let target = "--filter-platform=x86_64-unknown-linux-gnu";
     serde_json::from_str(&cargo(&["metadata", "--format-version=1", target])).unwrap()
 }
 
-/// Returns the elements of an array in the output of `cargo metadata`.
+/// The elements of an array in the output of `cargo metadata`.
 fn list(value: &serde_json::Value) -> impl Iterator<Item = &serde_json::Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Returns the packages of the workspace in the output of `cargo metadata`.
+/// The packages of the workspace.
 fn members(metadata: &serde_json::Value) -> Vec<&serde_json::Value> {
     let is_member = |package: &&serde_json::Value| {
         list(&metadata["workspace_members"]).any(|member| *member == package["id"])
@@ -161,7 +160,7 @@ fn crates_keep_the_dependency_law() {
     }
 }
 
-/// Returns the names of all packages that Cargo builds for a single crate.
+/// All packages that Cargo builds for a single crate.
 fn below(name: &str) -> BTreeSet<String> {
     let edges = ["--edges=normal,build", "--prefix=none", "--format={p}"];
     let tree = cargo(&[&["tree", "--package", name][..], &edges].concat());
@@ -172,7 +171,7 @@ fn below(name: &str) -> BTreeSet<String> {
 /// Path of a module inside its crate.
 type Module = Vec<String>;
 
-/// Returns the modules of a crate that have their own file. Omits files with the name tests.rs.
+/// Only modules with their own file. Omits files with the name tests.rs.
 fn modules(src: &Path) -> BTreeMap<Module, syn::File> {
     let mut found: BTreeMap<Module, syn::File> = BTreeMap::new();
     let mut folders = vec![(src.to_owned(), Module::new())];
@@ -300,7 +299,7 @@ impl<'ast> Visit<'ast> for Imports<'_> {
     }
 }
 
-/// Returns a cycle in the graph of imports, if any.
+/// A cycle in the graph of imports, if any.
 fn circle(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Option<Vec<Module>> {
     fn walk(
         at: &Module,

@@ -29,7 +29,7 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
     }
 }
 
-/// Runs the program `ip` once per line, with the arguments on the line.
+/// Runs `ip` once per line, with the arguments on it.
 fn ip(lines: &str) {
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let output = Command::new("ip").args(line.split_whitespace()).output().unwrap();

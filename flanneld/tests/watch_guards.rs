@@ -1,8 +1,8 @@
-//! Tests that no statement reads a value of a `watch` channel while the statement already reads the value.
+//! Tests that no statement reads a value of a `watch` channel while it already reads the value.
 //!
-//! `watch::Receiver::borrow` returns a guard of a read-write lock. The guard of a temporary lives until the end of its statement, and in a
-//! struct expression until the end of the whole expression. A writer that waits for the first guard blocks the second read, so
-//! both wait for good.
+//! `watch::Receiver::borrow` returns a guard of a read-write lock. The guard of a temporary lives until the end of
+//! its statement, and in a struct expression until the end of the whole expression. A writer that waits for the first
+//! guard blocks the second read, so both wait for good.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
 
-/// Returns the text of an expression that consists of names, fields and calls without arguments, and `None` for others.
+/// The text of an expression that consists of names, fields and calls without arguments, and `None` for others.
 fn name(expression: &syn::Expr) -> Option<String> {
     match expression {
         syn::Expr::Path(path) => path.path.get_ident().map(ToString::to_string),
@@ -74,7 +74,7 @@ impl<'ast> Visit<'ast> for Reads {
     }
 }
 
-/// Returns whether a condition is a `let` or a chain with a `let`.
+/// True for a `let` or a chain with a `let`.
 fn has_let(condition: &syn::Expr) -> bool {
     match condition {
         syn::Expr::Let(_) => true,

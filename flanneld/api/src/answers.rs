@@ -1,4 +1,5 @@
-//! JSON documents that `flannelctl status` and `flannelctl peers` print with `-o json`. The documents contain parts of the status API's documents.
+//! JSON documents that `flannelctl status` and `flannelctl peers` print with `-o json`. They contain parts of the
+//! status API's documents.
 
 use crate::node::Node;
 use crate::peer::Peer;
@@ -15,25 +16,25 @@ pub const PEERS: &str = "flannel.peers/1";
 /// Document of `flannelctl status -o json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Always [`STATUS`]; identifies the format of the document.
+    /// Always [`STATUS`].
     pub schema: String,
     /// Name of this host.
     pub host: String,
     /// Whether a daemon runs on this host and responds.
     pub daemon: DaemonState,
-    /// Reason why `node` is absent.
+    /// Why `node` is absent.
     pub trouble: Option<String>,
-    /// Exit report of the last daemon; absent while a daemon runs.
+    /// Of the last daemon; absent while a daemon runs.
     #[serde(rename = "last_words")]
     pub exit_report: Option<ExitReport>,
-    /// Document of the daemon, if it responded.
+    /// Absent unless the daemon responded.
     pub node: Option<Node>,
 }
 
 /// Document of `flannelctl peers -o json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peers {
-    /// Always [`PEERS`]; identifies the format of the document.
+    /// Always [`PEERS`].
     pub schema: String,
     /// Name of the node whose daemon flannelctl queried: on Kubernetes the Node's name, otherwise the hostname.
     pub node: String,
@@ -41,7 +42,7 @@ pub struct Peers {
     pub probed: bool,
     /// Other nodes with a valid lease, ordered by subnet.
     pub peers: Vec<Probed>,
-    /// Reports with the other nodes' verdicts on their own peers; empty unless the client requests reports.
+    /// The other nodes' verdicts on their own peers; empty unless the client requests reports.
     pub rows: Vec<Row>,
     /// Number of other nodes that reply to probes and can therefore send a report.
     #[serde(default)]
@@ -51,10 +52,9 @@ pub struct Peers {
     pub missing: usize,
 }
 
-/// A peer and the probes' verdict on this peer in each address family.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probed {
-    /// The peer, as described in the peer's lease.
+    /// As its lease describes it.
     pub peer: Peer,
     /// One verdict per address family; empty if this node does not probe the peer.
     pub verdicts: Vec<view::PeerView>,

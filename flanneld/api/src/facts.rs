@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::time::Duration;
 use types::reachability::Impact;
 
-/// Returns short texts about a node's subnet, store, kernel, rules, peers and other details, each with a name.
+/// Each text has a name. They are about the subnet, the store, the kernel, the rules, the peers and other details.
 pub fn facts(node: &Node) -> Vec<(&'static str, String)> {
     let unused = (!node.unused.is_empty()).then(|| {
         format!("{} of the leases in the store: flannelctl leases shows why", node.unused.len())
@@ -130,7 +130,7 @@ fn kernel(node: &Node) -> Option<String> {
     Some(format!("{objects}, {state}{back}"))
 }
 
-/// Returns text about the peers whose objects the kernel refuses, with the reason for the first peer.
+/// The peers whose objects the kernel refuses, with the reason for the first.
 fn failed_peers(node: &Node) -> Option<String> {
     let failed = &node.kernel.as_ref()?.failed_peers;
     let FailedPeer { node, subnet, text, .. } = failed.first()?;
@@ -140,7 +140,7 @@ fn failed_peers(node: &Node) -> Option<String> {
     Some(format!("flanneld cannot program {count}: {subnet}{name}: {text}"))
 }
 
-/// Returns text about the WireGuard peers that complete no handshake.
+/// The WireGuard peers that complete no handshake.
 fn silent_peers(node: &Node) -> Option<String> {
     let Wireguard { peers, silent } =
         node.kernel.as_ref()?.wireguard.filter(|wireguard| wireguard.silent > 0)?;
@@ -154,7 +154,7 @@ fn rules(node: &Node) -> Option<String> {
     Some(format!("{}: {what}; {state}", rules.with))
 }
 
-/// Returns text about the results of the probes on the path of pod packets.
+/// The results of the probes on the path of pod packets.
 fn pod_paths(node: &Node) -> Option<String> {
     let shown = |path: &PodPath| {
         let changed = path.lost.iter().any(|lost| lost.what == Lost::Address);
@@ -216,7 +216,7 @@ fn joined<T: Display>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
-/// Formats a duration in its one or two largest units.
+/// In its one or two largest units.
 pub fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     match (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60) {
@@ -227,7 +227,7 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// Returns the time from `then` to `now`; `None` if `then` is later than `now`.
+/// `None` if `then` is later than `now`.
 pub fn since(then: Timestamp, now: Timestamp) -> Option<Duration> {
     Duration::try_from(now.duration_since(then)).ok()
 }

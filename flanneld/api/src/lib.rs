@@ -1,6 +1,7 @@
 //! JSON documents of the status API and of `flannelctl`. The main document is the response to `GET /api/v1/node`.
 //!
-//! The names and texts in the documents originate in the store and in other nodes. Programs must escape the names and texts before they print the documents.
+//! The names and texts in them originate in the store and in other nodes. Programs must escape them before they
+//! print.
 
 mod answers;
 mod cluster;
@@ -28,9 +29,9 @@ pub use probe::{PROBE, PROBE_PATH, Probe};
 pub const SCHEMA: &str = "flannel.node/1";
 /// Request target of the document [`Node`].
 pub const NODE: &str = "/api/v1/node";
-/// Request target of the document [`Node`]; the request also makes the daemon collect the reports of other nodes for some seconds.
+/// Also makes the daemon collect the reports of other nodes for some seconds.
 pub const NODE_AND_ROWS: &str = "/api/v1/node?rows";
-/// Path of the comparison of the desired and actual kernel state, [`routes::Routes`]. Only the Unix socket serves the comparison.
+/// Path of the comparison of the desired and actual kernel state, [`routes::Routes`]. Only the Unix socket serves it.
 pub const ROUTES: &str = "/api/v1/routes";
 /// Path of the document of the status page, [`view::View`]. The query `?row=SUBNET` selects one node's report, [`view::RowDetails`].
 pub const VIEW: &str = "/api/v1/view";

@@ -7,30 +7,30 @@ use std::net::IpAddr;
 /// Another node whose lease is valid on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Name of the node; absent for Go flannel, which writes no name into the store.
+    /// Absent for Go flannel, which writes no name into the store.
     pub node: Option<String>,
-    /// Subnets of the node, one per address family.
+    /// One per address family.
     pub subnets: Vec<IpNet>,
     /// Addresses that the node publishes, one per address family.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Peer {
-    /// Returns the node's name, or its first address if it has no name.
+    /// The first address stands in for a missing name.
     pub fn title(&self) -> String {
         let name = self.node.clone().filter(|name| !name.is_empty());
         name.or_else(|| self.addresses.first().map(IpAddr::to_string)).unwrap_or_default()
     }
 }
 
-/// A stored lease that this node does not use. This node has no route to the holder of the lease.
+/// A stored lease that this node does not use. This node has no route to its holder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unused {
-    /// Subnets of the lease, or the lease's key if the lease has no subnets.
+    /// Subnets of the lease, or its key without subnets.
     pub lease: String,
-    /// Reason why this node does not use the lease, as in the metrics.
+    /// As in the metrics.
     pub reason: String,
-    /// Text about why this node does not use the lease, with the remedy.
+    /// Why this node does not use the lease, with the remedy.
     pub text: String,
 }
 

@@ -9,34 +9,32 @@ use types::reachability::State;
 
 /// Name and version of the JSON format of [`Probe`].
 pub const PROBE: &str = "flannel.probe/1";
-/// Request path of the document. Only the Unix socket serves the document.
+/// Only the Unix socket serves it.
 pub const PROBE_PATH: &str = "/api/v1/probe";
 
 /// Result of probing a peer or a pod on request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
-    /// Always [`PROBE`]; identifies the format of the document.
+    /// Always [`PROBE`].
     pub schema: String,
-    /// Time of the probe, by this node's clock.
+    /// By this node's clock.
     pub at: Timestamp,
-    /// Name of the node that probed: on Kubernetes the Node's name, otherwise the hostname.
+    /// The node that probed: on Kubernetes the Node's name, otherwise the hostname.
     pub node: String,
-    /// Peer or pod that this node probed.
     pub target: Target,
-    /// Verdict on the peer, as in [`crate::Probed`]; absent for an address of this node.
+    /// As in [`crate::Probed`]; absent for an address of this node.
     #[serde(default)]
     pub state: Option<State>,
-    /// Steps of the path, in the order in which a packet passes them.
+    /// In the order in which a packet passes them.
     pub steps: Vec<Step>,
-    /// First step that failed; absent if no step failed.
+    /// First step that failed; absent if none did.
     pub ends_at: Option<StepName>,
-    /// Conclusion about where the path ends, in one sentence.
+    /// Where the path ends.
     pub sentence: String,
-    /// Commands that narrow down the fault, and the node for each command.
+    /// Commands that narrow down the fault, and the node for each.
     pub next: Vec<Next>,
 }
 
-/// Target of a probe: a peer or a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// Name of the target's node; absent for Go flannel, which writes no name into the store.
@@ -45,13 +43,12 @@ pub struct Target {
     pub subnet: Option<IpNet>,
     /// Address at which nodes reach the target's node; absent for this node.
     pub address: Option<IpAddr>,
-    /// Address of the pod, if the target is a pod.
+    /// Absent if the target is a peer.
     pub pod: Option<IpAddr>,
     /// Whether the target is on this node.
     pub here: bool,
 }
 
-/// Name of a step of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepName {
@@ -61,7 +58,7 @@ pub enum StepName {
     Neighbour,
     /// The FDB entry that maps the hardware address of the next hop to a node.
     Fdb,
-    /// The WireGuard peer that receives the packets, and the session with the peer.
+    /// The WireGuard peer that receives the packets, and its session.
     Peer,
     /// Probes of the peer's address over the underlay.
     Underlay,
@@ -82,7 +79,7 @@ pub enum StepName {
 }
 
 impl StepName {
-    /// All steps, in order.
+    /// In order.
     pub const ALL: [StepName; 12] = [
         StepName::Route,
         StepName::Neighbour,
@@ -98,7 +95,7 @@ impl StepName {
         StepName::PodConnection,
     ];
 
-    /// Returns the name that flannelctl prints.
+    /// As flannelctl prints it.
     pub const fn words(self) -> &'static str {
         match self {
             StepName::Route => "route",
@@ -117,23 +114,21 @@ impl StepName {
     }
 }
 
-/// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// Packets pass.
     Ok,
-    /// Loss of packets at this step.
+    /// Packets get lost here.
     Failed,
-    /// A step that flanneld did not probe, or whose missing reply proves nothing. The text of the step states the reason.
+    /// flanneld did not probe the step, or its missing reply proves nothing. The text of the step states the reason.
     NotAsked,
 }
 
 impl Outcome {
-    /// All outcomes.
     pub const ALL: [Outcome; 3] = [Outcome::Ok, Outcome::Failed, Outcome::NotAsked];
 
-    /// Returns the name that flannelctl prints.
+    /// As flannelctl prints it.
     pub const fn words(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
@@ -143,48 +138,40 @@ impl Outcome {
     }
 }
 
-/// A step of a packet's path, with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Part of the path that the step covers.
     pub name: StepName,
-    /// Whether packets pass the step, if known.
     pub outcome: Outcome,
-    /// Result as text.
     pub text: String,
-    /// Probes that this node sent for the step, and the number of replies.
+    /// Probes that this node sent for the step.
     pub questions: Vec<Questions>,
 }
 
-/// Number of probes of one kind, and number of replies to these probes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Questions {
-    /// Kind of the probes.
     pub kind: QuestionKind,
     /// Number of probes.
     pub asked: u8,
     /// Number of replies.
     pub answered: u8,
-    /// Median round-trip time in microseconds.
+    /// Median, in microseconds.
     pub rtt_us: Option<u32>,
 }
 
-/// Kind of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QuestionKind {
-    /// A small probe to the probe port.
+    /// A small one, to the probe port.
     Question,
-    /// A probe of the size of the MTU to the probe port.
+    /// Of the size of the MTU, to the probe port.
     LongQuestion,
-    /// A small ping.
+    /// A small one.
     Ping,
-    /// A ping of the size of the MTU.
+    /// Of the size of the MTU.
     LongPing,
 }
 
 impl QuestionKind {
-    /// All kinds.
     pub const ALL: [QuestionKind; 4] = [
         QuestionKind::Question,
         QuestionKind::LongQuestion,
@@ -198,11 +185,10 @@ impl QuestionKind {
 pub struct Next {
     /// Node on which the operator runs the command; absent for this node.
     pub on: Option<String>,
-    /// Command line.
     pub command: String,
 }
 
-/// Returns the request target that probes a peer or pod. Percent-encodes the user's text, which may contain any characters.
+/// The request target. Percent-encodes the user's text, which may contain any characters.
 pub fn request(peer: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
     let mut out = format!("{PROBE_PATH}?peer=");
@@ -216,7 +202,8 @@ pub fn request(peer: &str) -> String {
     out
 }
 
-/// Parses the peer or pod from the query of a request. Returns `None` if the parameter is absent, empty or not valid percent-encoded UTF-8.
+/// Parses the peer or pod from the query of a request. `None` if the parameter is absent, empty or not valid
+/// percent-encoded UTF-8.
 pub fn asked(query: Option<&str>) -> Option<String> {
     parameter(query, "peer")
 }

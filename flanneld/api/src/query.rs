@@ -1,6 +1,6 @@
 //! Parses the query of an HTTP request.
 
-/// Returns the decoded value of a query parameter. Returns `None` if the parameter is absent, empty or not valid percent-encoded UTF-8.
+/// Decodes the value. `None` if the parameter is absent, empty or not valid percent-encoded UTF-8.
 pub fn parameter(query: Option<&str>, name: &str) -> Option<String> {
     let encoded = query?.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='))?;
     let mut bytes = encoded.bytes();

@@ -11,22 +11,23 @@ pub const SCHEMA: &str = "flannel.routes/1";
 /// Desired kernel objects with their actual state, and kernel objects of other programs. flanneld reads the kernel state for each request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routes {
-    /// Always [`SCHEMA`]; identifies the format of the document.
+    /// Always [`SCHEMA`].
     pub schema: String,
-    /// Time at which flanneld read the kernel state, by the node's clock.
+    /// When flanneld read the kernel state, by the node's clock.
     pub at: Timestamp,
-    /// Name of this node.
     pub node: String,
-    /// Desired objects: links, addresses, FDB entries, neighbours, routes.
+    /// Links, addresses, FDB entries, neighbours, routes.
     pub objects: Vec<Object>,
-    /// Objects of other programs in this node's networks, on flannel's devices and on flannel's port. The list also contains flannel's own leftovers.
+    /// Objects of other programs in this node's networks, on flannel's devices and on flannel's port. Also contains
+    /// flannel's own leftovers.
     pub foreign: Vec<Foreign>,
-    /// Traffic rules; absent if flanneld desires no rules.
+    /// Absent if flanneld desires no rules.
     pub rules: Option<Rules>,
 }
 
 impl Routes {
-    /// Returns whether a desired object or a rule is not in sync, or an object of another program conflicts with a desired object.
+    /// True if a desired object or a rule is not in sync, or an object of another program conflicts with a desired
+    /// one.
     pub fn is_broken(&self) -> bool {
         let rules = self.rules.as_ref().is_some_and(|rules| !rules.in_place);
         rules

@@ -9,34 +9,30 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use types::reachability::{Impact, State};
 
-/// Summary of the network's health: one sentence, and additional text with figures or a cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sentence {
-    /// Health of the pod network.
     pub level: Health,
-    /// The sentence.
     pub title: String,
     /// Figures or a cause.
     pub text: String,
 }
 
-/// Health of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// No known fault of the network.
+    /// No fault is known.
     Good,
-    /// No known fault of the network, but not enough probe results.
+    /// No fault is known, but not enough probe results exist.
     #[default]
     Unknown,
-    /// Loss of some pod packets, or a fault that leads to packet loss.
+    /// Some pod packets get lost, or a fault leads to packet loss.
     Warn,
-    /// Loss of pod packets.
+    /// Pod packets get lost.
     Bad,
 }
 
 impl Health {
-    /// Returns the name of the health level, as in JSON.
+    /// As in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Health::Good => "good",
@@ -46,7 +42,7 @@ impl Health {
         }
     }
 
-    /// Returns the symbol that the status page shows for the health level.
+    /// As the status page shows it.
     pub const fn sign(self) -> &'static str {
         match self {
             Health::Good => "✓",
@@ -57,8 +53,9 @@ impl Health {
     }
 }
 
-/// Computes the sentence. The first of these faults determines the sentence: an unready node, an unreachable peer, a finding of severity
-/// `broken`. Otherwise, the sentence is about lost packets, faults of other nodes, or findings of severity `degraded`, in this order.
+/// The first of these faults determines the sentence: an unready node, an unreachable peer, a finding of severity
+/// `broken`. Otherwise, the sentence is about lost packets, faults of other nodes, or findings of severity
+/// `degraded`, in this order.
 pub(crate) fn sentence(node: &Node) -> Sentence {
     unready(node)
         .or_else(|| unreached(node))
@@ -73,7 +70,7 @@ fn new(level: Health, title: impl Into<String>, text: impl Into<String>) -> Sent
     Sentence { level, title: title.into(), text: text.into() }
 }
 
-/// Returns a sentence if flanneld hangs or the node is not ready.
+/// If flanneld hangs or the node is not ready.
 fn unready(node: &Node) -> Option<Sentence> {
     let name = &node.node;
     if let Some(silent) = &node.readiness.silent {
@@ -88,7 +85,7 @@ fn unready(node: &Node) -> Option<Sentence> {
     Some(new(Health::Bad, format!("{name} is not ready"), text.join(" · ")))
 }
 
-/// Returns a sentence if packets from this node do not reach a peer, or if the peer's replies do not arrive.
+/// If packets from this node do not reach a peer, or if its replies do not arrive.
 fn unreached(node: &Node) -> Option<Sentence> {
     let mesh = node.mesh.as_ref()?;
     let cut: Vec<&PeerView> = with_impact(mesh, Impact::All).collect();
@@ -138,7 +135,7 @@ fn unreached(node: &Node) -> Option<Sentence> {
     Some(new(Health::Bad, title, text))
 }
 
-/// Returns text that states how many other nodes reach a peer; an empty text without reports on the peer.
+/// How many other nodes reach a peer; empty without reports on it.
 fn others_on(peer: &PeerView) -> String {
     let reach = peer.others.iter().filter(|other| other.state.passes());
     match (reach.count(), peer.others.len()) {
@@ -149,7 +146,7 @@ fn others_on(peer: &PeerView) -> String {
     }
 }
 
-/// Returns the first unexplained finding of severity `broken` that names a given peer or no peer.
+/// The first unexplained finding of severity `broken` that names a given peer or no peer.
 fn cause_of<'a>(node: &'a Node, cut: &[&PeerView]) -> Option<&'a Finding> {
     let names: BTreeSet<String> = cut.iter().map(|peer| peer.title()).collect();
     causes(node, Severity::Broken).find(|finding| {
@@ -167,13 +164,13 @@ fn with_impact(mesh: &Mesh, impact: Impact) -> impl Iterator<Item = &PeerView> {
     all.filter(move |peer| peer.state.impact() == impact)
 }
 
-/// Returns the number of different nodes among peer entries. A node with two address families can have two peer entries.
+/// Counts nodes. One with two address families can have two peer entries.
 fn nodes(peers: &[&PeerView]) -> usize {
     let titles: BTreeSet<String> = peers.iter().map(|peer| peer.title()).collect();
     titles.len()
 }
 
-/// Returns a sentence about the first unexplained finding of the given severity.
+/// About the first unexplained finding of the given severity.
 fn found(node: &Node, severity: Severity, level: Health) -> Option<Sentence> {
     let finding = causes(node, severity).next()?;
     let age = finding.since.and_then(|then| since(then, node.at));
@@ -184,7 +181,7 @@ fn found(node: &Node, severity: Severity, level: Health) -> Option<Sentence> {
     Some(new(level, finding.what.clone(), text))
 }
 
-/// Returns the text, with a full stop added if the text ends without punctuation.
+/// Adds a full stop if the text ends without punctuation.
 fn ended(text: &str) -> String {
     match text.trim_end() {
         text if text.is_empty() || text.ends_with(['.', '!', '?']) => text.to_owned(),
@@ -192,7 +189,7 @@ fn ended(text: &str) -> String {
     }
 }
 
-/// Returns a sentence if some packets to or from a peer get lost, or if the path to the peer is slow.
+/// If some packets to or from a peer get lost, or if the path to it is slow.
 fn impaired(node: &Node) -> Option<Sentence> {
     let mesh = node.mesh.as_ref()?;
     let all: Vec<&PeerView> = with_impact(mesh, Impact::Some).collect();
@@ -232,7 +229,7 @@ fn impaired(node: &Node) -> Option<Sentence> {
     Some(new(Health::Warn, title, text))
 }
 
-/// Returns a sentence about the faults that other nodes report.
+/// About the faults that other nodes report.
 fn elsewhere(node: &Node) -> Option<Sentence> {
     let mesh = node.mesh.as_ref()?;
     let broken = mesh.rows.iter().find_map(|row| {
@@ -290,7 +287,7 @@ fn name_of(node: &Node, subnet: &ipnet::IpNet) -> String {
     peer.map_or_else(|| subnet.to_string(), crate::Peer::title)
 }
 
-/// Returns the sentence about a network without known faults.
+/// About a network without known faults.
 fn well(node: &Node) -> Sentence {
     let name = &node.node;
     let Some(mesh) = &node.mesh else {
@@ -322,7 +319,7 @@ fn well(node: &Node) -> Sentence {
     new(Health::Good, title, figures(node, mesh))
 }
 
-/// Returns the round-trip time, packet size and other figures of a network without known faults.
+/// The round-trip time, packet size and other figures of a network without known faults.
 fn figures(node: &Node, mesh: &Mesh) -> String {
     let mut parts = Vec::new();
     let mut rtts: Vec<u32> = mesh.peers.iter().filter_map(|peer| peer.rtt_us).collect();
@@ -357,7 +354,7 @@ fn milliseconds(us: u32) -> String {
     if ms < 10.0 { format!("{ms:.2} ms") } else { format!("{ms:.0} ms") }
 }
 
-/// Returns whether a check reports faults of paths to peers. The status page shows faults of paths in the cells of its table.
+/// True if a check reports faults of paths to peers. The status page shows these in the cells of its table.
 pub(crate) fn is_about_path(check: &str) -> bool {
     doctor::is_about_peers(check) || check == "mtu"
 }

@@ -1,6 +1,6 @@
 //! The document behind the status page, `GET /api/v1/view`: a compact view of the cluster from one node.
 //!
-//! [`View::of`] computes the document from the node's document.
+//! [`View::of`] computes it from the node's document.
 
 use crate::facts::facts;
 pub use crate::sentence::{Health, Sentence};
@@ -18,55 +18,47 @@ use types::reachability::State;
 pub const VIEW_SCHEMA: &str = "flannel.view/1";
 /// Schema of [`RowDetails`].
 pub const ROW_SCHEMA: &str = "flannel.view.row/1";
-/// Maximum size of a cluster, in nodes, in which a report has a cell for every known peer. For more nodes, the status page draws a map, which needs
-/// only the states of the paths.
+/// Maximum size of a cluster, in nodes, in which a report has a cell for every known peer. For more nodes, the status
+/// page draws a map, which needs only the states of the paths.
 pub const TABLE_NODES: usize = 24;
 
-/// The document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct View {
     /// Always [`VIEW_SCHEMA`].
     pub schema: String,
-    /// Time of the document, by the node's clock.
+    /// By the node's clock.
     pub at: Timestamp,
-    /// Name of the node that serves the document.
+    /// The node that serves the document.
     pub node: String,
-    /// Version of the daemon.
     pub version: String,
-    /// Pod networks of the cluster; empty until the networks are known.
+    /// Empty until the networks are known.
     pub networks: Vec<IpNet>,
-    /// Type of the backend.
     pub backend: Option<String>,
-    /// Summary of the network's health.
     pub sentence: Sentence,
-    /// Findings of this node that no other finding explains, the most severe finding first.
+    /// Of this node; the most severe first. No other finding explains them.
     pub findings: Vec<FindingView>,
     /// Checks of the doctor that could not run.
     pub unknown_checks: Vec<doctor::finding::Unknown>,
-    /// Results of this node's probes; absent if the node sends no probes.
+    /// Absent if the node sends no probes.
     pub mesh: Option<MeshView>,
-    /// Measurements of the last five minutes, as time series.
+    /// Of the last five minutes.
     pub charts: Charts,
-    /// Facts about this node, each with its name and its text.
+    /// About this node, each with its name and its text.
     pub facts: Vec<(String, String)>,
-    /// The last log lines of flanneld, the newest first.
+    /// The newest first.
     pub events: Vec<LogEvent>,
 }
 
 /// A finding of the doctor that no other finding explains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FindingView {
-    /// Name of the check that reported the finding.
     pub check: String,
-    /// Severity of the finding.
     pub severity: Severity,
-    /// The problem, in one sentence.
     pub what: String,
     /// The cause or the consequence of the problem.
     pub why: String,
     /// Time of the first report that contained the finding.
     pub since: Option<Timestamp>,
-    /// Observations that show the problem.
     pub evidence: Vec<Evidence>,
     /// Shell commands that fix the problem, then comments about the commands.
     pub commands: Vec<String>,
@@ -76,12 +68,11 @@ pub struct FindingView {
     pub explains: usize,
 }
 
-/// The nodes, and the states of the paths between the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshView {
     /// Names of the path states. A cell contains the index of its state in this list.
     pub states: Vec<String>,
-    /// All nodes, including this node, in the order of their subnets.
+    /// Includes this node; in the order of their subnets.
     pub nodes: Vec<NodeView>,
     /// Index of this node in `nodes`.
     #[serde(rename = "self")]
@@ -96,26 +87,23 @@ pub struct MeshView {
     pub rows: Vec<RowView>,
 }
 
-/// A node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
-    /// The node's name, or the node's address if the node publishes no name.
+    /// The address if the node publishes no name.
     pub name: String,
-    /// Its first subnet.
     pub subnet: String,
-    /// Its first address.
     pub address: String,
-    /// Whether the node's pods have a network; absent if unknown.
+    /// Absent if unknown.
     pub ready: Option<bool>,
-    /// Names of the checks that reported the node's findings, the most severe finding first.
+    /// Checks that reported the node's findings, the most severe first.
     pub checks: Vec<String>,
-    /// Number of the node's findings of severity `broken`.
+    /// Findings of severity `broken`.
     pub broken: u16,
-    /// Number of the node's findings of severity `degraded`.
+    /// Findings of severity `degraded`.
     pub degraded: u16,
-    /// Number of the node's findings of severity `risk`.
+    /// Findings of severity `risk`.
     pub risks: u16,
-    /// The node's implementation: `flannel-rs`, or `go` if the node publishes no id. Go flannel publishes no id.
+    /// `flannel-rs`, or `go` if the node publishes no id. Go flannel publishes none.
     pub kind: String,
 }
 
@@ -124,16 +112,17 @@ pub struct NodeView {
 pub struct RowView {
     /// Index of the node that sent the report.
     pub from: usize,
-    /// Age of the report in milliseconds.
+    /// In milliseconds.
     pub age_ms: u64,
-    /// State of the peers without a cell; absent if the state is unknown.
+    /// State of the peers without a cell; absent if unknown.
     pub rest: Option<u8>,
-    /// Each cell contains the peer's index, the state of the path, and the number of unanswered probes among the last 16. The cell also contains
-    /// the round-trip time in microseconds, the last probe's age in milliseconds, and 1 if the peer replies only to ping.
+    /// Each cell contains the peer's index, the state of the path, and the number of unanswered probes among the last
+    /// 16. The round-trip time in microseconds, the last probe's age in milliseconds, and 1 if the peer replies only
+    /// to ping, follow.
     pub cells: Vec<CellView>,
 }
 
-/// A cell; [`RowView::cells`] describes its fields.
+/// See [`RowView::cells`].
 pub type CellView = (usize, u8, u8, Option<u32>, Option<u64>, u8);
 
 /// Time series of the last five minutes, the oldest value first.
@@ -141,26 +130,22 @@ pub type CellView = (usize, u8, u8, Option<u32>, Option<u64>, u8);
 pub struct Charts {
     /// Time between two values of a series, in milliseconds.
     pub step_ms: u64,
-    /// The measured values by the name of the time series; `None` for an unknown value.
+    /// By the name of the time series; `None` for an unknown value.
     pub series: BTreeMap<String, Vec<Option<f64>>>,
 }
 
-/// A log line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEvent {
-    /// Time of the last occurrence of the log line.
+    /// Of the last occurrence.
     pub at: Timestamp,
-    /// Level of the log line.
     pub level: Level,
-    /// The message.
     pub text: String,
-    /// The fields of the log line, as `name=value`.
+    /// As `name=value`.
     pub fields: String,
-    /// Number of consecutive occurrences of the log line.
+    /// Number of consecutive occurrences.
     pub count: u32,
 }
 
-/// Level of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -177,45 +162,44 @@ pub enum Level {
 pub struct RowDetails {
     /// Always [`ROW_SCHEMA`].
     pub schema: String,
-    /// Subnet of the node that sent the report.
+    /// The node that sent the report.
     pub from: IpNet,
     /// Age of the report in milliseconds; absent for this node itself.
     pub age_ms: Option<u64>,
-    /// The node's peers. A report without room for all peers contains only the peers with the worst states.
+    /// A report without room for all peers contains only those with the worst states.
     pub cells: Vec<CellDetails>,
 }
 
-/// Details that a node's report contains about a peer. Only this node's own report has the fields after [`CellDetails::asked_age_ms`].
+/// What a node's report says about a peer. Only this node's own report has the fields after
+/// [`CellDetails::asked_age_ms`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellDetails {
-    /// Subnet of the peer.
     pub to: String,
-    /// State of the path to the peer.
     pub state: State,
     /// Whether the peer replies only to ping.
     pub ping_only: bool,
-    /// Round-trip time in microseconds.
+    /// In microseconds.
     pub rtt_us: Option<u32>,
-    /// Number of recent probes without a reply from the peer.
+    /// Recent probes without a reply.
     pub lost: u8,
-    /// Number of recent probes of the peer, at most 16; absent in the reports of other nodes.
+    /// Recent probes of the peer, at most 16; absent in the reports of other nodes.
     pub asked: Option<u8>,
-    /// Age of the last probe in milliseconds.
+    /// Of the last probe, in milliseconds.
     pub asked_age_ms: Option<u64>,
-    /// Time since the path's current state began, in milliseconds.
+    /// Since the path's current state began, in milliseconds.
     pub state_age_ms: Option<u64>,
     /// Size of the largest packet that reaches the peer, in bytes.
     pub carries: Option<u16>,
     /// Size of the largest packet that should reach the peer, in bytes.
     pub mtu: Option<u16>,
-    /// Age of this node's last probe that the peer received, in milliseconds.
+    /// Of this node's last probe that the peer received, in milliseconds.
     pub hears_us_age_ms: Option<u64>,
-    /// Age of the peer's last reply over the underlay, in milliseconds.
+    /// Of the peer's last reply over the underlay, in milliseconds.
     pub underlay_age_ms: Option<u64>,
 }
 
 impl View {
-    /// Computes the document. `node` must contain the reports of other nodes.
+    /// `node` must contain the reports of other nodes.
     pub fn of(node: &Node, charts: Charts, events: Vec<LogEvent>) -> Self {
         Self {
             schema: VIEW_SCHEMA.to_owned(),
@@ -235,7 +219,7 @@ impl View {
     }
 }
 
-/// Returns the findings that no other finding explains, each with the number of findings that it explains.
+/// The findings that no other finding explains, each with the number of those that it explains.
 fn problems(node: &Node) -> Vec<FindingView> {
     let findings = node.findings.as_deref().unwrap_or_default();
     let causes = findings.iter().filter(|finding| finding.explained_by.is_none());
@@ -286,7 +270,7 @@ impl MeshView {
     }
 }
 
-/// Returns the nodes in the order of their subnets.
+/// In the order of their subnets.
 fn nodes(node: &Node, mesh: &Mesh) -> (Vec<NodeView>, Places) {
     let own = Peer {
         node: Some(node.node.clone()),
@@ -352,8 +336,8 @@ fn first<T: ToString>(all: &[T]) -> String {
     all.first().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Returns the checks in a node's report with findings about the node itself, not about its
-/// peers. Versions before [`Own::checks`] report only one check.
+/// The checks with findings about the node itself, not about its peers. Versions before [`Own::checks`] report only
+/// one check.
 pub(crate) fn own_checks(own: &Own) -> impl Iterator<Item = &str> {
     let gravest = own.gravest.iter().filter(|_| own.checks.is_empty());
     let all = own.checks.iter().chain(gravest).map(String::as_str);
@@ -375,7 +359,7 @@ fn note_own(view: &mut NodeView, node: &Node) {
     }
 }
 
-/// Adds a cell. If the peer already has a cell for another address family, keeps the cell with the worse state.
+/// If the peer already has a cell for another address family, keeps the one with the worse state.
 fn add(cells: &mut BTreeMap<usize, CellView>, cell: CellView) {
     let rank = |cell: &CellView| {
         let state = State::of_number(cell.1);
@@ -414,7 +398,7 @@ fn own_row(peers: &[PeerView], places: &Places) -> RowView {
     .without_rest(places)
 }
 
-/// Returns the report of another node; `None` if the node has not reported.
+/// `None` if the node has not reported.
 fn other_row(row: &Row, from: usize, places: &Places, families: usize) -> Option<RowView> {
     let age_ms = row.answered_age_ms?;
     let mut cells = BTreeMap::new();
@@ -459,7 +443,7 @@ impl RowView {
 }
 
 impl RowDetails {
-    /// Returns the details of the report of the node with the given subnet; `None` if no node has the subnet.
+    /// The details of the report of the node with the given subnet; `None` if no node has it.
     pub fn of(node: &Node, subnet: IpNet) -> Option<Self> {
         let mesh = node.mesh.as_ref()?;
         let row =

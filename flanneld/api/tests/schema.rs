@@ -36,7 +36,7 @@ struct Example {
 }
 
 impl Example {
-    /// Returns a value that the part of a schema allows.
+    /// A value that the part of a schema allows.
     fn of(&mut self, schema: &Value, part: &Value, place: &str) -> Value {
         if part["$ref"] == "node.json" {
             let node = self::schema("node.json");
@@ -112,7 +112,7 @@ impl Example {
     }
 }
 
-/// Returns a text that the field with this path accepts.
+/// A text that the field with this path accepts.
 fn text_at(part: &Value, place: &str) -> &'static str {
     let field = place.rsplit('/').find(|name| *name != "0").unwrap();
     match field {

@@ -11,19 +11,17 @@ use crate::value::Value;
 /// Name of the flag whose value flanneld must never print.
 const SECRET: &str = "etcd-password";
 
-/// Selection of the flags that the help lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelpKind {
     /// The flags that most clusters need.
     Common,
-    /// All.
     All,
 }
 
-/// A parsed command line: the flags for clap, and details that clap cannot report.
+/// The flags for clap, and details that clap cannot report.
 #[derive(Debug, Default)]
 pub(crate) struct Argv {
-    /// Names of known flags with their values, in the order of the command line.
+    /// Known flags with their values, in the order of the command line.
     pub(crate) given: Vec<(String, String)>,
     /// The flags that the last help flag lists; `None` without a help flag.
     pub(crate) help: Option<HelpKind>,
@@ -33,19 +31,19 @@ pub(crate) struct Argv {
 }
 
 impl Argv {
-    /// Returns the arguments for clap, beginning with the program's name.
+    /// The arguments for clap, beginning with the program's name.
     pub(crate) fn words(&self) -> Vec<String> {
         let flags = self.given.iter().map(|(name, value)| format!("--{name}={value}"));
         std::iter::once("flanneld".to_owned()).chain(flags).collect()
     }
 
-    /// Returns whether the command line contains the password flag, even with an empty value.
+    /// True even for an empty value.
     pub(crate) fn gives_a_secret(&self) -> bool {
         self.given.iter().any(|(name, _)| name == SECRET)
     }
 }
 
-/// Returns whether a flag is a switch, which is true without a value and accepts a value only with `=`.
+/// A switch is true without a value and accepts one only with `=`.
 pub(crate) fn is_switch(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<Value<bool>>()
 }
@@ -115,12 +113,12 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
     read
 }
 
-/// Returns the placeholder for a flag's value in the help.
+/// The placeholder for a flag's value in the help.
 pub(crate) fn value_name(arg: &Arg) -> &str {
     arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str())
 }
 
-/// Returns the known flag that is most similar to an unknown name; `None` if all flags differ by more than two edits.
+/// The most similar known flag; `None` if all differ by more than two edits.
 fn nearest<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
     let known = command.get_arguments().filter_map(Arg::get_long);
     known
@@ -130,7 +128,7 @@ fn nearest<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
         .map(|(_, known)| known)
 }
 
-/// Returns the name of a flag. Omits any text after the name of the password flag, because this text is the password if the `=` is missing.
+/// Omits any text after the name of the password flag, because it is the password if the `=` is missing.
 fn shown(name: &str) -> String {
     match name.find(SECRET) {
         Some(at) if name.len() > at + SECRET.len() => {

@@ -1,5 +1,5 @@
-//! Converts flags to settings. Each group of flags has its own conversion function. The functions continue after a mistake, so that flanneld reports
-//! all mistakes at once.
+//! Converts flags to settings. Each group of flags has its own conversion function. They continue after a mistake, so
+//! that flanneld reports all mistakes at once.
 
 mod interface;
 mod listen;
@@ -18,20 +18,14 @@ use crate::store::Store;
 use packet_engine::features::Features;
 use std::time::Duration;
 
-/// Action that the flags request.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// Runs the daemon with the settings from the flags.
     Run(Box<Settings>),
-    /// Prints the version.
     Version,
 }
 
 impl Flags {
-    /// Reads all flags. `backends` are the names of all backends.
-    ///
-    /// # Errors
-    /// Returns every mistake in the flags and in the environment variables.
+    /// Finds every mistake in the flags and in the environment variables. `backends` are the names of all backends.
     pub(crate) fn read(
         &self,
         mut reader: Reader,
@@ -79,8 +73,8 @@ impl Flags {
     }
 }
 
-/// Adds the identity of this host's Node to the options of a Kubernetes store. flanneld needs the identity only to run: `--help` and `--version`
-/// work without a Node.
+/// Adds the identity of this host's Node to the options of a Kubernetes store. flanneld needs it only to run:
+/// `--help` and `--version` work without a Node.
 fn with_node(store: Store, environment: &Environment, reader: &mut Reader) -> Store {
     let Store::Kube(mut kube) = store else {
         return store;
@@ -100,7 +94,7 @@ fn with_node(store: Store, environment: &Environment, reader: &mut Reader) -> St
 }
 
 impl LeaseFlags {
-    /// Returns the minimum remaining time of the lease; below this time, the node is not ready.
+    /// The minimum remaining time of the lease; below it, the node is not ready.
     fn read(&self, reader: &mut Reader) -> Duration {
         let Self { subnet_lease_renew_margin } = self;
         let minutes = reader.ranged(
@@ -114,7 +108,6 @@ impl LeaseFlags {
 }
 
 impl DatapathFlags {
-    /// Returns the settings of the userspace datapath.
     fn read(&self, reader: &mut Reader) -> Features {
         let Self { datapath, datapath_queues, datapath_real_time } = self;
         let features =

@@ -4,16 +4,12 @@ use crate::error::unusable;
 use std::fmt;
 use types::Problem;
 
-/// A client address of an etcd server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The host and port, or the unix socket, of the etcd server.
     pub target: Target,
-    /// Whether the connection uses TLS.
     pub tls: bool,
 }
 
-/// The part of an endpoint that identifies the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A host name or address (IPv6 without brackets), and a port.
@@ -25,8 +21,7 @@ pub enum Target {
 /// Quotes no part of the address, because it may contain a password.
 pub(super) const USER: &str = "the address of an etcd endpoint contains a user; give the user with --etcd-username and --etcd-password (better FLANNELD_ETCD_USERNAME and FLANNELD_ETCD_PASSWORD), and write an endpoint such as http://10.0.0.1:2379";
 
-/// Returns whether an address contains a user name, with or without a password. The user name or password ends with `@`, which may be
-/// percent-encoded.
+/// True for a user name with or without a password. It ends with `@`, which may be percent-encoded.
 pub(super) fn holds_user(text: &str) -> bool {
     text.contains('@') || text.contains("%40")
 }
@@ -112,7 +107,7 @@ impl Endpoint {
         Ok(Self { target: Target::Host(host, port), tls })
     }
 
-    /// Returns the host and port of the endpoint; `None` for a unix socket.
+    /// `None` for a unix socket.
     pub fn host(&self) -> Option<(&str, u16)> {
         match &self.target {
             Target::Host(host, port) => Some((host, *port)),

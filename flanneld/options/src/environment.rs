@@ -3,10 +3,10 @@
 use clap::Command;
 use std::ffi::{OsStr, OsString};
 
-/// Returns the value of an environment variable, as [`std::env::var_os`] does in a program.
+/// Like [`std::env::var_os`] in a program.
 pub type Environment<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
 
-/// Returns the value of a variable; `None` if the variable is unset or empty.
+/// `None` if the variable is unset or empty.
 pub(crate) fn var(environment: &Environment, name: &str) -> Option<OsString> {
     environment(name).filter(|value| !value.is_empty())
 }

@@ -10,7 +10,6 @@ const COLUMN: usize = 30;
 /// Column at which the help wraps descriptions.
 const WIDTH: usize = 80;
 
-/// Text about the purpose of flanneld and the syntax of its flags.
 pub(crate) const ABOUT: &str = "\
 flanneld gives this node a subnet of the cluster's network and carries packets
 between the nodes' subnets.
@@ -21,7 +20,6 @@ precedence; an empty variable is unset. One dash or two, `--flag value` or
 `--flag=value`; a switch takes its value only with `=` (--ip-masq=false).
 ";
 
-/// Text about the exit codes.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes: 0 stopped by a signal; 1 a mistake in flags, configuration or on
 this host; 5 the lease is lost permanently (a restart acquires a new lease).
@@ -46,7 +44,7 @@ const COMMON: &[&str] = &[
     "help-all",
 ];
 
-/// Returns the output of `--help`: usage, and the common flags on one screen.
+/// Usage, and the common flags on one screen.
 pub(crate) fn common(command: &Command) -> String {
     let about = ABOUT.split_once("\n\n").map_or(ABOUT, |(about, _)| about);
     let mut out = format!("{about}\n\nUsage: flanneld [--flag=value …]\n\nCommon flags\n");
@@ -62,7 +60,7 @@ pub(crate) fn common(command: &Command) -> String {
     out
 }
 
-/// Returns the output of `--help-all`: usage, flags by group, and exit codes.
+/// The output of `--help-all`: usage, flags by group, and exit codes.
 pub(crate) fn help(command: &Command) -> String {
     let (about, syntax) = ABOUT.split_once("\n\n").unwrap_or((ABOUT, ""));
     let mut out = format!("{about}\n\nUsage: flanneld [--flag=value …]\n\n{syntax}");
@@ -85,7 +83,7 @@ pub(crate) fn help(command: &Command) -> String {
     out
 }
 
-/// Returns the name of a flag with the placeholder for the flag's value.
+/// The name of a flag with the placeholder for its value.
 fn head(arg: &Arg) -> String {
     let name = arg.get_long().unwrap_or_default();
     if is_switch(arg) || !arg.get_action().takes_values() {
@@ -95,7 +93,7 @@ fn head(arg: &Arg) -> String {
     }
 }
 
-/// Returns the help text of a flag, with the default value.
+/// With the default value.
 fn description(arg: &Arg) -> String {
     let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
     for default in arg.get_default_values() {
@@ -104,7 +102,7 @@ fn description(arg: &Arg) -> String {
     text
 }
 
-/// Renders one flag: its name, and its description in the second column.
+/// The name, and the description in the second column.
 fn entry(head: &str, text: &str) -> String {
     let mut out = head.to_owned();
     let mut used = head.chars().count();
@@ -131,7 +129,7 @@ fn entry(head: &str, text: &str) -> String {
     out
 }
 
-/// Formats a list of mistakes in flags and environment variables for stderr.
+/// For stderr.
 pub(crate) fn mistakes(command: &Command, list: &[OptionError]) -> String {
     let mut out = String::from("flanneld cannot start:\n");
     for mistake in list {

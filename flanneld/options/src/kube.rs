@@ -10,8 +10,7 @@ use subnet_lease::manager::boot_time;
 use types::Problem;
 
 impl KubernetesFlags {
-    /// Returns the options for access to the Nodes of Kubernetes; `None` unless `--kube-subnet-mgr` is on.
-    /// Checks the values of the Kubernetes switches even if `--kube-subnet-mgr` is off.
+    /// `None` unless `--kube-subnet-mgr` is on. Checks the values of the Kubernetes switches even if it is off.
     pub(crate) fn read(&self, reader: &mut Reader) -> Option<KubeOptions> {
         let Self {
             kube_subnet_mgr,
@@ -66,7 +65,7 @@ impl KubernetesFlags {
     }
 }
 
-/// Returns the Node that the daemon serves, from NODE_NAME or from POD_NAME and POD_NAMESPACE.
+/// The Node that the daemon serves, from NODE_NAME or from POD_NAME and POD_NAMESPACE.
 pub(crate) fn node_identity(environment: &Environment) -> Result<Identity, OptionError> {
     if let Some(name) = name_in(environment, "NODE_NAME")? {
         return Ok(Identity::Node(name));
@@ -78,8 +77,8 @@ pub(crate) fn node_identity(environment: &Environment) -> Result<Identity, Optio
     }
 }
 
-/// Returns the Kubernetes name in an environment variable. Checks the name, because the name becomes part of a URL's path. The
-/// store later reports a name that differs from the Node's name only in upper and lower case.
+/// Checks the name, because it becomes part of a URL's path. The store later reports a name that differs from the
+/// Node's name only in upper and lower case.
 fn name_in(environment: &Environment, variable: &str) -> Result<Option<String>, OptionError> {
     let Some(name) = var(environment, variable).and_then(|name| name.into_string().ok()) else {
         return Ok(None);

@@ -1,7 +1,8 @@
-//! Options from the command line and the environment: the options of Go flannel, and options that only flannel-rs has.
+//! Options from the command line and the environment: those of Go flannel, and those that only flannel-rs has.
 //!
-//! [`read`] converts Go's command-line syntax (`argv`), and lets clap fill the structs of `flags` from the result and from the
-//! variables (`environment`). [`read`] then converts the structs to validated [`Settings`] in one pass that finds every mistake (`build`).
+//! [`read`] converts Go's command-line syntax (`argv`), and lets clap fill the structs of `flags` from the result and
+//! from the variables (`environment`). It then converts them to validated [`Settings`] in one pass that finds every
+//! mistake (`build`).
 
 #![deny(
     clippy::print_stdout,
@@ -43,20 +44,15 @@ use reader::Reader;
 use std::ffi::OsString;
 use std::io::Write;
 
-/// Action that a command line requests.
 #[derive(Debug)]
 pub enum Invocation {
-    /// Runs the daemon with validated settings.
     Run(Box<Settings>),
-    /// Prints a help text and exits.
     Help(String),
-    /// Prints a version and exits.
     Version(String),
-    /// Reports mistakes in the command line and the environment variables.
     Mistakes(Vec<OptionError>),
 }
 
-/// Returns the output of `--version`.
+/// The output of `--version`.
 pub fn version() -> String {
     format!("v{} (flannel-rs)", env!("CARGO_PKG_VERSION"))
 }
@@ -89,12 +85,12 @@ pub fn read(
     }
 }
 
-/// Returns clap's definition of flanneld's command line.
+/// clap's definition of flanneld's command line.
 fn command() -> Command {
     adapt_flags(Flags::command())
 }
 
-/// Makes clap treat switches and help as flanneld does: a switch needs no value, and the help never shows values of variables.
+/// A switch needs no value, and the help never shows values of variables.
 pub fn adapt_flags(command: Command) -> Command {
     command.mut_args(|arg| {
         let arg = arg.hide_env_values(true);
@@ -109,7 +105,7 @@ pub fn adapt_flags(command: Command) -> Command {
     })
 }
 
-/// Returns clap's definition of flanneld's command line for the manual page.
+/// For the manual page.
 pub fn manual() -> Command {
     let command = command().after_help(help::EXIT_CODES).long_about(help::ABOUT);
     command.mut_args(|arg| {
@@ -118,8 +114,7 @@ pub fn manual() -> Command {
     })
 }
 
-/// Returns clap's definition of flanneld's command line for shell completion. Switches take no value in this
-/// definition, because a word after a switch would end the flags.
+/// For shell completion. Switches take no value here, because a word after a switch would end the flags.
 pub fn completion() -> Command {
     Flags::command().mut_args(|arg| {
         let arg = hinted(arg);
@@ -131,7 +126,7 @@ pub fn completion() -> Command {
     })
 }
 
-/// Marks an argument whose value is a file or a directory, for shell completion.
+/// For shell completion: the argument's value is a file or a directory.
 pub fn hinted(arg: Arg) -> Arg {
     let hint = match argv::value_name(&arg) {
         "FILE" => ValueHint::FilePath,
@@ -142,10 +137,8 @@ pub fn hinted(arg: Arg) -> Arg {
 }
 
 impl Invocation {
-    /// Returns the settings if the daemon should run; otherwise prints the help, the version or the mistakes.
-    ///
-    /// # Errors
-    /// Returns the exit code if the daemon should not run: 0 after the help or the version, 1 after mistakes.
+    /// Prints the help, the version or the mistakes if the daemon should not run. The error is the exit code: 0 after
+    /// the help or the version, 1 after mistakes.
     #[allow(
         clippy::print_stderr,
         reason = "no log exists yet; `help::mistakes` makes the typed text printable"

@@ -7,17 +7,16 @@ use crate::value::{Origin, Parse, Value};
 use std::path::PathBuf;
 use types::Family;
 
-/// Collects the mistakes in flags and environment variables, and the warnings.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// Mistakes that Go's `flag` package reports before all others, because the package reads the whole command line first.
+    /// Go's `flag` package reports these before all others, because it reads the whole command line first.
     pub(crate) argv: Vec<OptionError>,
     mistakes: Vec<OptionError>,
     pub(crate) warnings: Vec<Warning>,
 }
 
 impl Reader {
-    /// Creates a reader with the mistakes and warnings about the syntax of the command line.
+    /// Begins with the mistakes and warnings about the syntax of the command line.
     pub(crate) fn of(argv: Argv) -> Self {
         let mut warnings = Vec::new();
         if let Some(ignored) = &argv.ignored {
@@ -28,7 +27,6 @@ impl Reader {
         Self { argv: argv.mistakes, mistakes: Vec::new(), warnings }
     }
 
-    /// Returns the warnings, or all mistakes if the reader found mistakes.
     pub(crate) fn end(self) -> Result<Vec<Warning>, Vec<OptionError>> {
         if self.argv.is_empty() && self.mistakes.is_empty() {
             Ok(self.warnings)
@@ -41,8 +39,8 @@ impl Reader {
         self.mistakes.push(mistake);
     }
 
-    /// Returns the last value of a flag with its parsed form; `None` if the flag has no value or the last value is
-    /// invalid. Records a mistake for each invalid value, because Go's `flag` package also checks every value.
+    /// `None` if the flag has no value or the last one is invalid. Records a mistake for each invalid value, because
+    /// Go's `flag` package also checks every value.
     pub(crate) fn last<'a, T: Parse>(
         &mut self,
         values: &'a [Value<T>],
@@ -60,7 +58,7 @@ impl Reader {
         values.last().and_then(|value| Some((value, value.parsed.clone().ok()?)))
     }
 
-    /// Returns the last value of a flag that accepts only a fixed set of words, or the default if the value is invalid.
+    /// For a flag that accepts only a fixed set of words. The default if the value is invalid.
     pub(crate) fn choice<T: Parse + Default>(&mut self, values: &[Value<T>]) -> T {
         let Some(value) = values.last() else {
             return T::default();
@@ -71,13 +69,13 @@ impl Reader {
         })
     }
 
-    /// Returns whether the last value of a switch is true.
+    /// The last value of a switch.
     pub(crate) fn on(&mut self, values: &[Value<bool>]) -> bool {
         self.last(values).is_some_and(|(_, on)| on)
     }
 
-    /// Returns the last value of an integer flag. Records a mistake and returns `low` if the number is not between `low` and `high`. `note` explains
-    /// the number in the text of the mistake.
+    /// The last value of an integer flag. Records a mistake and returns `low` if the number is not between `low` and
+    /// `high`. `note` explains the number in the text of the mistake.
     pub(crate) fn ranged(
         &mut self,
         values: &[Value<i64>],
@@ -100,7 +98,7 @@ impl Reader {
         }
     }
 
-    /// Returns the public address for an address family; `None` if the flag is unset or invalid.
+    /// `None` if the flag is unset or invalid.
     pub(crate) fn address<A: std::str::FromStr>(
         &mut self,
         values: &[Value<String>],
@@ -120,7 +118,7 @@ impl Reader {
     }
 }
 
-/// Returns the last value of a flag; `None` if the value is missing or empty.
+/// The last value of a flag; `None` if it is missing or empty.
 pub(crate) fn given(values: &[Value<String>]) -> Option<&Value<String>> {
     values.last().filter(|value| !value.text.is_empty())
 }

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Condition that selects the underlay interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
     /// The interface of the default route, which an empty value of the named flag or variable selects.
@@ -45,15 +44,12 @@ impl fmt::Display for Selector {
 pub struct Pattern(regex::Regex);
 
 impl Pattern {
-    /// Compiles a regular expression.
-    ///
-    /// # Errors
-    /// Returns an error that shows the invalid part of the text if the text is not a regular expression.
+    /// The error shows the invalid part of the text.
     pub fn new(text: &str) -> Result<Self, regex::Error> {
         regex::Regex::new(text).map(Self)
     }
 
-    /// Returns whether the pattern matches any part of a text.
+    /// True if the pattern matches any part of the text.
     pub fn matches(&self, text: &str) -> bool {
         self.0.is_match(text)
     }

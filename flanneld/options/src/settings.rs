@@ -10,46 +10,37 @@ use std::time::Duration;
 use traffic_rules::rules::RuleOptions;
 use types::Addresses;
 
-/// The daemon's validated options, by subject.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The store of the leases.
     pub store: Store,
     /// `--subnet-lease-renew-margin`: minimum remaining time of the lease; below this time, the node is not ready.
     pub renew_margin: Duration,
-    /// Selection of the underlay interface and its addresses.
     pub interface: InterfaceSettings,
-    /// This node's identity, files and kernel settings.
     pub node: NodeSettings,
-    /// Settings of the traffic rules.
     pub rules: RuleSettings,
-    /// Settings of the userspace datapath.
     pub features: Features,
-    /// Addresses and ports on which the daemon listens.
     pub listen: ListenSettings,
-    /// Format and verbosity of the log.
     pub logging: Logging,
-    /// Warnings to log at start.
+    /// To log at start.
     pub warnings: Vec<Warning>,
 }
 
-/// Selection of the underlay interface, and the addresses to advertise.
 #[derive(Clone, Debug)]
 pub struct InterfaceSettings {
     /// `--iface` and the other `--iface-…` selectors, in the order in which flanneld tries them; empty if no selector is set.
     pub selectors: Vec<Selector>,
     /// `--public-ip` and `--public-ipv6`: addresses to advertise to other nodes.
     pub public: Option<Addresses>,
-    /// `--iface-wait`: time to wait for a missing interface; with `None`, flanneld waits forever.
+    /// Time to wait for a missing interface (`--iface-wait`); with `None`, flanneld waits forever.
     pub wait: Option<Duration>,
 }
 
-/// This node's identity, files and kernel settings.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
     /// `--node-id`: identity of this node; with `None`, flanneld derives the identity from the host.
     pub id: Option<String>,
-    /// `--subnet-file`: path of subnet.env. The folder of subnet.env also contains the status file, flanneld's socket and the exit report.
+    /// `--subnet-file`: path of subnet.env. Its folder also contains the status file, flanneld's socket and the exit
+    /// report.
     pub subnet_file: PathBuf,
     /// `--install-cni-conf`: a CNI configuration to install.
     pub cni_conf: Option<CniConf>,
@@ -61,7 +52,8 @@ pub struct NodeSettings {
     pub key_file: Option<PathBuf>,
     /// `WIREGUARD_PSK_FILE`: file of the preshared key of wireguard.
     pub preshared_file: Option<PathBuf>,
-    /// `--audit-interval`: time between two comparisons of the whole kernel state with the desired state; with `None`, flanneld compares the states only on events.
+    /// `--audit-interval`: time between two comparisons of the whole kernel state with the desired state; with
+    /// `None`, flanneld compares them only on events.
     pub audit: Option<Duration>,
     /// `--set-sysctls`: whether to set the sysctls that pods need.
     pub set_sysctls: bool,
@@ -69,10 +61,8 @@ pub struct NodeSettings {
     pub route_protocol: u8,
 }
 
-/// Settings of the traffic rules.
 #[derive(Clone, Debug)]
 pub struct RuleSettings {
-    /// Options of the traffic rules that flanneld maintains.
     pub options: RuleOptions,
     /// `--iptables-resync`: time between two comparisons of the iptables rules with the desired rules.
     pub resync: Duration,
@@ -80,12 +70,11 @@ pub struct RuleSettings {
     pub blackhole: bool,
 }
 
-/// Addresses and ports on which the daemon listens.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
-    /// Address of the health server; `None` disables the server.
+    /// `None` disables the server.
     pub health: Option<SocketAddr>,
-    /// TCP address of the status API; with `None`, the API listens only on its unix socket.
+    /// With `None`, the API listens only on its unix socket.
     pub status: Option<SocketAddr>,
     /// UDP port for probes between nodes; `None` disables probing.
     pub probe_port: Option<u16>,
@@ -95,28 +84,24 @@ pub struct ListenSettings {
     pub metrics_per_peer: bool,
 }
 
-/// A CNI configuration and its destination in the container runtime's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniConf {
-    /// The CNI configuration to copy. On Kubernetes, the file is a key of the ConfigMap.
+    /// On Kubernetes, it is a key of the ConfigMap.
     pub source: PathBuf,
-    /// Path of the installed file in the container runtime's folder.
+    /// In the container runtime's folder.
     pub destination: PathBuf,
 }
 
-/// Format and verbosity of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logging {
-    /// The format of a line.
     pub format: LogFormat,
-    /// Log level as in klog: 0 is info, 1 to 3 is debug, 4 and above is trace.
+    /// As in klog: 0 is info, 1 to 3 is debug, 4 and above is trace.
     pub verbosity: i32,
 }
 
-/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Lines of text for people.
+    /// For people.
     #[default]
     Text,
     /// One JSON object on each line, for programs.

@@ -1,5 +1,5 @@
-//! The stores that flags can select, with the code that opens and describes each store. Only this module and the
-//! modules of `build`, which read the flags, distinguish the stores.
+//! The stores that flags can select, with the code that opens and describes each. Only this module and those of
+//! `build`, which read the flags, distinguish the stores.
 
 use crate::endpoint::Endpoint;
 use std::fmt;
@@ -12,20 +12,19 @@ use subnet_lease::manager::{Error, LeaseStore, SubnetManager};
 use types::access::{self, Access};
 use types::problem::ConfigPlace;
 
-/// The store of the leases.
 #[derive(Clone, Debug)]
 pub enum Store {
-    /// etcd, which stores each lease as a key.
+    /// Each lease is a key.
     Etcd(Etcd),
-    /// A directory, which stores each lease as a file.
+    /// Each lease is a file.
     Dir(PathBuf),
-    /// Kubernetes, which stores leases as annotations of the Nodes.
+    /// Leases are annotations of the Nodes.
     Kube(Box<KubeOptions>),
 }
 
 impl Store {
-    /// Returns the host and port of the first etcd endpoint, for the route lookup of `--iface=auto`. The result is
-    /// `None` for a unix socket, a directory, or Kubernetes.
+    /// The host and port of the first etcd endpoint, for the route lookup of `--iface=auto`. `None` for a unix
+    /// socket, a directory, or Kubernetes.
     pub fn host(&self) -> Option<(&str, u16)> {
         match self {
             Store::Etcd(etcd) => etcd.endpoints.first().and_then(Endpoint::host),
@@ -34,7 +33,7 @@ impl Store {
         }
     }
 
-    /// Returns the location of the network configuration, as data and as text.
+    /// As data and as text.
     pub fn config_place(&self) -> (ConfigPlace, String) {
         match self {
             Store::Etcd(etcd) => {
@@ -57,7 +56,7 @@ impl Store {
         }
     }
 
-    /// Returns the options with which the doctor's commands reach the store, without the password.
+    /// The options with which the doctor's commands reach the store, without the password.
     pub fn access(&self) -> Access {
         match self {
             Store::Etcd(etcd) => Access::Etcd(access::Etcd {
@@ -72,7 +71,7 @@ impl Store {
         }
     }
 
-    /// Returns the name of this host's Node in Kubernetes; empty until the client has read the name, and `None` with other stores.
+    /// This host's Node in Kubernetes; empty until the client has read the name, and `None` with other stores.
     pub fn node(&self) -> Option<String> {
         match self {
             Store::Kube(kube) => Some(match &kube.identity {
@@ -85,11 +84,9 @@ impl Store {
 
     /// Opens the store for a daemon.
     ///
-    /// The function connects only to Kubernetes, to determine this node's Node. If the store is etcd or a directory, later
-    /// requests wait until the store is available.
-    ///
-    /// # Errors
-    /// Returns `Unavailable` if a later attempt may open the store, and `Refused` if no attempt can open it.
+    /// Connects only to Kubernetes, to determine this node's Node. With etcd or a directory, later requests wait
+    /// until the store is available. The error is `Unavailable` if a later attempt may open the store, and `Refused`
+    /// if none can.
     pub async fn open(&self) -> Result<Arc<dyn SubnetManager>, Error> {
         Ok(match self {
             Store::Dir(folder) => Arc::new(DirManager::new(folder.clone())),
@@ -108,7 +105,7 @@ impl Store {
     }
 }
 
-/// Formats the location of the leases, for people.
+/// For people.
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -134,21 +131,19 @@ impl fmt::Display for Store {
     }
 }
 
-/// Options for the connection and the authentication to etcd.
 #[derive(Clone, Debug)]
 pub struct Etcd {
-    /// The client addresses of etcd, at least one.
+    /// At least one.
     pub endpoints: Vec<Endpoint>,
-    /// Root of flannel's keys in etcd, without redundant slashes, so that `{prefix}/config` is a key. The prefix is empty if the root is `/`.
+    /// Root of flannel's keys in etcd, without redundant slashes, so that `{prefix}/config` is a key. Empty if the
+    /// root is `/`.
     pub prefix: String,
-    /// TLS options; `None` without TLS options, or if no endpoint uses TLS.
+    /// `None` without TLS options, or if no endpoint uses TLS.
     pub tls: Option<Tls>,
-    /// User name and password, if given.
     pub user: Option<(String, Secret)>,
 }
 
 impl Etcd {
-    /// Returns the options of the etcd client.
     pub fn options(&self) -> EtcdOptions {
         EtcdOptions {
             endpoints: self.endpoints.iter().map(ToString::to_string).collect(),
@@ -163,12 +158,12 @@ impl Etcd {
     }
 }
 
-/// Files for TLS. The etcd client rereads certificate and key files after a change.
+/// The etcd client rereads certificate and key files after a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// File of the CA certificate; with `None`, the client uses the CA certificates of the system.
+    /// With `None`, the client uses the CA certificates of the system.
     pub ca: Option<PathBuf>,
-    /// Files of the client certificate and its key.
+    /// The client certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
@@ -177,12 +172,11 @@ pub struct Tls {
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps a text so that `Debug` does not print it.
     pub fn new(text: String) -> Self {
         Self(text)
     }
 
-    /// Returns the secret text, for use by the etcd client.
+    /// For use by the etcd client.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use subnet_lease::kube::annotations::Prefix;
 use subnet_lease::kube::{Identity, KubeOptions};
 
-/// Returns the value of a variable in an environment.
 fn value_of(environment: &[(&str, &str)], name: &str) -> Option<OsString> {
     let found = environment.iter().find(|(have, _)| *have == name);
     found.map(|(_, value)| value.into())
@@ -22,7 +21,7 @@ fn with_in(args: &[&str], environment: &[(&str, &str)]) -> Invocation {
     )
 }
 
-/// Reads a command line, which begins with its variables as in a shell.
+/// The line begins with its variables as in a shell.
 fn with(line: &str) -> Invocation {
     let (variables, args): (Vec<&str>, Vec<&str>) =
         line.split_whitespace().partition(|word| word.starts_with(char::is_uppercase));
@@ -168,7 +167,6 @@ fn mistakes_are_all_reported_at_once() {
     assert_eq!(list.len(), 10, "{list:#?}");
 }
 
-/// Environment variables of flanneld on a Kubernetes node.
 const NODE: [(&str, &str); 1] = [("NODE_NAME", "n1")];
 
 fn kube_options(args: &[&str], environment: &[(&str, &str)]) -> KubeOptions {
@@ -629,14 +627,13 @@ fn repeated_flag_is_checked_and_the_last_value_applies() {
     assert!(matches!(with("FLANNELD_HEALTHZ_PORT=abc --healthz-port=1"), Invocation::Run(_)));
 }
 
-/// Returns the variables of all flags.
 fn variables() -> Vec<String> {
     let names = Flags::command();
     let names = names.get_arguments().filter_map(Arg::get_env);
     names.map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
-/// Generates an argument of a command line: a known or damaged flag, with or without a value, or other text.
+/// A known or damaged flag, with or without a value, or other text.
 fn word() -> impl Strategy<Value = String> {
     let names: Vec<String> =
         Flags::command().get_arguments().filter_map(Arg::get_long).map(str::to_owned).collect();

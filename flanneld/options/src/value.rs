@@ -92,7 +92,6 @@ impl Parse for Features {
     }
 }
 
-/// Origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     CommandLine,
@@ -100,18 +99,17 @@ pub(crate) enum Origin {
     Default,
 }
 
-/// One value of a flag.
 #[derive(Clone)]
 pub(crate) struct Value<T> {
     pub(crate) origin: Origin,
-    /// The flag or environment variable with the value; the flag for a default value.
+    /// The flag for a default value.
     pub(crate) from: String,
     pub(crate) text: String,
     pub(crate) parsed: Result<T, Problem>,
 }
 
 impl<T> Value<T> {
-    /// An error that names the flag or variable of this value, and its problem.
+    /// Names the flag or variable of this value, and its problem.
     pub(crate) fn error(&self, problem: Problem) -> OptionError {
         OptionError::Value { from: self.from.clone(), problem }
     }
@@ -122,14 +120,14 @@ impl<T> Value<T> {
     }
 }
 
-/// Omits the text of the value, because the text may be a secret.
+/// Omits the text of the value, because it may be a secret.
 impl<T> fmt::Debug for Value<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Value").field("from", &self.from).finish_non_exhaustive()
     }
 }
 
-/// Creates a [`Value`] from a text. The parser never fails, because clap would stop at the first mistake.
+/// Never fails, because clap would stop at the first mistake.
 #[derive(Clone)]
 pub(crate) struct ValueParser<T>(PhantomData<fn() -> T>);
 

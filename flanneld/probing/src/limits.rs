@@ -13,24 +13,24 @@ pub struct Rate {
     pub burst: f64,
 }
 
-/// Of echo replies to one address.
+/// Limits echo replies to one address.
 pub(crate) const ANSWERS_AN_ADDRESS: Rate = Rate { per_second: 20.0, burst: 20.0 };
-/// Of echo replies to all addresses together.
+/// Limits echo replies to all addresses together.
 pub const ANSWERS: Rate = Rate { per_second: 2000.0, burst: 2000.0 };
-/// Of replies with reports to one address.
+/// Limits replies with reports to one address.
 pub(crate) const ROWS_AN_ADDRESS: Rate = Rate { per_second: 2.0, burst: 2.0 };
-/// Of replies with reports to all addresses together. It saves processor time, because a report covers every peer.
+/// Limits replies with reports to all addresses together. It saves processor time, because a report covers every peer.
 pub const ROWS: Rate = Rate { per_second: 50.0, burst: 50.0 };
-/// Of follow-up probes, which determine why a probe got no reply.
+/// Limits follow-up probes, which determine why a probe got no reply.
 pub(crate) const RETRIES: Rate = Rate { per_second: 4.0, burst: 24.0 };
-/// Of probes in the search for a common fault. The burst is enough for one round with each of eight peers. An empty
+/// Limits probes in the search for a common fault. The burst is enough for one round with each of eight peers. An empty
 /// bucket is full again after twelve seconds.
 pub(crate) const SEARCHES: Rate = Rate { per_second: 2.0, burst: 24.0 };
-/// Of probes to peers that other nodes report as unreachable. It also bounds the probes that false reports cause.
+/// Limits probes to peers that other nodes report as unreachable. It also bounds the probes that false reports cause.
 pub(crate) const HINTS: Rate = Rate { per_second: 1.5, burst: 6.0 };
-/// Of probes that check whether the state of peers with confirmed faults has changed.
+/// Limits probes that check whether the state of peers with confirmed faults has changed.
 pub(crate) const BROKEN_PEERS: Rate = Rate { per_second: 1.0, burst: 6.0 };
-/// Of report requests to other nodes while a client views the reports.
+/// Limits report requests to other nodes while a client views the reports.
 pub(crate) const ROW_QUESTIONS: Rate = Rate { per_second: 100.0, burst: 10.0 };
 
 #[derive(Clone, Copy, Debug)]

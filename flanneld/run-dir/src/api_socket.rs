@@ -1,6 +1,6 @@
-//! Unix socket of the status API, next to subnet.env. `flannelctl` requests documents from the daemon over this socket.
+//! Unix socket of the status API, next to subnet.env. `flannelctl` requests documents from the daemon over it.
 //!
-//! The socket has mode 0600 from its creation, and a rename replaces a stale socket. The address of a Unix socket
+//! The socket has mode 0600 from its creation, and a rename replaces a stale one. The address of a Unix socket
 //! contains a path of at most 107 bytes. To allow longer paths, this module opens the socket's folder and uses a path
 //! below `/proc/self/fd`.
 
@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use types::Coded;
 
-/// Maximum number of connections that the daemon has not accepted yet.
+/// Connections that the daemon has not accepted yet.
 const BACKLOG: i32 = 128;
 
-/// Returns the path of the socket that belongs to a subnet.env.
+/// The path of the socket that belongs to a subnet.env.
 pub fn path(subnet_file: &Path) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(".sock");
@@ -50,7 +50,6 @@ pub enum SocketError {
     },
 }
 
-/// The Unix socket, which the daemon creates and removes.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
@@ -59,17 +58,16 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Prepares the socket that belongs to a subnet.env. [`Socket::put`] creates it.
+    /// [`Socket::put`] creates it.
     pub fn new(subnet_file: &Path) -> Self {
         Self { path: path(subnet_file), ours: None }
     }
 
-    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Creates the socket and returns its listener, which is non-blocking. Returns `None` if this daemon's socket is still at its path.
+    /// The listener is non-blocking. `None` if this daemon's socket is still at its path.
     pub fn put(&mut self) -> Result<Option<UnixListener>, SocketError> {
         if self.is_in_place() {
             return Ok(None);
@@ -87,7 +85,7 @@ impl Socket {
         Ok(Some(listener))
     }
 
-    /// Removes the socket, unless another daemon has replaced the socket.
+    /// Leaves a socket with which another daemon has replaced it.
     pub fn remove(&self) {
         if self.is_in_place() {
             let _ = std::fs::remove_file(&self.path);
@@ -99,7 +97,7 @@ impl Socket {
     }
 }
 
-/// Creates a socket at a free path, and returns the listener.
+/// Creates a socket at a free path.
 fn listener(path: &Path) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -111,10 +109,10 @@ fn listener(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Connects to a daemon's socket. The returned stream is blocking.
+/// The stream is blocking.
 ///
-/// # Errors
-/// Returns `NotFound` or `ConnectionRefused` if no daemon runs, and `PermissionDenied` for a user other than root.
+/// The error is `NotFound` or `ConnectionRefused` if no daemon runs, and `PermissionDenied` for a user other than
+/// root.
 pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
     let socket = socket(
         AddressFamily::Unix,
@@ -129,7 +127,7 @@ pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Returns whether a process listens on the socket.
+/// True if a process listens on the socket.
 fn is_answered(path: &Path) -> bool {
     match connect_to(path) {
         Ok(_) => true,
@@ -138,7 +136,8 @@ fn is_answered(path: &Path) -> bool {
     }
 }
 
-/// Returns a short address of a socket, for a path of any length. The address is valid while the returned descriptor of the folder is open.
+/// A short address of a socket, for a path of any length. It is valid while the returned descriptor of the folder is
+/// open.
 fn address(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
     let opened =
         open(folder(path), OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;

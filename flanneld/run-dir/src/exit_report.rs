@@ -11,34 +11,30 @@ use types::Problem;
 use types::file::{self, Links};
 use types::printable;
 
-/// Maximum number of bytes to read. flanneld never writes a longer file.
+/// In bytes. flanneld never writes a longer file.
 const MAX_FILE: u64 = 64 * 1024;
 
-/// Time, exit code and reason of a daemon's end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitReport {
     /// Time at which the daemon ended.
     pub at: Timestamp,
-    /// Exit code; `--help` explains the codes.
+    /// `--help` explains the codes.
     pub code: u8,
-    /// Reason as text.
     pub text: String,
-    /// Version of the daemon, as `--version` prints it.
+    /// As `--version` prints it.
     pub version: String,
-    /// Reason as structured data; absent if the daemon ended on request.
+    /// Absent if the daemon ended on request.
     pub problem: Option<Problem>,
-    /// Underlay interface that the daemon chose.
     pub choice: Option<Choice>,
 }
 
 /// Underlay interface that a daemon chose.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Name of the interface.
     pub interface: String,
-    /// Addresses of the interface, one per address family.
+    /// One per address family.
     pub addresses: Vec<IpAddr>,
-    /// Reason for the choice, as a phrase: `named by --iface=eth1`.
+    /// As a phrase: `named by --iface=eth1`.
     pub why: String,
     /// Flag that named the interface: `--iface=eth1`.
     pub flag: Option<String>,
@@ -46,17 +42,14 @@ pub struct Choice {
     pub named: bool,
 }
 
-/// Returns the path of the exit report that belongs to a subnet.env.
+/// The path of the exit report that belongs to a subnet.env.
 pub fn path(subnet_file: &Path) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(".ended");
     path.into()
 }
 
-/// Writes the exit report, unless another daemon with this subnet.env is running.
-///
-/// # Errors
-/// Returns an error if a system call on the folder or the file fails.
+/// Writes nothing while another daemon with this subnet.env is running.
 pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
     if status_file::lives(subnet_file) {
         return Ok(());
@@ -69,10 +62,7 @@ pub fn write(subnet_file: &Path, words: &ExitReport) -> io::Result<()> {
     })
 }
 
-/// Reads the exit report that belongs to a subnet.env, or returns `None` if no report exists.
-///
-/// # Errors
-/// Returns an error if the file exists but is unreadable or not an exit report.
+/// `None` if no report exists. An unreadable file or one that is not an exit report is an error.
 pub fn read(subnet_file: &Path) -> io::Result<Option<ExitReport>> {
     match file::read(&path(subnet_file), MAX_FILE, Links::Refused) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
@@ -81,7 +71,7 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<ExitReport>> {
     }
 }
 
-/// Removes the exit report. A daemon calls this function once the daemon is ready.
+/// A daemon calls this once it is ready.
 pub fn remove(subnet_file: &Path) {
     let path = path(subnet_file);
     if let Err(error) = std::fs::remove_file(&path)

@@ -22,22 +22,21 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use types::file::{self, IrregularFileError, Links};
 
-/// Mode of the lock file. No other user may read the lock file, because read access is enough to lock a file.
+/// No other user may read the lock file, because read access is enough to lock a file.
 const LOCK_MODE: u32 = 0o600;
 
-/// The exclusive right of a process to serve a network and to write a subnet.env. The right ends when the process
-/// drops the [`Instance`], or when the process ends for any reason.
+/// The exclusive right of a process to serve a network and to write a subnet.env. It ends when the process drops the
+/// [`Instance`], or when the process ends for any reason.
 #[derive(Debug)]
 pub struct Instance {
     _socket: UnixListener,
     _lock: Flock<File>,
 }
 
-/// Claims a network and a subnet.env for this process. The claim on the network applies to one network namespace, as the kernel state of the network does.
+/// The claim on the network applies to one network namespace, as the kernel state of the network does.
 ///
-/// # Errors
-/// Returns an error if another process holds the claim, or if this process cannot create the socket or the lock. The
-/// error names the other process if its pid is known.
+/// Fails if another process holds the claim, or if this process cannot create the socket or the lock. The error names
+/// the other process if its pid is known.
 pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instance, InstanceError> {
     let socket = bind(network, backend)?;
     let lock = lock(subnet_file)?;
@@ -59,7 +58,7 @@ fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
     })
 }
 
-/// Returns the path of the lock that belongs to a subnet.env.
+/// The path of the lock that belongs to a subnet.env.
 pub fn lock_path(subnet_file: &Path) -> PathBuf {
     let folder = subnet_file
         .parent()
@@ -123,7 +122,7 @@ pub(crate) mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
 
-    /// Binds abstract sockets with these names as user `nobody`. Only root can call this function.
+    /// Binds abstract sockets with these names as user `nobody`. Only root can call this.
     pub(crate) fn held_by_nobody(names: &[&str]) -> Vec<UnixListener> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let hold = move || {

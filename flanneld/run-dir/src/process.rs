@@ -3,12 +3,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// The holder of a port of this network namespace.
+/// Of this network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortHolder {
     /// The name and the id of the process; `None` if the caller may not see it, or it is in another PID namespace.
     pub process: Option<(String, i32)>,
-    /// The id of the user.
     pub user: u32,
 }
 
@@ -25,7 +24,7 @@ impl fmt::Display for PortHolder {
     }
 }
 
-/// Returns the holder of a port, or `None` if no program holds it. Ports of the kernel's own tunnels have no holder.
+/// `None` if no program holds the port. Ports of the kernel's own tunnels have no holder.
 pub fn port_holder(port: u16, udp: bool) -> Option<PortHolder> {
     let tables = if udp { ["udp", "udp6"] } else { ["tcp", "tcp6"] };
     let read = |table: &str| {
@@ -43,7 +42,8 @@ pub fn port_holder(port: u16, udp: bool) -> Option<PortHolder> {
     Some(PortHolder { process, user })
 }
 
-/// Returns the inodes and users of the sockets on a port, from a table such as /proc/net/tcp. Excludes TCP sockets that do not listen.
+/// The inodes and users of the sockets on a port, from a table such as /proc/net/tcp. Excludes TCP sockets that do
+/// not listen.
 fn holders(table: &str, port: u16, udp: bool) -> Vec<(u64, u32)> {
     const LISTENS: &str = "0A";
     let line = |line: &str| {
@@ -56,14 +56,13 @@ fn holders(table: &str, port: u16, udp: bool) -> Vec<(u64, u32)> {
     table.lines().skip(1).filter_map(line).collect()
 }
 
-/// Returns the ids of all processes in this PID namespace.
+/// In this PID namespace.
 pub fn pids() -> impl Iterator<Item = i32> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
 }
 
-/// Returns the open sockets of a process, each with its inode and its path in /proc/PID/fd. The result is empty if
-/// the caller has no permission to read the sockets.
+/// Each socket has its inode and its path in /proc/PID/fd. Empty if the caller has no permission to read the sockets.
 pub fn sockets(pid: i32) -> impl Iterator<Item = (u64, PathBuf)> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     files.map(|file| file.path()).filter_map(|path| {

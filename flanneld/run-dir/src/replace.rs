@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Creates the folder of `path`, calls `make` to create a file at a temporary path in the folder, and renames that file to `path`. Removes the temporary
-/// file if a step fails.
+/// Creates the folder of `path`, calls `make` to create a file at a temporary path in it, and renames that file to
+/// `path`. Removes the temporary file if a step fails.
 pub(crate) fn replace<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let folder = folder(path);
     // The folder does not exist yet on a fresh host.
@@ -25,10 +25,8 @@ pub(crate) fn replace<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>)
     made
 }
 
-/// Replaces the file at `path` by a file with these contents that everybody can read. A link at `path` is replaced, not followed.
-///
-/// # Errors
-/// Returns an error if a step fails. The former file then stays.
+/// Replaces the file at `path` by a file with these contents that everybody can read. A link at `path` is replaced,
+/// not followed. If a step fails, the former file stays.
 pub fn write_public(path: &Path, contents: &[u8]) -> io::Result<()> {
     replace(path, |temporary| {
         let mut file = create(temporary)?;
@@ -42,12 +40,12 @@ pub(crate) fn create(temporary: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)
 }
 
-/// Returns the folder that contains the file at `path`.
+/// The folder that contains the file at `path`.
 pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns the prefix of the names of temporary files for `path`.
+/// The prefix of the names of temporary files for `path`.
 pub(crate) fn temporary_prefix(path: &Path) -> String {
     format!(".{}", path.file_name().map_or("subnet.env".into(), |name| name.to_string_lossy()))
 }

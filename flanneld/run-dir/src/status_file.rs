@@ -1,7 +1,8 @@
-//! The status file next to subnet.env: whether the daemon is ready, and whether pods can start. The CNI plugin reads the status file.
+//! The status file next to subnet.env: whether the daemon is ready, and whether pods can start. The CNI plugin reads
+//! it.
 //!
-//! The daemon holds a lock on the status file until the daemon ends, so a free lock means that the daemon has ended.
-//! Unlike a pid, the lock works across the pid namespaces of containers. Go flannel writes no status file.
+//! The daemon holds a lock on it until the daemon ends, so a free lock means that the daemon has ended. Unlike a pid,
+//! the lock works across the pid namespaces of containers. Go flannel writes no status file.
 
 use crate::replace::{create, replace};
 use crate::subnet_env;
@@ -16,47 +17,38 @@ use thiserror::Error;
 use types::file::{self, Links};
 use types::{Coded, Problem};
 
-/// Maximum number of bytes to read. flanneld never writes a longer file.
+/// In bytes. flanneld never writes a longer file.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// A condition that is not met, with the reason.
+/// A condition that is not met.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// The name of the condition.
     pub condition: String,
-    /// Reason why the condition is not met, as text.
     pub reason: String,
-    /// Reason why the condition is not met, as structured data.
     pub problem: Problem,
 }
 
 impl Reason {
-    /// Creates the reason why a condition is not met, from the condition's name and the problem.
     pub fn new(condition: impl Into<String>, problem: Problem) -> Self {
         Self { condition: condition.into(), reason: problem.to_string(), problem }
     }
 }
 
-/// The status of a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// Conditions that keep the daemon from being ready, with the reasons; empty if the daemon is ready.
+    /// Conditions that keep the daemon from being ready; empty if it is.
     pub reasons: Vec<Reason>,
-    /// The version of flanneld.
     pub version: String,
-    /// Unmet conditions of new pods, and the devices that carry pod packets.
     pub pods: Pods,
 }
 
-/// Unmet conditions of new pods, and the devices that carry pod packets. The conditions and devices remain valid
-/// after the daemon ends, because the network outlives the daemon.
+/// They remain valid after the daemon ends, because the network outlives it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pods {
-    /// Conditions that keep a new pod from working, with the reasons.
+    /// Conditions that keep a new pod from working.
     pub reasons: Vec<Reason>,
-    /// Devices that carry pod packets to other nodes.
     pub devices: Vec<String>,
 }
 
@@ -78,7 +70,7 @@ impl Status {
     }
 }
 
-/// Returns the path of the status file that belongs to a subnet.env.
+/// The path of the status file that belongs to a subnet.env.
 pub fn path(subnet_file: &Path) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(".status");
@@ -103,24 +95,24 @@ pub enum StatusError {
     },
 }
 
-/// The status file, which the daemon writes and locks. Once the daemon drops the [`Writer`] or ends, the free lock of the file shows that the daemon has ended.
+/// The status file, which the daemon writes and locks. Once it drops the [`Writer`] or ends, the free lock shows that
+/// it has ended.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    /// The locked file at the path, and the status in this file.
+    /// The locked file at the path, and its status.
     current: Option<(Flock<File>, Status)>,
 }
 
 impl Writer {
-    /// Prepares the status file that belongs to a subnet.env. [`Writer::put`] writes it.
+    /// [`Writer::put`] writes the file.
     pub fn new(subnet_file: &Path) -> Self {
         Self { path: path(subnet_file), current: None }
     }
 
-    /// Writes a status, unless the file already contains this status.
+    /// Writes nothing if the file already contains this status.
     ///
-    /// # Errors
-    /// Returns an error if another running daemon wrote the file, or if a system call fails. On an error, the file stays unchanged.
+    /// Fails if another running daemon wrote the file, or if a system call fails. The file then stays unchanged.
     pub fn put(&mut self, status: &Status) -> Result<(), StatusError> {
         let in_place = self.is_in_place();
         if in_place && self.current.as_ref().is_some_and(|(_, written)| written == status) {
@@ -157,7 +149,6 @@ impl Writer {
     }
 }
 
-/// The content of the status file, and whether the daemon that wrote the file is running.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusFile {
     /// Whether a process holds the lock of the file.
@@ -166,10 +157,7 @@ pub struct StatusFile {
     pub status: Status,
 }
 
-/// Reads the status file that belongs to a subnet.env, or returns `None` if no file exists.
-///
-/// # Errors
-/// Returns an error if the read fails. Only root can read a status file.
+/// `None` if no file exists. Only root can read a status file.
 pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
     let path = path(subnet_file);
     let bytes = match file::read(&path, MAX_FILE, Links::Refused) {
@@ -184,12 +172,11 @@ pub fn read(subnet_file: &Path) -> io::Result<Option<StatusFile>> {
     }))
 }
 
-/// Returns whether a daemon with this subnet.env is running.
+/// True if a daemon with this subnet.env is running.
 pub fn lives(subnet_file: &Path) -> bool {
     is_held(&path(subnet_file))
 }
 
-/// Returns whether a process holds the lock of the file.
 fn is_held(path: &Path) -> bool {
     let file = file::open(path, OpenOptions::new().read(true), Links::Refused);
     file.is_ok_and(|file| {

@@ -16,27 +16,23 @@ use thiserror::Error;
 use types::file::{self, Links};
 use types::{Coded, Subnets};
 
-/// Maximum number of bytes to read. flanneld never writes a longer file.
+/// In bytes. flanneld never writes a longer file.
 const MAX_FILE: u64 = 64 * 1024;
 
-/// The contents of subnet.env.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetEnv {
-    /// The cluster's networks.
     pub networks: Subnets,
-    /// This node's subnets.
     pub subnets: Subnets,
-    /// The MTU of pods in bytes.
+    /// Of pods, in bytes.
     pub mtu: u32,
     /// `--ip-masq`: whether this node masquerades traffic that leaves the network.
     pub ip_masq: bool,
-    /// Last address that a pod may have, per address family; empty if pods may have all addresses. Go flannel does not write
-    /// these addresses, and its plugin ignores them.
+    /// Last address that a pod may have, per address family; empty if pods may have all addresses. Go flannel does
+    /// not write these, and its plugin ignores them.
     pub range_ends: Vec<IpAddr>,
 }
 
 impl SubnetEnv {
-    /// Renders the contents of subnet.env.
     pub fn render(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -79,7 +75,6 @@ impl SubnetEnv {
 #[code(of = step)]
 pub struct WriteError {
     pub path: PathBuf,
-    /// The step that failed.
     pub step: Step,
     #[source]
     pub why: io::Error,
@@ -112,7 +107,7 @@ pub enum Step {
     SetAside,
 }
 
-/// Reads the subnet.env that an earlier run wrote. Returns empty contents if the file does not exist, and empty contents with a warning if the read fails.
+/// Reads what an earlier run wrote. Empty if the file does not exist, and empty with a warning if the read fails.
 pub fn read(path: &Path) -> Previous {
     // The file has at most eight short lines. A larger file was not written by flanneld, and must not exhaust memory.
     match file::read(path, MAX_FILE, Links::Refused) {
@@ -125,10 +120,8 @@ pub fn read(path: &Path) -> Previous {
     }
 }
 
-/// Writes the file atomically: syncs a temporary file in the same directory and renames it over the target.
-///
-/// # Errors
-/// Returns an error that names the step that failed. If a step fails, the old file stays unchanged.
+/// Writes the file atomically: syncs a temporary file in the same directory and renames it over the target. If a step
+/// fails, the error names it and the old file stays unchanged.
 pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
     // A mode set by an operator is kept. A link is replaced, so the mode of its target does not matter.
     let mode = match std::fs::symlink_metadata(path) {
@@ -160,13 +153,13 @@ pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Returns whether the file already has these contents. After a restart without changes, the daemon does not write the file again.
+/// After a restart without changes, the daemon does not write the file again.
 pub fn matches(path: &Path, wanted: &SubnetEnv) -> bool {
     file::read(path, MAX_FILE, Links::Refused)
         .is_ok_and(|bytes| bytes == wanted.render().as_bytes())
 }
 
-/// Returns whether a name belongs to a temporary file created by [`write()`].
+/// True for a temporary file created by [`write()`].
 pub fn is_temporary(path: &Path, name: &str) -> bool {
     let random = name.strip_prefix(&temporary_prefix(path));
     random.is_some_and(|random| {
@@ -174,15 +167,15 @@ pub fn is_temporary(path: &Path, name: &str) -> bool {
     })
 }
 
-/// Returns the path to which [`set_aside`] renames the subnet.env of a subnet that this node has lost. [`write()`] removes the renamed file.
+/// Where [`set_aside`] puts the subnet.env of a subnet that this node has lost. [`write()`] removes it.
 pub fn former_path(path: &Path) -> PathBuf {
     let mut former = path.as_os_str().to_owned();
     former.push(".former");
     former.into()
 }
 
-/// Renames subnet.env to [`former_path`], so that no pod gets an address of the lost subnet. After a
-/// restart, the daemon reads the lost subnet from the renamed file. Succeeds if the file does not exist.
+/// Renames subnet.env to [`former_path`], so that no pod gets an address of the lost subnet. After a restart, the
+/// daemon reads the lost subnet from there. Succeeds if the file does not exist.
 pub fn set_aside(path: &Path) -> Result<(), WriteError> {
     match std::fs::rename(path, former_path(path)) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => {

@@ -12,16 +12,15 @@ use node_api::{
 use probing::view::{Ages, Cell, Mesh, Own, PeerOpinion, PeerView, Row};
 use types::reachability::State;
 
-/// A fault of the cluster. `Cut` and `SmallMtu` number the nodes from 0, but `Pair` numbers the nodes from 1, as in
-/// the nodes' names.
+/// `Cut` and `SmallMtu` number the nodes from 0, but `Pair` numbers them from 1, as in the nodes' names.
 #[derive(Clone, Copy)]
 pub(crate) enum Fault {
     None,
-    /// A node that no packet reaches.
+    /// No packet reaches this node.
     Cut(usize),
-    /// A node with loss of large packets in both directions.
+    /// Large packets get lost in both directions.
     SmallMtu(usize),
-    /// A fault between two nodes: the first node does not reach the second node.
+    /// The first node does not reach the second.
     Pair(usize, usize),
 }
 
@@ -42,7 +41,7 @@ fn address(index: usize) -> std::net::IpAddr {
     format!("192.0.{}.{}", 2 + number / 250, 1 + number % 250).parse().unwrap()
 }
 
-/// Returns a number from 0 to 1 that depends only on the pair of nodes and differs between most pairs.
+/// From 0 to 1; depends only on the pair of nodes and differs between most pairs.
 fn scatter(from: usize, to: usize) -> f64 {
     let mixed = (from * 7919 + to * 104_729 + 13).wrapping_mul(2_654_435_761) % 1000;
     f64::from(u32::try_from(mixed).unwrap()) / 1000.0
@@ -53,7 +52,7 @@ fn rtt(from: usize, to: usize) -> u32 {
     (300.0 + 400.0 * scatter(from, to)) as u32
 }
 
-/// Returns the verdict of node `from` on node `to`.
+/// The verdict of node `from` on node `to`.
 fn state(fault: Fault, from: usize, to: usize) -> State {
     match fault {
         Fault::Cut(node) if [from, to].contains(&node) => State::CutOff,
@@ -102,7 +101,7 @@ fn peer_view(fault: Fault, to: usize, count: usize) -> PeerView {
     }
 }
 
-/// Returns the report of a node on its peers. Peers with a fault come first.
+/// Peers with a fault come first.
 fn row(fault: Fault, from: usize, count: usize) -> Row {
     let mut cells: Vec<Cell> = (0..count)
         .filter(|to| *to != from)
@@ -182,7 +181,7 @@ fn findings(fault: Fault) -> Vec<Finding> {
     vec![finding]
 }
 
-/// Returns the status document of the first node in a cluster of `count` nodes.
+/// The status document of the first node in a cluster of `count` nodes.
 pub(crate) fn cluster(count: usize, fault: Fault) -> Node {
     let now = at("2026-01-01T14:05:24Z");
     let ago = |seconds: i64| now.checked_sub(SignedDuration::from_secs(seconds)).unwrap();
@@ -252,7 +251,6 @@ pub(crate) fn cluster(count: usize, fault: Fault) -> Node {
     }
 }
 
-/// Renames a peer in a status document.
 pub(crate) fn rename(node: &mut Node, index: usize, name: &str) {
     if let Some(peer) = node.peers.get_mut(index - 1) {
         peer.node = Some(name.to_owned());
@@ -265,7 +263,7 @@ pub(crate) fn rename(node: &mut Node, index: usize, name: &str) {
     }
 }
 
-/// Returns charts with made-up traffic of five minutes.
+/// Made-up traffic of five minutes.
 pub(crate) fn charts() -> Charts {
     let wave = |base: f64, height: f64, step: usize| -> Vec<Option<f64>> {
         let value = |at: usize| {
@@ -290,7 +288,6 @@ pub(crate) fn charts() -> Charts {
     }
 }
 
-/// Returns made-up log lines of the node.
 pub(crate) fn events() -> Vec<LogEvent> {
     let event = |time: &str, level, text: &str, fields: &str| LogEvent {
         at: at(time),

@@ -11,7 +11,7 @@ pub(crate) fn finding(severity: Severity, check: &str) -> Finding {
     Finding::new(check, severity, "", format!("what of {check}"), format!("why of {check}"))
 }
 
-/// Returns a verdict on node `number` with the given state.
+/// A verdict on node `number`.
 pub(crate) fn peer_in(state: State, number: usize) -> PeerView {
     PeerView {
         id: Some(format!("id-{number}").into()),
@@ -48,7 +48,7 @@ fn cell(number: usize, state: State) -> Cell {
     }
 }
 
-/// Returns the data of node-1 in a healthy cluster of `count` nodes. Each node's report has room for 140 peers.
+/// The data of node-1 in a healthy cluster of `count` nodes. Each node's report has room for 140 peers.
 pub(crate) fn cluster(count: usize) -> Node {
     let others = 2..=count;
     let row = |number: usize| Row {
@@ -99,7 +99,7 @@ fn mesh_of(node: &Node) -> MeshView {
     View::of(node, Charts::default(), Vec::new()).mesh.unwrap()
 }
 
-/// Returns the state that the status page shows for the path between two nodes; `None` if unknown.
+/// As the status page shows it; `None` if unknown.
 fn shown(mesh: &MeshView, from: usize, to: usize) -> Option<State> {
     let row = mesh.rows.iter().find(|row| row.from == from)?;
     let cell = row.cells.iter().find(|cell| cell.0 == to);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use types::{Addresses, Family};
 
 impl InterfaceFlags {
-    /// Reads the interface flags. `--iface=auto` has no effect with Kubernetes, because the Node's addresses select the interface.
+    /// `--iface=auto` has no effect with Kubernetes, because the Node's addresses select the interface.
     pub(super) fn read(&self, store: &Store, reader: &mut Reader) -> InterfaceSettings {
         let Self {
             iface,
@@ -45,8 +45,7 @@ impl InterfaceFlags {
     }
 }
 
-/// Returns the selector of the default route's interface for an empty value. Some manifests pass the value of an unset variable and expect the
-/// default route's interface.
+/// Some manifests pass the value of an unset variable and expect the default route's interface.
 fn by_default_route(value: &Value<String>) -> Option<Selector> {
     value.text.is_empty().then(|| Selector::DefaultRoute(value.from.clone()))
 }

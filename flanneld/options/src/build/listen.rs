@@ -28,7 +28,7 @@ impl HealthFlags {
     }
 }
 
-/// Returns the listen address of a server; `None` if the port is 0 or negative, as with Go flannel.
+/// `None` if the port is 0 or negative, as with Go flannel.
 fn address(ip: &[Value<String>], port: &[Value<i64>], reader: &mut Reader) -> Option<SocketAddr> {
     let (from, port) = reader.last(port).filter(|(_, port)| *port > 0)?;
     let value = ip.last()?;

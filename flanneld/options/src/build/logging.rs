@@ -6,7 +6,7 @@ use crate::reader::{Reader, given};
 use crate::settings::Logging;
 
 impl LogFlags {
-    /// Reads the log flags. Checks klog's own flags as klog does, but ignores their values.
+    /// Checks klog's own flags as klog does, but ignores their values.
     pub(super) fn read(&self, reader: &mut Reader) -> Logging {
         let Self { log_format, v, vmodule, log_backtrace_at } = self;
         if let Some(value) = given(vmodule) {

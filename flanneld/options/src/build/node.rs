@@ -11,7 +11,7 @@ use std::time::Duration;
 use types::wireguard::{KEY_VARIABLE, PRESHARED_VARIABLE};
 
 impl NodeFlags {
-    /// Reads the group. `backends` are the names of all backends.
+    /// `backends` are the names of all backends.
     pub(super) fn read(
         &self,
         environment: &Environment,
@@ -52,7 +52,7 @@ fn identity(values: &[Value<String>], reader: &mut Reader) -> Option<String> {
     Some(value.text.clone())
 }
 
-/// Returns the backends that `--require-backend` lists, and records a mistake for each name that is not in `all`.
+/// The backends that `--require-backend` lists. Records a mistake for each name that is not in `all`.
 fn known_backends(values: &[Value<String>], all: &[&str], reader: &mut Reader) -> Vec<String> {
     let Some(value) = given(values) else {
         return Vec::new();
@@ -108,7 +108,8 @@ fn source_and_destination(values: &[Value<String>], reader: &mut Reader) -> Opti
     }
 }
 
-/// Returns the protocol number of flannel's routes. Warns about numbers that `/etc/iproute2/rt_protos` assigns to routing daemons.
+/// The protocol number of flannel's routes. Warns about numbers that `/etc/iproute2/rt_protos` assigns to routing
+/// daemons.
 fn number_of_routes(values: &[Value<i64>], reader: &mut Reader) -> u8 {
     let number =
         reader.ranged(values, 5, 255, "0 to 4 belong to the kernel and to manually added routes");

@@ -53,7 +53,7 @@ impl RuleFlags {
     }
 }
 
-/// Returns the interval at which flanneld compares the kernel's iptables rules with the desired rules. Accepts every number that Go flannel accepts.
+/// Accepts every number that Go flannel accepts.
 fn resync(values: &[Value<i64>], reader: &mut Reader) -> Duration {
     let Some((value, seconds)) = reader.last(values) else {
         return Duration::ZERO;

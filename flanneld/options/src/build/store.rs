@@ -9,17 +9,15 @@ use crate::value::{Origin, Value};
 use std::path::PathBuf;
 
 impl StoreFlags {
-    /// Returns the store that the flags select, and the warnings about the flags, for programs that have only the store flags.
-    ///
-    /// # Errors
-    /// Returns every mistake in the store flags and their environment variables.
+    /// For programs that have only the store flags. The error has every mistake in them and their environment
+    /// variables.
     pub fn read(&self) -> Result<(Store, Vec<Warning>), Vec<OptionError>> {
         let mut reader = Reader::default();
         let store = self.store(&mut reader);
         reader.end().map(|warnings| (store, warnings))
     }
 
-    /// Returns the store that the flags select. Adds mistakes and warnings about the flags to `reader`.
+    /// Adds mistakes and warnings about the flags to `reader`.
     pub(super) fn store(&self, reader: &mut Reader) -> Store {
         let Self { etcd, dir: DirFlags { subnet_dir }, kubernetes } = self;
         let kube = kubernetes.read(reader);
@@ -49,7 +47,7 @@ impl StoreFlags {
 }
 
 impl EtcdFlags {
-    /// Returns the values that the operator set for the etcd flags.
+    /// The values that the operator set for the etcd flags.
     fn chosen(&self) -> impl Iterator<Item = &Value<String>> {
         let Self {
             etcd_endpoints,
@@ -92,7 +90,7 @@ impl EtcdFlags {
         Etcd { endpoints, prefix: self.prefix(reader), tls, user }
     }
 
-    /// Returns the TLS options if at least one endpoint uses TLS, and warns about each endpoint without TLS.
+    /// `Some` if at least one endpoint uses TLS. Warns about each endpoint without TLS.
     fn tls(
         &self,
         client: Option<(PathBuf, PathBuf)>,
@@ -109,7 +107,7 @@ impl EtcdFlags {
         endpoints.iter().any(|endpoint| endpoint.tls).then_some(Tls { ca, client })
     }
 
-    /// Returns the root of the keys as [`Etcd::prefix`] stores it: cleaned, and empty for `/`.
+    /// The root of the keys as [`Etcd::prefix`] stores it: cleaned, and empty for `/`.
     fn prefix(&self, reader: &mut Reader) -> String {
         let Some(value) = self.etcd_prefix.last() else {
             return String::new();
@@ -126,7 +124,8 @@ impl EtcdFlags {
     }
 }
 
-/// Returns the values of two flags that require each other. If only one of the flags is set, records a mistake that names the missing flag.
+/// The values of two flags that require each other. If only one is set, records a mistake that names the missing
+/// flag.
 fn together<'a>(
     (first, needs): (&'a [Value<String>], &'static str),
     (second, is_needed_by): (&'a [Value<String>], &'static str),
@@ -142,7 +141,7 @@ fn together<'a>(
     None
 }
 
-/// Returns etcd's addresses. `tls_by_default` decides whether an address without a scheme uses TLS.
+/// `tls_by_default` decides whether an address without a scheme uses TLS.
 fn endpoints(values: &[Value<String>], tls_by_default: bool, reader: &mut Reader) -> Vec<Endpoint> {
     let Some(value) = values.last() else {
         return Vec::new();

@@ -16,7 +16,9 @@ use types::{Coded, Family};
 const MAX_READS_PER_SOCKET: usize = 64;
 
 pub(super) enum Incoming<'a> {
+    /// A datagram, with its source port.
     Datagram { path: Path, from: IpAddr, port: u16, bytes: &'a [u8] },
+    /// A reply to a ping.
     Pong { path: Path, from: IpAddr, nonce: u64 },
     /// An ICMP error by which a host refuses a probe.
     Refusal { from: IpAddr, nonce: u64 },

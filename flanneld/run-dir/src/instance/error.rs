@@ -63,7 +63,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Returns the configuration change after which both daemons can run.
+    /// The configuration change after which both daemons can run.
     fn remedy(&self) -> &'static str {
         const VNI: &str = "set another VNI in the Backend of one network configuration";
         match self {
@@ -79,7 +79,7 @@ impl Resource {
     }
 }
 
-/// Formats a backend type for messages.
+/// For messages.
 pub(super) fn named(backend: &str) -> &str {
     if backend.is_empty() { "no backend" } else { backend }
 }

@@ -21,7 +21,7 @@ pub fn borrow(port: u16) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Requests a port from the daemons that use the port until a tunnel needs it.
+/// Requests a port from the daemons that use it until a tunnel needs it.
 pub(super) fn ask_back(port: u16) {
     for name in named(&format!("{LENT}{port}/"), "would have received the request for its port") {
         // The connection itself is the request.
@@ -29,7 +29,7 @@ pub(super) fn ask_back(port: u16) {
     }
 }
 
-/// Returns a description of the daemon whose tunnel uses this UDP port in this network namespace, with the daemon's network.
+/// The daemon whose tunnel uses this UDP port in this network namespace, with its network.
 pub fn tunnel_on(port: u16) -> Option<String> {
     named(&format!("{TAKEN}port/{port}/"), "would have stopped probes")
         .first()

@@ -19,9 +19,10 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 
 /// Separator between a name and the random suffix that a process appends if another user holds the plain name. No
-/// name of a device, port or network contains this separator.
+/// name of a device, port or network contains it.
 const MARK: &str = "//";
-/// Maximum number of ignored names that one process logs. The limit protects the log, because other users can bind any number of names.
+/// Number of ignored names that one process logs. It protects the log, because other users can bind any number of
+/// names.
 const MAX_LOGGED: usize = 16;
 
 const NLMSG_ERROR: u16 = 2;
@@ -36,40 +37,37 @@ const UNIX_DIAG_UID: u16 = 7;
 const HEADER: usize = 16;
 const MESSAGE: usize = 16;
 
-/// An abstract socket with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name {
-    /// The name as the kernel reports it.
+    /// As the kernel reports it.
     pub raw: String,
-    /// The user who created the socket; `None` before Linux 5.3 or without unix_diag.
+    /// Who created the socket; `None` before Linux 5.3 or without unix_diag.
     uid: Option<u32>,
-    /// The inode of the socket.
     pub inode: u32,
 }
 
 impl Name {
-    /// Returns the name without the random suffix.
+    /// The name without the random suffix.
     pub(super) fn base(&self) -> &str {
         self.raw.rsplit_once(MARK).map_or(self.raw.as_str(), |(base, _)| base)
     }
 
-    /// Returns the user who created the socket, from unix_diag or from the socket's file in /proc. This function
-    /// opens no connection to read the user's credentials. Daemons never accept connections, so a connection fails
-    /// once the backlog is full.
+    /// Who created the socket, from unix_diag or from its file in /proc. Opens no connection to read the user's
+    /// credentials. Daemons never accept connections, so one fails once the backlog is full.
     fn user(&self) -> Option<u32> {
         self.uid
             .or_else(|| std::fs::metadata(open_file(self.inode)?.1).ok().map(|socket| socket.uid()))
     }
 
-    /// Returns whether root or the user of this process created the socket. Returns false for a user that
-    /// this user namespace does not map. Returns true if the user is unknown, because two daemons on one network do
-    /// more harm than a daemon that does not start.
+    /// True if root or the user of this process created the socket. False for a user that this user namespace does
+    /// not map. True if the user is unknown, because two daemons on one network do more harm than a daemon that does
+    /// not start.
     fn is_ours(&self) -> bool {
         self.user().is_none_or(|uid| uid == 0 || uid == nix::unistd::geteuid().as_raw())
     }
 
-    /// Logs once that this process ignores a socket name that another user bound. `effect` describes what the name
-    /// would cause if this process did not ignore the name.
+    /// Logs once that this process ignores a name that another user bound. `effect` describes what the name would
+    /// cause otherwise.
     fn ignore(&self, effect: &str) {
         static LOG: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let mut logged = LOG.lock();
@@ -94,7 +92,7 @@ impl Name {
     }
 }
 
-/// Returns a process that has a socket open, and the path of the socket's file in /proc.
+/// A process that has the socket open, and the path of its file in /proc.
 fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
     process::pids().find_map(|pid| {
         let (_, file) = process::sockets(pid).find(|(open, _)| *open == u64::from(inode))?;
@@ -102,25 +100,24 @@ fn open_file(inode: u32) -> Option<(i32, PathBuf)> {
     })
 }
 
-/// Returns the sockets of root and of this user whose names have a prefix, sorted by name. Logs each other user's socket
-/// whose name has the prefix, and the effect that the socket would have had.
+/// The sockets of root and of this user whose names have a prefix, sorted by name. Logs each other user's socket with
+/// the prefix, and the effect that it would have had.
 pub(super) fn named(start: &str, effect: &str) -> Vec<Name> {
     let (ours, others): (Vec<Name>, Vec<Name>) = all(start).into_iter().partition(Name::is_ours);
     others.iter().for_each(|name| name.ignore(effect));
     ours
 }
 
-/// Error when this process cannot bind an abstract socket to a name.
 #[derive(Debug)]
 pub(super) enum HoldError {
-    /// A name to which another daemon has bound a socket.
+    /// Another daemon has bound a socket to the name.
     Held(Name),
-    /// A socket that this process cannot create.
+    /// This process cannot create a socket.
     Host(io::Error),
 }
 
-/// Binds an abstract socket to a name until the caller drops the returned listener. If another user has bound a
-/// socket to the plain name, this function appends a random suffix to the name.
+/// Binds an abstract socket until the caller drops the returned listener. If another user has bound a socket to the
+/// plain name, appends a random suffix.
 pub(super) fn hold(name: &str, effect: &str) -> Result<UnixListener, HoldError> {
     let listen = |name: &str| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
     let mut raw = name.to_owned();
@@ -142,7 +139,7 @@ pub(super) fn hold(name: &str, effect: &str) -> Result<UnixListener, HoldError> 
     }
 }
 
-/// Returns the socket that another daemon bound to this name.
+/// The socket that another daemon bound to this name.
 fn held_by(name: &str, own: Option<&str>, effect: &str) -> Option<Name> {
     let is = |held: &Name| held.base() == name && Some(held.raw.as_str()) != own;
     let (ours, others): (Vec<Name>, Vec<Name>) =
@@ -152,7 +149,7 @@ fn held_by(name: &str, own: Option<&str>, effect: &str) -> Option<Name> {
     ours.into_iter().next()
 }
 
-/// Returns all sockets whose names have a prefix, sorted by name.
+/// All sockets whose names have a prefix, sorted by name.
 pub(super) fn all(start: &str) -> Vec<Name> {
     let mut names = dump(start).unwrap_or_else(|_| table(start));
     names.sort_by(|a, b| a.raw.cmp(&b.raw));
@@ -160,7 +157,7 @@ pub(super) fn all(start: &str) -> Vec<Name> {
     names
 }
 
-/// Requests a dump of all sockets (sock_diag(7)) and returns the sockets whose names have a prefix.
+/// Requests a dump of all sockets (sock_diag(7)) and keeps those whose names have a prefix.
 fn dump(start: &str) -> io::Result<Vec<Name>> {
     let socket = socket(
         AddressFamily::Netlink,
@@ -202,7 +199,7 @@ fn dump(start: &str) -> io::Result<Vec<Name>> {
     }
 }
 
-/// Parses a unix_diag message about a socket. Returns `None` unless the socket's name has the prefix.
+/// Parses a unix_diag message about a socket. `None` unless its name has the prefix.
 fn name_in(message: &[u8], start: &str) -> Option<Name> {
     let inode = u32::from_ne_bytes(message.get(4..8)?.try_into().ok()?);
     let (mut raw, mut uid) = (None, None);
@@ -236,7 +233,8 @@ fn item(bytes: &[u8], width: usize, header: usize) -> Option<(u16, &[u8], &[u8])
     Some((kind, bytes.get(header..length)?, after))
 }
 
-/// Returns the sockets in /proc/net/unix whose names have a prefix, for kernels without unix_diag. /proc/net/unix does not contain the users of the sockets.
+/// The sockets in /proc/net/unix whose names have a prefix, for kernels without unix_diag. That file does not contain
+/// the users of the sockets.
 fn table(start: &str) -> Vec<Name> {
     let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     // A name may contain blanks: two networks are joined by " and ".

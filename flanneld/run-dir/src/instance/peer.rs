@@ -6,8 +6,8 @@ use nix::sys::socket::{
 };
 use std::os::fd::AsRawFd;
 
-/// Returns the pid and the user of the process that listens on an abstract socket. Connects without blocking: daemons
-/// never accept connections, so the backlog may be full.
+/// The pid and the user of the process that listens on an abstract socket. Connects without blocking: daemons never
+/// accept connections, so the backlog may be full.
 pub(super) fn peer(name: &[u8]) -> Option<UnixCredentials> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;

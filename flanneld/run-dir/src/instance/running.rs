@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use types::file::{self, Links};
 
-/// Returns the networks that flannel-rs daemons in this network namespace serve, one set per daemon.
+/// The networks that flannel-rs daemons in this network namespace serve, one set per daemon.
 pub fn served() -> Vec<BTreeSet<IpNet>> {
     sockets().iter().map(|name| networks_of(name.base())).collect()
 }
@@ -24,17 +24,15 @@ pub fn served() -> Vec<BTreeSet<IpNet>> {
 /// Resources of the daemons in this network namespace that serve none of the given networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherInstances {
-    /// The networks that these daemons serve.
     pub networks: BTreeSet<IpNet>,
-    /// The names of these daemons' devices.
     pub devices: BTreeSet<String>,
-    /// The numbers that identify these daemons' encapsulation port rules.
+    /// The numbers of these daemons' encapsulation port rules.
     pub guards: BTreeSet<u16>,
     /// Descriptions of the daemons, for messages.
     pub who: BTreeSet<String>,
 }
 
-/// Returns the resources of the daemons that serve none of these networks.
+/// Of the daemons that serve none of these networks.
 pub fn others(networks: &BTreeSet<IpNet>) -> OtherInstances {
     let mut sockets = sockets();
     sockets.retain(|name| networks_of(name.base()).is_disjoint(networks));
@@ -76,7 +74,7 @@ pub fn holder(subnet_file: &Path) -> Option<String> {
     }
 }
 
-/// Parses the networks from the name of a daemon's socket.
+/// From the name of a daemon's socket.
 fn networks_of(name: &str) -> BTreeSet<IpNet> {
     let text = name
         .strip_prefix(SOCKETS)
@@ -85,7 +83,7 @@ fn networks_of(name: &str) -> BTreeSet<IpNet> {
     text.split(" and ").filter_map(|net| net.parse().ok()).collect()
 }
 
-/// Describes the daemons that run in this network namespace. Finds flannel-rs daemons by socket and lock, and Go flannel's daemons by process name.
+/// Finds flannel-rs daemons by socket and lock, and Go flannel's daemons by process name.
 pub fn running(subnet_file: &Path) -> Vec<String> {
     let mut found: Vec<String> = sockets().iter().map(|name| listener(name).to_string()).collect();
     found.extend(holder(subnet_file));
@@ -95,7 +93,8 @@ pub fn running(subnet_file: &Path) -> Vec<String> {
     found
 }
 
-/// Returns whether another implementation of flanneld runs in this network namespace: a process called flanneld without a socket of flannel-rs.
+/// True if another implementation of flanneld runs in this network namespace: a process called flanneld without a
+/// socket of flannel-rs.
 pub fn foreign_flanneld() -> bool {
     let ours: BTreeSet<u64> = sockets().iter().map(|name| u64::from(name.inode)).collect();
     let has = |pid: &i32| process::sockets(*pid).any(|(inode, _)| ours.contains(&inode));
@@ -108,7 +107,7 @@ pub fn foreign_flanneld() -> bool {
     named_flanneld().iter().any(|pid| !listening.contains(pid) && !has(pid))
 }
 
-/// Returns the other processes in this network namespace whose name is flanneld and whose user is root or this user.
+/// The other processes in this network namespace whose name is flanneld and whose user is root or this user.
 fn named_flanneld() -> Vec<i32> {
     // The inode of this file identifies the network namespace. The links in `ns` of a process with keys in its memory need CAP_SYS_PTRACE.
     let namespace = |process: &str| {

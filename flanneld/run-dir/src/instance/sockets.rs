@@ -1,4 +1,5 @@
-//! Abstract sockets by which the daemons in a network namespace discover each other. The kernel removes an abstract socket when its process ends.
+//! Abstract sockets by which the daemons in a network namespace discover each other. The kernel removes a socket when
+//! its process ends.
 
 use super::names::{self, Name};
 use super::peer::peer;
@@ -7,14 +8,14 @@ use std::fmt;
 /// Prefix of the names of the daemons' sockets.
 pub(super) const SOCKETS: &str = "flannel-rs/";
 
-/// Prefix of the names of the sockets for host resources that a daemon holds.
+/// Prefix for host resources that a daemon holds.
 pub(super) const TAKEN: &str = "flannel-rs.taken/";
-/// Name prefix of the sockets of UDP ports that a daemon uses only until a tunnel needs the port.
+/// Prefix for UDP ports that a daemon uses only until a tunnel needs the port.
 pub(super) const LENT: &str = "flannel-rs.lent/";
-/// Name prefix of the sockets that reserve numbers of encapsulation port rules.
+/// Prefix for reserved numbers of encapsulation port rules.
 pub(super) const GUARDS: &str = "flannel-rs.guard/";
 
-/// Returns the sockets of flannel-rs daemons in this network namespace.
+/// The sockets of flannel-rs daemons in this network namespace.
 pub(super) fn sockets() -> Vec<Name> {
     names::named(SOCKETS, "would have looked like a daemon of that network")
 }
@@ -24,21 +25,19 @@ pub(super) fn sockets() -> Vec<Name> {
 pub enum Holder {
     /// A process of this pid namespace.
     Process {
-        /// The process id.
         pid: i32,
-        /// The name of the process's program, if the name is readable.
+        /// If it is readable.
         program: Option<String>,
         /// The network that the process serves, if known.
         network: Option<String>,
     },
     /// A process of another pid namespace.
     Elsewhere,
-    /// A holder whose pid this process cannot read.
+    /// This process cannot read the pid.
     Unknown,
 }
 
 impl Holder {
-    /// Describes the process with this id.
     pub fn of(pid: i32) -> Self {
         let program = std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .ok()
@@ -63,7 +62,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Returns the process that listens on a socket.
+/// The process that listens on a socket.
 pub(super) fn listener(name: &Name) -> Holder {
     match peer(name.raw.as_bytes()).map(|peer| peer.pid()) {
         Some(pid) if pid > 0 => Holder::of(pid),
@@ -72,7 +71,7 @@ pub(super) fn listener(name: &Name) -> Holder {
     }
 }
 
-/// Returns the process that listens on a socket, with the network it serves.
+/// The process that listens on a socket, with the network it serves.
 pub(super) fn owner(name: &Name) -> Holder {
     let pid = |name: &Name| peer(name.raw.as_bytes()).map(|peer| peer.pid()).filter(|pid| *pid > 0);
     let Some(own) = pid(name) else {

@@ -9,41 +9,37 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use types::Subnets;
 
-/// Log text about the effect that another user's claim would have had on this daemon.
+/// What another user's claim would have done to this daemon.
 const STOPPED: &str = "would have kept this daemon from starting";
 
 /// Resources that a network needs exclusively.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
-    /// The names of the network's devices.
     pub devices: Vec<String>,
-    /// Descriptions of tunnel endpoints that the kernel allows only once.
+    /// The kernel allows each tunnel endpoint only once.
     pub tunnels: Vec<String>,
-    /// The UDP ports of the network's tunnels.
+    /// Of the network's tunnels.
     pub ports: Vec<u16>,
-    /// Whether other networks may use the same ports; the other networks must also set this field.
+    /// Whether other networks may use the same ports; they must also set this field.
     pub shares_ports: bool,
 }
 
-/// Host resources that this daemon holds until the daemon drops this value or ends.
+/// Host resources that this daemon holds until it drops this value or ends.
 #[derive(Debug)]
 pub struct Taken {
     _sockets: Vec<UnixListener>,
 }
 
-/// Unique number of the rules by which this daemon protects its encapsulation port. The daemon holds the number until the daemon drops this value or ends.
+/// Unique number of the rules by which this daemon protects its encapsulation port. The daemon holds it until it
+/// drops this value or ends.
 #[derive(Debug)]
 pub struct GuardSlot {
-    /// The number of the slot.
     pub number: u16,
     _socket: UnixListener,
 }
 
-/// Claims the resources that the network needs exclusively: its traffic rules, device names, VNIs and UDP port.
-///
-/// # Errors
-/// Returns an error if another process holds a resource, or if this process cannot create a socket. The error names
-/// the other process and its network.
+/// Claims the traffic rules, device names, VNIs and UDP port. Fails if another process holds a resource, or if this
+/// process cannot create a socket. The error names the other process and its network.
 pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     let mut sockets = Vec::new();
     let mut bind = |resource: Resource, name: String| {
@@ -89,7 +85,7 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
     Ok(Taken { _sockets: sockets })
 }
 
-/// Claims the first free number for this daemon's encapsulation port rules.
+/// Claims the first free number.
 pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
     const CLAIM: &str = "binding the abstract socket that reserves a number for the rules of the encapsulation port";
     let host = |why| InstanceError::Host { claim: CLAIM.to_owned(), why };
@@ -106,7 +102,8 @@ pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
     Err(host(io::Error::from(io::ErrorKind::AddrInUse)))
 }
 
-/// Returns the sockets that reserve numbers of encapsulation port rules, for all flannel-rs daemons in this network namespace.
+/// The sockets that reserve numbers of encapsulation port rules, for all flannel-rs daemons in this network
+/// namespace.
 pub(super) fn guards() -> Vec<Name> {
     named(
         GUARDS,
@@ -114,12 +111,12 @@ pub(super) fn guards() -> Vec<Name> {
     )
 }
 
-/// Parses the number of a daemon's encapsulation port rules from the name of a socket.
+/// From the name of a socket.
 pub(super) fn number(name: &Name) -> Option<u16> {
     name.base().strip_prefix(GUARDS)?.parse().ok()
 }
 
-/// Returns the numbers that all flannel-rs daemons in this network namespace reserved for their encapsulation port rules.
+/// The numbers that all flannel-rs daemons in this network namespace reserved for their encapsulation port rules.
 pub fn guard_slots() -> BTreeSet<u16> {
     guards().iter().filter_map(number).collect()
 }

@@ -1,12 +1,12 @@
-//! Lenient reader of subnet.env in dotenv syntax. This reader skips unusable lines with a warning.
+//! Lenient reader of subnet.env in dotenv syntax. It skips unusable lines with a warning.
 //!
-//! The CNI plugin has its own small reader (`cni/src/subnet_env.rs`), which is as strict as Go flannel's
-//! reader. The tests of the CNI plugin compare the plugin's reader with this reader.
+//! The CNI plugin has its own small reader (`cni/src/subnet_env.rs`), which is as strict as Go flannel's. The
+//! plugin's tests compare its reader with this one.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use types::Subnets;
 
-/// The readable contents of a subnet.env that an earlier run wrote.
+/// What is readable of a subnet.env that an earlier run wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Previous {
     /// FLANNEL_NETWORK: the cluster's IPv4 network.
@@ -43,12 +43,12 @@ pub fn parse(bytes: &[u8]) -> Previous {
 }
 
 impl Previous {
-    /// Returns the cluster's networks, or `None` if the file names no network.
+    /// `None` if the file names no network.
     pub fn networks(&self) -> Option<Subnets> {
         Subnets::from_options(self.network, self.v6_network)
     }
 
-    /// Returns this node's subnets, or `None` if the file names no subnet.
+    /// `None` if the file names no subnet.
     pub fn subnets(&self) -> Option<Subnets> {
         Subnets::from_options(self.subnet, self.v6_subnet)
     }
@@ -79,8 +79,8 @@ impl Previous {
         }
     }
 
-    /// Returns the only valid network of a comma-separated list. Returns `None` if the list has several valid
-    /// networks, because no network takes precedence.
+    /// The only valid network of a comma-separated list. `None` if it has several, because no network takes
+    /// precedence.
     fn one(&mut self, key: &str, value: &str) -> Option<IpNet> {
         let mut valid = Vec::new();
         for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -149,7 +149,7 @@ fn unquoted(value: &str) -> Option<String> {
     }
 }
 
-/// Shortens a text for a log line.
+/// For a log line.
 fn shortened(text: &str) -> String {
     if text.chars().count() > 60 {
         format!("{}…", text.chars().take(60).collect::<String>())
