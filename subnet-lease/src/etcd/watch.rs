@@ -23,6 +23,7 @@ pub enum Change {
     Put(Entry),
     Delete {
         key: String,
+        /// Revision of the deletion.
         revision: i64,
     },
 }

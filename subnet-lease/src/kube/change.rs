@@ -23,6 +23,7 @@ pub(super) enum Change {
     },
     /// With it, the server ends the watch.
     Error {
+        /// The HTTP status.
         code: u16,
         message: String,
     },

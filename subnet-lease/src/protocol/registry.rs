@@ -59,9 +59,10 @@ pub enum Compare {
         /// The key's modification revision.
         modified: i64,
     },
-    /// The key has this value. After a restore of the store, another writer's write may have the same revision as this node's.
+    /// The key has this value.
     Holds {
         key: String,
+        /// Needed because after a restore of the store, another writer's write may have the same revision as this node's.
         value: String,
     },
     /// The key is attached to this lease.
