@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Lifetime of a secret: cookies of an older secret prove no address (COOKIE_SECRET_MAX_AGE of the kernel).
+/// Lifetime of a secret: older cookies prove no address (COOKIE_SECRET_MAX_AGE of the kernel).
 const LASTS: Duration = Duration::from_secs(120);
-/// Safety margin: the receiver of a cookie uses the cookie only for [`LASTS`] minus this time.
+/// The receiver uses a cookie only for [`LASTS`] minus this time.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Creates cookies for senders of handshake messages and verifies cookies.
+/// Creates cookies for senders of handshake messages and verifies them.
 pub struct Baker {
     secret: Zeroizing<[u8; KEY]>,
     born: Instant,
 }
 
 impl Baker {
-    /// Creates a cookie generator with a secret of 32 random bytes.
+    /// `secret` is 32 random bytes.
     pub fn new(secret: [u8; KEY], now: Instant) -> Self {
         Self { secret: Zeroizing::new(secret), born: now }
     }
 
-    /// Returns whether the secret is too old. The caller has to replace a stale secret, because cookies of a stale secret no longer prove an address.
+    /// A stale secret has to be replaced, because its cookies no longer prove an address.
     pub fn is_stale(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.born) >= LASTS
     }
@@ -40,7 +40,7 @@ impl Baker {
         mac(&self.secret, &place)
     }
 
-    /// Returns whether a message proves the address of its sender: `mac2` of the message matches the cookie for this address and port.
+    /// Whether `mac2` of the message matches the cookie for this address and port.
     pub fn is_proven(&self, from: SocketAddr, message: &[u8], now: Instant) -> bool {
         !self.is_stale(now)
             && Codes::of(message).is_some_and(|(_, covered, codes)| {
@@ -49,10 +49,7 @@ impl Baker {
             })
     }
 
-    /// Returns the reply to a message whose sender has to prove its address. `nonce` is 24 random bytes.
-    ///
-    /// # Errors
-    /// Returns an error if the message is not a handshake message.
+    /// The reply to a handshake message whose sender has to prove its address. `nonce` is 24 random bytes.
     pub fn reply(
         &self,
         identity: &Identity,
@@ -81,19 +78,19 @@ impl Baker {
 #[derive(Default)]
 pub struct Jar {
     cookie: Option<([u8; TAG], Instant)>,
-    /// `mac1` of the last sent message, while a cookie may reply to that message.
+    /// `mac1` of the last sent message, while a cookie may reply to it.
     asked: Option<[u8; TAG]>,
 }
 
 impl Jar {
-    /// Adds `mac2` to an initiation for the peer if a cookie exists, and stores `mac1`.
+    /// Adds `mac2` if there is a cookie, and stores `mac1`.
     pub fn prove(&mut self, message: &mut Initiation, now: Instant) {
         let second = Codes::of(message.bytes()).and_then(|(_, covered, _)| self.code(covered, now));
         message.codes.second = second.unwrap_or_default();
         self.asked = Some(message.codes.first);
     }
 
-    /// Adds `mac2` to a response for the peer if a cookie exists, and stores `mac1`.
+    /// Adds `mac2` if there is a cookie, and stores `mac1`.
     pub fn prove_answer(&mut self, message: &mut Response, now: Instant) {
         let second = Codes::of(message.bytes()).and_then(|(_, covered, _)| self.code(covered, now));
         message.codes.second = second.unwrap_or_default();
@@ -105,10 +102,8 @@ impl Jar {
         (now.saturating_duration_since(*since) < LASTS - MARGIN).then(|| mac(cookie, covered))
     }
 
-    /// Stores a cookie that replies to this node's last message, for use in the next messages to the peer.
-    ///
-    /// # Errors
-    /// Returns an error if the cookie replies to no message of this node, or is not from the peer.
+    /// Stores a cookie for the next messages to the peer. Fails if it replies to no message of this node, or
+    /// is not from the peer.
     pub fn keep(
         &mut self,
         remote: &Remote,

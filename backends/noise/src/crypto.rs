@@ -12,24 +12,24 @@ use zeroize::Zeroizing;
 
 use crate::error::NoiseError;
 
-/// The length of keys in bytes.
+/// In bytes.
 pub const KEY: usize = 32;
-/// The length of an authentication tag in bytes.
+/// In bytes.
 pub(crate) const TAG: usize = 16;
-/// The length of the input block of BLAKE2s in bytes.
+/// The input block of BLAKE2s in bytes.
 const BLOCK: usize = 64;
 
-/// A secret of 32 bytes whose memory this process erases on drop.
+/// Erased on drop.
 pub(crate) type Secret = Zeroizing<[u8; KEY]>;
 
-/// Returns the BLAKE2s hash (RFC 7693) of the concatenated parts.
+/// BLAKE2s (RFC 7693) of the concatenated parts.
 pub(crate) fn hash(parts: &[&[u8]]) -> [u8; KEY] {
     let mut hash = Blake2s256::default();
     parts.iter().for_each(|part| hash.update(part));
     hash.finalize_fixed().into()
 }
 
-/// Returns a keyed BLAKE2s hash of 16 bytes.
+/// Keyed BLAKE2s of 16 bytes.
 #[allow(
     clippy::expect_used,
     reason = "the longest key that BLAKE2s takes has 32 bytes, and N is 16 or 32"
@@ -41,7 +41,7 @@ pub(crate) fn mac<const N: usize>(key: &[u8; N], data: &[u8]) -> [u8; TAG] {
     mac.finalize_fixed().into()
 }
 
-/// Returns the HMAC (RFC 2104) with BLAKE2s of the concatenated parts.
+/// RFC 2104, with BLAKE2s of the concatenated parts.
 fn hmac(key: &[u8; KEY], parts: &[&[u8]]) -> Secret {
     let mut block = Zeroizing::new([0; BLOCK]);
     block.iter_mut().zip(key).for_each(|(byte, own)| *byte = *own);
@@ -64,10 +64,7 @@ pub(crate) fn derive<const N: usize>(chain: &[u8; KEY], input: &[u8]) -> [Secret
     })
 }
 
-/// Returns the shared secret of a private and a public key.
-///
-/// # Errors
-/// Returns an error if the public key has small order.
+/// Fails if the public key has small order.
 pub(crate) fn shared(private: &StaticSecret, public: &[u8; KEY]) -> Result<Secret, NoiseError> {
     let secret = private.diffie_hellman(&PublicKey::from(*public));
     if secret.was_contributory() {
@@ -77,23 +74,20 @@ pub(crate) fn shared(private: &StaticSecret, public: &[u8; KEY]) -> Result<Secre
     }
 }
 
-/// Creates a cipher of ChaCha20-Poly1305 (RFC 8439) from a key.
+/// ChaCha20-Poly1305 (RFC 8439).
 #[allow(clippy::expect_used, reason = "a key of this algorithm has 32 bytes, as the type ensures")]
 pub(crate) fn cipher(key: &[u8; KEY]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, key).expect("a key of 32 bytes"))
 }
 
-/// Returns the nonce of a counter: four zero bytes, and the counter in little-endian order.
+/// Four zero bytes, and the counter in little-endian order.
 pub(crate) fn nonce(counter: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes.iter_mut().skip(4).zip(counter.to_le_bytes()).for_each(|(byte, own)| *byte = own);
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// Seals data in place, under a single-use key. Returns the tag.
-///
-/// # Errors
-/// Returns an error if the data is longer than the cipher allows (256 GiB).
+/// Seals data in place, under a single-use key. The result is the tag.
 pub(crate) fn seal_once(
     key: &[u8; KEY],
     also: &[u8],
@@ -105,10 +99,7 @@ pub(crate) fn seal_once(
     tag.as_ref().try_into().map_err(|_| NoiseError::Malformed)
 }
 
-/// Decrypts in place the data that [`seal_once`] sealed; the tag follows the data.
-///
-/// # Errors
-/// Returns an error if the tag is invalid.
+/// Opens in place what [`seal_once`] sealed; the tag follows the data.
 pub(crate) fn open_once<'d>(
     key: &[u8; KEY],
     also: &[u8],
@@ -117,10 +108,7 @@ pub(crate) fn open_once<'d>(
     cipher(key).open_in_place(nonce(0), Aad::from(also), sealed).map_err(|_| NoiseError::Tag)
 }
 
-/// Seals a cookie in place with XChaCha20-Poly1305. Returns the tag.
-///
-/// # Errors
-/// Returns an error if the cookie is longer than the cipher allows. A cookie of 16 bytes is never too long.
+/// Seals a cookie in place with XChaCha20-Poly1305. The result is the tag.
 pub(crate) fn seal_cookie(
     key: &[u8; KEY],
     nonce: &[u8; 24],
@@ -133,10 +121,6 @@ pub(crate) fn seal_cookie(
         .map_err(|_| NoiseError::Malformed)
 }
 
-/// Opens a cookie in place.
-///
-/// # Errors
-/// Returns an error if the tag is invalid.
 pub(crate) fn open_cookie(
     key: &[u8; KEY],
     nonce: &[u8; 24],

@@ -13,7 +13,7 @@ const CONSTRUCTION: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
 /// The prologue of the Noise handshake.
 const IDENTIFIER: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
 
-/// The handshake's state, which both nodes compute from the same messages (Noise's symmetric state).
+/// What both nodes compute from the same messages (Noise's symmetric state).
 #[derive(Clone)]
 pub(crate) struct Transcript {
     chain: Secret,
@@ -21,7 +21,7 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// Creates the state before the first message to a responder.
+    /// The state before the first message to a responder.
     pub(crate) fn new(prologue: &[u8], responder: &[u8; KEY]) -> Self {
         let chain = hash(&[CONSTRUCTION]);
         let mut transcript = Self { chain: Zeroizing::new(chain), hash: hash(&[&chain, prologue]) };
@@ -57,7 +57,7 @@ impl Transcript {
         self.agree(public);
     }
 
-    /// Seals a value under a single-use key.
+    /// Under a single-use key.
     pub(crate) fn seal<const N: usize>(
         &mut self,
         key: &[u8; KEY],
@@ -81,7 +81,7 @@ impl Transcript {
         Ok(value)
     }
 
-    /// Derives the keys of the two directions, first the key of the initiator's direction.
+    /// The keys of the two directions, the initiator's first.
     fn keys(&self) -> [Secret; 2] {
         derive(&self.chain, &[])
     }
@@ -94,11 +94,8 @@ pub struct Initiated {
     index: u32,
 }
 
-/// Starts a handshake with a peer. `index` identifies the resulting session. `ephemeral` is 32 random bytes.
-/// This function omits `mac2` of the message; [`Jar`](crate::Jar) adds `mac2`.
-///
-/// # Errors
-/// Returns an error if the peer's key has small order.
+/// `index` identifies the resulting session. `ephemeral` is 32 random bytes. [`Jar`](crate::Jar) adds `mac2`
+/// to the message. Fails if the peer's key has small order.
 pub fn initiate(
     identity: &Identity,
     remote: &Remote,
@@ -127,7 +124,7 @@ pub fn initiate(
     Ok((initiated, message))
 }
 
-/// Returns `mac1` of a message to a peer. Both authentication codes in the message are still empty.
+/// `mac1` of a message in which both authentication codes are still empty.
 fn first_code(remote: &Remote, message: &[u8]) -> Result<[u8; TAG], NoiseError> {
     let (covered, ..) = Codes::of(message).ok_or(NoiseError::Malformed)?;
     Ok(mac(&remote.labels.code, covered))
@@ -136,16 +133,14 @@ fn first_code(remote: &Remote, message: &[u8]) -> Result<[u8; TAG], NoiseError> 
 /// An initiation whose initiator is known but has not proved its identity yet.
 pub struct Half {
     transcript: Transcript,
-    /// The initiator's public key.
+    /// Of the initiator.
     public: [u8; KEY],
     message: Initiation,
 }
 
 impl Half {
-    /// Decrypts the public key of the initiator in an initiation. This function computes one curve operation.
-    ///
-    /// # Errors
-    /// Returns an error if the message is not for this node, or if its ephemeral key has small order.
+    /// Decrypts the initiator's public key, with one curve operation. Fails if the message is not for this
+    /// node, or its ephemeral key has small order.
     pub fn read(identity: &Identity, message: &Initiation) -> Result<Self, NoiseError> {
         let mut transcript = Transcript::new(IDENTIFIER, identity.public());
         transcript.ephemeral(&message.ephemeral);
@@ -154,15 +149,14 @@ impl Half {
         Ok(Self { transcript, public, message: message.clone() })
     }
 
-    /// Returns the initiator's public key. Any host can send any public key: [`Half::prove`] verifies that the initiator has the private key.
+    /// The initiator's. Any host can send any public key; [`Half::prove`] verifies that it has the private
+    /// key.
     pub fn public(&self) -> &[u8; KEY] {
         &self.public
     }
 
-    /// Verifies that the initiator is this peer. Returns the time in the message, which has to be later than the times in all earlier initiations.
-    ///
-    /// # Errors
-    /// Returns an error if the initiator is not this peer.
+    /// Verifies that the initiator is this peer. The time in the message has to be later than in all earlier
+    /// initiations.
     pub fn prove(mut self, remote: &Remote) -> Result<(Asked, Stamp), NoiseError> {
         if remote.public != self.public {
             return Err(NoiseError::Stranger);
@@ -188,11 +182,10 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Returns a session with this index, and the response to the initiation. `ephemeral` is 32 random bytes.
-    /// This node must not send packets in the session before it has received a packet in the session.
+    /// A session with this index, and the response to the initiation. `ephemeral` is 32 random bytes. This
+    /// node must not send packets in the session before it has received one.
     ///
-    /// # Errors
-    /// Returns an error if the ephemeral key of the initiation has small order.
+    /// Fails if the ephemeral key of the initiation has small order.
     pub fn answer(
         self,
         remote: &Remote,
@@ -223,15 +216,13 @@ impl Asked {
 }
 
 impl Initiated {
-    /// Returns the index of the future session.
+    /// Of the future session.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Completes the handshake. This function computes two curve operations. After an error, this node still accepts the peer's response.
-    ///
-    /// # Errors
-    /// Returns an error if the message is not the peer's response to this initiation, or if the peer uses another preshared key.
+    /// Completes the handshake, with two curve operations. Fails if the message is not the peer's response to
+    /// this initiation, or the preshared keys differ. After an error, the peer's response is still accepted.
     pub fn complete(
         &self,
         identity: &Identity,

@@ -1,4 +1,4 @@
-//! Keys of this node and of its peers, and values that this module derives from these keys once for all handshakes.
+//! Keys of this node and of its peers, and what is derived from them once for all handshakes.
 
 use crate::crypto::{KEY, Secret, TAG, hash, mac, shared};
 use crate::error::NoiseError;
@@ -6,8 +6,8 @@ use crate::message::Codes;
 use subtle::ConstantTimeEq;
 use x25519_dalek::{PublicKey, StaticSecret};
 
-/// Keys derived from a public key. Senders use `code` for `mac1` in messages to the owner of the public key. The
-/// owner encrypts its cookies with `cookie`.
+/// Keys derived from a public key. Senders use `code` for `mac1` in messages to its owner, who encrypts
+/// cookies with `cookie`.
 pub(crate) struct Labels {
     pub(crate) code: [u8; KEY],
     pub(crate) cookie: [u8; KEY],
@@ -19,7 +19,7 @@ impl Labels {
     }
 }
 
-/// The private key of this node, and the keys that this module derives from the private key.
+/// The private key of this node, and what is derived from it.
 pub struct Identity {
     pub(crate) private: StaticSecret,
     public: [u8; KEY],
@@ -27,20 +27,19 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Creates the identity of a private key, and first clamps the key as X25519 requires (RFC 7748).
+    /// First clamps the key as X25519 requires (RFC 7748).
     pub fn new(private: &[u8; KEY]) -> Self {
         let private = StaticSecret::from(*private);
         let public = PublicKey::from(&private).to_bytes();
         Self { private, public, labels: Labels::of(&public) }
     }
 
-    /// Returns the public key.
     pub fn public(&self) -> &[u8; KEY] {
         &self.public
     }
 
-    /// Returns whether a handshake message is for this node, that is, whether `mac1` of the message is correct. The
-    /// check of `mac1` takes two hashes and no curve operation.
+    /// Whether `mac1` is correct, so that the message is for this node. This takes two hashes and no curve
+    /// operation.
     pub fn is_addressed(&self, message: &[u8]) -> bool {
         Codes::of(message).is_some_and(|(covered, _, codes)| {
             let right: [u8; TAG] = mac(&self.labels.code, covered);
@@ -49,19 +48,16 @@ impl Identity {
     }
 }
 
-/// A peer's public key, and the values derived from the peer's key and this node's keys.
+/// A peer's public key, and what is derived from it and this node's keys.
 pub struct Remote {
     pub(crate) public: [u8; KEY],
-    /// The shared secret of this node's and the peer's static keys.
+    /// Of this node's and the peer's static keys.
     pub(crate) shared: Secret,
     pub(crate) labels: Labels,
 }
 
 impl Remote {
-    /// Creates a peer of this node. This function computes one curve operation, which saves one curve operation in each handshake.
-    ///
-    /// # Errors
-    /// Returns an error if the public key has small order.
+    /// One curve operation here saves one in each handshake. Fails if the public key has small order.
     pub fn new(identity: &Identity, public: &[u8; KEY]) -> Result<Self, NoiseError> {
         Ok(Self {
             public: *public,

@@ -1,8 +1,8 @@
 //! WireGuard's handshakes and sessions, without clock, sockets or peers. Time, random bytes and keys are
-//! arguments, so each message depends only on these arguments.
+//! arguments, so each message depends only on these.
 //!
-//! The protocol follows the paper by Donenfeld, *WireGuard: Next Generation Kernel Network Tunnel* (2020), section 5.4. Where the paper leaves a
-//! choice, this crate follows the Linux kernel (drivers/net/wireguard).
+//! The protocol follows the paper by Donenfeld, *WireGuard: Next Generation Kernel Network Tunnel* (2020),
+//! section 5.4. Where the paper leaves a choice, this crate follows the Linux kernel (drivers/net/wireguard).
 
 mod cookie;
 mod crypto;

@@ -5,7 +5,7 @@ use crate::stamp::STAMP;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Kind of a message: its first byte, followed by three reserved bytes.
+/// The first byte of a message; three reserved bytes follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Kind {
@@ -30,15 +30,14 @@ impl Kind {
 #[repr(C)]
 #[allow(unreachable_pub, reason = "derived impls of public messages name this type")]
 pub struct Codes {
-    /// `mac1`, an authentication code with a key that the sender derives from the receiver's public key. `mac1` proves that the sender knows the receiver's public key.
+    /// `mac1`, with a key from the receiver's public key: the sender knows this public key.
     pub(crate) first: [u8; TAG],
-    /// `mac2`, an authentication code with a cookie as its key. `mac2` proves that the sender receives packets at its address.
-    /// `mac2` is zero if the sender has no cookie.
+    /// `mac2`, with a cookie as its key: the sender receives packets at its address. Zero without a cookie.
     pub(crate) second: [u8; TAG],
 }
 
 impl Codes {
-    /// Returns the bytes that `mac1` covers, the bytes that `mac2` covers, and the authentication codes at the end of a message.
+    /// The bytes that `mac1` covers, the bytes that `mac2` covers, and the codes at the end of a message.
     pub(crate) fn of(message: &[u8]) -> Option<(&[u8], &[u8], &Self)> {
         let (covered, codes) = Self::ref_from_suffix(message).ok()?;
         let by_second = message.get(..message.len() - TAG)?;
@@ -46,7 +45,7 @@ impl Codes {
     }
 }
 
-/// Requests a session. The message carries the initiator's public key and the time.
+/// Requests a session; carries the initiator's public key and the time.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Initiation {
@@ -102,17 +101,16 @@ pub struct Sealed<const N: usize> {
 macro_rules! read {
     ($message:ident) => {
         impl $message {
-            /// Length of the message in bytes.
+            /// In bytes.
             pub const LENGTH: usize = size_of::<Self>();
 
-            /// Returns the message in a datagram, or `None` if the datagram's message type or length does not match.
+            /// `None` if the datagram's message type or length does not match.
             pub fn read(datagram: &[u8]) -> Option<&Self> {
                 Self::ref_from_bytes(datagram)
                     .ok()
                     .filter(|message| message.kind == Kind::$message.word())
             }
 
-            /// Returns the bytes of the message.
             pub fn bytes(&self) -> &[u8] {
                 self.as_bytes()
             }
@@ -125,21 +123,21 @@ read!(Response);
 read!(CookieReply);
 
 impl Initiation {
-    /// Returns the index that the initiator expects in the response.
+    /// The index that the initiator expects in the response.
     pub fn sender(&self) -> u32 {
         self.sender.get()
     }
 }
 
 impl Response {
-    /// Returns the index of the initiation to which the response replies.
+    /// The index of the initiation to which this replies.
     pub fn receiver(&self) -> u32 {
         self.receiver.get()
     }
 }
 
 impl CookieReply {
-    /// Returns the sender's index from the message to which the cookie replies.
+    /// The sender's index in the message to which this replies.
     pub fn receiver(&self) -> u32 {
         self.receiver.get()
     }

@@ -1,4 +1,5 @@
-//! A session: the keys and the counters of its two directions. Several threads can seal and open packets in a session concurrently.
+//! A session: the keys and the counters of its two directions. Several threads can seal and open packets in
+//! it concurrently.
 
 use crate::crypto::{KEY, TAG, cipher, nonce};
 use crate::error::NoiseError;
@@ -9,15 +10,15 @@ use ring::aead::{Aad, LessSafeKey};
 use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Length of the header before a sealed packet, in bytes.
+/// The header before a sealed packet, in bytes.
 const HEAD: usize = size_of::<DataHead>();
-/// Number of bytes that sealing adds to a packet.
+/// Bytes that sealing adds to a packet.
 pub const OVERHEAD: usize = HEAD + TAG;
-/// Number of packets in one direction after which the session is over (REJECT_AFTER_MESSAGES). The limit leaves room
-/// for the replay window below the largest 64-bit counter.
+/// Packets in one direction after which the session is over (REJECT_AFTER_MESSAGES). This leaves room for the
+/// replay window below the largest 64-bit counter.
 const REJECT_AFTER: u64 = u64::MAX - REACH - 65;
 
-/// A session with a peer. The owner of a session records the session's age, and whether the peer has confirmed the session.
+/// Its age, and whether the peer has confirmed it, are up to the owner.
 pub struct Session {
     sending: LessSafeKey,
     receiving: LessSafeKey,
@@ -25,7 +26,7 @@ pub struct Session {
     remote: u32,
     /// The counter of the next packet.
     next: AtomicU64,
-    /// The window of received counters, which a thread locks only for the few instructions that check a counter.
+    /// Locked only for the few instructions that check a counter.
     window: Mutex<Window>,
 }
 
@@ -41,21 +42,18 @@ impl Session {
         }
     }
 
-    /// Returns this node's index, which the peer's datagrams carry.
+    /// This node's index, which the peer's datagrams carry.
     pub fn index(&self) -> u32 {
         self.local
     }
 
-    /// Returns the number of packets that this node has sealed in the session.
+    /// Packets that this node has sealed in the session.
     pub fn sealed(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Seals in place the packet that begins at byte 16 of a buffer. The buffer has the length of the
-    /// datagram: the length of the packet plus [`OVERHEAD`].
-    ///
-    /// # Errors
-    /// Returns an error if the session has sealed its maximum number of packets, or if the buffer is shorter than [`OVERHEAD`].
+    /// Seals the packet that begins at byte 16 of the buffer, which is as long as the packet plus
+    /// [`OVERHEAD`]. Fails once the session has sealed its maximum number of packets.
     #[inline]
     pub fn seal(&self, datagram: &mut [u8]) -> Result<(), NoiseError> {
         let counter = self.next.fetch_add(1, Ordering::Relaxed);
@@ -83,19 +81,18 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the session index in a data message, or `None` if the datagram is too short or of another message type.
+    /// The session index in a data message; `None` if the datagram is too short or of another type.
     #[inline]
     pub fn index_in(datagram: &[u8]) -> Option<u32> {
         let (head, _) = DataHead::ref_from_prefix(datagram).ok()?;
         (head.kind == Kind::Data.word() && datagram.len() >= OVERHEAD).then(|| head.receiver.get())
     }
 
-    /// Opens a datagram in place. After success, the packet with its padding is at the beginning of the buffer. Returns the length
-    /// of the packet in bytes, which is zero for a keepalive.
+    /// Opens a datagram in place; then the packet with its padding is at the beginning. The result is its
+    /// length in bytes, zero for a keepalive.
     ///
-    /// # Errors
-    /// Returns an error if the datagram is not authentic, if this node received the datagram before, or if
-    /// the session is over. After an error, the buffer may no longer contain the datagram.
+    /// Fails if the datagram is not authentic or was received before, or if the session is over. The buffer
+    /// may then no longer contain the datagram.
     #[inline]
     pub fn open(&self, datagram: &mut [u8]) -> Result<usize, NoiseError> {
         let (head, _) = DataHead::ref_from_prefix(datagram).map_err(|_| NoiseError::Malformed)?;

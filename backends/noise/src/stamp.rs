@@ -1,12 +1,13 @@
-//! The time in an initiation (TAI64N). The time distinguishes a new initiation from a copy.
+//! The time in an initiation (TAI64N), which tells a new initiation from a copy.
 
 use std::time::{Duration, SystemTime};
 
-/// The length of a stamp in bytes.
+/// In bytes.
 pub(crate) const STAMP: usize = 12;
 /// TAI64's label of 1970-01-01 00:00:00 TAI, plus the seconds by which TAI has been ahead of UTC since 2017.
 const EPOCH: u64 = (1 << 62) + 37;
-/// Granularity in nanoseconds, as in the kernel. The granularity is coarse, so that a stamp reveals little about the handling of packets.
+/// Granularity in nanoseconds, as in the kernel: coarse, so that a stamp reveals little about the handling of
+/// packets.
 const STEP: u32 = 1 << 24;
 
 /// A TAI64N label of 12 bytes. Labels of later times are greater.
@@ -14,9 +15,8 @@ const STEP: u32 = 1 << 24;
 pub struct Stamp(pub(crate) [u8; STAMP]);
 
 impl Stamp {
-    /// Returns the TAI64N stamp of the clock's time. If the clock's time is not later than `last`, this function
-    /// returns the next stamp after `last`. If a stamp could be earlier than `last`, peers would reject this node's
-    /// initiations after a backward step of the clock.
+    /// The stamp of the clock's time, or the next one after `last` if that is later. Else peers would reject
+    /// this node's initiations after a backward step of the clock.
     pub fn after(last: Option<Stamp>, clock: SystemTime) -> Self {
         let since = clock.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = Self::of(EPOCH.saturating_add(since.as_secs()), since.subsec_nanos());
@@ -65,7 +65,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each stamp is later than the previous stamp, regardless of changes of the clock.
+        /// Whatever the clock does.
         #[test]
         fn stamps_rise(clocks in prop::collection::vec(0_u64..u64::from(u32::MAX) * 2_000_000_000, 1..50)) {
             let mut last = None;

@@ -15,7 +15,7 @@ pub(crate) fn array<const N: usize>(hex: &str) -> [u8; N] {
     bytes(hex).try_into().unwrap()
 }
 
-/// Returns consecutive byte values that begin with `first`.
+/// Consecutive byte values that begin with `first`.
 pub(crate) fn from(first: u8) -> [u8; KEY] {
     std::array::from_fn(|at| first.wrapping_add(at as u8))
 }
@@ -38,12 +38,12 @@ impl Pair {
         Self { a, b, to_b, to_a }
     }
 
-    /// Returns both ends of a session that A initiated.
+    /// Both ends of a session that A initiated.
     pub(crate) fn sessions(&self, preshared: &[u8; KEY]) -> (Session, Session) {
         self.shake(preshared, preshared).unwrap()
     }
 
-    /// Runs a handshake between A and B, each with its own preshared key.
+    /// A handshake between A and B, each with its own preshared key.
     pub(crate) fn shake(
         &self,
         ours: &[u8; KEY],
@@ -58,12 +58,12 @@ impl Pair {
     }
 }
 
-/// Returns the stamp of 2023-11-14 22:13:20 UTC.
+/// Of 2023-11-14 22:13:20 UTC.
 pub(crate) fn stamp() -> Stamp {
     Stamp::after(None, SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 999_999_999))
 }
 
-/// Returns a datagram with this packet, sealed in a session.
+/// A datagram with this packet, sealed in a session.
 pub(crate) fn sealed(session: &Session, packet: &[u8]) -> Vec<u8> {
     let mut datagram = vec![0; packet.len() + crate::OVERHEAD];
     datagram[16..16 + packet.len()].copy_from_slice(packet);
@@ -71,14 +71,14 @@ pub(crate) fn sealed(session: &Session, packet: &[u8]) -> Vec<u8> {
     datagram
 }
 
-/// Returns the packet in a datagram.
+/// The packet in a datagram.
 pub(crate) fn opened(session: &Session, mut datagram: Vec<u8>) -> Result<Vec<u8>, NoiseError> {
     let length = session.open(&mut datagram)?;
     datagram.truncate(length);
     Ok(datagram)
 }
 
-/// Returns an empty store for a peer's cookie, and the current time.
+/// An empty jar, and the current time.
 pub(crate) fn jar() -> (Jar, Instant) {
     (Jar::default(), Instant::now())
 }

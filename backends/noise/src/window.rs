@@ -1,12 +1,12 @@
-//! Window of the counters that a session has received, so that the session accepts no packet twice (RFC 6479).
+//! The counters that a session has received, so that it accepts no packet twice (RFC 6479).
 
 const WORD: u64 = u64::BITS as u64;
-/// Number of words in the window, as in the kernel.
+/// As in the kernel.
 const WORDS: usize = 128;
-/// Maximum distance of a packet's counter behind the highest counter.
+/// How far a packet's counter may be behind the highest one.
 pub(crate) const REACH: u64 = (WORDS as u64 - 1) * WORD;
 
-/// A window over the counters, which reuses its words cyclically.
+/// It reuses its words cyclically.
 pub(crate) struct Window {
     /// The highest counter plus one.
     next: u64,
@@ -18,8 +18,8 @@ impl Window {
         Self { next: 0, words: [0; WORDS] }
     }
 
-    /// Records the counter of an authentic packet. Returns false if the window already contains the counter,
-    /// or if the counter is too old for a check.
+    /// Records the counter of an authentic packet. False if the window contains it already, or it is too old
+    /// for a check.
     pub(crate) fn take(&mut self, counter: u64) -> bool {
         if counter >= self.next {
             // Words between the highest and this one held counters that have left the window.
@@ -69,7 +69,7 @@ mod tests {
     }
 
     proptest! {
-        /// Within [`REACH`], a window returns the same results as a set of all counters.
+        /// Within [`REACH`], a window behaves like a set of all counters.
         #[test]
         fn window_is_a_set_with_a_reach(jumps in prop::collection::vec((0_u64..20_000, any::<bool>()), 1..300)) {
             let (mut window, mut taken, mut at) = (Window::new(), BTreeSet::new(), 0_u64);

@@ -1,4 +1,4 @@
-//! Tests of cookies, which prove the addresses of senders.
+//! Cookies, which prove the addresses of senders.
 
 use super::*;
 use crate::tests::{Pair, from, jar, stamp};
@@ -63,7 +63,7 @@ fn cookie_that_answers_nothing_is_refused() {
     assert_eq!(baker.reply(&pair.b, here(), &[4; 148], [5; 24]).err(), Some(NoiseError::Malformed));
 }
 
-/// The boringtun library requests a proof of this node's address and accepts the proof.
+/// boringtun requests a proof of this node's address and accepts it.
 #[test]
 fn the_other_implementation_takes_our_proof() {
     let (pair, (mut jar, now)) = (Pair::new(), jar());
@@ -91,7 +91,7 @@ fn the_other_implementation_takes_our_proof() {
     }
 }
 
-/// This crate requests a proof of the boringtun peer's address and accepts the proof.
+/// This crate requests a proof of the boringtun peer's address and accepts it.
 #[test]
 fn the_other_implementation_proves_its_address() {
     let (pair, (_, now)) = (Pair::new(), jar());

@@ -1,9 +1,9 @@
-//! Tests of public keys that give no secret. The handshake tests compare all other functions with known messages.
+//! Public keys that give no secret. The handshake tests compare all other functions with known messages.
 
 use super::*;
 use crate::tests::array;
 
-/// The key exchange refuses an all-zero shared secret, as RFC 7748, section 6.1, describes.
+/// An all-zero shared secret is refused (RFC 7748, section 6.1).
 #[test]
 fn public_key_of_small_order_is_refused() {
     let private = StaticSecret::from([7; KEY]);

@@ -1,4 +1,4 @@
-//! Tests of handshakes: known messages, and handshakes with boringtun as initiator and as responder.
+//! Known messages, and handshakes with boringtun as initiator and as responder.
 
 use super::*;
 use crate::tests::{Pair, bytes, from, opened, sealed, stamp};
@@ -7,8 +7,8 @@ use boringtun::noise::{Tunn, TunnResult};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// For keys of consecutive bytes, this crate creates exactly the expected messages. The expected messages come from
-/// a Python program that implements the paper's formulas with hashlib and cryptography.
+/// The keys are consecutive bytes. A Python program with the paper's formulas (hashlib and cryptography) made
+/// the expected messages.
 #[test]
 fn messages_are_those_of_the_paper() {
     let initiation = bytes(
@@ -43,7 +43,7 @@ fn messages_are_those_of_the_paper() {
     assert_eq!(opened(&ours, sealed(&theirs, b"answer")).unwrap(), b"answer");
 }
 
-/// Creates a boringtun tunnel whose peer is A or B of `Pair`.
+/// A boringtun tunnel whose peer is A or B of `Pair`.
 fn other(private: [u8; KEY], peer: &Identity, preshared: [u8; KEY]) -> Tunn {
     let private = StaticSecret::from(private);
     let public = PublicKey::from(&private);
@@ -59,7 +59,7 @@ fn to_network(result: TunnResult<'_>) -> Vec<u8> {
     }
 }
 
-/// Returns an IPv4 packet of 20 bytes, because boringtun reads the packet's header.
+/// An IPv4 packet of 20 bytes, because boringtun reads its header.
 fn packet() -> Vec<u8> {
     let mut packet = vec![0; 20];
     (packet[0], packet[3]) = (0x45, 20);

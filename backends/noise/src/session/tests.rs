@@ -1,4 +1,4 @@
-//! Tests of sessions: accepted and refused datagrams, and concurrent threads.
+//! Accepted and refused datagrams, and concurrent threads.
 
 use super::*;
 use crate::tests::{Pair, opened, sealed};
@@ -60,7 +60,7 @@ fn session_ends_before_its_counter_does() {
     assert_eq!(opened(&b, later), Err(NoiseError::Exhausted));
 }
 
-/// The receiver opens the packets of all threads, and no two packets have the same counter.
+/// The packets of all threads arrive, and no two have the same counter.
 #[test]
 fn threads_seal_and_open_side_by_side() {
     let (a, b) = Pair::new().sessions(&[0; KEY]);
