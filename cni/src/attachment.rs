@@ -1,27 +1,27 @@
-//! Names of a container and of its interface. The plugin validates both names, because it builds file names from them.
+//! Names of a container and of its interface. Both are validated, because file names are built from them.
 
 use crate::error::{CniError, INVALID_ENVIRONMENT};
 
-/// Maximum length of an interface name in Linux, in bytes.
+/// The longest interface name in Linux, in bytes.
 const NAME_LENGTH: usize = 15;
 
 /// One interface of one container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attachment {
-    /// The value of `CNI_CONTAINERID`.
+    /// `CNI_CONTAINERID`.
     pub container: String,
-    /// The value of `CNI_IFNAME`.
+    /// `CNI_IFNAME`.
     pub interface: String,
 }
 
-/// Reports whether ADD accepts the container ID and the interface name of an attachment.
+/// Whether ADD accepts both names.
 pub fn is_valid(attachment: &Attachment) -> bool {
     valid_container(&attachment.container).is_ok()
         && !attachment.interface.is_empty()
         && valid_interface(&attachment.interface).is_ok()
 }
 
-/// Reports whether a text begins with a letter or digit and contains only letters, digits, `_`, `.` and `-`.
+/// Begins with a letter or digit, and contains only letters, digits, `_`, `.` and `-`.
 pub(crate) fn is_word(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))

@@ -2,16 +2,16 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `<containerID>` | the configuration for `eth0`; Go flannel's plugin uses this file name, so that either plugin can replace the other plugin |
+//! | `<containerID>` | the configuration for `eth0`; Go flannel's plugin uses this file name, so that either plugin can replace the other |
 //! | `<containerID>:<interface>` | the configuration for an interface with this name, except `eth0` |
 //! | `+<file>` | empty; shows that the ADD for `<file>` is running, or that a signal killed it |
-//! | `.<file>` | a temporary file that the plugin writes and then renames to `<file>` |
+//! | `.<file>` | a temporary file, which is then renamed to `<file>` |
 //!
-//! A container ID contains no colon and begins with a letter or digit, so two attachments never have a common file name.
+//! A container ID contains no colon and begins with a letter or digit, so two attachments never share a file.
 //!
-//! The files remain usable if a signal kills the plugin at any time. The plugin creates the mark (`+<file>`) before the
-//! file, and removes the mark after the delegate succeeds. The plugin replaces a file by a rename. The plugin
-//! does not sync files to disk, because no container survives a power failure, and DEL works without the files.
+//! The files remain usable if a signal kills the plugin at any time. The mark (`+<file>`) is created before the file, and
+//! removed after the delegate succeeds; a file is replaced by a rename. Nothing is synced to disk, because no container
+//! survives a power failure, and DEL works without the files.
 
 use crate::attachment::Attachment;
 use nix::dir::Dir;
@@ -25,56 +25,54 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The interface whose file has only the container ID as its name, as in Go flannel's plugin.
+/// Its file has only the container ID as its name, as in Go flannel's plugin.
 pub const FIRST: &str = "eth0";
-/// Separator of container ID and interface name in a file name. Neither the container ID nor the interface name can contain this character.
+/// Between container ID and interface name in a file name. Neither can contain this character.
 const SEPARATOR: char = ':';
-/// First character of the name of a temporary file. No container ID begins with this character.
+/// Before the name of a temporary file. No container ID begins with this character.
 const TEMPORARY: char = '.';
-/// First character in the file name of a mark, which shows that an ADD is unfinished. No container ID begins with this character.
+/// Before the file name of a mark, which shows that an ADD is unfinished. No container ID begins with this
+/// character.
 const MARK: char = '+';
-/// The mode of all files in the store: only the owner can read and write.
+/// Of all files in the store: only the owner can read and write.
 const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
-/// Maximum number of bytes that the plugin reads from a file in the store.
+/// Bytes that are read from a file in the store.
 const LIMIT: u64 = 1024 * 1024;
 
-/// Progress of the ADD call for an interface.
+/// Of the ADD call for an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The ADD call is running, or a signal killed the plugin during the call.
+    /// The call is running, or a signal killed the plugin during it.
     Begun,
-    /// The ADD call succeeded, or Go flannel's plugin wrote the file.
+    /// The call succeeded, or Go flannel's plugin wrote the file.
     Done,
 }
 
-/// The saved configuration of an interface, and the progress of ADD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// The configuration that the plugin passed to the delegate.
+    /// The configuration that the delegate got.
     pub text: Vec<u8>,
-    /// Progress of the ADD call for this interface.
     pub progress: Progress,
 }
 
-/// A file of the store, or the mark or temporary file that remained after a signal killed the plugin.
+/// A file of the store, or the mark or temporary file that a killed plugin left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name of the file. The file may be missing if its mark or its temporary file exists.
+    /// The file itself may be missing if its mark or its temporary file exists.
     pub name: String,
-    /// The container ID in the file name.
     pub container: String,
-    /// The interface name in the file name, or `None` if the file name contains only a container ID.
+    /// `None` if the file name contains only a container ID.
     pub interface: Option<String>,
 }
 
-/// The open directory with the plugin's files. All file operations are relative to the directory and do not follow symbolic links.
+/// The open directory. All file operations are relative to it and do not follow symbolic links.
 #[derive(Debug)]
 pub struct AttachmentStore {
     folder: OwnedFd,
     path: PathBuf,
 }
 
-/// Returns the name of the file for an attachment.
+/// The name of the file for an attachment.
 pub fn name(attachment: &Attachment) -> String {
     if attachment.interface == FIRST {
         attachment.container.clone()
@@ -92,10 +90,7 @@ fn temporary_of(name: &str) -> String {
 }
 
 impl AttachmentStore {
-    /// Opens the directory. Creates a missing directory.
-    ///
-    /// # Errors
-    /// Returns an error if the plugin cannot create or open the directory.
+    /// Creates a missing directory.
     pub fn create(path: &Path) -> io::Result<Self> {
         match Self::open(path)? {
             Some(attachment_store) => Ok(attachment_store),
@@ -106,10 +101,7 @@ impl AttachmentStore {
         }
     }
 
-    /// Opens the directory. Returns `None` if the directory does not exist.
-    ///
-    /// # Errors
-    /// Returns an error if the plugin cannot open the path, or if the path is not a directory.
+    /// `None` if the directory does not exist.
     pub fn open(path: &Path) -> io::Result<Option<Self>> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
         match nix::fcntl::open(path, flags, Mode::empty()) {
@@ -119,15 +111,12 @@ impl AttachmentStore {
         }
     }
 
-    /// Returns the path of a file, for messages.
+    /// For messages.
     pub fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Reads a file. Returns `None` if the file does not exist.
-    ///
-    /// # Errors
-    /// Returns an error if the plugin cannot read the file, or if the path is a symbolic link, a pipe or a directory.
+    /// `None` if the file does not exist. Fails if it is a symbolic link, a pipe or a directory.
     pub fn read(&self, name: &str) -> io::Result<Option<Saved>> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = match openat(&self.folder, name, flags, Mode::empty()) {
@@ -152,11 +141,8 @@ impl AttachmentStore {
         }))
     }
 
-    /// Creates or replaces a file, and creates or removes its mark according to `progress`.
-    ///
-    /// # Errors
-    /// Returns an error if the plugin cannot write the file; an existing file then stays unchanged. Also returns an
-    /// error if the plugin cannot create or remove the mark.
+    /// Creates or replaces a file, and creates or removes its mark according to `progress`. If the write
+    /// fails, an existing file stays unchanged.
     pub fn write(&self, name: &str, text: &str, progress: Progress) -> io::Result<()> {
         match progress {
             // The mark comes first: a kill in between must not leave a file that looks finished.
@@ -176,18 +162,13 @@ impl AttachmentStore {
         }
     }
 
-    /// Removes the mark of a file, which records that ADD succeeded.
-    ///
-    /// # Errors
-    /// Returns an error if the plugin cannot remove the mark.
+    /// Removes the mark of a file: ADD succeeded.
     pub fn finish(&self, name: &str) -> io::Result<()> {
         self.unlink(&mark_of(name))
     }
 
-    /// Removes the file of an attachment, its mark, and its temporary file. Succeeds even if none of these three files exists.
-    ///
-    /// # Errors
-    /// Returns an error if the plugin cannot remove the file, the mark or the temporary file.
+    /// Removes the file of an attachment, its mark, and its temporary file. It does not matter if none
+    /// exists.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         // The file comes first: a mark without a file has no effect.
         self.unlink(name)?;
@@ -195,10 +176,7 @@ impl AttachmentStore {
         self.unlink(&temporary_of(name))
     }
 
-    /// Lists the attachments in the store by file name, including attachments of which only a mark or a temporary file exists.
-    ///
-    /// # Errors
-    /// Returns an error if the plugin cannot list the directory.
+    /// By file name. Attachments of which only a mark or a temporary file exists are included.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut folder = Dir::openat(
             &self.folder,
@@ -232,7 +210,7 @@ impl AttachmentStore {
         }
     }
 
-    /// Creates the mark of a file, which records that ADD is unfinished. Returns false if the mark already exists.
+    /// Marks ADD as unfinished. False if the mark already exists.
     fn mark(&self, name: &str) -> io::Result<bool> {
         match self.create_new(&mark_of(name)) {
             Ok(_) => Ok(true),
@@ -272,7 +250,7 @@ impl AttachmentStore {
     }
 }
 
-/// Parses the name of a file, a mark or a temporary file. Returns `None` if the plugin does not use this name.
+/// The name of a file, a mark or a temporary file. `None` if the plugin uses no such name.
 fn parse(name: &str) -> Option<Entry> {
     let name = name.strip_prefix([TEMPORARY, MARK]).unwrap_or(name);
     let (container, interface) = name
@@ -308,7 +286,7 @@ mod tests {
         fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
     }
 
-    /// The store reports the correct progress for files of Go flannel's plugin, and for all combinations of files that a killed plugin leaves.
+    /// For files of Go flannel's plugin, and for all combinations of files that a killed plugin leaves.
     #[test]
     fn progress_is_read_from_every_state_on_disk() {
         let root = tempfile::tempdir().unwrap();

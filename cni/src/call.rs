@@ -1,5 +1,5 @@
-//! Reads the container runtime's input: environment variables and a network configuration. The plugin validates the
-//! environment variables and the top-level keys before it makes any change.
+//! Reads the container runtime's input: environment variables and a network configuration. Variables and
+//! top-level keys are validated before any change.
 
 use crate::attachment::{Attachment, is_word, valid_container, valid_interface};
 use crate::conf::Conf;
@@ -9,14 +9,14 @@ use std::ffi::OsString;
 /// Declares each CNI verb with its name, so that the parser of `CNI_COMMAND` knows every verb.
 macro_rules! verbs {
     ($($(#[$doc:meta])* $verb:ident = $name:literal,)*) => {
-        /// The CNI verb of a call, from `CNI_COMMAND`.
+        /// From `CNI_COMMAND`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Verb {
             $($(#[$doc])* $verb,)*
         }
 
         impl Verb {
-            /// Returns the verb's name in `CNI_COMMAND`.
+            /// As in `CNI_COMMAND`.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Verb::$verb => $name,)*
@@ -47,7 +47,7 @@ verbs! {
 }
 
 impl Verb {
-    /// Returns the names of the environment variables that the verb needs, without `CNI_COMMAND`.
+    /// The environment variables that the verb needs, without `CNI_COMMAND`.
     const fn required(self) -> &'static [&'static str] {
         match self {
             Verb::Add | Verb::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
@@ -56,7 +56,7 @@ impl Verb {
         }
     }
 
-    /// Reports whether calls with this verb refer to one interface of one container.
+    /// Whether calls with this verb refer to one interface of one container.
     const fn has_attachment(self) -> bool {
         match self {
             Verb::Add | Verb::Del | Verb::Check => true,
@@ -68,23 +68,20 @@ impl Verb {
 /// A validated call.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The value of `CNI_COMMAND`.
     pub verb: Verb,
-    /// The container and its interface, which GC and STATUS do not use.
+    /// GC and STATUS do not use it.
     pub attachment: Attachment,
-    /// The value of `CNI_NETNS`. May be empty.
+    /// `CNI_NETNS`. May be empty.
     pub netns: String,
     /// Whether the runtime allows the plugin's own network namespace as `CNI_NETNS` (`CNI_NETNS_OVERRIDE`).
     pub netns_override: bool,
-    /// The network configuration from standard input.
+    /// From standard input.
     pub conf: Conf,
 }
 
 impl Call {
-    /// Reads and validates a call. Reads `stdin` only if the environment variables are valid.
-    ///
-    /// # Errors
-    /// Returns an error that names the missing or invalid environment variable or configuration key.
+    /// Reads and validates a call; `stdin` only if the environment variables are valid. An error names the
+    /// missing or invalid variable or key.
     pub fn read(
         command: &str,
         variable: impl Fn(&str) -> Option<OsString>,

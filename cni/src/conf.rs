@@ -1,4 +1,5 @@
-//! The network configuration. The decoder ignores the case of keys, as Go's decoder does. The decoder does not change nested objects.
+//! The network configuration. Like Go's decoder, ours ignores the case of keys; it does not change nested
+//! objects.
 
 use crate::attachment::{Attachment, is_valid};
 use crate::error::{CniError, DECODING_FAILURE, INTERNAL, INVALID_CONFIG};
@@ -7,35 +8,32 @@ use serde_json::{Map, Value};
 use std::fmt;
 use std::path::PathBuf;
 
-/// The default path of subnet.env, if the configuration has no `subnetFile`.
+/// Without `subnetFile`.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
-/// The default directory of saved configurations, if the configuration has no `dataDir`.
+/// Without `dataDir`.
 const DATA_DIR: &str = "/var/lib/cni/flannel";
 
-/// The keys of a network configuration that the plugin uses. The plugin does not pass other keys to the delegate.
+/// The keys that the plugin uses. Others are not passed to the delegate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conf {
-    /// The name of the network, from `name`.
+    /// From `name`: the network's.
     pub name: String,
-    /// The CNI version of the configuration, from `cniVersion`. May be empty.
+    /// From `cniVersion`. May be empty.
     pub cni_version: String,
-    /// The path of subnet.env, from `subnetFile`.
+    /// From `subnetFile`: the path of subnet.env.
     pub subnet_file: PathBuf,
-    /// The directory of saved configurations, from `dataDir`.
+    /// From `dataDir`: the directory of saved configurations.
     pub data_dir: PathBuf,
     delegate: Option<Value>,
     ipam: Option<Value>,
     runtime_config: Option<Value>,
-    /// The result of ADD, which the runtime passes with CHECK, from `prevResult`.
+    /// From `prevResult`: the result of ADD, which the runtime passes with CHECK.
     pub prev_result: Option<Value>,
     valid_attachments: Option<Value>,
 }
 
 impl Conf {
-    /// Decodes a configuration. Does not validate nested objects: each verb validates the objects that it uses.
-    ///
-    /// # Errors
-    /// Returns an error if the bytes are not JSON, or if a key that needs a string has another type.
+    /// Nested objects are left to the verbs that use them.
     pub fn parse(bytes: &[u8]) -> Result<Self, CniError> {
         // Go's decoder also replaces invalid UTF-8.
         let text = String::from_utf8_lossy(bytes);
@@ -92,10 +90,8 @@ impl Conf {
         Ok(conf)
     }
 
-    /// Returns the keys that the operator has set for the delegate, from `delegate`.
-    ///
-    /// # Errors
-    /// Returns an error if `delegate` is not an object, has a key `name` or `ipam`, or has a `type` that is not a string.
+    /// What the operator has set for the delegate. Fails if `delegate` is not an object, has a key `name` or
+    /// `ipam`, or has a `type` that is not a string.
     pub fn delegate(&self) -> Result<Map<String, Value>, CniError> {
         let delegate = object("delegate", self.delegate.as_ref())?.unwrap_or_default();
         let refused = |why: &str| Err(CniError::new(INTERNAL, why));
@@ -115,26 +111,18 @@ impl Conf {
         Ok(delegate)
     }
 
-    /// Returns the keys that the operator has set for address management, from `ipam`.
-    ///
-    /// # Errors
-    /// Returns an error if `ipam` is not an object.
+    /// What the operator has set for address management.
     pub fn ipam(&self) -> Result<Map<String, Value>, CniError> {
         object("ipam", self.ipam.as_ref()).map(Option::unwrap_or_default)
     }
 
-    /// Returns the runtime's arguments for capabilities, from `runtimeConfig`.
-    ///
-    /// # Errors
-    /// Returns an error if `runtimeConfig` is not an object.
+    /// The runtime's arguments for capabilities, from `runtimeConfig`.
     pub fn runtime_config(&self) -> Result<Option<Map<String, Value>>, CniError> {
         object("runtimeConfig", self.runtime_config.as_ref())
     }
 
-    /// Returns the attachments that GC must keep, from `cni.dev/valid-attachments`, or `None` without the key.
-    ///
-    /// # Errors
-    /// Returns an error if the list is malformed. After this error, GC must not remove any attachment.
+    /// The attachments that GC must keep, from `cni.dev/valid-attachments`; `None` without the key. After an
+    /// error, GC must not remove any attachment.
     pub fn valid_attachments(&self) -> Result<Option<Vec<Attachment>>, CniError> {
         let wrong = |why: &str| {
             CniError::new(
@@ -178,7 +166,7 @@ fn object(name: &str, value: Option<&Value>) -> Result<Option<Map<String, Value>
     }
 }
 
-/// The keys and values of a JSON object in their order. If two keys differ only in case, the last key applies.
+/// In their order. If two keys differ only in case, the last one applies.
 struct Fields(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Fields {

@@ -1,4 +1,5 @@
-//! Runs the delegate from a folder of `CNI_PATH`, with this process's environment and a configuration on standard input.
+//! Runs the delegate from a folder of `CNI_PATH`, with this process's environment and a configuration on
+//! standard input.
 
 #![allow(unsafe_code)]
 
@@ -15,37 +16,36 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-/// Maximum number of attempts to start the delegate while another process writes the delegate's file.
+/// Attempts to start the delegate while another process writes its file.
 const MAX_ATTEMPTS: u32 = 50;
-/// The pause between two attempts to start the delegate.
+/// Between two attempts to start the delegate.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The parameters of one call of the delegate.
+/// One call of the delegate.
 #[derive(Clone, Debug)]
 pub struct Order<'a> {
-    /// The file name of the delegate's program, without a folder.
+    /// The file name, without a folder.
     pub program: &'a str,
-    /// The value of `CNI_COMMAND`.
     pub verb: Verb,
-    /// The container and the interface, for `CNI_CONTAINERID` and `CNI_IFNAME`.
+    /// For `CNI_CONTAINERID` and `CNI_IFNAME`.
     pub attachment: &'a Attachment,
-    /// The value of `CNI_NETNS`. May be empty.
+    /// `CNI_NETNS`. May be empty.
     pub netns: &'a str,
-    /// The configuration for standard input, in JSON.
+    /// JSON for standard input.
     pub netconf: &'a [u8],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DelegateError {
     NotFound(CniError),
-    /// The delegate did not start, so it made no change.
+    /// It made no change.
     NotStarted(CniError),
-    /// The delegate started and failed. The delegate may have left an interface or an address.
+    /// It may have left an interface or an address.
     Failed(CniError),
 }
 
 impl DelegateError {
-    /// Returns the CNI error to report to the runtime.
+    /// The CNI error to report to the runtime.
     pub fn into_error(self) -> CniError {
         match self {
             DelegateError::NotFound(error)
@@ -55,12 +55,10 @@ impl DelegateError {
     }
 }
 
-/// Runs the delegate for a call. Tests implement this trait with a model of the delegate.
+/// Tests implement this trait with a model of the delegate.
 pub trait Delegate {
-    /// Runs the delegate. Returns the delegate's standard output.
-    ///
-    /// # Errors
-    /// A delegate that fails prints a CNI error, which is the error here.
+    /// The result is the delegate's standard output. An error is the CNI error that a failed delegate
+    /// printed.
     fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, DelegateError>;
 }
 
@@ -69,7 +67,7 @@ pub trait Delegate {
 pub struct Programs(Vec<PathBuf>);
 
 impl Programs {
-    /// Splits the value of `CNI_PATH` into folders. Ignores empty names.
+    /// Splits the value of `CNI_PATH`; empty names are ignored.
     pub fn new(path: &std::ffi::OsStr) -> Self {
         Self(std::env::split_paths(path).filter(|folder| !folder.as_os_str().is_empty()).collect())
     }
@@ -135,7 +133,7 @@ impl Delegate for Programs {
     }
 }
 
-/// Creates a file in memory (memfd) with the given contents, and seeks to the start of the file.
+/// A file in memory (memfd), at its start.
 fn memory(contents: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"cni", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(contents)?;
@@ -143,8 +141,8 @@ fn memory(contents: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes the kernel kill the delegate when this process ends. A runtime kills this process after a timeout and may
-/// call DEL immediately, while the delegate is still running.
+/// The kernel kills the delegate when this process ends. A runtime kills us after a timeout and may call DEL
+/// at once, while the delegate is still running.
 fn die_together(command: &mut Command) {
     let parent = nix::unistd::getpid();
     let arm = move || {
@@ -160,7 +158,7 @@ fn die_together(command: &mut Command) {
     unsafe { command.pre_exec(arm) };
 }
 
-/// Starts the delegate. Retries the start while another process writes the delegate's file.
+/// Tries again while another process writes the delegate's file.
 fn start(command: &mut Command) -> io::Result<Child> {
     let mut attempts = 1;
     loop {
@@ -176,7 +174,7 @@ fn start(command: &mut Command) -> io::Result<Child> {
     }
 }
 
-/// Creates the error for a failed delegate, from the delegate's output.
+/// From the output of a failed delegate.
 fn failure(program: &str, status: ExitStatus, printed: &[u8]) -> CniError {
     CniError::read(printed).unwrap_or_else(|| {
         let text: String = String::from_utf8_lossy(printed).chars().take(500).collect();

@@ -1,8 +1,8 @@
-//! The CNI plugin `flannel`, which container runtimes run for each pod. The plugin reads `subnet.env`, builds the
-//! configuration of another plugin, the delegate (`bridge` by default), and runs the delegate.
+//! The CNI plugin `flannel`, which container runtimes run for each pod. It reads `subnet.env`, builds the
+//! configuration of another plugin, the delegate (`bridge` by default), and runs it.
 //!
-//! [`call`] reads and validates the runtime's input, and [`verbs`] execute the call. The verbs use [`subnet_env`],
-//! [`netconf`] (builds the delegate's configuration), [`attachment_store`] (keeps this configuration until DEL) and
+//! [`call`] reads and validates the runtime's input, and [`verbs`] execute the call. They use [`subnet_env`],
+//! [`netconf`] (builds the delegate's configuration), [`attachment_store`] (keeps it until DEL) and
 //! [`delegate`] (runs the delegate).
 
 pub mod attachment;

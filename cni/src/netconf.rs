@@ -7,10 +7,8 @@ use crate::subnet_env::SubnetEnv;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
-/// Builds the delegate's configuration from the plugin's network configuration and subnet.env.
-///
-/// # Errors
-/// Returns an error if the network configuration has malformed keys, or keys that only flannel may set.
+/// From the plugin's network configuration and subnet.env. Fails on malformed keys, and on keys that only
+/// flannel may set.
 pub fn build(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     let mut delegate = conf.delegate()?;
     delegate.insert("name".to_owned(), conf.name.as_str().into());
@@ -57,8 +55,8 @@ fn ipam(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     Ok(ipam)
 }
 
-/// Encodes a configuration. Writes whole numbers without fraction and exponent, as Go flannel's plugin does.
-/// Delegates use Go's decoder, which refuses `1450.0` and `1e3` for an integer.
+/// Writes whole numbers without fraction and exponent, as Go flannel's plugin does. Delegates use Go's
+/// decoder, which refuses `1450.0` and `1e3` for an integer.
 pub(crate) fn encode(netconf: &Map<String, Value>) -> String {
     Value::Object(object_with_integers(netconf)).to_string()
 }

@@ -3,10 +3,8 @@
 use crate::error::{CniError, INVALID_NETNS};
 use std::os::unix::fs::MetadataExt;
 
-/// Checks that a path is not the plugin's own network namespace. Accepts an unreadable path, because the delegate reports an error for an unreadable path.
-///
-/// # Errors
-/// Returns an error if the path is the plugin's own network namespace.
+/// Fails if the path is the plugin's own network namespace. An unreadable path passes, because the delegate
+/// reports it.
 pub fn foreign(path: &str) -> Result<(), CniError> {
     let identity = |path: &str| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
     match (identity(path), identity("/proc/self/ns/net")) {

@@ -1,4 +1,4 @@
-//! Runs the plugin: reads the environment and standard input, prints the result, and returns the exit code.
+//! Runs the plugin: reads the environment and standard input, prints the result, and gives the exit code.
 
 use crate::call::Call;
 use crate::delegate::Programs;
@@ -9,12 +9,13 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Time for which ADD waits for subnet.env, so that ADD for a pod on a starting node does not fail. Container runtimes wait several minutes for a plugin.
+/// How long ADD waits for subnet.env, so that it does not fail for a pod on a starting node. Container
+/// runtimes wait several minutes for a plugin.
 const SUBNET_ENV_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum length of a network configuration, in bytes. For GC, the configuration lists the attachments of all pods on the node.
+/// The longest network configuration, in bytes. For GC, it lists the attachments of all pods on the node.
 const LIMIT: u64 = 16 * 1024 * 1024;
 
-/// Executes the call in this process's environment and standard input. Returns the process's exit code.
+/// Executes the call in this process's environment and standard input.
 pub fn program() -> ExitCode {
     let command =
         std::env::var_os("CNI_COMMAND").unwrap_or_default().to_string_lossy().into_owned();
@@ -31,7 +32,7 @@ pub fn program() -> ExitCode {
     }
 }
 
-/// Executes a call. Sets `cni_version` to the CNI version of the configuration if the plugin supports this version.
+/// Sets `cni_version` to that of the configuration if the plugin supports it.
 fn run(command: &str, cni_version: &mut String) -> Result<Vec<u8>, CniError> {
     let call = Call::read(command, |name| std::env::var_os(name), stdin)?;
     if version::supported(&call.conf.cni_version).is_ok() {
@@ -50,7 +51,8 @@ fn stdin() -> Result<Vec<u8>, CniError> {
     Ok(text)
 }
 
-/// Prints the plugin's version and the supported CNI versions on standard error, for a call without `CNI_COMMAND`.
+/// Prints the plugin's version and the supported CNI versions on standard error, for a call without
+/// `CNI_COMMAND`.
 fn about() -> ExitCode {
     let (version, os, arch) =
         (env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);

@@ -5,15 +5,12 @@ use ipnet::IpNet;
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
-/// Fields of a route that the output omits if their value is 0.
+/// Left out of the output if 0.
 const NUMBERS: [&str; 3] = ["mtu", "advmss", "priority"];
-/// Fields of a route that the output contains even if their value is 0.
+/// In the output even if 0.
 const OPTIONAL: [&str; 2] = ["table", "scope"];
 
-/// Parses the value of `routes` in the `ipam` object.
-///
-/// # Errors
-/// Returns an error if `routes` is not a list, or if a route is malformed. The error contains the malformed route.
+/// The value of `routes` in the `ipam` object. An error contains the malformed route.
 pub(crate) fn read(routes: Option<&Value>) -> Result<Vec<Value>, CniError> {
     let wrong = |what: &str| CniError::new(INTERNAL, format!("'ipam' routes: {what}"));
     match routes {

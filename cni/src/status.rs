@@ -1,6 +1,6 @@
-//! Reads the daemon's status file next to subnet.env. While flanneld runs, it holds a lock on its status file. Locks
-//! work across the PID namespaces of containers, so an unlocked status file means that flanneld has ended. Go
-//! flannel's daemon writes no status file.
+//! Reads the daemon's status file next to subnet.env. While flanneld runs, it holds a lock on it. Locks work
+//! across the PID namespaces of containers, so an unlocked file means that flanneld has ended. Go flannel's
+//! daemon writes no status file.
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -10,30 +10,30 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum length of a status file, in bytes.
+/// The longest status file, in bytes.
 const LIMIT: u64 = 64 * 1024;
-/// Maximum number of attempts to read the status file if flanneld replaces the file during each attempt.
+/// Attempts if flanneld replaces the file during each of them.
 const MAX_ATTEMPTS: usize = 100;
 
 /// The state of flanneld according to its status file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Daemon {
-    /// The status file does not exist.
+    /// There is no status file.
     Unknown,
-    /// flanneld runs and is ready.
+    /// It runs and is ready.
     Ready,
-    /// flanneld is not ready or not running, for this reason.
+    /// It is not ready or not running, for this reason.
     NotReady(String),
 }
 
-/// Returns the path of the status file that belongs to the given subnet.env.
+/// The status file that belongs to this subnet.env.
 pub fn path(subnet_file: &Path) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(".status");
     path.into()
 }
 
-/// Returns the state of the daemon that writes the given subnet.env.
+/// The daemon that writes this subnet.env.
 pub fn of(subnet_file: &Path) -> Daemon {
     let path = path(subnet_file);
     match read(&path) {
@@ -43,11 +43,12 @@ pub fn of(subnet_file: &Path) -> Daemon {
     }
 }
 
-/// Returns the reason why a new pod on this node would have no working network. Returns `None` if a new pod would work, or if the status file does not exist.
+/// Why a new pod on this node would have no working network. `None` if it would work, or if there is no
+/// status file.
 ///
-/// While STATUS fails, the container runtime reports its node as not ready, and Kubernetes evicts the node's pods
-/// minutes later. An unreachable store or a restarting daemon does not make STATUS fail, because pods need only the
-/// network in the kernel.
+/// While STATUS fails, the container runtime reports its node as not ready, and Kubernetes evicts the pods
+/// minutes later. An unreachable store or a restarting daemon is no reason to fail, because pods need only
+/// the network in the kernel.
 pub fn obstacle(subnet_file: &Path) -> Option<String> {
     let path = path(subnet_file);
     let exists = |device: &str| nix::net::if_::if_nametoindex(device).is_ok();
@@ -87,7 +88,7 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
     format!("cannot read {}: {error}", path.display())
 }
 
-/// Returns the likely reason why subnet.env is missing.
+/// Why subnet.env is likely missing.
 pub fn why_no_file(subnet_file: &Path) -> String {
     match of(subnet_file) {
         Daemon::Unknown => format!(
@@ -102,7 +103,7 @@ pub fn why_no_file(subnet_file: &Path) -> String {
     }
 }
 
-/// Reads the status file. Returns the file's text and whether flanneld runs, or `None` if the status file does not exist.
+/// The text, and whether flanneld runs; `None` without a status file.
 fn read(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
     for _ in 0..MAX_ATTEMPTS {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;

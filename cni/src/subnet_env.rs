@@ -1,7 +1,8 @@
-//! Reads subnet.env as Go flannel's plugin does, without support for quotes, blanks and comments. The reader refuses a file that contains any error.
+//! Reads subnet.env as Go flannel's plugin does, without support for quotes, blanks and comments. A file with
+//! any error is refused.
 //!
-//! flanneld's own reader (`parse` in the crate `run-dir`) accepts more forms and skips malformed lines, because it
-//! recovers the settings of an earlier run. A test compares the plugin's reader with flanneld's reader.
+//! flanneld's own reader (`parse` in the crate `run-dir`) accepts more forms and skips malformed lines,
+//! because it recovers the settings of an earlier run. A test compares both readers.
 
 use crate::error::{CniError, INTERNAL, TRY_AGAIN_LATER};
 use crate::status;
@@ -14,29 +15,29 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Maximum length of subnet.env, in bytes.
+/// The longest subnet.env, in bytes.
 const LIMIT: u64 = 64 * 1024;
-/// The pause between two attempts to read a missing file.
+/// Between two attempts to read a missing file.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The settings that flanneld writes to subnet.env.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubnetEnv {
-    /// The networks of `FLANNEL_NETWORK`, then the networks of `FLANNEL_IPV6_NETWORK`.
+    /// `FLANNEL_NETWORK`, then `FLANNEL_IPV6_NETWORK`.
     pub networks: Vec<IpNet>,
-    /// The subnets of `FLANNEL_SUBNET` and `FLANNEL_IPV6_SUBNET`, IPv4 first.
+    /// `FLANNEL_SUBNET` and `FLANNEL_IPV6_SUBNET`, IPv4 first.
     pub subnets: Vec<IpNet>,
-    /// The value of `FLANNEL_MTU`, in bytes.
+    /// `FLANNEL_MTU`, in bytes.
     pub mtu: u32,
     /// Whether `FLANNEL_IPMASQ` is `true`.
     pub ip_masq: bool,
-    /// The values of `FLANNEL_RANGE_END` and `FLANNEL_IPV6_RANGE_END`: the last addresses for pods. Go flannel does
-    /// not write these two keys.
+    /// `FLANNEL_RANGE_END` and `FLANNEL_IPV6_RANGE_END`: the last addresses for pods. Go flannel does not
+    /// write these two keys.
     pub range_ends: Vec<IpAddr>,
 }
 
 impl SubnetEnv {
-    /// Returns a placeholder with a subnet for documentation (RFC 5737), which no node uses.
+    /// A placeholder with a subnet for documentation (RFC 5737), which no node uses.
     pub fn any() -> Self {
         let v4 = IpNet::V4(ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::new(192, 0, 2, 0), 24));
         Self {
@@ -56,11 +57,8 @@ fn not_loaded(code: u64, why: impl Display) -> CniError {
     CniError::new(code, msg)
 }
 
-/// Reads and parses subnet.env. Waits up to `patience` if the file does not exist yet.
-///
-/// # Errors
-/// Returns an error with code 11 and the daemon's reason if the file is still missing after the wait. Returns an
-/// error with code 999 immediately if the file is malformed or unreadable.
+/// Waits up to `patience` for a missing file. If it is still missing, the error has code 11 and the daemon's
+/// reason. For a malformed or unreadable file, it has code 999 and comes at once.
 pub fn load(path: &Path, patience: Duration) -> Result<SubnetEnv, CniError> {
     let deadline = Instant::now() + patience;
     loop {
@@ -80,7 +78,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Reads subnet.env. Follows a symbolic link, because an operator may have created the link. Does not block if the path is a pipe.
+/// Follows a symbolic link, because an operator may have created it. Does not block on a pipe.
 fn read(path: &Path) -> Result<Vec<u8>, CniError> {
     let place = path.display();
     let failed = |error: io::Error| match is_absent(&error) {
@@ -172,7 +170,7 @@ fn net(text: &str) -> Result<IpNet, CniError> {
     text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| invalid_cidr(text))
 }
 
-/// Parses a comma-separated list of networks. Drops duplicates.
+/// Comma-separated; duplicates are dropped.
 fn nets(text: &str) -> Result<Vec<IpNet>, CniError> {
     let mut found: Vec<IpNet> = Vec::new();
     for one in text.split(',') {

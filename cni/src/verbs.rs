@@ -13,11 +13,7 @@ use crate::call::{Call, Verb};
 use crate::error::CniError;
 use crate::{netns, version};
 
-/// Executes a call. Returns the text that the plugin must print on standard output.
-///
-/// # Errors
-/// Returns an error if the CNI version or the network namespace is invalid, or if a file access or the delegate fails. An
-/// error of the delegate keeps the delegate's error code.
+/// The result is the text for standard output. An error of the delegate keeps its code.
 pub fn run(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError> {
     let version = call.conf.cni_version.as_str();
     match call.verb {

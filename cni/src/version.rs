@@ -3,22 +3,18 @@
 use crate::error::{CniError, INCOMPATIBLE_VERSION};
 use serde_json::json;
 
-/// The CNI versions that a configuration may have, oldest first.
+/// Oldest first.
 pub const SUPPORTED: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-/// The newest CNI version that the plugin supports.
 pub const NEWEST: &str = "1.1.0";
 /// The CNI version of a configuration without `cniVersion`.
 const OLDEST: &str = "0.1.0";
 
-/// Returns the CNI version of a configuration, or the oldest CNI version if `cni_version` is empty.
+/// The oldest if `cni_version` is empty.
 pub fn of(cni_version: &str) -> &str {
     if cni_version.is_empty() { OLDEST } else { cni_version }
 }
 
-/// Checks that the plugin supports a configuration's CNI version.
-///
-/// # Errors
-/// Returns an error that lists the supported CNI versions if the plugin does not support the configuration's version.
+/// An error lists the supported versions.
 pub fn supported(cni_version: &str) -> Result<(), CniError> {
     let version = of(cni_version);
     if SUPPORTED.contains(&version) {
@@ -29,9 +25,6 @@ pub fn supported(cni_version: &str) -> Result<(), CniError> {
 }
 
 /// Checks that the CNI version of a configuration includes a verb.
-///
-/// # Errors
-/// Returns an error if the CNI version does not include the verb, or if the plugin does not support the CNI version.
 pub fn allows(cni_version: &str, verb: &str, since: &str) -> Result<(), CniError> {
     let place = |version: &str| SUPPORTED.iter().position(|known| *known == version);
     // `supported` reports an unknown version as incompatible.
@@ -44,7 +37,7 @@ pub fn allows(cni_version: &str, verb: &str, since: &str) -> Result<(), CniError
     }
 }
 
-/// Returns the JSON that the plugin prints for VERSION.
+/// The JSON that the plugin prints for VERSION.
 pub fn answer() -> String {
     json!({ "cniVersion": NEWEST, "supportedVersions": SUPPORTED }).to_string()
 }

@@ -1,4 +1,5 @@
-//! Installs files, such as CNI plugins, on the host. Replaces the files of running programs, and other processes never read a partial file.
+//! Installs files, such as CNI plugins, on the host. It replaces files of running programs, and others never
+//! read a partial file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -6,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Maximum number of names that the installer tries for the temporary file, more than the expected number of concurrent installers.
+/// Names that are tried for the temporary file: more than the expected number of concurrent installers.
 const ATTEMPTS: u32 = 100;
 
 #[derive(Debug, Error)]
@@ -19,7 +20,7 @@ pub struct InstallError {
 }
 
 impl InstallError {
-    /// Returns the error code, which does not change between releases.
+    /// Does not change between releases.
     pub fn code(&self) -> &'static str {
         self.code
     }
@@ -38,11 +39,8 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Copies the content and mode of `source` to `destination`: writes a temporary file in the destination's folder,
-/// then renames this file. Replaces a symbolic link at the destination and does not follow the link.
-///
-/// # Errors
-/// After an error, the destination is unchanged.
+/// Copies content and mode to a temporary file in the destination's folder, which is then renamed. A symbolic
+/// link at the destination is replaced and not followed. After an error, the destination is unchanged.
 pub fn install(source: &Path, destination: &Path) -> Result<(), InstallError> {
     let failed = |code, operation, source| InstallError {
         code,
@@ -80,8 +78,8 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Creates an empty temporary file in the destination's folder. Container runtimes do not read a file with this
-/// temporary name as a configuration. Reuses a temporary file that a killed installer left. An error is a code and its cause.
+/// Creates an empty temporary file in the destination's folder, or reuses one that a killed installer left.
+/// Container runtimes do not take this name for a configuration. An error is a code and its cause.
 fn create_temporary(destination: &Path) -> Result<(File, PathBuf), (&'static str, io::Error)> {
     let not_a_file =
         || ("install-destination-not-a-file", io::Error::other("not the path of a file"));
@@ -100,8 +98,8 @@ fn create_temporary(destination: &Path) -> Result<(File, PathBuf), (&'static str
     Err(("install-no-name-free", io::Error::other(why)))
 }
 
-/// Opens or creates the file at this path and locks the file. Returns `None` if another installer holds the lock, or
-/// if the path is not a regular file with exactly one hard link.
+/// Opens or creates a file and locks it. `None` if another installer holds the lock, or if it is not a
+/// regular file with exactly one hard link.
 fn claim(path: &Path) -> io::Result<Option<File>> {
     let (file, is_new) = match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(file) => (file, true),

@@ -1,6 +1,8 @@
-//! Provides the commands that flannel's containers need, in one static program. The program's name or its first argument selects the command.
+//! The commands that flannel's containers need, in one static program. Its name or its first argument selects
+//! the command.
 //!
-//! Manifests call the commands `cp` and `install-conf`, which replace files by a rename. The cleanup manifest calls `rm` and `pause`.
+//! Manifests call `cp` and `install-conf`, which replace files by a rename. The cleanup manifest calls `rm`
+//! and `pause`.
 
 use std::ffi::OsString;
 use std::io;
@@ -72,8 +74,8 @@ fn run(command: &str, operands: &[OsString]) -> Result<(), CommandError> {
     }
 }
 
-/// Returns the operands after the options `-f`, `-p` and `-v`. Refuses other options. The options have no effect: a rename always replaces the
-/// destination, and the copy has the mode of its source.
+/// The operands after `-f`, `-p` and `-v`; other options are refused. These have no effect: a rename always
+/// replaces the destination, and the copy has the mode of its source.
 fn operands_of(words: &[OsString]) -> Result<&[OsString], CommandError> {
     let Some((option, rest)) = words.split_first() else {
         return Ok(words);
@@ -87,7 +89,7 @@ fn operands_of(words: &[OsString]) -> Result<&[OsString], CommandError> {
     }
 }
 
-/// Returns the path at which `cp` installs the file: the destination, or a path inside the destination if the destination is a folder.
+/// Where `cp` installs the file: the destination, or a path inside it if it is a folder.
 fn into(source: &OsString, destination: &OsString) -> OsString {
     match Path::new(source).file_name() {
         Some(name) if Path::new(destination).is_dir() => Path::new(destination).join(name).into(),

@@ -1,4 +1,4 @@
-//! Tests that an installation either installs the whole file or leaves the destination unchanged.
+//! An installation either installs the whole file or leaves the destination unchanged.
 
 use super::*;
 use std::os::unix::fs::MetadataExt;

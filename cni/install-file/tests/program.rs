@@ -1,4 +1,4 @@
-//! Tests the program under each of its command names, as manifests run it.
+//! The program under each of its command names, as manifests run it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ fn called(name: &str, folder: &Path, words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Test cases: the program's name, the arguments, whether the program succeeds, and the files that it leaves.
+/// The program's name, the arguments, whether it succeeds, and the files that it leaves.
 const CASES: &[(&str, &[&str], bool, &[&str])] = &[
     ("/opt/bin/install-conf", &["a", "d/b"], true, &["a", "d/b"]),
     ("cp", &["-f", "a", "d/b"], true, &["a", "d/b"]),

@@ -1,4 +1,4 @@
-//! Tests of the grammar of subnet.env, and of the errors for files that the plugin refuses.
+//! The grammar of subnet.env, and the errors for files that the plugin refuses.
 
 use super::*;
 use proptest::prelude::*;
@@ -74,7 +74,8 @@ proptest! {
     }
 }
 
-/// Lists the keys for which the daemon's reader and the plugin's reader return different values. The list is empty if the plugin refuses the file.
+/// The keys for which the daemon's reader and the plugin's reader disagree. None if the plugin refuses the
+/// file.
 fn differences(text: &str) -> Vec<String> {
     let Ok(ours) = parsed(text) else {
         return Vec::new();
@@ -101,7 +102,7 @@ fn differences(text: &str) -> Vec<String> {
     compared.map(|pair| format!("{pair:?}")).collect()
 }
 
-/// The plugin refuses or ignores lines in forms that only the daemon's reader accepts, as Go flannel's plugin does.
+/// The plugin refuses or ignores them, as Go flannel's does.
 #[test]
 fn daemon_only_forms_are_not_values_here() {
     for (line, refused) in [

@@ -1,4 +1,4 @@
-//! Executes ADD. Saves the delegate's configuration before the delegate runs, so that DEL always finds the configuration.
+//! Executes ADD. The delegate's configuration is saved before the delegate runs, so that DEL always finds it.
 
 use super::shared::{
     Context, Netconf, failed, network_of, never_started, reading, undo, undo_saved,
@@ -71,7 +71,7 @@ pub(super) fn add(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError
     }
 }
 
-/// Checks that an interface does not belong to another network. ADD would overwrite the other network's saved configuration, which DEL needs to remove the interface.
+/// ADD would overwrite the other network's saved configuration, which DEL needs to remove the interface.
 fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
     match network_of(&saved.text) {
         Some(other) if other != call.conf.name => {
@@ -87,7 +87,7 @@ fn not_of_another_network(call: &Call, saved: &Saved) -> Result<(), CniError> {
     }
 }
 
-/// Checks that the delegate printed a JSON object as its result.
+/// Checks that the delegate printed a JSON object.
 fn result(printed: Vec<u8>) -> Result<Vec<u8>, DelegateError> {
     match serde_json::from_slice::<serde_json::Value>(&printed) {
         Ok(result) if result.is_object() => Ok(printed),

@@ -38,9 +38,9 @@ pub(super) fn check(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     }
 }
 
-/// Reports whether an error is the false error that bridge plugins up to 1.1.1 always report for CHECK. These plugins
-/// expect a route without a gateway, as in the configuration, although ADD added a gateway to the route. The gateway
-/// check is the last check of the bridge plugin, so flannel hides no other error if it ignores this error.
+/// Whether it is the false error that bridge plugins up to 1.1.1 always report for CHECK. They expect a route
+/// without a gateway, as in the configuration, although ADD added one. This is the plugin's last check, so
+/// ignoring the error hides no other.
 fn is_missed_gateway(error: &CniError, netconf: &Netconf) -> bool {
     let text = format!("{} {}", error.msg, error.details);
     let Some((_, rest)) = text.split_once("Expected Route {Dst:{IP:") else {

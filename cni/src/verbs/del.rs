@@ -1,5 +1,5 @@
-//! Executes DEL: the delegate undoes ADD, then the plugin removes the saved configuration. DEL succeeds without a
-//! saved configuration, so that the runtime can repeat DEL.
+//! Executes DEL: the delegate undoes ADD, then the saved configuration is removed. DEL succeeds without one,
+//! so that the runtime can repeat it.
 
 use super::shared::{Context, failed, find, undo_saved};
 use crate::attachment_store::{self, AttachmentStore};

@@ -1,4 +1,5 @@
-//! Executes GC: removes the attachments of this network that are no longer valid, as DEL does. The plugin then calls the delegate with GC.
+//! Executes GC: removes the attachments of this network that are no longer valid, as DEL does, and then calls
+//! the delegate with GC.
 
 use super::shared::{Context, Netconf, failed, network_of, reading, undo_saved};
 use crate::attachment::Attachment;
@@ -40,7 +41,7 @@ pub(super) fn gc(call: &Call, context: Context<'_>) -> Result<(), CniError> {
     }
 }
 
-/// Reports whether a file of the store belongs to a valid attachment. A file without an interface in its name may belong to any interface of the container.
+/// A file without an interface in its name may belong to any interface of the container.
 fn is_valid(entry: &Entry, valid: &[Attachment]) -> bool {
     let fits = |attachment: &Attachment| {
         entry.interface.as_ref().is_none_or(|interface| *interface == attachment.interface)
@@ -48,7 +49,7 @@ fn is_valid(entry: &Entry, valid: &[Attachment]) -> bool {
     valid.iter().any(|attachment| attachment.container == entry.container && fits(attachment))
 }
 
-/// Calls the delegate with DEL for an attachment and removes the attachment's file. Skips attachments of other networks.
+/// Calls the delegate with DEL for an attachment and removes its file. Skips attachments of other networks.
 fn collect(
     call: &Call,
     context: Context<'_>,
@@ -82,7 +83,7 @@ fn collect(
     forget()
 }
 
-/// Calls the delegate with GC, so that the delegate removes its resources for attachments that are no longer valid.
+/// So that the delegate removes what it holds for attachments that are no longer valid.
 fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<(), CniError> {
     let mut netconf = Netconf::build_to_undo(&call.conf)?;
     let list: Value = valid
@@ -105,7 +106,7 @@ fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<
     }
 }
 
-/// Reports whether an error shows that the delegate does not support GC.
+/// Whether the delegate does not support GC.
 fn is_too_old(error: &CniError) -> bool {
     error.code == INCOMPATIBLE_VERSION
         || (matches!(error.code, INVALID_ENVIRONMENT | INTERNAL)

@@ -1,4 +1,4 @@
-//! Functions that several verbs use: they read, build and find the delegate's configuration, and undo ADD.
+//! What several verbs use: they read, build and find the delegate's configuration, and undo ADD.
 
 use crate::attachment::Attachment;
 use crate::attachment_store::{self, AttachmentStore};
@@ -13,23 +13,21 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// The interface to the delegate, and the time limit for the wait for subnet.env.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// The interface through which the verbs call the delegate.
     pub delegate: &'a dyn Delegate,
-    /// Maximum time for which ADD waits for subnet.env.
+    /// How long ADD waits for subnet.env.
     pub patience: Duration,
 }
 
-/// A delegate's configuration, and the name of the delegate's program from the key `type`.
+/// A delegate's configuration, and its program from the key `type`.
 pub(super) struct Netconf {
     pub(super) object: Map<String, Value>,
     pub(super) program: String,
 }
 
 impl Netconf {
-    /// Decodes a saved configuration. Returns `None` if the configuration is not a JSON object with a `type`.
+    /// A saved configuration; `None` if it is not a JSON object with a `type`.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         match serde_json::from_slice(text).ok()? {
             Value::Object(object) => Self::of(object),
@@ -42,7 +40,7 @@ impl Netconf {
         Some(Self { object, program })
     }
 
-    /// Builds the delegate's configuration for ADD or CHECK.
+    /// For ADD or CHECK.
     pub(super) fn build(conf: &Conf, patience: Duration) -> Result<Self, CniError> {
         // Report an invalid configuration before waiting for subnet.env.
         conf.delegate()?;
@@ -51,8 +49,8 @@ impl Netconf {
             .ok_or_else(|| CniError::new(INTERNAL, "the delegate has no type"))
     }
 
-    /// Builds the delegate's configuration for DEL or GC. Uses a placeholder subnet if subnet.env is unusable,
-    /// because delegates find an attachment by network and container.
+    /// For DEL or GC. A placeholder subnet replaces an unusable subnet.env, because delegates find an
+    /// attachment by network and container.
     pub(super) fn build_to_undo(conf: &Conf) -> Result<Self, CniError> {
         conf.delegate()?;
         let env = subnet_env::load(&conf.subnet_file, Duration::ZERO)
@@ -62,21 +60,21 @@ impl Netconf {
     }
 }
 
-/// Returns the network's name in a saved configuration, or `None` if the plugin cannot read the name.
+/// The network's name in a saved configuration; `None` if it is unreadable.
 pub(super) fn network_of(saved: &[u8]) -> Option<String> {
     let saved: Value = serde_json::from_slice(saved).ok()?;
     Some(saved.get("name")?.as_str()?.to_owned())
 }
 
-/// The saved configuration of an attachment, and the name of the configuration's file.
+/// A saved configuration, and the name of its file.
 pub(super) struct Found {
     pub(super) name: String,
     pub(super) saved: attachment_store::Saved,
 }
 
-/// Finds the saved configuration of an attachment. Go flannel's plugin names the file only after the container, for
-/// any interface. If the interface has no file of its own, uses the file named after the container, if this file
-/// belongs to the call's network.
+/// Finds the saved configuration of an attachment. Go flannel's plugin names the file only after the
+/// container, for any interface. Without a file of its own, an interface has this one, if it belongs to the
+/// call's network.
 pub(super) fn find(
     attachment_store: &AttachmentStore,
     conf: &Conf,
@@ -93,8 +91,8 @@ pub(super) fn find(
     Ok(saved.filter(ours).map(|saved| Found { name, saved }))
 }
 
-/// Undoes ADD with the saved configuration. If the saved configuration is damaged, or names a plugin that does not
-/// exist, undoes ADD with the configuration that ADD would use now: it is the closest replacement.
+/// Undoes ADD with the saved configuration. If that is damaged, or names a plugin that does not exist, the
+/// configuration that ADD would use now is the closest replacement.
 pub(super) fn undo_saved(
     context: Context<'_>,
     conf: &Conf,
@@ -117,7 +115,7 @@ pub(super) fn undo_saved(
     undo(context, &now.program, text.as_bytes(), attachment, netns).map_err(not_undone)
 }
 
-/// Calls the delegate with DEL, which undoes the delegate's ADD.
+/// Calls the delegate with DEL, which undoes its ADD.
 pub(super) fn undo(
     context: Context<'_>,
     program: &str,
@@ -140,7 +138,7 @@ pub(super) fn reading<'a>(
     move |why| failed("reading", &attachment_store.path(name), &why)
 }
 
-/// Creates the error for a failed access to the file system.
+/// For a failed access to the file system.
 pub(super) fn failed(what: &str, path: &Path, why: &io::Error) -> CniError {
     CniError::new(IO_FAILURE, format!("{what} {}: {why}", path.display()))
         .details("check the free space and the permissions of the folder, or set dataDir")

@@ -1,4 +1,5 @@
-//! Executes STATUS: reports whether a new pod would have a network, according to subnet.env and the daemon's status file.
+//! Executes STATUS: whether a new pod would have a network, according to subnet.env and the daemon's status
+//! file.
 
 use crate::conf::Conf;
 use crate::error::{CniError, NOT_AVAILABLE};

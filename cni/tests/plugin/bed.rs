@@ -1,4 +1,5 @@
-//! An environment in which tests run the plugin: a folder with a subnet.env, a data directory and a stub of the delegate.
+//! The environment in which tests run the plugin: a folder with a subnet.env, a data directory and a stub of
+//! the delegate.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -9,18 +10,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Returns the path of the plugin, or the command line in the environment variable `FLANNEL_TEST_CNI`, which may begin with an emulator.
+/// `FLANNEL_TEST_CNI` may set another command line, which may begin with an emulator.
 pub(crate) fn plugin() -> String {
     std::env::var("FLANNEL_TEST_CNI").unwrap_or_else(|_| env!("CARGO_BIN_EXE_flannel").to_owned())
 }
 
-/// The text of a subnet.env that flanneld may write.
+/// As flanneld may write it.
 pub(crate) const SUBNET_ENV: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
-/// A stub of the delegate. The stub records each call and the call's input. For each attachment, the stub keeps a
-/// file in `held`, as bridge and host-local keep an interface and an address. Files control the stub: `fail-VERB`
-/// contains an error that the stub prints immediately, and `fail-late-VERB` contains an error that the stub prints
-/// after its work. The file `slow` contains the duration of a call in seconds.
+/// A stub of the delegate. It records each call and its input. For each attachment it keeps a file in `held`,
+/// as bridge and host-local keep an interface and an address. Files control it: `fail-VERB` contains an error
+/// that it prints at once, `fail-late-VERB` one that it prints after its work. `slow` contains the duration
+/// of a call in seconds.
 const STUB: &str = r#"#!/bin/sh
 cd "$STUB" || exit 1
 echo "$CNI_COMMAND ${0##*/}" >> calls
@@ -38,14 +39,13 @@ fail "fail-late-$CNI_COMMAND"
 exit 0
 "#;
 
-/// The temporary folder and the plugin of one test.
 pub(crate) struct Bed {
     folder: TempDir,
-    /// The command line that runs the plugin.
+    /// A command line.
     plugin: String,
 }
 
-/// The exit code and the output of a call of the plugin.
+/// The exit code and the output of a call.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub exit: i32,
@@ -63,13 +63,13 @@ impl Answer {
         }
     }
 
-    /// Returns the JSON error that the plugin printed. Panics if the call succeeded.
+    /// The JSON error that the plugin printed. Panics if the call succeeded.
     pub(crate) fn error(&self) -> Value {
         assert_eq!(self.exit, 1, "{self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|why| panic!("{why}: {self:?}"))
     }
 
-    /// Returns the code of the CNI error, or 0 if the call succeeded.
+    /// 0 if the call succeeded.
     pub(crate) fn code(&self) -> u64 {
         if self.exit == 0 { 0 } else { self.error()["code"].as_u64().unwrap() }
     }
@@ -82,12 +82,12 @@ impl Answer {
 }
 
 impl Bed {
-    /// Creates a test environment with a subnet.env and a stub of the delegate under each of these names.
+    /// With a subnet.env and a stub of the delegate under each of these names.
     pub(crate) fn new(stubs: &[&str]) -> Self {
         Self::of(plugin(), stubs)
     }
 
-    /// Creates a test environment for the plugin with this command line.
+    /// For the plugin with this command line.
     pub(crate) fn of(plugin: String, stubs: &[&str]) -> Self {
         let bed = Self { folder: tempfile::tempdir().unwrap(), plugin };
         for folder in ["bin", "stub/held"] {
@@ -102,19 +102,18 @@ impl Bed {
         bed
     }
 
-    /// Returns a path inside the test environment.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Returns the default network configuration of the tests, with additional keys.
+    /// The default network configuration of the tests, with additional keys.
     pub(crate) fn conf(&self, more: &Value) -> String {
         let mut conf = json!({"name": "cbr0", "cniVersion": "1.1.0", "type": "flannel", "subnetFile": self.path("subnet.env"), "dataDir": self.path("data")});
         conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         conf.to_string()
     }
 
-    /// Starts the plugin with these environment variables and this configuration. `through` is the command that runs the plugin, or empty.
+    /// `through` is a command that runs the plugin, or empty.
     pub(crate) fn start(&self, through: &[&str], variables: &[(&str, &str)], conf: &str) -> Child {
         let words: Vec<&str> =
             through.iter().copied().chain(self.plugin.split_whitespace()).collect();
@@ -137,7 +136,7 @@ impl Bed {
         child
     }
 
-    /// Starts the plugin for an interface of a container and does not wait for its end.
+    /// Does not wait for the end of the plugin.
     pub(crate) fn start_for(
         &self,
         verb: &str,
@@ -154,7 +153,7 @@ impl Bed {
         self.start(&[], &variables, conf)
     }
 
-    /// Runs the plugin for an interface of a container.
+    /// For an interface of a container.
     pub(crate) fn call_for(
         &self,
         verb: &str,
@@ -165,19 +164,19 @@ impl Bed {
         Answer::of(self.start_for(verb, container, interface, conf).wait_with_output().unwrap())
     }
 
-    /// Runs the plugin for `eth0` of the container `c0ffee`, with the default configuration.
+    /// For `eth0` of the container `c0ffee`, with the default configuration.
     pub(crate) fn call(&self, verb: &str) -> Answer {
         self.call_for(verb, "c0ffee", "eth0", &self.conf(&json!({})))
     }
 
-    /// Runs the plugin with GC. The valid attachments are `eth0` of these containers.
+    /// The valid attachments are `eth0` of these containers.
     pub(crate) fn gc(&self, valid: &[&str]) -> Answer {
         let list: Value =
             valid.iter().map(|id| json!({"containerID": id, "ifname": "eth0"})).collect();
         self.call_for("GC", "", "", &self.conf(&json!({"cni.dev/valid-attachments": list})))
     }
 
-    /// Runs the plugin through another command, such as `unshare`, for `eth0` of the container `c0ffee`.
+    /// Through another command, such as `unshare`, for `eth0` of the container `c0ffee`.
     pub(crate) fn call_through(&self, through: &[&str], verb: &str) -> Answer {
         let variables = [
             ("CNI_COMMAND", verb),
@@ -195,12 +194,12 @@ impl Bed {
         fs::write(self.path("stub").join(format!("fail-{when}")), error).unwrap();
     }
 
-    /// Makes the delegate's stub succeed again.
+    /// Makes it succeed again.
     pub(crate) fn heal(&self, when: &str) {
         fs::remove_file(self.path("stub").join(format!("fail-{when}"))).unwrap();
     }
 
-    /// Returns the verb and the program name of each call of the delegate.
+    /// The verb and the program name of each call of the delegate.
     pub(crate) fn calls(&self) -> Vec<String> {
         fs::read_to_string(self.path("stub/calls"))
             .unwrap_or_default()
@@ -209,17 +208,17 @@ impl Bed {
             .collect()
     }
 
-    /// Returns the configuration that the delegate last received with a verb.
+    /// The configuration that the delegate last received with a verb.
     pub(crate) fn received(&self, verb: &str) -> Option<String> {
         fs::read_to_string(self.path("stub").join(format!("delegate-{verb}"))).ok()
     }
 
-    /// Returns the attachments for which the delegate's stub keeps a file.
+    /// The attachments for which the stub keeps a file.
     pub(crate) fn held(&self) -> Vec<String> {
         names(&self.path("stub/held"))
     }
 
-    /// Returns the name and the text of each file in the data directory.
+    /// The name and the text of each file in the data directory.
     pub(crate) fn data(&self) -> BTreeMap<String, String> {
         let folder = self.path("data");
         names(&folder)

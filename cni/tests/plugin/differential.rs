@@ -1,4 +1,4 @@
-//! Tests that our plugin and Go flannel's plugin pass equal configurations to the delegate.
+//! Our plugin and Go flannel's plugin pass equal configurations to the delegate.
 
 use crate::bed::{Bed, plugin};
 use proptest::prelude::*;
@@ -7,27 +7,27 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
 use std::fs;
 
-/// Environment variable with the path of Go flannel's plugin.
+/// The path of Go flannel's plugin.
 const OTHER: &str = "GO_FLANNEL_CNI";
 const CASES: usize = 300;
-/// A test case: a network configuration and the text of a subnet.env.
+/// A network configuration and the text of a subnet.env.
 #[derive(Clone, Debug)]
 struct Case {
     conf: Value,
     subnet_env: String,
 }
 
-/// The results of ADD and DEL that must be equal for both plugins.
+/// What must be equal for both plugins after ADD and DEL.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     exits: [i32; 2],
     received: [Option<Value>; 2],
     calls: Vec<String>,
-    /// The output of ADD, if ADD succeeded.
+    /// The output of a successful ADD.
     result: Option<Value>,
 }
 
-/// Generates an object with a random subset of the keys. Each key has one of its listed values.
+/// An object with a random subset of the keys, each with one of its listed values.
 fn some(keys: Vec<(&'static str, Vec<Value>)>) -> impl Strategy<Value = Map<String, Value>> {
     let key = |(name, values): (&'static str, Vec<Value>)| {
         proptest::option::weighted(0.3, proptest::sample::select(values))
@@ -152,7 +152,7 @@ fn outcome(plugin: &str, case: &Case) -> Outcome {
     }
 }
 
-/// Lists the test cases in which our plugin and another plugin have different results.
+/// The cases in which our plugin and another one differ.
 fn differences(other: &str, cases: &[Case]) -> Vec<String> {
     let ours = plugin();
     let difference = |case: &Case| {

@@ -1,4 +1,4 @@
-//! Tests failures of the delegate: the error that the plugin reports, and the files that remain.
+//! Failures of the delegate: the error that the plugin reports, and the files that remain.
 
 use crate::bed::Bed;
 use serde_json::json;
@@ -98,7 +98,8 @@ fn damaged_file_is_undone_with_the_current_configuration() {
     }
 }
 
-/// A `type` that is no other plugin here does not block DEL and GC for ever, also if flannel's own name would call it again and again.
+/// A `type` that is no other plugin here does not block DEL and GC for ever. Flannel's own name would make it
+/// call itself again and again.
 #[test]
 fn file_of_a_wrong_type_is_damaged_for_del_and_gc() {
     for kind in [json!(7), json!("brigde"), json!("../bridge"), json!(""), json!("flannel")] {

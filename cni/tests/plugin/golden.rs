@@ -1,4 +1,4 @@
-//! Compares the results of the plugin with recorded results of Go flannel's plugin, except for intended differences.
+//! Compares the plugin with recorded results of Go flannel's plugin, except for intended differences.
 
 use crate::bed::Bed;
 use serde_json::Value;
@@ -6,15 +6,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The expected result of a test case.
 struct Wanted {
     code: Option<u64>,
     calls: Vec<String>,
     data: Value,
 }
 
-/// Returns the recorded result of Go flannel's plugin after applying the intended differences. The test also
-/// compares error texts, except the texts of JSON decoders.
+/// The recorded result of Go flannel's plugin with the intended differences. Error texts count too, except
+/// those of JSON decoders.
 fn wanted(case: &str, golden: &Value) -> Wanted {
     let mut calls: Vec<String> = golden["delegate calls"]
         .as_array()
@@ -93,7 +92,7 @@ fn compare(case: &str, golden: &Value) {
     assert_eq!(data, wanted, "{case}");
 }
 
-/// Parses a configuration and distinguishes integers from floats, as Go's decoder does.
+/// Distinguishes integers from floats, as Go's decoder does.
 fn document(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|why| panic!("{why}: {text}"))
 }

@@ -1,4 +1,4 @@
-//! Tests the plugin as a container runtime runs it, with a stub as the delegate.
+//! The plugin as a container runtime runs it, with a stub as the delegate.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 

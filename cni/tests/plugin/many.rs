@@ -1,12 +1,12 @@
-//! Tests many concurrent calls of the plugin, and kills of the plugin during a call.
+//! Many concurrent calls of the plugin, and kills during a call.
 
 use crate::bed::Bed;
 use serde_json::json;
 use std::time::Duration;
 
-/// Number of concurrent calls: more than the pods that start at once on a node after a reboot.
+/// Concurrent calls: more than the pods that start at once on a node after a reboot.
 const PODS: usize = 500;
-/// The default number of kills. The environment variable `FLANNEL_TEST_CNI_KILLS` sets another number.
+/// The default; `FLANNEL_TEST_CNI_KILLS` sets another number.
 const KILLS: u64 = 60;
 
 #[test]
@@ -62,7 +62,7 @@ fn killed_add_can_be_repeated() {
     );
 }
 
-/// Polls until `happened` returns true. Panics after 60 s.
+/// Panics after 60 s.
 fn wait(happened: impl Fn() -> bool) {
     let start = std::time::Instant::now();
     while !happened() {

@@ -1,4 +1,4 @@
-//! Tests random sequences of calls, kills and faults against a model of the delegate. Two invariants hold at any
+//! Random sequences of calls, kills and faults against a model of the delegate. Two invariants hold at any
 //! time: every interface that the delegate holds has a file, and no call removes an interface in use.
 //!
 //! The environment variable `FLANNEL_TEST_CNI_SEQUENCES` sets the number of sequences.
@@ -25,23 +25,23 @@ const NETWORKS: [&str; 2] = ["cbr0", "other"];
 const CONTAINERS: [&str; 2] = ["c0ffee", "c0"];
 const INTERFACES: [&str; 2] = ["eth0", "net1"];
 
-/// The result of the next call of the delegate, or the time at which a signal kills the plugin.
+/// The result of the next call of the delegate, or when a signal kills the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Succeeds,
     NotStarted,
     FailsBefore,
     FailsAfter,
-    /// A signal kills the plugin before the delegate makes any change.
+    /// Before the delegate makes any change.
     KilledBefore,
-    /// A signal kills the plugin after the delegate has finished.
+    /// After the delegate has finished.
     KilledAfter,
 }
 
-/// The payload of the panic that simulates a kill of the plugin.
+/// The payload of the panic that simulates a kill.
 struct Killed;
 
-/// A model of the delegate, with the interfaces that the delegate holds in each network.
+/// A model of the delegate, with the interfaces that it holds in each network.
 #[derive(Default)]
 struct World {
     held: RefCell<BTreeSet<(String, Attachment)>>,
@@ -89,7 +89,7 @@ enum Step {
         interface: usize,
         fates: Vec<Fate>,
     },
-    /// A call of GC, in which `live` has one bit for each container whose attachments are valid.
+    /// `live` has one bit for each container whose attachments are valid.
     Gc {
         network: usize,
         live: usize,
@@ -105,11 +105,11 @@ enum Step {
 
 #[derive(Clone, Copy, Debug)]
 enum Remains {
-    /// The empty file of an attachment.
+    /// An empty file.
     Damaged,
-    /// An incomplete temporary file, which the plugin was writing.
+    /// An incomplete temporary file.
     Torn,
-    /// Only the mark, before the plugin writes a file or after it removes the file.
+    /// Only the mark, before the file is written or after it is removed.
     Marked,
 }
 
@@ -157,13 +157,13 @@ fn attachment(container: usize, interface: usize) -> Attachment {
 struct Sequence<'a> {
     folder: &'a Path,
     world: World,
-    /// The interfaces of successful ADD calls, except interfaces that a later DEL or GC call tried to remove.
+    /// Interfaces of successful ADD calls, except those that a later DEL or GC tried to remove.
     promised: BTreeSet<(String, Attachment)>,
-    /// The interfaces whose last ADD call a kill interrupted.
+    /// Interfaces whose last ADD was killed.
     interrupted: BTreeSet<(String, Attachment)>,
 }
 
-/// The result of a call, or `None` after a kill of the plugin.
+/// `None` after a kill of the plugin.
 type Ended = Option<Result<Vec<u8>, CniError>>;
 
 impl Sequence<'_> {
@@ -197,7 +197,7 @@ impl Sequence<'_> {
         }
     }
 
-    /// Returns the path of an attachment's file (`sign` is empty), of its mark (`+`) or of its temporary file (`.`).
+    /// Of an attachment's file (`sign` is empty), of its mark (`+`) or of its temporary file (`.`).
     fn path(&self, sign: &str, attachment: &Attachment) -> PathBuf {
         let name = attachment_store::name(attachment);
         self.folder.join("data").join(format!("{sign}{name}"))
@@ -333,7 +333,6 @@ impl Sequence<'_> {
         }
     }
 
-    /// Asserts the invariants.
     fn check(&self) {
         for key in self.world.held.borrow().iter() {
             assert!(self.file(&key.1), "nobody knows of {key:?}");

@@ -1,11 +1,13 @@
-//! Tests the plugin with full and read-only data directories, with symbolic links in the data directory, and with hostile input.
+//! The plugin with full and read-only data directories, with symbolic links in the data directory, and with
+//! hostile input.
 
 use crate::bed::Bed;
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-/// Returns a script that mounts a small file system as the data directory and then runs the plugin. The script must run in a separate mount namespace.
+/// A script that mounts a small file system as the data directory and then runs the plugin. It must run in
+/// its own mount namespace.
 fn mounted(bed: &Bed, options: &str, then: &str) -> [String; 3] {
     let data = bed.path("data");
     fs::create_dir_all(&data).unwrap();

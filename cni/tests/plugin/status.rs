@@ -1,4 +1,4 @@
-//! Tests STATUS and ADD with status files that the daemon's own code writes.
+//! STATUS and ADD with status files that the daemon's own code writes.
 
 use crate::bed::Bed;
 use run_dir::status_file::{Pods, Reason, Status, Writer};
