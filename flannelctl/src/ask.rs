@@ -1,4 +1,4 @@
-//! Sends requests to this node's daemon through the daemon's Unix socket.
+//! Sends requests to this node's daemon through its Unix socket.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -15,17 +15,17 @@ use terminal::rights;
 use thiserror::Error;
 use types::Coded;
 
-/// Time limit for a complete response of the daemon.
+/// For a complete response of the daemon.
 const TIMEOUT: Duration = Duration::from_millis(2900);
-/// Time limit for a probe, which waits for other probes and for replies.
+/// A probe waits for other probes and for replies.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(11);
-/// Time during which a starting or ending daemon may have no socket.
+/// So long a starting or ending daemon may have no socket.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
-/// URL path of the health check, to which the daemon responds at once.
+/// The health check, to which the daemon responds at once.
 const ALIVE: &str = "/livez";
-/// Pause before the next attempt to send a request.
+/// Between two attempts to send a request.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum size of a response, in bytes.
+/// The longest response, in bytes.
 const LIMIT: usize = 64 * 1024 * 1024;
 
 /// Why a request to the daemon failed. A path is that of the socket.
@@ -51,7 +51,7 @@ pub(crate) enum AskError {
     #[error("flanneld is running, but does not respond on {} within {:?}: it hangs, or has too many clients", .0.display(), .1)]
     #[code("daemon-hangs")]
     Hangs(PathBuf, Duration),
-    /// The daemon refused the request, for this reason.
+    /// With the daemon's reason.
     #[error("{0}")]
     #[code("daemon-refused")]
     Refused(String),
@@ -77,13 +77,13 @@ pub(crate) enum AnswerError {
     #[error("the answer has the schema {theirs}, not {ours}")]
     #[code("answer-schema")]
     Schema { theirs: String, ours: String },
-    /// A write of the request or a read of the response failed.
+    /// Of writing the request or reading the response.
     #[error("{0}")]
     #[code("answer-unreadable")]
     System(io::Error),
 }
 
-/// Reads the state of this node from the daemon. If `rows` is true, the daemon also requests the other nodes' verdicts on their peers.
+/// The state of this node. With `rows`, the daemon also requests the other nodes' verdicts on their peers.
 pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
     let path = api_socket::path(subnet_file);
     let target = if rows { node_api::NODE_AND_ROWS } else { node_api::NODE };
@@ -91,14 +91,14 @@ pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
     document(&answer, node_api::SCHEMA).map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// Reads the report of the daemon's doctor.
+/// The report of the daemon's doctor.
 pub(crate) fn findings(subnet_file: &Path) -> Result<Report, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::FINDINGS, TIMEOUT)?;
     document(&answer, doctor::finding::SCHEMA).map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// Reads the daemon's comparison of the desired and actual kernel state.
+/// The daemon's comparison of the desired and actual kernel state.
 pub(crate) fn routes(subnet_file: &Path) -> Result<Routes, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, node_api::ROUTES, TIMEOUT)?;
@@ -116,7 +116,7 @@ pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
     document(&answer, node_api::PROBE).map_err(|what| AskError::BadAnswer { path, what })
 }
 
-/// Reads the body of the daemon's response to a request, with any status code.
+/// The body of the daemon's response to a request, with any status code.
 pub(crate) fn text(subnet_file: &Path, target: &str) -> Result<String, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, target, TIMEOUT)?;
@@ -194,7 +194,7 @@ fn attempt(path: &Path, target: &str, end: Instant) -> io::Result<Vec<u8>> {
     if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
 }
 
-/// Returns the reason why no process listens on the socket.
+/// Why no process listens on the socket.
 fn absent(subnet_file: &Path, path: &Path) -> AskError {
     if path.symlink_metadata().is_ok_and(|file| !file.file_type().is_socket()) {
         return AskError::NoSocket(path.to_owned());
@@ -209,7 +209,7 @@ fn absent(subnet_file: &Path, path: &Path) -> AskError {
     }
 }
 
-/// Splits an HTTP response into head and body.
+/// Into head and body.
 fn split(answer: &[u8]) -> Result<(String, &[u8]), AnswerError> {
     let end =
         answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or(AnswerError::NoHttp)?;
@@ -217,7 +217,7 @@ fn split(answer: &[u8]) -> Result<(String, &[u8]), AnswerError> {
     Ok((String::from_utf8_lossy(head).into_owned(), body))
 }
 
-/// Returns the daemon's reason as an error if the daemon refused the request.
+/// The daemon's reason as an error if it refused the request.
 fn refused(answer: &[u8]) -> Result<(), AskError> {
     match split(answer) {
         Ok((head, body)) if matches!(code(&head), "422" | "503") => {
@@ -227,12 +227,12 @@ fn refused(answer: &[u8]) -> Result<(), AskError> {
     }
 }
 
-/// Returns the status code in the head of a response.
+/// The status code in the head of a response.
 fn code(head: &str) -> &str {
     head.split(' ').nth(1).unwrap_or_default()
 }
 
-/// Decodes the JSON document in a response, and checks the document's schema.
+/// Decodes the JSON document in a response, and checks its schema.
 fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> Result<T, AnswerError> {
     #[derive(Deserialize)]
     struct Named {

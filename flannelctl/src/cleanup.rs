@@ -94,7 +94,8 @@ async fn clean(args: &Args) -> Result<()> {
     report.end()
 }
 
-/// Reports daemons that serve other networks. Returns an error if a daemon serves the network of this cleanup, unless `--force` or `--dry-run` is set.
+/// Reports daemons that serve other networks. Fails if one serves the network of this cleanup, unless
+/// `--force` or `--dry-run` is set.
 fn require_no_daemon(
     args: &Args,
     subnet_files: &[PathBuf],
@@ -127,7 +128,8 @@ fn require_no_daemon(
     Ok(())
 }
 
-/// Returns the subnet.env files to read and remove. Omits the default file if the operator names another file and a daemon uses the default file.
+/// The files to read and remove. The default file is left out if the operator names another one and a daemon
+/// uses the default.
 fn subnet_files(args: &Args) -> Vec<PathBuf> {
     let usual = PathBuf::from(SUBNET_FILE);
     let named = args
@@ -142,7 +144,7 @@ fn subnet_files(args: &Args) -> Vec<PathBuf> {
     files
 }
 
-/// Returns flannel's networks, from the subnet.env files and from `--network`.
+/// From the subnet.env files and from `--network`.
 fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>> {
     let mut known = Vec::new();
     for file in subnet_files {
@@ -175,7 +177,7 @@ fn networks(args: &Args, subnet_files: &[PathBuf]) -> Result<Vec<FlannelNetwork>
     Ok(known)
 }
 
-/// Returns the daemon's default prefix length for a node's subnet in a network.
+/// The daemon's default prefix length for a node's subnet in a network.
 fn usual_length(network: &IpNet) -> Result<u8> {
     let text = match network {
         IpNet::V4(_) => format!(r#"{{"Network":"{network}"}}"#),

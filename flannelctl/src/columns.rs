@@ -4,24 +4,24 @@ use types::printable;
 
 use terminal::screen::{Screen, Style};
 
-/// Gap between two columns, and indent of a note on a separate line.
+/// Between two columns, and before a note on its own line.
 const GAP: &str = "  ";
 
 /// A table cell: a text with an optional style.
 pub(crate) type Cell = (String, Option<Style>);
 
-/// Returns a cell without a style.
+/// A cell without a style.
 pub(crate) fn plain(text: impl Into<String>) -> Cell {
     (text.into(), None)
 }
 
-/// Renders a table with a line of headings. A row may have a note as an additional last cell, which has no heading.
+/// A row may have a note as an additional last cell, which has no heading.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<Cell>], screen: Screen) -> String {
     fitted(headings, &[], rows, screen)
 }
 
-/// Renders a table as [`table`] does. If the terminal is too narrow, omits `spare` columns in their order until the other columns fit. Prints an
-/// overlong note on a separate line.
+/// Like [`table`]. On a narrow terminal, `spare` columns are left out in their order until the others fit. An
+/// overlong note gets its own line.
 pub(crate) fn fitted(
     headings: &[&str],
     spare: &[&str],
@@ -43,7 +43,7 @@ pub(crate) fn fitted(
         .join("\n")
 }
 
-/// Escapes the control characters in the cells of a row.
+/// Escapes the control characters in a row.
 fn printed(headings: &[&str], row: &[Cell]) -> Vec<Cell> {
     let printed = |(column, (text, style)): (usize, &Cell)| {
         let text = match headings.get(column) {
@@ -59,12 +59,12 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Returns the length of the longest text in a column, in characters.
+/// In characters.
 fn longest(rows: &[Vec<Cell>], column: usize) -> usize {
     rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| length(text)).max().unwrap_or(0)
 }
 
-/// Returns the indexes of the columns that fit into a terminal of width `width`, from left to right.
+/// The indexes of the columns that fit into `width`, from left to right.
 fn fitting(
     headings: &[&str],
     widths: &[usize],
@@ -85,7 +85,7 @@ fn fitting(
     shown
 }
 
-/// Renders a row as one line, or as several lines if its note does not fit.
+/// One line, or several if the note does not fit.
 fn line(cells: &[Cell], shown: &[usize], widths: &[usize], screen: Screen) -> String {
     let (mut out, mut used) = (String::new(), 0);
     let filled: Vec<(usize, &Cell)> =

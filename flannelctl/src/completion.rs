@@ -41,7 +41,7 @@ impl Program {
         }
     }
 
-    /// Returns the program's completion script for a shell. `own` is the definition of flannelctl's command line.
+    /// `own` is the definition of flannelctl's command line.
     fn script(self, shell: Shell, own: &clap::Command) -> Vec<u8> {
         let mut command = match self {
             Program::Flanneld => options::completion(),
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args, own: &clap::Command) -> Result<()> {
     Ok(())
 }
 
-/// Writes manual pages: one for each program and for each subcommand.
+/// One page for each program and for each subcommand.
 pub(crate) fn manual(args: &ManArgs, own: &clap::Command) -> Result<()> {
     std::fs::create_dir_all(&args.dir)
         .with_context(|| format!("creating {}", args.dir.display()))?;
@@ -98,7 +98,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::process::Command;
 
-    /// Returns the long flags of a program and its subcommands.
+    /// The long flags of a program and its subcommands.
     fn flags(command: &clap::Command) -> BTreeSet<String> {
         let own = command
             .get_arguments()
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Returns the completions that bash offers for the last word in `words`.
+    /// The completions that bash offers for the last word in `words`.
     fn offered(words: &[&str]) -> Vec<String> {
         let (last, before) = (words.last().unwrap(), words.get(words.len() - 2).unwrap());
         let scripts =

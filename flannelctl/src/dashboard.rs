@@ -13,7 +13,7 @@ use crate::place::Place;
 use crate::remote::RemoteFlags;
 use crate::store;
 
-/// URL of the status page unless `--status-port` is set.
+/// Unless `--status-port` is set.
 const DEFAULT_URL: &str = "http://127.0.0.1:8474/";
 
 /// Options of `flannelctl dashboard`: the node, and whether to open the node's status page.
@@ -29,9 +29,6 @@ pub(crate) struct Args {
 }
 
 /// Opens the status page, or prints its address and the command that reaches it from another machine.
-///
-/// # Errors
-/// Returns an error if no daemon responds, or if the daemon serves no status page.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(node) = args.remote.named()? {
         out::print(port_forward(&args.remote, node)?);
@@ -76,7 +73,8 @@ impl Page {
         port.unwrap_or_default()
     }
 
-    /// Returns the status page's address, and the command with which another machine reaches the page. `pod` is the pod in which this program runs.
+    /// The page's address, and the command with which another machine reaches it. `pod` is the pod in which
+    /// this program runs.
     fn text(&self, pod: Option<&str>) -> String {
         let (url, port, node) = (&self.url, self.port(), &self.node);
         let tunnel = match pod {
@@ -89,7 +87,7 @@ impl Page {
     }
 }
 
-/// Returns the namespace of the pod in which this program runs.
+/// Of the pod in which this program runs.
 fn namespace() -> String {
     std::env::var("POD_NAMESPACE").unwrap_or_else(|_| "kube-flannel".to_owned())
 }
@@ -99,13 +97,13 @@ fn hostname() -> String {
     name.and_then(|name| name.into_string().ok()).unwrap_or_default()
 }
 
-/// Returns whether a program on this host listens at the URL.
+/// Whether a program on this host listens at the URL.
 fn is_served(url: &str) -> bool {
     let address = url.trim_start_matches("http://").trim_end_matches('/');
     std::net::TcpStream::connect(address).is_ok()
 }
 
-/// Returns whether this user has a graphical display on this host and may start a browser.
+/// Whether this user has a graphical display on this host and may start a browser.
 fn can_open() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let has_screen = is_set("DISPLAY") || is_set("WAYLAND_DISPLAY");
@@ -119,7 +117,7 @@ fn open(url: &str) -> bool {
     opener.status().is_ok_and(|status| status.success())
 }
 
-/// Returns the commands that reach the status page of a Kubernetes node.
+/// The commands that reach the status page of a Kubernetes node.
 fn port_forward(remote: &RemoteFlags, node: &str) -> Result<String> {
     store::run(async {
         let cluster = remote.cluster().connect().await?;

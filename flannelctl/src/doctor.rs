@@ -13,7 +13,7 @@ use crate::ask::{self, AskError};
 use crate::form::{self, Form};
 use crate::place::Place;
 
-/// Exit code for a finding of severity `broken`.
+/// For a finding of severity `broken`.
 const BROKEN: u8 = 3;
 
 /// Options of `flannelctl doctor`: the nodes to diagnose, and the output.
@@ -37,10 +37,8 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the doctor's report. Exits with [`BROKEN`] for a finding of severity `broken` or, with `--strict`, for any finding.
-///
-/// # Errors
-/// Returns an error if the daemon refuses to respond, or if all checks have an unknown result.
+/// Exits with [`BROKEN`] for a finding of severity `broken` or, with `--strict`, for any. It is an error if
+/// all checks have an unknown result.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.cluster.run_on_node()? {
         return Ok(code);
@@ -57,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(code(args, report.causes()))
 }
 
-/// Returns the daemon's report, or this process's own report if no daemon responds.
+/// The daemon's report, or this process's own if no daemon responds.
 fn report(args: &Args) -> Result<Report> {
     let report = match ask::findings(&args.place.subnet_file) {
         Ok(report) => report,
@@ -73,10 +71,7 @@ fn report(args: &Args) -> Result<Report> {
     Ok(report)
 }
 
-/// Prints the findings of all nodes. The exit code has the same meaning as for one node.
-///
-/// # Errors
-/// Returns an error if neither the cluster's API nor this node's daemon responds.
+/// The findings of all nodes. The exit code has the same meaning as for one.
 fn run_cluster(args: &Args) -> Result<ExitCode> {
     let cluster = form::watched(
         args.watch,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use terminal::out;
 use terminal::screen::Screen;
 
-/// Pause between two outputs of `--watch`.
+/// Between two outputs of `--watch`.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The output format.
@@ -26,10 +26,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// Prints a document, or its text for people. `text` renders the document; if its second parameter is true, the text contains all known details.
-    ///
-    /// # Errors
-    /// Returns an error if serialising the document in this output format fails.
+    /// `text` renders the document; its second parameter asks for all known details.
     pub(crate) fn print<D: Serialize>(
         self,
         document: &D,
@@ -45,28 +42,20 @@ impl Form {
         Ok(())
     }
 
-    /// Returns whether the output format is for people.
     pub(crate) fn is_text(self) -> bool {
         matches!(self, Form::Text | Form::Wide)
     }
 }
 
-/// Prints a document as JSON.
-///
-/// # Errors
-/// Returns an error if serialising the document as JSON fails.
 pub(crate) fn print(document: &impl Serialize) -> Result<()> {
     out::document(&serde_json::to_string_pretty(document)?);
     Ok(())
 }
 
-/// Prints a document once, or with `--watch` repeatedly until standard output is closed. Returns the last document.
+/// Prints a document once, or with `--watch` until standard output is closed. The result is the last one.
 ///
-/// If `--watch` is set, an error after the first output does not end the command: the function prints the error
-/// and continues. A restarting daemon does not respond for a while.
-///
-/// # Errors
-/// Returns an error if the first read of the document fails, or if serialising the document in this output format fails.
+/// With `--watch`, an error after the first output is printed and does not end the command: a restarting
+/// daemon does not respond for a while.
 pub(crate) fn watched<D: Serialize>(
     watch: bool,
     form: Form,

@@ -1,4 +1,5 @@
-//! Accesses a Kubernetes cluster through kubectl's kubeconfig, lists flannel's pods, and runs commands in the pods.
+//! Accesses a Kubernetes cluster through kubectl's kubeconfig, lists flannel's pods, and runs commands in
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,17 +17,17 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use types::Coded;
 
-/// Labels of flannel's pods: in the manifests of flannel-rs and Go flannel, and in Talos'.
+/// Of flannel's pods: in the manifests of flannel-rs and Go flannel, and in Talos'.
 const LABELS: [&str; 2] = ["app=flannel", "k8s-app=flannel"];
-/// Namespace of flannel's pods in the manifests, for a user who may not list the pods of all namespaces.
+/// In the manifests, for a user who may not list the pods of all namespaces.
 const NAMESPACE: &str = "kube-flannel";
-/// Name of the daemon's container.
+/// The daemon's.
 const CONTAINER: &str = "kube-flannel";
-/// Time limit for a list request to the API.
+/// For a list request to the API.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum size of the output of a command, in bytes.
+/// The longest output of a command, in bytes.
 const LIMIT: u64 = 24 << 20;
-/// HTTP status code with which the API refuses a request for lack of permission.
+/// The HTTP status for a lack of permission.
 const FORBIDDEN: u16 = 403;
 
 /// Which cluster.
@@ -41,12 +42,11 @@ pub(crate) struct ClusterFlags {
 }
 
 impl ClusterFlags {
-    /// Returns whether a flag selects a cluster.
+    /// Whether a flag selects a cluster.
     pub(crate) fn is_named(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some()
     }
 
-    /// Connects to the API of the cluster.
     pub(crate) async fn connect(&self) -> Result<Cluster> {
         let (client, server) = connect(self.kubeconfig.as_deref(), self.context.as_deref()).await?;
         Ok(Cluster { client, server })
@@ -62,7 +62,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Returns flannel's pods, one pod for each node, with the name of the node as the key.
+    /// One pod for each node, by the node's name.
     pub(crate) async fn pods(&self) -> Result<BTreeMap<String, Pod>> {
         let server = &self.server;
         let pods = tokio::time::timeout(LIST_TIMEOUT, flannel_pods(&self.client))
@@ -85,16 +85,15 @@ impl Cluster {
     }
 }
 
-/// File name by which kubectl finds this program for `kubectl flannel`.
+/// By this file name kubectl finds this program for `kubectl flannel`.
 const PLUGIN: &str = "kubectl-flannel";
 
-/// Returns whether kubectl runs this program as its plugin.
 pub(crate) fn is_kubectls_plugin() -> bool {
     let name = std::env::args_os().next();
     name.as_deref().map(Path::new).and_then(Path::file_stem).is_some_and(|name| name == PLUGIN)
 }
 
-/// Returns whether a kubeconfig exists at a path that kubectl searches.
+/// At a path that kubectl searches.
 pub(crate) fn has_kubeconfig() -> bool {
     match std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty()) {
         Some(files) => std::env::split_paths(&files).any(|file| file.exists()),
@@ -140,7 +139,7 @@ async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Cl
     Ok((client, server))
 }
 
-/// Lists flannel's pods in all namespaces, or only in flannel's own namespace if the user may not list all namespaces.
+/// In all namespaces, or only in flannel's own if the user may not list all.
 async fn flannel_pods(client: &Client) -> Result<Vec<Pod>, kube::Error> {
     let mut pods = Vec::new();
     for label in LABELS {
@@ -158,8 +157,8 @@ async fn flannel_pods(client: &Client) -> Result<Vec<Pod>, kube::Error> {
     Ok(pods)
 }
 
-/// Returns one pod for each node, and the pairs of pods of two DaemonSets that run on one node. A running pod takes precedence over a pod that does
-/// not run. Pods outside the host's network are no daemons.
+/// One pod for each node, and the pairs of pods of two DaemonSets that run on one node. A running pod takes
+/// precedence over another. Pods outside the host's network are no daemons.
 fn by_node(pods: Vec<Pod>) -> (BTreeMap<String, Pod>, BTreeSet<[String; 2]>) {
     let (mut found, mut twice) = (BTreeMap::<String, Pod>::new(), BTreeSet::new());
     let name = |pod: &Pod| {
@@ -188,10 +187,7 @@ fn by_node(pods: Vec<Pod>) -> (BTreeMap<String, Pod>, BTreeSet<[String; 2]>) {
     (found, twice)
 }
 
-/// Checks that a pod is running.
-///
-/// # Errors
-/// Returns an error if the pod is being deleted, or if its phase is not `Running`. A pod that is being deleted keeps its phase.
+/// A pod that is being deleted does not pass, although its phase is still `Running`.
 pub(crate) fn require_running(pod: &Pod) -> Result<(), PodError> {
     if pod.metadata.deletion_timestamp.is_some() {
         return Err(PodError::Deleted(pod.name_any()));
@@ -206,10 +202,7 @@ pub(crate) fn require_running(pod: &Pod) -> Result<(), PodError> {
     }
 }
 
-/// Returns flannel's pod on a node.
-///
-/// # Errors
-/// If `node` has no flannel pod, returns an error that names the nodes with a flannel pod.
+/// Flannel's pod on a node. Without one, the error names the nodes that have a pod.
 pub(crate) fn on_node<'a>(pods: &'a BTreeMap<String, Pod>, node: &str) -> Result<&'a Pod> {
     pods.get(node).with_context(|| {
         let names: Vec<&str> = pods.keys().map(String::as_str).collect();
@@ -217,17 +210,17 @@ pub(crate) fn on_node<'a>(pods: &'a BTreeMap<String, Pod>, node: &str) -> Result
     })
 }
 
-/// Output and exit code of a command in a pod.
+/// What a command in a pod printed, and how it ended.
 pub(crate) struct Printed {
     pub(crate) out: Vec<u8>,
     pub(crate) error: String,
     /// The API's message about the end of the command.
     pub(crate) message: String,
-    /// Exit code of the command; 1 if the API reports no exit code.
+    /// 1 if the API reports no exit code.
     pub(crate) code: u8,
 }
 
-/// Returns the command's exit code from the API's `Status` object: 0 for success, and 1 if a failure has no exit code.
+/// From the API's `Status` object: 0 for success, and 1 for a failure without an exit code.
 fn exit_code(status: &Status) -> u8 {
     if status.status.as_deref() == Some("Success") {
         return 0;
@@ -241,10 +234,7 @@ fn exit_code(status: &Status) -> u8 {
     code.unwrap_or(1)
 }
 
-/// Runs a command in the daemon's container.
-///
-/// # Errors
-/// Returns the reason why the API did not run the command.
+/// Runs a command in the daemon's container. The error is why the API did not run it.
 pub(crate) async fn exec(
     client: &Client,
     pod: &Pod,
@@ -316,7 +306,7 @@ pub(crate) enum PodError {
 }
 
 impl PodError {
-    /// Returns the reason why the API did not run a command.
+    /// Why the API did not run a command.
     fn refusal(error: kube::Error, pod: &Pod) -> Self {
         let code = match &error {
             kube::Error::Api(status) => status.code,
@@ -332,7 +322,7 @@ impl PodError {
     }
 }
 
-/// Returns the name of the daemon's container.
+/// The daemon's.
 pub(crate) fn container(pod: &Pod) -> String {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let names: Vec<&str> = containers.map(|container| container.name.as_str()).collect();

@@ -1,4 +1,5 @@
-//! `flannelctl lab`: runs flannel-lab, which builds hosts, stores and clusters. flannel-lab is a separate program because operators do not need it.
+//! `flannelctl lab`: runs flannel-lab, which builds hosts, stores and clusters. It is a separate program
+//! because operators do not need it.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -9,7 +10,6 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use terminal::rights;
 
-/// Name of the program that builds the lab.
 const PROGRAM: &str = "flannel-lab";
 
 /// Replaces this process with flannel-lab, and passes on the options, which clap has already checked.

@@ -22,7 +22,7 @@ use terminal::out;
 use terminal::screen::{Screen, Style};
 use types::Family;
 
-/// Name and version of the JSON format of the list of leases.
+/// Name and version of the JSON format of the list.
 const SCHEMA: &str = "flannel.leases/1";
 
 /// Options of `flannelctl leases`: the store, and the output.
@@ -87,9 +87,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// The entries in the store: leases sorted by address, and keys that name no subnet.
+/// Leases sorted by address, and keys that name no subnet.
 pub(crate) struct Keys {
-    /// The leases, including leases with an unreadable value.
+    /// Also leases with an unreadable value.
     pub items: Vec<Item>,
     /// Entries whose key names no subnet.
     pub malformed: Vec<Entry>,
@@ -105,10 +105,11 @@ impl Keys {
     }
 }
 
-/// Notes on problems of leases, by the lease's store key.
+/// Notes on problems, by the lease's store key.
 type Notes<'a> = BTreeMap<&'a str, Vec<String>>;
 
-/// Returns the notes on all leases: [`observed`] problems and, if the network configuration is known, the reasons why admission refuses a lease.
+/// [`observed`] problems and, if the network configuration is known, the reasons why admission refuses a
+/// lease.
 fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     let mut notes = Notes::new();
     let refused = config.map(|config| refused(items, config)).unwrap_or_default();
@@ -126,10 +127,10 @@ fn notes<'a>(items: &'a [Item], config: Option<&NetworkConfig>) -> Notes<'a> {
     notes
 }
 
-/// Returns the notes on one lease.
+/// The notes on one lease.
 ///
-/// Repeats admission's comparisons with older leases, because admission does not cover all cases. Admission needs the
-/// network configuration, ignores unreadable values, and lets several nodes share an address.
+/// Compares with older leases again, because admission does not cover all cases. It needs the network
+/// configuration, ignores unreadable values, and lets several nodes share an address.
 fn observed(
     item: &Item,
     older: &[&Item],
@@ -172,7 +173,7 @@ fn share_identity(one: &Item, other: &Item) -> bool {
     identities(other).iter().any(|identity| own.contains(identity))
 }
 
-/// Returns the leases that admission refuses on every node, except leases for which [`observed`] adds a separate note.
+/// What admission refuses on every node, except leases for which [`observed`] has its own note.
 fn refused(items: &[Item], config: &NetworkConfig) -> Vec<AdmissionError> {
     let terms = Terms {
         config: config.clone(),
@@ -189,7 +190,7 @@ fn refused(items: &[Item], config: &NetworkConfig) -> Vec<AdmissionError> {
     refused
 }
 
-/// Returns the reason why a lease's value is unreadable; `None` for a readable value.
+/// Why a lease's value is unreadable; `None` for a readable one.
 pub(crate) fn unreadable(item: &Item) -> Option<String> {
     let reason = || {
         subnet_lease::wire::parse_value(&item.entry.value)
@@ -201,7 +202,7 @@ pub(crate) fn unreadable(item: &Item) -> Option<String> {
     item.attrs.is_none().then(|| reason().split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Returns the VTEP MACs or WireGuard public keys in the spelling of the lease, IPv4 first.
+/// VTEP MACs or WireGuard public keys in the spelling of the lease, IPv4 first.
 fn macs(item: &Item) -> Vec<String> {
     let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();
     data.filter_map(|data| {
@@ -211,13 +212,13 @@ fn macs(item: &Item) -> Vec<String> {
     .collect()
 }
 
-/// Returns the MACs or public keys in canonical form, because one key has several spellings.
+/// MACs or public keys in canonical form, because one key has several spellings.
 fn identities(item: &Item) -> Vec<String> {
     let of = |family| backends::identity_of(item.attrs.as_ref()?, family);
     Family::ALL.into_iter().filter_map(of).collect()
 }
 
-/// Returns the name of the holder's node, or the id of a node without a name; empty if the lease does not name a node.
+/// The node's name, or its id if it has none; empty if the lease names no node.
 pub(crate) fn holder(item: &Item) -> String {
     match item.node() {
         Some(node) if node.name.is_empty() => node.id.to_string(),
@@ -247,7 +248,7 @@ fn state(item: &Item, sign: Option<&Liveness>) -> String {
     parts.join(", ")
 }
 
-/// Returns the table cells and the note for each store key.
+/// The cells and the note for each store key.
 fn rows(
     keys: &Keys,
     signs: &BTreeMap<String, Liveness>,
@@ -276,7 +277,7 @@ fn rows(
     keys.items.iter().map(lease).chain(malformed).collect()
 }
 
-/// Renders the table without its empty columns.
+/// Without empty columns.
 fn table(rows: &[([String; 6], String)], spare: &[&str], screen: Screen) -> String {
     const HEADINGS: [&str; 6] = ["SUBNET", "PUBLIC IP", "BACKEND", "MAC", "NODE", "STATE"];
     let (columns, headings): (Vec<usize>, Vec<&str>) = (0_usize..)
@@ -404,8 +405,8 @@ mod tests {
         assert_eq!(lines.len(), 6);
     }
 
-    /// The last base64 letter of a key has bits that decoding ignores. `flannelctl leases` shows the note on a
-    /// duplicate key even if the nodes share an address, as behind NAT.
+    /// The last base64 letter of a key has bits that decoding ignores. The note appears even if the nodes
+    /// share an address, as behind NAT.
     #[test]
     fn duplicate_key_is_noted_in_any_spelling() {
         let value = |node: &str, key: &str| {
@@ -471,7 +472,7 @@ mod tests {
         assert!(document[1]["unreadable"].is_string() && document[5]["unreadable"].is_string());
     }
 
-    /// The JSON schema lists exactly the fields that `flannelctl leases` prints.
+    /// Exactly the fields that `flannelctl leases` prints.
     #[test]
     fn the_schema_describes_the_list() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema/leases.json");

@@ -72,7 +72,7 @@ enum Command {
     Man(completion::ManArgs),
 }
 
-/// Maximum width of help texts, in columns: the width of a standard terminal.
+/// Of help texts, in columns: the width of a standard terminal.
 const WIDTH: usize = 80;
 
 fn command() -> clap::Command {
@@ -121,7 +121,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help or version with colours. Prints an error about the command line in printable form, because the command line may contain any characters.
+/// Help or version in colours, an error in printable form, because the command line may contain any
+/// characters.
 fn complain_of_usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         out::note(error.render().to_string().trim_end());

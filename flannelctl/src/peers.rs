@@ -19,13 +19,13 @@ use crate::place::Place;
 use crate::remote::RemoteFlags;
 use crate::status::BROKEN;
 
-/// Base of the time limit for the reports of other nodes. The daemon requests the reports of a hundred nodes per
-/// second, so each node adds [`ROW_TIMEOUT`] to the time limit.
+/// For the reports of other nodes, at least. The daemon requests a hundred reports per second, so each node
+/// adds [`ROW_TIMEOUT`].
 const ROWS_TIMEOUT: Duration = Duration::from_secs(3);
 const ROW_TIMEOUT: Duration = Duration::from_millis(20);
-/// Pause between two requests to the daemon for the reports.
+/// Between two requests to the daemon for the reports.
 const ROWS_INTERVAL: Duration = Duration::from_millis(200);
-/// Time after which flannelctl shows on a terminal how many reports are missing.
+/// Then a terminal shows how many reports are missing.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
 /// Options of `flannelctl peers`: scope and format of the list.
@@ -46,10 +46,7 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the peers, repeatedly with `--watch`. Exits with [`BROKEN`] if all packets to a peer get lost.
-///
-/// # Errors
-/// Returns an error if the daemon does not respond or its response is unusable.
+/// Exits with [`BROKEN`] if all packets to a peer get lost.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.remote.run()? {
         return Ok(code);
@@ -69,12 +66,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if is_broken(&peers) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
 }
 
-/// Reads the daemon's document together with the reports of other nodes about themselves and their peers.
+/// The daemon's document with the reports of other nodes about themselves and their peers.
 ///
-/// Waits until every node that replies to probes has reported, up to a time limit that depends on the number of nodes.
-///
-/// # Errors
-/// Returns an error if the daemon does not respond or its response is unusable.
+/// Waits until every node that replies to probes has reported, up to a time limit that depends on the number
+/// of nodes.
 pub(crate) fn with_rows(subnet_file: &Path) -> Result<Peers> {
     let begun = Instant::now();
     let mut told = false;
@@ -123,7 +118,7 @@ fn document(node: Node, all: bool) -> Peers {
     peers
 }
 
-/// Returns whether all packets to at least one peer get lost.
+/// All packets to at least one peer get lost.
 fn is_broken(peers: &Peers) -> bool {
     peers
         .peers

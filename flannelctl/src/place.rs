@@ -1,4 +1,4 @@
-//! The option that selects a daemon by the path of the daemon's subnet.env.
+//! The option that selects a daemon by the path of its subnet.env.
 
 use std::path::PathBuf;
 

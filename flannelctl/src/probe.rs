@@ -32,10 +32,7 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the steps of the path. Exits with [`BROKEN`] if the path ends before the target.
-///
-/// # Errors
-/// Returns an error if the daemon does not respond or cannot probe the target.
+/// Exits with [`BROKEN`] if the path ends before the target.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.remote.run()? {
         return Ok(code);
@@ -60,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if probe.ends_at.is_some() { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
 }
 
-/// Makes the daemon probe the target, and shows the target on a terminal until the daemon responds.
+/// Shows the target on a terminal until the daemon responds.
 fn asked(args: &Args, screen: Screen) -> Result<Probe> {
     let waits = args.output.is_text() && screen.is_terminal();
     if waits {

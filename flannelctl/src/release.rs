@@ -90,8 +90,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Finds an entry by its key, by one of its subnets, or by its node's name. Also accepts a key in the escaped form
-/// that `flannelctl leases` prints, if only one key matches.
+/// By its key, by one of its subnets, or by its node's name. The escaped form of a key that `flannelctl
+/// leases` prints works too, if only one key matches.
 pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let wanted = wanted.rsplit_once("subnets/").map_or(wanted, |(_, key)| key);
     let net: Option<IpNet> = wanted.parse().ok();
@@ -116,7 +116,7 @@ pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     by_text.or_else(by_net).or_else(by_shown_key).or_else(by_node).cloned()
 }
 
-/// Describes the lease that the command would delete.
+/// The lease that the command would delete.
 fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
     let Some(item) = item else {
         return format!("{}: the key names no subnet", printable::value(&entry.key));
@@ -143,7 +143,7 @@ fn description(entry: &Entry, item: Option<&Item>, sign: &Liveness) -> String {
     format!("{}: {kind} {node}{address}{heard}{left}", item.subnets)
 }
 
-/// Returns the reason why the lease's holder may be alive; `None` if the holder is probably gone.
+/// Why the holder may be alive; `None` if it is probably gone.
 fn alive(item: &Item, sign: &Liveness) -> Option<String> {
     let remedy = "stop flanneld on the holder first: a running daemon restores its lease at once";
     match (item.node(), sign.heard) {

@@ -1,4 +1,4 @@
-//! `--node`: runs a command in flannel's pod on a Kubernetes node, and prints the command's output.
+//! `--node`: runs a command in flannel's pod on a Kubernetes node, and prints its output.
 
 use std::process::ExitCode;
 
@@ -8,9 +8,9 @@ use terminal::out;
 use crate::kubernetes::{self, Cluster, ClusterFlags, PodError, is_kubectls_plugin};
 use crate::store;
 
-/// Time limit for a command in a pod. Commands have their own time limits, and `flannelctl probe` has the longest time limit.
+/// For a command in a pod. Commands have their own limits, and that of `flannelctl probe` is the longest.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
-/// Flags that this process does not pass on to the pod. Each flag takes a value.
+/// Not passed on to the pod. Each takes a value.
 const OWN_FLAGS: [&str; 3] = ["--node", "--kubeconfig", "--context"];
 
 /// Options that select the Kubernetes node on which a command runs.
@@ -24,18 +24,13 @@ pub(crate) struct RemoteFlags {
 }
 
 impl RemoteFlags {
-    /// Runs the command in a pod if the flags name a node. Returns `None` if the command has to run on this machine.
-    ///
-    /// # Errors
-    /// Returns an error if the flags name a cluster but no node, or if the pod does not respond.
+    /// Runs the command in a pod if the flags name a node. `None` if it has to run on this machine. Fails if
+    /// they name a cluster but no node.
     pub(crate) fn run(&self) -> Result<Option<ExitCode>> {
         run(self.node.as_deref(), &self.cluster)
     }
 
-    /// Returns the node that the flags name, if any.
-    ///
-    /// # Errors
-    /// Returns an error if the flags name a cluster but no node.
+    /// Fails if the flags name a cluster but no node.
     pub(crate) fn named(&self) -> Result<Option<&str>> {
         if self.node.is_none() && (self.cluster.is_named() || is_kubectls_plugin()) {
             bail!("the options name a cluster but no node; add --node");
@@ -43,16 +38,12 @@ impl RemoteFlags {
         Ok(self.node.as_deref())
     }
 
-    /// Returns the cluster that the flags name.
     pub(crate) fn cluster(&self) -> &ClusterFlags {
         &self.cluster
     }
 }
 
-/// Runs this process's command in flannel's pod on a node. Returns `None` if the flags name no node.
-///
-/// # Errors
-/// Returns an error under the conditions of [`RemoteFlags::run`].
+/// Like [`RemoteFlags::run`]; `None` if the flags name no node.
 pub(crate) fn run(node: Option<&str>, flags: &ClusterFlags) -> Result<Option<ExitCode>> {
     let Some(node) = node else {
         if flags.is_named() || is_kubectls_plugin() {
@@ -85,7 +76,7 @@ pub(crate) fn run(node: Option<&str>, flags: &ClusterFlags) -> Result<Option<Exi
     })
 }
 
-/// Returns the command line for the pod, without [`OWN_FLAGS`].
+/// The command line for the pod, without [`OWN_FLAGS`].
 fn without_own(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut skips = false;

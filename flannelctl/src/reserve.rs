@@ -1,4 +1,4 @@
-//! `flannelctl reserve`: gives a node a fixed subnet, which the node keeps even while it is not running.
+//! `flannelctl reserve`: gives a node a fixed subnet, which it keeps even while it is not running.
 
 use std::net::IpAddr;
 
@@ -58,10 +58,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// The planned write: the subnets, the value, and the lease that the write replaces. The plan is `None` if no write is necessary.
+/// The subnets, the value, and the lease that they replace. `None` if nothing has to be written.
 type Plan<'a> = Option<(Subnets, String, Option<&'a Item>)>;
 
-/// Plans the change of a lease to a reservation. Returns `None` if the lease already is a reservation.
+/// Turns a lease into a reservation. `None` if it already is one.
 fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
     let missing = || {
         format!(
@@ -87,7 +87,7 @@ fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
     Ok(Some((item.subnets, value, Some(item))))
 }
 
-/// Plans a new reservation of a free subnet.
+/// Reserves a free subnet.
 fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'a>> {
     let subnets = subnets(&args.lease)
         .with_context(|| format!("{:?} is not a subnet: write it as 10.5.34.0/24, or a pair as its key 10.5.34.0-24&fd10:5:0:22::-64", args.lease))?;
@@ -137,7 +137,7 @@ fn holder_clause(item: &Item) -> String {
     }
 }
 
-/// Parses a lease's key, or a single subnet without host bits.
+/// A lease's key, or a single subnet without host bits.
 fn subnets(text: &str) -> Option<Subnets> {
     let text = text.rsplit_once("subnets/").map_or(text, |(_, key)| key);
     wire::parse_key(text).or_else(|| match text.parse().ok()? {

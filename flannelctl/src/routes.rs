@@ -31,11 +31,8 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the comparison of the desired and actual kernel state, repeatedly with `--watch`. Exits with [`BROKEN`] if
-/// an object or the traffic rules are not in sync, or if another program's object conflicts with flannel's objects.
-///
-/// # Errors
-/// Returns an error if the daemon does not respond or cannot read the kernel state.
+/// Exits with [`BROKEN`] if an object or the traffic rules are not in sync, or if another program's object
+/// conflicts with flannel's.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.remote.run()? {
         return Ok(code);

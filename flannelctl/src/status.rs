@@ -15,7 +15,7 @@ use crate::form::{self, Form};
 use crate::place::Place;
 use crate::remote::RemoteFlags;
 
-/// Exit code for a fault that an operator has to fix.
+/// For a fault that an operator has to fix.
 pub(crate) const BROKEN: u8 = 3;
 
 /// Options of `flannelctl status`: the daemon, and the output format.
@@ -33,10 +33,8 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Prints the daemon's state, or the exit report of the last daemon. Exits with [`BROKEN`] if an operator has to act.
-///
-/// # Errors
-/// Returns an error if the daemon refuses to respond or its response is unusable.
+/// The daemon's state, or the exit report of the last daemon. Exits with [`BROKEN`] if an operator has to
+/// act.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.remote.run()? {
         return Ok(code);

@@ -1,4 +1,4 @@
-//! Accesses the store of leases that the daemon's flags and environment variables select.
+//! The store of leases that the daemon's flags and environment variables select.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,15 +12,12 @@ use subnet_lease::protocol::view::Item;
 use subnet_lease::{NetworkConfig, wire};
 use types::Subnets;
 
-/// Time limit for the first response of a store.
+/// For the first response of a store.
 const TIMEOUT: Duration = Duration::from_millis(2500);
-/// Maximum number of concurrent requests to the store.
+/// At the same time.
 const MAX_REQUESTS: usize = 16;
 
-/// Opens the store that the flags name, but does not connect or read yet.
-///
-/// # Errors
-/// Returns an error that lists every mistake in the flags, as flanneld does.
+/// Does not connect or read yet. An error lists every mistake in the flags, as flanneld does.
 pub(crate) fn open(flags: &StoreFlags) -> Result<Store> {
     let (store, warnings) =
         flags.read().map_err(|mistakes| anyhow!(lines(&mistakes, "\nflannelctl: ")))?;
@@ -38,17 +35,17 @@ fn lines(mistakes: &[OptionError], between: &str) -> String {
 pub(crate) struct Store(Box<dyn LeaseStore>);
 
 impl Store {
-    /// Returns the location of the leases in the store, as text for messages.
+    /// For messages: where the leases are.
     pub(crate) fn place(&self) -> String {
         self.0.place()
     }
 
-    /// Returns whether leases are part of Node objects and end with these objects.
+    /// Whether leases are part of Node objects and end with these.
     pub(crate) fn is_of_nodes(&self) -> bool {
         self.0.nature().of_nodes
     }
 
-    /// Returns whether flannelctl needs a separate request to a server for the liveness of each holder.
+    /// Whether the liveness of each holder takes a request to a server of its own.
     pub(crate) fn asks_a_server(&self) -> bool {
         self.0.nature().asks_a_server
     }
@@ -64,17 +61,15 @@ impl Store {
         }
     }
 
-    /// Lists all keys.
     pub(crate) async fn list(&self) -> Result<Listing> {
         self.0.list().await.with_context(|| format!("cannot list {}", self.place()))
     }
 
-    /// Reads the network configuration.
     pub(crate) async fn config(&self) -> Result<NetworkConfig> {
         Ok(self.0.config().await?)
     }
 
-    /// Reads the time when a key's holder was last seen, and the time at which the holder's lease ends.
+    /// When a key's holder was last seen, and when its lease ends.
     pub(crate) async fn sign(&self, item: &Item) -> Result<Liveness> {
         let failed = || match self.asks_a_server() {
             true => format!("cannot read the remaining time of the lease of {}", item.subnets),
@@ -85,7 +80,7 @@ impl Store {
         self.0.liveness(&item.entry).await.with_context(failed)
     }
 
-    /// Reads the times of [`Store::sign`] for many leases, and returns the times by key.
+    /// [`Store::sign`] for many leases, by key.
     pub(crate) async fn signs(&self, items: &[Item]) -> Result<BTreeMap<String, Liveness>> {
         use futures_util::stream::{StreamExt, TryStreamExt};
         let one = |item: &Item| {
@@ -96,7 +91,7 @@ impl Store {
         futures_util::stream::iter(questions).buffer_unordered(MAX_REQUESTS).try_collect().await
     }
 
-    /// Deletes a key unless the key has changed since flannelctl listed it. Returns whether the function deleted the key.
+    /// Deletes a key, unless it has changed since it was listed: then false.
     pub(crate) async fn release(&self, entry: &Entry) -> Result<bool> {
         self.0
             .release(entry)
@@ -104,7 +99,8 @@ impl Store {
             .with_context(|| format!("cannot delete {} below {}", entry.key, self.place()))
     }
 
-    /// Writes a key that never expires. If `present` is given, replaces this entry unless another program has changed it. Returns whether the function wrote the key.
+    /// Writes a key that never expires. It replaces `present`, unless another program has changed that: then
+    /// false.
     pub(crate) async fn reserve(
         &self,
         subnets: &Subnets,
@@ -119,9 +115,6 @@ impl Store {
 }
 
 /// Runs a command that accesses the store or another server.
-///
-/// # Errors
-/// Returns the error of the command.
 pub(crate) fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     // The daemon uses the same provider. A second call has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -206,7 +199,7 @@ mod tests {
         assert_eq!(open(&cli.store).unwrap().place(), "/leases/subnets");
     }
 
-    /// flanneld needs a Node for `--kube-subnet-mgr`, but flannelctl does not, so this test cannot compare the two programs.
+    /// Not compared with flanneld, which needs a Node for `--kube-subnet-mgr`.
     #[test]
     fn switch_needs_no_value() {
         let url = "--kube-api-url=http://a:1";

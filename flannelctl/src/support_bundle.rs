@@ -23,7 +23,7 @@ use terminal::rights;
 use terminal::screen::Screen;
 use wanted::WANTED;
 
-/// Schema of the JSON list.
+/// Of the JSON list.
 const SCHEMA: &str = "flannel.support-bundle/1";
 
 /// Options of `flannelctl support-bundle`: the destination and the contents of the bundle.
@@ -106,10 +106,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Suffix of files that contain the reason why an item is missing.
+/// Such a file contains the reason why an item is missing.
 const MISSING: &str = ".missing";
 
-/// Returns a host's name for a file name: replaces each character except ASCII letters, digits and `-` with `_`.
+/// For a file name: `_` replaces each character except ASCII letters, digits and `-`.
 fn plain(host: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }
@@ -117,7 +117,7 @@ fn plain(host: &str) -> String {
     host.chars().map(plain).collect()
 }
 
-/// Adds the items of this node to the archive. Returns the number of missing items.
+/// The result is the number of missing items.
 fn gather_here(archive: &mut Archive, subnet_file: &Path) -> Result<usize> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,5 @@
-//! Tests that untrusted text in the store or in a flag reaches the operator's terminal only as visible text, and that a secret never does.
+//! Untrusted text in the store or in a flag reaches the operator's terminal only as visible text, and a
+//! secret never does.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,7 +18,8 @@ use regex::Regex;
 use serde_json::{Value, json};
 use types::printable;
 
-/// Invisible characters, and control sequences that clear a screen, begin a line, set a title or reverse text.
+/// Invisible characters, and control sequences that clear a screen, begin a line, set a title or reverse
+/// text.
 const HOSTILE: &str = "a\u{1b}[2J\u{1b}]0;title\u{7}\r\nb\u{9b}31m\u{202e}cod\u{2066}\u{200b}\u{feff}\u{ad}\u{7f}\u{e0041}\u{2028}z";
 
 fn flannelctl(folder: &Path, args: &[&str]) -> Output {
@@ -30,7 +32,7 @@ fn flannelctl(folder: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Asserts that the output contains only printable text and newlines. The assertion uses Unicode classes instead of the code under test.
+/// Only printable text and newlines. This uses Unicode classes instead of the code under test.
 #[track_caller]
 fn require_visible(output: &Output) -> String {
     let hidden = Regex::new(r"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}--\n]").unwrap();
@@ -56,7 +58,7 @@ fn value(text: &str) -> Value {
     })
 }
 
-/// Creates a directory of leases: readable leases, a lease whose value is not JSON, and a lease whose key names no subnet.
+/// A directory of leases: readable ones, one whose value is not JSON, and one whose key names no subnet.
 fn store(text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let subnets = folder.path().join("subnets");
@@ -70,7 +72,7 @@ fn store(text: &str) -> tempfile::TempDir {
     folder
 }
 
-/// Returns a file name that contains the text without `/` and NUL, at most 200 bytes long.
+/// A file name that contains the text without `/` and NUL, at most 200 bytes long.
 fn name(text: &str) -> String {
     let mut name: String = format!("k{}", text.replace(['/', '\0'], ""));
     while name.len() > 200 {
@@ -142,7 +144,7 @@ fn long_name_is_cut() {
     assert!(complaint.chars().count() <= printable::LINE + 20, "{}", complaint.len());
 }
 
-/// Generates random text that often contains control characters and invisible characters.
+/// Random text that often contains control characters and invisible characters.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         any::<String>(),

@@ -1,4 +1,5 @@
-//! Removes the files that flannel left on a node: subnet.env, the files next to subnet.env, and the CNI plugin's state files.
+//! Removes the files that flannel left on a node: subnet.env, the files next to it, and the CNI plugin's
+//! state files.
 
 use std::fs::{read_dir, remove_dir, remove_file};
 use std::io;
@@ -10,10 +11,10 @@ use types::file::{IrregularFileError, Links, read};
 
 use super::report::Report;
 
-/// Maximum size of a subnet.env, in bytes.
+/// In bytes.
 const LIMIT: u64 = 64 * 1024;
 
-/// Maximum size of a CNI plugin's state file, in bytes.
+/// In bytes.
 const STATE_LIMIT: u64 = 1024 * 1024;
 
 fn is_too_long(error: &io::Error) -> bool {
@@ -21,7 +22,8 @@ fn is_too_long(error: &io::Error) -> bool {
     matches!(why, Some(IrregularFileError::TooLong(_)))
 }
 
-/// Removes a subnet.env, the daemon's files next to it, and temporary files of a crashed daemon. Also removes the directory if it is named `flannel` and is empty.
+/// Also removes the daemon's files next to it, temporary files of a crashed daemon, and the directory if it
+/// is named `flannel` and is empty.
 pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     match read(file, LIMIT, Links::Refused) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
@@ -78,7 +80,7 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     }
 }
 
-/// Returns whether a file name belongs to a temporary file of flannel-rs or Go flannel.
+/// Of flannel-rs or Go flannel.
 fn is_temporary(file: &Path, name: &str) -> bool {
     name == ".subnet.env" || subnet_env::is_temporary(file, name)
 }
@@ -103,7 +105,8 @@ pub(super) fn cni(folder: &Path, report: &mut Report) {
     }
 }
 
-/// Returns whether flannel's CNI plugin wrote a file: the configuration of a delegate, which names its plugin, or the empty mark of an unfinished ADD.
+/// Whether flannel's CNI plugin wrote a file: the configuration of a delegate, which names its plugin, or the
+/// empty mark of an unfinished ADD.
 fn is_of_cni_plugin(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     match read(file, STATE_LIMIT, Links::Refused) {
@@ -135,7 +138,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// Returns the names of all files and directories below a directory.
+    /// The names of all files and directories below a directory.
     fn left(folder: &Path) -> Vec<String> {
         let mut out = Vec::new();
         for entry in read_dir(folder).unwrap().flatten() {

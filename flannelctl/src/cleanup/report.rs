@@ -7,16 +7,15 @@ use terminal::out;
 
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// Whether the cleanup only lists objects and removes none.
     pub dry_run: bool,
-    /// Number of objects that the cleanup removed, or would remove.
+    /// Objects that were removed, or would be.
     pub removed: usize,
-    /// Number of failed removals.
+    /// Failed removals.
     pub complaints: usize,
 }
 
 impl Report {
-    /// Reports an object that the cleanup removed, or would remove without `--dry-run`.
+    /// An object that was removed, or would be without `--dry-run`.
     pub(super) fn removed(&mut self, what: &str) {
         self.removed += 1;
         out::print(format!(
@@ -26,18 +25,18 @@ impl Report {
         ));
     }
 
-    /// Reports an object that the cleanup keeps although it may be flannel's.
+    /// An object that stays although it may be flannel's.
     pub(super) fn kept(&mut self, what: &str) {
         out::print(format!("kept {}", printable::line(what)));
     }
 
-    /// Reports a failed removal of an object.
+    /// A removal that failed.
     pub(super) fn complaint(&mut self, why: impl std::fmt::Display) {
         self.complaints += 1;
         out::complain(why);
     }
 
-    /// Prints the outcome. Returns an error if the removal of an object failed.
+    /// Prints the outcome. Fails if a removal failed.
     pub(super) fn end(&self) -> Result<()> {
         ensure!(
             self.complaints == 0,

@@ -1,17 +1,17 @@
-//! Writes the sections EXAMPLES and FILES of the manual pages.
+//! The sections EXAMPLES and FILES of the manual pages.
 
 use std::path::Path;
 
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-/// The section of the manual for system administration.
+/// System administration.
 const SECTION: &str = "8";
 
 /// Commands or files, each with a description.
 type Lines = &'static [(&'static str, &'static str)];
 
-/// The examples of each manual page, by the name of the page.
+/// By the name of the manual page.
 const EXAMPLES: &[(&str, Lines)] = &[
     (
         "flanneld",
@@ -159,13 +159,12 @@ const EXAMPLES: &[(&str, Lines)] = &[
     ("flannelctl-man", &[("flannelctl man /usr/local/share/man/man8", "Writes these pages.")]),
 ];
 
-/// Returns the examples of one manual page.
 fn examples(page: &str) -> Lines {
     let found = EXAMPLES.iter().find(|(name, _)| *name == page);
     found.map_or(&[], |(_, lines)| *lines)
 }
 
-/// Files for the section FILES of every manual page.
+/// For the section FILES of every manual page.
 const FILES: Lines = &[
     ("/etc/default/flanneld", "Options of the daemon, as environment variables."),
     ("/run/flannel/subnet.env", "Subnet and MTU of this node, for the CNI plugin and Docker."),
@@ -176,9 +175,6 @@ const FILES: Lines = &[
 ];
 
 /// Writes the manual page of a command into a directory.
-///
-/// # Errors
-/// Returns an error if writing the file fails.
 pub(super) fn write(command: &clap::Command, dir: &Path) -> std::io::Result<()> {
     let man = Man::new(command.clone()).section(SECTION).manual("flannel");
     let name = command.get_display_name().unwrap_or(command.get_name());
@@ -202,7 +198,7 @@ pub(super) fn write(command: &clap::Command, dir: &Path) -> std::io::Result<()> 
     run_dir::replace::write_public(&dir.join(man.get_filename()), &page)
 }
 
-/// Returns a section of a manual page, with an explanation below each line.
+/// Each line has its explanation below.
 fn section(title: &str, lines: Lines) -> Roff {
     let mut roff = Roff::new();
     if !lines.is_empty() {
@@ -231,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Returns the words of an example after the program's name, without the parts that only the shell interprets.
+    /// The words of an example after the program's name, without what only the shell interprets.
     fn words(example: &str) -> Vec<&str> {
         let typed = example.trim_start_matches("source <(").trim_end_matches(')');
         typed

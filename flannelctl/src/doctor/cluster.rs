@@ -32,10 +32,8 @@ pub(super) struct ClusterArgs {
 }
 
 impl ClusterArgs {
-    /// Runs the doctor in a pod if the flags name a node. Returns `None` if the doctor has to run on this node or on all nodes.
-    ///
-    /// # Errors
-    /// Returns an error if the pod does not respond.
+    /// Runs the doctor in a pod if the flags name a node. `None` if it has to run on this node or on all
+    /// nodes.
     pub(super) fn run_on_node(&self) -> Result<Option<ExitCode>> {
         match &self.node {
             Some(node) => remote::run(Some(node), &self.flags),
@@ -43,16 +41,14 @@ impl ClusterArgs {
         }
     }
 
-    /// Returns whether the doctor requests the findings of all nodes. This is the default if kubectl runs this program as `kubectl-flannel`.
+    /// The default if kubectl runs this program as `kubectl-flannel`.
     pub(super) fn is_cluster(&self) -> bool {
         self.cluster || self.flags.is_named() || is_kubectls_plugin()
     }
 }
 
-/// Requests the findings of all nodes, and groups the findings by cause.
-///
-/// # Errors
-/// Returns an error if neither the cluster's API nor this node's daemon responds.
+/// The findings of all nodes, grouped by cause. Fails if neither the cluster's API nor this node's daemon
+/// responds.
 pub(super) fn look(args: &ClusterArgs, place: &Place) -> Result<Cluster> {
     let answers = if args.flags.is_named() || is_kubectls_plugin() {
         pods::ask(&args.flags)?

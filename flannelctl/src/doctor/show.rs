@@ -77,7 +77,7 @@ fn cause(finding: &Finding, report: &Report, all: bool, screen: Screen, out: &mu
     }
 }
 
-/// Writes the description of the problem, and the check that found it.
+/// The problem, and the check that found it.
 pub(super) fn headline(finding: &Finding, screen: Screen, out: &mut String) {
     let (what, check) = (&finding.what, &finding.check);
     let sign = sign(finding.severity, screen);
@@ -99,7 +99,7 @@ pub(super) fn headline(finding: &Finding, screen: Screen, out: &mut String) {
     let _ = writeln!(out, "    {check}");
 }
 
-/// Writes the cause, the evidence and the commands of a finding.
+/// The cause, the evidence and the commands of a finding.
 pub(super) fn details(finding: &Finding, screen: Screen, out: &mut String) {
     let mut told = |word: &str, text: &str, from: Option<&str>| {
         let from = from.map(|from| format!("({from})"));
@@ -132,7 +132,7 @@ pub(super) fn details(finding: &Finding, screen: Screen, out: &mut String) {
     }
 }
 
-/// Writes the checks with an unknown result, grouped by reason, because one reason often affects many checks.
+/// The checks with an unknown result, grouped by reason, because one reason often affects many.
 fn unknown(report: &Report, all: bool, screen: Screen, out: &mut String) {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for unknown in &report.unknown {

@@ -12,15 +12,15 @@ use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 9] =
     ["NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED"];
-/// Columns that the table omits on a narrow terminal, the first column first. The table always shows the node and the state of the path to the node.
+/// Left out on a narrow terminal, the first one first. The node and the state of the path to it always stay.
 const SPARE: [&str; 7] = ["ASKED", "HEARS US", "CARRIES", "ADDRESS", "LOST", "RTT", "SUBNET"];
-/// Additional columns of `-o wide`.
+/// Added by `-o wide`.
 const WIDE_HEADINGS: [&str; 5] = ["MTU", "HEARD", "UNDERLAY", "CLOCK", "OTHERS"];
 const OPINION_HEADINGS: [&str; 7] = ["NODE", "SUBNET", "READY", "FINDINGS", "PEERS", "RTT", "SAID"];
 const OPINION_SPARE: [&str; 4] = ["RTT", "SAID", "SUBNET", "PEERS"];
 const NOTHING: &str = "-";
 
-/// Renders the document. `all` adds the reports of other nodes, and `wide` adds all columns.
+/// `all` adds the reports of other nodes, and `wide` adds all columns.
 pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> String {
     if peers.peers.is_empty() {
         return "no other node has a lease that is active on this node".to_owned();
@@ -68,7 +68,7 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
     out
 }
 
-/// Returns the number of nodes that reply to probes and can therefore send reports.
+/// The nodes that reply to probes and can therefore send reports.
 pub(super) fn wanted(peers: &Peers) -> usize {
     let can_say = |probed: &&Probed| {
         probed
@@ -79,14 +79,14 @@ pub(super) fn wanted(peers: &Peers) -> usize {
     peers.peers.iter().filter(can_say).count()
 }
 
-/// Returns the number of nodes that reply to probes but have not reported.
+/// The nodes that reply to probes but have not reported.
 pub(super) fn missing(peers: &Peers) -> usize {
     let said = peers.rows.iter().filter(|row| is_fresh(row, peers)).count();
     wanted(peers).saturating_sub(said)
 }
 
-/// Returns whether a node's report is recent, not left over from an earlier request. While clients request reports of other
-/// nodes, the daemon sends a request to every node every five seconds, at a rate of a hundred nodes per second.
+/// Whether a node's report is recent, not left over from an earlier request. While clients want such reports,
+/// the daemon asks every node every five seconds, at a hundred nodes per second.
 pub(crate) fn is_fresh(row: &Row, peers: &Peers) -> bool {
     let nodes = u64::try_from(peers.peers.len()).unwrap_or(u64::MAX);
     let most = nodes.saturating_mul(20).saturating_add(12_000);
@@ -100,12 +100,13 @@ fn unprobed(probed: &Probed) -> [Cell; 3] {
     [plain(probed.peer.title()), joined(subnets), joined(addresses)]
 }
 
-/// Returns the worst impact on a peer in any address family. The table shows affected peers first, and otherwise keeps the order of subnets.
+/// The worst impact on a peer in any address family. Affected peers come first; otherwise the order of
+/// subnets stays.
 fn gravest(probed: &Probed) -> Impact {
     probed.verdicts.iter().map(|verdict| verdict.state.impact()).max().unwrap_or(Impact::Unknown)
 }
 
-/// Returns a table row for each address family of a peer.
+/// A row for each address family of a peer.
 fn verdicts(probed: &Probed, wide: bool) -> Vec<Vec<Cell>> {
     if probed.verdicts.is_empty() {
         return vec![unprobed(probed).into_iter().chain([faint("not probed")]).collect()];
@@ -140,7 +141,7 @@ fn row(name: &str, peer: &view::PeerView, wide: bool) -> Vec<Cell> {
     cells
 }
 
-/// Returns text about how many of the reporting nodes reach the peer.
+/// How many of the reporting nodes reach the peer.
 fn others(peer: &view::PeerView) -> String {
     let reach = peer.others.iter().filter(|other| other.state.passes());
     match peer.others.len() {
@@ -149,7 +150,7 @@ fn others(peer: &view::PeerView) -> String {
     }
 }
 
-/// Returns a note: how long a peer's problem has lasted, and details without a separate column.
+/// How long a peer's problem has lasted, and details without a column.
 fn note(peer: &view::PeerView) -> String {
     let mut parts = Vec::new();
     if peer.state.impact() > Impact::None {
@@ -184,7 +185,7 @@ fn state(state: State) -> Cell {
     (state.name().to_owned(), style)
 }
 
-/// Returns the cells for the report of another node about itself and its peers.
+/// The report of another node about itself and its peers.
 fn opinion(row: &Row) -> Vec<Cell> {
     let name = row.name.as_deref().filter(|name| !name.is_empty()).unwrap_or(NOTHING);
     let own = row.own.as_ref();

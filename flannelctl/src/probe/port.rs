@@ -15,17 +15,17 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::ask;
 use crate::store;
 
-/// Time limit for a connection.
+/// For a connection.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A TCP port of a host, as the operator typed the host and the port.
+/// A TCP port of a host, as the operator typed both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Port {
     host: String,
     port: u16,
 }
 
-/// Parses `name:443`, `10.96.0.1:443` or `[fd00::1]:443`. Returns `None` for the name of a peer or the address of a pod.
+/// `name:443`, `10.96.0.1:443` or `[fd00::1]:443`. `None` for the name of a peer or the address of a pod.
 pub(super) fn parse(target: &str) -> Option<Port> {
     let (host, port) = target.rsplit_once(':')?;
     let host = match host.strip_prefix('[') {
@@ -37,10 +37,7 @@ pub(super) fn parse(target: &str) -> Option<Port> {
     (!host.is_empty()).then(|| Port { host: host.to_owned(), port })
 }
 
-/// Traces the path to the port step by step, and opens a TCP connection to the port. Calls `told` with each step as soon as the step is complete.
-///
-/// # Errors
-/// Returns an error if the kernel does not reply to route lookups.
+/// Traces the path step by step, and opens a TCP connection. `told` gets each step as soon as it is complete.
 pub(super) fn probe(port: &Port, subnet_file: &Path, mut told: impl FnMut(&Step)) -> Result<Probe> {
     let node = nix::unistd::gethostname()
         .ok()
@@ -89,7 +86,7 @@ pub(super) fn probe(port: &Port, subnet_file: &Path, mut told: impl FnMut(&Step)
     })
 }
 
-/// Returns the path to a pod of the network, as the daemon traces it.
+/// The path to a pod of the network, as the daemon traces it.
 fn path(subnet_file: &Path, to: IpAddr) -> Option<Probe> {
     let networks = subnet_env::read(subnet_file).networks()?;
     let is_pod = networks.nets().any(|net| net.contains(&to));
@@ -101,7 +98,7 @@ fn step(name: StepName, outcome: Outcome, text: impl Into<String>) -> Step {
     Step { name, outcome, text: text.into(), questions: Vec::new() }
 }
 
-/// Returns the address of the host. If the host has several addresses, returns the first address, which most programs use.
+/// If the host has several addresses, the first, which most programs use.
 fn resolved(port: &Port, tell: &mut impl FnMut(Step)) -> Option<SocketAddr> {
     if let Ok(address) = port.host.parse::<IpAddr>() {
         return Some(SocketAddr::new(address, port.port));
@@ -121,7 +118,7 @@ fn resolved(port: &Port, tell: &mut impl FnMut(Step)) -> Option<SocketAddr> {
     first
 }
 
-/// Returns the step with the route by which the kernel sends the first packet.
+/// The route by which the kernel sends the first packet.
 fn route(to: SocketAddr) -> Result<Step> {
     let fate = store::run(async {
         let mut lookup = Lookup::open()?;
@@ -144,7 +141,8 @@ fn route(to: SocketAddr) -> Result<Step> {
     })
 }
 
-/// Opens a TCP connection from the address `from`, or otherwise from the address that the kernel selects. Returns the duration of the handshake.
+/// From the address `from`, or else from the one that the kernel selects. The result is the duration of the
+/// handshake.
 fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Duration> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     if let Some(from) = from {
@@ -176,7 +174,7 @@ fn refusal(to: SocketAddr, error: &io::Error) -> String {
     }
 }
 
-/// Returns the address of the pods' bridge in the family of `to`.
+/// The address of the pods' bridge in the family of `to`.
 fn bridge(subnet_file: &Path, to: IpAddr) -> Option<IpAddr> {
     let env = subnet_env::read(subnet_file);
     let subnet: IpNet = match to {
@@ -186,8 +184,8 @@ fn bridge(subnet_file: &Path, to: IpAddr) -> Option<IpAddr> {
     subnet.hosts().next()
 }
 
-/// Opens a TCP connection from the address of the pods' bridge. If the target is outside of flannel's network, the
-/// host masquerades the connection like a pod's connection.
+/// From the address of the pods' bridge. To a target outside of flannel's network, the host masquerades the
+/// connection like a pod's.
 fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
     let Some(bridge) = bridge else {
         return step(
@@ -213,7 +211,7 @@ fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
     }
 }
 
-/// Returns a sentence about where the path ends, and the commands that the operator should run next.
+/// A sentence about where the path ends, and the commands to run next.
 fn end(port: &Port, address: Option<SocketAddr>, at: Option<StepName>) -> (String, Vec<Next>) {
     let here = |command: String| Next { on: None, command };
     let kubectl = |command: &str| Next {

@@ -16,13 +16,13 @@ pub(super) fn text(probe: &Probe, screen: Screen) -> String {
         .join("\n")
 }
 
-/// Renders a step before the next steps are known.
+/// A step before the next ones are known.
 pub(super) fn early(step: &Step, screen: Screen) -> String {
     let words = StepName::ALL.iter().map(|name| name.words().len());
     line(step, words.max().unwrap_or(0), screen)
 }
 
-/// Renders the end of the path, and the commands to run next.
+/// The end of the path, and the commands to run next.
 pub(super) fn end(probe: &Probe, screen: Screen) -> String {
     let mut lines =
         vec![screen.styled(
@@ -33,7 +33,7 @@ pub(super) fn end(probe: &Probe, screen: Screen) -> String {
     lines.join("\n")
 }
 
-/// Returns the probing node and the target, such as `node-1 → 10.244.3.7, a pod of node-3`.
+/// For example `node-1 → 10.244.3.7, a pod of node-3`.
 fn heading(probe: &Probe, screen: Screen) -> String {
     let target = &probe.target;
     let address = target.address.map(|address| address.to_string()).unwrap_or_default();
@@ -66,7 +66,7 @@ fn line(step: &Step, width: usize, screen: Screen) -> String {
     format!("  {sign} {:width$}  {}", step.name.words(), printable::line(&step.text))
 }
 
-/// Returns the commands to run next, each after the node on which to run it.
+/// Each after the node on which to run it.
 fn next(next: &[Next], screen: Screen) -> Vec<String> {
     let place = |next: &Next| {
         next.on

@@ -11,9 +11,9 @@ use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 4] = ["KIND", "OBJECT", "FOR", "STATE"];
 const FOREIGN: [&str; 3] = ["KIND", "NOT FLANNEL'S", "MADE BY"];
-/// Maximum number of listed objects that are in sync. If more objects are in sync, the text contains only their number.
+/// If more objects are in sync, the text has only their number.
 const MAX_LISTED: usize = 30;
-/// Maximum number of listed reasons for refusals by the kernel.
+/// Listed reasons for refusals by the kernel.
 const MAX_REASONS: usize = 5;
 
 pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
@@ -44,7 +44,7 @@ pub(super) fn text(routes: &Routes, all: bool, screen: Screen) -> String {
     out.join("\n\n")
 }
 
-/// Returns the table's cells for an object that is not in sync. If the kernel has a different object instead, the cells also show the different object.
+/// An object that is not in sync. If the kernel has a different one instead, the cells show it too.
 fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
     let sign = if screen.has_signs() { "✗ " } else { "" };
     let state = match object.state {
@@ -63,7 +63,8 @@ fn exception(object: &Object, screen: Screen) -> Vec<Cell> {
     ]
 }
 
-/// Returns the reasons why the kernel refused objects. The text lists the reasons below the table, because the reasons are long and often apply to many objects.
+/// Why the kernel refused objects. These come below the table, because they are long and often apply to many
+/// objects.
 fn reasons(wrong: &[&Object]) -> Option<String> {
     let all: BTreeSet<&str> = wrong.iter().filter_map(|object| object.why.as_deref()).collect();
     let mut lines: Vec<String> = all
@@ -78,7 +79,7 @@ fn reasons(wrong: &[&Object]) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// Returns rows with the number of objects in sync, by kind.
+/// The number of objects in sync, by kind.
 fn counts(well: &[&Object], more: &str) -> Vec<Vec<Cell>> {
     let mut counts: BTreeMap<ObjectKind, usize> = BTreeMap::new();
     for object in well {
@@ -92,7 +93,7 @@ fn counts(well: &[&Object], more: &str) -> Vec<Vec<Cell>> {
         .collect()
 }
 
-/// Renders objects that are not flannel's. Renders only the number of routes to this node's own pods, unless `all` is set.
+/// Objects that are not flannel's. Without `all`, only the number of routes to this node's own pods.
 fn foreign(objects: &[Foreign], all: bool, screen: Screen) -> Option<String> {
     let (harmless, harmful): (Vec<&Foreign>, Vec<&Foreign>) =
         objects.iter().partition(|other| other.conflicts_with.is_empty());
@@ -127,7 +128,7 @@ fn rules_text(rules: &Rules) -> String {
     format!("{}: {what}; {state}", rules.with)
 }
 
-/// Returns the last line: the number of objects in sync, and the objects that are not in sync.
+/// The last line: the number of objects in sync, and the objects that are not.
 fn summary(routes: &Routes, screen: Screen) -> String {
     let count =
         |state: ObjectState| routes.objects.iter().filter(|object| object.state == state).count();

@@ -11,13 +11,13 @@ use types::reachability::Impact;
 
 use terminal::screen::{Screen, Style};
 
-/// Number of columns before the text of a detail.
+/// Columns before the text of a detail.
 const INDENT: usize = 12;
 /// Column of the version in the first line.
 const WIDTH: usize = 66;
 const DOCTOR: &str = "run flannelctl doctor for the remedy";
 
-/// Returns whether an operator has to act now.
+/// Whether an operator has to act now.
 pub(super) fn is_broken(status: &Status) -> bool {
     status.node.as_ref().is_none_or(|node| {
         !node.readiness.ready
@@ -27,7 +27,7 @@ pub(super) fn is_broken(status: &Status) -> bool {
     })
 }
 
-/// Returns the unexplained findings of severity `broken` or `degraded`.
+/// The unexplained findings of severity `broken` or `degraded`.
 fn broken(node: &Node) -> Vec<&Finding> {
     causes(node).filter(|finding| finding.severity != Severity::Risk).collect()
 }
@@ -36,7 +36,7 @@ fn causes(node: &Node) -> impl Iterator<Item = &Finding> {
     node.findings.iter().flatten().filter(|finding| finding.explained_by.is_none())
 }
 
-/// Returns the peers that packets do not reach; an empty list if the doctor has reported, because its findings name such peers.
+/// Peers that packets do not reach. Empty if the doctor has reported, because its findings name them.
 fn cut(node: &Node) -> Vec<&probing::view::PeerView> {
     let all = node.mesh.iter().flat_map(|mesh| &mesh.peers);
     all.filter(|peer| node.findings.is_none() && peer.state.impact() == Impact::All).collect()
@@ -92,7 +92,7 @@ fn silent(status: &Status, now: Timestamp, screen: Screen) -> String {
         .join("\n")
 }
 
-/// Renders the first line of the status text.
+/// The first line of the status text.
 fn sentence(well: bool, text: &str, screen: Screen) -> String {
     match (screen.has_signs(), well) {
         (true, true) => {
@@ -123,7 +123,7 @@ fn running(node: &Node, screen: Screen) -> String {
     out.join("\n")
 }
 
-/// Renders the node's name and state, with flanneld's version on the right.
+/// The node's name and state, with flanneld's version on the right.
 fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
     let name = printable::value(&node.node);
     let count =
@@ -156,7 +156,7 @@ fn headline(node: &Node, is_well: bool, screen: Screen) -> String {
     )
 }
 
-/// Returns a line for each problem: findings, peers that are cut off, risks, and reasons why the node is not ready.
+/// A line for each problem: findings, peers that are cut off, risks, and reasons why the node is not ready.
 fn problems(node: &Node, screen: Screen) -> Vec<String> {
     let problem = |severity: Severity, text: &str| {
         let text = screen.wrap(&printable::line(text), INDENT);
@@ -183,7 +183,7 @@ fn problems(node: &Node, screen: Screen) -> Vec<String> {
     findings.chain(cut).chain(risks).chain(hangs).chain(reasons).collect()
 }
 
-/// Returns one line each for subnet, address, store, kernel, rules, peers and other details of the node.
+/// One line each for subnet, address, store, kernel, rules, peers and other details of the node.
 fn details(node: &Node, screen: Screen) -> Vec<String> {
     let page = node.page.as_ref().map(|url| page(url, &node.node));
     let notices = node
@@ -226,7 +226,7 @@ fn finding_text(finding: &Finding, now: Timestamp) -> String {
     format!("{}{}", finding.what, since.unwrap_or_default())
 }
 
-/// Returns the URL of the status API, and the command with which another machine reaches the URL.
+/// The URL of the status API, and the command with which another machine reaches it.
 fn page(url: &str, node: &str) -> String {
     let port = url.trim_end_matches('/').rsplit(':').next();
     match url.contains("127.0.0.1") || url.contains("[::1]") {

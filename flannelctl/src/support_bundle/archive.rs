@@ -10,12 +10,12 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 
-/// Maximum size of the contents, in bytes before compression. The file stays smaller than 20 MB even if the contents do not compress.
+/// In bytes before compression. The file stays smaller than 20 MB even if the contents do not compress.
 const LIMIT: u64 = 19 * 1000 * 1000;
 
 pub(super) struct Archive {
     builder: Builder<GzEncoder<Counted>>,
-    /// Destination of the archive, for error messages.
+    /// For error messages.
     place: String,
     /// The top folder in the archive.
     folder: String,
@@ -24,10 +24,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Creates the file.
-    ///
-    /// # Errors
-    /// Returns an error if the file already exists, or if creating the file fails.
+    /// Fails if the file already exists.
     pub(super) fn create(path: &Path, folder: &str) -> Result<Archive> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.with_context(|| {
@@ -39,7 +36,6 @@ impl Archive {
         Ok(Archive::to(Box::new(file), path.display().to_string(), folder))
     }
 
-    /// Creates an archive on standard output.
     pub(super) fn on_stdout(folder: &str) -> Archive {
         let place = "standard output".to_owned();
         Archive::to(Box::new(std::io::stdout()), place, folder)
@@ -56,10 +52,7 @@ impl Archive {
         }
     }
 
-    /// Adds a file, truncated to the remaining space.
-    ///
-    /// # Errors
-    /// Returns an error if the archive cannot be written.
+    /// Truncates the file to the remaining space.
     pub(super) fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX);
         let bytes = text.as_bytes().get(..text.len().min(room)).unwrap_or_default();
@@ -73,10 +66,7 @@ impl Archive {
         added.with_context(|| format!("cannot write {}", self.place))
     }
 
-    /// Completes the archive. Returns the size of the archive in bytes.
-    ///
-    /// # Errors
-    /// Returns an error if the archive cannot be written.
+    /// The result is the size of the archive in bytes.
     pub(super) fn finish(self) -> Result<u64> {
         let place = self.place;
         let end = || -> std::io::Result<u64> {
@@ -88,7 +78,7 @@ impl Archive {
     }
 }
 
-/// A writer that counts the written bytes.
+/// Counts the written bytes.
 struct Counted {
     writer: Box<dyn Write>,
     bytes: u64,

@@ -1,4 +1,4 @@
-//! Reads one item of the support bundle, with limits on time and size. If the item is missing, returns the reason.
+//! Reads one item of the support bundle, with limits on time and size, or finds the reason why it is missing.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Seek, SeekFrom};
@@ -16,12 +16,12 @@ use types::file::{self, Links};
 use super::wanted::{Item, Source, suffixed};
 use crate::ask::{self, AskError};
 
-/// Time limit for a program whose output is an item.
+/// For a program whose output is an item.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of one item, in bytes. The bundle keeps the last bytes of a pod's log. journalctl limits its output by lines.
+/// Of one item, in bytes. A pod's log keeps its end. journalctl limits its output by lines.
 const LIMIT: u64 = 4 * 1024 * 1024;
 
-/// Folder of Docker's container logs.
+/// Docker's container logs.
 const DOCKERS: &str = "/var/lib/docker/containers";
 
 /// Why an item is not in the bundle.
@@ -37,20 +37,18 @@ pub(super) enum ItemError {
     #[error("{}: no log of a flannel pod; with a kubeconfig, run kubectl -n kube-flannel logs [--previous] POD", .folder.display())]
     #[code("no-pod-log")]
     PodLog { folder: PathBuf },
-    /// The system cannot run the program.
     #[error("{command}: {cause}")]
     #[code("program-not-run")]
     Run { command: String, cause: io::Error },
     #[error("{command}: did not end within {TIMEOUT:?}")]
     #[code("program-hangs")]
     Hangs { command: String },
-    /// The program failed without output on stdout.
+    /// It printed nothing on stdout.
     #[error("{command}: {status}: {stderr}")]
     #[code("program-fails")]
     Fails { command: String, status: ExitStatus, stderr: String },
 }
 
-/// Reads the text of an item.
 pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String, ItemError> {
     match &item.source {
         Source::Daemon(target) => ask::text(subnet_file, target)
@@ -74,7 +72,7 @@ fn file(path: &Path) -> Result<String, ItemError> {
     read().map(cut).map_err(|cause| ItemError::File { path: path.to_owned(), cause })
 }
 
-/// Returns the end of the log of a daemon that runs in a pod. `before` selects the log of an earlier container; 0 is the newest container.
+/// The end of the log of a daemon in a pod. `before` selects an earlier container; 0 is the newest.
 fn pod_log(places: &Places, before: usize) -> Result<String, ItemError> {
     let path = daemon_logs(places).into_iter().nth(before);
     let path = path.ok_or_else(|| ItemError::PodLog { folder: places.pod_logs.clone() })?;
@@ -89,7 +87,7 @@ fn pod_log(places: &Places, before: usize) -> Result<String, ItemError> {
     read().map(cut).map_err(|cause| ItemError::File { path: path.clone(), cause })
 }
 
-/// Returns the target of kubelet's link if the target is a log of Docker, or otherwise the path itself.
+/// The target of kubelet's link if that is a log of Docker, or else the path itself.
 fn behind(path: &Path) -> PathBuf {
     let target = std::fs::canonicalize(path).ok();
     target.filter(|target| target.starts_with(DOCKERS)).unwrap_or_else(|| path.to_owned())
@@ -136,7 +134,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     bytes
 }
 
-/// Returns the bytes as text, truncated to [`LIMIT`] bytes.
+/// Truncated to [`LIMIT`] bytes.
 fn cut(mut bytes: Vec<u8>) -> String {
     let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
     let whole = bytes.len();

@@ -1,4 +1,5 @@
-//! The bundle of another Kubernetes node. flannel's pod on that node gathers the bundle, and the API provides the pod's logs.
+//! The bundle of another Kubernetes node. flannel's pod there gathers it, and the API provides the pod's
+//! logs.
 
 use std::io::Read;
 use std::time::Duration;
@@ -13,24 +14,21 @@ use super::scrub::scrub;
 use crate::kubernetes::{self, ClusterFlags, PodError};
 use crate::store;
 
-/// Time limit for the command in the pod. In the pod, flannelctl limits the time of each program separately.
+/// For the command in the pod, where flannelctl also limits each program.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for reading a log from the API.
+/// For reading a log from the API.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of lines of a log.
+/// Of a log.
 const LINES: i64 = 5000;
-/// Maximum size of one file of the bundle, in bytes.
+/// Of one file of the bundle, in bytes.
 const LIMIT: u64 = 4 << 20;
-/// File names for the logs of the daemon's container. `true` selects the log of the previous container.
+/// For the daemon's container; `true` selects the log of the previous one.
 const LOGS: [(&str, bool); 2] = [("flanneld/pod.log", false), ("flanneld/pod-previous.log", true)];
 
 /// Names and contents of the bundle's files.
 pub(super) type Files = Vec<(String, String)>;
 
-/// Collects the support bundle of a node.
-///
-/// # Errors
-/// Returns an error if the API does not respond, if the node has no pod of flannel, or if the pod has no `flannelctl`.
+/// Fails if the node has no pod of flannel, or the pod has no `flannelctl`.
 pub(super) fn gather(node: &str, flags: &ClusterFlags) -> Result<Files> {
     store::run(async {
         let cluster = flags.connect().await?;
@@ -74,7 +72,7 @@ async fn log(client: &Client, pod: &Pod, previous: bool) -> Result<String, PodEr
     }
 }
 
-/// Returns the files in an archive; the file names omit the top folder.
+/// The files in an archive, named without the top folder.
 fn unpacked(bytes: &[u8]) -> Result<Files> {
     let mut archive = tar::Archive::new(GzDecoder::new(bytes));
     let mut files = Files::new();

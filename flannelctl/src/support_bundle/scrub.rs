@@ -1,6 +1,7 @@
-//! Removes secrets from texts of other programs. Go flannel, for example, logs all its flags at start, including the etcd password.
+//! Removes secrets from texts of other programs. Go flannel, for example, logs all its flags at start,
+//! including the etcd password.
 
-/// Names of settings whose values are secrets, in lower case.
+/// Settings whose values are secrets, in lower case.
 const NAMES: &[&str] = &[
     "password",
     "passwd",
@@ -16,7 +17,7 @@ const NAMES: &[&str] = &[
     HEADER,
 ];
 
-/// Name of the HTTP header whose whole value is a secret.
+/// The HTTP header whose whole value is a secret.
 const HEADER: &str = "authorization";
 
 /// Replaces values that look like secrets with `***`.
@@ -50,7 +51,8 @@ fn line(line: &str) -> String {
     user(&out)
 }
 
-/// Returns the byte offsets of the start and end of each name in a line. Makes only one pass over the line for each name, because a line may contain megabytes.
+/// The byte offsets of the start and end of each name. Makes only one pass over the line for each name,
+/// because a line may contain megabytes.
 fn names(lower: &str) -> Vec<(usize, usize)> {
     let mut found: Vec<(usize, usize)> = NAMES
         .iter()
@@ -60,7 +62,7 @@ fn names(lower: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// Returns the byte offsets of the start and end of a name's value, or `None` if the text assigns no value to the name.
+/// The byte offsets of the value's start and end; `None` if the text assigns none to the name.
 fn value(line: &str, from: usize, header: bool) -> Option<(usize, usize)> {
     let rest = line.get(from..)?;
     let sign = rest.find(|c: char| !matches!(c, '"' | '\'' | '\\' | ' '))?;

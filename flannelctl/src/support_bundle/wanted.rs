@@ -5,28 +5,28 @@ use std::path::{Path, PathBuf};
 /// One file of the bundle.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Path of the file in the archive.
+    /// In the archive.
     pub name: &'static str,
     pub source: Source,
 }
 
-/// Source of a file in the bundle.
 #[derive(Debug)]
 pub(super) enum Source {
     /// The daemon's response to a request on its socket.
     Daemon(&'static str),
-    /// The file at the path of subnet.env with this suffix; the suffix is empty for subnet.env itself.
+    /// The file at the path of subnet.env with this suffix, which is empty for subnet.env itself.
     Suffixed(&'static str),
     /// A file that contains no secret.
     File(&'static str),
-    /// The end of a daemon's log in a pod of this node. 0 is the newest log, and higher numbers are earlier logs.
+    /// The end of a daemon's log in a pod of this node. 0 is the newest log, and higher numbers are earlier
+    /// logs.
     PodLog(usize),
     /// The output of a program that prints no secret keys.
     Program(&'static [&'static str]),
 }
 
 impl Source {
-    /// Returns the source as text for the list of the bundle's contents.
+    /// For the list of the bundle's contents.
     pub(super) fn shown(&self, subnet_file: &Path) -> String {
         match self {
             Source::Daemon(target) => format!("flanneld: GET {target}"),
@@ -41,7 +41,7 @@ impl Source {
     }
 }
 
-/// Returns the path of subnet.env with a suffix.
+/// The path of subnet.env with a suffix.
 pub(super) fn suffixed(subnet_file: &Path, end: &str) -> PathBuf {
     let mut path = subnet_file.as_os_str().to_owned();
     path.push(end);
@@ -139,7 +139,7 @@ mod tests {
         }));
     }
 
-    /// The bundle contains no options, environments, credentials or configurations of other programs, because these items may contain secrets.
+    /// Options, environments, credentials and configurations of other programs may contain secrets.
     #[test]
     fn items_contain_no_secrets() {
         for item in WANTED {

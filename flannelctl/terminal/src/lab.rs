@@ -1,4 +1,5 @@
-//! The options of `flannelctl lab`. flannelctl checks, completes and documents the options, and then runs flannel-lab, which applies them.
+//! The options of `flannelctl lab`. flannelctl checks, completes and documents them, and then runs
+//! flannel-lab, which applies them.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Code that the command-line programs share: printable output, tables and steps on a terminal, checks of permissions, and the options of
-//! `flannelctl lab`.
+//! What the command-line programs share: printable output, tables and steps on a terminal, checks of
+//! permissions, and the options of `flannelctl lab`.
 
 pub mod lab;
 pub mod out;

@@ -13,70 +13,69 @@ use types::printable;
 /// First error of a write to standard output; later writes print nothing.
 static FAILED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
-/// Prints lines on standard output.
+/// Lines on standard output.
 pub fn print(text: impl Display) {
     write_text(&format!("{}\n", printable::lines(&text.to_string())));
 }
 
-/// Prints lines on standard output that may contain colours of [`Screen::styled`](crate::screen::Screen::styled).
+/// Lines that may contain colours of [`Screen::styled`](crate::screen::Screen::styled).
 pub fn print_styled(text: impl Display) {
     write_text(&format!("{}\n", printable::styled_lines(&text.to_string())));
 }
 
-/// Prints a question or the start of a line, which may contain colours. The cursor stays after the text.
+/// A question or the start of a line, which may contain colours. The cursor stays after the text.
 pub fn begin(text: impl Display) {
     write_text(&printable::styled_line(&text.to_string()));
 }
 
-/// Erases the text that [`begin`] printed on a terminal.
+/// Erases on a terminal what [`begin`] printed.
 pub fn back() {
     write_text("\r\x1b[K");
 }
 
-/// Clears a terminal's screen.
 pub fn clear() {
     write_text("\x1b[H\x1b[2J");
 }
 
-/// Returns whether a write to standard output has failed, as after `| head`.
+/// A write to standard output has failed, as after `| head`.
 pub fn is_closed() -> bool {
     FAILED.lock().is_some()
 }
 
-/// Prints a JSON or YAML document for programs, without truncation.
+/// For programs, without truncation.
 pub fn document(text: &str) {
     write_text(&format!("{}\n", printable::json(text)));
 }
 
-/// Prints a generated script unchanged, because it contains no untrusted text.
+/// Unchanged: a generated script contains no untrusted text.
 pub fn generated(script: &[u8]) {
     write(script);
 }
 
-/// Prints lines on standard error.
+/// Lines on standard error.
 pub fn note(text: impl Display) {
     // There is no way to report that standard error is closed.
     let _ = writeln!(stderr(), "{}", printable::lines(&text.to_string()));
 }
 
-/// Prints an error as one line on standard error, because a newline in the error may come from untrusted text.
+/// One line on standard error, because a newline in the error may come from untrusted text.
 pub fn complain(text: impl Display) {
     let _ = writeln!(stderr(), "{}: {}", program(), printable::line(&text.to_string()));
 }
 
-/// Returns the name of this program, for error messages.
+/// For error messages.
 fn program() -> String {
     let name = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&name).file_name().unwrap_or_default();
     printable::line(&name.to_string_lossy()).into_owned()
 }
 
-/// Prints an error with several lines, such as a log, on standard error.
+/// An error with several lines, such as a log.
 pub fn complain_at_length(text: impl Display) {
     note(format!("{}: {text:#}", program()));
 }
 
-/// Returns an error if output is lost, unless the reader closed the pipe (`| head`).
+/// Fails if output is lost, unless the reader closed the pipe (`| head`).
 pub fn end() -> Result<()> {
     match FAILED.lock().take() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -5,10 +5,7 @@ use anyhow::{Result, bail};
 /// The kernel's number for the capability CAP_NET_ADMIN.
 const NET_ADMIN: u32 = 12;
 
-/// Requires root. `what` completes the sentence "only root may …".
-///
-/// # Errors
-/// Returns an error if the effective user is not root.
+/// `what` completes the sentence "only root may …".
 pub fn root(what: &str) -> Result<()> {
     if !is_root() {
         bail!("only root may {what}; use sudo");
@@ -16,10 +13,7 @@ pub fn root(what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Requires root or CAP_NET_ADMIN. `what` completes the sentence "only root may …".
-///
-/// # Errors
-/// Returns an error if this process has neither root rights nor CAP_NET_ADMIN.
+/// Root or CAP_NET_ADMIN; `what` completes the sentence "only root may …".
 pub fn network(what: &str) -> Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !is_root() && !may(&status) {
@@ -28,12 +22,12 @@ pub fn network(what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the effective user is root.
+/// The effective user counts.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Returns whether a process has CAP_NET_ADMIN, according to the contents of the process's /proc/PID/status.
+/// Whether a process has CAP_NET_ADMIN, according to its /proc/PID/status.
 fn may(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())

@@ -1,4 +1,5 @@
-//! Formats the output of flannel-lab and flannelctl: steps with durations, tables, colours on a terminal, and plain text elsewhere.
+//! The output of flannel-lab and flannelctl: steps with durations, tables, colours on a terminal, and plain
+//! text elsewhere.
 
 use std::fmt::Display;
 use std::io::IsTerminal;
@@ -9,10 +10,10 @@ use types::printable;
 
 use crate::out;
 
-/// Minimum width of wrapped text, in columns.
+/// Of wrapped text, in columns.
 const MIN_ROOM: usize = 20;
 
-/// Returns whether the locale uses UTF-8 or is unset. The first of `LC_ALL`, `LC_CTYPE` and `LANG` that is not empty applies (locale(7)).
+/// True without a locale. The first of `LC_ALL`, `LC_CTYPE` and `LANG` that is not empty applies (locale(7)).
 fn is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -24,12 +25,9 @@ fn is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
         })
 }
 
-/// A text style.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Success.
     Good,
-    /// Failure.
     Bad,
     /// A heading, or emphasis.
     Strong,
@@ -44,12 +42,12 @@ pub struct Screen {
     colours: bool,
     /// Whether the locale uses UTF-8.
     unicode: bool,
-    /// The width of the terminal in columns; `None` if the output is not a terminal.
+    /// In columns; `None` if the output is not a terminal.
     width: Option<usize>,
 }
 
 impl Screen {
-    /// Returns standard output, with colours on a terminal unless `NO_COLOR` is set or `TERM` is `dumb`.
+    /// Has colours on a terminal unless `NO_COLOR` is set or `TERM` is `dumb`.
     pub fn open() -> Screen {
         let terminal = std::io::stdout().is_terminal()
             && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
@@ -65,24 +63,25 @@ impl Screen {
         }
     }
 
-    /// Returns a screen that is not a terminal and has no colours.
+    /// No terminal and no colours.
     pub fn plain() -> Screen {
         Screen { terminal: false, colours: false, unicode: false, width: None }
     }
 
-    /// Returns a plain screen that is `width` columns wide, for tests of texts.
+    /// For tests of texts: plain, and `width` columns wide.
     pub fn of_width(width: usize) -> Screen {
         Screen { width: Some(width), ..Screen::plain() }
     }
 
-    /// Returns the width of the terminal in columns; `None` if the output is not a terminal.
+    /// In columns; `None` if the output is not a terminal.
     pub fn width(self) -> Option<usize> {
         self.width
     }
 
-    /// Splits a text between words into lines that fit into the terminal after an indent. A word that is longer than a line gets a separate line.
+    /// Splits a text between words into lines that fit into the terminal after an indent. A word longer than
+    /// a line gets its own.
     ///
-    /// Returns a single line if the output is not a terminal.
+    /// A single line if the output is not a terminal.
     pub fn wrap(self, text: &str, indent: usize) -> Vec<String> {
         let Some(width) = self.width else {
             return vec![text.to_owned()];
@@ -105,17 +104,16 @@ impl Screen {
         lines
     }
 
-    /// Returns whether symbols may replace words: the output is a terminal, and the locale supports symbols.
+    /// Symbols may replace words: the output is a terminal, and the locale has them.
     pub fn has_signs(self) -> bool {
         self.terminal && self.unicode
     }
 
-    /// Returns whether standard output is a terminal.
     pub fn is_terminal(self) -> bool {
         self.terminal
     }
 
-    /// Returns the text in a style, with control characters escaped.
+    /// Escapes control characters in the text.
     pub fn styled(self, style: Style, text: impl Display) -> String {
         let code = match style {
             Style::Good => "32",
@@ -128,7 +126,7 @@ impl Screen {
         if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into_owned() }
     }
 
-    /// Prints lines that may have styled parts.
+    /// Lines may have styled parts.
     pub fn print(self, text: impl Display) {
         if self.colours {
             out::print_styled(text);
@@ -137,25 +135,25 @@ impl Screen {
         }
     }
 
-    /// Prints a heading after an empty line.
+    /// After an empty line.
     pub fn heading(self, text: impl Display) {
         self.print(format!("\n{}", self.styled(Style::Strong, text)));
     }
 
-    /// Prints text under a heading.
+    /// Under a heading.
     pub fn block(self, text: &str) {
         for line in text.lines() {
             self.print(format!("  {}", line.replace('\t', "  ")));
         }
     }
 
-    /// Runs a step. Shows the name of the step while the step runs, and then its duration and result.
+    /// Shows the name of the step while it runs, and then its duration and result.
     pub fn step<T>(self, what: &str, work: impl FnOnce() -> Result<(T, String)>) -> Result<T> {
         let start = Instant::now();
         self.timed_step(what, || work().map(|(value, result)| (value, result, start.elapsed())))
     }
 
-    /// Runs a step as [`Screen::step`] does. `work` may have started earlier, and measures its own duration.
+    /// Like [`Screen::step`]. `work` may have started earlier, and measures its own duration.
     pub fn timed_step<T>(
         self,
         what: &str,
@@ -183,7 +181,7 @@ impl Screen {
         }
     }
 
-    /// Prints commands and their purposes.
+    /// Commands and their purposes.
     pub fn commands(self, commands: &[(String, &str)]) {
         let width = commands.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
         for (command, purpose) in commands {
@@ -195,7 +193,7 @@ impl Screen {
         }
     }
 
-    /// Prints a table whose first row and first column are headings.
+    /// The first row and the first column are headings.
     pub fn table(self, rows: &[Vec<(String, Style)>]) {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {

@@ -4,18 +4,18 @@ use doctor::{Finding, Severity, table};
 use node_api::{Source, Unanswered};
 use types::printable;
 
-/// Maximum number of findings that one node reports. The table has fewer checks, and each caps its findings.
+/// From one node. The table has fewer checks, and each caps its findings.
 const MAX_FINDINGS: usize = 1000;
-/// Maximum number of peers that one finding of another node names.
+/// Peers that one finding of another node names.
 const MAX_PEERS: usize = 256;
-/// Maximum length of the id of a check.
+/// Of a check's id.
 const MAX_ID: usize = 40;
 
 /// Unexplained findings of one node.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub node: String,
-    /// Whether this program read the findings without another node's help. Names prove nothing: others choose theirs.
+    /// Whether this program read them without another node's help. Names prove nothing: others choose theirs.
     pub is_own: bool,
     pub causes: Vec<Finding>,
 }
@@ -29,8 +29,8 @@ pub(super) struct Answers {
 }
 
 impl Answer {
-    /// Takes another node's findings as data: the check, the severity and the names of the peers. A node that lies must not
-    /// choose a text or a command that an operator reads here, so both are this program's.
+    /// Takes another node's findings as data: the check, the severity and the names of the peers. A node that
+    /// lies must not choose a text or a command that an operator reads here, so both are this program's.
     pub(super) fn reported(
         node: String,
         findings: impl IntoIterator<Item = (String, Severity, Vec<String>)>,

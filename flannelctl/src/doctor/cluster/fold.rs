@@ -10,8 +10,9 @@ use types::printable;
 
 use super::answer::{Answer, Answers};
 
-/// Groups findings by two rules. A finding about peers is a consequence if each of these peers has a finding of severity `broken` about itself.
-/// Remaining findings with equal checks and equal peers become one finding, which lists all nodes that reported it.
+/// Groups findings by two rules. A finding about peers is a consequence if each of them has a `broken`
+/// finding about itself. Remaining ones with equal checks and peers become one, which lists all nodes that
+/// reported it.
 pub(super) fn fold(answers: Answers, at: Timestamp) -> Cluster {
     let Answers { source, mut answered, mut unanswered } = answers;
     clean(&mut answered, &mut unanswered);
@@ -90,7 +91,7 @@ fn attach(findings: &mut [Shared], consequences: Vec<(String, String, Consequenc
     }
 }
 
-/// Returns where to run the commands of a finding.
+/// Where to run the commands of a finding.
 fn place(shared: &Shared, own: Option<&String>) -> String {
     let own = own.filter(|own| shared.nodes.contains(own));
     let place = match (shared.finding.remedy.on.as_str(), own, &shared.nodes[..]) {
@@ -106,7 +107,7 @@ fn place(shared: &Shared, own: Option<&String>) -> String {
     }
 }
 
-/// Escapes control characters in node names and findings, because other hosts send these texts.
+/// Escapes control characters, because other hosts send these texts.
 fn clean(answered: &mut [Answer], unanswered: &mut [Unanswered]) {
     for answer in answered {
         answer.node = printable::value(&answer.node).into_owned();
@@ -118,19 +119,19 @@ fn clean(answered: &mut [Answer], unanswered: &mut [Unanswered]) {
     }
 }
 
-/// Key that identifies a finding and determines the finding's position in the output.
+/// Identifies a finding and its position in the output.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     severity: Severity,
-    /// Position of the check in the doctor's table, which lists causes before consequences.
+    /// The check's position in the doctor's table, which lists causes before consequences.
     order: usize,
     check: String,
     peers: Vec<String>,
-    /// Number of findings with equal check and equal peers that precede the finding in the node's report.
+    /// How many findings with equal check and peers precede it in the node's report.
     nth: usize,
 }
 
-/// Returns a node and the check of its first finding of severity `broken` about itself; `None` if the node has no such finding.
+/// A node and the check of its first `broken` finding about itself.
 fn culprit(answer: &Answer) -> Option<(String, String)> {
     let own = |finding: &&Finding| finding.severity == Severity::Broken && is_about_itself(finding);
     let first = answer.causes.iter().find(own)?;
@@ -156,7 +157,7 @@ mod tests {
         finding
     }
 
-    /// A node and its findings, each with the peers that the finding concerns.
+    /// A node and its findings, each with the peers that it concerns.
     type Node<'a> = (&'a str, &'a [(&'a str, &'a [&'a str])]);
 
     fn answers(of: &[Node<'_>]) -> Cluster {
@@ -176,7 +177,7 @@ mod tests {
         fold(answers, Timestamp::UNIX_EPOCH)
     }
 
-    /// Formats each finding with its nodes, and with the explained findings and their nodes.
+    /// Each finding with its nodes, and with the explained findings and their nodes.
     fn shown(cluster: &Cluster) -> Vec<String> {
         let line = |shared: &Shared| {
             let explains: Vec<String> = shared

@@ -1,4 +1,5 @@
-//! The findings of all nodes of Kubernetes, from `flannelctl doctor` in flannel's pods. The Kubernetes API runs the doctor in the pods, as for `kubectl exec`.
+//! The findings of all nodes of Kubernetes, from `flannelctl doctor` in flannel's pods. The API runs it there
+//! as for `kubectl exec`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,19 +18,16 @@ use super::answer::{Answer, Answers};
 use crate::kubernetes::{ClusterFlags, LIST_TIMEOUT, PodError, exec, require_running};
 use crate::store;
 
-/// Base of the time limit for the reports of all nodes. Each of the first [`FEW`] nodes adds [`FIRST_SHARE`] to the
-/// time limit, and each further node adds [`NODE_SHARE`].
+/// For the reports of all nodes, at least. Each of the first [`FEW`] nodes adds [`FIRST_SHARE`], and each
+/// further one [`NODE_SHARE`].
 const NODE_TIMEOUT: Duration = Duration::from_secs(8);
 const FEW: usize = 100;
 const FIRST_SHARE: Duration = Duration::from_millis(15);
 const NODE_SHARE: Duration = Duration::from_millis(30);
-/// Maximum number of nodes from which the command requests findings at the same time.
+/// Nodes that are asked at the same time.
 const AT_ONCE: usize = 64;
 
-/// Requests the findings of all nodes from their doctors.
-///
-/// # Errors
-/// Returns an error if no usable kubeconfig exists, or if the API does not respond or refuses to list flannel's pods.
+/// The findings of all nodes from their doctors.
 pub(super) fn ask(flags: &ClusterFlags) -> Result<Answers> {
     store::run(async {
         let cluster = flags.connect().await?;
@@ -41,7 +39,7 @@ pub(super) fn ask(flags: &ClusterFlags) -> Result<Answers> {
     })
 }
 
-/// Returns the names of the Nodes that run Linux.
+/// The Nodes that run Linux.
 async fn nodes(client: &Client) -> Result<Vec<String>, kube::Error> {
     let all: Api<Node> = Api::all(client.clone());
     let linux = |node: &Node| node.labels().get("kubernetes.io/os").is_none_or(|os| os == "linux");
@@ -50,7 +48,7 @@ async fn nodes(client: &Client) -> Result<Vec<String>, kube::Error> {
     Ok(names.map(|node| node.name_any()).collect())
 }
 
-/// Returns the time limit for the reports of `nodes` nodes.
+/// For the reports of `nodes` nodes.
 fn time_limit(nodes: usize) -> Duration {
     let times = |share: Duration, nodes: usize| {
         share.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX))
@@ -60,7 +58,7 @@ fn time_limit(nodes: usize) -> Duration {
         .saturating_add(times(NODE_SHARE, nodes.saturating_sub(FEW)))
 }
 
-/// Requests the findings of all nodes, [`AT_ONCE`] nodes at a time, within a time limit that depends on the number of nodes.
+/// Asks [`AT_ONCE`] nodes at a time, within the time limit for all of them.
 async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String>) -> Answers {
     let timeout = time_limit(pods.len());
     let end = tokio::time::Instant::now() + timeout;
@@ -108,9 +106,6 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
 }
 
 /// Runs the doctor in a pod.
-///
-/// # Errors
-/// Returns an error with the reason if the pod sends no report.
 async fn run(client: &Client, pod: &Pod) -> Result<Report, PodError> {
     require_running(pod)?;
     let printed = exec(client, pod, &["flannelctl", "doctor", "-o", "json"]).await?;
@@ -121,7 +116,7 @@ async fn run(client: &Client, pod: &Pod) -> Result<Report, PodError> {
     }
 }
 
-/// Returns the reason why a pod printed no report. `message` is the API's message about the end of the command.
+/// Why a pod printed no report. `message` is the API's about the end of the command.
 fn no_report(pod: &Pod, is_empty: bool, message: &str) -> PodError {
     let pod = pod.name_any();
     match (is_empty, message.lines().next().unwrap_or_default()) {

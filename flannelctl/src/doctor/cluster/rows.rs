@@ -1,4 +1,5 @@
-//! The findings of all nodes, from this node's daemon. Other nodes send only the names of the checks that found a problem.
+//! The findings of all nodes, from this node's daemon. The others send only the names of the checks that
+//! found a problem.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +15,7 @@ use crate::ask;
 use crate::peers;
 use crate::place::Place;
 
-/// Requests from this node's daemon the report of its doctor, and the reports of the other nodes about themselves.
-///
-/// # Errors
-/// Returns an error if the daemon does not respond.
+/// The report of this node's doctor, and the other nodes' reports about themselves.
 pub(super) fn ask(place: &Place) -> Result<Answers> {
     let own = ask::findings(&place.subnet_file)?;
     let peers = peers::with_rows(&place.subnet_file)?;
@@ -68,7 +66,7 @@ fn others(all: &Peers) -> (Vec<Answer>, Vec<Unanswered>) {
     (answered, unanswered)
 }
 
-/// Returns the checks in another node's report, each with its severity and the peers that it concerns.
+/// The checks in another node's report, each with its severity and the peers that it concerns.
 fn causes(
     own: &Own,
     cells: &[Cell],
@@ -89,7 +87,7 @@ fn causes(
         .collect()
 }
 
-/// Returns the names of the peers that a check concerns, according to the states of the peers in the report.
+/// According to the states of the peers in the report.
 fn concerned(check: &str, cells: &[Cell], names: &BTreeMap<IpNet, String>) -> Vec<String> {
     let fits = |cell: &&Cell| match check {
         "peer-cut" | "silent-node" => cell.state == State::CutOff,

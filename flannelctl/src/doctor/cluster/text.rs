@@ -9,10 +9,10 @@ use node_api::{Cluster, Shared, Unanswered};
 use crate::doctor::show;
 use terminal::screen::{Screen, Style};
 
-/// Maximum number of nodes that the text lists by name for one finding or reason.
+/// Nodes that are listed by name for one finding or reason.
 const MAX_NAMED: usize = 5;
 
-/// Renders the document. If `all` is true, the text names every node and consequence.
+/// `all` names every node and consequence.
 pub(crate) fn text(cluster: &Cluster, all: bool, screen: Screen) -> String {
     let mut out = String::new();
     let most = if all { usize::MAX } else { MAX_NAMED };
@@ -66,7 +66,7 @@ fn one(shared: &Shared, cluster: &Cluster, most: usize, screen: Screen, out: &mu
     );
 }
 
-/// Writes the nodes that did not respond, grouped by reason.
+/// Grouped by reason.
 fn unanswered(missing: &[Unanswered], most: usize, screen: Screen, out: &mut String) {
     let reasons: BTreeSet<&str> = missing.iter().map(|one| one.why.as_str()).collect();
     let sign =

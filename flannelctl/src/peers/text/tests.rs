@@ -1,4 +1,4 @@
-//! Tests of the tables that `flannelctl peers` prints.
+//! The tables that `flannelctl peers` prints.
 
 use super::*;
 use node_api::Peer;

@@ -1,4 +1,4 @@
-//! Tests of the first line of the status text, and of the lines after it.
+//! The first line of the status text, and the lines after it.
 
 use super::*;
 use node_api::{
@@ -122,7 +122,7 @@ fn judge(node: &mut Node, subnet: &str, state: State) {
     mesh.peers.push(serde_json::from_value(text).unwrap());
 }
 
-/// A test case: the first line of the status text, whether the status is broken, another part of the text, and a change of a healthy node.
+/// The first line, whether the status is broken, another part of the text, and a change of a healthy node.
 type Case = (&'static str, bool, &'static str, fn(&mut Node));
 
 const READY: &str = "node-1 is ready ";
@@ -312,7 +312,7 @@ fn lines_fit_into_60_columns() {
     }
 }
 
-/// Returns results of the probes on the path of pod packets in IPv4.
+/// What the probes say of the path of pod packets in IPv4.
 fn pod_path(state: PodState, obstacle: Option<&str>) -> PodPath {
     PodPath {
         family: types::Family::V4,
