@@ -1,4 +1,5 @@
-//! Fuzzes a datagram from any sender. The packet engine accepts or drops the inner packet, and changes only the packet's ECN field and TTL.
+//! A datagram from any sender: the packet engine accepts or drops the inner packet, and changes only its ECN
+//! field and TTL.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Fuzzes a packet that the packet engine cannot forward. The engine sends no ICMP error, or a valid and short ICMP error that triggers no further ICMP error.
+//! A packet that the packet engine cannot forward: it sends no ICMP error, or a valid and short one that
+//! triggers no further error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Fuzzes a lease's key and value from the store: the parser refuses the text, or parsing and rendering the text twice
-//! gives the same text. The admission of the lease does not panic.
+//! A lease's key and value from the store: the parser refuses them, or parsing and rendering twice gives the
+//! same text. The admission of the lease does not panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Fuzzes a network configuration: the parser refuses the configuration, or the configuration's subnet pools and
-//! candidate subnets are consistent. Creating a backend for the configuration does not panic.
+//! A network configuration: the parser refuses it, or its subnet pools and candidate subnets are consistent.
+//! Creating a backend for it does not panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

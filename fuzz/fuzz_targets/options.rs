@@ -1,4 +1,4 @@
-//! Fuzzes flanneld's command line, with one argument per line: the parser returns settings or error texts, and does
+//! flanneld's command line, with one argument per line: the parser returns settings or error texts, and does
 //! not panic.
 #![no_main]
 

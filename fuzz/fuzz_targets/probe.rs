@@ -1,5 +1,5 @@
-//! Fuzzes a datagram on the probe port. Encoding a parsed message again changes nothing. A report exceeds no limit.
-//! A node's reply is not longer than the datagram.
+//! A datagram on the probe port. Encoding a parsed message again changes nothing, a report exceeds no limit,
+//! and a node's reply is not longer than the datagram.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,7 +16,7 @@ const NOW: Now = Now {
     wall_ms: 1_700_000_000_000,
 };
 
-/// Returns a node that has sent probes and a report request to a single peer.
+/// A node that has sent probes and a report request to a single peer.
 fn node() -> Node {
     let own = "10.5.1.0/24".parse().unwrap();
     let itself = LocalNode {

@@ -1,4 +1,4 @@
-//! Fuzzes a subnet.env that another program wrote: the parser does not panic.
+//! A subnet.env that another program wrote: the parser does not panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

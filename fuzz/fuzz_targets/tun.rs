@@ -1,4 +1,5 @@
-//! Fuzzes a packet from a TUN device with its virtio header. The engine refuses the packet, or splits the packet into valid packets without additional payload.
+//! A packet from a TUN device with its virtio header: the engine refuses it, or splits it into valid packets
+//! without additional payload.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Fuzzes datagrams on the VXLAN port: an accepted inner packet is valid and lies inside its datagram. Merging the
-//! inner packets into GSO packets loses no packet.
+//! Datagrams on the VXLAN port: an accepted inner packet is valid and lies inside its datagram. Merging them
+//! into GSO packets loses none.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

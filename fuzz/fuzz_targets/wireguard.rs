@@ -1,4 +1,4 @@
-//! Fuzzes a WireGuard message from any sender: the node accepts only unchanged messages of a peer.
+//! A WireGuard message from any sender: the node accepts only unchanged messages of a peer.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,18 +10,18 @@ use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime};
 
-/// A WireGuard handshake between two nodes, before the initiator processes the response.
+/// A handshake between two nodes, before the initiator processes the response.
 struct Scene {
     initiator: Identity,
     responder: Identity,
-    /// The initiator as a peer of the responder; `to_responder` is the responder as a peer of the initiator.
+    /// The initiator as a peer of the responder; `to_responder` is the reverse.
     to_initiator: Remote,
     to_responder: Remote,
     initiated: Initiated,
     session: Session,
     baker: Baker,
     now: Instant,
-    /// The WireGuard messages that the nodes sent: an initiation, a response, a cookie reply and a data packet.
+    /// An initiation, a response, a cookie reply and a data packet.
     sent: [Vec<u8>; 4],
 }
 
