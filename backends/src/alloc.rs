@@ -13,10 +13,9 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Profile};
 
-/// The name of the backend in the configuration. In leases, the name of this backend is empty.
+/// In the configuration; in leases, this backend's name is empty.
 pub const KIND: &str = "alloc";
 
-/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[],
@@ -30,13 +29,11 @@ pub static PROFILE: Profile = Profile {
     keys: Keys { port: None, has_mtu: false },
 };
 
-/// The backend, which has no configuration and no state.
 pub struct Alloc {
     setup: Setup,
 }
 
 impl Alloc {
-    /// Creates the backend.
     pub fn new(setup: &Setup) -> Self {
         Self { setup: setup.clone() }
     }
@@ -70,7 +67,8 @@ impl Backend for Alloc {
     }
 }
 
-/// A plan without kernel objects. The reconciler removes routes with flannel's protocol number that another backend left in the kernel.
+/// The reconciler removes routes with flannel's protocol number that another backend left in the
+/// kernel.
 struct AllocPlan {
     scope: Scope,
 }

@@ -31,7 +31,7 @@ impl<'a> ConfigKeys<'a> {
         self.object.read(key).map_err(|error| self.error(error))
     }
 
-    /// Reads a word that is a secret, which an error would quote.
+    /// For a secret, which an error would quote.
     pub(crate) fn secret(&self, key: &str) -> Option<String> {
         Some(self.object.read(key).ok()?.unwrap_or_default())
     }
@@ -56,7 +56,7 @@ impl<'a> ConfigKeys<'a> {
         self.error(format!("{key} is {value}: it must be between {least} and {most}"))
     }
 
-    /// Parses `MTU`, the MTU of the underlay in bytes, where 0 is like an absent key.
+    /// The `MTU` of the underlay in bytes, where 0 is like an absent key.
     pub(crate) fn mtu(
         &self,
         networks: &Subnets,
@@ -77,7 +77,7 @@ impl<'a> ConfigKeys<'a> {
         Ok(self.read(key)?.unwrap_or_default())
     }
 
-    /// Reads one of some words, in any case. The first is the default.
+    /// In any case of letters. The first choice is the default.
     pub(crate) fn choice<T: Copy>(
         &self,
         key: &str,
@@ -91,7 +91,7 @@ impl<'a> ConfigKeys<'a> {
         })
     }
 
-    /// Parses `Checks`, the checks of packets that the packet engine receives.
+    /// `Checks`, the checks of packets that the packet engine receives.
     pub(crate) fn checks(&self) -> Result<Checks, ConfigError> {
         let choices =
             [("cluster", Checks::Cluster), ("strict", Checks::Strict), ("off", Checks::Off)];
@@ -99,7 +99,7 @@ impl<'a> ConfigKeys<'a> {
     }
 }
 
-/// Lists words as `"a", "b" or "c"`.
+/// As `"a", "b" or "c"`.
 pub(crate) fn one_of(words: &[&str]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
     match quoted.split_last() {

@@ -7,7 +7,7 @@ use subnet_lease::json::JsonError;
 use thiserror::Error;
 use types::{Addresses, Coded, Detail, Family, Subnets};
 
-/// The smallest MTU of an IPv6 link in bytes (RFC 8200).
+/// In bytes, of an IPv6 link (RFC 8200).
 pub(crate) const LEAST_MTU_V6: u32 = 1280;
 
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
@@ -38,7 +38,6 @@ pub enum BackendError {
     DeviceName { name: &'static str },
 }
 
-/// Why the `Backend` object of a network configuration is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 #[error("{text}")]
 #[code(*code)]
@@ -63,7 +62,6 @@ impl ConfigError {
     }
 }
 
-/// Why an underlay does not suit a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum UnderlayError {
     #[error(
@@ -107,7 +105,6 @@ pub enum UnderlayError {
     NoTunnelSource,
 }
 
-/// Why the backend cannot use the lease of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub(crate) enum LeaseError {
     #[error("the lease has no public {family} address, which {backend} needs")]

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Term};
 use types::{Addresses, Dual};
 
-/// Returns `eth0` of node 1, with an address of each family.
+/// `eth0` of node 1, with an address of each family.
 pub(crate) fn underlay() -> Underlay {
     let addresses = Addresses::Both([192, 168, 56, 1].into(), "fd00:56::1".parse().unwrap());
     Underlay {
@@ -23,7 +23,7 @@ pub(crate) fn underlay() -> Underlay {
     }
 }
 
-/// Returns `Facts` with the fixture's underlay and the given addresses on the underlay's link.
+/// `on_link` are addresses on the underlay's link.
 pub(crate) fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     Facts {
         underlay: underlay(),
@@ -32,7 +32,7 @@ pub(crate) fn facts(on_link: impl IntoIterator<Item = IpAddr>) -> Facts {
     }
 }
 
-/// Returns the lease of node `n`. Adds the node's public addresses, which end with `ip`, to the attributes.
+/// Adds the public addresses of node `n`, which end with `ip`, to the attributes.
 pub(crate) fn lease(n: u8, ip: u8, attrs: LeaseAttrs) -> Lease {
     Lease {
         subnets: Dual::Both(
@@ -49,12 +49,11 @@ pub(crate) fn lease(n: u8, ip: u8, attrs: LeaseAttrs) -> Lease {
     }
 }
 
-/// Returns a lease table with these leases.
 pub(crate) fn table(leases: impl IntoIterator<Item = Lease>) -> LeaseTable {
     LeaseTable::of(leases, BTreeSet::new())
 }
 
-/// Checks that partial updates from table to table yield the same kernel state as a full computation.
+/// Partial updates from table to table yield the same kernel state as a full computation.
 pub(crate) fn assert_changes_equal_the_whole(
     plan: &impl Plan,
     tables: impl IntoIterator<Item = LeaseTable>,

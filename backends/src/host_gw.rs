@@ -17,10 +17,9 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Family, Profile};
 
-/// The name of the backend in the configuration and in leases.
+/// In the configuration and in leases.
 pub const KIND: &str = "host-gw";
 
-/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[],
@@ -34,13 +33,12 @@ pub static PROFILE: Profile = Profile {
     keys: Keys { port: None, has_mtu: false },
 };
 
-/// The backend before the node has a lease. This backend has no configuration keys.
+/// Before the node has a lease. There are no configuration keys.
 pub struct HostGw {
     setup: Setup,
 }
 
 impl HostGw {
-    /// Creates the backend.
     pub fn new(setup: &Setup) -> Self {
         Self { setup: setup.clone() }
     }

@@ -22,16 +22,15 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules};
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Problem, Profile};
 
-/// The name of the backend in the configuration and in leases.
+/// In the configuration and in leases.
 pub const KIND: &str = "ipip";
 /// The tunnel device. The kernel module itself creates `tunl0` in each namespace; flannel does not use that device.
 const DEVICE: &str = "flannel.ipip";
-/// The overhead of the tunnel in bytes: the outer IPv4 header.
+/// In bytes: the outer IPv4 header.
 const OVERHEAD: u32 = 20;
-/// The smallest MTU of an IPv4 link in bytes (RFC 791).
+/// In bytes, of an IPv4 link (RFC 791).
 const LEAST_MTU: u32 = 68;
 
-/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[Device {
@@ -50,7 +49,7 @@ pub static PROFILE: Profile = Profile {
     keys: Keys { port: None, has_mtu: false },
 };
 
-/// The backend before the node has a lease.
+/// Before the node has a lease.
 pub struct Ipip {
     setup: Setup,
     direct_routing: bool,
@@ -58,7 +57,6 @@ pub struct Ipip {
 }
 
 impl Ipip {
-    /// Parses the backend's configuration.
     pub fn new(setup: &Setup) -> Result<Self, BackendError> {
         let keys = ConfigKeys::parse(setup.config.backend_config.as_str(), "IPIP")?;
         let direct_routing = keys.read("DirectRouting")?.unwrap_or_default();
@@ -150,7 +148,7 @@ impl Backend for Ipip {
     }
 }
 
-/// Accepts leases that contain a public IPv4 address.
+/// A lease needs a public IPv4 address.
 struct Rules;
 
 impl PeerRules for Rules {

@@ -1,6 +1,8 @@
-//! The backends, which carry packets between nodes. Each backend has a separate file or folder and an entry in the [`registry`].
+//! The backends, which carry packets between nodes. Each has its own file or folder and an entry in
+//! the [`registry`].
 //!
-//! Backends are independent of stores: a backend announces attributes, the daemon acquires the lease, then the backend joins.
+//! Backends are independent of stores: a backend announces attributes, the daemon acquires the
+//! lease, then the backend joins.
 
 pub mod alloc;
 pub mod backend;

@@ -21,9 +21,9 @@ use subnet_lease::{LeaseTable, Peer};
 use tokio::sync::{Notify, watch};
 use types::Coded;
 
-/// Work of a network that runs concurrently with its reconciler.
+/// Runs concurrently with the network's reconciler.
 pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// Starts concurrent work. The argument is the signal with which the work notifies the reconciler that the plan has changed.
+/// The argument tells the reconciler that the plan has changed.
 pub(crate) type BeginBackground = Box<dyn FnOnce(Arc<Notify>) -> BackgroundWork + Send>;
 
 struct Running<P, K> {
@@ -32,8 +32,8 @@ struct Running<P, K> {
     observer: Arc<dyn NetworkHandle>,
 }
 
-/// Returns the MAC or public key that each peer's subnet has in the kernel. Empty if the kernel cannot be read: an older lease then
-/// counts more.
+/// The MAC or public key that each peer's subnet has in the kernel. Empty if the kernel cannot be
+/// read: an older lease then counts more.
 pub(crate) async fn in_kernel(scope: &Scope) -> BTreeMap<IpNet, String> {
     let read = async { NetlinkKernel::open()?.read(scope).await };
     match read.await {
@@ -45,10 +45,8 @@ pub(crate) async fn in_kernel(scope: &Scope) -> BTreeMap<IpNet, String> {
     }
 }
 
-/// Applies a plan for the first time, and returns the running network. `engines` are the counters of the packet engines, by device.
-///
-/// # Errors
-/// Returns an error if the reconciler cannot set up the data plane at all.
+/// Applies a plan for the first time. `engines` are the counters of the packet engines, by device.
+/// Fails if the data plane cannot be set up at all.
 pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     plan: P,
     kernel: K,
@@ -60,10 +58,7 @@ pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     join_with_background(plan, kernel, engines, underlay, leases, setup, None).await
 }
 
-/// Applies a plan like [`join`], for a network with work that runs concurrently with the reconciler.
-///
-/// # Errors
-/// Returns an error if the reconciler cannot set up the data plane at all.
+/// Like [`join`], for a network with work that runs concurrently with the reconciler.
 pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>(
     plan: P,
     kernel: K,
@@ -80,7 +75,7 @@ pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>
     Ok(Box::new(Running { reconciler, background, observer }))
 }
 
-/// Access to a network, independent of the task that runs the network's reconciler.
+/// Independent of the task that runs the network's reconciler.
 struct Handle<P> {
     plan: Arc<P>,
     progress: Arc<Progress>,
@@ -92,7 +87,7 @@ impl<P: Plan> NetworkHandle for Handle<P> {
         Status::of(&self.progress, &self.engines)
     }
 
-    /// Returns the kernel objects of the peer, and this node's routes that cover the peer's subnet.
+    /// The kernel objects of the peer, and this node's routes that cover its subnet.
     fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let leads_there =
             |key: &Key| matches!(key, Key::Route(net, _) if net.contains(&peer.subnet));

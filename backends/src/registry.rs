@@ -1,4 +1,4 @@
-//! The backends by name, with one entry for each backend.
+//! The backends by name.
 
 use crate::backend::{Backend, BackendError, Setup};
 use crate::error::ConfigError;
@@ -9,14 +9,14 @@ use types::{Family, Profile};
 
 struct Kind {
     profile: &'static Profile,
-    /// Creates the backend from its configuration.
     make: fn(&Setup) -> Result<Box<dyn Backend>, BackendError>,
-    /// Returns the MAC or key that must be unique among leases, because an FDB entry or a WireGuard peer leads to only one node.
+    /// The MAC or key that must be unique among leases, because an FDB entry or a WireGuard peer
+    /// leads to only one node.
     identity: fn(&LeaseAttrs, Family) -> Option<String>,
 }
 
-/// The backends. If a host has devices of several backends, flannel treats the devices of the first backend
-/// in this list as devices of the running backend.
+/// If a host has devices of several backends, those of the first one in this list count as the
+/// running backend's.
 static BACKENDS: &[Kind] = &[
     Kind {
         profile: &vxlan::PROFILE,
@@ -53,18 +53,16 @@ static BACKENDS: &[Kind] = &[
 /// Backends of Go flannel that flannel-rs does not support yet.
 const MISSING: [&str; 3] = ["extension", "ipsec", "tencent-vpc"];
 
-/// Returns the profiles of the backends.
 pub fn profiles() -> Vec<&'static Profile> {
     BACKENDS.iter().map(|kind| kind.profile).collect()
 }
 
-/// Returns the profile of a backend, by its name.
 pub fn profile(name: &str) -> Option<&'static Profile> {
     kind(name).map(|kind| kind.profile)
 }
 
-/// Returns the sorted names of all backends of Go flannel and of flannel-rs. Includes backends that flannel-rs does
-/// not support yet, because a later version may support the backends.
+/// Sorted; of Go flannel and of flannel-rs. Includes backends that flannel-rs does not support yet,
+/// because a later version may.
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = built().into_iter().chain(MISSING).collect();
     names.sort_unstable();
@@ -81,10 +79,7 @@ fn kind(name: &str) -> Option<&'static Kind> {
     BACKENDS.iter().find(|kind| kind.profile.name == name)
 }
 
-/// Creates the backend that the network configuration names.
-///
-/// # Errors
-/// Returns an error if no such backend exists, or if the configuration of the backend is invalid.
+/// Fails if no such backend exists, or if its configuration is invalid.
 pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, BackendError> {
     let name = setup.config.backend.as_str();
     if let Some(kind) = kind(name) {
@@ -100,12 +95,13 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, BackendError> {
     Err(ConfigError::new("backend-unknown", text).into())
 }
 
-/// Returns the MAC or key that identifies the node of a lease, for one family. Returns `None` if the leases of the backend contain no MAC or key.
+/// The MAC or key that identifies the node of a lease; `None` if the backend's leases contain none.
 pub fn identity_of(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     (kind(&attrs.backend)?.identity)(attrs, family)
 }
 
-/// Returns the rules by which the configured backend accepts leases. If the configuration is invalid, the rules accept every lease.
+/// By which the configured backend accepts leases. If the configuration is invalid, every lease is
+/// accepted.
 pub fn rules(config: &NetworkConfig) -> Arc<dyn PeerRules> {
     match create(&Setup::of(config.clone())) {
         Ok(backend) => backend.rules(),
@@ -113,7 +109,7 @@ pub fn rules(config: &NetworkConfig) -> Arc<dyn PeerRules> {
     }
 }
 
-/// The rules for leases if the configuration names no usable backend.
+/// For a configuration that names no usable backend.
 struct NoBackend;
 
 impl PeerRules for NoBackend {

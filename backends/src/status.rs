@@ -1,4 +1,4 @@
-//! The status of a running network: counters and texts. The status shares no data with the threads that count packets.
+//! The status of a running network. It shares no data with the threads that count packets.
 
 use netstate::kernel::Facts;
 use netstate::object::{Key, Value};
@@ -9,63 +9,58 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use subnet_lease::Peer;
 
-/// The status of a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The progress of the reconciler.
     pub kernel: Snapshot,
-    /// The status of each packet engine of the userspace data plane.
+    /// Of the userspace data plane.
     pub engines: Vec<EngineStatus>,
 }
 
-/// The status of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineStatus {
-    /// Name of the engine's device.
     pub device: String,
-    /// The engine's mode (`offload`, `mmsg` or `plain`) and the granted offloads.
+    /// `offload`, `mmsg` or `plain`, and the granted offloads.
     pub mode: String,
-    /// Packets from pods to peers.
+    /// From pods to peers.
     pub sent: Traffic,
-    /// Packets from peers to pods.
+    /// From peers to pods.
     pub received: Traffic,
-    /// Number of ICMP errors sent to pods.
+    /// Sent to pods.
     pub icmp_errors: u64,
-    /// Number of segmented (GSO) sends that the engine had to repeat one datagram at a time.
+    /// Segmented (GSO) sends that the engine had to repeat one datagram at a time.
     pub unsegmented_sends: u64,
-    /// Number of times that a thread lost its raised priority because the thread had used up its time budget.
+    /// How often a thread lost its raised priority because it had used up its time budget.
     pub budgets_spent: u64,
-    /// WireGuard handshakes by result, if the engine encrypts.
+    /// By result, if the engine encrypts.
     pub handshakes: Option<[(&'static str, u64); 5]>,
 }
 
-/// The traffic of one direction.
+/// Of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Number of inner packets that the engine forwarded.
+    /// Inner packets that the engine forwarded.
     pub packets: u64,
-    /// Number of bytes in the forwarded packets, including inner headers.
+    /// In these packets, including inner headers.
     pub bytes: u64,
-    /// Number of system calls that transferred packets.
+    /// System calls that transferred packets.
     pub batches: u64,
-    /// Number of GSO packets and single packets that carried the forwarded packets.
+    /// GSO packets and single packets that carried the forwarded packets.
     pub units: u64,
-    /// Number of reads that have failed since the engine started.
+    /// Failed reads since the engine started.
     pub read_errors: u64,
-    /// Dropped packets by reason. The list omits reasons without dropped packets.
+    /// By reason, without the reasons that dropped nothing.
     pub dropped: Vec<(&'static str, u64)>,
 }
 
-/// Provides the status of a network, and the kernel objects that the network needs for a peer.
 pub trait NetworkHandle: Send + Sync {
-    /// Returns the current status of the network.
     fn status(&self) -> Status;
 
-    /// Returns the kernel objects that the network needs for one family of a peer. This method does not read the kernel state.
+    /// The kernel objects that the network needs for one family of a peer. Does not read the kernel
+    /// state.
     fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 }
 
-/// A network with a constant status, for tests.
+/// Constant, for tests.
 impl NetworkHandle for Status {
     fn status(&self) -> Status {
         self.clone()
@@ -77,7 +72,7 @@ impl NetworkHandle for Status {
 }
 
 impl Status {
-    /// Combines the progress of a reconciler and the counters of the engines, by device.
+    /// `engines` are by device.
     pub(crate) fn of(kernel: &Progress, engines: &[(String, Arc<Counters>)]) -> Self {
         Self {
             kernel: kernel.snapshot(),

@@ -1,4 +1,5 @@
-//! The `udp` backend: the packet engine sends each pod packet in a plain UDP datagram. The backend is compatible with Go flannel on the wire.
+//! The `udp` backend: the packet engine sends each pod packet in a plain UDP datagram, compatible
+//! with Go flannel on the wire.
 
 mod config;
 
@@ -30,16 +31,15 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, PeerRules};
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Problem, Profile};
 
-/// The name of the backend in the configuration. In leases, the name of this backend is empty.
+/// In the configuration; in leases, this backend's name is empty.
 pub const KIND: &str = "udp";
-/// Name of the TUN device, as in Go flannel.
+/// As in Go flannel.
 pub(crate) const DEVICE: &str = "flannel0";
 
-/// Overhead of a datagram's headers in bytes: UDP 8, IPv4 20 or IPv6 40.
+/// In bytes: UDP 8, IPv4 20 or IPv6 40.
 const OVERHEAD_V4: u32 = 28;
 const OVERHEAD_V6: u32 = 48;
 
-/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[Device::shared(DEVICE, &["tun"])],
@@ -53,23 +53,19 @@ pub static PROFILE: Profile = Profile {
     keys: Keys { port: Some("Port"), has_mtu: false },
 };
 
-/// The backend before the node has a lease.
+/// Before the node has a lease.
 pub struct Udp {
     setup: Setup,
     config: Config,
 }
 
 impl Udp {
-    /// Parses the backend's configuration.
-    ///
-    /// # Errors
-    /// Returns an error if a key is invalid.
     pub fn new(setup: &Setup) -> Result<Self, BackendError> {
         let config = Config::parse(setup.config.backend_config.as_str())?;
         Ok(Self { setup: setup.clone(), config })
     }
 
-    /// Returns the family of the datagrams: IPv4 if the network has IPv4, otherwise IPv6.
+    /// Of the datagrams: IPv4 if the network has IPv4, otherwise IPv6.
     fn outer(&self) -> Family {
         if self.setup.config.networks.has(Family::V4) { Family::V4 } else { Family::V6 }
     }
@@ -164,7 +160,7 @@ impl Backend for Udp {
     }
 }
 
-/// Accepts leases that contain a public address of the datagrams' family.
+/// A lease needs a public address of the datagrams' family.
 struct Rules(Family);
 
 impl PeerRules for Rules {
@@ -186,7 +182,7 @@ fn device_mtu(underlay: u32, outer: Family) -> u32 {
     underlay.min(65_535).saturating_sub(outer.pick(OVERHEAD_V4, OVERHEAD_V6))
 }
 
-/// The plan of the udp backend: the kernel objects, and the forwarding of the packet engine.
+/// The kernel objects, and the forwarding of the packet engine.
 struct UdpPlan {
     scope: Scope,
     config: Config,

@@ -1,6 +1,6 @@
-//! A [`Kernel`] in which some links are TUN devices of the packet engine. The reconciler treats TUN devices like other
-//! links: the reconciler adds missing links and deletes links of another type. This module handles the files and
-//! threads of the devices.
+//! A [`Kernel`] in which some links are TUN devices of the packet engine. The reconciler treats
+//! them like other links: it adds missing ones and deletes those of another type. This module
+//! handles the files and threads of the devices.
 
 pub(crate) mod wireguard;
 
@@ -29,39 +29,41 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use types::{Coded, Family, Subnets};
 
-/// A packet engine and its device.
 struct Device {
     name: LinkName,
-    /// The family of the engine's datagrams.
+    /// Of the engine's datagrams.
     outer: Family,
     engine: Engine,
-    /// The settings of the engine's forwarding table.
+    /// Of the engine's forwarding table.
     settings: TableSettings,
     /// The local address of the engine's sockets.
     address: Option<IpAddr>,
-    /// The number of queues and sockets that the previous process stored.
+    /// Queues and sockets that the previous process stored.
     inherited: (usize, usize),
-    /// Whether this process has tried to adopt the files of the previous process.
+    /// This process has tried to adopt the files of the previous one.
     adopted: bool,
-    /// Whether the adopted device still waits for its forwarding table.
+    /// The adopted device still waits for its forwarding table.
     awaits_table: bool,
-    /// Error that prevented the engine from starting or from binding its sockets. The field is `None` while the engine works.
+    /// Prevented the engine from starting or from binding its sockets; `None` while the engine
+    /// works.
     problem: Option<EngineError>,
-    /// The device's queues and sockets that are in the file store.
+    /// Those of the device's files that are in the file store.
     queues: StoredFiles<Tun>,
     sockets: StoredFiles<Socket>,
 }
 
-/// The open files that the file store contains under a name. If flanneld stored the same files again, the store would briefly not contain the files.
+/// What the file store contains under a name. If flanneld stored the same files again, the store
+/// would briefly not contain them.
 struct StoredFiles<T>(Option<Vec<Weak<T>>>);
 
 impl<T: AsFd> StoredFiles<T> {
-    /// Records that the store holds these files, if the engine uses all files of the previous process.
+    /// Records that the store holds these files, if the engine uses all files of the previous
+    /// process.
     fn inherited(&mut self, left: usize, used: &[Arc<T>]) {
         self.0 = (left == used.len()).then(|| used.iter().map(Arc::downgrade).collect());
     }
 
-    /// Replaces the stored files, unless the store already holds exactly these files.
+    /// Does nothing if the store already holds exactly these files.
     fn update(&mut self, files: &Files, name: &str, now: &[Arc<T>]) {
         let is = |kept: &Weak<T>, now: &Arc<T>| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(now));
         if self.0.as_ref().is_some_and(|kept| {
@@ -75,7 +77,7 @@ impl<T: AsFd> StoredFiles<T> {
 }
 
 impl Device {
-    /// Records the current error of the engine, and logs an error that differs from the previous error.
+    /// Logs an error that differs from the previous one.
     fn set_problem(&mut self, problem: Option<EngineError>) {
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
             tracing::warn!(code = why.code(), device = %self.name, error = %why, "the packet engine is not running");
@@ -84,7 +86,6 @@ impl Device {
     }
 }
 
-/// The kernel, combined with packet engines.
 pub(crate) struct UserspaceKernel<K> {
     kernel: K,
     devices: Vec<Device>,
@@ -92,12 +93,12 @@ pub(crate) struct UserspaceKernel<K> {
 }
 
 impl<K: Kernel> UserspaceKernel<K> {
-    /// Creates a [`UserspaceKernel`] without packet engines.
+    /// Without packet engines.
     pub(crate) fn new(kernel: K, files: Files) -> Self {
         Self { kernel, devices: Vec::new(), files }
     }
 
-    /// Adds an engine. The engine starts when the reconciler adds the link of the engine.
+    /// The engine starts when the reconciler adds its link.
     pub(crate) fn engine(
         &mut self,
         name: LinkName,
@@ -127,7 +128,7 @@ impl<K: Kernel> UserspaceKernel<K> {
         });
     }
 
-    /// Returns the counters of the engines, by device.
+    /// By device.
     pub(crate) fn counters(&self) -> Vec<(String, Arc<Counters>)> {
         self.devices
             .iter()
@@ -135,7 +136,7 @@ impl<K: Kernel> UserspaceKernel<K> {
             .collect()
     }
 
-    /// Returns whether an operation adds or deletes the device of an engine.
+    /// True if the operation adds or deletes the device of an engine.
     fn is_ours(&self, op: &Op) -> bool {
         match (op.key(), op) {
             (Key::Link(name), Op::Add(_, Value::Link(spec))) => {
@@ -192,13 +193,11 @@ impl<K: Kernel> UserspaceKernel<K> {
     }
 }
 
-/// Converts a next hop of the plan to a peer of the engine's forwarding table.
 pub(crate) fn peer(hop: &NextHop) -> Peer {
     let NextHop { address, mac, carries_v6, outer_ecn } = *hop;
     Peer { address, mac: mac.map(|mac| mac.0).unwrap_or_default(), carries_v6, outer_ecn }
 }
 
-/// Converts subnets to the [`Networks`] of the engine's forwarding table.
 pub(crate) fn networks(nets: &Subnets) -> Networks {
     Networks { v4: nets.v4().copied(), v6: nets.v6().copied() }
 }
@@ -211,7 +210,7 @@ fn socket_name(name: LinkName) -> String {
     format!("udp.{name}")
 }
 
-/// Stores the queues and sockets of the engine for the next process.
+/// For the next process.
 fn store(files: &Files, device: &mut Device) {
     let (queues, sockets) = device.engine.files();
     device.queues.update(files, &queue_name(device.name), &queues);

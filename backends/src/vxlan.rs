@@ -1,5 +1,5 @@
-//! The `vxlan` backend: one tunnel device for each family. Each peer needs an FDB entry, a neighbour and a route. If
-//! `DirectRouting` is set, a peer on the underlay's link needs only a route.
+//! The `vxlan` backend: one tunnel device for each family. Each peer needs an FDB entry, a
+//! neighbour and a route. With `DirectRouting`, a peer on the underlay's link needs only a route.
 
 mod config;
 
@@ -36,10 +36,9 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NodeId, Peer, PeerRules
 use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
 
-/// The name of the backend in the configuration and in leases.
+/// In the configuration and in leases.
 pub const KIND: &str = "vxlan";
 
-/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[
@@ -67,20 +66,17 @@ pub static PROFILE: Profile = Profile {
     keys: Keys { port: Some("Port"), has_mtu: true },
 };
 
-/// The backend before the node has a lease.
+/// Before the node has a lease.
 pub struct Vxlan {
     setup: Setup,
     config: Config,
     macs: Option<Dual<Mac, Mac>>,
-    /// Whether the packet engine encapsulates packets, instead of the kernel. In mode `auto`, the announcement sets this field if the kernel does not support vxlan.
+    /// The packet engine encapsulates packets, instead of the kernel. In mode `auto`, the
+    /// announcement sets this if the kernel does not support vxlan.
     userspace: bool,
 }
 
 impl Vxlan {
-    /// Parses the backend's configuration.
-    ///
-    /// # Errors
-    /// Returns an error if a key is invalid.
     pub fn new(setup: &Setup) -> Result<Self, BackendError> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         if config.vni == 0 {
@@ -98,12 +94,13 @@ impl Vxlan {
         Ok(Self { setup: setup.clone(), config, macs: None, userspace })
     }
 
-    /// Returns the UDP port of the tunnel.
+    /// UDP.
     fn port(&self) -> u16 {
         self.config.port.unwrap_or_else(default_vxlan_port)
     }
 
-    /// Returns the MAC of the previous lease or of the existing device, otherwise a MAC derived from the node's id.
+    /// The MAC of the previous lease or of the existing device, otherwise one derived from the
+    /// node's id.
     async fn mac(
         &self,
         kernel: &mut NetlinkKernel,
@@ -119,7 +116,7 @@ impl Vxlan {
             .unwrap_or_else(|| derived_mac(&self.setup.node_id, self.config.vni, family)))
     }
 
-    /// Returns the configuration of the packet engine for a family. As in the kernel, each family has a separate device, MAC and outer family.
+    /// As in the kernel, each family has its own device, MAC and outer family.
     fn engine(&self, own: &Subnets, macs: &Dual<Mac, Mac>, family: Family) -> Option<EngineConfig> {
         let mac = macs.of(family)?;
         Some(EngineConfig {
@@ -132,7 +129,6 @@ impl Vxlan {
         })
     }
 
-    /// Returns the plan of kernel objects for this node's lease.
     fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, BackendError> {
         if !own.same_families(&self.setup.config.networks) {
             return Err(BackendError::Families {
@@ -295,7 +291,7 @@ impl Backend for Vxlan {
     }
 }
 
-/// The backend data in a lease, in Go flannel's format.
+/// In Go flannel's format.
 #[derive(Serialize)]
 struct Data {
     #[serde(rename = "VNI")]
@@ -313,10 +309,9 @@ fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Annou
     Announced { backend: KIND.to_owned(), data: data(macs.v4()), v6_data: data(macs.v6()), mtu }
 }
 
-/// The JSON key of the MAC in the backend data of a lease.
+/// The JSON key in the backend data.
 const VTEP_MAC: &str = "VtepMAC";
 
-/// Parses the MAC in the backend data of a lease.
 fn mac_in(data: &RawJson) -> Result<Mac, LeaseError> {
     let object = Object::parse(data.as_str()).map_err(|error| LeaseError::not_an_object(&error))?;
     let text = object
@@ -331,7 +326,7 @@ fn mac_in(data: &RawJson) -> Result<Mac, LeaseError> {
     Err(LeaseError::Unusable(format!("the lease's VtepMAC {mac} is not a valid device address")))
 }
 
-/// Returns the MAC in a lease's backend data, in canonical form. No two leases may have the same MAC.
+/// In canonical form. No two leases may have the same MAC.
 pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
     // Fast path for the usual spelling, because every change checks ten thousand of them.
@@ -355,7 +350,7 @@ pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     )
 }
 
-/// Accepts a lease if its backend data is valid, and present for at least one family of the networks.
+/// A lease's backend data must be valid, and present for at least one family of the networks.
 struct Rules {
     networks: Subnets,
     vni: u32,
@@ -386,7 +381,7 @@ impl PeerRules for Rules {
     }
 }
 
-/// Derives a MAC from the node's id. The MAC is locally administered and not multicast.
+/// Locally administered and not multicast.
 fn derived_mac(node: &str, vni: u32, family: Family) -> Mac {
     let mut hash = Sha256::new();
     for part in ["flannel vxlan mac", node, &vni.to_string(), family.pick("v4", "v6")] {
@@ -409,7 +404,7 @@ struct VxlanPlan {
 }
 
 impl VxlanPlan {
-    /// Returns the settings of the forwarding table of a family's packet engine.
+    /// Of a family's packet engine.
     fn settings(&self, underlay_mtu: u32, family: Family) -> TableSettings {
         TableSettings {
             networks: networks(&self.scope.networks),
@@ -423,7 +418,7 @@ impl VxlanPlan {
         }
     }
 
-    /// Returns this node's MAC of a family: the announced MAC, unless another program keeps changing the MAC of the device.
+    /// The announced MAC, unless another program keeps changing the MAC of the device.
     fn mac(&self, family: Family, facts: &Facts) -> Option<Mac> {
         self.macs
             .of(family)

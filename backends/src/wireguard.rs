@@ -37,10 +37,9 @@ use types::profile::{Device, Keys, Overhead};
 use types::wireguard::PRESHARED_VARIABLE;
 use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
 
-/// The name of the backend in the configuration and in leases.
+/// In the configuration and in leases.
 pub const KIND: &str = "wireguard";
 
-/// The properties of the backend that do not depend on a configuration.
 pub static PROFILE: Profile = Profile {
     name: KIND,
     devices: &[
@@ -66,21 +65,20 @@ pub static PROFILE: Profile = Profile {
     keys: Keys { port: Some("ListenPort (ListenPortV6)"), has_mtu: true },
 };
 
-/// The backend before the node has a lease.
+/// Before the node has a lease.
 pub struct Wireguard {
     setup: Setup,
     config: Config,
     files: Files,
-    /// The WireGuard keys, which the announcement reads from files or creates.
+    /// The announcement reads them from files or creates them.
     secrets: Option<Arc<Secrets>>,
     renewal: Renewal,
-    /// Whether the packet engine encrypts packets, instead of the kernel. For implementation `auto`, the
-    /// announcement sets this field if the kernel does not support WireGuard.
+    /// The packet engine encrypts packets, instead of the kernel. For implementation `auto`, the
+    /// announcement sets this if the kernel does not support WireGuard.
     userspace: bool,
 }
 
 impl Wireguard {
-    /// Parses the backend's configuration.
     pub fn new(setup: &Setup) -> Result<Self, BackendError> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         let files = Files::of(&config, setup);
@@ -109,7 +107,7 @@ impl Wireguard {
         })
     }
 
-    /// Returns an error if the node has no public address of an outer family.
+    /// Fails if the node has no public address of an outer family.
     fn check(&self, underlay: &Underlay) -> Result<(), BackendError> {
         let networks = self.setup.config.networks;
         let lacks = match self.config.outer_family() {
@@ -262,12 +260,12 @@ impl Backend for Wireguard {
     }
 }
 
-/// Returns the task that rereads the key files, concurrently with the reconciler.
+/// Rereads the key files, concurrently with the reconciler.
 fn background(secrets: Arc<Secrets>, files: Files, renewal: Renewal) -> network::BeginBackground {
     Box::new(move |replanned| Box::pin(secrets::follow(secrets, files, renewal, replanned)))
 }
 
-/// The backend data in a lease, in Go flannel's format.
+/// In Go flannel's format.
 #[derive(Serialize)]
 struct Data {
     #[serde(rename = "PublicKey")]
@@ -276,7 +274,8 @@ struct Data {
     port: u16,
 }
 
-/// Returns the announcement. Unlike in Go flannel, the announced port of each family is the port of the device that carries the family.
+/// Unlike in Go flannel, the announced port of each family is the port of the device that carries
+/// it.
 fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: u32) -> Announced {
     let data =
         |family| RawJson::of(&Data { public_key: key.to_string(), port: config.port(family) });
@@ -288,10 +287,10 @@ fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: 
     }
 }
 
-/// The JSON key of the public key in the backend data of a lease.
+/// The JSON key in the backend data.
 const PUBLIC_KEY: &str = "PublicKey";
 
-/// The public key and port of a peer, from the backend data of the peer's lease.
+/// From the backend data of the peer's lease.
 struct PeerData {
     key: PublicKey,
     port: Option<u16>,
@@ -319,9 +318,9 @@ impl PeerData {
         Ok(PeerData { key, port: Some(port).filter(|port| *port != 0) })
     }
 
-    /// Returns the public key and port to which this node sends a family's packets. If one device serves both
-    /// families, the IPv4 data of the lease takes precedence over the IPv6 data. In Go flannel's leases, the IPv6
-    /// data contains a port on which no program listens.
+    /// Where this node sends a family's packets. If one device serves both families, the lease's
+    /// IPv4 data takes precedence: in Go flannel's leases, the IPv6 data contains a port on which
+    /// no program listens.
     fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, LeaseError> {
         let written =
             |data: &Option<RawJson>| data.as_ref().filter(|data| data.as_str() != "null").cloned();
@@ -335,14 +334,14 @@ impl PeerData {
     }
 }
 
-/// Returns the public key in a lease's backend data, even if the key is unusable. No two leases may have the same key. A node has one public key for both families.
+/// Even an unusable key. No two leases may have the same one. A node has one public key for both
+/// families.
 pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
     let text = Object::parse(data.as_str()).ok()?.read::<String>(PUBLIC_KEY);
     PublicKey::parse(&text.ok().flatten()?).map(|key| key.to_string())
 }
 
-/// The rules by which the backend accepts the leases of peers.
 struct Rules {
     config: Config,
     networks: Subnets,
@@ -358,8 +357,8 @@ impl PeerRules for Rules {
     }
 }
 
-/// Checks whether the backend can use a lease. The lease needs a public key for at least one of the network's families, and
-/// must not contain a malformed key. The lease also needs a public address of the outer family.
+/// A lease needs a public key for at least one of the network's families, no malformed key, and a
+/// public address of the outer family.
 fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), LeaseError> {
     if lease.attrs.backend != KIND {
         return Ok(());

@@ -4,20 +4,18 @@ use crate::config_keys::ConfigKeys;
 use crate::error::ConfigError;
 use packet_engine::table::Checks;
 
-/// The UDP port by default, as in Go flannel.
+/// The default, as in Go flannel.
 pub(super) const PORT: u16 = 8285;
 
-/// The configuration of udp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The UDP port, the same on all nodes.
+    /// UDP; the same on all nodes.
     pub port: u16,
-    /// The checks of received packets.
+    /// Of received packets.
     pub checks: Checks,
 }
 
 impl Config {
-    /// Parses the `Backend` object of a network.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let keys = ConfigKeys::parse(text, "UDP")?;
         let port = keys.read::<i64>("Port")?.unwrap_or(0);

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::slice::from_ref;
 use std::sync::Mutex;
 
-/// A file store that records each call.
+/// Records each call.
 #[derive(Default)]
 struct Book(Mutex<Vec<String>>);
 

@@ -1,5 +1,5 @@
-//! A [`Kernel`] in which some WireGuard interfaces are TUN devices of the packet engine. The plan and the
-//! reconciler treat the engine's devices as kernel interfaces: links with a key and a port, peers, allowed
+//! A [`Kernel`] in which some WireGuard interfaces are TUN devices of the packet engine. The plan
+//! and the reconciler treat them as kernel interfaces: links with a key and a port, peers, allowed
 //! IPs and sessions. The kernel itself handles addresses and routes, as for other links.
 
 use super::{StoredFiles, queue_name, socket_name};
@@ -32,31 +32,30 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use types::{Addresses, Coded, Problem};
 
-/// A packet engine and its device.
 struct Tunnel {
     name: LinkName,
     engine: Engine,
-    /// The engine's peers, keys and allowed IPs.
+    /// Peers, keys and allowed IPs.
     device: Arc<engine::Device>,
     listen: Addresses,
-    /// The current private key and UDP port.
     spec: WireguardSpec,
-    /// Whether the adopted device still waits for peers from the reconciler.
+    /// The adopted device still waits for peers from the reconciler.
     waits: bool,
-    /// Error that prevented the engine from starting or from binding its sockets. The field is `None` while the engine works.
+    /// Prevented the engine from starting or from binding its sockets; `None` while the engine
+    /// works.
     problem: Option<EngineError>,
-    /// The tunnel's queues and sockets that are in the file store.
+    /// Those of the tunnel's files that are in the file store.
     queues: StoredFiles<Tun>,
     sockets: StoredFiles<Socket>,
 }
 
 impl Tunnel {
-    /// Returns whether the TUN device exists and is open in this process.
+    /// The TUN device exists and is open in this process.
     fn held(&self) -> bool {
         self.engine.index().is_some()
     }
 
-    /// Stores the queues and sockets of the engine for the next process.
+    /// For the next process.
     fn store(&mut self, files: &Files) {
         let (queues, sockets) = self.engine.files();
         self.queues.update(files, &queue_name(self.name), &queues);
@@ -72,7 +71,7 @@ impl Tunnel {
         result
     }
 
-    /// Sets the private key, the UDP port and the MTU. Immediately binds the sockets of an open device to a new port.
+    /// Immediately binds the sockets of an open device to a new port.
     fn set(&mut self, spec: &WireguardSpec, mtu: u32, files: &Files) -> Result<(), EngineError> {
         let mut change = self.device.change();
         change.set_mtu(u16::try_from(mtu).unwrap_or(u16::MAX));
@@ -91,7 +90,7 @@ impl Tunnel {
         result
     }
 
-    /// Records the error of the engine, if any, and logs an error that differs from the previous error.
+    /// Logs an error that differs from the previous one.
     fn note(&mut self, result: &Result<(), EngineError>) {
         let problem = result.as_ref().err().cloned();
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
@@ -100,7 +99,7 @@ impl Tunnel {
         self.problem = problem;
     }
 
-    /// Adds the device's peers, allowed IPs and sessions to the existing state.
+    /// The device's peers, allowed IPs and sessions.
     fn add_to(&self, found: &mut ExistingState) {
         let now = SystemTime::now();
         for status in self.device.peers() {
@@ -128,8 +127,8 @@ impl Tunnel {
         }
     }
 
-    /// Changes the existing state, so that the open TUN device looks like a WireGuard interface of the kernel. A real
-    /// WireGuard interface of the same name looks like a TUN device, so the reconciler replaces the interface.
+    /// Makes the open TUN device look like a WireGuard interface of the kernel. A real one of the
+    /// same name looks like a TUN device, so the reconciler replaces it.
     fn present(&self, found: &mut ExistingState) {
         let held = self.held();
         let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(self.name)) else {
@@ -149,7 +148,7 @@ impl Tunnel {
         }
     }
 
-    /// Applies operations on peers and allowed IPs as a single change of the device.
+    /// As a single change of the device.
     fn apply(&self, ops: &[&Op]) -> Vec<OpError> {
         let mut change = self.device.change();
         let mut errors = Vec::new();
@@ -183,7 +182,7 @@ fn failed(op: &Op, kind: FailureKind, error: impl Into<Problem>) -> OpError {
     OpError { verb: op.verb(), key: *op.key(), kind, why: RequestError::userspace(error) }
 }
 
-/// Converts an operation on a WireGuard interface to an operation on the TUN device in the kernel.
+/// Converts an operation on a WireGuard interface to one on the TUN device in the kernel.
 fn as_tun(op: &Op) -> Op {
     let tun = |spec: &LinkSpec| {
         Value::Link(Box::new(LinkSpec {
@@ -201,7 +200,6 @@ fn as_tun(op: &Op) -> Op {
     }
 }
 
-/// The kernel, combined with packet engines for WireGuard.
 pub(crate) struct WireguardUserspace<K> {
     kernel: K,
     tunnels: Vec<Tunnel>,
@@ -209,15 +207,15 @@ pub(crate) struct WireguardUserspace<K> {
 }
 
 impl<K: Kernel> WireguardUserspace<K> {
-    /// Creates a [`WireguardUserspace`] without packet engines.
+    /// Without packet engines.
     pub(crate) fn new(kernel: K, files: Files) -> Self {
         Self { kernel, tunnels: Vec::new(), files }
     }
 
-    /// Adds a WireGuard interface that listens on `port` at the addresses `listen`. `sources` are the addresses of
-    /// the interface, from which the packet engine sends ICMP errors to pods. The packet engine opens the TUN device
-    /// when the reconciler adds the link. The function immediately adopts a device of the previous process; such a
-    /// device waits for peers from the reconciler.
+    /// Adds a WireGuard interface that listens on `port` at the addresses `listen`. `sources` are
+    /// its addresses, from which the packet engine sends ICMP errors to pods. The engine opens the
+    /// TUN device when the reconciler adds the link. A device of the previous process is adopted at
+    /// once and waits for peers from the reconciler.
     pub(crate) fn device(
         &mut self,
         name: LinkName,
@@ -272,7 +270,7 @@ impl<K: Kernel> WireguardUserspace<K> {
         });
     }
 
-    /// Returns the counters of the engines, by device.
+    /// By device.
     pub(crate) fn counters(&self) -> Vec<(String, Arc<Counters>)> {
         self.tunnels
             .iter()
@@ -280,7 +278,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             .collect()
     }
 
-    /// Returns the index of the tunnel whose link, peers or allowed IPs an operation changes, if any.
+    /// The tunnel whose link, peers or allowed IPs an operation changes.
     fn place(&self, op: &Op) -> Option<usize> {
         let name = match op.key() {
             Key::Link(name) | Key::WireguardPeer(name, _) | Key::AllowedIp(name, _) => *name,

@@ -6,50 +6,47 @@ use netstate::names::LinkName;
 use packet_engine::table::Checks;
 use types::{Family, Subnets};
 
-/// Overhead of the tunnel's headers in bytes, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
+/// In bytes, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
 pub(super) const OVERHEAD_V4: u32 = 50;
 pub(super) const OVERHEAD_V6: u32 = 70;
-/// Prefixes of the device names, before the VNI.
+/// Before the VNI.
 pub(super) const DEVICE: &str = "flannel.";
 pub(super) const DEVICE_V6: &str = "flannel-v6.";
 
-/// The implementation (kernel or packet engine) that encapsulates packets.
+/// What encapsulates packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The vxlan interface of the kernel.
     Kernel,
-    /// The packet engine in userspace, with a TUN device.
+    /// The packet engine, with a TUN device.
     Userspace,
-    /// The kernel if the kernel supports vxlan, otherwise the packet engine.
+    /// The kernel if it supports vxlan, otherwise the packet engine.
     Auto,
 }
 
-/// The configuration of vxlan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The VXLAN network identifier (24 bits).
+    /// 24 bits.
     pub vni: u32,
-    /// The UDP port. `None` selects the kernel's default port, usually 8472.
+    /// UDP; `None` selects the kernel's default port, usually 8472.
     pub port: Option<u16>,
-    /// The MTU in bytes that flanneld assumes for the underlay.
+    /// In bytes; assumed for the underlay.
     pub mtu: Option<u32>,
-    /// Whether the Group Based Policy extension of VXLAN is on.
+    /// The Group Based Policy extension.
     pub gbp: bool,
-    /// Whether the kernel learns FDB entries from traffic.
+    /// The kernel learns FDB entries from traffic.
     pub learning: bool,
-    /// Whether packets to peers on the same link bypass the tunnel.
+    /// Packets to peers on the same link bypass the tunnel.
     pub(crate) direct_routing: bool,
-    /// Whether checksum offload for sent packets is on at the device. `None` leaves the checksum offload of the device unchanged.
+    /// Of sent packets at the device; `None` leaves it unchanged.
     pub checksum_offload: Option<bool>,
-    /// The implementation (kernel or packet engine) that encapsulates packets.
     pub mode: Mode,
-    /// The checks of packets that the packet engine receives.
+    /// Of packets that the packet engine receives.
     pub checks: Checks,
     names: (LinkName, LinkName),
 }
 
 impl Config {
-    /// Parses the `Backend` object of a network.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
         let keys = ConfigKeys::parse(text, "VXLAN")?;
         let switch = |key: &str| keys.read::<bool>(key).map(Option::unwrap_or_default);
@@ -86,12 +83,11 @@ impl Config {
         })
     }
 
-    /// Returns the name of a family's device.
     pub fn link(&self, family: Family) -> LinkName {
         family.pick(self.names.0, self.names.1)
     }
 
-    /// Returns the MTU of a family's device in bytes. The kernel refuses an MTU above the MTU of the underlay.
+    /// In bytes. The kernel refuses an MTU above the underlay's.
     pub(crate) fn device_mtu(&self, underlay: u32, family: Family) -> u32 {
         self.mtu
             .unwrap_or(underlay)

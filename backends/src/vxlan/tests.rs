@@ -44,12 +44,11 @@ fn lease(n: u8, hardware: u8, ip: u8) -> Lease {
     fixture::lease(n, ip, attrs)
 }
 
-/// Returns the desired kernel state of the plan.
 fn desired(plan: &VxlanPlan, leases: &LeaseTable, facts: &Facts) -> KernelState {
     Desired::whole(plan, leases, facts).state
 }
 
-/// Returns the operations on kernel objects that a change of the `Backend` keys causes.
+/// The operations that a change of the `Backend` keys causes.
 fn change(from: &str, to: &str) -> Vec<Op> {
     let state = |keys: &str| {
         desired(&plan(&format!(r#"{{"Type":"vxlan"{keys}}}"#)), &table([]), &facts([]))
@@ -174,7 +173,7 @@ proptest! {
         }
     }
 
-    /// A partial update yields the same kernel state as a full computation, even if leases claim the same MACs and addresses.
+    /// Even if leases claim the same MACs and addresses.
     #[test]
     fn a_change_equals_the_whole_computation(
         tables in proptest::collection::vec(proptest::collection::btree_map(1u8..12, (0u8..10, 2u8..6, 0i64..4), 0..8), 2..6),
@@ -193,7 +192,6 @@ proptest! {
     }
 }
 
-/// If peers share no kernel objects, the plan updates only the objects of changed peers.
 #[test]
 fn peers_without_shared_objects_change_alone() {
     let plan = encapsulating();

@@ -9,63 +9,56 @@ use std::path::PathBuf;
 use subnet_lease::LeaseAttrs;
 use types::{Addresses, Dual, Family, Subnets};
 
-/// Name of the device for both families, or of the IPv4 device if each family has a device.
+/// For both families, or for IPv4 if each family has a device.
 pub(super) const DEVICE: &str = "flannel-wg";
 pub(super) const DEVICE_V6: &str = "flannel-wg-v6";
-/// The default ports.
 pub(super) const PORT: u16 = 51820;
 pub(super) const PORT_V6: u16 = 51821;
-/// Overhead in bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. Go flannel also reserves 40 bytes for an outer IPv4 header, which has only 20 bytes.
+/// In bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. Go flannel also reserves 40 bytes
+/// for an outer IPv4 header, which has only 20.
 pub(super) const OVERHEAD: u32 = 80;
 
-/// The address family of the outer packets.
+/// The family of the outer packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The outer family is the family of the inner packet. Each family has a separate device.
+    /// That of the inner packet; each family has its own device.
     Separate,
-    /// The backend chooses the outer family for each peer by the addresses of the peer and of this node.
+    /// Chosen for each peer by its addresses and this node's.
     Auto,
-    /// The outer family is IPv4.
     Ipv4,
-    /// The outer family is IPv6.
     Ipv6,
 }
 
-/// The implementation (kernel or packet engine) that encrypts packets.
+/// What encrypts packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Implementation {
     /// The WireGuard interface of the kernel.
     Kernel,
-    /// The packet engine in userspace, with a TUN device.
+    /// The packet engine, with a TUN device.
     Userspace,
-    /// The kernel if the kernel supports WireGuard, otherwise the packet engine.
+    /// The kernel if it supports WireGuard, otherwise the packet engine.
     Auto,
 }
 
-/// The configuration of wireguard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The UDP port of the only device, or of the IPv4 device.
+    /// UDP; of the only device, or of the IPv4 device.
     port: u16,
-    /// The UDP port of the IPv6 device.
+    /// UDP; of the IPv6 device.
     port_v6: u16,
-    /// The MTU in bytes that flanneld assumes for the underlay.
+    /// In bytes; assumed for the underlay.
     mtu: Option<u32>,
-    /// The preshared key of all nodes.
+    /// The same on all nodes.
     pub preshared: Option<Secret>,
-    /// The file that holds the preshared key.
     pub(crate) preshared_file: Option<PathBuf>,
-    /// Interval of persistent keepalives in seconds; zero disables keepalives.
+    /// In seconds; zero disables persistent keepalives.
     pub keepalive: u16,
-    /// The address family of the outer packets.
     pub mode: Mode,
-    /// The implementation (kernel or packet engine) that encrypts packets.
     pub implementation: Implementation,
     names: (LinkName, LinkName),
 }
 
 impl Config {
-    /// Parses the `Backend` object of a network.
     pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
         let keys = ConfigKeys::parse(text, "WireGuard")?;
         let mode = mode(&keys, networks)?;
@@ -109,32 +102,31 @@ impl Config {
         })
     }
 
-    /// Returns whether a family's packets go through the IPv6 device.
+    /// The family's packets go through the IPv6 device.
     fn second(&self, family: Family) -> bool {
         family.is_v6() && self.mode == Mode::Separate
     }
 
-    /// Returns the device that carries a family's packets.
+    /// The device that carries a family's packets.
     pub fn device(&self, family: Family) -> LinkName {
         if self.second(family) { self.names.1 } else { self.names.0 }
     }
 
-    /// Returns the devices of all configurations, including devices that this configuration does not use.
+    /// Those of all configurations, even if this one does not use them.
     pub fn devices(&self) -> Vec<LinkName> {
         vec![self.names.0, self.names.1]
     }
 
-    /// Returns the port on which a family's device listens.
     pub fn port(&self, family: Family) -> u16 {
         if self.second(family) { self.port_v6 } else { self.port }
     }
 
-    /// Returns the MTU of the devices in bytes, computed from the MTU of the underlay.
+    /// In bytes.
     pub(crate) fn device_mtu(&self, underlay: u32) -> u32 {
         self.mtu.unwrap_or(underlay).min(underlay).saturating_sub(OVERHEAD)
     }
 
-    /// Returns the outer address family, or `None` if each inner family has a separate device.
+    /// `None` if each inner family has its own device.
     pub(crate) fn outer_family(&self) -> Option<Family> {
         match self.mode {
             Mode::Separate => None,
@@ -143,7 +135,7 @@ impl Config {
         }
     }
 
-    /// Returns the public address of a peer to which this node sends the encrypted packets of an inner family.
+    /// The public address of a peer for the encrypted packets of an inner family.
     pub fn outer(&self, peer: &LeaseAttrs, family: Family, own: &LeaseAttrs) -> Option<IpAddr> {
         match self.mode {
             Mode::Separate => peer.public_for(family),
@@ -154,7 +146,7 @@ impl Config {
     }
 }
 
-/// Parses `Mode`, and checks that the network has the address family that the mode needs.
+/// Checks that the network has the address family that the mode needs.
 fn mode(keys: &ConfigKeys<'_>, networks: &Subnets) -> Result<Mode, ConfigError> {
     let mode = match keys.word("Mode")?.as_str() {
         "" | "separate" => Mode::Separate,
@@ -180,7 +172,7 @@ fn mode(keys: &ConfigKeys<'_>, networks: &Subnets) -> Result<Mode, ConfigError> 
     }
 }
 
-/// Parses the preshared key. Errors do not quote the value, because the value may be a secret.
+/// Errors do not quote the value, because it may be a secret.
 fn preshared(keys: &ConfigKeys<'_>) -> Result<Option<Secret>, ConfigError> {
     let error = || {
         let text =
@@ -194,9 +186,9 @@ fn preshared(keys: &ConfigKeys<'_>) -> Result<Option<Secret>, ConfigError> {
     }
 }
 
-/// Returns the family of the peer's address to which Go flannel sends. Go flannel prefers a public IPv4 address of
-/// the peer if this node has an IPv4 address. Otherwise, Go flannel prefers a public IPv6 address of the peer if this
-/// node also has a public IPv6 address. Go flannel chooses IPv4 for all other dual-stack peers.
+/// The family of the peer's address to which Go flannel sends. It prefers the peer's public IPv4
+/// address if this node has an IPv4 address. Otherwise, it prefers the peer's public IPv6 address
+/// if this node also has one. All other dual-stack peers get IPv4.
 fn best(peer: Option<Addresses>, own: Option<Addresses>) -> Family {
     let is_local = |ip: &Ipv6Addr| ip.segments()[0] & 0xfe00 == 0xfc00;
     let (own_v4, own_v6) = own.as_ref().map_or((None, None), |own| (own.v4(), own.v6()));

@@ -7,7 +7,6 @@ use types::file::IrregularFileError;
 use types::wireguard::{KEY_VARIABLE, PRESHARED_VARIABLE};
 use types::{Coded, Errno};
 
-/// Why a key file is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FileError {
     #[error(
@@ -32,7 +31,6 @@ impl From<io::Error> for FileError {
     }
 }
 
-/// Why the secrets are unusable.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum SecretError {
     /// The text says which file other users can read.

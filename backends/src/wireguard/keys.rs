@@ -10,25 +10,21 @@ use types::Errno;
 use types::file::{self, Links};
 use zeroize::Zeroizing;
 
-/// Path of the private key file, as in Go flannel.
+/// The private key, as in Go flannel.
 pub(super) const KEY_FILE: &str = "/run/flannel/wgkey";
-/// Maximum length of a key file in bytes. A file above this length does not contain a key.
+/// In bytes; a longer file does not contain a key.
 const LONGEST: u64 = 4096;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// A key.
     Key(Secret),
-    /// Empty file, or file with data other than a key.
+    /// The file is empty or holds something other than a key.
     Garbled,
-    /// Absence of the file.
     Missing,
 }
 
-/// Reads a key file, which contains 32 bytes in base64.
-///
-/// # Errors
-/// Returns an error if the file exists but is unreadable, or if the file is a link and `links` refuses links.
+/// 32 bytes in base64. Fails if the file exists but is unreadable, or is a link and `links` refuses
+/// links.
 pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
     let file = match file::open(path, OpenOptions::new().read(true), links) {
         Ok(file) => file,
@@ -45,7 +41,7 @@ pub(super) fn read(path: &Path, links: Links) -> Result<Content, FileError> {
 pub(super) const PRIVATE: &str = "WireGuard private key";
 pub(super) const PRESHARED: &str = "preshared key";
 
-/// Returns a warning if users other than the owner can read a file with this kind of key.
+/// A warning if users other than the owner can read the file.
 pub(super) fn exposed(kind: &str, path: &Path) -> Option<String> {
     let is_open = fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0);
     let path = path.display();
@@ -54,10 +50,8 @@ pub(super) fn exposed(kind: &str, path: &Path) -> Option<String> {
     })
 }
 
-/// Writes a private key in Go flannel's format: base64 without a newline. Other processes never see a partial key, and only the owner can read the file.
-///
-/// # Errors
-/// Returns an error if the function cannot create the folder or write to the folder.
+/// In Go flannel's format: base64 without a newline. Other processes never see a partial key, and
+/// only the owner can read the file.
 pub(super) fn write(path: &Path, key: &Secret) -> Result<(), FileError> {
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -89,14 +83,14 @@ fn write_in(folder: &Path, name: &str, path: &Path, key: &Secret) -> io::Result<
     written
 }
 
-/// Number of hexadecimal digits at the end of the name of a temporary key file.
+/// Hexadecimal digits at the end of the name of a temporary key file.
 const DIGITS: usize = 16;
 
 fn temporary_prefix(name: &str) -> String {
     format!(".{name}.")
 }
 
-/// Removes temporary key files, which flanneld leaves if it crashes during the write of a key.
+/// flanneld leaves temporary key files if it crashes during the write of a key.
 fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     let prefix = temporary_prefix(&name(path)?);
     let folder =
@@ -127,11 +121,8 @@ fn remove_leftovers(path: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Renames a file that does not contain a key, and returns its new path. Only the owner can read the renamed file,
-/// because the file may contain a partial key.
-///
-/// # Errors
-/// Returns an error if renaming the file or changing its permissions fails.
+/// Renames a file that does not contain a key; the result is its new path. Only the owner can read
+/// it, because it may contain a partial key.
 pub(super) fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
     let aside = path.with_file_name(format!("{}.bad", name(path)?));
     match file::open(path, OpenOptions::new().read(true), Links::Refused) {
@@ -150,11 +141,8 @@ fn name(path: &Path) -> Result<std::borrow::Cow<'_, str>, FileError> {
     path.file_name().map(|name| name.to_string_lossy()).ok_or(FileError::NotAPath)
 }
 
-/// Returns the private key of this host: the key in the file, or a new key, which the function writes to the file. If
-/// the file does not contain a key, the function first renames the file.
-///
-/// # Errors
-/// Returns an error if reading or writing the key file fails.
+/// The key in the file, or a new one, which is written to the file. A file without a key is renamed
+/// first.
 pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
     if let Err(error) = remove_leftovers(path) {
         tracing::warn!(
@@ -178,10 +166,7 @@ pub(super) fn own(path: &Path, links: Links) -> Result<Secret, FileError> {
     renew(path)
 }
 
-/// Generates a private key and writes it to the file.
-///
-/// # Errors
-/// Returns an error if the function cannot write the file.
+/// Writes a new private key to the file.
 pub(super) fn renew(path: &Path) -> Result<Secret, FileError> {
     let key = Secret::generate()
         .map_err(|error| FileError::System(Errno(error.raw_os_error().unwrap_or(libc::EIO))))?;
@@ -231,7 +216,6 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// At its start, flanneld removes temporary key files that an earlier crash left behind.
     #[test]
     fn temporary_keys_of_a_crash_are_removed_at_the_next_start() {
         let folder = folder("crash");

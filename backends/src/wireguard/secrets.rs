@@ -1,5 +1,5 @@
-//! The WireGuard keys of a running node. The node adopts keys that an operator changes in the key files. The node
-//! creates another private key if an older node has the same key.
+//! The WireGuard keys of a running node. It adopts keys that an operator changes in the key files,
+//! and creates another private key if an older node has the same one.
 
 use super::config::Config;
 use super::error::{FileError, SecretError};
@@ -15,30 +15,23 @@ use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use types::file::Links;
 
-/// Interval between two reads of the key files.
 const REREAD: Duration = Duration::from_secs(5);
 
-/// Paths of the key files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Files {
-    /// The file of the private key.
     pub key: PathBuf,
-    /// Whether the file of the private key may be a symbolic link: yes if an operator named the file.
+    /// Whether the private key's file may be a symbolic link: yes if an operator named it.
     pub(crate) key_links: Links,
-    /// The file of the preshared key, if any.
     pub preshared: Option<PathBuf>,
-    /// Whether the daemon refuses key files that other users can read.
+    /// Key files that other users can read are refused.
     pub refuse_insecure: bool,
 }
 
-/// The current keys of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
-    /// The node's private key.
     pub private: Secret,
-    /// The node's public key.
     pub public: PublicKey,
-    /// The preshared key of all nodes.
+    /// The same on all nodes.
     pub preshared: Option<Secret>,
 }
 
@@ -54,7 +47,6 @@ impl Secrets {
         self.0.load_full()
     }
 
-    /// Creates keys for tests.
     #[cfg(test)]
     pub(super) fn with(private: &Secret, preshared: Option<Secret>) -> Self {
         Self::new(private, preshared)
@@ -66,7 +58,7 @@ impl Secrets {
 }
 
 impl Files {
-    /// Returns the key files that the environment or the configuration names.
+    /// The files that the environment or the configuration names.
     pub(super) fn of(config: &Config, setup: &Setup) -> Self {
         let (key, key_links) = match &setup.key_file {
             Some(key) => (key.clone(), Links::Followed),
@@ -81,7 +73,7 @@ impl Files {
         }
     }
 
-    /// Logs a warning about each key file that other users can read. If `refuse_insecure` is set, the method returns an error instead of a warning.
+    /// Warns of each key file that other users can read; with `refuse_insecure`, fails instead.
     fn guard(&self) -> Result<(), SecretError> {
         let private = keys::exposed(keys::PRIVATE, &self.key);
         for exposed in private
@@ -96,8 +88,8 @@ impl Files {
         Ok(())
     }
 
-    /// Returns a warning if other users can read the key file, and whether the daemon may use the key. If
-    /// `refuse_insecure` is set, the daemon must not use a changed key from a file that other users can read.
+    /// A warning if other users can read the key file, and whether the daemon may use the key. With
+    /// `refuse_insecure`, it must not use a changed key from such a file.
     fn trust(&self, kind: &str, path: &Path, changed: bool) -> (String, bool) {
         match (keys::exposed(kind, path), self.refuse_insecure, changed) {
             (None, ..) => (String::new(), true),
@@ -111,11 +103,8 @@ impl Files {
         }
     }
 
-    /// Reads the private and the preshared key. Generates a private key if no private key exists.
-    ///
-    /// # Errors
-    /// Returns an error if reading or writing a key file fails, or if the preshared key file contains no key. If
-    /// `refuse_insecure` is set, the method also returns an error for a key file that other users can read.
+    /// Generates a private key if none exists. Fails if the preshared key file contains no key, and
+    /// with `refuse_insecure` also for a key file that other users can read.
     pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
         self.guard()?;
         hide_memory();
@@ -140,7 +129,8 @@ impl Files {
     }
 }
 
-/// Excludes the memory of this process from core dumps and from debuggers without CAP_SYS_PTRACE. The memory of flanneld contains keys until the process ends.
+/// Excludes the memory of this process from core dumps and from debuggers without CAP_SYS_PTRACE.
+/// It contains keys until the process ends.
 fn hide_memory() {
     if let Err(error) = prctl::set_dumpable(false) {
         tracing::warn!(
@@ -150,10 +140,10 @@ fn hide_memory() {
     }
 }
 
-/// The last warnings about the key files, so that the daemon logs each warning only once.
+/// Kept so that each warning is logged only once.
 #[derive(Default)]
 struct Notices {
-    /// Whether the file of the private key contained no key at the last read.
+    /// The private key's file contained no key at the last read.
     lost: bool,
     key: String,
     preshared: String,
@@ -168,7 +158,8 @@ fn warn_once(last: &mut String, now: String) {
     }
 }
 
-/// Rereads the key files periodically, and generates another private key on request. Notifies `replanned` of each changed key.
+/// Rereads the key files periodically, and generates another private key on request. Notifies
+/// `replanned` of each changed key.
 pub(super) async fn follow(
     secrets: Arc<Secrets>,
     files: Files,
@@ -200,7 +191,7 @@ pub(super) async fn follow(
     }
 }
 
-/// Reads the key files. Returns true if a key in the files has changed.
+/// True if a key in the files has changed.
 fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     let now = secrets.now();
     let private = private(files, &now.private, notices);
@@ -227,7 +218,7 @@ fn reread(secrets: &Secrets, files: &Files, notices: &mut Notices) -> bool {
     changed.0 || changed.1
 }
 
-/// Reads the private key from its file. If two consecutive reads find no key, the function writes the key in use to the file.
+/// If two consecutive reads find no key, the key in use is written to the file.
 fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     let path = &files.key;
     let kept = |why: FileError| {
@@ -279,7 +270,7 @@ fn private(files: &Files, present: &Secret, notices: &mut Notices) -> Secret {
     present.clone()
 }
 
-/// Reads the preshared key from its file. If the file contains no key, the function keeps the key in use.
+/// If the file contains no key, the key in use stays.
 fn preshared(
     files: &Files,
     path: &Path,
@@ -313,7 +304,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use subnet_lease::NetworkConfig;
 
-    /// Returns the key files of a node whose environment names these files.
+    /// Of a node whose environment names them.
     fn files(key: Option<PathBuf>, preshared: Option<PathBuf>) -> Files {
         let network = NetworkConfig::parse(r#"{"Network":"10.0.0.0/16"}"#).unwrap();
         let setup = Setup { key_file: key, preshared_file: preshared, ..Setup::of(network) };
@@ -335,7 +326,7 @@ mod tests {
         assert_eq!(named.key_links, Links::Followed);
     }
 
-    /// If `--refuse-insecure` is set, flanneld refuses secrets that other users can read, at the start and at each change of a key file.
+    /// With `--refuse-insecure`, at the start and at each change of a key file.
     #[test]
     fn insecure_files_are_refused_on_request() {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));

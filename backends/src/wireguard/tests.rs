@@ -22,12 +22,12 @@ fn key(n: u8) -> PublicKey {
     Secret::new([n; 32]).public()
 }
 
-/// Returns backend data with the public key of node `n` and these further keys.
+/// With the public key of node `n` and these further keys.
 fn data(n: u8, more: &str) -> String {
     format!(r#"{{"PublicKey":"{}"{more}}}"#, key(n))
 }
 
-/// Returns a lease of node `n` as Go flannel writes the lease. In all modes, Go flannel writes the port of the IPv6 device into the IPv6 data.
+/// As Go flannel writes it. In all modes, it writes the port of the IPv6 device into the IPv6 data.
 fn lease(n: u8, given: Option<String>) -> Lease {
     let data = move |port: u16| {
         let text = given.clone().unwrap_or_else(|| data(n, &format!(r#","Port":{port}"#)));
@@ -62,7 +62,7 @@ fn state(plan: &WireguardPlan, leases: Vec<Lease>) -> KernelState {
     Desired::whole(plan, &table(leases), &facts([])).state
 }
 
-/// Returns the objects of a kernel state as lines of text, without secrets.
+/// One line per object, without secrets.
 fn lines(state: &KernelState) -> Vec<String> {
     let words =
         netstate::text::Words { protocol: &|number| number.to_string(), interface: &|_| None };
@@ -154,7 +154,8 @@ fn modes_other_than_separate_have_one_device() {
     }
 }
 
-/// For any leases, no two peers have the same allowed IP, and only the holder of a subnet receives the subnet's packets.
+/// For any leases, no two peers have the same allowed IP, and only the holder of a subnet receives
+/// its packets.
 #[test]
 fn hostile_leases_take_nothing_from_others() {
     let plan = plan(DUAL, "");
@@ -223,7 +224,7 @@ fn key_identifies_the_owner_of_a_lease() {
 
 proptest! {
 
-    /// A partial update yields the same kernel state as a full computation, even if leases claim the same keys.
+    /// Even if leases claim the same keys.
     #[test]
     fn a_change_equals_the_whole_computation(
         tables in proptest::collection::vec(proptest::collection::btree_map(2u8..10, (2u8..8, 0i64..4), 0..8), 2..6),
@@ -240,8 +241,8 @@ proptest! {
     }
 }
 
-/// For a single device, the IPv4 and the IPv6 subnet of a lease need the same WireGuard peer. The plan updates only
-/// the objects of changed nodes, even if the subnets of a lease share a peer.
+/// For a single device, the IPv4 and the IPv6 subnet of a lease need the same WireGuard peer. The
+/// plan updates only the objects of changed nodes all the same.
 #[test]
 fn joining_node_changes_nothing_for_other_peers() {
     for keys in ["", r#","Mode":"auto""#] {

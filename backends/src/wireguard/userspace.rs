@@ -1,4 +1,4 @@
-//! The devices of the packet engine, if the packet engine replaces the kernel's WireGuard.
+//! The devices of the packet engine, if it replaces the kernel's WireGuard.
 
 use super::config::{Config, Mode};
 use crate::backend::Setup;
@@ -7,7 +7,7 @@ use netstate::kernel::Kernel;
 use netstate::underlay::Underlay;
 use types::{Addresses, Family, Subnets};
 
-/// Returns a kernel wrapper with an engine device for each family of the lease, or with one device for both families.
+/// With a device for each family of the lease, or with one for both.
 pub(super) fn kernel<K: Kernel>(
     kernel: K,
     config: &Config,
@@ -37,8 +37,8 @@ pub(super) fn kernel<K: Kernel>(
     kernel
 }
 
-/// Returns the addresses on which a device listens. Like a WireGuard interface of the kernel, the engine listens on
-/// all local addresses of the outer families. Peers may send to any address on which the device listens.
+/// Like a WireGuard interface of the kernel, the engine listens on all local addresses of the outer
+/// families. Peers may send to any of them.
 fn listen(config: &Config, family: Family, underlay: &Underlay) -> Addresses {
     let listens = |of: Family| match config.mode {
         Mode::Separate => of == family,

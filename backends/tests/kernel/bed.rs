@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use types::{Addresses, Subnets};
 
-/// Maximum time for which a test waits for an event. The deadline is shorter than the minute for which the reconciler delays deletions after its first pass.
+/// Shorter than the minute for which the reconciler delays deletions after its first pass.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) const DUAL: &str = r#"{"EnableIPv6":true,"Network":"10.244.0.0/16","IPv6Network":"fd10:244::/48","Backend":BACKEND}"#;
@@ -36,7 +36,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Runs a test in a namespace with an underlay `eth0` (192.168.56.101, fd00:56::101, MTU 1500).
+/// With an underlay `eth0` (192.168.56.101, fd00:56::101, MTU 1500).
 pub(crate) fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     assert!(nix::unistd::geteuid().is_root(), "this test needs root: it makes network namespaces");
@@ -64,20 +64,19 @@ pub(crate) fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Se
     }
 }
 
-/// Runs a shell command that must succeed and returns its output.
+/// The command must succeed.
 pub(crate) fn sh(command: &str) -> String {
     let output = Command::new("sh").args(["-ec", command]).output().unwrap();
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the JSON output of a shell command as a list of values.
 pub(crate) fn json(command: &str) -> Vec<Value> {
     let text = sh(command);
     if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
 }
 
-/// Waits until a condition holds, for at most [`DEADLINE`].
+/// For at most [`DEADLINE`].
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !condition() {
@@ -90,7 +89,7 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Returns the kernel objects of the network namespace, one line per object.
+/// The kernel objects of the namespace, one line per object.
 pub(crate) fn state() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for link in json("ip -d -j link show type vxlan") {
@@ -153,22 +152,22 @@ pub(crate) fn state() -> BTreeSet<String> {
     lines.into_iter().map(|line| line.replace('"', "")).collect()
 }
 
-/// Returns whether a line of [`state`] contains this text.
+/// A line of [`state`] contains this text.
 pub(crate) fn shows(text: &str) -> bool {
     count(text) > 0
 }
 
-/// Returns the number of lines of [`state`] that contain this text.
+/// The lines of [`state`] that contain this text.
 pub(crate) fn count(text: &str) -> usize {
     state().iter().filter(|line| line.contains(text)).count()
 }
 
-/// Returns the interface index of vxlan's IPv4 device.
+/// The interface index of vxlan's IPv4 device.
 pub(crate) fn index() -> Value {
     json("ip -j link show flannel.1")[0]["ifindex"].clone()
 }
 
-/// Returns the underlay of the namespace in the form in which the daemon passes the underlay to backends.
+/// In the form in which the daemon passes it to backends.
 pub(crate) fn underlay(dual: bool) -> Underlay {
     let link = &json("ip -j link show eth0")[0];
     let (v4, v6) = ("192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap());
@@ -184,13 +183,13 @@ pub(crate) fn underlay(dual: bool) -> Underlay {
     }
 }
 
-/// Returns the setup of a backend, with a network configuration from `template` and the `Backend` object `backend`.
+/// With a network configuration from `template` and the `Backend` object `backend`.
 pub(crate) fn setup(template: &str, backend: &str) -> Setup {
     let config = NetworkConfig::parse(&template.replace("BACKEND", backend)).unwrap();
     Setup { node_id: "node-1".to_owned(), ..Setup::of(config) }
 }
 
-/// Returns a lease of node `n`. The function derives the subnets, addresses and MACs of the lease from `n`.
+/// Subnets, addresses and MACs follow from `n`.
 pub(crate) fn lease(setup: &Setup, n: u16) -> Lease {
     let [high, low] = n.to_be_bytes();
     let v4 = setup
@@ -225,7 +224,7 @@ pub(crate) fn lease(setup: &Setup, n: u16) -> Lease {
     }
 }
 
-/// A running node, which is node 1 of the network.
+/// Node 1 of the network.
 pub(crate) struct Node {
     pub setup: Setup,
     pub announced: Announced,
@@ -238,19 +237,17 @@ pub(crate) struct Node {
     task: JoinHandle<Result<(), backends::BackendError>>,
 }
 
-/// Returns a lease table with the leases of the given nodes.
 pub(crate) fn table(setup: &Setup, peers: impl IntoIterator<Item = u16>) -> LeaseTable {
     LeaseTable::of(peers.into_iter().map(|n| lease(setup, n)), BTreeSet::new())
 }
 
 impl Node {
-    /// Starts node 1 with the given nodes in its lease table.
+    /// `peers` are the nodes in its lease table.
     pub(crate) async fn start(setup: Setup, peers: impl IntoIterator<Item = u16>) -> Self {
         let table = table(&setup, peers);
         Self::start_with(setup, table).await
     }
 
-    /// Starts node 1 with the given lease table.
     pub(crate) async fn start_with(setup: Setup, table: LeaseTable) -> Self {
         let under = underlay(setup.config.networks.v6().is_some());
         let mut backend = backends::create(&setup).unwrap();
@@ -267,7 +264,7 @@ impl Node {
         Self { setup, announced, leases, underlay, out, observer, kernel_audit, stop, task }
     }
 
-    /// Replaces the node's lease table with the leases of the given nodes.
+    /// Replaces the lease table with the leases of the given nodes.
     pub(crate) fn peers(&self, peers: impl IntoIterator<Item = u16>) {
         self.leases.send_replace(Arc::new(table(&self.setup, peers)));
     }
@@ -276,7 +273,6 @@ impl Node {
         self.observer.status()
     }
 
-    /// Compares the kernel's objects with the desired objects.
     pub(crate) async fn inspect(&self) -> Inspection {
         inspect(&self.kernel_audit.look().await.unwrap(), &Protocols::default())
     }
@@ -285,7 +281,7 @@ impl Node {
         self.status().kernel.writes
     }
 
-    /// Returns the subnets of the peers whose objects the kernel refuses.
+    /// The subnets of the peers whose objects the kernel refuses.
     pub(crate) fn failed_peers(&self) -> Vec<String> {
         let failed = self.status().kernel.failed_peers;
         failed.iter().map(|failed| failed.peer.subnet.to_string()).collect()
@@ -297,7 +293,7 @@ impl Node {
         self.stop().await;
     }
 
-    /// Waits until the reconciler has made no pass for a quarter of a second.
+    /// No pass for a quarter of a second.
     pub(crate) async fn idle(&self) {
         let end = Instant::now() + DEADLINE;
         let mut last = (self.status().kernel.passes, Instant::now());
@@ -312,14 +308,13 @@ impl Node {
         assert!(self.status().kernel.in_sync, "{}", self.status().kernel.trouble_text());
     }
 
-    /// Stops the node. The objects of the node remain in the kernel.
+    /// The node's objects remain in the kernel.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.task.await.unwrap().unwrap();
     }
 }
 
-/// Returns the VTEP MAC in the backend data of a lease.
 pub(crate) fn mac_of(data: &RawJson) -> String {
     let value: Value = serde_json::from_str(data.as_str()).unwrap();
     value["VtepMAC"].as_str().unwrap().to_owned()

@@ -1,5 +1,5 @@
-//! Tests that, with every backend, a node drops packets to addresses of its subnet that no pod uses. The blackhole
-//! routes do not affect packets to existing pods on the bridge.
+//! With every backend, a node drops packets to addresses of its subnet that no pod uses. The
+//! blackhole routes do not affect packets to existing pods on the bridge.
 
 use crate::bed::*;
 use backends::{Options, Setup};
@@ -8,7 +8,7 @@ fn with(template: &str, backend: &str) -> Setup {
     Setup { options: Options { audit: None, blackhole: true }, ..setup(template, backend) }
 }
 
-/// Returns the blackhole routes of the network namespace, one line per route.
+/// One line per route.
 fn holes() -> Vec<String> {
     let lines = ["-4", "-6"].map(|family| sh(&format!("ip {family} route show type blackhole")));
     lines
@@ -21,7 +21,7 @@ fn holes() -> Vec<String> {
 const V4_HOLE: &str = "blackhole 10.244.1.0/24 proto 241 metric 65535";
 const V6_HOLE: &str = "blackhole fd10:244:0:1::/64 dev lo proto 241 metric 65535 pref medium";
 
-/// Returns the route that the kernel selects for packets to an address.
+/// The route that the kernel selects for packets to an address.
 fn way(ip: &str) -> String {
     sh(&format!("ip route get {ip} 2>&1 || true"))
 }

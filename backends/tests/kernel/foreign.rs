@@ -1,4 +1,5 @@
-//! Tests that flanneld keeps foreign objects, and adopts objects of Go flannel without an interruption of traffic.
+//! flanneld keeps foreign objects, and adopts objects of Go flannel without an interruption of
+//! traffic.
 
 use crate::bed::*;
 use backends::error::UnderlayError;
@@ -82,7 +83,7 @@ fn a_host_gw_peer_off_the_link_does_not_affect_others() {
     });
 }
 
-/// Peer addresses that the kernel refuses as a gateway or as a tunnel's remote address do not affect other peers.
+/// Such as a gateway or a tunnel's remote address.
 #[test]
 fn addresses_that_the_kernel_refuses_do_not_affect_others() {
     for (backend, least) in [
@@ -120,7 +121,8 @@ fn addresses_that_the_kernel_refuses_do_not_affect_others() {
     }
 }
 
-/// The underlay interface is down, or has no address in the peers' network. flanneld cannot add routes to peers, but reports no peer as the cause.
+/// The underlay interface is down, or has no address in the peers' network. flanneld cannot add
+/// routes to peers, but reports no peer as the cause.
 #[test]
 fn an_underlay_that_reaches_no_peer_holds_the_node_back() {
     in_namespace(|| async {
@@ -272,7 +274,7 @@ fn links_are_rebuilt_only_if_necessary() {
     });
 }
 
-/// Returns the attributes of flannel's vxlan interfaces, except for the interface index and the MAC.
+/// Without the interface index and the MAC.
 fn devices() -> Vec<serde_json::Value> {
     let mut devices = json("ip -d -j link show type vxlan");
     for device in &mut devices {
@@ -323,7 +325,7 @@ fn device_that_go_flannel_made_without_a_port_stays() {
     });
 }
 
-/// Starts a backend that must fail to join, and returns the error.
+/// The backend must fail to join.
 async fn refused(backend: &str) -> String {
     let setup = setup(V4, backend);
     let mut backend = create(&setup).unwrap();
@@ -436,7 +438,7 @@ fn unrelated_changes_are_ignored() {
     });
 }
 
-/// flanneld recognises notifications of its own writes, so the notifications cause no full pass.
+/// flanneld recognises the notifications of its own writes.
 #[test]
 fn own_changes_cause_no_full_pass() {
     for backend in

@@ -1,8 +1,9 @@
-//! Tests that the kernel state equals captures of Go flannel 0.28.9, except for MACs, leases and the protocol number.
+//! The kernel state equals captures of Go flannel 0.28.9, except for MACs, leases and the protocol
+//! number.
 
 use crate::bed::*;
 
-/// Returns the lines of [`state`] about flannel's objects.
+/// The lines of [`state`] about flannel's objects.
 fn ours() -> Vec<String> {
     state()
         .into_iter()

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use types::kernel_object::{ObjectKind, ObjectState};
 
-/// Returns the routes, neighbours and FDB entries that `ip` and `bridge` print, one trimmed line per object.
+/// As `ip` and `bridge` print them, one trimmed line per object.
 fn printed() -> BTreeSet<String> {
     let all =
         sh("ip -4 route show; ip -6 route show; ip neigh show nud permanent; bridge fdb show");
@@ -22,7 +22,7 @@ fn printed() -> BTreeSet<String> {
     all.lines().map(trimmed).collect()
 }
 
-/// Returns the objects that are not in sync, as text.
+/// The objects that are not in sync.
 fn wrong(inspection: &Inspection) -> Vec<&str> {
     inspection
         .objects
@@ -32,7 +32,7 @@ fn wrong(inspection: &Inspection) -> Vec<&str> {
         .collect()
 }
 
-/// Returns the owners and the conflicts of the foreign objects whose text contains `part`.
+/// Owner and conflicts of the foreign objects whose text contains `part`.
 fn foreign(inspection: &Inspection, part: &str) -> Vec<(String, Vec<String>)> {
     let named = inspection.foreign.iter().filter(|foreign| foreign.text.contains(part));
     named.map(|foreign| (foreign.by.clone(), foreign.conflicts_with.clone())).collect()
@@ -179,7 +179,7 @@ fn foreign_objects_are_reported_as_foreign() {
     });
 }
 
-/// The inspection reports foreign routes that replace a route of flannel or take precedence over a route of flannel.
+/// Foreign routes that replace a route of flannel or take precedence over one.
 #[test]
 fn conflicting_route_is_reported_with_the_kernel_error() {
     in_namespace(|| async {

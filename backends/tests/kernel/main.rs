@@ -1,4 +1,5 @@
-//! Tests of the backends with a real kernel, each test in a separate network namespace, with checks by `ip` and `bridge`.
+//! Tests of the backends with a real kernel, each in its own network namespace, with checks by `ip`
+//! and `bridge`.
 
 // Tests report failures by panicking.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]

@@ -1,4 +1,4 @@
-//! Tests that kernel events suffice for flanneld to repair damage by other programs, without audits.
+//! Kernel events suffice for flanneld to repair damage by other programs, without audits.
 
 use crate::bed::*;
 

@@ -1,8 +1,8 @@
-//! Tests that thousands of peers need one pass and few system calls, and that the node is idle afterwards.
+//! Thousands of peers need one pass and few system calls, and the node is idle afterwards.
 
 use crate::bed::*;
 
-/// A network configuration with room for the subnets of thousands of nodes.
+/// Room for the subnets of thousands of nodes.
 const WIDE: &str = r#"{"Network":"10.240.0.0/12","Backend":BACKEND}"#;
 
 #[test]

@@ -1,4 +1,5 @@
-//! Tests of WireGuard in the packet engine: the backend with a real kernel, and a second packet engine in another namespace as the peer.
+//! WireGuard in the packet engine: the backend with a real kernel, and a second packet engine in
+//! another namespace as the peer.
 
 use crate::bed::*;
 use backends::Setup;
@@ -19,12 +20,12 @@ use types::kernel_object::ObjectState;
 
 const USERSPACE: &str = r#"{"Type":"wireguard","Implementation":"userspace"}"#;
 
-/// Returns the setup of a node whose private key is in a folder of its own.
+/// The private key is in a folder of its own.
 fn setup_in(folder: &tempfile::TempDir) -> Setup {
     Setup { key_file: Some(folder.path().join("key")), ..setup(V4, USERSPACE) }
 }
 
-/// The peer: node 2, in another network namespace that is connected to `eth0`.
+/// Node 2, in another network namespace that is connected to `eth0`.
 struct Other {
     _engine: Engine,
     device: Arc<engine::Device>,
@@ -39,7 +40,8 @@ impl Drop for Other {
 }
 
 impl Other {
-    /// Moves `wire0` to a new namespace, adds the address of node 2's lease to `wire0`, and starts an engine.
+    /// Moves `wire0` to a new namespace, adds the address of node 2's lease to it, and starts an
+    /// engine.
     fn new(secret: &Secret) -> Self {
         let namespace = format!("fl-wg-{}-{:?}", std::process::id(), std::thread::current().id())
             .replace(['(', ')'], "");
@@ -90,7 +92,7 @@ impl Other {
         self.device.change().set_private_key(secret.clone());
     }
 
-    /// Adds node 1 to the peers of node 2. Node 2 learns the endpoint of node 1 from authentic datagrams.
+    /// Adds node 1 to the peers of node 2, which learns its endpoint from authentic datagrams.
     fn meets(&self, node: PublicKey) {
         let mut change = self.device.change();
         change.set_peer(node, None, None, 0).unwrap();
@@ -98,7 +100,7 @@ impl Other {
     }
 }
 
-/// Returns a lease table with only node 2, whose public key is `key`.
+/// Only node 2, with this public key.
 fn leases(setup: &Setup, key: PublicKey) -> LeaseTable {
     let mut other = lease(setup, 2);
     other.attrs.data =
