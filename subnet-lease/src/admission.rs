@@ -1,14 +1,12 @@
-//! Decides which leases of the store a node uses. The decision depends only on the leases, the previous leases, and
-//! the other inputs in `Terms`.
+//! Decides which leases of the store a node uses. The decision depends only on the leases, the previous leases, and the other inputs in `Terms`.
 //!
-//! A node admits a lease if the lease lies inside the network and the node's backend can use the lease. The lease must
-//! not overlap this node's lease, the underlay or an older lease. The network may contain addresses of nodes, but a
-//! leased subnet must not contain addresses of nodes. If a leased subnet contains a node's address, the older lease
-//! takes precedence. If the value of a lease's key becomes unusable, the node keeps the key's last usable value.
+//! A node admits a lease if it lies inside the network and the node's backend can use it. It must not overlap this node's lease, the underlay or an
+//! older lease. The network may contain addresses of nodes, but a leased subnet must not. If it does, the older lease takes precedence. If the value
+//! of a lease's key becomes unusable, the node keeps the last usable one.
 //!
-//! One MAC or key leads to one node. Of several leases that claim it, the node uses the lease whose node's id derives it, otherwise the lease
-//! whose subnet had it in force on this node, otherwise the oldest lease. Age alone would let an old node take a young
-//! node's packets by publishing the young node's MAC.
+//! One MAC or key leads to one node. Of several leases that claim it, the node uses the one whose node's id derives it. Otherwise it uses the one
+//! whose subnet had it in force on this node, otherwise the oldest. Age alone would let an old node take a young node's packets by publishing the
+//! young node's MAC.
 
 mod error;
 mod judge;

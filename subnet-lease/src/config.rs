@@ -18,7 +18,7 @@ pub struct NetworkConfig {
     /// Pools of the nodes' subnets, one per family.
     pub pools: Dual<Pool, Pool>,
     pub networks: Subnets,
-    /// Instead of iptables.
+    /// For traffic rules, instead of iptables.
     pub nftables: bool,
     /// Destinations for which flanneld does not masquerade packets of pods (`NonMasqueradeCIDRs`, which Go flannel ignores).
     pub non_masquerade: Vec<IpNet>,
@@ -33,7 +33,6 @@ pub struct NetworkConfig {
 /// The subnets of one family that nodes may lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// It is divided into subnets.
     pub network: IpNet,
     /// Prefix length of a node's subnet.
     pub len: u8,

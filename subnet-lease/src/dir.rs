@@ -1,9 +1,8 @@
 //! Keeps leases as files in a directory, without a server, for a laptop, a lab or a static set of nodes.
 //!
-//! The file `config` contains the network configuration. Each file `subnets/<key>` contains one lease, with the same
-//! key and JSON as in etcd. To write a lease, flanneld locks the directory and replaces the lease's file by a rename.
-//! Files whose names begin with a dot are not leases. Leases in a directory never expire. The holder of a lease
-//! touches the lease's file every minute to show that the holder is alive.
+//! The file `config` contains the network configuration. Each file `subnets/<key>` contains one lease, with the same key and JSON as in etcd. To
+//! write one, flanneld locks the directory and replaces the file by a rename. Files whose names begin with a dot are not leases. Leases in a
+//! directory never expire. The holder touches its file every minute to show that it is alive.
 
 mod changes;
 mod error;

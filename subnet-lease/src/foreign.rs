@@ -54,7 +54,7 @@ pub enum ConnectError {
     Silent,
     /// The resolver does not know it.
     Name,
-    /// This node refuses the server's.
+    /// This node refuses the server's certificate.
     Certificate(Certificate),
     /// The server refuses this node's certificate, which has expired.
     OwnExpired,

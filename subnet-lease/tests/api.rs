@@ -385,8 +385,8 @@ async fn right_to_post_events_that_is_granted_later_is_noticed() {
     assert_eq!(refusals.count(), 1, "{lines:#?}");
 }
 
-/// In a large cluster, each node waits for its turn before it lists Nodes in pages after a boot, and before it opens its watches
-/// again after all connections broke.
+/// In a large cluster, each node waits for its turn: before it lists Nodes in pages after a boot, and before it opens its watches again after a
+/// break.
 #[tokio::test]
 async fn node_waits_for_its_turn_after_a_boot_and_after_a_break() {
     let api = FakeApi::default();

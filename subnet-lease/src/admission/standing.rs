@@ -1,10 +1,9 @@
-//! Leases in force, which admission updates after each change of the store. If the changed leases conflict with no
-//! other lease, the cost of admission depends only on the number of changed leases.
+//! Leases in force, which admission updates after each change of the store. If the changed leases conflict with no other, the cost depends only on
+//! their number.
 //!
-//! While admission accepts every lease unmodified, no leases conflict, so admission ignores the age of the leases. If a
-//! changed lease conflicts with no other lease, the leases remain free of conflicts. If a changed lease conflicts
-//! with another lease, or if the store contains a refused or unreadable lease, admission checks all leases
-//! again. Incremental and full admission give the same result.
+//! While admission accepts every lease unmodified, no leases conflict, so it ignores their age. Changed leases without a conflict keep it so. After a
+//! conflict, or if the store contains a refused or unreadable lease, admission checks all leases again. Incremental and full admission give the same
+//! result.
 
 use super::error::{AdmissionError, UnusedLeaseError};
 use super::judge::{admitted, halves_left_out, placed, spoken_here};

@@ -295,7 +295,7 @@ impl Identities {
         Ok(())
     }
 
-    /// Returns false if one of them belongs to another node.
+    /// False if one of them belongs to another node.
     pub(super) fn take(&mut self, lease: &Lease) -> bool {
         if self.check(lease).is_err() {
             return false;

@@ -56,9 +56,9 @@ pub(super) struct LeaseFileError(pub FileError);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Of the leases' directory.
+    /// Creates the directory of the leases.
     Make,
-    /// Of the lock.
+    /// Opens the lock.
     Open,
     Touch,
     Write,

@@ -49,7 +49,7 @@ impl EtcdRegistry {
         }
     }
 
-    /// Without a connection, etcd is unavailable.
+    /// The connection in use, or a new one. Without any, etcd is unavailable.
     pub(super) async fn connected(&self) -> Result<Connection, EtcdError> {
         let connected = self.connections.get().await;
         if let Err(why) = &connected {

@@ -222,7 +222,7 @@ impl Connections {
         judged.map_err(|why| EtcdError::Foreign(connection.endpoint.clone(), why))
     }
 
-    /// Modification times.
+    /// Modification times of the TLS files.
     fn stamp(&self) -> Vec<Option<SystemTime>> {
         let identity = self.options.identity.iter().flat_map(|(cert, key)| [cert, key]);
         self.options

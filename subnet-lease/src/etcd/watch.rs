@@ -14,7 +14,7 @@ use tonic::Code;
 
 /// Without a message for this time, the client requests a progress notification.
 const QUIET: Duration = Duration::from_secs(45);
-/// Maximum time until it arrives.
+/// Maximum time until that notification arrives.
 const SIGN: Duration = Duration::from_secs(10);
 const OPEN: Duration = Duration::from_secs(10);
 
@@ -85,7 +85,7 @@ pub struct Watch<'a> {
     registry: &'a EtcdRegistry,
     stream: WatchStream,
     connection: Box<Connection>,
-    /// The watch must deliver it first. If it delivers another event, the store has another history.
+    /// The watch must deliver it first. Another first event shows that the store has another history.
     expected: Option<Change>,
     /// Revision up to which the watch already knows the events.
     known: i64,

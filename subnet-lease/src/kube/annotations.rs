@@ -33,9 +33,9 @@ const WRITTEN: [&str; 6] =
 /// Go flannel writes it for a backend without data.
 const NO_DATA: &str = "null";
 
-/// First member of the backend data that flannel-rs writes. It distinguishes its nodes from Go flannel's, which do not reply to probes. Go flannel
-/// ignores it, and writes data without it when it takes over the Node. Its value must be a number, because Go flannel expects `:"` exactly once in
-/// the data, before its own MAC.
+/// First member of the backend data that flannel-rs writes. It distinguishes flannel-rs' nodes from Go flannel's, which do not reply to probes. Go
+/// flannel ignores it, and its data lacks it after a takeover of the Node. The value must be a number, because Go flannel expects `:"` exactly once
+/// in the data, before its own MAC.
 const MARK: &str = r#""FlannelRs":1"#;
 
 /// Common prefix of the names of flannel's annotations: a domain, a slash, and optionally a word with a hyphen.

@@ -1,5 +1,5 @@
-//! Sends requests to the Kubernetes API, with one HTTP client at a time. After a failed connection or log-in, it reads the credentials again and
-//! creates a new client.
+//! Sends requests to the Kubernetes API, with one HTTP client at a time. After a failed connection or log-in, the credentials are read again for a
+//! new client.
 
 use super::error::{KubeError, NoResponseError};
 use super::options::KubeOptions;

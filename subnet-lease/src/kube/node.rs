@@ -17,9 +17,7 @@ pub struct Node {
     pub version: u64,
     /// In seconds since 1970.
     pub created: i64,
-    /// `None` before the controller manager assigns podCIDRs.
-    ///
-    /// An error if they are not subnets, or if several belong to one family.
+    /// `None` before the controller manager assigns podCIDRs; an error if they are not subnets, or if several belong to one family.
     pub subnets: Result<Option<Subnets>, PodCidrValueError>,
     /// Those under flannel's prefix, by their short names.
     pub annotations: Annotations,

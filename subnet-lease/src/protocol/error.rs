@@ -52,7 +52,7 @@ impl Place {
 /// `key` is the key of the lease in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum LeaseError {
-    /// As on Vagrant machines behind NAT.
+    /// Another live node also uses this node's address, as on Vagrant machines behind NAT.
     #[error(
         "the public address {} of this node ({}, id {}) is already the address of {holder}, which holds {subnets} and is alive. Other nodes cannot distinguish nodes that share an address. This conflict is usual where every machine has the same address on its NAT interface (Vagrant's 10.0.2.15): name the interface that connects the nodes. {} If the other node never returns, its lease is available 3 minutes after the last keepalive (or after a change of etcd's leader). `flannelctl release {key}` frees the lease at once.",
         own.public, own.node.name, own.node.id, choice_text(choice.as_deref())
@@ -72,7 +72,7 @@ pub enum LeaseError {
     )]
     #[detail(Detail::IdentityInUse { holder: name.clone() })]
     IdentityInUse { own: Box<Place>, name: String, address: String, subnets: Subnets },
-    /// It keeps the lease alive.
+    /// Another instance of this node keeps the lease alive.
     #[error(
         "another running flanneld, named {name}, has this node's identity ({}) and address ({}), and renews this node's lease {subnets}. Stop one of the two daemons, or give each daemon its own --node-id and address.",
         own.node.id, own.public
@@ -101,7 +101,7 @@ pub enum LeaseError {
     )]
     #[code("lease-deleted")]
     Deleted(String),
-    /// It has precedence.
+    /// Another instance of this node holds the key and has precedence.
     #[error(
         "the lease subnets/{key} is held by an earlier running flanneld with this node's identity or address: {holder} at {address}. Two daemons on one lease would overwrite each other forever, so this daemon stops. Give each node its own address (--iface) and identity (--node-id)."
     )]

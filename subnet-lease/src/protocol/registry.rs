@@ -14,7 +14,7 @@ pub const TTL: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Of all keys.
+    /// Lists all keys.
     List,
     /// A lease to which a key can be attached.
     Grant,

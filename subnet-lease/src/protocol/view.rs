@@ -59,7 +59,7 @@ impl Item {
         Some(Self { entry, subnets, attrs })
     }
 
-    /// The node that wrote the lease, if it contains its identity.
+    /// The node that wrote the lease, if the lease contains its identity.
     pub fn node(&self) -> Option<&NodeId> {
         self.attrs.as_ref().and_then(|attrs| attrs.node.as_ref())
     }

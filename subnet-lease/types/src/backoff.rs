@@ -15,7 +15,7 @@ impl Backoff {
         Self { least, most }
     }
 
-    /// `failures` counts the previous ones.
+    /// `failures` counts those before this one.
     pub fn after(self, failures: u32) -> Duration {
         1u32.checked_shl(failures)
             .and_then(|times| self.least.checked_mul(times))

@@ -155,8 +155,8 @@ pub fn nets_overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
 }
 
-/// What no subnet of a pod network may overlap of a host's network. If that begins inside the pod network, it is the whole network. Otherwise it is
-/// only the host's address, because the pod network may be inside a wide network of a company.
+/// What no subnet of a pod network may overlap of a host's network. If the host's network begins inside the pod network, all of it counts. Otherwise
+/// only the host's address does, because the pod network may be inside a wide network of a company.
 pub fn barred_by(host: &IpNet, pods: &Subnets) -> IpNet {
     match pods.contains(&host.trunc()) {
         true => host.trunc(),

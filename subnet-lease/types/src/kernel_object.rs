@@ -66,7 +66,7 @@ pub enum ObjectState {
     Missing,
     /// The kernel's object differs from the desired one.
     Different,
-    /// By the kernel.
+    /// The kernel refused it.
     Refused,
 }
 

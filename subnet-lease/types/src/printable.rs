@@ -77,7 +77,7 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// To at most [`LINE`] characters for every string.
+/// Truncates every string to at most [`LINE`] characters.
 pub fn bound(document: &mut Value) {
     match document {
         Value::String(text) => {

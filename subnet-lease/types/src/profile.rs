@@ -85,7 +85,7 @@ impl Profile {
 }
 
 impl Device {
-    /// A fixed name, and packets of all families.
+    /// With a fixed name, for packets of all families.
     pub const fn shared(name: &'static str, kinds: &'static [&'static str]) -> Self {
         Device { name, is_numbered: false, kinds, family: None }
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Of the path to a peer, for one address family, in the order of severity.
+/// The path to a peer, for one address family. The states are in the order of their severity.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -30,7 +30,7 @@ pub enum State {
     WrongNode,
 }
 
-/// On the packets of pods.
+/// Effect of a path's state on the packets of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Impact {
     Unknown,
@@ -55,7 +55,7 @@ impl State {
         State::WrongNode,
     ];
 
-    /// In JSON, metrics, tables, logs and documentation.
+    /// Used in JSON, metrics, tables, logs and documentation.
     pub const fn name(self) -> &'static str {
         match self {
             State::Unknown => "unknown",
