@@ -5,10 +5,10 @@ use std::process::ExitStatus;
 use thiserror::Error;
 use types::{Coded, Detail, Errno, Problem};
 
-/// Lock file of the iptables programs.
+/// Of the iptables programs.
 pub(crate) const XTABLES_LOCK: &str = "/run/xtables.lock";
 
-/// Why a program failed. The text changes only if the reason changes.
+/// The text changes only if the reason changes.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum ProgramError {
     /// `errno` is `None` if none of several programs is installed, so that none ran.
@@ -51,7 +51,6 @@ pub enum ProgramError {
     WithoutEffect { program: String },
 }
 
-/// Why the rules of a family are not in place.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 pub enum RulesError {
     /// `nftables` tells which of the two writes the rules.
@@ -83,7 +82,6 @@ fn package_to_install(error: &ProgramError, nftables: bool) -> &'static str {
     }
 }
 
-/// Why the rules of several families are not in place.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 #[code("rules-not-in-place")]

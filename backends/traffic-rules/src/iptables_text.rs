@@ -1,4 +1,5 @@
-//! Renders the rules in iptables syntax and builds the input for iptables-restore. All functions of this module are pure: the functions convert text to text.
+//! Renders the rules in iptables syntax and builds the input for iptables-restore. Pure: text to
+//! text.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner, change};
 use super::reader::iptables::{conditions, network};
@@ -8,22 +9,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use types::{Encapsulation, Family};
 
-/// The name of the chain in which daemon 0 guards its encapsulation port. The chain names of other daemons end with the daemon's number.
+/// In it, daemon 0 guards its encapsulation port. The chains of other daemons end with the daemon's
+/// number.
 const GUARD_CHAIN: &str = "FLANNEL-ENCAP";
 
-/// A chain that flannel manages, and the jumps to it.
+/// With the jumps to it.
 struct ManagedChain {
     table: &'static str,
     chain: String,
     comment: &'static str,
-    /// Whether other flanneld daemons may also have rules in the chain.
+    /// Other flanneld daemons may also have rules in the chain.
     shared: bool,
-    /// The chain's rules. The field is `None` if the chain should not exist.
+    /// `None` if the chain should not exist.
     rules: Option<Vec<String>>,
     jumps: Vec<HookJump>,
 }
 
-/// A built-in chain, and the jump that the chain should contain.
+/// A built-in chain, and the jump that it should contain.
 struct HookJump {
     builtin: &'static str,
     jump: Option<String>,
@@ -73,12 +75,12 @@ fn managed_chains(rules: &Ruleset, saved: &str) -> Vec<ManagedChain> {
     chains
 }
 
-/// Returns the name of the chain in which a daemon guards its encapsulation port.
+/// In it, a daemon guards its encapsulation port.
 fn guard_chain(slot: u16) -> String {
     if slot == 0 { GUARD_CHAIN.to_owned() } else { format!("{GUARD_CHAIN}-{slot}") }
 }
 
-/// Returns a daemon's number from the name of the chain that guards its encapsulation port, or `None` for another name.
+/// A daemon's number from the name of its guard chain; `None` for another name.
 fn guard_slot(chain: &str) -> Option<u16> {
     let slot = match chain.strip_prefix(GUARD_CHAIN)? {
         "" => 0,
@@ -87,7 +89,7 @@ fn guard_slot(chain: &str) -> Option<u16> {
     (guard_chain(slot) == chain).then_some(slot)
 }
 
-/// Returns the numbers of the daemons whose guard chain occurs in `saved`, as a chain, in a rule or in a jump.
+/// The daemons whose guard chain occurs in `saved`, as a chain, in a rule or in a jump.
 fn guards(saved: &str) -> BTreeSet<u16> {
     let words = |line: &str| {
         let chain = line
@@ -103,7 +105,7 @@ fn guards(saved: &str) -> BTreeSet<u16> {
     lines(saved).filter(|(table, _)| *table == "raw").flat_map(|(_, line)| words(line)).collect()
 }
 
-/// Returns the iptables options that match encapsulated packets.
+/// iptables options.
 fn encapsulated(encapsulation: &Encapsulation) -> String {
     match encapsulation {
         Encapsulation::None => String::new(),
@@ -117,7 +119,7 @@ fn encapsulated(encapsulation: &Encapsulation) -> String {
     }
 }
 
-/// Returns whether a listing contains a table as a whole, and one of its chains.
+/// True if the listing contains the table as a whole, and the chain.
 pub(crate) fn lists(saved: &str, table: &str, chain: Option<&str>) -> bool {
     let mut of_table = lines(saved).filter(|(of, _)| *of == table);
     let start = chain.map(|chain| format!(":{chain} "));
@@ -125,7 +127,8 @@ pub(crate) fn lists(saved: &str, table: &str, chain: Option<&str>) -> bool {
         && of_table.any(|(_, line)| line == "COMMIT")
 }
 
-/// Replaces rules by those of ours that mean the same. Versions of iptables-save differ in the order and the notation of options.
+/// Replaces rules by those of ours that mean the same. Versions of iptables-save differ in the
+/// order and the notation of options.
 fn in_own_words(saved: &str, chains: &[ManagedChain], family: Family) -> String {
     let lines = chains.iter().flat_map(|chain| {
         let jumps = chain.jumps.iter().filter_map(|hook| hook.jump.clone());
@@ -147,15 +150,15 @@ fn in_own_words(saved: &str, chains: &[ManagedChain], family: Family) -> String 
     out
 }
 
-/// Returns the chain, the conditions and the target of a rule.
+/// The chain, the conditions and the target of a rule.
 fn meaning(rule: &str, family: Family) -> Option<(&str, BTreeSet<String>, &str)> {
     let (chain, rest) = rule.strip_prefix("-A ")?.split_once(' ')?;
     let (options, target) = rest.split_at(rest.rfind("-j ").unwrap_or(rest.len()));
     Some((chain, conditions(options, family), target))
 }
 
-/// Builds the chain in which a daemon guards its encapsulation port. The jumps to the chain match only encapsulated
-/// packets, so that the kernel checks other packets against only one rule.
+/// The jumps to the guard chain match only encapsulated packets, so that the kernel checks other
+/// packets against only one rule.
 fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     let (chain, comment) = (guard_chain(slot), "flanneld encap");
     let hook = |builtin, used: fn(&Encap) -> bool| HookJump {
@@ -194,10 +197,11 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
     }
 }
 
-/// Returns the input for `iptables-restore --noflush` that changes the rules in `saved` (the output of
-/// `iptables-save`) into the desired rules. Returns `None` if `saved` already contains the desired rules.
+/// The input for `iptables-restore --noflush` that changes the rules in `saved` (the output of
+/// `iptables-save`) into the desired ones; `None` if they are there already.
 ///
-/// iptables-restore commits each table as a whole. The input replaces a whole chain, or only this daemon's rules if other daemons also have rules in the chain.
+/// iptables-restore commits each table as a whole. The input replaces a whole chain, or only this
+/// daemon's rules if other daemons also have rules in the chain.
 pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
     let mut out = String::new();
     let chains = managed_chains(rules, saved);
@@ -224,7 +228,7 @@ pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
     (!out.is_empty()).then_some(out)
 }
 
-/// Returns whether a listing lacks one of the chains that it should contain.
+/// The listing lacks one of the chains that it should contain.
 pub(crate) fn lacks_chains(rules: &Ruleset, saved: &str) -> bool {
     managed_chains(rules, saved).iter().any(|managed| {
         let present = ChainState::of(managed, &rules.others, saved);
@@ -232,7 +236,6 @@ pub(crate) fn lacks_chains(rules: &Ruleset, saved: &str) -> bool {
     })
 }
 
-/// Returns the lines that update the rules of one chain.
 fn chain_lines(managed: &ManagedChain, present: &ChainState) -> Vec<String> {
     let wanted = managed.rules.as_deref();
     if !present.shared() {
@@ -256,17 +259,17 @@ fn chain_lines(managed: &ManagedChain, present: &ChainState) -> Vec<String> {
     lines
 }
 
-/// Converts the line that appends a rule into the line that deletes the rule.
+/// Converts the line that appends a rule into the one that deletes it.
 fn deletion(line: &str) -> String {
     line.replacen("-A ", "-D ", 1)
 }
 
-/// Returns descriptions of flannel's chains and rules in `saved`.
+/// Descriptions of flannel's chains and rules in `saved`.
 pub fn remains(saved: &str) -> Vec<String> {
     remains_except(saved, &OtherDaemons::default())
 }
 
-/// Returns descriptions of flannel's chains and rules in `saved`, without the rules that other daemons keep.
+/// Without the rules that other daemons keep.
 pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> {
     let mut out = Vec::new();
     for managed in
@@ -295,7 +298,7 @@ pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> 
     out
 }
 
-/// Returns the networks whose rules stay only because another flanneld may still serve the networks.
+/// The networks whose rules stay only because another flanneld may still serve them.
 pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let shared = ["-A FLANNEL-POSTRTG ", "-A FLANNEL-FWD "];
     let rules = lines(saved).filter(|(_, line)| shared.iter().any(|chain| line.starts_with(chain)));
@@ -307,8 +310,8 @@ pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
         .collect()
 }
 
-/// Returns the source and destination networks that a rule in the syntax of iptables-save matches. Returns `None` if
-/// the parser does not understand a network of the rule.
+/// The source and destination networks that a rule of iptables-save matches; `None` if the parser
+/// does not understand one of them.
 fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
     let (mut source, mut destination, mut is) = (None, None, true);
     let mut words = line.split(' ');
@@ -327,7 +330,7 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
     Some((source, destination))
 }
 
-/// Returns the names of the chains that other programs created, and the number of rules of other programs.
+/// Of other programs: the names of their chains, and the number of their rules.
 pub fn others(saved: &str) -> (Vec<&str>, usize) {
     let ours = |line: &str| line.contains("--comment \"flanneld ") || line.contains("FLANNEL-");
     let chains = lines(saved).filter_map(|(_, line)| line.strip_prefix(':')?.split(' ').next());
@@ -335,7 +338,7 @@ pub fn others(saved: &str) -> (Vec<&str>, usize) {
     (chains, lines(saved).filter(|(_, line)| line.starts_with("-A ") && !ours(line)).count())
 }
 
-/// Returns the number of packets from unknown senders that a daemon's guard chain has counted.
+/// As a daemon's guard chain has counted them, in packets.
 pub(crate) fn unknown_senders(saved: &str, slot: u16) -> Option<u64> {
     let start = format!("] -A {} -m addrtype --dst-type LOCAL ", guard_chain(slot));
     let ends = ["--comment \"flanneld encap\"", "--comment \"flanneld encap\" -j DROP"];
@@ -349,7 +352,7 @@ fn jump(builtin: &str, matches: &str, comment: &str, chain: &str) -> String {
     format!("-A {builtin}{matches} -m comment --comment \"{comment}\" -j {chain}")
 }
 
-/// Formats a rule as `iptables -S` and `iptables-save` print it.
+/// As `iptables -S` and `iptables-save` print it.
 fn render(chain: &str, comment: &str, rule: &Rule) -> String {
     let mut out = format!("-A {chain}");
     let not = |is: bool| if is { "" } else { " !" };
@@ -378,7 +381,7 @@ fn render(chain: &str, comment: &str, rule: &Rule) -> String {
     out
 }
 
-/// Returns the lines of `iptables-save`, each with its table and without packet counts.
+/// Each line of `iptables-save` with its table and without packet counts.
 fn lines(saved: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut table = "";
     saved.lines().map(str::trim_end).map(move |line| {
@@ -394,7 +397,7 @@ fn lines(saved: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Returns the chains and rules of `iptables-save` without counts.
+/// The chains and rules of `iptables-save` without counts.
 pub fn uncounted(saved: &str) -> Vec<String> {
     lines(saved)
         .filter(|(_, line)| !line.starts_with('#'))
@@ -403,12 +406,11 @@ pub fn uncounted(saved: &str) -> Vec<String> {
 }
 
 impl ManagedChain {
-    /// Returns the first rule of a chain, which all flanneld daemons share.
+    /// The first rule of the chain, which all flanneld daemons share.
     fn head(&self) -> String {
         render(&self.chain, self.comment, &head())
     }
 
-    /// Returns the owner of a rule in the chain.
     fn owner(&self, others: &OtherDaemons, line: &str) -> Owner {
         // A rule without our comment belongs to no other daemon.
         let ours = self.shared && line.contains(self.comment);
@@ -420,28 +422,28 @@ impl ManagedChain {
     }
 }
 
-/// The current state of a managed chain.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ChainState {
-    /// The rules of the chain with their owners. The field is `None` if the chain does not exist.
+    /// `None` if the chain does not exist.
     rules: Option<Vec<(Owner, String)>>,
-    /// The jumps to the managed chain that each built-in chain contains.
+    /// The jumps to the managed chain, for each built-in chain.
     jumps: Vec<FoundJumps>,
 }
 
 /// The jumps to a managed chain in one built-in chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct FoundJumps {
-    /// The number of jumps that match the desired jump.
+    /// Jumps that match the desired one.
     exact: usize,
-    /// Whether another rule comes before the first jump that matches the desired jump.
+    /// Another rule comes before the first of these jumps.
     foreign_first: Option<bool>,
-    /// Obsolete jumps to the managed chain, and rules with flannel's comment that Go flannel v0.17 to v0.19 wrote.
+    /// Obsolete jumps to the managed chain, and rules with flannel's comment that Go flannel v0.17
+    /// to v0.19 wrote.
     stale: Vec<String>,
 }
 
 impl ChainState {
-    /// Returns whether other flanneld daemons have rules in the chain.
+    /// Other flanneld daemons have rules in the chain.
     fn shared(&self) -> bool {
         self.rules.iter().flatten().any(|(owner, _)| *owner == Owner::Theirs)
     }

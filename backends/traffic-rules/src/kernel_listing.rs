@@ -1,19 +1,17 @@
-//! Lists the chains of nf_tables. The kernel answers directly, so that the answer shows whether a program's listing is complete.
+//! Lists the chains of nf_tables. The kernel answers directly, which shows whether a program's
+//! listing is complete.
 
 use crate::notices::{changes, messages};
 use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
 use std::io;
 use types::Family;
 
-/// The type of the message that lists chains: NFT_MSG_GETCHAIN of the subsystem nf_tables.
+/// NFT_MSG_GETCHAIN of the subsystem nf_tables.
 const GET_CHAIN: u16 = 10 << 8 | 4;
 /// NLM_F_REQUEST and NLM_F_DUMP.
 const DUMP: u16 = 0x301;
 
-/// Returns all chains of an IP family, each with its table.
-///
-/// # Errors
-/// Returns an error if the kernel refuses the listing. A kernel without nf_tables has no chains.
+/// Each with its table. A kernel without nf_tables has no chains.
 pub(crate) fn chains(family: Family) -> io::Result<Vec<(String, String)>> {
     let mut socket = Socket::new(NETLINK_NETFILTER)?;
     socket.bind_auto()?;

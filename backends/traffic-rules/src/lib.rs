@@ -1,5 +1,5 @@
-//! Traffic rules: the desired rules are data, and two appliers (iptables and nftables) write them to the
-//! kernel. The daemon applies the rules repeatedly, so that the rules remain in the kernel.
+//! Traffic rules: the desired rules are data, and two appliers (iptables and nftables) write them
+//! to the kernel. The daemon applies them repeatedly, so that they remain there.
 
 pub mod error;
 pub mod iptables_text;
@@ -28,43 +28,43 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use types::{Encapsulation, Family, Subnets};
 
-/// Time after which a write of iptables rules that had no effect is repeated although the listing stayed the same. If only the listing is wrong, jumps pile up.
+/// When a write of iptables rules that had no effect is repeated although the listing stayed the
+/// same. If only the listing is wrong, jumps pile up.
 const REPEAT: Duration = Duration::from_secs(600);
-/// The name of the lock that daemons take before they write nftables rules.
+/// The lock that daemons take before they write nftables rules.
 const NFTABLES: &str = "nftables";
 
-/// The input of the desired rules, and the tool (iptables or nftables) that applies the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The networks of the cluster, one for each family.
+    /// Of the cluster.
     pub networks: Subnets,
-    /// This node's subnets, one for each family.
+    /// This node's.
     pub own: Subnets,
-    /// The options for traffic rules from flanneld's command line.
     pub options: RuleOptions,
-    /// Whether the daemon uses nftables instead of iptables.
+    /// The daemon uses nftables instead of iptables.
     pub nftables: bool,
     /// The interval at which the daemon checks the iptables rules.
     pub resync: Duration,
-    /// The encapsulation of pod packets, if other senders can forge encapsulated packets. With `Encapsulation::None`, no guard is necessary.
+    /// Of pod packets, if other senders can forge them. With `Encapsulation::None`, no guard is
+    /// necessary.
     pub encapsulation: Encapsulation,
     /// This host's public addresses, and its addresses on the underlay.
     pub hosts: BTreeSet<IpAddr>,
-    /// The public addresses of the other nodes, and of nodes of other pod networks that send to the same port.
+    /// The public addresses of the other nodes, and of nodes of other pod networks that send to the
+    /// same port.
     pub peers: BTreeSet<IpAddr>,
     /// The number in the names of this daemon's chains for the encapsulation port.
     pub guard_slot: u16,
-    /// The rules that other daemons keep in the same chains.
+    /// Their rules are in the same chains.
     pub others: OtherDaemons,
 }
 
 impl Wanted {
-    /// Returns whether the rules depend on the addresses of the other nodes.
+    /// The rules depend on the addresses of the other nodes.
     pub fn follows_peers(&self) -> bool {
         !self.encapsulation.is_none() && self.options.guard.is_some()
     }
 
-    /// Returns the desired rules, one set for each address family.
     pub fn rulesets(&self) -> Vec<Ruleset> {
         let mut out = Vec::new();
         for family in Family::ALL {
@@ -94,34 +94,32 @@ impl Wanted {
     }
 }
 
-/// The result of one pass over the rules.
+/// Of one pass over the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Whether the pass wrote rules.
     pub wrote: bool,
-    /// The number of packets from unknown senders that reached the encapsulation port, if a rule counts them.
+    /// Packets from unknown senders that reached the encapsulation port, if a rule counts them.
     pub unknown_senders: Option<u64>,
-    /// Networks whose rules stay because another flanneld may still serve the networks.
+    /// Networks whose rules stay because another flanneld may still serve them.
     pub unserved: BTreeSet<IpNet>,
 }
 
-/// A message that the daemon logs once.
+/// The daemon logs it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// A message that the daemon logs at level info.
     Info(String),
-    /// A message that the daemon logs at level warn, because the operator should act.
+    /// The operator should act.
     Warn(String),
 }
 
-/// Applies the rules of one family, and remembers the iptables variant and whether `--random-fully` works.
+/// For one family.
 #[derive(Debug)]
 pub struct Applier {
     nftables: bool,
     family: Family,
-    /// The chosen variant of iptables, which stays the same even if the system default changes.
+    /// The chosen variant, which stays the same even if the system default changes.
     pinned: Option<Iptables>,
-    /// Whether `--random-fully` works on this host. The field is `None` before the first test of the option.
+    /// Whether `--random-fully` works on this host; `None` before the first test.
     random: Option<bool>,
     /// When a write of iptables rules had no effect, and the rules listed after it.
     without_effect: Option<(Instant, Vec<String>)>,
@@ -131,7 +129,7 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// Creates an applier that has not examined the host yet.
+    /// The host is not examined yet.
     pub fn new(nftables: bool, family: Family) -> Self {
         Self {
             nftables,
@@ -144,17 +142,17 @@ impl Applier {
         }
     }
 
-    /// Returns the variant of iptables in use. Returns `None` before the first pass, and with nftables.
+    /// `None` before the first pass, and with nftables.
     pub fn variant(&self) -> Option<Variant> {
         self.pinned.as_ref().map(|programs| programs.variant)
     }
 
-    /// Returns whether the rules are in nftables.
     pub fn uses_nftables(&self) -> bool {
         self.nftables || self.stand_in.is_some()
     }
 
-    /// Returns the tool that holds the rules, or `None` while nftables only bridges a failure of iptables, whose earlier rules may be in force.
+    /// `None` while nftables only bridges a failure of iptables, whose earlier rules may be in
+    /// force.
     pub fn active(&self) -> Option<ActiveRules> {
         match (self.variant(), self.uses_nftables()) {
             (Some(_), true) => None,
@@ -164,15 +162,12 @@ impl Applier {
         }
     }
 
-    /// Returns the messages since the last call.
+    /// Since the last call.
     pub fn notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
     }
 
-    /// Changes the kernel's rules to the desired rules, if necessary.
-    ///
-    /// # Errors
-    /// Returns an error if a program fails or is not installed. The error text contains the remedy if one is known.
+    /// Writes the rules if necessary. The error contains the remedy if one is known.
     pub async fn apply(&mut self, rules: &Ruleset) -> Result<Applied, RulesError> {
         if self.nftables {
             return self.apply_nft(rules).await;
@@ -242,7 +237,7 @@ impl Applier {
         }
     }
 
-    /// Reads the current rules and builds the input for iptables-restore, if a rule has to change.
+    /// Builds the input for iptables-restore if a rule has to change.
     async fn plan_iptables(
         &mut self,
         programs: &Iptables,
@@ -308,7 +303,6 @@ impl Applier {
         }
     }
 
-    /// Reads the current nftables table, and returns the rules to write, if any.
     async fn plan_nft(&mut self, rules: &Ruleset) -> Result<NftPlan, ProgramError> {
         let (family, name) = nftables_text::table(rules.family);
         let listing = nft_table(family, name).await?;
@@ -341,7 +335,8 @@ impl Applier {
         })
     }
 
-    /// Records whether the system supports random ports for masqueraded connections. If the test did not run, the function records nothing.
+    /// Whether the system supports random ports for masqueraded connections. If the test did not
+    /// run, nothing is recorded.
     fn probed(&mut self, trial: Result<(), ProgramError>) -> Result<(), ProgramError> {
         match trial {
             Ok(()) => self.random = Some(true),
@@ -362,7 +357,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Returns the programs. The first call chooses the iptables variant.
+    /// The first call chooses the iptables variant.
     async fn pin(&mut self) -> Result<Iptables, ProgramError> {
         if let Some(programs) = &self.pinned {
             return Ok(programs.clone());
@@ -401,15 +396,13 @@ impl Applier {
     }
 }
 
-/// The current nftables table, and the rules to write.
 struct NftPlan {
     applied: Applied,
     listing: Option<serde_json::Value>,
-    /// The rules to write, or `None` if the rules are already in place.
+    /// `None` if the rules are already in place.
     wanted: Option<Ruleset>,
 }
 
-/// The result of a removal of flannel's rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanupReport {
     /// One line for each removed object, or in a dry run for each object to remove.
@@ -419,7 +412,6 @@ pub struct CleanupReport {
 }
 
 impl CleanupReport {
-    /// Records the removal of objects from one tool.
     fn record(&mut self, what: Vec<String>, tool: &str, result: Result<(), ProgramError>) {
         let lines = what.into_iter();
         match result {
@@ -431,29 +423,28 @@ impl CleanupReport {
     }
 }
 
-/// The tool whose rules a family uses.
+/// By family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActiveRules {
-    /// No tool, because the family needs no rules.
+    /// The family needs no rules.
     Nothing,
-    /// The nftables table.
     Nftables,
-    /// The rules of one variant of iptables.
     Iptables(Variant),
 }
 
-/// Removes all rules of flannel-rs and Go flannel from nftables and from both variants of iptables. A dry run only reports the rules, without removing them.
+/// Removes all rules of flannel-rs and Go flannel from nftables and from both variants of iptables.
+/// A dry run only reports them.
 pub async fn clear(dry_run: bool) -> CleanupReport {
     clear_except(&OtherDaemons::default(), dry_run).await
 }
 
-/// Removes all rules of flannel except the rules that other flanneld daemons keep.
+/// Keeps the rules of other flanneld daemons.
 pub async fn clear_except(others: &OtherDaemons, dry_run: bool) -> CleanupReport {
     clear_unused([ActiveRules::Nothing; 2], others, dry_run).await
 }
 
-/// Removes flannel's inactive rules: rules of the unused tool, of the unused iptables variant, and of a family that needs no rules.
-/// The rules of other flanneld daemons stay.
+/// Removes flannel's inactive rules: those of the unused tool, of the unused iptables variant, and
+/// of a family that needs none. The rules of other flanneld daemons stay.
 pub async fn clear_inactive(kept: [ActiveRules; 2], others: &OtherDaemons) -> CleanupReport {
     clear_unused(kept, others, false).await
 }
@@ -470,7 +461,8 @@ async fn clear_unused(
     cleared
 }
 
-/// Removes the rules of one family with every program that works, and reports what no program could look at.
+/// Removes the rules of one family with every program that works, and reports what no program could
+/// look at.
 async fn clear_family(
     kept: ActiveRules,
     family: Family,
@@ -535,7 +527,7 @@ async fn clear_family(
     ));
 }
 
-/// Returns flannel's chains that nf_tables contains outside the rules in use, according to the kernel.
+/// flannel's chains that nf_tables contains outside the rules in use, according to the kernel.
 fn left_in_kernel(family: Family, kept: ActiveRules) -> std::io::Result<Vec<String>> {
     let (layer, own) = nftables_text::table(family);
     let mut left = chains(family)?;
@@ -552,10 +544,7 @@ fn left_in_kernel(family: Family, kept: ActiveRules) -> std::io::Result<Vec<Stri
     Ok(left.map(|(table, chain)| format!("table {layer} {table}, chain {chain}")).collect())
 }
 
-/// Removes flannel's rules from one variant of iptables.
-///
-/// # Errors
-/// Returns an error if the program cannot list the rules.
+/// In one variant of iptables.
 async fn clear_iptables(
     programs: &Iptables,
     others: &OtherDaemons,
@@ -590,9 +579,6 @@ async fn clear_iptables(
 }
 
 /// Removes flannel's iptables-nft rules with nft, on hosts without a working iptables-nft.
-///
-/// # Errors
-/// Returns an error if nft cannot list the rules.
 async fn clear_iptables_by_nft(
     family: Family,
     others: &OtherDaemons,
@@ -613,10 +599,7 @@ async fn clear_iptables_by_nft(
     Ok(())
 }
 
-/// Removes flannel's nftables table of a family, or only this daemon's rules if other daemons also use the table.
-///
-/// # Errors
-/// Returns an error if nft cannot list the table.
+/// Removes flannel's table of a family, or only this daemon's rules if other daemons also use it.
 async fn clear_nft(
     family: Family,
     others: &OtherDaemons,

@@ -1,4 +1,5 @@
-//! The lock that a daemon takes before it writes rules, so that no other daemon changes the rules between its read and its write.
+//! The lock that a daemon takes before it writes rules, so that no other daemon changes them
+//! between its read and its write.
 
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, getsockopt};
@@ -8,27 +9,26 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The prefix of the lock's abstract socket name. The socket and the rules are in one network namespace.
+/// An abstract socket's name. The socket and the rules are in one network namespace.
 const SOCKET_PREFIX: &str = "flannel-rs.rules";
-/// The interval between attempts to take the lock.
+/// Between attempts to take the lock.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Time limit for taking the lock, longer than any write of rules. A daemon that holds the lock longer than this limit hangs.
+/// Longer than any write of rules: a daemon that holds the lock longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The lock on the traffic rules, held until the caller drops the `RulesLock` or the process ends. After the
-/// timeout, the caller continues without the lock. flanneld can repair damaged rules later, but it cannot recover
-/// from an endless wait.
+/// Held until it is dropped or the process ends. After the timeout, the caller continues without
+/// the lock: flanneld can repair damaged rules later, but cannot recover from an endless wait.
 #[derive(Debug)]
 pub struct RulesLock {
     _socket: Option<UnixListener>,
 }
 
-/// Maximum number of consecutive attempts to identify the lock's holder as root or this process's user, before the
-/// daemon ignores the lock. The holder is unknown between its calls of bind and listen.
+/// Consecutive attempts to identify the lock's holder as root or this process's user, before the
+/// lock is ignored. The holder is unknown between its calls of bind and listen.
 const MAX_FOREIGN_HOLDERS: u32 = 3;
 
-/// Takes the lock on the rules of one program (iptables or nft). iptables and nft have separate locks, so that a wait for the xtables lock does
-/// not delay nftables. Ignores a lock that another user holds, except root.
+/// iptables and nft have separate locks, so that a wait for the xtables lock does not delay
+/// nftables. A lock that another user holds, except root, is ignored.
 pub async fn acquire(program: &str) -> RulesLock {
     acquire_within(&format!("{SOCKET_PREFIX}/{program}"), TIMEOUT).await
 }
@@ -66,7 +66,7 @@ async fn acquire_within(name: &str, timeout: Duration) -> RulesLock {
     }
 }
 
-/// Returns whether root or the user of this process listens on an abstract socket.
+/// Root or the user of this process listens on the abstract socket.
 fn is_ours(name: &str) -> bool {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let user = || {

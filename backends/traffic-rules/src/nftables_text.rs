@@ -1,8 +1,9 @@
-//! Renders the rules as an nft script and parses the output of `nft -j`. All functions of this module are pure: their results depend only on their arguments.
+//! Renders the rules as an nft script and parses the output of `nft -j`. Pure.
 //!
-//! flannel-rs uses Go flannel's names and comments for the table and the chains, so that each program finds and
-//! replaces the other program's rules. The nftables rules have the same effect as the iptables rules.
-//! Unlike in Go flannel, conditions on the mark use a mask, and the fourth masquerade rule matches packets to this node's subnet.
+//! flannel-rs uses Go flannel's names and comments for the table and the chains, so that each
+//! program finds and replaces the other's rules. The nftables rules have the same effect as the
+//! iptables rules. Unlike in Go flannel, conditions on the mark use a mask, and the fourth
+//! masquerade rule matches packets to this node's subnet.
 
 use super::ownership::{Change, NetMatch, OtherDaemons, Owner, change};
 use super::reader::words::number;
@@ -14,19 +15,20 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use types::{Encapsulation, Family};
 
-/// Returns the nftables family and the name of flannel's table for an IP family. Go flannel uses these names.
+/// The nftables family and the name of flannel's table. Go flannel uses these names.
 pub(crate) fn table(family: Family) -> (&'static str, &'static str) {
     family.pick(("ip", "flannel-ipv4"), ("ip6", "flannel-ipv6"))
 }
 
-/// A chain that flannel's nftables table may contain.
+/// A chain that flannel's table may contain.
 struct Chain {
     name: &'static str,
     kind: &'static str,
     hook: &'static str,
     priority: i64,
     comment: &'static str,
-    /// Whether the chain guards an encapsulation port. Each daemon has its own guard chains; all daemons on the host share the other chains.
+    /// The chain guards an encapsulation port. Each daemon has its own guard chains; all daemons on
+    /// the host share the other chains.
     guard: bool,
 }
 
@@ -64,17 +66,19 @@ const CHAINS: [Chain; 4] = [
         guard: true,
     },
 ];
-/// The name of the set of addresses that may send to the encapsulation port.
+/// The set of addresses that may send to the encapsulation port.
 const PEERS: &str = "peers";
-/// The name of the counter for encapsulated packets from unknown senders.
+/// The counter of encapsulated packets from unknown senders.
 const UNKNOWN_SENDERS: &str = "strangers";
 
-/// Returns the name of a daemon's chain, set or counter for the encapsulation port. For daemon 0, the name has no suffix.
+/// Of a daemon's chain, set or counter for the encapsulation port. For daemon 0, the name has no
+/// suffix.
 fn slot_name(name: &str, slot: u16) -> String {
     if slot == 0 { name.to_owned() } else { format!("{name}-{slot}") }
 }
 
-/// Returns a daemon's number from the name of a chain, set or counter for the encapsulation port, or `None` for another name.
+/// A daemon's number from the name of a chain, set or counter for the encapsulation port; `None`
+/// for another name.
 fn slot_of(name: &str, plain: &str) -> Option<u16> {
     let slot = match name.strip_prefix(plain)? {
         "" => 0,
@@ -84,12 +88,12 @@ fn slot_of(name: &str, plain: &str) -> Option<u16> {
 }
 
 impl Chain {
-    /// Returns the chain's name. The name of a guard chain ends with this daemon's number, unless the number is 0.
+    /// The name of a guard chain ends with this daemon's number, unless it is 0.
     fn name_in(&self, rules: &Ruleset) -> String {
         slot_name(self.name, if self.guard { rules.guard_slot } else { 0 })
     }
 
-    /// Returns the rules that the chain should contain, or `None` if the chain should not exist.
+    /// `None` if the chain should not exist.
     fn wanted<'a>(&self, rules: &'a Ruleset) -> Option<&'a Vec<Rule>> {
         let encap = rules.encap.as_ref();
         let wanted = match self.name {
@@ -101,15 +105,15 @@ impl Chain {
         wanted.filter(|rules| !self.guard || !rules.is_empty())
     }
 
-    /// Returns the encapsulation that all rules of a guard chain match, or `None` for other chains.
+    /// What all rules of a guard chain match; `None` for other chains.
     fn encapsulation(&self, rules: &Ruleset) -> Option<Encapsulation> {
         rules.encap.as_ref().filter(|_| self.guard).map(|encap| encap.encapsulation)
     }
 }
 
-/// Returns one transaction that replaces the rules in `listing` (the output of `nft -j list table`) with the desired
-/// rules. The transaction keeps the rules of other daemons. If no rules remain, the transaction deletes the table. If
-/// only the peers differ, the transaction changes only the set of peers.
+/// One transaction that replaces the rules in `listing` (the output of `nft -j list table`) with
+/// the desired ones and keeps those of other daemons. If no rules remain, it deletes the table. If
+/// only the peers differ, it changes only their set.
 pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     let (family, name) = table(rules.family);
     let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
@@ -168,7 +172,7 @@ pub(crate) fn script(rules: &Ruleset, listing: Option<&Value>) -> String {
     out
 }
 
-/// Returns the lines of the nft script that update one chain.
+/// The lines of the nft script for one chain.
 fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String> {
     let (family, table) = table(rules.family);
     let name = chain.name_in(rules);
@@ -213,13 +217,13 @@ fn chain_lines(chain: &Chain, rules: &Ruleset, found: &TableState) -> Vec<String
     lines
 }
 
-/// Returns one nft transaction that deletes flannel's table of an IP family.
+/// One transaction that deletes flannel's table.
 pub(crate) fn removal(family: Family) -> String {
     let (family, name) = table(family);
     format!("add table {family} {name}\ndelete table {family} {name}\n")
 }
 
-/// Returns the script that `nft --check` must accept before the daemon uses random ports.
+/// `nft --check` must accept this script before the daemon uses random ports.
 pub(crate) fn probe(family: Family) -> String {
     let (family, _) = table(family);
     let name = "flannel-probe";
@@ -267,15 +271,15 @@ fn render(family: &str, encapsulation: Option<Encapsulation>, rule: &Rule, slot:
     out
 }
 
-/// Returns whether flannel's table in the kernel contains exactly the given rules. `listing` is the output of `nft -j list table`, or `None` if the table
-/// does not exist.
+/// True if flannel's table in the kernel contains exactly the given rules. `listing` is the output
+/// of `nft -j list table`, or `None` if the table does not exist.
 pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let found = listing.map(|listing| TableState::read(listing, rules)).unwrap_or_default();
     let peers = rules.encap.as_ref().and_then(|encap| encap.peers.as_ref());
     found.same_chains(rules) && found.peers.as_ref().map(Option::as_ref) == peers.map(Some)
 }
 
-/// Returns whether flannel's table contains all given rules, without regard to the rules that guard the encapsulation port.
+/// Without regard to the rules that guard the encapsulation port.
 pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let bare = Ruleset { encap: None, ..rules.clone() };
     let found = listing.map(|listing| TableState::read(listing, &bare)).unwrap_or_default();
@@ -284,7 +288,7 @@ pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bo
     TableState { chains, foreign: found.foreign, ..TableState::default() }.same_chains(&bare)
 }
 
-/// Returns the networks whose rules stay only because a daemon may serve these networks.
+/// The networks whose rules stay only because a daemon may serve them.
 pub(crate) fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let rules = items(listing, "rule").filter_map(|rule| parse(rule, None, 0)?.network(others));
     rules
@@ -292,7 +296,7 @@ pub(crate) fn unserved(listing: &Value, others: &OtherDaemons) -> BTreeSet<IpNet
         .collect()
 }
 
-/// Returns the number of packets from unknown senders that a daemon's guard rules have counted.
+/// As a daemon's guard rules have counted them, in packets.
 pub(crate) fn unknown_senders(listing: &Value, slot: u16) -> Option<u64> {
     items(listing, "counter")
         .find(|counter| text(counter, "name") == slot_name(UNKNOWN_SENDERS, slot))?
@@ -300,15 +304,15 @@ pub(crate) fn unknown_senders(listing: &Value, slot: u16) -> Option<u64> {
         .as_u64()
 }
 
-/// Returns whether other flannel daemons also use the table.
+/// Other flannel daemons also use the table.
 pub(crate) fn is_shared(listing: &Value, family: Family, others: &OtherDaemons) -> bool {
     TableState::read(listing, &Ruleset { others: others.clone(), ..Ruleset::empty(family) })
         .is_shared()
 }
 
-/// Returns one transaction that removes flannel's iptables-nft rules from the listed tables, and descriptions of the
-/// removed objects. The transaction keeps the rules of other running daemons. Returns `None` if the tables contain no
-/// rules of flannel. nft does not print iptables comments, so the function recognises flannel's jumps by their
+/// One transaction that removes flannel's iptables-nft rules from the listed tables and keeps those
+/// of other running daemons, with descriptions of the removed objects; `None` without rules of
+/// flannel. nft does not print iptables comments, so flannel's jumps are recognised by their
 /// targets.
 pub(crate) fn iptables_removal<'a>(
     listings: impl IntoIterator<Item = &'a Value>,
@@ -358,13 +362,12 @@ pub(crate) fn iptables_removal<'a>(
     (!words.is_empty()).then(|| (rules + &chains, words))
 }
 
-/// Returns whether a chain of a table of iptables has a name of flannel.
+/// A chain of a table of iptables with a name of flannel.
 pub(crate) fn is_of_iptables(table: &str, chain: &str) -> bool {
     let own = ["FLANNEL-POSTRTG", "FLANNEL-FWD", "FLANNEL-ENCAP"];
     TABLES.contains(&table) && own.iter().any(|own| slot_of(chain, own).is_some())
 }
 
-/// Returns whether a rule jumps to a chain.
 fn leads_to(rule: &Value, chain: &str) -> bool {
     let parts = rule.get("expr").and_then(Value::as_array);
     let mut targets = parts.into_iter().flatten().filter_map(|part| {
@@ -378,7 +381,7 @@ fn rules_of<'a>(listing: &'a Value, chain: &'a str) -> impl Iterator<Item = &'a 
     items(listing, "rule").filter(move |rule| text(rule, "chain") == chain)
 }
 
-/// Returns the source network and the destination network that a rule matches. Ignores the rule's other conditions.
+/// The source and the destination network that a rule matches, regardless of its other conditions.
 fn named(rule: &Value) -> (NetMatch, NetMatch) {
     let matches = rule.get("expr").and_then(Value::as_array).into_iter().flatten();
     let (mut source, mut destination) = (None, None);
@@ -405,14 +408,14 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A rule of a chain in the kernel. `rule` is `None` if flannel writes no rule with these expressions.
+/// `rule` is `None` if flannel writes no rule with these expressions.
 #[derive(Debug)]
 struct FoundRule {
     handle: Option<u64>,
     rule: Option<Rule>,
 }
 
-/// One of flannel's chains in the kernel, with its current rules.
+/// With its current rules.
 #[derive(Debug)]
 struct FoundChain {
     name: String,
@@ -431,7 +434,6 @@ impl FoundChain {
             .map_or(Owner::Ours, |rule| rule.owner(others))
     }
 
-    /// Returns the rules of other daemons in this chain.
     fn theirs<'a>(&'a self, others: &'a OtherDaemons) -> impl Iterator<Item = &'a Rule> {
         self.rules
             .iter()
@@ -439,7 +441,7 @@ impl FoundChain {
             .filter_map(|rule| rule.rule.as_ref())
     }
 
-    /// Returns whether other daemons have rules in the chain.
+    /// Other daemons have rules in the chain.
     fn is_shared(&self, others: &OtherDaemons) -> bool {
         self.theirs(others).next().is_some()
     }
@@ -451,24 +453,25 @@ impl FoundChain {
     }
 }
 
-/// The contents of flannel's nftables table.
+/// Of flannel's table.
 #[derive(Debug, Default)]
 struct TableState {
-    /// The chains of this daemon, and the chains that all daemons share.
+    /// Those of this daemon, and those that all daemons share.
     chains: Vec<FoundChain>,
-    /// Whether the table contains an object that the daemon cannot correct in place: an unknown chain, an incorrect hook or a set of another type.
+    /// The table contains an object that the daemon cannot correct in place: an unknown chain, an
+    /// incorrect hook or a set of another type.
     foreign: bool,
-    /// The set of peers, if it exists, and the addresses in the set, if all are valid.
+    /// The set of peers, if it exists, and its addresses, if all are valid.
     peers: Option<Option<BTreeSet<IpAddr>>>,
-    /// The value of the counter of packets from unknown senders.
+    /// The counter of packets from unknown senders.
     unknown_senders: Option<u64>,
     /// Chains, sets and counters of guards that no running daemon uses: object type and name.
     orphans: Vec<(&'static str, String)>,
-    /// Whether other flannel daemons also use the table.
+    /// Other flannel daemons also use the table.
     is_shared: bool,
 }
 
-/// The owner of a chain, set or counter of a guard.
+/// Of a chain, set or counter of a guard.
 enum GuardOwner {
     Ours,
     Theirs,
@@ -568,12 +571,12 @@ impl TableState {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    /// Returns whether other flannel daemons also use the table.
+    /// Other flannel daemons also use the table.
     fn is_shared(&self) -> bool {
         self.is_shared
     }
 
-    /// Returns whether the chains in the kernel equal the desired chains. Does not compare the sets of peers.
+    /// Does not compare the sets of peers.
     fn same_chains(&self, rules: &Ruleset) -> bool {
         let same = |known: &Chain| {
             let (wanted, found) = (known.wanted(rules), self.chain(&known.name_in(rules)));
@@ -638,7 +641,7 @@ fn parse(rule: &Value, encapsulation: Option<Encapsulation>, slot: u16) -> Optio
     Some(Rule { matches, verdict: verdict.or(counted.then_some(Verdict::Count))? })
 }
 
-/// Returns whether an nft condition matches exactly the packets of this encapsulation.
+/// The nft condition matches exactly the packets of this encapsulation.
 fn matches_encapsulated(condition: &Value, encapsulation: Encapsulation) -> Option<bool> {
     let payload = condition.get("left")?.get("payload")?;
     let what = (text(payload, "protocol"), text(payload, "field"), text(condition, "op"));
@@ -698,7 +701,7 @@ fn parse_match(condition: &Value, slot: u16) -> Option<Match> {
     }
 }
 
-/// Returns the priority of a base chain. Some versions of nft print names of priorities.
+/// Of a base chain. Some versions of nft print names of priorities.
 fn priority(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| match value.as_str()? {
         "raw" => Some(-300),
@@ -708,7 +711,7 @@ fn priority(value: &Value) -> Option<i64> {
     })
 }
 
-/// Returns the value of a set's element. Some versions of nft print an object with more properties.
+/// The value of a set's element. Some versions of nft print an object with more properties.
 fn plain(element: &Value) -> &Value {
     element.pointer("/elem/val").unwrap_or(element)
 }

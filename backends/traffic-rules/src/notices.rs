@@ -5,46 +5,44 @@ use netlink_sys::{
 };
 use types::Family;
 
-/// The multicast group for changes of nf_tables: NFNLGRP_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
+/// NFNLGRP_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
 const GROUP: u32 = 7;
 
-/// The netlink subsystem of nf_tables: NFNL_SUBSYS_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
+/// NFNL_SUBSYS_NFTABLES (include/uapi/linux/netfilter/nfnetlink.h).
 const SUBSYSTEM: u16 = 10;
-/// The type of the message that ends a transaction and contains no change of rules (NFT_MSG_NEWGEN).
+/// NFT_MSG_NEWGEN: the message that ends a transaction and contains no change of rules.
 const GENERATION: u16 = 15;
-/// Length of the receive buffer in bytes, larger than any netlink message from the kernel.
+/// In bytes; larger than any netlink message from the kernel.
 const BUFFER: usize = 64 * 1024;
-/// Size of the netlink socket's receive queue in bytes. The queue has room for all changes that kube-proxy makes between two reads.
+/// In bytes. The receive queue has room for all changes that kube-proxy makes between two reads.
 const QUEUE: usize = 8 << 20;
 
-/// A change of an nf_tables object.
+/// Of an nf_tables object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<'a> {
-    /// The table.
     pub table: &'a str,
-    /// The name of the changed chain, or of the chain with the changed rule. Otherwise empty.
+    /// The changed chain, or the chain with the changed rule; otherwise empty.
     pub chain: &'a str,
 }
 
-/// The most important queued notification: none, lost notifications, or a relevant change.
+/// The most important queued notification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum News {
-    /// No relevant change.
     #[default]
     None,
-    /// The kernel dropped some notifications. A burst of changes that overflows the socket's queue rarely concerns flannel's rules.
+    /// The kernel dropped some notifications. A burst of changes that overflows the socket's queue
+    /// rarely concerns flannel's rules.
     Lost,
-    /// A relevant change.
     Changed,
 }
 
-/// Returns whether a change concerns kube-proxy's rules for Services. kube-proxy's rules change constantly in a cluster with many Services.
+/// kube-proxy's rules for Services change constantly in a cluster with many of them.
 pub fn is_of_services(change: &Change<'_>) -> bool {
     change.table == "kube-proxy" || change.chain.starts_with("KUBE-")
 }
 
-/// Returns whether a change may concern flannel's iptables rules: a change of a table, of a built-in chain, or of
-/// flannel's own chains. Built-in chains contain the jumps to flannel's chains.
+/// True for a change of a table, of a built-in chain, which contains the jumps to flannel's chains,
+/// or of flannel's own chains.
 pub fn is_of_iptables(change: &Change<'_>) -> bool {
     let calls_ours =
         matches!(change.chain, "" | "PREROUTING" | "INPUT" | "FORWARD" | "OUTPUT" | "POSTROUTING");
@@ -52,12 +50,12 @@ pub fn is_of_iptables(change: &Change<'_>) -> bool {
         && (calls_ours || change.chain.starts_with("FLANNEL-"))
 }
 
-/// Returns whether a change concerns flannel's nftables tables.
+/// True for flannel's nftables tables.
 pub fn is_of_nftables(change: &Change<'_>) -> bool {
     Family::ALL.into_iter().any(|family| crate::nftables_text::table(family).1 == change.table)
 }
 
-/// Returns the messages of a netlink datagram, each with its type.
+/// The messages of a netlink datagram, each with its type.
 pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (head, _) = bytes.split_at_checked(16)?;
@@ -68,7 +66,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Returns the objects that one netlink datagram announces or lists.
+/// The objects that one netlink datagram announces or lists.
 pub(crate) fn changes(bytes: &[u8]) -> Vec<Change<'_>> {
     let mut found = Vec::new();
     for (kind, message) in messages(bytes) {
@@ -88,7 +86,7 @@ pub(crate) fn changes(bytes: &[u8]) -> Vec<Change<'_>> {
     found
 }
 
-/// Returns the text of a netlink attribute, or an empty text if the attribute is missing.
+/// The text of a netlink attribute; empty if it is missing.
 fn name(mut attributes: &[u8], wanted: u16) -> &str {
     while let Some((head, _)) = attributes.split_at_checked(4) {
         let length = usize::from(u16_at(head, 0));
@@ -114,15 +112,14 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |four| u32::from_ne_bytes(*four))
 }
 
-/// A subscription to the kernel's notifications about nf_tables.
 pub struct Notices {
     socket: TokioSocket,
-    /// Returns whether a change is relevant to the subscriber.
+    /// True if a change is relevant to the subscriber.
     matters: fn(&Change<'_>) -> bool,
 }
 
 impl Notices {
-    /// Subscribes to notifications. Returns `None` if the kernel refuses the subscription. Without a subscription, the daemon still checks the rules
+    /// `None` if the kernel refuses the subscription. The daemon still checks the rules
     /// periodically.
     pub fn open(matters: fn(&Change<'_>) -> bool) -> Option<Self> {
         let mut socket = TokioSocket::new(NETLINK_NETFILTER).ok()?;
@@ -147,7 +144,7 @@ impl Notices {
         }
     }
 
-    /// Consumes all queued notifications. Returns whether a notification was relevant or the kernel lost notifications.
+    /// Consumes all queued notifications.
     pub fn drain(&mut self) -> News {
         let mut buffer = Vec::with_capacity(BUFFER);
         let mut found = News::None;
@@ -167,7 +164,7 @@ impl Notices {
     }
 }
 
-/// Waits for a notification. Never returns if `notices` is `None`.
+/// Never ends if `notices` is `None`.
 pub async fn wait_for_notice(notices: &mut Option<Notices>) {
     match notices {
         Some(notices) => notices.next().await,
@@ -182,7 +179,6 @@ mod tests {
     use std::io::Write;
     use std::process::{Command, Stdio};
 
-    /// Runs a test in a network namespace of its own.
     fn in_namespace(test: impl AsyncFnOnce() + Send + 'static) {
         let run = || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();

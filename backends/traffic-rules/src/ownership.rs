@@ -1,62 +1,64 @@
-//! Decides which daemon owns a rule in a chain that the daemons of several networks on one host share. Pure.
+//! Decides which daemon owns a rule in a chain that the daemons of several networks on one host
+//! share. Pure.
 //!
-//! A rule belongs to the pod network that it matches, as in Go flannel. A daemon replaces its own rules as one block
-//! and does not change the rules of other daemons. The rule that matches kube-proxy's mark matches no network.
-//! The rule that matches kube-proxy's mark is the first rule of the chain, and all daemons share it.
+//! A rule belongs to the pod network that it matches, as in Go flannel. A daemon replaces its own
+//! rules as one block and does not change the rules of others. The rule that matches kube-proxy's
+//! mark matches no network: it is the first rule of the chain, and all daemons share it.
 
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 
-/// The other flannel daemons on this host, whose rules this daemon keeps.
+/// Their rules on this host stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherDaemons {
-    /// This daemon's networks, including the networks of the daemon that ran before it. This daemon may replace the rules of its own networks.
+    /// This daemon's networks, including those of the daemon that ran before it. It may replace
+    /// their rules.
     pub own: BTreeSet<IpNet>,
     /// The pod networks of other running daemons.
     pub served: BTreeSet<IpNet>,
-    /// Whether this daemon keeps the rules of a network that is not its own and that no known daemon serves.
+    /// This daemon keeps the rules of a network that is not its own and that no known daemon
+    /// serves.
     pub unknown: bool,
     /// The numbers of other daemons' chains for the encapsulation port.
     pub guards: BTreeSet<u16>,
 }
 
-/// The network that a rule matches, and whether the rule matches addresses in the network (true) or outside the network (false).
+/// The network, and whether the rule matches addresses inside (true) or outside of it (false).
 pub(crate) type NetMatch = Option<(bool, IpNet)>;
 
-/// The owner of a rule in a chain that flannel manages.
+/// Of a rule in a chain that flannel manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// This daemon, or a daemon that has ended. This daemon replaces or removes the rule.
+    /// This daemon, or one that has ended. This daemon replaces or removes the rule.
     Ours,
-    /// Another daemon, whose rule this daemon keeps.
+    /// This daemon keeps the rule.
     Theirs,
     /// All daemons on the host, which share the first rule of the chain.
     Head,
 }
 
 impl OtherDaemons {
-    /// Returns whether this daemon keeps the rules of a network.
     pub fn keeps(&self, network: &IpNet) -> bool {
         !self.own.contains(network) && (self.unknown || self.served.contains(network))
     }
 
-    /// Returns whether rules of other daemons may stay.
+    /// Rules of other daemons may stay.
     pub fn keep_any(&self) -> bool {
         self.unknown || !self.served.is_empty() || !self.guards.is_empty()
     }
 
-    /// Returns whether this daemon keeps the guard rules of the daemon with the number `place`. If this daemon removes another daemon's guard too
-    /// early, the host loses no packets, and the other daemon restores the guard. A guard that remains after its daemon
-    /// has ended may drop the packets of a new node.
+    /// `place` is the other daemon's number. If this daemon removes another's guard too early, the
+    /// host loses no packets, and the other daemon restores it. A guard that remains after its
+    /// daemon has ended may drop the packets of a new node.
     pub fn keeps_guard(&self, place: u16) -> bool {
         self.guards.contains(&place)
     }
 
-    /// Returns the pod network to which a rule with this source and destination belongs.
+    /// The pod network to which a rule with this source and destination belongs.
     ///
-    /// A rule that matches two networks belongs to the source network (`-s NET -d PODS`, `! -s NET -d NET`). If the
-    /// source is a node's subnet inside the destination network, the rule belongs to the destination network (`-s
-    /// PODS -d NET`).
+    /// A rule that matches two networks belongs to the source network (`-s NET -d PODS`, `! -s NET
+    /// -d NET`). If the source is a node's subnet inside the destination network, the rule belongs
+    /// to the destination network (`-s PODS -d NET`).
     pub fn network(&self, source: NetMatch, destination: NetMatch) -> Option<IpNet> {
         let known = |named: NetMatch| {
             named
@@ -74,7 +76,6 @@ impl OtherDaemons {
         }
     }
 
-    /// Returns the owner of a rule with this source and destination.
     pub fn owner(&self, source: NetMatch, destination: NetMatch) -> Owner {
         match self.network(source, destination) {
             Some(network) if self.keeps(&network) => Owner::Theirs,
@@ -83,26 +84,25 @@ impl OtherDaemons {
     }
 }
 
-/// The change to a chain that several daemons share.
+/// To a chain that several daemons share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change<T> {
-    /// The positions of the rules to delete from the chain.
+    /// Positions in the chain.
     pub remove: Vec<usize>,
-    /// The rule to insert at the head of the chain.
+    /// To insert at the head of the chain.
     pub head: Option<T>,
-    /// The rules to append to the chain.
+    /// To append to the chain.
     pub block: Vec<T>,
 }
 
 impl<T> Change<T> {
-    /// Returns whether the chain needs no change.
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.head.is_none() && self.block.is_empty()
     }
 }
 
-/// Returns the change that leaves only the rules in `wanted` and the rules of other daemons in the chain. `is_head`
-/// returns true for the first rule of the chain, which all daemons share.
+/// Leaves only the rules in `wanted` and those of other daemons in the chain. `is_head` is true for
+/// the first rule of the chain, which all daemons share.
 pub fn change<T: Clone + PartialEq>(
     present: &[(Owner, Option<T>)],
     wanted: &[T],

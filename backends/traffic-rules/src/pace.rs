@@ -1,48 +1,48 @@
-//! Limits how often the daemon lists the traffic rules in the kernel. One listing takes several seconds in a cluster with thousands of Services.
+//! Limits how often the daemon lists the traffic rules in the kernel. One listing takes several
+//! seconds in a cluster with thousands of Services.
 
 use crate::notices::News;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use std::time::{Duration, Instant};
 
-/// Ratio of the interval between listings to the processor time of a listing.
+/// The interval between listings is so many times the processor time of a listing.
 const SHARE: u32 = 500;
-/// Processor time of a listing below which the daemon keeps the usual interval between listings.
+/// Below this processor time of a listing, the usual interval stays.
 const CHEAP: Duration = Duration::from_millis(75);
-/// The maximum interval between listings of the rules, regardless of their cost.
+/// Between listings, regardless of their cost.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// Time for which the daemon assumes that the rules are unchanged if the kernel sends no notification.
+/// For so long are the rules taken as unchanged if the kernel sends no notification.
 const UNCHANGED: Duration = Duration::from_secs(60);
-/// Factor by which the daemon shortens the interval between comparisons after a notification about flannel's own rules.
+/// Divides the interval between comparisons after a notification about flannel's own rules.
 const NOTICED: u32 = 20;
-/// Factor by which the daemon shortens the interval between comparisons after the kernel dropped notifications.
+/// Divides the interval between comparisons after the kernel dropped notifications.
 const LOST: u32 = 2;
-/// Ratio of the interval between failed attempts to the processor time of an attempt.
+/// The interval after a failed attempt is so many times its processor time.
 const RETRIED: u32 = 20;
-/// Maximum interval after a failed attempt to apply rules, which may be missing until the next attempt.
+/// Maximum interval after a failed attempt: the rules may be missing until the next.
 const RETRY_LIMIT: Duration = Duration::from_secs(30);
 
-/// The cost of a listing of rules: the processor time of this process and its child processes during the listing. On
-/// a busy machine, processor time is far less than elapsed time.
+/// The processor time of this process and its child processes during a listing. On a busy machine,
+/// it is far less than the elapsed time.
 pub struct Cost {
     began: Instant,
     spent: Duration,
 }
 
 impl Cost {
-    /// Starts the measurement of a listing's cost.
     pub fn begin() -> Self {
         Self { began: Instant::now(), spent: processor_time() }
     }
 
-    /// Returns the processor time since the start of the measurement, at most the elapsed time.
+    /// At most the elapsed time.
     pub fn so_far(&self) -> Duration {
         processor_time().saturating_sub(self.spent).min(self.began.elapsed())
     }
 }
 
-/// Returns the processor time of this process and of its child processes that have ended.
+/// Of this process and of its child processes that have ended.
 fn processor_time() -> Duration {
     let of = |time: TimeVal| {
         Duration::from_micros(
@@ -55,18 +55,19 @@ fn processor_time() -> Duration {
     usages.map(|usage| of(usage.user_time()) + of(usage.system_time())).sum()
 }
 
-/// Returns the time until the next listing of the rules, from the cost of the last listing.
+/// Until the next listing, from the cost of the last one.
 pub fn interval(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(SHARE).min(LONGEST)) }
 }
 
-/// Returns the time until the next attempt to apply rules, from the cost of the failed attempt.
+/// Until the next attempt to apply rules, from the cost of the failed one.
 pub fn retry(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(RETRIED).min(RETRY_LIMIT)) }
 }
 
-/// Returns the minimum time between two comparisons of flannel's rules. `news` contains the kernel's notifications since the last comparison.
-/// `announces` is true if the kernel sends notifications. `cost` is the processor time of a comparison.
+/// The minimum time between two comparisons of flannel's rules. `news` are the kernel's
+/// notifications since the last one. `announces` is true if the kernel sends notifications. `cost`
+/// is the processor time of a comparison.
 pub fn comparison(news: News, announces: bool, cost: Duration) -> Duration {
     match (news, announces) {
         // Others rarely change our chains, so a quick repair is worth the cost.

@@ -21,14 +21,15 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use types::{Errno, Family};
 
-/// The deadline of one call of iptables or nft, longer than the call should take. iptables-restore waits up to 5 s for the xtables lock (`-w 5`).
+/// Of one call, which should take less. iptables-restore waits up to 5 s for the xtables lock (`-w
+/// 5`).
 const DEADLINE: Duration = Duration::from_secs(12);
-/// Maximum number of deadlines for one program, if the program still uses processor time. On a busy machine, listing
-/// the rules of thousands of Services takes a long time.
+/// Maximum number of deadlines for one program, if it still uses processor time. On a busy machine,
+/// listing the rules of thousands of Services takes a long time.
 const DEADLINES: u32 = 5;
-/// The minimum processor time that a program must use between two deadlines, so that the daemon extends the deadline.
+/// The minimum processor time between two deadlines for which the deadline is extended.
 const WORK: Duration = Duration::from_millis(50);
-/// Maximum length of a program's output in bytes. The rules of 10 000 Services have about 20 MB.
+/// In bytes, of a program's output. The rules of 10 000 Services have about 20 MB.
 const OUTPUT: u64 = 64 << 20;
 
 static SEARCHES_SBIN: AtomicBool = AtomicBool::new(false);
@@ -38,20 +39,18 @@ pub fn search_sbin() {
     SEARCHES_SBIN.store(true, Ordering::Relaxed);
 }
 
-/// Mutex for calls of legacy iptables-restore and ip6tables-restore, which share the xtables lock. Only one child
-/// process of this daemon waits for the xtables lock at a time.
+/// Calls of legacy iptables-restore and ip6tables-restore share the xtables lock. Only one child
+/// process of this daemon waits for it at a time.
 static XTABLES: Mutex<()> = Mutex::const_new(());
 
-/// The programs of one IP family and one variant of iptables.
+/// Of one IP family and one variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iptables {
-    /// The IP family of the rules.
     pub family: Family,
-    /// The path of the program that prints the rules, such as iptables-save.
+    /// Prints the rules, such as iptables-save.
     pub save: PathBuf,
-    /// The path of the program that replaces rules, such as iptables-restore. This program commits each table separately.
+    /// Replaces rules, such as iptables-restore. It commits each table separately.
     pub restore: PathBuf,
-    /// The variant of iptables to which both programs belong.
     pub variant: Variant,
 }
 
@@ -65,10 +64,8 @@ impl Iptables {
         }
     }
 
-    /// Returns the installed variants of iptables. The flag marks the variant that the command `iptables` (`ip6tables`) runs on this host.
-    ///
-    /// # Errors
-    /// Returns an error if no variant of iptables is installed, or if the system cannot run the programs.
+    /// The flag marks the variant that the command `iptables` (`ip6tables`) runs on this host.
+    /// Fails if no variant is installed.
     pub async fn installed(family: Family) -> Result<Vec<(Self, bool)>, ProgramError> {
         let name = family.pick("iptables", "ip6tables");
         let variant_of = async |command: &str| {
@@ -99,32 +96,27 @@ impl Iptables {
         }
     }
 
-    /// Returns the path of the `iptables` command of this variant, for messages.
+    /// The path of the `iptables` command of this variant, for messages.
     pub fn command(&self) -> String {
         let save = self.save.to_string_lossy();
         save.strip_suffix("-save").unwrap_or(&save).to_owned()
     }
 
-    /// Returns the command's name and the variant, for log lines.
+    /// The command's name and the variant, for log lines.
     pub fn name(&self) -> String {
         let name = self.family.pick("iptables", "ip6tables");
         format!("{name} ({})", self.variant)
     }
 
-    /// Returns the output of iptables-save for all tables of the family, with packet counts.
-    ///
-    /// # Errors
-    /// Returns an error if the program is missing, times out, exits with an error, or does not list a table that the kernel has.
+    /// The output of iptables-save for all tables of the family, with packet counts. Fails if it
+    /// does not list a table that the kernel has.
     pub async fn dump(&self) -> Result<String, ProgramError> {
         self.dump_tables(&TABLES).await
     }
 
-    /// Returns the output of iptables-save for the given tables. In a cluster with many
-    /// Services, most rules are in the table `nat`. The legacy variant lists all tables, because legacy iptables-save
-    /// creates a table that its arguments name.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Self::dump`].
+    /// For the given tables. In a cluster with many Services, most rules are in the table `nat`.
+    /// The legacy variant lists all tables, because legacy iptables-save creates a table that its
+    /// arguments name.
     pub async fn dump_tables(&self, tables: &[&str]) -> Result<String, ProgramError> {
         // Other programs may add and remove tables at any time. What is there before and after must be in the listing.
         let expected = |present: &[(String, String)]| -> BTreeSet<(String, Option<String>)> {
@@ -155,8 +147,9 @@ impl Iptables {
         }
     }
 
-    /// Returns the chains of the kernel with their tables. Ask the kernel, because iptables-save exits with code 0 although it cannot list
-    /// a table that contains rules of nft. The kernel lists no chains of the legacy variant.
+    /// Each with its table. Ask the kernel, because iptables-save exits with code 0 although it
+    /// cannot list a table that contains rules of nft. The kernel lists no chains of the legacy
+    /// variant.
     fn chains_in_kernel(&self) -> Result<Vec<(String, String)>, ProgramError> {
         let found = match self.variant {
             Variant::Nft => chains(self.family),
@@ -170,7 +163,7 @@ impl Iptables {
         })
     }
 
-    /// Returns the error about a table that iptables-save did not list, with the chain that iptables cannot list.
+    /// Names the chain that iptables cannot list.
     async fn explain_missing(&self, table: &str, present: &[(String, String)]) -> ProgramError {
         let mut place = format!("table {table}");
         for (of, chain) in present {
@@ -194,18 +187,13 @@ impl Iptables {
         }
     }
 
-    /// Passes rules to iptables-restore, which keeps all other chains.
-    ///
-    /// # Errors
-    /// Returns an error if the program is missing, times out, or exits with an error.
+    /// By iptables-restore, which keeps all other chains.
     pub async fn apply(&self, payload: &str) -> Result<(), ProgramError> {
         self.restore(&["--noflush", "-w", "5"], payload).await
     }
 
-    /// Tests whether iptables and the kernel support random ports for masqueraded connections. Writes no rules.
-    ///
-    /// # Errors
-    /// Returns an error if iptables-restore is missing, times out, or refuses the rules.
+    /// Tests whether iptables and the kernel support random ports for masqueraded connections.
+    /// Writes no rules.
     pub async fn probe(&self) -> Result<(), ProgramError> {
         let payload =
             "*nat\n:FLANNEL-PROBE - [0:0]\n-A FLANNEL-PROBE -j MASQUERADE --random-fully\nCOMMIT\n";
@@ -218,18 +206,17 @@ impl Iptables {
     }
 }
 
-/// The chosen variant of iptables, the reason for the choice, and a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// The index of the chosen variant among the candidates.
+    /// Of the chosen variant among the candidates.
     pub index: usize,
-    /// The reason why the function chose this variant.
     pub why: &'static str,
-    /// A warning if other programs have rules in both variants of iptables.
+    /// Other programs have rules in both variants of iptables.
     pub warning: Option<String>,
 }
 
-/// Picks a variant. Each candidate consists of a variant, the output of its `iptables-save`, and whether the variant is the system default.
+/// Each candidate is a variant, the output of its `iptables-save`, and whether it is the system
+/// default.
 pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     let score = |(_, saved, system): &(Variant, &str, bool)| {
         let (chains, _) = others(saved);
@@ -272,7 +259,7 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     Some(Pick { index, why, warning })
 }
 
-/// Returns the names of the legacy iptables tables in the kernel, even if no installed program can list these tables.
+/// Those in the kernel, even if no installed program can list them.
 pub(crate) fn legacy_tables(family: Family) -> io::Result<Vec<String>> {
     let file = family
         .pick("/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names");
@@ -284,26 +271,17 @@ pub(crate) fn legacy_tables(family: Family) -> io::Result<Vec<String>> {
     }
 }
 
-/// Runs an nft script as one transaction.
-///
-/// # Errors
-/// Returns an error if nft is missing, times out, or exits with an error.
+/// As one transaction.
 pub async fn nft(script: &str) -> Result<(), ProgramError> {
     run(Path::new("nft"), &["-f", "-"], Some(script)).await.map(|_| ())
 }
 
-/// Tests whether nft and the kernel accept an nft script. Writes no rules.
-///
-/// # Errors
-/// Returns an error if nft is missing, times out, or refuses the script.
+/// Writes no rules.
 pub(crate) async fn nft_check(script: &str) -> Result<(), ProgramError> {
     run(Path::new("nft"), &["--check", "-f", "-"], Some(script)).await.map(|_| ())
 }
 
-/// Returns the JSON listing of an nftables table, or `None` if the table does not exist.
-///
-/// # Errors
-/// Returns an error if nft is missing, fails, or prints no valid JSON.
+/// `None` if the table does not exist.
 pub async fn nft_table(
     family: &str,
     name: &str,
@@ -324,10 +302,7 @@ pub async fn nft_table(
     }
 }
 
-/// Runs a program without a shell and with a deadline, and returns the program's standard output.
-///
-/// # Errors
-/// Returns an error if the program is missing, times out, or exits with an error.
+/// Without a shell and with a deadline. The result is the standard output.
 pub async fn run(
     program: &Path,
     args: &[&str],
@@ -403,7 +378,7 @@ async fn run_within(
     }
 }
 
-/// Reads a program's output. Returns an error if the output exceeds the limit.
+/// Fails if the output exceeds the limit.
 async fn read_limited(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
@@ -415,7 +390,7 @@ async fn read_limited(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8
     Ok(bytes)
 }
 
-/// Returns the processor time that a running process has used.
+/// What a running process has used.
 fn processor_time(pid: u32) -> Duration {
     let clock = i32::try_from(pid)
         .ok()

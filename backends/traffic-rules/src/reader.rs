@@ -1,8 +1,9 @@
-//! Reads the iptables and nftables rules of all programs on this host, and follows a packet through the rules.
+//! Reads the iptables and nftables rules of all programs on this host, and follows a packet through
+//! them.
 //!
-//! [`nft`] and [`iptables`] read listings into one [`model`]. [`walk`] determines the result for a [`packet`]: the host
-//! accepts the packet, the host drops the packet, or the result is unknown. The reader records a condition that it does not
-//! understand as unknown, and never bases a decision on this condition.
+//! [`nft`] and [`iptables`] read listings into one [`model`]. [`walk`] determines the result for a
+//! [`packet`]: accepted, dropped or unknown. A condition that the reader does not understand is
+//! recorded as unknown and never decides.
 
 pub mod fits;
 pub mod iptables;

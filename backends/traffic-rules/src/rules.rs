@@ -1,5 +1,5 @@
-//! Traffic rules as data: the rules define which packets the kernel masquerades, accepts or drops. The functions of
-//! this module are pure, and the rules are the same for iptables and nftables.
+//! Traffic rules as data: which packets the kernel masquerades, accepts or drops. Pure, and the
+//! same for iptables and nftables.
 
 use super::ownership::{NetMatch, OtherDaemons, Owner};
 use ipnet::IpNet;
@@ -7,94 +7,96 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::{Encapsulation, Family};
 
-/// The tables of iptables in which flannel has chains.
+/// Those of iptables in which flannel has chains.
 pub(crate) const TABLES: [&str; 3] = ["nat", "filter", "raw"];
 pub(crate) const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
-/// The operator's options for the traffic rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleOptions {
-    /// `--ip-masq`: whether the kernel masquerades traffic that leaves the pod network.
+    /// `--ip-masq`: masquerade traffic that leaves the pod network.
     pub masquerade: bool,
-    /// Whether masqueraded connections use random ports (off with `--ip-masq-fully-random-disable`).
+    /// Masqueraded connections use random ports (off with `--ip-masq-fully-random-disable`).
     pub fully_random: bool,
-    /// Whether the kernel also masquerades traffic from outside the pod network to pods of other nodes, so that replies return through this node.
+    /// Also masquerade traffic from outside the pod network to pods of other nodes, so that replies
+    /// return through this node.
     pub masquerade_inbound: bool,
-    /// Destination networks to which packets from pods keep the pod's source address.
+    /// Destinations to which packets from pods keep the pod's source address.
     pub non_masquerade: Vec<IpNet>,
-    /// `--iptables-forward-rules`: whether the rules accept forwarded traffic of the pod network.
+    /// `--iptables-forward-rules`: accept forwarded traffic of the pod network.
     pub forward: bool,
-    /// Whether the jump to flannel's forward rules is the first rule of the FORWARD chain, before rules that may reject packets.
+    /// The jump to flannel's forward rules is the first rule of the FORWARD chain, before rules
+    /// that may reject packets.
     pub forward_insert: bool,
-    /// The options of the rules that guard the encapsulation port.
     pub guard: GuardOptions,
 }
 
-/// The options of the rules that guard the encapsulation port. No guard rules exist by default.
+/// For the encapsulation port. No guard rules exist by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuardOptions {
-    /// `--encap-notrack`: whether the kernel excludes encapsulated packets from connection tracking.
+    /// `--encap-notrack`: exclude encapsulated packets from connection tracking.
     pub notrack: bool,
-    /// `--encap-peers`: whether the rules accept, count or drop encapsulated packets from unknown senders.
+    /// `--encap-peers`: what happens to encapsulated packets from unknown senders.
     pub unknown_senders: UnknownSenders,
-    /// `--encap-bar-pods`: whether the rules drop packets from pods to the encapsulation port.
+    /// `--encap-bar-pods`: drop packets from pods to the encapsulation port.
     pub bar_pods: bool,
 }
 
 impl GuardOptions {
-    /// Returns whether at least one option of the guard is set.
+    /// At least one option is set.
     pub fn is_some(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// The action on encapsulated packets from senders that are not peers.
+/// What happens to encapsulated packets from senders that are not peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownSenders {
-    /// Accepts encapsulated packets from unknown senders and does not count them.
+    /// Accepted and not counted.
     #[default]
     Off,
-    /// Counts and accepts encapsulated packets from unknown senders.
+    /// Counted and accepted.
     Count,
-    /// Counts and drops encapsulated packets from unknown senders.
+    /// Counted and dropped.
     Drop,
 }
 
-/// The traffic rules of one IP family.
+/// Of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruleset {
-    /// The address family.
     pub family: Family,
-    /// The rules for packets that leave this host (chain FLANNEL-POSTRTG in iptables, postrtg in nftables). The field is `None` if the chain should not exist.
+    /// For packets that leave this host (chain FLANNEL-POSTRTG in iptables, postrtg in nftables).
+    /// `None` if the chain should not exist.
     pub masquerade: Option<Vec<Rule>>,
-    /// The rules for forwarded packets (chain FLANNEL-FWD in iptables, forward in nftables). The field is `None` if the chain should not exist.
+    /// For forwarded packets (chain FLANNEL-FWD in iptables, forward in nftables). `None` if the
+    /// chain should not exist.
     pub forward: Option<Vec<Rule>>,
-    /// Whether the jump to flannel's forward rules is the first rule of the FORWARD chain.
+    /// The jump to flannel's forward rules is the first rule of the FORWARD chain.
     pub forward_insert: bool,
-    /// The rules that guard the encapsulation port. The guard rules apply before all other rules.
+    /// The guard of the encapsulation port, which applies before all other rules.
     pub encap: Option<Encap>,
-    /// The number in the names of this daemon's chains for the encapsulation port. The number is 0 on a host with one daemon.
+    /// The number in the names of this daemon's chains for the encapsulation port; 0 on a host with
+    /// one daemon.
     pub guard_slot: u16,
-    /// The networks and guards of other daemons, whose rules in the shared chains stay.
+    /// Their rules in the shared chains stay.
     pub others: OtherDaemons,
 }
 
-/// The rules for encapsulated packets of one IP family (chain FLANNEL-ENCAP in iptables, encap-in and encap-out in
-/// nftables). These rules match only encapsulated packets.
+/// Match only encapsulated packets of one IP family (chain FLANNEL-ENCAP in iptables, encap-in and
+/// encap-out in nftables).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encap {
-    /// The encapsulation by which the rules recognise encapsulated packets: UDP ports or an IP protocol.
+    /// By what the rules recognise encapsulated packets: UDP ports or an IP protocol.
     pub encapsulation: Encapsulation,
-    /// The rules for encapsulated packets that arrive from other hosts or from this node's pods.
+    /// For packets that arrive from other hosts or from this node's pods.
     pub incoming: Vec<Rule>,
-    /// The rules for encapsulated packets that this host sends.
+    /// For packets that this host sends.
     pub outgoing: Vec<Rule>,
-    /// The known senders. Senders outside this set match [`Match::UnknownSender`]. The set of known senders is `None` if no rule depends on the senders.
+    /// The known senders. Others match [`Match::UnknownSender`]. `None` if no rule depends on the
+    /// senders.
     pub peers: Option<BTreeSet<IpAddr>>,
 }
 
 impl Ruleset {
-    /// Creates a ruleset of an IP family without rules.
     pub fn empty(family: Family) -> Self {
         Self {
             family,
@@ -107,17 +109,16 @@ impl Ruleset {
         }
     }
 
-    /// Returns whether the ruleset contains no chains.
     pub fn is_empty(&self) -> bool {
         self.masquerade.is_none() && self.forward.is_none() && self.encap.is_none()
     }
 
-    /// Returns whether a rule counts encapsulated packets from unknown senders.
+    /// A rule counts encapsulated packets from unknown senders.
     pub fn counts_unknown_senders(&self) -> bool {
         self.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
     }
 
-    /// Returns a copy of the rules in which masquerade rules do not use random ports, for kernels and programs without support for random ports.
+    /// For kernels and programs without support for random ports.
     pub(crate) fn without_random_ports(&self) -> Self {
         let mut plain = self.clone();
         for rule in plain.masquerade.iter_mut().flatten() {
@@ -129,28 +130,26 @@ impl Ruleset {
     }
 }
 
-/// A rule of a chain: the conditions and the verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The conditions that a packet must all fulfil.
+    /// A packet must fulfil all of them.
     pub matches: Vec<Match>,
-    /// The action on packets that fulfil all conditions.
     pub verdict: Verdict,
 }
 
 impl Rule {
-    /// Returns whether the rule is the first rule of the masquerade chain, which all daemons share. The first rule exempts packets that kube-proxy masquerades.
+    /// The first rule of the masquerade chain, which all daemons share. It exempts packets that
+    /// kube-proxy masquerades.
     pub(crate) fn is_head(&self) -> bool {
         *self == head()
     }
 
-    /// Returns the daemon that owns the rule.
     pub fn owner(&self, others: &OtherDaemons) -> Owner {
         let (source, destination) = self.named();
         if self.is_head() { Owner::Head } else { others.owner(source, destination) }
     }
 
-    /// Returns the pod network to which the rule belongs, or `None` if the rule matches no network.
+    /// `None` if the rule matches no network.
     pub fn network(&self, others: &OtherDaemons) -> Option<IpNet> {
         let (source, destination) = self.named();
         others.network(source, destination)
@@ -171,49 +170,45 @@ impl Rule {
     }
 }
 
-/// Returns the first rule of the masquerade chain, which exempts packets that kube-proxy masquerades.
+/// The first rule of the masquerade chain, which exempts packets that kube-proxy masquerades.
 pub fn head() -> Rule {
     rule([Match::Mark(KUBE_MARK)], Verdict::Return)
 }
 
-/// A condition on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// Packet mark in which all given bits are set.
+    /// All given bits are set in the packet mark.
     Mark(u32),
-    /// Source address in the network, or outside the network if the flag is false.
+    /// The address is in the network, or outside of it if the flag is false.
     Source(bool, IpNet),
-    /// Destination address in the network, or outside the network if the flag is false.
+    /// The address is in the network, or outside of it if the flag is false.
     Destination(bool, IpNet),
-    /// Source address that belongs to this host.
+    /// The source address belongs to this host.
     LocalSource,
-    /// Destination address that belongs to this host.
+    /// The destination address belongs to this host.
     LocalDestination,
-    /// Source address that is not in the set of peers.
+    /// The source address is not in the set of peers.
     UnknownSender,
 }
 
-/// The action of a rule on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Skips the remaining rules of the chain.
     Return,
-    /// Accept the packet.
     Accept,
-    /// Masquerades the packet, with random ports if the flag is true.
+    /// With random ports if the flag is true.
     Masquerade(bool),
     /// Excludes the packet from connection tracking, and continues with the next rule.
     Notrack,
-    /// Drop the packet.
     Drop,
-    /// Counts the packet as a packet from an unknown sender, and continues with the next rule.
+    /// Counts the packet as one from an unknown sender, and continues with the next rule.
     Count,
 }
 
-/// The mark that kube-proxy sets on packets that kube-proxy masquerades.
+/// kube-proxy sets it on packets that it masquerades.
 const KUBE_MARK: u32 = 0x4000;
 
-/// Returns the masquerade and forward rules of one IP family, for the whole pod network and this node's subnet.
+/// Masquerade and forward rules, for the whole pod network and this node's subnet.
 pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     let family = Family::from(network);
     Ruleset {
@@ -230,21 +225,22 @@ pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     }
 }
 
-/// The addresses on both ends of the tunnels of one IP family.
+/// Both ends of the tunnels of one IP family.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
-    /// The encapsulation by which the guard recognises encapsulated packets.
+    /// By what the guard recognises encapsulated packets.
     pub encapsulation: Encapsulation,
-    /// The pod network and this node's subnet, or `None` if the cluster has no pods of this IP family.
+    /// The pod network and this node's subnet; `None` if the cluster has no pods of this IP family.
     pub pods: Option<(IpNet, IpNet)>,
     /// This host's addresses on the node network.
     pub hosts: &'a BTreeSet<IpAddr>,
-    /// The public addresses of the other nodes, and of nodes of other pod networks that send to the same port.
+    /// The public addresses of the other nodes, and of nodes of other pod networks that send to the
+    /// same port.
     pub peers: &'a BTreeSet<IpAddr>,
 }
 
-/// Returns the rules that guard the encapsulation port. Ignores addresses of the other IP family. Returns `None` if
-/// no option is set, or if the IP family does not use the encapsulation.
+/// Ignores addresses of the other IP family. `None` if no option is set, or if the IP family does
+/// not use the encapsulation.
 pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
     if ends.encapsulation.is_none() || family.is_v6() && ends.encapsulation == Encapsulation::Ipip {
         return None;

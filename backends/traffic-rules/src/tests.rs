@@ -39,7 +39,7 @@ fn saved(section: &str) -> String {
     out
 }
 
-/// Applies a payload to the output of iptables-save, as `iptables-restore --noflush` applies it to the kernel.
+/// As `iptables-restore --noflush` applies it to the kernel.
 fn restored(saved: &str, payload: &str) -> String {
     let mut tables: Vec<(String, Vec<String>, Vec<String>)> = Vec::new();
     let mut at = 0;
@@ -112,7 +112,8 @@ fn restored(saved: &str, payload: &str) -> String {
 
 const EMPTY: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n";
 
-/// flanneld writes the rules that Go flannel wrote in recorded runs, and writes nothing if these rules are already in place.
+/// flanneld writes the rules that Go flannel wrote in recorded runs, and writes nothing if they are
+/// already in place.
 #[test]
 fn golden_rules() {
     for case in ["masq-plain", "masq-dual", "masq-noforward", "vxlan-dual"] {
@@ -167,7 +168,7 @@ fn rules() -> Ruleset {
     rules_of(Family::V4, &options())
 }
 
-/// Returns the cluster network and the node's subnet.
+/// The cluster network and the node's subnet.
 fn networks(family: Family) -> (IpNet, IpNet) {
     let (network, own) =
         family.pick(("10.5.0.0/16", "10.5.1.0/24"), ("fd00:5::/48", "fd00:5:0:1::/64"));
@@ -182,7 +183,7 @@ fn addresses(all: &[&str]) -> BTreeSet<IpAddr> {
     all.iter().map(|ip| ip.parse().unwrap()).collect()
 }
 
-/// Returns what `iptables-save` prints after the rules were written to `saved`.
+/// What `iptables-save` prints after the rules were written to `saved`.
 fn written(rules: &Ruleset, saved: &str) -> String {
     match payload(rules, saved) {
         Some(payload) => restored(saved, &payload),
@@ -215,7 +216,7 @@ fn insertion_moves_the_jump_to_the_front() {
     assert_eq!(payload(&rules(), &with_reject), None);
 }
 
-/// flanneld removes rules that Go flannel v0.17 to v0.19 wrote directly into the built-in chains.
+/// Go flannel v0.17 to v0.19 wrote rules directly into the built-in chains.
 #[test]
 fn rules_of_old_versions_are_removed() {
     let old = EMPTY.replace(
@@ -233,7 +234,7 @@ fn rules_of_old_versions_are_removed() {
     assert_eq!(payload(&nothing, &gone), None);
 }
 
-/// Adds all guard rules for UDP port 8472 to a ruleset.
+/// Adds all guard rules for UDP port 8472.
 fn guarded(rules: Ruleset, unknown_senders: UnknownSenders, peers: &[&str]) -> Ruleset {
     let ends = Ends {
         encapsulation: Encapsulation::udp(8472),
@@ -278,7 +279,7 @@ fn the_encapsulation_port_is_guarded() {
     assert_eq!(guard(Family::V4, port, GuardOptions::default()), None);
 }
 
-/// If the node network lies inside the pod network, the guard rules do not treat nodes as pods.
+/// The node network lies inside the pod network.
 #[test]
 fn nodes_inside_the_pod_network_are_not_pods() {
     let hosts = addresses(&["10.5.200.1"]);
@@ -338,8 +339,8 @@ fn the_variant_is_picked_by_existing_rules() {
     );
 }
 
-/// Returns all listings that differ from this listing in one detail. Each result lacks a rule, chain or set, repeats
-/// a rule, or differs in one word or number of an expression or chain.
+/// All listings that differ from this one in one detail: they lack a rule, chain or set, repeat a
+/// rule, or differ in one word or number of an expression or chain.
 fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     fn leaves(value: &serde_json::Value, path: &str, out: &mut Vec<String>) {
         match value {
@@ -397,7 +398,7 @@ fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
     out
 }
 
-/// flanneld recognises its own rules in the output of the real nft, and detects every change of this output.
+/// In the output of the real nft, flanneld recognises its own rules and detects every change.
 #[test]
 fn nft_output_is_recognised() {
     for family in Family::ALL {
@@ -443,7 +444,7 @@ fn nft_output_is_recognised() {
     }
 }
 
-/// flanneld recognises its own rules in the output of both variants of iptables, so flanneld writes these rules only once.
+/// flanneld recognises its own rules in the output of both variants, so it writes them only once.
 #[test]
 fn iptables_output_is_recognised() {
     for family in Family::ALL {
@@ -468,7 +469,7 @@ fn iptables_output_is_recognised() {
     }
 }
 
-/// Returns rulesets of an IP family: without rules, without a guard, and with guards that differ in their options and peers.
+/// Without rules, without a guard, and with guards that differ in their options and peers.
 fn nft_states(family: Family) -> [Ruleset; 6] {
     let empty = || Ruleset::empty(family);
     let plain = || rules_of(family, &options());
@@ -542,7 +543,8 @@ fn nft_script_changes_only_the_set_when_peers_differ() {
     }
 }
 
-/// The transaction for nft removes flannel's rules that iptables-nft wrote, and keeps the rules of other programs.
+/// The transaction for nft removes flannel's rules that iptables-nft wrote, and keeps the rules of
+/// other programs.
 #[test]
 fn nft_removes_the_iptables_set() {
     let ours = payload(&guarded(rules(), UnknownSenders::Drop, &[]), EMPTY).unwrap();
@@ -564,8 +566,8 @@ fn nft_removes_the_iptables_set() {
     assert_eq!(removal(&after), None);
 }
 
-/// A dry run of the cleanup finds all rules of Go flannel and flannel-rs in nftables and in both variants of
-/// iptables. A real run of the cleanup removes all of these rules and keeps all other rules.
+/// A dry run of the cleanup finds all rules of Go flannel and flannel-rs in nftables and in both
+/// variants of iptables. A real run removes them and keeps all other rules.
 #[test]
 fn everything_of_ours_is_cleared() {
     let work = || {
@@ -610,7 +612,7 @@ fn everything_of_ours_is_cleared() {
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
 
-/// flanneld recognises guard rules for several UDP ports, or for IP protocol 4, in the output of several distributions' programs.
+/// Several UDP ports, or IP protocol 4, in the output of several distributions' programs.
 #[test]
 fn other_encapsulations_than_one_port_are_guarded() {
     let rules = |family: Family, encapsulation: Encapsulation| {
@@ -645,7 +647,7 @@ fn other_encapsulations_than_one_port_are_guarded() {
     assert!(!after.contains("8472") && after.contains("-p 4"), "{after}");
 }
 
-/// Returns the IPv4 rules of daemon 0 or 1; both daemons run on one host.
+/// The IPv4 rules of daemon 0 or 1; both run on one host.
 fn daemon_rules(
     number: usize,
     options: &RuleOptions,
@@ -677,7 +679,8 @@ fn daemon_rules(
     }
 }
 
-/// Returns the rules of one daemon's network and guard, from the output of iptables-save. A rule belongs to the first network in its text.
+/// The rules of one daemon's network and guard, from the output of iptables-save. A rule belongs to
+/// the first network in its text.
 fn lines_of(saved: &str, number: usize) -> Vec<&str> {
     let guard = ["FLANNEL-ENCAP", "FLANNEL-ENCAP-1"][number];
     let network = format!("10.{}.", 5 + number);
@@ -696,9 +699,10 @@ fn lines_of(saved: &str, number: usize) -> Vec<&str> {
 proptest! {
 
 
-    /// Two daemons for two networks never change each other's rules or those of other programs, whichever daemon runs first, whatever
-    /// daemon 0 wanted before and after any damage to the rules. Both daemons establish their desired rules in one pass and then
-    /// write nothing. The removal of one daemon's rules leaves the other daemon's rules in place.
+    /// Two daemons for two networks never change each other's rules or those of other programs,
+    /// whichever runs first, whatever daemon 0 wanted before and after any damage to the rules.
+    /// Both establish their desired rules in one pass and then write nothing. The removal of one
+    /// daemon's rules leaves the other's in place.
     #[test]
     fn two_daemons_share_the_chains(
         damage in proptest::collection::vec((any::<usize>(), 0u8..4), 0..6), order in proptest::collection::vec(0usize..2, 2..6), wants in proptest::array::uniform3((any::<bool>(), any::<bool>(), any::<bool>())),
@@ -767,7 +771,7 @@ proptest! {
     }
 }
 
-/// Changes that other programs make to the table while two daemons use the table.
+/// What other programs do to the table while two daemons use it.
 const NFT_DAMAGE: [&str; 8] = [
     "",
     "flush chain ip flannel-ipv4 postrtg",
@@ -779,7 +783,7 @@ const NFT_DAMAGE: [&str; 8] = [
     "add chain ip flannel-ipv4 theirs",
 ];
 
-/// An nftables table, stored as the nft scripts that create the table in an empty network namespace.
+/// Stored as the nft scripts that create the table in an empty network namespace.
 struct SharedTable(String);
 
 impl SharedTable {
@@ -791,7 +795,7 @@ impl SharedTable {
         nftables_text::holds(rules, self.listing().as_ref())
     }
 
-    /// Corrects the rules of one daemon in the table. Returns the listing of the corrected table.
+    /// Corrects the rules of one daemon. The result is the listing of the corrected table.
     fn sync(&mut self, rules: &Ruleset) -> Option<serde_json::Value> {
         let listing = self.listing();
         if !nftables_text::holds(rules, listing.as_ref()) {
@@ -801,7 +805,7 @@ impl SharedTable {
     }
 }
 
-/// Damages the table of two daemons, then lets both daemons correct their rules. Returns the corrected table.
+/// After the damage, both daemons correct their rules.
 fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
     let mut table = SharedTable(nftables_text::script(a, None));
     table.sync(b);
@@ -817,7 +821,8 @@ fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
     table
 }
 
-/// Removes the rules of daemon `a` and checks that the rules of daemon `b` stay. The removal of the last daemon's rules deletes the table.
+/// Removes the rules of daemon `a`; those of daemon `b` stay. The removal of the last daemon's
+/// rules deletes the table.
 fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &str) {
     let gone = Ruleset { others: a.others.clone(), ..Ruleset::empty(Family::V4) };
     assert!(nftables_text::is_shared(&table.listing().unwrap(), Family::V4, &a.others));
@@ -830,7 +835,8 @@ fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &
     assert_eq!(last, None, "the last daemon removes the table");
 }
 
-/// Two daemons share a table of the real nft, whichever daemon starts first and after damage. The last daemon removes the table.
+/// With the real nft, whichever daemon starts first and after damage. The last daemon removes the
+/// table.
 #[test]
 fn two_daemons_share_the_nftables_table() {
     let guarded = [true, true];
@@ -850,7 +856,7 @@ fn two_daemons_share_the_nftables_table() {
     }
 }
 
-/// Runs a shell script in an empty network namespace and returns its output.
+/// In an empty network namespace.
 pub(crate) fn netns(script: &str) -> String {
     let output =
         std::process::Command::new("unshare").args(["-n", "sh", "-ec", script]).output().unwrap();
@@ -859,7 +865,8 @@ pub(crate) fn netns(script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Applies an nft script in an empty network namespace and returns the listing of flannel's table.
+/// Applies an nft script in an empty network namespace. The result is the listing of flannel's
+/// table.
 fn in_namespace(script: &str, family: Family) -> Option<serde_json::Value> {
     let (layer, name) = nftables_text::table(family);
     let listing = netns(&format!(
@@ -868,7 +875,7 @@ fn in_namespace(script: &str, family: Family) -> Option<serde_json::Value> {
     serde_json::from_str(&listing).ok()
 }
 
-/// Runs a test in network and mount namespaces of its own.
+/// In network and mount namespaces of its own.
 fn isolated(test: impl AsyncFnOnce() + Send) {
     let run = || {
         use nix::sched::CloneFlags;
@@ -880,7 +887,7 @@ fn isolated(test: impl AsyncFnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(run).join()).unwrap();
 }
 
-/// Runs a shell script in the namespaces of this thread, and returns its output.
+/// In the namespaces of this thread.
 fn sh(script: &str) -> String {
     let output = std::process::Command::new("sh").args(["-ec", script]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,6 +1,5 @@
 //! Variants of iptables, by the kernel interface that they use.
 
-/// A variant of iptables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Variant {
     /// iptables-nft, which writes its rules to nf_tables.

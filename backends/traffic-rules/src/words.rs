@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
-/// Returns the reason why iptables or nft failed, from the error output.
+/// From the error output.
 pub(crate) fn failure(
     program: &str,
     command: String,
@@ -28,7 +28,7 @@ pub(crate) fn failure(
     }
 }
 
-/// Returns the process that holds a lock of flock(2) on a file, as the kernel shows it to this process.
+/// The process that holds a lock of flock(2) on a file, as the kernel shows it to this process.
 fn lock_holder(file: &Path) -> Option<String> {
     let inode = file.metadata().ok()?.ino().to_string();
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
@@ -45,7 +45,7 @@ fn lock_holder(file: &Path) -> Option<String> {
     Some(format!("{:?} (pid {pid}, user {user})", program.trim_end()))
 }
 
-/// Returns the variant of iptables, from the output of `iptables --version`.
+/// From the output of `iptables --version`.
 pub(crate) fn variant(version: &str) -> Variant {
     if version.contains("nf_tables") { Variant::Nft } else { Variant::Legacy }
 }

@@ -1,7 +1,9 @@
-//! Tests that the kernel passes and drops packets as `Walk` predicts. The test sends packets through random rules of
-//! iptables (both variants) and nft, and compares the outcome of each packet with the prediction of `Walk`.
+//! The kernel passes and drops packets as `Walk` predicts. The test sends packets through random
+//! rules of iptables (both variants) and nft, and compares the outcome of each packet with the
+//! prediction.
 //!
-//! The environment variable `RULES_SEED` sets the first random seed, and `RULES_SETS` sets the number of rule sets.
+//! The environment variable `RULES_SEED` sets the first random seed, and `RULES_SETS` the number of
+//! rule sets.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,9 +26,9 @@ use sets::RuleSet;
 
 use traffic_rules::reader::{Fate, Walk};
 
-/// The number of rule sets in one run.
+/// Rule sets in one run.
 const SETS: u64 = 48;
-/// The number of rule sets for which the test establishes all connections at once.
+/// Rule sets for which the test establishes all connections at once.
 const BATCH: usize = 48;
 
 fn variable(name: &str, otherwise: u64) -> u64 {

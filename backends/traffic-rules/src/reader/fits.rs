@@ -1,23 +1,22 @@
 //! The result of comparing a class of packets with a rule's condition.
 
-/// Whether packets fulfil the condition of a rule.
+/// Whether packets fulfil a rule's condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fits {
-    /// No packet fulfils the condition.
+    /// No packet does.
     No,
-    /// The reader does not understand the condition, or only some of the packets fulfil the condition.
+    /// Only some packets do, or the reader does not understand the condition.
     Perhaps,
-    /// All packets fulfil the condition.
+    /// All packets do.
     Yes,
 }
 
 impl Fits {
-    /// Returns `Yes` if `is` is true, otherwise `No`.
     pub fn of(is: bool) -> Fits {
         if is { Fits::Yes } else { Fits::No }
     }
 
-    /// Exchanges `Yes` and `No` if the rule negates the condition.
+    /// Exchanges `Yes` and `No`.
     #[must_use]
     pub(crate) fn negated_if(self, negated: bool) -> Fits {
         match self {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use types::Family;
 
-/// Match modules of iptables whose options contain the whole condition.
+/// Match modules whose options contain the whole condition.
 const PLAIN: [&str; 17] = [
     "tcp",
     "udp",
@@ -32,7 +32,7 @@ const PLAIN: [&str; 17] = [
     "physdev",
     "length",
 ];
-/// Targets of iptables after which the packet continues with the next rule.
+/// Targets after which the packet continues with the next rule.
 const ONWARD: [&str; 21] = [
     "LOG",
     "NFLOG",
@@ -57,7 +57,7 @@ const ONWARD: [&str; 21] = [
     "RATEEST",
 ];
 
-/// Parses the listing of one family and variant, with or without packet counters.
+/// Of one family and variant, with or without packet counters.
 pub fn read(saved: &str, family: Family, variant: Variant) -> Rules {
     let mut rules = Rules::default();
     for line in saved.lines().map(str::trim_end) {
@@ -121,7 +121,7 @@ fn base(table: &str, chain: &str, policy: &str) -> Option<Base> {
     Some(Base { hook, priority, drops: policy == "DROP", nat: table == "nat", device: None })
 }
 
-/// Splits a line of `iptables-save` into words. A word in quotation marks may contain spaces.
+/// A word in quotation marks may contain spaces.
 fn split(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted, mut some) = (Vec::new(), String::new(), false, false);
     let mut letters = line.chars();
@@ -150,7 +150,7 @@ fn split(line: &str) -> Vec<String> {
     words
 }
 
-/// An option of an iptables rule, with the option's values.
+/// With its values.
 #[derive(Debug)]
 struct Given<'a> {
     name: &'a str,
@@ -158,7 +158,7 @@ struct Given<'a> {
     negated: bool,
 }
 
-/// Returns the options of an iptables rule in their order, without comments and log prefixes.
+/// In their order, without comments and log prefixes.
 fn options(words: &[String]) -> Vec<Given<'_>> {
     let mut all: Vec<Given<'_>> = Vec::new();
     let mut negated = false;
@@ -198,7 +198,6 @@ fn steps(words: &[String], family: Family) -> Vec<Step> {
     steps
 }
 
-/// Converts an iptables target and its options to steps of a rule in the model.
 fn target_of(verb: &Given<'_>, arguments: &[Given<'_>]) -> Vec<Step> {
     let name = verb.values.first().copied().unwrap_or_default();
     let unknown = Step::Verdict(Verdict::Unknown);
@@ -225,7 +224,7 @@ fn target_of(verb: &Given<'_>, arguments: &[Given<'_>]) -> Vec<Step> {
     vec![Step::Verdict(verdict)]
 }
 
-/// Returns the step that changes the packet mark. `--set-xmark value/mask` clears the bits of `mask`, then inverts the bits of `value`.
+/// `--set-xmark value/mask` clears the bits of `mask`, then inverts the bits of `value`.
 fn mark(option: &Given<'_>) -> Option<Step> {
     let (value, mask) = with_mask(option.values.first()?)?;
     match option.name {
@@ -242,7 +241,6 @@ fn with_mask(text: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// Converts an option of an iptables rule to conditions of the model.
 fn condition(option: &Given<'_>, family: Family) -> Vec<Condition> {
     let first = option.values.first().copied().unwrap_or_default();
     let one = |key: Key, value: Option<Value>| Condition {
@@ -305,7 +303,8 @@ fn condition(option: &Given<'_>, family: Family) -> Vec<Condition> {
     vec![only]
 }
 
-/// Returns texts that two rules without their targets share exactly if the rules match the same packets. Unknown options count by their words.
+/// Texts that two rules without their targets share exactly if the rules match the same packets.
+/// Unknown options count by their words.
 pub(crate) fn conditions(rule: &str, family: Family) -> BTreeSet<String> {
     let words = split(rule);
     let options = options(&words).into_iter();
@@ -316,7 +315,7 @@ pub(crate) fn conditions(rule: &str, family: Family) -> BTreeSet<String> {
     texts.filter(|text| text != "[]").collect()
 }
 
-/// Parses an address or a network, whose prefix length may be written as a mask.
+/// The prefix length may be written as a mask.
 pub(crate) fn network(text: &str) -> Option<IpNet> {
     let Some((address, mask)) = text.split_once('/') else {
         return text.parse::<IpAddr>().ok().map(IpNet::from);
@@ -335,7 +334,7 @@ fn addresses(text: &str) -> Option<Ranges> {
     Some(Ranges::addresses(first.parse().ok()?, last.parse().ok()?))
 }
 
-/// Parses a list of ports and port ranges, such as `53,8000:9000`.
+/// Ports and port ranges, such as `53,8000:9000`.
 fn ports(text: &str) -> Option<Ranges> {
     let span = |text: &str| {
         let (first, last) = text.split_once(':').unwrap_or((text, text));
@@ -346,7 +345,7 @@ fn ports(text: &str) -> Option<Ranges> {
     text.split(',').map(span).collect::<Option<Vec<_>>>().map(|all| Ranges::union(&all))
 }
 
-/// Parses a list of connection states. The states DNAT and SNAT mean that the kernel rewrites the connection's addresses.
+/// The states DNAT and SNAT mean that the kernel rewrites the connection's addresses.
 fn states(text: &str, negated: bool) -> Condition {
     let (translated, plain): (Vec<&str>, Vec<&str>) =
         text.split(',').partition(|name| matches!(*name, "DNAT" | "SNAT"));

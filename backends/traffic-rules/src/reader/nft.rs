@@ -12,16 +12,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use types::Family;
 
-/// The contents of chains in a listing: the rules, or only the names, hooks and policies.
+/// What a listing contains of chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// The listing contains the rules of chains.
     Rules,
-    /// The listing contains only the names, hooks and policies of chains.
+    /// Only names, hooks and policies.
     Names,
 }
 
-/// Reads a listing.
 pub fn read(listing: &Json, extent: Extent) -> Rules {
     let mut rules = Rules::default();
     for item in listing
@@ -86,7 +84,7 @@ pub fn read(listing: &Json, extent: Extent) -> Rules {
     rules
 }
 
-/// Returns the table with this family and name, and adds the table if it is missing.
+/// Added if it is missing.
 fn table<'a>(rules: &'a mut Rules, layer: Layer, name: &str) -> Option<&'a mut Table> {
     let is_it = |table: &Table| table.layer == layer && table.name == name;
     if !rules.tables.iter().any(is_it) {
@@ -115,7 +113,6 @@ fn base(chain: &Json) -> Option<Base> {
     })
 }
 
-/// Converts an expression of an nft rule to conditions and actions of the model.
 fn steps(expression: &Json) -> Vec<Step> {
     let Some((kind, body)) = expression.as_object().and_then(|object| object.iter().next()) else {
         return vec![Step::When(Condition::unknown())];
@@ -158,7 +155,7 @@ fn lookup(body: &Json) -> Vec<Step> {
     needs.into_iter().map(Step::When).chain([Step::Lookup(keys, source)]).collect()
 }
 
-/// Converts an nft statement that changes the packet to actions of the model.
+/// For an nft statement that changes the packet.
 fn mangle(body: &Json) -> Vec<Step> {
     let key = body.get("key").unwrap_or(&Json::Null);
     if text(key.get("meta").unwrap_or(&Json::Null), "key") == "mark" {
@@ -177,7 +174,7 @@ fn mangle(body: &Json) -> Vec<Step> {
     }
 }
 
-/// Returns the change of a packet mark: the bits that the rule keeps, and the bits that the rule then inverts.
+/// Of a packet mark: the bits that the rule keeps, and those that it then inverts.
 fn change(value: &Json) -> Option<(u32, u32)> {
     if let Some(number) = number(&Key::Mark(u32::MAX), value) {
         return Some((0, number));
@@ -199,7 +196,6 @@ fn change(value: &Json) -> Option<(u32, u32)> {
     })
 }
 
-/// Converts a comparison in an nft rule to conditions of the model.
 fn conditions(body: &Json) -> Vec<Condition> {
     let (Some(left), Some(right)) = (body.get("left"), body.get("right")) else {
         return vec![Condition::unknown()];
@@ -232,7 +228,7 @@ fn conditions(body: &Json) -> Vec<Condition> {
     needs
 }
 
-/// Returns a condition on the state or the NAT status of the packet's connection.
+/// On the state or the NAT status of the packet's connection.
 fn tracking(key: &str, operator: &str, right: &Json) -> Condition {
     let list = match right.as_array() {
         Some(list) => list.as_slice(),
@@ -261,7 +257,8 @@ fn tracking(key: &str, operator: &str, right: &Json) -> Condition {
     }
 }
 
-/// Returns the packet fields that an nft expression names, and the conditions under which a packet has these fields.
+/// The packet fields that an nft expression names, and the conditions under which a packet has
+/// them.
 fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
     if let Some(parts) = left.get("concat").and_then(Json::as_array) {
         let (keys, needs): (Vec<_>, Vec<_>) = parts.iter().map(keys).unzip();
@@ -274,7 +271,7 @@ fn keys(left: &Json) -> (Vec<Key>, Vec<Condition>) {
     (vec![key_without_header(left)], Vec::new())
 }
 
-/// Returns the field that an nft expression reads from packet metadata, the connection or the route, not from a header.
+/// A field of packet metadata, the connection or the route, not of a header.
 fn key_without_header(left: &Json) -> Key {
     if let Some([value, mask]) = left.get("&").and_then(Json::as_array).map(Vec::as_slice) {
         let is_mark = value.get("meta").is_some_and(|meta| text(meta, "key") == "mark");
@@ -310,7 +307,7 @@ fn key_without_header(left: &Json) -> Key {
     Key::Unknown
 }
 
-/// Returns the packet field that a header name and a field name denote, and the conditions under which a packet has this header.
+/// The packet field, and the conditions under which a packet has this header.
 fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
     let family = |number: u32| Condition::number(Key::Family, Ranges::one(number));
     let protocol = |name: &str| {
@@ -344,7 +341,8 @@ fn header_field(header: &str, field: &str) -> (Key, Vec<Condition>) {
     }
 }
 
-/// Returns the packet fields whose values a set of this type contains, or `None` if the reader does not know the type.
+/// The packet fields whose values a set of this type contains; `None` if the reader does not know
+/// the type.
 fn keys_of_type(kind: Option<&Json>) -> Option<Vec<Key>> {
     let one = |name: &str| {
         Some(match name {
@@ -368,7 +366,7 @@ fn keys_of_type(kind: Option<&Json>) -> Option<Vec<Key>> {
     }
 }
 
-/// Returns the values on the right side of a comparison, or the map of a lookup.
+/// The values on the right side of a comparison, or the map of a lookup.
 fn source(right: &Json, keys: Option<&[Key]>) -> Source {
     match right.as_str().and_then(|text| text.strip_prefix('@')) {
         Some(name) => Source::Named(name.to_owned()),
@@ -376,7 +374,7 @@ fn source(right: &Json, keys: Option<&[Key]>) -> Source {
     }
 }
 
-/// Parses the elements of a set or map. The values are unknown if `keys` is `None`, or if `keys` does not fit the elements.
+/// The values are unknown if `keys` is `None` or does not fit the elements.
 fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
     let list = match list {
         Json::Null => &[],
@@ -409,7 +407,7 @@ fn elements(list: &Json, keys: Option<&[Key]>) -> Elements {
     Elements::of(others.into_iter().chain(rest).map(|(_, element)| element))
 }
 
-/// Returns a value that matches every value of the field.
+/// Matches every value of the field.
 fn any(key: &Key) -> Value {
     match key {
         Key::Incoming | Key::Outgoing | Key::PortIn | Key::PortOut => {
@@ -439,7 +437,7 @@ fn value(key: &Key, json: &Json) -> Value {
     }
 }
 
-/// Parses an IP address, a network or an address range.
+/// An IP address, a network or an address range.
 fn addresses(json: &Json) -> Option<Ranges> {
     let address = |json: &Json| json.as_str()?.parse::<IpAddr>().ok();
     if let Some([first, last]) = json.get("range").and_then(Json::as_array).map(Vec::as_slice) {
@@ -453,7 +451,7 @@ fn addresses(json: &Json) -> Option<Ranges> {
     Some(Ranges::net(&IpNet::new(prefix.get("addr").and_then(address)?, length).ok()?))
 }
 
-/// Parses a number, or the name of a protocol, a connection state, an address type or an ICMP type.
+/// A number, or the name of a protocol, a connection state, an address type or an ICMP type.
 fn number(key: &Key, json: &Json) -> Option<u32> {
     if let Some(parts) = json.get("|").and_then(Json::as_array) {
         return parts.iter().try_fold(0, |bits, part| Some(bits | number(key, part)?));
@@ -483,7 +481,7 @@ fn number(key: &Key, json: &Json) -> Option<u32> {
     }
 }
 
-/// Returns the kernel's number of the address family for an Ethernet type.
+/// The kernel's number of the address family for an Ethernet type.
 fn ether(key: &Key, number: u32) -> Option<u32> {
     Some(match (key, number) {
         (Key::Family, 0x0800) => 2,

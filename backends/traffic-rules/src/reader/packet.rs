@@ -1,4 +1,4 @@
-//! A class of packets, such as all packets between two pods, and the path of these packets through the host.
+//! A class of packets, such as all packets between two pods, and their path through the host.
 
 use super::fits::Fits;
 use super::model::{Hook, Key, Layer, Name};
@@ -9,19 +9,18 @@ use types::Family;
 /// The possible names of an interface on a packet's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// One of the interfaces in the list. An empty name means no interface.
+    /// An empty name means no interface.
     Among(Vec<String>),
-    /// An unknown interface. The name of this interface begins with none of the given prefixes.
+    /// An unknown interface, whose name begins with none of the prefixes.
     UnknownBut(&'static [&'static str]),
 }
 
 impl Device {
-    /// Creates the interface with this name.
     pub fn named(name: impl Into<String>) -> Self {
         Device::Among(vec![name.into()])
     }
 
-    /// Creates the interface with an empty name, which means no interface. For example, packets for this host have no outgoing interface.
+    /// An empty name. For example, packets for this host have no outgoing interface.
     pub fn none() -> Self {
         Self::named("")
     }
@@ -46,46 +45,45 @@ impl Device {
     }
 }
 
-/// A packet mark of which the reader may know only some bits.
+/// The reader may know only some bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The bits of the packet mark. Unknown bits are 0.
+    /// Unknown bits are 0.
     pub value: u32,
     /// The known bits.
     pub known: u32,
 }
 
 impl Mark {
-    /// Returns a mark with only the bits that are known and equal in both marks.
+    /// Keeps only the bits that are known and equal in both marks.
     pub(super) fn or(self, other: Self) -> Self {
         let known = self.known & other.known & !(self.value ^ other.value);
         Self { value: self.value & known, known }
     }
 
-    /// Returns the mark after a rule has cleared the bits outside `kept` and inverted the bits in `inverted`.
+    /// After a rule has cleared the bits outside `kept` and inverted those in `inverted`.
     pub(super) fn changed(self, kept: u32, inverted: u32) -> Self {
         let known = self.known | !kept;
         Self { value: ((self.value & kept) ^ inverted) & known, known }
     }
 }
 
-/// The path of a packet through the hooks of the host.
+/// Through the hooks of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookPath {
-    /// Path of an arriving packet for this host.
+    /// An arriving packet is for this host.
     Input,
-    /// Path of an arriving packet that the host forwards.
+    /// The host forwards an arriving packet.
     Forward,
-    /// Path of a packet that this host sends.
+    /// This host sends the packet.
     Output,
 }
 
-/// A class of packets. If a field has several values, the class contains the packets with each of these values.
+/// A class of packets. If a field has several values, the class contains the packets with each of
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// The path of the packets through the hooks.
     pub path: HookPath,
-    /// The address family.
     pub family: Family,
     /// The incoming interface.
     pub incoming: Device,
@@ -97,33 +95,31 @@ pub struct Packet {
     pub port_out: Option<Device>,
     /// Whether bridges pass frames to the IP hooks (`bridge-nf-call-iptables`), if known.
     pub bridge_calls_ip: Option<bool>,
-    /// The source addresses.
+    /// Addresses.
     pub source: Ranges,
-    /// The destination addresses.
+    /// Addresses.
     pub destination: Ranges,
-    /// The protocol number of the packet's transport header.
+    /// The number in the transport header.
     pub protocol: Ranges,
-    /// The source port, for protocols with ports.
+    /// For protocols with ports.
     pub source_port: Ranges,
-    /// The destination port, for protocols with ports.
+    /// For protocols with ports.
     pub destination_port: Ranges,
-    /// The packet's ICMP type.
     pub icmp_type: Ranges,
-    /// The packet's ICMP code.
     pub icmp_code: Ranges,
-    /// The packet's length in bytes, including the IP header.
+    /// In bytes, including the IP header.
     pub length: Ranges,
-    /// The state of the packet's connection, as a bit of the kernel's state mask.
+    /// Of the packet's connection, as a bit of the kernel's state mask.
     pub state: Ranges,
     /// Whether NAT rewrites the addresses of the packet's connection, if known.
     pub translated: Option<bool>,
-    /// The packet's mark on arrival.
+    /// On arrival.
     pub mark: Mark,
 }
 
 impl Packet {
-    /// Creates the first packet of a TCP connection between any addresses of the family, from an ephemeral port to
-    /// port 31999. The mark of the packet is 0.
+    /// The first packet of a TCP connection between any addresses of the family, from an ephemeral
+    /// port to port 31999, with mark 0.
     pub fn new(path: HookPath, family: Family, incoming: Device, outgoing: Device) -> Self {
         let every = Ranges::every_address(family);
         Self {
@@ -148,7 +144,8 @@ impl Packet {
         }
     }
 
-    /// Returns the packet, or two packets with both values of `bridge_calls_ip` if this field is unknown and the packet passes a bridge.
+    /// Two packets with both values of `bridge_calls_ip` if it is unknown and the packet passes a
+    /// bridge.
     pub(super) fn by_bridge(&self) -> Vec<Packet> {
         match self.bridge_calls_ip.is_none() && self.port_in.is_some() {
             true => [true, false]
@@ -158,7 +155,7 @@ impl Packet {
         }
     }
 
-    /// Returns the hooks on the packet's path in their order, with the interfaces that rules see at each hook.
+    /// The hooks on the packet's path in their order, with the interfaces that rules see at each.
     pub(super) fn stages(&self) -> Vec<Stage> {
         let bridge = Layer::Bridge;
         let none = Device::none();
@@ -185,7 +182,6 @@ impl Packet {
         stages
     }
 
-    /// Returns the hooks on the packet's path before the routing decision.
     fn stages_before_routing(&self) -> Vec<Stage> {
         let none = Device::none();
         let mut stages = Vec::new();
@@ -229,7 +225,7 @@ impl Packet {
         Stage { layer, hook, incoming: incoming.clone(), outgoing: outgoing.clone(), port_in }
     }
 
-    /// Returns the numbers that a field of the packets may have, or `None` if these numbers are unknown.
+    /// The numbers that a field of the packets may have; `None` if they are unknown.
     pub(super) fn numbers(&self, key: &Key) -> Option<Ranges> {
         Some(match key {
             Key::Family => Ranges::one(self.family.pick(2_u32, 10)),
@@ -258,8 +254,8 @@ impl Packet {
         })
     }
 
-    /// Divides the class into the packets whose field is in `by` and the other packets. Returns `None` if either
-    /// class is empty, or if the class has no set of numbers for the field.
+    /// The packets whose field is in `by`, and the others. `None` if either class is empty, or if
+    /// the class has no set of numbers for the field.
     pub(super) fn divided(&self, key: &Key, by: &Ranges) -> Option<[Packet; 2]> {
         let mut parts = [self.clone(), self.clone()];
         for (part, by) in parts.iter_mut().zip([by.clone(), by.inverted()]) {
@@ -287,16 +283,14 @@ impl Packet {
     }
 }
 
-/// A hook on the path of a packet, with the interfaces that rules see there.
+/// A hook on a packet's path, with the interfaces that rules see there.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
-    /// The family of the tables whose chains use the hook.
+    /// Of the tables whose chains use the hook.
     pub layer: Layer,
     pub hook: Hook,
-    /// The incoming interface that rules see at this hook.
     pub incoming: Device,
-    /// The outgoing interface that rules see at this hook.
     pub outgoing: Device,
-    /// The incoming bridge port that IP rules see, or `None` if the port is unknown.
+    /// The incoming bridge port that IP rules see; `None` if it is unknown.
     pub port_in: Option<Device>,
 }

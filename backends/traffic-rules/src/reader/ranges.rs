@@ -5,48 +5,44 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// A set of numbers, as ranges in ascending order with a gap between each two ranges.
+/// In ascending order, with a gap between each two ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u128, u128)>);
 
 impl Ranges {
-    /// Returns the set of all 128-bit numbers.
+    /// All 128-bit numbers.
     pub fn all() -> Self {
         Self(vec![(0, u128::MAX)])
     }
 
-    /// Returns the set that contains only this number.
     pub fn one(number: impl Into<u128>) -> Self {
         let number = number.into();
         Self(vec![(number, number)])
     }
 
-    /// Returns the set of all numbers from `first` to `last`.
+    /// Both ends belong to the set.
     pub fn span(first: impl Into<u128>, last: impl Into<u128>) -> Self {
         [(first.into(), last.into())].into_iter().collect()
     }
 
-    /// Returns the set of all addresses of an IP family.
     pub fn every_address(family: Family) -> Self {
         Self::span(0_u32, family.pick(u128::from(u32::MAX), u128::MAX))
     }
 
-    /// Returns the set of all addresses in a network.
     pub fn net(net: &IpNet) -> Self {
         Self::addresses(net.network(), net.broadcast())
     }
 
-    /// Returns the set of all addresses from `first` to `last`.
+    /// Both ends belong to the set.
     pub fn addresses(first: IpAddr, last: IpAddr) -> Self {
         Self::span(number(first), number(last))
     }
 
-    /// Returns whether the set contains no number.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the only number in the set, or `None` if the set does not contain exactly one number.
+    /// `None` unless the set contains exactly one number.
     pub fn single(&self) -> Option<u128> {
         match self.0.as_slice() {
             [(first, last)] if first == last => Some(*first),
@@ -54,7 +50,7 @@ impl Ranges {
         }
     }
 
-    /// Returns the numbers that are in both sets.
+    /// The numbers that are in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let pairs = self
@@ -64,13 +60,13 @@ impl Ranges {
         pairs.collect()
     }
 
-    /// Returns the numbers that are in at least one of the sets.
+    /// The numbers that are in at least one of the sets.
     #[must_use]
     pub fn union(all: &[Self]) -> Self {
         all.iter().flat_map(|ranges| &ranges.0).copied().collect()
     }
 
-    /// Returns the numbers that are not in the set.
+    /// The numbers that are not in the set.
     #[must_use]
     pub fn inverted(&self) -> Self {
         let mut rest = Vec::new();
@@ -85,7 +81,7 @@ impl Ranges {
         Self(rest)
     }
 
-    /// Returns whether all, some or none of this set's numbers are in another set.
+    /// Whether all, some or none of this set's numbers are in the other.
     pub fn within(&self, others: &Self) -> Fits {
         let both = self.and(others);
         match both.is_empty() {
@@ -96,7 +92,7 @@ impl Ranges {
     }
 }
 
-/// Creates a set from ranges in any order. Ignores a range whose end is smaller than its start.
+/// In any order. A range whose end is smaller than its start is ignored.
 impl FromIterator<(u128, u128)> for Ranges {
     fn from_iter<I: IntoIterator<Item = (u128, u128)>>(ranges: I) -> Self {
         let mut all: Vec<(u128, u128)> =
@@ -115,7 +111,7 @@ impl FromIterator<(u128, u128)> for Ranges {
     }
 }
 
-/// Returns an IP address as a number. The numbers of IPv4 and IPv6 addresses are not comparable.
+/// The numbers of IPv4 and IPv6 addresses are not comparable.
 fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(u32::from(address)),

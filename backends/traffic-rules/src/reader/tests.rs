@@ -7,7 +7,7 @@ use crate::programs::Variant;
 use crate::tests::netns;
 use types::Family;
 
-/// Returns the rules that the real nft lists after a script.
+/// As the real nft lists them after a script.
 fn by_nft(script: &str) -> Rules {
     let listing = netns(&format!("nft -f - <<'X'\n{script}\nX\nnft -j -a list ruleset"));
     nft::read(&serde_json::from_str(&listing).unwrap(), Extent::Rules)
@@ -17,7 +17,7 @@ fn by_iptables(saved: &str) -> Rules {
     iptables::read(saved, Family::V4, Variant::Legacy)
 }
 
-/// Returns the packets from this node's pods to pods of another node.
+/// From this node's pods to pods of another node.
 fn pods() -> Packet {
     let net = Ranges::net(&"10.244.0.0/16".parse().unwrap());
     Packet {
@@ -33,7 +33,7 @@ fn pods() -> Packet {
     }
 }
 
-/// Returns a vxlan packet from another node to this node.
+/// A vxlan packet from another node to this node.
 fn tunnel() -> Packet {
     Packet {
         source: Ranges::net(&"192.0.2.2/32".parse().unwrap()),
@@ -43,7 +43,7 @@ fn tunnel() -> Packet {
     }
 }
 
-/// Returns a description of the rule that drops a packet, or `passes`, or `perhaps` if the result is unknown.
+/// The rule that drops a packet, `passes`, or `perhaps` if the result is unknown.
 fn word(rules: &Rules, packet: &Packet) -> String {
     match Walk::through(rules).fate(packet) {
         Fate::Yes { .. } => "passes".to_owned(),
@@ -187,7 +187,7 @@ fn chain_that_was_not_listed_is_named_and_decides_nothing() {
     assert_eq!(names(&rules), ["more"]);
 }
 
-/// The evaluation of the rules ends even if jumps between chains form a loop, which the kernel would refuse.
+/// The kernel would refuse such rules.
 #[test]
 fn ring_of_jumps_ends() {
     let jump = |chain: &str| format!("-A {chain} -j a\n-A {chain} -j b\n");

@@ -1,8 +1,8 @@
 //! Follows a packet through the rules of a host.
 //!
-//! At a hook, the kernel calls the base chains of all tables in the order of their priorities. A drop in any chain
-//! is final. An accept verdict ends only the current base chain. If the reader does not know whether packets fulfil a
-//! condition, the evaluation considers both outcomes of the condition.
+//! At a hook, the kernel calls the base chains of all tables in the order of their priorities. A
+//! drop in any chain is final. An accept verdict ends only the current base chain. If the reader
+//! does not know whether packets fulfil a condition, both outcomes are considered.
 
 use super::fits::Fits;
 use super::model::{
@@ -14,73 +14,71 @@ use super::ranges::Ranges;
 use super::words::{WITH_PORTS, state};
 use std::collections::BTreeSet;
 
-/// Maximum number of nested jumps between chains that the kernel follows.
+/// Nested jumps between chains that the kernel follows.
 const DEPTH: usize = 16;
-/// Maximum number of rules that the reader evaluates to determine one result.
+/// Rules that the reader evaluates to determine one result.
 const RULES: usize = 100_000;
-/// Maximum number of smaller classes into which the reader divides a class of packets.
+/// Smaller classes into which the reader divides a class of packets.
 const PARTS: usize = 48;
-/// The reason for an unknown result if the rules drop only some packets of the class.
+/// Why a result is unknown if the rules drop only some packets of the class.
 const SOME: &str = "only some of the packets";
-/// The priority at which connection tracking looks up a packet's connection. Chains with a lower priority see no connection state.
+/// At this priority, connection tracking looks up a packet's connection. Chains with a lower
+/// priority see no connection state.
 const TRACKING: i32 = -200;
 
-/// The rule or policy that drops packets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stop {
-    /// The program that created the table.
+    /// The creator of the table.
     pub program: Program,
-    /// The family of the table, as nft names the family.
+    /// As nft names the family.
     pub layer: &'static str,
-    /// The name of the table.
     pub table: String,
-    /// The name of the base chain that the kernel called.
+    /// The base chain that the kernel called.
     pub base: String,
-    /// The number of the rule in `base` that drops the packets, or that jumps toward the dropping rule. The first
-    /// rule has number 1. The number is `None` if the chain's policy drops the packets.
+    /// The number, from 1, of the rule in `base` that drops the packets or jumps toward the
+    /// dropping rule. `None` if the chain's policy drops them.
     pub number: Option<usize>,
-    /// The nftables handle of the rule in `base` that `number` identifies.
+    /// The nftables handle of that rule in `base`.
     pub handle: Option<u64>,
-    /// The name of the chain that contains the dropping rule.
+    /// The chain that contains the dropping rule.
     pub chain: String,
-    /// The number of the dropping rule in the chain `chain`, starting with 1.
+    /// The number of the dropping rule in `chain`, starting with 1.
     pub place: Option<usize>,
-    /// The rule as iptables-save prints it, or an empty text for a table of nft or a policy.
+    /// As iptables-save prints it; empty for a table of nft or a policy.
     pub rule: String,
-    /// The value of the dropping rule's packet counter, or `None` for a policy and for a rule without a counter.
+    /// The dropping rule's packet counter; `None` for a policy and for a rule without a counter.
     pub packets: Option<u64>,
-    /// Whether the dropping rule, or a rule that jumps toward it, matches the packets by interface or address.
+    /// The dropping rule, or a rule that jumps toward it, matches the packets by interface or
+    /// address.
     pub named: bool,
 }
 
 impl Stop {
-    /// Returns whether the policy of the base chain, and not a rule, drops the packets.
+    /// The policy of the base chain, and not a rule, drops the packets.
     pub fn is_policy(&self) -> bool {
         self.number.is_none()
     }
 }
 
-/// The result of the rules for a class of packets: all packets pass, the host drops all packets, or the result is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// All packets pass.
     Yes {
-        /// Whether a rule that accepts the packets matches them by interface or address.
+        /// A rule that accepts the packets matches them by interface or address.
         named: bool,
     },
     /// A rule or policy drops all packets of the class.
     No(Stop),
     /// The result is unknown, or the rules drop only some packets of the class.
     Perhaps {
-        /// The reason why the reader cannot determine one result for all packets.
+        /// Why there is no one result for all packets.
         why: String,
-        /// The rule or policy that drops all packets if they fulfil no condition that the reader does not understand.
+        /// Drops all packets if they fulfil no condition that the reader does not understand.
         unless: Option<Stop>,
     },
 }
 
 impl Fate {
-    /// Returns the rule or policy that drops or may drop the packets.
+    /// What drops or may drop the packets.
     pub fn stop(&self) -> Option<&Stop> {
         match self {
             Fate::Yes { .. } => None,
@@ -89,7 +87,7 @@ impl Fate {
         }
     }
 
-    /// Returns the combined result for two classes of packets.
+    /// For two classes of packets.
     fn and(self, other: Fate) -> Fate {
         match (self, other) {
             (Fate::Yes { named }, Fate::Yes { named: also }) => Fate::Yes { named: named && also },
@@ -108,29 +106,23 @@ impl Fate {
 /// A chain, set or map that the evaluation of a table needs and that the listing lacks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Missing {
-    /// The table's family, as nft names the family.
+    /// As nft names the family.
     pub layer: &'static str,
-    /// The name of the table.
     pub table: String,
-    /// The name of the missing chain, set or map.
+    /// Of the missing object.
     pub name: String,
-    /// The type of the missing object: chain, set or map.
     pub part: Part,
 }
 
-/// A part of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// A chain.
     Chain,
-    /// A named set.
     Set,
-    /// A named map.
     Map,
 }
 
 impl Part {
-    /// Returns the keyword for the object's type in nft commands.
+    /// The keyword in nft commands.
     pub fn name(self) -> &'static str {
         match self {
             Part::Chain => "chain",
@@ -144,32 +136,31 @@ impl Part {
 #[derive(Clone, Copy)]
 pub struct Walk<'a> {
     rules: &'a Rules,
-    /// Returns true for the base chains that the reader evaluates: by default, all base chains.
+    /// True for the base chains that the reader evaluates: by default, all.
     only: &'a dyn Fn(&Table, &str, &Base) -> bool,
-    /// The rules and policies whose drop verdicts the evaluation ignores.
+    /// The evaluation ignores the drop verdicts of these rules and policies.
     over: &'a [Stop],
 }
 
 impl<'a> Walk<'a> {
-    /// Creates an evaluation of all base chains of the rules.
+    /// Evaluates all base chains.
     pub fn through(rules: &'a Rules) -> Self {
         Self { rules, only: &|_, _, _| true, over: &[] }
     }
 
-    /// Restricts the evaluation to the base chains for which `only` returns true.
+    /// Restricts the evaluation to the base chains for which `only` is true.
     #[must_use]
     pub fn only(self, only: &'a dyn Fn(&Table, &str, &Base) -> bool) -> Self {
         Self { only, ..self }
     }
 
-    /// Returns whether the rules accept or drop a class of packets.
     pub fn fate(&self, packet: &Packet) -> Fate {
         self.both(packet).0
     }
 
-    /// Returns the rules and policies that drop the packets, in the order of evaluation. For each rule, the evaluation
-    /// ignores the earlier rules and policies in the list. The flag is true if the packets may pass because the
-    /// reader does not understand a condition.
+    /// The rules and policies that drop the packets, in the order of evaluation; for each, the
+    /// earlier ones are ignored. The flag is true if the packets may pass because the reader does
+    /// not understand a condition.
     pub fn stops(&self, packet: &Packet) -> Vec<(Stop, bool)> {
         let mut found: Vec<(Stop, bool)> = Vec::new();
         let mut fate = self.fate(packet);
@@ -184,7 +175,7 @@ impl<'a> Walk<'a> {
         found
     }
 
-    /// Returns the chains, sets and maps on a packet's path that the listing lacks.
+    /// What the listing lacks on a packet's path.
     pub fn missing(&self, packet: &Packet) -> BTreeSet<Missing> {
         self.both(packet).1
     }
@@ -199,7 +190,8 @@ impl<'a> Walk<'a> {
         (fate, missing)
     }
 
-    /// Determines whether the packets pass. If the result depends on a condition that only some packets fulfil, divides the class and combines both results.
+    /// If the result depends on a condition that only some packets fulfil, the class is divided and
+    /// both results are combined.
     fn divide(
         &self,
         packet: &Packet,
@@ -236,20 +228,20 @@ impl<'a> Walk<'a> {
 struct May {
     accept: bool,
     drop: bool,
-    /// Whether packets may leave the chain without an accept or drop verdict.
+    /// Packets may leave the chain without an accept or drop verdict.
     fall: bool,
-    /// Whether a rule that accepts the packets matches them by interface or address.
+    /// A rule that accepts the packets matches them by interface or address.
     named: bool,
 }
 
 impl May {
-    /// Returns the possible outcomes in a chain whose rules are unknown: all of them.
+    /// For a chain whose rules are unknown.
     fn anything() -> Self {
         Self { accept: true, drop: true, fall: true, named: false }
     }
 }
 
-/// The outcome for packets in a chain, under the assumption that they fulfil no condition that the reader does not understand.
+/// For packets in a chain that fulfil no condition that the reader does not understand.
 #[derive(Clone, Debug)]
 enum End {
     Accept,
@@ -257,7 +249,7 @@ enum End {
     Fall,
 }
 
-/// The packet mark and the connection state after the changes by previous rules.
+/// By previous rules.
 #[derive(Clone, Debug)]
 struct Changed {
     mark: Mark,
@@ -289,7 +281,7 @@ struct Place<'a> {
     stage: &'a Stage,
     number: Option<usize>,
     handle: Option<u64>,
-    /// Whether a rule that jumped toward this position matches the packets by interface or address.
+    /// A rule that jumped toward this position matches the packets by interface or address.
     named: bool,
     depth: usize,
 }
@@ -312,7 +304,7 @@ impl Place<'_> {
     }
 }
 
-/// A rule, the name of its chain, and its number in that chain.
+/// With the name of its chain and its number there.
 #[derive(Clone, Copy)]
 struct RuleAt<'a> {
     chain: &'a str,
@@ -320,17 +312,17 @@ struct RuleAt<'a> {
     rule: &'a Rule,
 }
 
-/// The state of the evaluation for one class of packets.
+/// For one class of packets.
 struct Steps<'a, 'b> {
     walk: &'a Walk<'a>,
     packet: &'a Packet,
-    /// The number of rules that the reader may still evaluate.
+    /// Rules that the reader may still evaluate.
     rest: usize,
     mark: Mark,
     state: Ranges,
-    /// The mark and the connection state of the packets that the current base chain has accepted.
+    /// Of the packets that the current base chain has accepted.
     accepted: Option<Changed>,
-    /// The field and the numbers of the first condition that only some of the packets fulfil.
+    /// The first condition that only some of the packets fulfil.
     partial: Option<(Key, Ranges)>,
     /// The first reason why the result may be unknown.
     doubt: Option<String>,
@@ -403,7 +395,7 @@ impl<'a> Steps<'a, '_> {
         self.doubt.clone().unwrap_or_else(|| SOME.to_owned())
     }
 
-    /// Follows the packets through a base chain, then applies the policy of the chain.
+    /// Then applies the policy of the chain.
     fn base(&mut self, place: Place<'_>, chain: &Chain) -> (May, End) {
         self.accepted = None;
         let (mut may, mut end) = self.chain(place, place.name, chain);
@@ -433,13 +425,13 @@ impl<'a> Steps<'a, '_> {
         (self.mark, self.state) = (changed.mark, changed.state);
     }
 
-    /// Records the mark and the connection state of the packets that the current rule or policy accepts.
+    /// Records the mark and the connection state of the packets that the current rule or policy
+    /// accepts.
     fn accepts(&mut self) {
         let changed = self.changed();
         join(&mut self.accepted, changed);
     }
 
-    /// Follows the packets through the rules of a chain.
     fn chain(&mut self, place: Place<'_>, name: &str, chain: &Chain) -> (May, End) {
         let mut walked = Walked { may: May::default(), end: None, left: None };
         let Some(rules) = &chain.rules else {
@@ -476,7 +468,7 @@ impl<'a> Steps<'a, '_> {
         (walked.may, walked.end.unwrap_or(End::Fall))
     }
 
-    /// Evaluates a rule. Returns whether none of the packets continues with the next rule.
+    /// True if none of the packets continues with the next rule.
     fn rule(&mut self, place: Place<'_>, at: RuleAt<'_>, walked: &mut Walked) -> bool {
         let (mut fits, mut named) = (Fits::Yes, place.named);
         for step in &at.rule.steps {
@@ -520,7 +512,7 @@ impl<'a> Steps<'a, '_> {
         false
     }
 
-    /// Evaluates a verdict map. Returns whether none of the packets continues with the next rule.
+    /// Evaluates a verdict map. True if none of the packets continues with the next rule.
     fn lookup(
         &mut self,
         place: Place<'_>,
@@ -555,8 +547,8 @@ impl<'a> Steps<'a, '_> {
         false
     }
 
-    /// Records the effect of a verdict. `fits` is `Yes` if the verdict applies to all packets that reach the rule.
-    /// Returns whether none of the packets continues with the next rule.
+    /// `fits` is `Yes` if the verdict applies to all packets that reach the rule. True if none of
+    /// the packets continues with the next rule.
     fn verdict(
         &mut self,
         place: Place<'_>,
@@ -600,7 +592,7 @@ impl<'a> Steps<'a, '_> {
         }
     }
 
-    /// Follows the packets into another chain. The packets return to this chain unless `is_goto` is true.
+    /// The packets return to this chain unless `is_goto` is true.
     fn jump(
         &mut self,
         place: Place<'_>,
@@ -644,7 +636,6 @@ impl<'a> Steps<'a, '_> {
         is_goto || !may.fall
     }
 
-    /// Returns whether all, some or none of the packets fulfil a condition.
     fn judge(&mut self, place: Place<'_>, condition: &Condition) -> Fits {
         let Some(elements) = self.elements(place, &condition.source, Part::Set) else {
             return Fits::Perhaps;
@@ -677,7 +668,7 @@ impl<'a> Steps<'a, '_> {
         }
     }
 
-    /// Returns whether the packets match one element of a set or map.
+    /// Of a set or map.
     fn element(&mut self, place: Place<'_>, keys: &[Key], values: &[Value]) -> Fits {
         if keys.len() != values.len() {
             return Fits::Perhaps;
@@ -760,7 +751,8 @@ impl<'a> Steps<'a, '_> {
         self.packet.protocol.within(&Ranges::union(&all)) == Fits::Yes
     }
 
-    /// Records a chain, set or map that the listing lacks. Ignores tables of iptables, where an unknown name is not a chain but the target of an extension.
+    /// Ignores tables of iptables, where an unknown name is not a chain but the target of an
+    /// extension.
     fn misses(&mut self, place: Place<'_>, name: &str, part: Part) {
         if place.table.program == Program::Nft {
             let missing = Missing {
@@ -796,12 +788,13 @@ impl<'a> Steps<'a, '_> {
 struct Walked {
     may: May,
     end: Option<End>,
-    /// The mark and the connection state of the packets that have returned from the chain before its end.
+    /// Of the packets that have returned from the chain before its end.
     left: Option<Changed>,
 }
 
 impl Walked {
-    /// Records the outcome of the chain if the verdict applies to all packets that reach the rule. Returns `all`.
+    /// Records the outcome of the chain if the verdict applies to all packets that reach the rule.
+    /// The result is `all`.
     fn ends(&mut self, all: bool, end: End) -> bool {
         if all {
             self.end.get_or_insert(end);

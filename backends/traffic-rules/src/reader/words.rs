@@ -2,31 +2,30 @@
 
 use types::Family;
 
-/// The protocol number of TCP.
 pub(super) const TCP: u32 = 6;
-/// The address type for unicast: RTN_UNICAST of rtnetlink.
+/// RTN_UNICAST of rtnetlink.
 pub(super) const UNICAST: u32 = 1;
-/// The address type for addresses of this host: RTN_LOCAL of rtnetlink.
+/// RTN_LOCAL of rtnetlink: addresses of this host.
 pub(super) const LOCAL: u32 = 2;
 
-/// The states of connection tracking, as bits of the kernel's state mask.
+/// Of connection tracking, as bits of the kernel's state mask.
 pub mod state {
-    /// Packet that connection tracking could not assign to a connection.
+    /// Connection tracking could not assign the packet to a connection.
     pub const INVALID: u32 = 1;
-    /// Connection in which the kernel has seen packets in both directions.
+    /// The kernel has seen packets in both directions.
     pub const ESTABLISHED: u32 = 2;
-    /// Connection that another connection has announced, such as an FTP data connection.
+    /// Another connection has announced this one, such as an FTP data connection.
     pub const RELATED: u32 = 4;
     /// The first packet of a connection.
     pub const NEW: u32 = 8;
-    /// Packet that a rule has excluded from connection tracking.
+    /// A rule has excluded the packet from connection tracking.
     pub const UNTRACKED: u32 = 64;
 }
 
-/// The protocols whose headers begin with two ports.
+/// Their headers begin with two ports.
 pub(super) const WITH_PORTS: [u32; 5] = [TCP, 17, 33, 132, 136];
 
-/// Returns the bit of a connection state, from the state's name.
+/// The bit of a connection state.
 pub(super) fn state_of(name: &str) -> Option<u32> {
     Some(match name.to_ascii_lowercase().as_str() {
         "invalid" => state::INVALID,
@@ -38,7 +37,7 @@ pub(super) fn state_of(name: &str) -> Option<u32> {
     })
 }
 
-/// Returns the number of an IP protocol, from its name or its decimal number.
+/// By name or decimal number.
 pub(super) fn protocol(name: &str) -> Option<u32> {
     Some(match name.to_ascii_lowercase().as_str() {
         "icmp" => 1,
@@ -61,7 +60,7 @@ pub(super) fn protocol(name: &str) -> Option<u32> {
     })
 }
 
-/// Returns the number of an ICMP or ICMPv6 type, from its name or its decimal number.
+/// By name or decimal number.
 pub(super) fn icmp_type(name: &str, family: Family) -> Option<u32> {
     Some(match (name, family) {
         ("echo-reply", Family::V4) => 0,
@@ -92,7 +91,7 @@ pub(super) fn icmp_type(name: &str, family: Family) -> Option<u32> {
     })
 }
 
-/// Returns the rtnetlink number of an address type, from the type's name.
+/// The rtnetlink number of an address type.
 pub(super) fn kind(name: &str) -> Option<u32> {
     Some(match name.to_ascii_lowercase().as_str() {
         "unicast" => UNICAST,
@@ -107,7 +106,7 @@ pub(super) fn kind(name: &str) -> Option<u32> {
     })
 }
 
-/// Parses a decimal number, or a hexadecimal number with the prefix `0x`.
+/// Decimal, or hexadecimal with the prefix `0x`.
 pub(crate) fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),

@@ -21,29 +21,29 @@ use traffic_rules::reader::nft::Extent;
 use traffic_rules::reader::{Device, Fate, HookPath, Packet, Ranges, Rules, iptables, nft, state};
 use types::Family;
 
-/// Time limit for the arrival of the packets that the test expects.
+/// For the arrival of the packets that the test expects.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// Ports in the random rules and in the test's packets.
+/// In the random rules and in the test's packets.
 pub(crate) const PORTS: [u16; 6] = [53, 80, 443, 4000, 8472, 9001];
 
-/// The number of packets that the test sends through each set of rules.
+/// Packets that the test sends through each set of rules.
 pub(crate) const PACKETS: u16 = 14;
-/// The mark of sockets whose packets take the second path: to the bridge's second port, or from the receiver through the host.
+/// The mark of sockets whose packets take the second path: to the bridge's second port, or from the
+/// receiver through the host.
 const OTHER_WAY: u32 = 7;
 
-/// A packet that the test sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub path: HookPath,
-    /// Whether the test has already sent packets of this connection in both directions.
+    /// The test has already sent packets of this connection in both directions.
     pub established: bool,
     pub family: Family,
     protocol: u8,
     source: IpAddr,
     destination: IpAddr,
-    /// The source port. For ICMP, the high byte is the type and the low byte is the code.
+    /// For ICMP, the high byte is the type and the low byte is the code.
     source_port: u16,
-    /// The destination port. For ICMP, this field is the identifier.
+    /// For ICMP, the identifier.
     destination_port: u16,
 }
 
@@ -133,12 +133,12 @@ impl Sent {
         matches!(self.protocol, 1 | 58)
     }
 
-    /// Returns the index of the namespace whose rules record the packet: 0 for the host, 1 for the receiver.
+    /// The namespace whose rules record the packet: 0 for the host, 1 for the receiver.
     fn receiver(&self) -> usize {
         usize::from(self.path != HookPath::Input)
     }
 
-    /// Returns the bytes of the IP packet.
+    /// An IP packet.
     fn datagram(&self, nth: Nth) -> Vec<u8> {
         let ends = (self.source, self.source_port);
         let others = (self.destination, self.destination_port);
@@ -170,7 +170,7 @@ impl Sent {
     }
 }
 
-/// Sends one packet of each given connection from a network namespace.
+/// One packet of each connection.
 fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
     let path = format!("/var/run/netns/{namespace}");
     let send = || {
@@ -206,7 +206,7 @@ fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
     std::thread::scope(|scope| scope.spawn(send).join().unwrap());
 }
 
-/// The three network namespaces of a test. Dropping the `Bed` deletes these namespaces.
+/// Dropping it deletes the namespaces.
 pub(crate) struct Bed {
     names: [String; 3],
 }
@@ -237,7 +237,8 @@ fn shell(script: &str, input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns nft rules that record replies, and packets that passed all other chains. The rules also keep connection tracking active.
+/// nft rules that record replies, and packets that passed all other chains. They also keep
+/// connection tracking active.
 fn probe(hook: &str, priority: i32) -> String {
     let note =
         "ct direction reply ct state established update @replied { meta l4proto . th dport }";
@@ -299,7 +300,8 @@ impl Bed {
         bed
     }
 
-    /// Applies a set of rules on the host, and returns the rules as the reader parses them from the programs' listings.
+    /// Applies a set of rules on the host. The result is what the reader parses from the programs'
+    /// listings.
     pub(crate) fn apply(&self, set: &RuleSet) -> Rules {
         let (host, name) = (&self.names[1], set.family.pick("iptables", "ip6tables"));
         let empty = |table: &str, chains: &[&str]| {
@@ -347,8 +349,8 @@ ALL",
         rules
     }
 
-    /// Sends a first packet and a reply in each connection, so that later packets belong to established connections.
-    /// Removes all rules of the host before it sends the packets.
+    /// Sends a first packet and a reply in each connection, so that later packets belong to
+    /// established connections. Removes all rules of the host before.
     pub(crate) fn establish(&self, all: &[&Sent]) {
         let [a, r, b] = &self.names;
         self.apply(&RuleSet::none());
@@ -374,7 +376,7 @@ ALL",
         assert!(missing().is_empty(), "connections without reply: {:?}", missing());
     }
 
-    /// Sends packets from the sender, and returns for each packet whether the packet arrived.
+    /// From the sender. The result tells for each packet whether it arrived.
     pub(crate) fn send(&self, all: &[Sent], fates: &[Fate]) -> Vec<bool> {
         let [a, _, b] = &self.names;
         shell(&format!("ip netns exec {b} nft flush set inet probe seen"), "");
@@ -393,7 +395,8 @@ ALL",
         all.iter().map(|sent| arrived(sent, &seen)).collect()
     }
 
-    /// Waits until the recorded packets are complete or the deadline has passed. Returns the records of the host and of the receiver.
+    /// Until the recorded packets are complete or the deadline has passed. The result is what the
+    /// host and the receiver recorded.
     fn wait(&self, set: &str, is_complete: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
         let [_, r, b] = &self.names;
         let begun = Instant::now();
@@ -416,7 +419,7 @@ ALL",
 /// Protocols and ports.
 type Seen = BTreeSet<(u8, u16)>;
 
-/// Returns the protocol and port of each recorded packet, from a listing of nft.
+/// The protocol and port of each recorded packet, from a listing of nft.
 fn elements(listing: &str) -> Seen {
     let listing: serde_json::Value = serde_json::from_str(listing).unwrap();
     let sets = listing["nftables"]

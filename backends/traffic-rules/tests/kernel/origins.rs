@@ -1,4 +1,5 @@
-//! Tests that a start leads to the rules of a first start, whatever rules of flannel-rs or Go flannel the host has, and that rules of other programs stay.
+//! A start leads to the rules of a first start, whatever rules of flannel-rs or Go flannel the host
+//! has, and rules of other programs stay.
 
 use nix::sched::{CloneFlags, unshare};
 use std::collections::BTreeSet;
@@ -117,7 +118,8 @@ fn captured_chains() -> String {
     script
 }
 
-/// Does what a start does with the rules, in the lease of the capture. Returns the tool of the first family.
+/// Does what a start does with the rules, in the lease of the capture. The result is the tool of
+/// the first family.
 async fn start(nftables: bool) -> ActiveRules {
     let wanted = Wanted {
         networks: Dual::Both("10.244.0.0/16".parse().unwrap(), "fd10:244::/48".parse().unwrap()),

@@ -8,7 +8,6 @@ use rand::seq::IndexedRandom;
 use std::fmt;
 use types::Family;
 
-/// A set of rules.
 pub(crate) struct RuleSet {
     pub family: Family,
     /// Whether the bridge passes frames to the IP hooks (`bridge-nf-call-iptables`).
@@ -51,7 +50,6 @@ impl RuleSet {
         Self { family, bridge_calls_ip, legacy, nft_variant, nft }
     }
 
-    /// Creates a set without rules.
     pub(crate) fn none() -> Self {
         let [legacy, nft_variant, nft] = [const { String::new() }; 3];
         Self { family: Family::V4, bridge_calls_ip: false, legacy, nft_variant, nft }
@@ -72,7 +70,8 @@ impl Dice<'_> {
         all.choose(self.random).unwrap()
     }
 
-    /// Returns a random network or address that may match a sender if `source` is true, otherwise a receiver.
+    /// A random network or address that may match a sender if `source` is true, otherwise a
+    /// receiver.
     fn net(&mut self, source: bool) -> String {
         let (net, part) = (if source { 1 } else { 2 }, self.random.random_range(0..4));
         let one = address(self.family, net, part);
