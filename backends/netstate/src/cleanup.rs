@@ -200,7 +200,7 @@ fn route_fate(net: &IpNet, route: &RouteSpec, evidence: &Evidence) -> Fate {
 }
 
 /// For a route of protocol `boot` inside a flannel network. Go flannel's routes lead through a
-/// gateway to exactly one node's subnet, or are blackhole routes for this node's own subnet, which
+/// gateway to exactly one node's subnet, or are blackhole routes for this node's own subnet. That
 /// may have had another length before.
 fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> Fate {
     let subnet = network.network != *net && net.prefix_len() < net.max_prefix_len();

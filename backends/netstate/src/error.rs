@@ -15,6 +15,7 @@ pub enum FailureKind {
     /// The kernel refuses only this object: a foreign object conflicts with it, or the kernel cannot use its address.
     Conflict,
     Unsupported,
+    /// The reconciler retries the operation.
     Other,
 }
 

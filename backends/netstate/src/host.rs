@@ -117,9 +117,10 @@ pub fn has_card(bridge: &Interface, all: &[Interface]) -> bool {
     all.iter().any(|port| port.master == Some(bridge.index) && port.class() == LinkClass::Link)
 }
 
-/// True for a device of flannel, a bridge without a network card that has an address in a leased
-/// subnet, a port of such a bridge, or the host's end of a pod's veth pair. A veth with the address
-/// of a whole network may be the uplink of a host in a container. `all` are the host's interfaces.
+/// True for a device of flannel and for the host's end of a pod's veth pair. Also for a bridge
+/// without a network card that has an address in a leased subnet, and for its ports. A veth with
+/// the address of a whole network may be the uplink of a host in a container. `all` are the host's
+/// interfaces.
 pub fn serves_pods(
     interface: &Interface,
     all: &[Interface],

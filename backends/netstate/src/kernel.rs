@@ -70,7 +70,7 @@ pub trait Kernel: Send {
     /// Without a packet engine, nothing happens.
     fn forward(&mut self, _forwarding: Vec<Forwarding>) {}
 
-    /// In order; a failure does not stop the rest.
+    /// Applies all operations in order and collects the failures.
     async fn apply(&mut self, ops: &[Op]) -> Vec<OpError>;
 
     /// Starts sessions with newly added WireGuard peers, without waiting for a packet to them. What

@@ -699,8 +699,8 @@ fn lines_of(saved: &str, number: usize) -> Vec<&str> {
 proptest! {
 
 
-    /// Two daemons for two networks never change each other's rules or those of other programs,
-    /// whichever runs first, whatever daemon 0 wanted before and after any damage to the rules.
+    /// Two daemons for two networks never change each other's rules or those of other programs.
+    /// This holds whichever runs first, whatever daemon 0 wanted before and after any damage.
     /// Both establish their desired rules in one pass and then write nothing. The removal of one
     /// daemon's rules leaves the other's in place.
     #[test]

@@ -56,8 +56,8 @@ impl NetlinkKernel {
     }
 
     /// Restores the name of flannel's device after another program renamed it; true if it was
-    /// restored. A vxlan device is recognised by VNI, UDP port and MAC, a WireGuard device by the
-    /// last known index, an IPIP device by local and remote address and the last known index.
+    /// restored. A vxlan device is recognised by VNI, UDP port and MAC. A WireGuard device is
+    /// recognised by the last known index, an IPIP device also by local and remote address.
     async fn rename_back(&mut self, name: LinkName, wanted: &LinkSpec) -> bool {
         let same_tunnel = |found: &LinkKind| match (found, &wanted.kind) {
             (LinkKind::Vxlan(found), LinkKind::Vxlan(wanted)) => found.is_same_tunnel(wanted),

@@ -42,7 +42,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// By flannel's present and former networks.
+    /// Flannel's former networks count too.
     fn inside(&self, scope: &Scope) -> Inside {
         let ours = self.allowed.iter().filter(|net| is_inside(scope, net)).count();
         match (ours, self.allowed.len()) {
@@ -58,7 +58,7 @@ impl Seen {
 enum Inside {
     /// The peer is flannel's. So is one without allowed IPs, which is a leftover.
     All,
-    /// Either an operator added the peer, or an operator added allowed IPs to flannel's peer.
+    /// An operator added the peer, or added allowed IPs to flannel's.
     Some,
     /// The peer is an operator's.
     Nothing,
