@@ -1,6 +1,7 @@
-//! The listeners of the daemon: the health endpoint, the TCP port of the status API, and the Unix socket next to subnet.env.
+//! The listeners of the daemon: the health endpoint, the TCP port of the status API, and the Unix socket next to
+//! subnet.env.
 //!
-//! [`connections`] serves all three listeners, so that no slow client uses up the file descriptors that the daemon needs.
+//! [`connections`] serves all three, so that no slow client uses up the file descriptors that the daemon needs.
 
 pub mod connections;
 pub mod health;

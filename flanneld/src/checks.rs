@@ -42,17 +42,18 @@ use traffic_rules::notices::{Notices, is_of_services, wait_for_notice};
 use traffic_rules::pace;
 use types::{DaemonPod, printable};
 
-/// Interval between two passes of the checks while no event occurs. A pass of the checks reads only a few small files.
+/// Interval between two passes of the checks while no event occurs. A pass reads only a few small files.
 const FILES_INTERVAL: Duration = Duration::from_secs(10);
-/// Interval at which the task lists the firewall rules while the kernel reports no change of rules. A listing of the firewall rules starts a few processes.
+/// Interval at which the task lists the firewall rules while the kernel reports no change of rules. A listing starts
+/// a few processes.
 const FIREWALLS: Duration = Duration::from_secs(30);
-/// Interval at which the task lists the firewall rules if the kernel does not report changes of some rules (iptables-legacy).
+/// The same if the kernel does not report changes of some rules (iptables-legacy).
 const LEGACY_RULES_INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum time for which the task collects changes of rules before it lists the firewall rules.
 const QUIET: Duration = Duration::from_millis(500);
-/// Minimum time from a listing of the firewall rules to the next listing that a change of rules causes.
+/// Minimum time from a listing of the firewall rules to the next one that a change of rules causes.
 const BUSY: Duration = Duration::from_secs(3);
-/// Checks whose findings other tasks log, so that this task does not log the findings again.
+/// Other tasks log these findings, so that this one does not log them again.
 const LOGGED_BY_THEIR_TASKS: [&str; 8] = [
     "config",
     "lease",
@@ -63,44 +64,40 @@ const LOGGED_BY_THEIR_TASKS: [&str; 8] = [
     "store-unreachable",
     "subnet-env",
 ];
-/// Maximum age of a firewall listing that the task reuses for a client's request.
+/// Age up to which the task reuses a firewall listing for a client's request.
 const RECENT: Duration = Duration::from_secs(1);
 /// Interval at which the task asks the store for the flannel pods on this node.
 const PODS: Duration = Duration::from_secs(300);
 const RECENT_PODS: Duration = Duration::from_secs(5);
 const PODS_ANSWER: Duration = Duration::from_secs(1);
 
-/// Reason for which the task wakes up.
 enum Wake {
     /// The next pass of the checks is due.
     Look,
-    /// Rules changed.
     RulesChanged,
     /// A listing of the firewall rules is due.
     ListingDue,
 }
 
-/// The task that runs the checks until the process ends.
 pub struct Checks {
     known: watch::Receiver<Known>,
     networks: watch::Receiver<Option<RunningNetwork>>,
-    /// The network that ran in the last round.
+    /// In the last round.
     running: Option<RunningNetwork>,
     subnet_file: PathBuf,
     health: Health,
     look: Look,
     module: module::Module,
-    /// Receives a new number when the prober changes a verdict on a peer.
+    /// A new number when the prober changes a verdict on a peer.
     verdicts: Option<watch::Receiver<u64>>,
-    /// Receives the state of the path of pod packets when this state changes.
     pod_paths: Option<watch::Receiver<PodPaths>>,
-    /// The last listing of the firewall rules, with its time.
+    /// With its time.
     firewalls: (Fact<Firewalls>, Option<Instant>),
     /// Time that the last listing of the firewall rules took.
     cost: Duration,
     /// The bridge that the last round found for this node's pods.
     bridge: Option<String>,
-    /// The last list of flannel pods on this node, with its time.
+    /// With the time of the list.
     pods: (Fact<Vec<DaemonPod>>, Option<Instant>),
     ledger: Ledger,
     budget: Budget,
@@ -108,7 +105,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Creates the checks; [`Checks::keep`] runs them.
+    /// [`Checks::keep`] runs them.
     pub fn new(
         known: watch::Receiver<Known>,
         subnet_file: PathBuf,
@@ -135,7 +132,8 @@ impl Checks {
         }
     }
 
-    /// Runs the checks until `stop`: periodically, when known facts change, and whenever flanneld or another program changes the rules of a firewall.
+    /// Periodically, when known facts change, and whenever flanneld or another program changes the rules of a
+    /// firewall.
     pub async fn keep(mut self, stop: CancellationToken) {
         let work = async {
             // Changes of Services wait for the next listing: they are frequent, and drop no pod packets.
@@ -167,7 +165,7 @@ impl Checks {
         stop.run_until_cancelled(work).await;
     }
 
-    /// Waits for the next event, and returns the reason to wake up. `due` is the time at which the task has to list changed rules.
+    /// `due` is the time at which the task has to list changed rules.
     async fn wait(&mut self, notices: &mut Option<Notices>, due: Option<Instant>) -> Wake {
         let begun = Instant::now();
         let tunnels = tunnels(self.running.clone());
@@ -274,7 +272,7 @@ impl Checks {
         self.report(began, &facts);
     }
 
-    /// Asks the store for the flannel pods on this node, if this daemon runs in a pod and the last list is old.
+    /// Asks the store, if this daemon runs in a pod and the last list is old.
     async fn list_pods(&mut self, known: &Known) {
         let (Some(manager), Some(namespace)) = (&known.manager, &known.namespace) else {
             return;
@@ -339,8 +337,8 @@ impl Checks {
     }
 }
 
-/// Waits until the set of silent WireGuard peers changes. If the backend is not WireGuard, waits forever. This
-/// function polls, because the kernel does not report changes of WireGuard sessions.
+/// Waits until the set of silent WireGuard peers changes. With another backend, waits forever. Polls, because the
+/// kernel does not report changes of WireGuard sessions.
 async fn tunnels(running: Option<RunningNetwork>) {
     let Some(running) = running.filter(wireguard::is_used) else {
         return std::future::pending().await;
@@ -351,7 +349,6 @@ async fn tunnels(running: Option<RunningNetwork>) {
     }
 }
 
-/// Waits until the known facts or the running network change.
 async fn news(
     known: &mut watch::Receiver<Known>,
     networks: &mut watch::Receiver<Option<RunningNetwork>>,
@@ -366,7 +363,7 @@ async fn news(
     }
 }
 
-/// Waits until the value in a channel changes. Waits forever if the channel is `None` or closed.
+/// Waits forever if the channel is `None` or closed.
 async fn change<T>(value: &mut Option<&mut watch::Receiver<T>>) {
     if let Some(value) = value
         && value.changed().await.is_ok()

@@ -1,6 +1,5 @@
-//! Installs the container runtime's network configuration and keeps it installed. The container runtime reports the
-//! node as ready once this configuration exists, so flanneld installs the configuration only when pods can have a
-//! network.
+//! Installs the container runtime's network configuration and keeps it installed. The runtime reports the node as
+//! ready once this configuration exists, so flanneld installs it only when pods can have a network.
 
 use crate::error::problem;
 use crate::health::Health;
@@ -18,14 +17,13 @@ use types::file::{self, IrregularFileError, Links};
 /// Interval at which flanneld compares the source with the installed configuration. kubelet updates a mounted
 /// ConfigMap within a minute or two of a change, and sends no event.
 const PERIOD: Duration = Duration::from_secs(5);
-/// Maximum size of a configuration, in bytes. A ConfigMap is not larger.
+/// In bytes. A ConfigMap is not larger.
 const MAX_CONF: u64 = 1024 * 1024;
 
-/// Keeps the CNI configuration installed, and installs changes of its source.
+/// Also installs changes of the source.
 pub struct CniConfKeeper {
     conf: CniConf,
     health: Health,
-    /// The last installed contents.
     installed: Option<Vec<u8>>,
     trouble: String,
     /// Whether flanneld has already logged that it keeps contents that another program wrote.
@@ -33,12 +31,12 @@ pub struct CniConfKeeper {
 }
 
 impl CniConfKeeper {
-    /// Creates a keeper that has installed nothing yet.
     pub fn new(conf: CniConf, health: Health) -> Self {
         Self { conf, health, installed: None, trouble: String::new(), change_logged: false }
     }
 
-    /// Compares the source with the installed configuration periodically until `stop`, and installs the configuration again if necessary.
+    /// Compares the source with the installed configuration periodically until `stop`, and installs it again if
+    /// necessary.
     ///
     /// # Cancel safety
     /// The caller can drop the future at any time, because each installation is atomic.
@@ -63,8 +61,8 @@ impl CniConfKeeper {
         stop.run_until_cancelled(run).await;
     }
 
-    /// Compares the source with the installed configuration once, and installs the configuration if necessary. A failure sets
-    /// [`Condition::CniConf`]. flanneld logs a failure when the error's text changes.
+    /// Compares once, and installs if necessary. A failure sets [`Condition::CniConf`]. flanneld logs it when the
+    /// error's text changes.
     pub fn pass(&mut self) {
         let outcome = self.sync();
         self.health.condition(Condition::CniConf, outcome.as_ref().err().cloned());
@@ -125,7 +123,8 @@ fn is_irregular(error: &io::Error) -> bool {
     matches!(why, Some(IrregularFileError::Other | IrregularFileError::Link))
 }
 
-/// Reads the source, and checks that the source is a JSON object. A runtime that finds an invalid file also rejects the other files in the directory.
+/// Checks that the source is a JSON object. A runtime that finds an invalid file also rejects the other files in the
+/// directory.
 fn valid(source: &Path) -> Result<Vec<u8>, Problem> {
     let file = source.display();
     let content = file::read(source, MAX_CONF, Links::Followed).map_err(|cause| {

@@ -55,7 +55,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 use types::{Coded, Problem};
 
-/// Runs the daemon and returns the exit code.
+/// Returns the exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let signals = (
         signal(SignalKind::terminate()),
@@ -133,7 +133,7 @@ pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     code
 }
 
-/// Waits until a UDP port is free, or for a minute: who holds the port of another address may look like the one in the way.
+/// Waits at most a minute: who holds the port of another address may look like the one in the way.
 async fn wait_until_free(port: u16) {
     const LOOK: Duration = Duration::from_millis(500);
     let any = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
@@ -148,7 +148,7 @@ async fn wait_until_free(port: u16) {
     }
 }
 
-/// Writes the exit report for programs that report why no daemon runs on this node.
+/// For programs that report why no daemon runs on this node.
 async fn leave_exit_report(subnet_file: &Path, words: ExitReport) {
     // A task that had to be aborted releases its files a moment later.
     for _ in 0..10 {
@@ -174,19 +174,17 @@ struct Daemon {
     status_source: StatusSource,
     stop: CancellationToken,
     rights: Rights,
-    /// The addresses that this node stopped using.
     left: Left,
-    /// Facts that the daemon knows about itself, for the doctor.
+    /// For the doctor.
     known: watch::Sender<Known>,
     sysctls: Arc<SysctlWriter>,
-    /// Tasks that run as long as the process.
     tasks: JoinSet<()>,
-    /// Tasks of the network, which end when the daemon restarts the network.
+    /// They end when the daemon restarts the network.
     run: Run,
 }
 
 impl Daemon {
-    /// Runs the daemon until a stop request or the end of an essential task.
+    /// Ends at a stop request or the end of an essential task.
     async fn live(mut self, hangup: Signal) -> Result<(), End> {
         self.introduce();
         self.serve_health().await?;
@@ -231,7 +229,7 @@ impl Daemon {
         self.farewell(outcome).await
     }
 
-    /// Serves the network from the first request to the store until the lease ends.
+    /// From the first request to the store until the lease ends.
     async fn serve_network(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<(), End> {
         let stop = self.stop.clone();
         let Some(host) = stop.run_until_cancelled(self.claim_host(manager)).await.transpose()?
@@ -261,8 +259,8 @@ impl Daemon {
         self.run.supervise().await
     }
 
-    /// Ends the network's tasks, so that the daemon can restart the network. Kernel objects stay until flanneld compares them with the new network.
-    /// After a refusal for a taken port, waits until the port is free.
+    /// Ends the network's tasks, so that the daemon can restart the network. Kernel objects stay until flanneld
+    /// compares them with the new network. After a refusal for a taken port, waits until it is free.
     async fn start_over(&mut self, mut why: Problem) {
         let port = end::taken_port(&why);
         if let Some(holder) = port.and_then(|port| port_holder(port, true)) {
@@ -280,7 +278,6 @@ impl Daemon {
         }
     }
 
-    /// Ends all tasks.
     async fn farewell(mut self, outcome: Result<(), End>) -> Result<(), End> {
         self.stop.cancel();
         self.run.end().await;
@@ -316,7 +313,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Opens the Unix socket next to subnet.env, and the TCP port of the status API.
+    /// The Unix socket next to subnet.env, and the TCP port of the status API.
     fn open_listeners(&mut self) {
         let store = node_api::Store {
             what: self.settings.store.to_string(),
@@ -361,13 +358,14 @@ impl Daemon {
         Ok(manager)
     }
 
-    /// Starts a task that runs as long as the process.
+    /// The task runs as long as the process.
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
 }
 
-/// Reconnects to the store with the current TLS files at each SIGHUP. Changes of all other files and settings that the daemon reads at the start require a restart.
+/// Reconnects with the current TLS files at each SIGHUP. All other files and settings that the daemon reads at the
+/// start require a restart.
 async fn reconnect_on_hangup(
     mut hangup: Signal,
     manager: Arc<dyn SubnetManager>,

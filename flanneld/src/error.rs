@@ -82,17 +82,15 @@ pub enum DaemonError {
     WatchInterrupted,
 }
 
-/// An HTTP server of the daemon, on its own TCP port.
+/// Each has its own TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpServer {
-    /// The health endpoints.
     Health,
-    /// The status API.
     Api,
 }
 
 impl HttpServer {
-    /// Returns the name of the server for messages.
+    /// For messages.
     pub const fn name(self) -> &'static str {
         match self {
             HttpServer::Health => "the health server",
@@ -151,7 +149,7 @@ pub(crate) fn problem(code: &'static str, text: String) -> Problem {
     Problem { code: code.into(), ..Problem::in_words(text) }
 }
 
-/// Returns whether the problem is a missing or invalid network configuration.
+/// True for a missing or invalid network configuration.
 pub fn is_about_config(problem: &Problem) -> bool {
     problem
         .details()

@@ -12,13 +12,12 @@ use tracing::debug;
 /// Maximum time in milliseconds for which flanneld waits until systemd has processed notifications.
 const BARRIER: u16 = 1000;
 
-/// The open files that systemd passed to this process when systemd started the process.
+/// What systemd passed to this process at its start.
 #[derive(Default)]
 pub struct Inherited(Mutex<Vec<(String, OwnedFd)>>);
 
 impl Inherited {
-    /// Takes ownership of the open files that systemd passed to this process. Call this function once, before other
-    /// code opens files.
+    /// Takes ownership of the open files. Call this once, before other code opens files.
     #[allow(unsafe_code)]
     pub fn of_systemd() -> Arc<Self> {
         use std::os::fd::FromRawFd;
@@ -32,13 +31,13 @@ impl Inherited {
         Arc::new(Self(Mutex::new(files)))
     }
 
-    /// Returns the handle by which backends use the descriptor store.
+    /// The handle by which backends use the descriptor store.
     pub fn files(self: &Arc<Self>) -> Files {
         Files::new(self.clone())
     }
 
-    /// Closes the files from systemd that the backend did not take over. If the configuration now names another
-    /// backend, the kernel then deletes the previous backend's device.
+    /// Closes the files that the backend did not take over. If the configuration now names another backend, the
+    /// kernel then deletes the previous backend's device.
     pub fn release(&self) {
         let rest = std::mem::take(&mut *self.0.lock());
         if rest.is_empty() {

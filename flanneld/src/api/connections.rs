@@ -1,10 +1,9 @@
 //! The HTTP server behind every listener: few connections, short request heads, one response per connection.
 //!
-//! A listener has at most 64 connections. At 64 connections, a new connection displaces the oldest connection
-//! that has not sent a whole request. If more than half of the connections have sent a whole request, the new
-//! connection may also displace the oldest of these connections. A client gets 5 s to send its request head of at
-//! most 8 KiB, and 10 s to read its response. The kernel buffers only a small part of an unread response, and
-//! discards this part after the 10 s.
+//! A listener has at most 64 connections. At 64, a new one displaces the oldest that has not sent a whole request. If
+//! more than half of the connections have sent a whole request, the new one may also displace the oldest of these. A
+//! client gets 5 s to send its request head of at most 8 KiB, and 10 s to read its response. The kernel buffers only
+//! a small part of an unread response, and discards it after the 10 s.
 
 use super::listen::Listener;
 use super::slots::{CONNECTIONS, Room, Slots};
@@ -25,20 +24,18 @@ use tracing::{debug, info, warn};
 
 /// Maximum size of the head of a request, in bytes.
 const HEAD: usize = 8 * 1024;
-/// Maximum time for open requests to finish once the daemon stops.
+/// Time for open requests to finish once the daemon stops.
 const GRACE: Duration = Duration::from_secs(3);
-/// Maximum number of tasks of one listener. A displaced task keeps its file descriptor until the runtime drops the
-/// task, which takes longer on a busy machine.
+/// A displaced task keeps its file descriptor until the runtime drops it, which takes longer on a busy machine.
 const TASKS: usize = CONNECTIONS + CONNECTIONS / 2;
 /// Pause after an accept that failed because the process or the system has no file descriptor left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
-/// Time limits for a client's request and for the response.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Time within which the client has to send the head of its request.
+    /// Within it, the client has to send the head of its request.
     pub head: Duration,
-    /// Time within which the client has to read the whole response.
+    /// Within it, the client has to read the whole response.
     pub answer: Duration,
 }
 
@@ -52,14 +49,14 @@ impl Default for Times {
 #[derive(Clone, Copy, Debug)]
 pub struct IsLocal(pub bool);
 
-/// The connection slots of one listener, with the tasks that serve the connections.
+/// The connection slots of one listener, with the tasks that serve them.
 #[derive(Debug, Default)]
 struct Places {
     slots: Slots,
     tasks: BTreeMap<u64, AbortHandle>,
 }
 
-/// A reserved connection slot, which becomes free when the connection's task drops this value.
+/// A reserved connection slot, which becomes free when its task drops this value.
 struct Place {
     number: u64,
     places: Arc<Mutex<Places>>,
@@ -149,7 +146,6 @@ async fn make_room(places: &Mutex<Places>) {
     }
 }
 
-/// Serves the request of one connection.
 async fn converse(
     stream: Stream,
     router: Router,
@@ -196,7 +192,7 @@ async fn converse(
     drop(place);
 }
 
-/// Returns whether the connection, not this process, caused the error.
+/// True if the connection, not this process, caused the error.
 fn is_the_clients(error: &io::Error) -> bool {
     matches!(
         error.kind(),

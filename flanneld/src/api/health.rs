@@ -1,6 +1,8 @@
-//! The health endpoint: /healthz as in Go flannel, /livez, /readyz and /metrics for kubelet and Prometheus, and /status.
+//! The health endpoint: /healthz as in Go flannel, /livez, /readyz and /metrics for kubelet and Prometheus, and
+//! /status.
 //!
-//! Pods and other hosts can often reach the port of the health endpoint. Clients that do not connect over loopback get only counts of findings from /status.
+//! Pods and other hosts can often reach its port. Clients that do not connect over loopback get only counts of
+//! findings from /status.
 
 use super::connections::{self, IsLocal, Times};
 use super::host::own_name_only;
@@ -25,14 +27,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 use types::printable;
 
-/// Maximum number of unused leases that /readyz lists.
+/// Number of unused leases that /readyz lists.
 const REFUSED: usize = 20;
 /// Media type of OpenMetrics.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Media type of Prometheus' text format.
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A server that listens but does not respond yet.
+/// It listens but does not respond yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -40,11 +42,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts listening.
-    ///
-    /// # Errors
-    /// Returns an error if the port is taken, the address does not belong to this host, or the port needs a
-    /// capability that this process lacks. The error contains the remedy.
+    /// Fails if the port is taken, the address does not belong to this host, or the port needs a capability that this
+    /// process lacks. The error contains the remedy.
     pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonError> {
         let listener = listen::serving(HttpServer::Health, address).await?;
         info!(
@@ -54,7 +53,7 @@ impl Server {
         Ok(Self { listener, health })
     }
 
-    /// Returns the address on which the server listens. If the requested port is 0, the address contains the port that the kernel chose.
+    /// With the port that the kernel chose if the requested port is 0.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -72,7 +71,6 @@ impl Server {
     }
 }
 
-/// State of one listener: the daemon's health, and the last rendering of each document.
 #[derive(Clone, Debug)]
 struct Answers {
     health: Health,
@@ -81,8 +79,8 @@ struct Answers {
     counts: Shared,
 }
 
-/// Returns the routes of the health endpoint. The routes accept any method, as Go flannel's routes do. The `Host` header of probes
-/// may have any value. For /status, the `Host` header must contain an address, `localhost`, or a name of this node.
+/// The routes accept any method, as Go flannel's routes do. The `Host` header of probes may have any value. For
+/// /status, it must contain an address, `localhost`, or a name of this node.
 fn of_the_port(health: Health) -> Router {
     let status = Router::new()
         .route("/status", any(status))
@@ -92,7 +90,7 @@ fn of_the_port(health: Health) -> Router {
     routes(health, documents, (METRICS, DOCUMENT))
 }
 
-/// Returns the routes of the health endpoint for the Unix socket, which only root can open.
+/// Only root can open the Unix socket.
 pub(super) fn of_the_socket(health: Health) -> Router {
     routes(
         health,
@@ -168,8 +166,8 @@ async fn readyz(State(answers): State<Answers>) -> Response {
     (code, format!("{verdict}\n{}\n", lines.join("\n"))).into_response()
 }
 
-/// Responds in the OpenMetrics format if the client accepts this format, as Prometheus does. For other clients,
-/// responds in Prometheus' text format, which promtool needs.
+/// Responds in the OpenMetrics format if the client accepts it, as Prometheus does. Others get Prometheus' text
+/// format, which promtool needs.
 async fn metrics(State(answers): State<Answers>, headers: HeaderMap) -> Response {
     let Ok(text) = answers.metrics.latest(|| Ok::<_, Infallible>(answers.health.metrics())).await;
     if accepts_openmetrics(&headers) {
@@ -179,14 +177,14 @@ async fn metrics(State(answers): State<Answers>, headers: HeaderMap) -> Response
     ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response()
 }
 
-/// Returns whether a parameter is the weight `q=0`, by which a client refuses a media type (RFC 9110, 12.4.2).
+/// By `q=0`, a client refuses a media type (RFC 9110, 12.4.2).
 fn is_weight_of_zero(parameter: &str) -> bool {
     parameter
         .split_once('=')
         .is_some_and(|(name, value)| name.eq_ignore_ascii_case("q") && value.parse() == Ok(0.0))
 }
 
-/// Returns whether a client accepts OpenMetrics. The `Accept` header has to name OpenMetrics, because a wildcard selects Prometheus' text format.
+/// The `Accept` header has to name OpenMetrics, because a wildcard selects Prometheus' text format.
 fn accepts_openmetrics(headers: &HeaderMap) -> bool {
     headers
         .get_all(header::ACCEPT)

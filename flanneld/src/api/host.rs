@@ -1,7 +1,7 @@
 //! Checks the `Host` header of requests to a TCP port.
 //!
 //! A web page of another site can make its own name resolve to 127.0.0.1 and send requests to this port (DNS
-//! rebinding). In DNS rebinding, the `Host` header contains the name of the web page's site.
+//! rebinding). The `Host` header then contains the name of that site.
 
 use crate::health::Health;
 use axum::extract::{Request, State};
@@ -28,19 +28,19 @@ pub async fn own_name_only(State(health): State<Health>, request: Request, next:
     }
 }
 
-/// Returns the host of a request. A host in the request target takes precedence over the `Host` header.
+/// A host in the request target takes precedence over the `Host` header.
 fn host(target: &Uri, header: Option<&HeaderValue>) -> Option<String> {
     let header = || header.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     target.authority().map(ToString::to_string).or_else(header)
 }
 
-/// Returns the names of this node that `Host` may contain.
+/// The names of this node that `Host` may contain.
 fn names(health: &Health) -> Vec<String> {
     let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     hostname.into_iter().chain([health.name()]).collect()
 }
 
-/// Returns whether this node serves requests for this host: an address, `localhost`, or a name of this node.
+/// True for an address, `localhost`, or a name of this node.
 fn is_ours(host: &str, names: &[String]) -> bool {
     let Some(name) = without_port(host) else {
         return false;
@@ -53,7 +53,7 @@ fn is_ours(host: &str, names: &[String]) -> bool {
     name.parse::<IpAddr>().is_ok() || is("localhost") || names.iter().any(|known| is(known))
 }
 
-/// Returns the host without its port; `None` if the port is not a number.
+/// `None` if the port is not a number.
 fn without_port(host: &str) -> Option<&str> {
     let end = host.find(']').map_or(0, |end| end + 1);
     let (_, rest) = host.split_at_checked(end)?;

@@ -10,31 +10,28 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Timeout for reading the kernel's state. Clients wait at most three seconds for the whole response.
+/// Clients wait at most three seconds for the whole response.
 const TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// Serialises the reads: flanneld reads the kernel for one client at a time.
+/// flanneld reads the kernel for one client at a time.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// Error when flanneld cannot compare the kernel with the desired state.
 #[derive(Debug, thiserror::Error)]
 pub enum RoutesError {
-    /// Lack of a network on this node.
+    /// This node has no network.
     #[error(
         "this node has no network yet, so it needs no kernel objects; flannelctl status shows what flanneld waits for"
     )]
     NoNetwork,
-    /// A busy reconcile loop.
+    /// The reconcile loop is busy.
     #[error(
         "flanneld did not compare the kernel with the desired state within {TIMEOUT:?}: its reconcile task is busy, or the kernel does not respond; run flannelctl status"
     )]
     Late,
-    /// Failure to read the kernel's state.
     #[error("cannot read the kernel's state: {0}")]
     Unreadable(#[from] netstate::kernel::KernelError),
 }
 
-/// Compares the kernel's current state with the desired state.
 pub(super) async fn routes(
     kernel_audit: Option<KernelAudit>,
     node: String,

@@ -12,23 +12,18 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::either::Either;
 use tracing::debug;
 
-/// Maximum segment size in bytes. The limit affects only loopback, because segments on other networks are smaller.
+/// In bytes. It affects only loopback, because segments on other networks are smaller.
 const SEGMENT: u32 = 8 * 1024;
 
-/// Listening socket of the health endpoints or of the status API.
 #[derive(Debug)]
 pub enum Listener {
-    /// TCP socket on an address.
     Tcp(TcpListener),
-    /// Unix socket in the file system.
     Unix(UnixListener),
 }
 
 impl Listener {
-    /// Waits for the next connection.
-    ///
-    /// # Errors
-    /// Returns an error if the process or the system has no file descriptor left, or if the client has closed the connection already.
+    /// Fails if the process or the system has no file descriptor left, or if the client has closed the connection
+    /// already.
     pub async fn accept(&self) -> io::Result<Stream> {
         Ok(Stream::new(match self {
             Listener::Tcp(listener) => Either::Left(listener.accept().await?.0),
@@ -37,7 +32,7 @@ impl Listener {
     }
 }
 
-/// Listens on the address of an HTTP server. The error names the program that holds the port.
+/// The error names the program that holds the port.
 pub(super) async fn serving(
     server: HttpServer,
     address: SocketAddr,
@@ -54,7 +49,7 @@ pub(super) async fn serving(
     }
 }
 
-/// Listens on an address. As in Go, 0.0.0.0 means all IPv4 and IPv6 addresses of this host, because kubelet probes an IPv6 node over IPv6.
+/// As in Go, 0.0.0.0 means all IPv4 and IPv6 addresses of this host, because kubelet probes an IPv6 node over IPv6.
 pub(super) async fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = listening(address).await?;
     // One segment of loopback (64 KiB) would fill the small send buffer, and its acknowledgement would be delayed.

@@ -1,5 +1,5 @@
-//! The TCP ports of the health endpoint and of the status API, and the Unix socket next to subnet.env. If a listener cannot open, the daemon logs
-//! the error and retries.
+//! The TCP ports of the health endpoint and of the status API, and the Unix socket next to subnet.env. If one cannot
+//! open, the daemon logs the error and retries.
 
 use super::connections::{self, Times};
 use super::health::Server;
@@ -22,10 +22,9 @@ use types::Problem;
 const RETRY: Duration = Duration::from_secs(1);
 /// Interval at which flanneld checks that its Unix socket still exists.
 const CHECK: Duration = Duration::from_secs(1);
-/// Name of the notice about the status API's port.
 const PORT_TAKEN: &str = "port-taken";
 
-/// Serves the status API's port until `stop`. Tries again to listen while another program holds the port.
+/// Serves until `stop`. Tries again to listen while another program holds the port.
 pub async fn status_port(
     address: SocketAddr,
     status_source: StatusSource,
@@ -50,7 +49,7 @@ pub async fn status_port(
     .await;
 }
 
-/// Serves the health endpoint until `stop`. While another program holds the port, the node is not ready, and pods work.
+/// Serves until `stop`. While another program holds the port, the node is not ready, and pods work.
 pub async fn health_port(address: SocketAddr, health: Health, stop: CancellationToken) {
     let bind = || Server::bind(address, health.clone());
     let open = listening(bind, |problem| {
@@ -87,7 +86,7 @@ async fn listening<T, F: Future<Output = Result<T, DaemonError>>>(
     }
 }
 
-/// Serves the socket next to subnet.env until `stop`, and recreates a deleted socket.
+/// Serves until `stop`, and recreates a deleted socket.
 pub async fn socket(
     subnet_file: &Path,
     status_source: StatusSource,

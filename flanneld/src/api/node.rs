@@ -15,7 +15,6 @@ use subnet_lease::LeaseTable;
 use subnet_lease::manager::{Held, boot_time};
 use types::{Subnets, printable};
 
-/// Renders the documents of the status API.
 #[derive(Clone, Debug)]
 pub struct StatusSource {
     health: Health,
@@ -23,29 +22,27 @@ pub struct StatusSource {
 }
 
 impl StatusSource {
-    /// Creates the source. A new status source has no network yet.
+    /// Has no network yet.
     pub fn new(health: Health, subnet_file: PathBuf) -> Self {
         Self { health, subnet_file }
     }
 
-    /// Compares the kernel's current state with the desired state.
     pub async fn routes(&self) -> Result<Routes, kernel::RoutesError> {
         let kernel_audit = self.health.network().and_then(|running| running.kernel_audit);
         let document = self.health.document();
         kernel::routes(kernel_audit, document.node, document.rules).await
     }
 
-    /// Runs the checks and returns the doctor's report.
+    /// Runs the checks first.
     pub async fn fresh_report(&self) -> Option<Arc<Report>> {
         self.health.fresh_report().await
     }
 
-    /// Returns the doctor's latest report; `None` before its first round.
+    /// `None` before the doctor's first round.
     pub fn report(&self) -> Option<Arc<Report>> {
         self.health.report()
     }
 
-    /// Renders the document of `/api/v1/node`.
     pub fn node(&self) -> Node {
         let mut node = self.health.document();
         if let Some(report) = self.report() {
@@ -88,12 +85,12 @@ impl StatusSource {
         }
     }
 
-    /// Returns the daemon's health, which is the source of the documents.
+    /// The source of the documents.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// Renders the node document as JSON that is safe to print on a terminal.
+    /// JSON that is safe to print on a terminal.
     pub fn text(&self, rows: bool) -> serde_json::Result<String> {
         let mut node = self.node();
         // The reports of all nodes of a large cluster are large, so only clients that request them get them.
@@ -104,7 +101,6 @@ impl StatusSource {
     }
 }
 
-/// Converts the probe results for the path of pod packets to the format of the node document.
 fn pod_path((family, path): (&types::Family, &pods::PodPath)) -> PodPath {
     let (obstacle, detail) = match &path.obstacle {
         None => (None, None),
@@ -130,7 +126,6 @@ fn pod_path((family, path): (&types::Family, &pods::PodPath)) -> PodPath {
     }
 }
 
-/// Converts the underlay to the format of the node document.
 pub fn shown(underlay: &backends::Underlay, why: &str) -> node_api::Underlay {
     node_api::Underlay {
         interface: underlay.name.clone(),
@@ -149,7 +144,7 @@ fn lease(held: &Held) -> Lease {
     }
 }
 
-/// Serializes a document as text that is safe for terminals: shortens long strings and escapes unprintable characters.
+/// Shortens long strings and escapes unprintable characters, so that the text is safe for terminals.
 pub fn safe(document: &impl serde::Serialize) -> serde_json::Result<String> {
     let mut document = serde_json::to_value(document)?;
     printable::bound(&mut document);

@@ -13,7 +13,7 @@ const PERIOD: Duration = Duration::from_millis(4);
 /// Number of responses without delay after a pause between requests.
 const BURST: u32 = 50;
 
-/// Rate limit for the responses of one port. Requests get their responses in the order of their arrival.
+/// Requests get their responses in the order of their arrival.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     period: Duration,
@@ -31,7 +31,7 @@ impl Pace {
         Self { period, next: Arc::new(Mutex::new(Instant::now())) }
     }
 
-    /// Waits for a turn. A client that disconnects while it waits does not use up a permitted response.
+    /// A client that disconnects while it waits does not use up a permitted response.
     async fn turn(&self) {
         let mut next = self.next.lock().await;
         tokio::time::sleep_until(*next).await;
@@ -40,7 +40,7 @@ impl Pace {
     }
 }
 
-/// Middleware that delays requests to limit their rate. kubelet's probes bypass this middleware.
+/// Middleware that delays requests. kubelet's probes bypass it.
 pub(super) async fn paced(State(pace): State<Pace>, request: Request, next: Next) -> Response {
     pace.turn().await;
     next.run(request).await

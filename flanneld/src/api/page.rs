@@ -1,4 +1,5 @@
-//! `GET /`: the status page. The page is one HTML document and requests nothing from other hosts. The page's script draws the document of `/api/v1/view`.
+//! `GET /`: the status page. It is one HTML document and requests nothing from other hosts. Its script draws the
+//! document of `/api/v1/view`.
 
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
@@ -8,10 +9,10 @@ use node_api::view::Sentence;
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
-/// The page. In the page, names in double braces are placeholders.
+/// Names in double braces are placeholders.
 const PAGE: &str = include_str!("page/page.html");
 
-/// The page's content security policy: the browser accepts only the page's script and style, and sends requests only to this daemon.
+/// The browser accepts only the page's script and style, and sends requests only to this daemon.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |tag: &str| {
         let content = element(tag).unwrap_or_default();
@@ -25,13 +26,13 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Returns the content of the page's only element with this tag.
+/// The content of the page's only element with this tag.
 fn element(tag: &str) -> Option<&'static str> {
     let (_, rest) = PAGE.split_once(&format!("<{tag}>"))?;
     rest.split_once(&format!("</{tag}>")).map(|(content, _)| content)
 }
 
-/// Responds with the page. Browsers without JavaScript show `sentence`.
+/// Browsers without JavaScript show `sentence`.
 pub fn page(node: &str, sentence: &Sentence) -> Response {
     let headers: [(HeaderName, &str); 4] = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -42,12 +43,12 @@ pub fn page(node: &str, sentence: &Sentence) -> Response {
     (headers, html(node, sentence)).into_response()
 }
 
-/// Returns the page's `Content-Security-Policy` header.
+/// The page's `Content-Security-Policy` header.
 pub fn policy() -> &'static str {
     &POLICY
 }
 
-/// Returns the page. This function escapes values and never searches them for placeholders.
+/// Escapes values and never searches them for placeholders.
 pub fn html(node: &str, sentence: &Sentence) -> String {
     let mut out = String::with_capacity(PAGE.len() + 500);
     let mut rest = PAGE;
@@ -71,7 +72,7 @@ pub fn html(node: &str, sentence: &Sentence) -> String {
     out
 }
 
-/// Escapes text for HTML. Names come from the store, and may be hostile.
+/// Names come from the store, and may be hostile.
 fn escaped(text: &str) -> String {
     types::printable::line(text)
         .replace('&', "&amp;")

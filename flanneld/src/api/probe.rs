@@ -1,4 +1,5 @@
-//! `GET /api/v1/probe?peer=…`, only on the Unix socket. A probe sends packets, so clients of a TCP port must not be able to request a probe.
+//! `GET /api/v1/probe?peer=…`, only on the Unix socket. A probe sends packets, so clients of a TCP port must not be
+//! able to request one.
 
 use super::node::{StatusSource, safe};
 use crate::probe::Tracer;
@@ -7,7 +8,6 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use node_api::probe::asked;
 
-/// Traces the path to a peer or a pod.
 pub(super) async fn probe(State(status_source): State<StatusSource>, target: Uri) -> Response {
     let Some(peer) = asked(target.query()) else {
         return (

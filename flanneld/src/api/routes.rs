@@ -1,5 +1,5 @@
-//! The routes of the status API's port and of the Unix socket: the status page and `/api/v1/`, read-only. The Unix
-//! socket also has the routes of the health endpoint.
+//! The routes of the status API's port and of the Unix socket: the status page and `/api/v1/`, read-only. The socket
+//! also has the routes of the health endpoint.
 
 use super::health;
 use super::host::own_name_only;
@@ -23,10 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Ensures that flanneld renders the comparison of the kernel with the desired state for one client at a time.
+/// flanneld renders the comparison of the kernel with the desired state for one client at a time.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// State of one listener: the daemon, and the last rendering of each document.
 #[derive(Clone, Debug)]
 struct Answers {
     status_source: StatusSource,
@@ -42,7 +41,7 @@ impl FromRef<Answers> for StatusSource {
     }
 }
 
-/// Returns the routes of the status API's port. These routes refuse requests whose `Host` header contains a name of another host.
+/// Refuses requests whose `Host` header contains a name of another host.
 pub(super) fn of_the_status_port(status_source: StatusSource) -> Router {
     let health = status_source.health().clone();
     api(status_source, get(findings), DOCUMENT)
@@ -51,7 +50,6 @@ pub(super) fn of_the_status_port(status_source: StatusSource) -> Router {
         .layer(from_fn_with_state(Pace::default(), paced))
 }
 
-/// Returns the routes of the Unix socket.
 pub(super) fn of_the_socket(status_source: StatusSource, health: Health) -> Router {
     let kernel =
         Router::new().route(node_api::ROUTES, get(routes)).with_state(status_source.clone());
@@ -83,7 +81,7 @@ fn api(status_source: StatusSource, findings: MethodRouter<Answers>, pause: Dura
         .with_state(answers)
 }
 
-/// Responds with the node's document. If the query is `?rows`, also requests the reports of other nodes.
+/// The query `?rows` also requests the reports of other nodes.
 async fn node(State(answers): State<Answers>, target: Uri) -> Response {
     let rows = target.query() == Some("rows");
     if rows {
@@ -93,12 +91,11 @@ async fn node(State(answers): State<Answers>, target: Uri) -> Response {
     document(shared.get(|| answers.status_source.text(rows)).await)
 }
 
-/// Responds with the status page.
 async fn page(State(answers): State<Answers>) -> Response {
     answers.view.page(&answers.status_source).await
 }
 
-/// Responds with the document of the status page. For the query `?row=`, responds with one node's results for its peers.
+/// For the query `?row=`, one node's results for its peers.
 async fn view(State(answers): State<Answers>, target: Uri, headers: HeaderMap) -> Response {
     match target.query() {
         Some(query) => match parameter(Some(query), "row") {
@@ -122,7 +119,7 @@ async fn nothing_here() -> Response {
         .into_response()
 }
 
-/// Responds with the doctor's latest report, because clients of the port must not start new rounds of checks.
+/// The latest report, because clients of the port must not start new rounds of checks.
 async fn findings(State(answers): State<Answers>) -> Response {
     match answers.status_source.report() {
         Some(report) => document(answers.findings.get(|| safe(&*report)).await),
@@ -134,8 +131,8 @@ async fn fresh_findings(State(status_source): State<StatusSource>) -> Response {
     report(status_source.fresh_report().await)
 }
 
-/// Responds with the comparison of the kernel with the desired state. The comparison reads all of flannel's kernel
-/// objects, so the status API's port does not offer the comparison.
+/// The comparison of the kernel with the desired state. It reads all of flannel's kernel objects, so the status API's
+/// port does not offer it.
 async fn routes(State(status_source): State<StatusSource>) -> Response {
     match status_source.routes().await {
         Ok(routes) => {
@@ -169,7 +166,7 @@ fn document(text: serde_json::Result<impl Into<Body>>) -> Response {
     }
 }
 
-/// Middleware that refuses methods other than GET and HEAD.
+/// Refuses methods other than GET and HEAD.
 async fn read_only(request: Request, next: Next) -> Response {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = next.run(request).await;

@@ -6,14 +6,15 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// Pause between two renderings of a document about the node and its peers. In large clusters, a rendering takes milliseconds.
+/// Pause between two renderings of a document about the node and its peers. In large clusters, one takes
+/// milliseconds.
 pub(super) const DOCUMENT: Duration = Duration::from_secs(1);
 /// Pause between two renderings of the metrics, which name no peer.
 pub(super) const METRICS: Duration = Duration::from_millis(100);
 
-/// A document that clients share. A client gets a text that the daemon rendered after the client's request. A client that
-/// arrives too soon after the last rendering waits, and shares the next rendering with all other waiting
-/// clients. A loop of requests causes at most one rendering per pause.
+/// A document that clients share. A client gets a text that the daemon rendered after its request. One that arrives
+/// too soon after the last rendering waits, and shares the next with all other waiting clients. A loop of requests
+/// causes at most one rendering per pause.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pause: Duration,
@@ -21,15 +22,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Creates a document with at most one rendering per `pause`.
+    /// At most one rendering per `pause`.
     pub(super) fn new(pause: Duration) -> Self {
         Self { pause, last: Arc::default() }
     }
 
-    /// Returns a text that `render` made after this call began.
-    ///
-    /// # Errors
-    /// Returns the error of `render`. After an error, the next request calls `render` again.
+    /// A text that `render` made after this call began. After an error, the next request calls `render` again.
     pub(super) async fn get<E>(
         &self,
         render: impl FnOnce() -> Result<String, E>,
@@ -46,10 +44,8 @@ impl Shared {
         rendered(&mut last, render)
     }
 
-    /// Returns a text at once, because waiting clients would hold slots that other clients need. The text may be up to `pause` older than the request.
-    ///
-    /// # Errors
-    /// Returns the error of `render`. The next request calls `render` again.
+    /// A text at once, because waiting clients would hold slots that others need. It may be up to `pause` older than
+    /// the request. After an error, the next request calls `render` again.
     pub(super) async fn latest<E>(
         &self,
         render: impl FnOnce() -> Result<String, E>,

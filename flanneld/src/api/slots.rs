@@ -1,20 +1,20 @@
-//! Decides which connections a listener keeps, and which connection it displaces for a new connection.
+//! Decides which connections a listener keeps, and which it displaces for a new one.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Maximum number of connections of one listener.
+/// Of one listener.
 pub(super) const CONNECTIONS: usize = 64;
 /// Minimum time before a listener displaces a connection. A client that sends its request at once always gets a response.
 pub(super) const MINIMUM: Duration = Duration::from_millis(10);
-/// Maximum number of connections that keep their slots until they have their responses, while other connections wait.
+/// Connections that keep their slots until they have their responses, while others wait.
 const ANSWERS: usize = CONNECTIONS / 2;
-/// Minimum time from a complete request until a listener displaces the request's connection, if more than `ANSWERS`
-/// connections have complete requests. If clients that do not read fill the backlog (1024), the
-/// listener still accepts a probe within half a second. kubelet waits one second for the response to a probe.
+/// Minimum time from a complete request until a listener displaces its connection, if more than `ANSWERS` connections
+/// have complete requests. If clients that do not read fill the backlog (1024), the listener still accepts a probe
+/// within half a second. kubelet waits one second for the response.
 pub(super) const ANSWERING: Duration = Duration::from_millis(20);
 
-/// The connections of one listener, by number. A connection with a lower number is older.
+/// By number. A connection with a lower number is older.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     open: BTreeMap<u64, Open>,
@@ -31,41 +31,38 @@ struct Open {
 /// The step before a listener accepts the next connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// No step, because a slot is free.
+    /// A slot is free.
     Free,
-    /// Close this connection.
     Displace(u64),
-    /// A wait of this length, and then a new decision.
+    /// Wait for this long, and then decide again.
     Wait(Duration),
 }
 
 impl Slots {
-    /// Assigns a slot to a new connection, and returns the connection's number.
+    /// The result is the connection's number.
     pub(super) fn open(&mut self, now: Instant) -> u64 {
         self.last += 1;
         self.open.insert(self.last, Open { since: now, asked: None });
         self.last
     }
 
-    /// Records that the whole request of a connection has arrived.
+    /// Records that the whole request has arrived.
     pub(super) fn asked(&mut self, number: u64, now: Instant) {
         if let Some(open) = self.open.get_mut(&number) {
             open.asked.get_or_insert(now);
         }
     }
 
-    /// Frees a slot.
     pub(super) fn close(&mut self, number: u64) {
         self.open.remove(&number);
     }
 
-    /// Returns whether the slot is still taken.
     pub(super) fn is_open(&self, number: u64) -> bool {
         self.open.contains_key(&number)
     }
 
-    /// Decides which connection a new connection displaces: the oldest connection without a complete request.
-    /// If connections with complete requests hold most slots, chooses the connection whose minimum time ended first.
+    /// The oldest connection without a complete request is displaced. If connections with complete requests hold most
+    /// slots, the one whose minimum time ended first is.
     pub(super) fn room(&self, now: Instant) -> Room {
         if self.open.len() < CONNECTIONS {
             return Room::Free;
@@ -131,8 +128,8 @@ mod tests {
         assert_eq!(slots.room(begun + ANSWERING), Room::Displace(last));
     }
 
-    /// Returns the time until a client gets a slot if all slots are taken and `ahead` other clients wait before it. `request_after`
-    /// returns the delay after which a client sends its request.
+    /// The time until a client gets a slot if all slots are taken and `ahead` other clients wait before it.
+    /// `request_after` returns the delay after which a client sends its request.
     fn time_until_in(ahead: usize, request_after: impl Fn(usize) -> Option<Duration>) -> Duration {
         let begun = Instant::now();
         let mut now = begun;
@@ -159,8 +156,8 @@ mod tests {
         now - begun
     }
 
-    /// A listener accepts a probe behind a full backlog of 1024 connections before kubelet's timeout of one
-    /// second. No client in the backlog reads a response or closes its connection.
+    /// A listener accepts a probe behind a full backlog of 1024 connections before kubelet's timeout of one second.
+    /// No client in the backlog reads a response or closes its connection.
     #[test]
     fn probe_behind_clients_that_do_not_read_is_accepted_in_time() {
         const BACKLOG: usize = 1024;

@@ -1,4 +1,4 @@
-//! A connection whose unread response uses little memory. The kernel discards the unread response when the connection closes.
+//! A connection whose unread response uses little memory. The kernel discards it when the connection closes.
 
 // One ioctl, for which nix has no safe wrapper.
 #![allow(unsafe_code)]
@@ -15,15 +15,15 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Sleep;
 use tokio_util::either::Either;
 
-/// Size of a connection's send buffer in bytes; the kernel doubles this size. On loopback, the default is several megabytes.
+/// In bytes; the kernel doubles it. On loopback, the default is several megabytes.
 const SEND_BUFFER: usize = 32 * 1024;
 /// Interval at which the stream checks whether the client has acknowledged the whole response.
 const CHECK: Duration = Duration::from_millis(5);
 
 nix::ioctl_read_bad!(outstanding, libc::TIOCOUTQ, libc::c_int);
 
-/// Connection of a client. If the daemon closes the stream before the client has acknowledged the whole response, the kernel resets the connection.
-/// Without the reset, the kernel would keep the responses of any number of clients for minutes.
+/// If the daemon closes the stream before the client has acknowledged the whole response, the kernel resets the
+/// connection. Otherwise it would keep the responses of any number of clients for minutes.
 #[derive(Debug)]
 pub struct Stream {
     inner: Either<TcpStream, UnixStream>,
@@ -31,7 +31,6 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Wraps a newly accepted connection.
     pub fn new(inner: Either<TcpStream, UnixStream>) -> Self {
         if let Either::Left(tcp) = &inner {
             let socket = SockRef::from(tcp);
@@ -42,8 +41,8 @@ impl Stream {
         Self { inner, check: None }
     }
 
-    /// Returns whether the client is on this host: it uses the Unix socket, or connects between two loopback
-    /// addresses. A pod that reaches 127.0.0.1 through a route does not connect from a loopback address.
+    /// The client uses the Unix socket, or connects between two loopback addresses. A pod that reaches 127.0.0.1
+    /// through a route does not connect from a loopback address.
     pub fn is_local(&self) -> bool {
         match &self.inner {
             Either::Left(tcp) => [tcp.local_addr(), tcp.peer_addr()]
@@ -53,7 +52,7 @@ impl Stream {
         }
     }
 
-    /// Returns whether the client still has to acknowledge written bytes.
+    /// True if the client still has to acknowledge written bytes.
     fn is_owed(&self) -> bool {
         match &self.inner {
             Either::Left(tcp) => {
@@ -64,7 +63,7 @@ impl Stream {
     }
 }
 
-/// Returns the number of written bytes that the client has not acknowledged.
+/// The written bytes that the client has not acknowledged.
 fn owed(socket: RawFd) -> libc::c_int {
     let mut count = 0;
     // SAFETY: the descriptor is open, and the kernel writes one c_int to a valid place.
@@ -108,7 +107,7 @@ impl AsyncWrite for Stream {
         Pin::new(&mut self.inner).poll_flush(context)
     }
 
-    /// Waits until the client has acknowledged the whole response. During the wait, the connection keeps its slot.
+    /// Meanwhile, the connection keeps its slot.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.is_owed() {
             let check = self.check.get_or_insert_with(|| Box::pin(tokio::time::sleep(CHECK)));

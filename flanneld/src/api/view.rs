@@ -1,4 +1,4 @@
-//! `GET /` and `GET /api/v1/view`: the status page and its document. All open status pages share one rendering of the document.
+//! `GET /` and `GET /api/v1/view`: the status page and its document. All open status pages share one rendering of it.
 
 use super::node::{StatusSource, safe};
 use super::page;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// Time of the first request for the document, in milliseconds since 1970.
 static STARTED: LazyLock<i64> = LazyLock::new(|| jiff::Timestamp::now().as_millisecond());
 
-/// Returns the minimum time between two renderings, by the number of nodes. A rendering takes time and memory for each pair of nodes.
+/// A rendering takes time and memory for each pair of nodes.
 fn pause(nodes: usize) -> Duration {
     Duration::from_secs(match nodes {
         ..=50 => 2,
@@ -25,13 +25,12 @@ fn pause(nodes: usize) -> Duration {
     })
 }
 
-/// Pause after the rendering of one node's results, as a multiple of the rendering time. Because of the pause, a loop
-/// of requests uses about a twentieth of a processor.
+/// Pause after the rendering of one node's results, as a multiple of the rendering time. A loop of requests therefore
+/// uses about a twentieth of a processor.
 const ROW_PAUSE_FACTOR: u32 = 20;
-/// Maximum length of the pause after the rendering of one node's results, because a busy machine may have prolonged the rendering.
+/// Maximum length of that pause, because a busy machine may have prolonged the rendering.
 const ROW_PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The last rendering of the document.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latest {
     last: Arc<Mutex<Option<Rendered>>>,
@@ -49,7 +48,6 @@ struct Rendered {
 }
 
 impl Latest {
-    /// Responds with the page.
     pub(super) async fn page(&self, source: &StatusSource) -> Response {
         match self.rendered(source).await {
             Ok(rendered) => page::page(&rendered.node, &rendered.sentence),
@@ -57,7 +55,7 @@ impl Latest {
         }
     }
 
-    /// Responds with the document, or with 304 if the client already has the document.
+    /// 304 if the client already has the document.
     pub(super) async fn document(&self, source: &StatusSource, headers: &HeaderMap) -> Response {
         match self.rendered(source).await {
             Ok(rendered) => respond(&rendered, headers),
@@ -65,7 +63,6 @@ impl Latest {
         }
     }
 
-    /// Responds with the probe results of the node that has this subnet.
     pub(super) async fn row(&self, source: &StatusSource, subnet: &str) -> Response {
         let mut due = self.row_due.lock().await;
         if let Some(due) = *due {
@@ -78,7 +75,7 @@ impl Latest {
         response
     }
 
-    /// Returns the last rendering, or a new rendering if the last rendering is too old.
+    /// A new rendering if the last one is too old.
     async fn rendered(&self, source: &StatusSource) -> serde_json::Result<Rendered> {
         let mut last = self.last.lock().await;
         if let Some(rendered) = last.as_ref().filter(|last| Instant::now() < last.due) {

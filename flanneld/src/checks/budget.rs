@@ -3,7 +3,6 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum number of log lines at once.
 const LINES: u32 = 20;
 /// Time after which the budget allows one more line.
 const REFILL: Duration = Duration::from_secs(6);
@@ -11,13 +10,12 @@ const REFILL: Duration = Duration::from_secs(6);
 /// Minimum interval between lines that report the number of omitted lines.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The budget of log lines about findings.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u32,
     /// Time from which the budget measures the time until the next refill.
     counted: Option<Instant>,
-    /// Number of omitted lines since the last summary, and the time of the last summary.
+    /// Lines omitted since the last summary.
     unlogged: usize,
     told: Option<Instant>,
 }
@@ -29,7 +27,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes up to `lines` log lines from the budget. Returns their number.
+    /// Takes up to `lines` log lines, and returns their number.
     pub(super) fn take(&mut self, now: Instant, lines: usize) -> usize {
         let since = *self.counted.get_or_insert(now);
         let refills = now.saturating_duration_since(since).as_millis() / REFILL.as_millis();
@@ -43,7 +41,7 @@ impl Budget {
         taken
     }
 
-    /// Returns the number of omitted lines, if a summary is due.
+    /// The number of omitted lines, if a summary is due.
     pub(super) fn summary(&mut self, now: Instant) -> Option<usize> {
         let is_time =
             self.told.is_none_or(|told| now.saturating_duration_since(told) >= SUMMARY_INTERVAL);

@@ -28,16 +28,16 @@ use subnet_lease::{Kinds, Lease, RawJson};
 use types::reachability::{Impact, State};
 use types::{Detail, Encapsulation, Family, Problem, Profile};
 
-/// Time after the daemon's start during which checks with the property `waits` report nothing, because peers and probe results are still incomplete.
+/// Time after the daemon's start during which checks with the property `waits` report nothing. Peers and probe
+/// results are still incomplete.
 pub(super) const STARTUP: Duration = Duration::from_secs(10);
 /// Maximum interruption of a watch while the daemon connects to another endpoint.
 const RECONNECT: Duration = Duration::from_secs(5);
-/// Maximum time for which the doctor waits for the reconciler. The reconciler compares ten thousand peers in less time.
+/// The doctor waits this long for the reconciler, which compares ten thousand peers in less time.
 const COMPARISON: Duration = Duration::from_secs(2);
 /// Maximum number of peers to which the doctor looks up routes.
 const MAX_LOOKUPS: usize = 32;
 
-/// Gathers the facts.
 pub(super) async fn facts(
     known: &Known,
     running: Option<&RunningNetwork>,
@@ -127,7 +127,7 @@ pub(super) async fn facts(
     }
 }
 
-/// Returns the results of the prober, and the probe ports that another program uses.
+/// The results of the prober, and the probe ports that another program uses.
 fn mesh_and_taken_ports(running: Option<&RunningNetwork>) -> (Fact<Mesh>, Vec<Port>) {
     let Some(running) = running else {
         return (Fact::unavailable("this node has no lease yet"), Vec::new());
@@ -176,7 +176,6 @@ async fn compared(observer: &dyn NetworkHandle) {
     }
 }
 
-/// Gathers the facts about this node's Node and the API server's responses.
 fn kubernetes(
     known: &Known,
     running: Option<&RunningNetwork>,
@@ -221,12 +220,11 @@ fn kubernetes(
     })
 }
 
-/// Kind of refusal by the API server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Refusal {
-    /// Credentials that the server rejects, so their permissions do not matter.
+    /// The server rejects the credentials, so their permissions do not matter.
     Unknown,
-    /// Credentials that the server accepts, but that lack a permission.
+    /// The server accepts the credentials, but they lack a permission.
     Forbidden,
 }
 
@@ -241,7 +239,7 @@ fn refusal(problem: &Problem) -> Option<Refusal> {
     problem.details().filter_map(of).min()
 }
 
-/// Returns whether this detail of a problem reports that the server at this address did not respond.
+/// True if this detail of a problem reports that the server at this address did not respond.
 fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
     let Detail::Store { status: None, server: Some(server), .. } = detail else {
         return false;
@@ -249,8 +247,8 @@ fn is_silence_of(detail: &Detail, address: IpAddr) -> bool {
     server.contains(&address.to_string())
 }
 
-/// Returns the reason why the store does not respond, for a node that already has a lease. Returns `None`
-/// unless the watch is interrupted for longer than a new connection takes.
+/// Why the store does not respond, for a node that already has a lease. `None` unless the watch is interrupted for
+/// longer than a new connection takes.
 fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
     let running = running?;
     let since = running.readings.borrow().interrupted?;
@@ -267,7 +265,7 @@ fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
     )
 }
 
-/// Returns the chosen interface with its current name.
+/// With the interface's current name.
 fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon::Choice> {
     let choice = known.choice.clone().map(|mut choice| {
         choice.interface = underlay.unwrap_or(choice.interface);
@@ -276,7 +274,7 @@ fn choice(known: &Known, underlay: Option<String>) -> Fact<doctor::facts::daemon
     Fact::of(choice)
 }
 
-/// Returns the interface on which packets of other nodes arrive, and the source addresses of these packets.
+/// The interface on which packets of other nodes arrive, and their source addresses.
 ///
 /// `bridge` is the bridge of this node's pods, if known.
 pub(super) fn surroundings(running: &RunningNetwork, bridge: Option<String>) -> Surroundings {
@@ -291,8 +289,8 @@ pub(super) fn surroundings(running: &RunningNetwork, bridge: Option<String>) -> 
     }
 }
 
-/// Returns the peers to whose pods the doctor looks up routes, one entry per family. This function skips peers
-/// without a probe result, because the kernel may not have their routes yet.
+/// The peers to whose pods the doctor looks up routes, one entry per family. Skips peers without a probe result,
+/// because the kernel may not have their routes yet.
 fn pod_peers(running: Option<&RunningNetwork>) -> Vec<PodPeer> {
     let Some(prober) = running.and_then(|running| running.prober.as_ref()) else {
         return Vec::new();
@@ -305,14 +303,14 @@ fn pod_peers(running: Option<&RunningNetwork>) -> Vec<PodPeer> {
     known.into_iter().flatten().take(MAX_LOOKUPS).collect()
 }
 
-/// Returns a peer's name, or its address if the peer has no name.
+/// The address if the peer has no name.
 fn called(peer: PeerView) -> String {
     peer.name
         .filter(|name| !name.is_empty())
         .map_or_else(|| peer.address.to_string(), |name| name.to_string())
 }
 
-/// Returns the kernel objects that other programs keep changing.
+/// The kernel objects that other programs keep changing.
 fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
     let repaired =
         running.map(|running| running.observer.status().kernel.repaired).unwrap_or_default();
@@ -333,7 +331,8 @@ fn drift(running: Option<&RunningNetwork>) -> Vec<Drift> {
         .collect()
 }
 
-/// Returns the addresses to which the doctor looks up routes: the store, the API server, and peers to which packets may take a wrong route.
+/// The addresses to which the doctor looks up routes: the store, the API server, and peers to which packets may take
+/// a wrong route.
 fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&str>) -> Vec<Target> {
     let target = |to: &IpAddr, whose: String, kind| Target { to: *to, whose, kind };
     let mut targets: Vec<Target> = known
@@ -385,14 +384,15 @@ fn targets(known: &Known, running: Option<&RunningNetwork>, underlay: Option<&st
     targets
 }
 
-/// Returns the addresses of the peers with which pods of this node cannot exchange packets.
+/// The addresses of the peers with which pods of this node cannot exchange packets.
 fn lost_peers(running: &RunningNetwork) -> BTreeSet<IpAddr> {
     let lost = |peer: PeerView| (peer.state.impact() == Impact::All).then_some(peer.address);
     let all = running.prober.as_ref().map(|prober| prober.peers(lost));
     all.into_iter().flatten().flatten().collect()
 }
 
-/// Returns the peers that reply to neither probes nor pings, so that the doctor looks up the routes to them. A wrong route on this host may explain the missing replies.
+/// The peers that reply to neither probes nor pings. A wrong route on this host may explain the missing replies, so
+/// the doctor looks up their routes.
 fn silent_peers(running: &RunningNetwork) -> Vec<Target> {
     let Some(prober) = &running.prober else {
         return Vec::new();
@@ -457,7 +457,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
     }
 }
 
-/// Returns the VNI that a node publishes in its lease: the VNI of IPv4, or of IPv6 without IPv4.
+/// The VNI of IPv4, or of IPv6 if the lease has no IPv4.
 pub fn vni(data: Option<&RawJson>, v6_data: Option<&RawJson>) -> Option<u32> {
     #[derive(serde::Deserialize)]
     struct Data {
@@ -468,7 +468,6 @@ pub fn vni(data: Option<&RawJson>, v6_data: Option<&RawJson>) -> Option<u32> {
     of(data).or_else(|| of(v6_data)).map(|data| data.vni)
 }
 
-/// Returns the doctor's description of a node's network.
 pub fn network(
     config: &subnet_lease::NetworkConfig,
     own: types::Subnets,

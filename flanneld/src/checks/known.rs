@@ -9,29 +9,29 @@ use subnet_lease::manager::{NodeInfo, SubnetManager};
 use tokio::sync::watch;
 use types::Access;
 
-/// Facts about the daemon. The daemon adds facts while it starts.
+/// The daemon adds facts while it starts.
 #[derive(Clone, Default)]
 pub struct Known {
-    /// The store of the leases, as text.
+    /// As text.
     pub store: String,
     /// Flags and environment variables with which commands reach the store.
     pub access: Access,
-    /// Addresses of the store's servers.
+    /// Of the store's servers.
     pub store_addresses: Vec<IpAddr>,
     /// The namespace of this daemon's pod; `None` outside a pod.
     pub namespace: Option<String>,
-    /// The store, once the daemon has opened it.
+    /// Once the daemon has opened it.
     pub manager: Option<Arc<dyn SubnetManager>>,
-    /// Whether the user set this node's id with `--node-id`.
+    /// With `--node-id`.
     pub id_given: bool,
-    /// This node's Node in Kubernetes; `None` without Kubernetes.
+    /// `None` without Kubernetes.
     pub node: Option<NodeAddresses>,
-    /// The chosen interface; `None` before the choice.
+    /// `None` before the choice.
     pub choice: Option<Choice>,
 }
 
 impl Known {
-    /// Returns the facts from the options, before the daemon queries the store.
+    /// From the options, before the daemon queries the store.
     pub fn of(store: &options::Store) -> Self {
         let node = store.node().map(|name| NodeAddresses { name, ..NodeAddresses::default() });
         let namespace = node.as_ref().and_then(|_| namespace_of_pod(&Places::default()));
@@ -45,14 +45,12 @@ impl Known {
     }
 }
 
-/// Addresses of this node and of the API servers, from the Kubernetes API.
+/// From the Kubernetes API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAddresses {
-    /// Name of the Node.
     pub name: String,
-    /// The Node's addresses of type InternalIP, the preferred addresses first.
+    /// The Node's addresses of type InternalIP, the preferred ones first.
     pub internal: Vec<IpAddr>,
-    /// Addresses of the API servers.
     pub servers: Vec<IpAddr>,
 }
 
@@ -63,7 +61,7 @@ impl From<&NodeInfo> for NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// Replaces the addresses in `known`. If `self` has no API servers, keeps the known API servers.
+    /// Keeps the known API servers if `self` has none.
     pub fn publish(mut self, known: &watch::Sender<Known>) {
         known.send_if_modified(|known| {
             if let (true, Some(before)) = (self.servers.is_empty(), &known.node) {
@@ -76,7 +74,7 @@ impl NodeAddresses {
     }
 }
 
-/// Returns a peer's name from its lease, or the peer's subnets if the lease has no name.
+/// The subnets if the lease has no name.
 pub(super) fn name(lease: &Lease) -> Arc<str> {
     let named =
         lease.attrs.node.as_ref().map(|node| node.name.clone()).filter(|name| !name.is_empty());

@@ -18,7 +18,7 @@ use types::reachability::{Impact, State};
 /// Time within which a peer that probes this node sends its next probe, in milliseconds.
 const HEARD_MS: u64 = 60_000;
 
-/// Returns the prober's results, with one path for each peer and family.
+/// One path for each peer and family.
 pub(super) fn mesh(prober: &Prober) -> Mesh {
     let (faults, losses) = prober.common();
     let fault = |fault: &view::CommonFault| CommonFault {
@@ -42,7 +42,6 @@ pub(super) fn mesh(prober: &Prober) -> Mesh {
     }
 }
 
-/// Returns the results of the probes on the path of pod packets.
 pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
     let is_lost = |subnet: &IpNet| paths.values().any(|path| path.lost.contains_key(subnet));
     let named =
@@ -70,7 +69,7 @@ pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
     paths.iter().filter_map(shown).collect()
 }
 
-/// Returns the probe ports that another program uses.
+/// The probe ports that another program uses.
 pub(super) fn taken_ports(problems: &[UnusableSocket]) -> Vec<Port> {
     let numbers: BTreeSet<u16> = problems
         .iter()

@@ -1,14 +1,14 @@
-//! The kernel module br_netfilter. Whenever br_netfilter is missing, the daemon tries once to load the module.
+//! The kernel module br_netfilter. Whenever it is missing, the daemon tries once to load it.
 
 use doctor::look::has_br_netfilter;
 use std::path::Path;
 use traffic_rules::programs::run;
 
-/// Whether the daemon has tried to load br_netfilter, and the error.
+/// Whether the daemon has tried to load the module.
 #[derive(Default)]
 pub(super) struct Module {
     tried: bool,
-    /// Reason why the daemon could not load the module.
+    /// Why the daemon could not load it.
     pub complaint: Option<String>,
 }
 

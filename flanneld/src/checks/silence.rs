@@ -13,20 +13,22 @@ use types::reachability::State;
 
 /// Interval at which flanneld collects the unreachable peers.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Minimum time for which a peer is unreachable before flanneld queries the store about the peer. A peer that is unreachable for a shorter time may only be restarting.
+/// Minimum time for which a peer is unreachable before flanneld queries the store about it. Until then, it may only
+/// be restarting.
 const MIN_CUT: Duration = Duration::from_secs(15);
 /// Minimum time for which a lease holder is silent before flanneld reports the silence.
 const MIN_SILENCE: Duration = Duration::from_secs(600);
-/// Interval at which flanneld queries the store about a silent peer. The interval is long, because all nodes query the store about a missing peer.
+/// Interval at which flanneld queries the store about a silent peer. It is long, because all nodes query the store
+/// about a missing peer.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 /// Delay before flanneld repeats a query without a response.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum random delay that a node adds to its queries. Without a random delay, all nodes would query the store at
-/// the same moment, because all nodes know the same last renewal.
+/// Maximum random delay that a node adds to its queries. Without it, all nodes would query the store at the same
+/// moment, because all know the same last renewal.
 const MAX_SPREAD: Duration = Duration::from_secs(60);
-/// Timeout of a query.
+/// Of a query.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of peers about which one round queries the store, and maximum number of silent peers that flanneld records.
+/// Maximum number of peers about which one round queries the store, and of silent peers that flanneld records.
 const PEERS: usize = 16;
 const MANY: usize = 1024;
 /// Number of peers about which one round queries the store while queries about many peers remain.
@@ -35,19 +37,18 @@ const EACH_ROUND: usize = 4;
 /// Interval at which flanneld reads the Node of a silent peer. flanneld watches Nodes, so a read sends no request.
 const NOT_READY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Reports of the store about lease holders that do not reply to probes, by subnet.
+/// By subnet, for lease holders that do not reply to probes.
 pub type Heard = BTreeMap<Subnets, Holder>;
 
-/// Report of the store about the holder of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Time at which Kubernetes or the store last received a message from the holder (boot-time clock).
     pub at: Duration,
-    /// Health of the holder's Node in Kubernetes; `None` with other stores.
+    /// `None` with other stores than Kubernetes.
     pub node: Option<NodeHealth>,
 }
 
-/// Peers about which flanneld queries the store, and the results of the queries. Without side effects.
+/// Peers about which flanneld queries the store, and the results. Without side effects.
 #[derive(Debug, Default)]
 struct Book {
     /// Time of the next query, and the last report of the store about the holder.
@@ -57,7 +58,8 @@ struct Book {
 }
 
 impl Book {
-    /// Adds the unreachable peers to the entries, and removes all other peers. Returns the peers about which this round queries the store.
+    /// Adds the unreachable peers to the entries, and removes all others. Returns the peers about which this round
+    /// queries the store.
     fn due(&mut self, cut: &BTreeMap<Subnets, Duration>, now: Duration) -> Vec<Subnets> {
         self.entries.retain(|subnets, _| cut.contains_key(subnets));
         for subnets in
@@ -77,7 +79,6 @@ impl Book {
             .collect()
     }
 
-    /// Records the result of a query.
     fn answered(&mut self, subnets: Subnets, answer: Option<LastHeard>, now: Duration) {
         let wait = match answer {
             // The Node may come back, or become Ready, without a renewed lease.
@@ -107,15 +108,15 @@ impl Book {
     }
 }
 
-/// The subnet of each probed peer, with the duration of the state `cut-off` in milliseconds, if the peer is in this state.
+/// The subnet of each probed peer, with the duration of the state `cut-off` in milliseconds, if the peer is in it.
 pub type Asked = Vec<(IpNet, Option<u64>)>;
 
-/// Returns the entry of a peer in [`Asked`].
+/// The entry of a peer in [`Asked`].
 pub fn asked(peer: &PeerView) -> (IpNet, Option<u64>) {
     (peer.subnet, (peer.state == State::CutOff).then_some(peer.state_age_ms))
 }
 
-/// Returns the peers that are unreachable in every probed address family, with the duration of the fault.
+/// The peers that are unreachable in every probed address family, with the duration of the fault.
 fn cut(asked: Asked, leases: &LeaseTable, own: &Subnets) -> BTreeMap<Subnets, Duration> {
     let asked: BTreeMap<IpNet, Option<u64>> = asked.into_iter().collect();
     let age = |lease: &Lease| {
@@ -170,12 +171,12 @@ mod tests {
         Duration::from_secs(number)
     }
 
-    /// Returns the report about a holder that renewed its lease `number` seconds ago.
+    /// About a holder that renewed its lease `number` seconds ago.
     fn ago(number: u64) -> Option<LastHeard> {
         Some(LastHeard { ago: seconds(number), node: None })
     }
 
-    /// Returns the report about a holder that renewed its lease `number` seconds after the boot.
+    /// About a holder that renewed its lease `number` seconds after the boot.
     fn at(number: u64) -> Heard {
         let holder = Holder { at: seconds(number), node: None };
         BTreeMap::from([(subnets(1), holder)])

@@ -12,7 +12,6 @@ use tracing::{info, warn};
 /// Minimum interval between two log lines about the same sysctl.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Writes the sysctls of `--set-sysctls` and records each write.
 #[derive(Default)]
 pub struct SysctlWriter {
     written: Mutex<BTreeMap<String, Written>>,
@@ -26,7 +25,7 @@ struct Written {
 }
 
 impl SysctlWriter {
-    /// Reads the sysctls, and corrects unsuitable values. Logs the first and second write of each sysctl, then at most one write per minute.
+    /// Corrects unsuitable values. Logs the first and second write of each sysctl, then at most one write per minute.
     pub fn apply(&self, network: &Network, underlay: &str) {
         let mut written = self.written.lock();
         for Correction { name, path, old, new, why } in

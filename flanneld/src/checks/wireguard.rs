@@ -12,12 +12,11 @@ use std::path::Path;
 use subnet_lease::{Kinds, Lease, LeaseTable};
 use types::{Family, Subnets};
 
-/// Returns whether the network has WireGuard peers.
 pub(super) fn is_used(running: &RunningNetwork) -> bool {
     running.network.backend.is_some_and(|backend| backend.name == KIND)
 }
 
-/// Gathers the facts about the WireGuard peers. If the backend is not WireGuard, the facts are absent.
+/// Absent if the backend is not WireGuard.
 pub(super) fn wireguard(running: Option<&RunningNetwork>) -> Fact<Wireguard> {
     let Some(running) = running else {
         return Fact::unavailable("the network of this node is not known yet");
@@ -35,7 +34,7 @@ pub(super) fn wireguard(running: Option<&RunningNetwork>) -> Fact<Wireguard> {
     Fact::Known(Wireguard { peers, silent, has_tool: has_program("wg") })
 }
 
-/// Returns the silent WireGuard peers, so that the caller can detect changes.
+/// The silent WireGuard peers, so that the caller can detect changes.
 pub(super) fn silent(running: &RunningNetwork) -> BTreeSet<String> {
     if !is_used(running) {
         return BTreeSet::new();
@@ -82,7 +81,6 @@ fn holders(leases: &LeaseTable, own: &Subnets) -> BTreeMap<String, Holder> {
     leases.others(own, Kinds::Only(KIND)).flat_map(of).flatten().collect()
 }
 
-/// Returns whether PATH contains a program.
 fn has_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| Path::new(&folder).join(name).is_file())

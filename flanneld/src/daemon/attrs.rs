@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use types::barred_by;
 
-/// Returns the attributes that this node publishes in its lease. The lease protocol signs the attributes of a lease.
+/// The attributes that this node publishes in its lease. The lease protocol signs them.
 pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     LeaseAttrs {
         public_ip: underlay.public.v4().copied(),
@@ -25,17 +25,15 @@ pub(super) fn of(announced: &Announced, underlay: &Underlay) -> LeaseAttrs {
     }
 }
 
-/// Returns what no subnet may overlap of the underlay's networks.
+/// The underlay's networks that no subnet may overlap.
 pub(super) fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> Vec<IpNet> {
     let own = |net: &&IpNet| underlay.addresses.ips().any(|ip| ip == net.addr());
     let nets = underlay.local.iter().filter(own);
     nets.map(|net| barred_by(net, &config.networks)).collect()
 }
 
-/// Criteria for the leases that the backend can use.
 #[derive(Clone)]
 pub(super) struct Whose {
-    /// The backend's criteria for peers.
     pub rules: Arc<dyn PeerRules>,
     /// Who had which MAC or key before this run.
     pub history: Arc<History>,
@@ -68,12 +66,10 @@ pub(super) fn terms(
     }
 }
 
-/// Keeps the published attributes, the lease criteria and subnet.env in sync with the backend and the underlay.
 pub(super) struct Following {
     pub config: NetworkConfig,
     pub announced: watch::Receiver<Announced>,
     pub underlay: watch::Receiver<Underlay>,
-    /// This node's lease.
     pub held: watch::Receiver<Held>,
     /// Input of `hold`.
     pub attrs: watch::Sender<LeaseAttrs>,
@@ -81,24 +77,22 @@ pub(super) struct Following {
     pub terms: watch::Sender<Arc<Terms>>,
     /// Input of the keeper of subnet.env.
     pub env: watch::Sender<SubnetEnv>,
-    /// Criteria for the leases that the backend can use.
     pub whose: Whose,
 }
 
 /// The ends of [`Following`]'s channels that other tasks use.
 pub(super) struct Ends {
-    /// Receives the current underlay.
+    /// Takes the current underlay.
     pub underlay: watch::Sender<Underlay>,
-    /// Receives the backend's announcement.
+    /// Takes the backend's announcement.
     pub announced: watch::Sender<Announced>,
     pub attrs: watch::Receiver<LeaseAttrs>,
     pub terms: watch::Receiver<Arc<Terms>>,
-    /// The contents of subnet.env.
     pub env: watch::Receiver<SubnetEnv>,
 }
 
 impl Following {
-    /// Creates the channels with the state that this node had when the node acquired its lease.
+    /// Begins with the state at the acquisition of the lease.
     pub(super) fn new(node: &Node, ip_masq: bool, probe_pods: bool) -> (Self, Ends) {
         let Node { backend, leased } = node;
         let Leased { config, announced, lease, found, history, held, .. } = leased;
@@ -146,7 +140,6 @@ impl Following {
         )
     }
 
-    /// Updates the published attributes, the lease criteria and subnet.env until `stop`.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         loop {
             let announced = self.announced.borrow_and_update().clone();

@@ -10,12 +10,12 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 use types::Subnets;
 
-/// Time for which the gateways of a previous subnet have to stay away. The bridge plugin puts a gateway back for a pod
+/// Time for which the gateways of a previous subnet have to stay away. The bridge plugin puts one back for a pod
 /// whose start began before subnet.env changed; a runtime gives a pod a few minutes to start.
 const AWAY: Duration = Duration::from_secs(300);
 
-/// Removes the gateways of previous subnets again, until they have stayed away for [`AWAY`]. Calls `report` with the names
-/// of the bridges after each removal.
+/// Removes the gateways of previous subnets again, until they have stayed away for [`AWAY`]. Calls `report` with the
+/// names of the bridges after each removal.
 pub(super) async fn keep_released(
     previous: Vec<IpNet>,
     present: Subnets,
@@ -32,8 +32,8 @@ pub(super) async fn keep_released(
     }
 }
 
-/// Removes only the gateways of previous subnets, and the gateways' connected routes, from bridges. Returns the names
-/// of the changed bridges. Logs what it cannot remove if this is the first time.
+/// Removes only the gateways of previous subnets, and their connected routes, from bridges. Returns the names of the
+/// changed bridges. Logs what it cannot remove if this is the first time.
 pub(super) async fn release(previous: &[IpNet], present: &Subnets, first: bool) -> Vec<String> {
     let mut released = Vec::new();
     let found = match NetlinkKernel::open() {

@@ -2,30 +2,29 @@
 
 use types::{Detail, Problem};
 
-/// Reason for which the daemon or its network ends without a stop request.
+/// Why the daemon or its network ends without a stop request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
-    /// A failure that waiting does not resolve.
+    /// Waiting does not resolve the failure.
     #[error("{0}")]
     Failed(Box<Problem>),
-    /// Loss of the lease to another node. A supervisor restarts the daemon.
+    /// Another node has the lease. A supervisor restarts the daemon.
     #[error("{0}")]
     LeaseLost(Box<Problem>),
-    /// A restart of the network inside this process.
+    /// The network restarts inside this process.
     #[error("{0}")]
     StartOver(Box<Problem>),
-    /// A restart of the network inside this process, without this node's previous subnet.
+    /// The network restarts inside this process, without this node's previous subnet.
     #[error("{0}")]
     Moved(Box<Problem>),
 }
 
 impl End {
-    /// Creates an [`End`] for a failure that waiting does not resolve.
     pub(super) fn failed(problem: impl Into<Problem>) -> Self {
         Self::Failed(Box::new(problem.into()))
     }
 
-    /// Creates an [`End`] for a network that did not come up. Only a taken port is worth another start.
+    /// For a network that did not come up. Only a taken port is worth another start.
     pub(super) fn not_joined(problem: impl Into<Problem>) -> Self {
         let problem = problem.into();
         match taken_port(&problem) {
@@ -34,12 +33,10 @@ impl End {
         }
     }
 
-    /// Creates an [`End`] that makes the daemon restart the network.
     pub(super) fn start_over(problem: impl Into<Problem>) -> Self {
         Self::StartOver(Box::new(problem.into()))
     }
 
-    /// Creates an [`End`] that makes the daemon restart the network without this node's previous subnet.
     pub(super) fn moved(problem: impl Into<Problem>) -> Self {
         Self::Moved(Box::new(problem.into()))
     }
@@ -61,7 +58,7 @@ impl End {
     }
 }
 
-/// Returns the port that a problem reports as taken.
+/// The port that a problem reports as taken.
 pub(super) fn taken_port(problem: &Problem) -> Option<u16> {
     problem.details().find_map(|detail| match detail {
         Detail::PortTaken { number, .. } => Some(*number),

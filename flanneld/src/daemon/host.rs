@@ -1,4 +1,5 @@
-//! Prepares the host before flanneld acquires a lease: creates the backend, and claims the right to serve the network.
+//! Prepares the host before flanneld acquires a lease: creates the backend, and claims the right to serve the
+//! network.
 
 use super::end::End;
 use super::{Daemon, bridge, left_behind, requirement, retry, rights};
@@ -12,10 +13,9 @@ use subnet_lease::{NetworkConfig, NodeId};
 use tracing::{info, warn};
 use types::{Coded, Subnets};
 
-/// A host with the right to serve a network.
 pub(super) struct Host {
     pub config: NetworkConfig,
-    /// This node's entry in the store; `None` if the store does not know nodes.
+    /// `None` if the store does not know nodes.
     pub info: Option<NodeInfo>,
     pub node: NodeId,
     pub backend: Box<dyn Backend>,
@@ -68,12 +68,12 @@ impl Daemon {
         Ok(Host { config, info, node, backend, previous, released })
     }
 
-    /// Sets subnet.env aside and removes the former gateway, if the store has assigned a new subnet to this node. The
-    /// store may have changed the subnet while no daemon ran. No pod may get an address of the former subnet, and no
-    /// bridge may keep the former gateway. Returns the bridges from which this function removed the gateway.
+    /// Sets subnet.env aside and removes the former gateway, if the store has assigned a new subnet to this node. It
+    /// may have done so while no daemon ran. No pod may get an address of the former subnet, and no bridge may keep
+    /// the former gateway. Returns the bridges that lost it.
     ///
-    /// Only stores that assign subnets to nodes need this function. If nodes choose their subnets, flanneld
-    /// ends on a node that loses its subnet, and the operator decides about the node's pods.
+    /// Only stores that assign subnets to nodes need this. If nodes choose their subnets, flanneld ends on a node
+    /// that loses its subnet, and the operator decides about the node's pods.
     async fn forget_another_subnet(
         &mut self,
         previous: &Previous,
@@ -98,7 +98,6 @@ impl Daemon {
         released
     }
 
-    /// Collects the inputs of the backend.
     pub(super) async fn setup(&self, config: &NetworkConfig, node: &NodeId) -> Setup {
         let previous = subnet_env::last_served(&self.settings.node.subnet_file);
         let former = previous.networks();

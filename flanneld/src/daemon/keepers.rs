@@ -40,13 +40,13 @@ use types::{Encapsulation, Family, Problem, Subnets};
 const FREQUENT_AUDIT: Duration = Duration::from_secs(20);
 
 impl Daemon {
-    /// Returns the UDP port of probes, or `None` if the tunnel uses the probe port, because the tunnel takes precedence.
+    /// `None` if the tunnel uses the probe port, because the tunnel takes precedence.
     pub(super) fn probe_port(&self, tunnel: &Tunnel) -> Option<u16> {
         let port = self.settings.listen.probe_port?;
         (!tunnel.ports.contains(&port)).then_some(port)
     }
 
-    /// Creates the prober, unless the backend carries no packets or uses the probe port.
+    /// `None` if the backend carries no packets or uses the probe port.
     pub(super) fn mesh(
         &self,
         node: &Leased,
@@ -71,8 +71,9 @@ impl Daemon {
         ))
     }
 
-    /// Applies the traffic rules and keeps them in place. If the first application of the rules takes too
-    /// long, the start continues, and only readiness reflects the delay. The returned receiver gets a new number whenever flanneld writes rules.
+    /// Applies the traffic rules and keeps them in place. If the first application takes too long, the start
+    /// continues, and only readiness reflects the delay. The returned receiver gets a new number whenever flanneld
+    /// writes rules.
     pub(super) async fn start_rules(
         &mut self,
         node: &Leased,
@@ -174,7 +175,7 @@ impl Daemon {
         self.run.spawn(mesh.run(network.leases.clone(), self.run.stop.clone()));
     }
 
-    /// Probes the path of pod packets if `--probe-pods` is set. Without `--probe-pods`, removes the bridge port that an earlier run created for pod probes.
+    /// Without `--probe-pods`, removes the bridge port that an earlier run created for pod probes.
     pub(super) fn keep_pod_probing(
         &mut self,
         mesh: Option<&Mesh>,
@@ -196,7 +197,7 @@ impl Daemon {
         Some(paths)
     }
 
-    /// Watches the network's configuration. A changed configuration takes effect only when flanneld restarts.
+    /// A changed configuration takes effect only when flanneld restarts.
     pub(super) fn keep_watch_of_config(
         &mut self,
         node: &Leased,
@@ -213,7 +214,6 @@ impl Daemon {
         }
     }
 
-    /// Maintains subnet.env.
     pub(super) fn keep_subnet_env(&mut self, network: &RunningNetwork) {
         self.run.spawn(subnet_env_keeper::keep(
             self.settings.node.subnet_file.clone(),
@@ -293,7 +293,7 @@ impl Daemon {
         ));
     }
 
-    /// Watches readiness. The returned receiver holds whether the kernel is in sync with the leases.
+    /// The returned receiver holds whether the kernel is in sync with the leases.
     pub(super) fn keep_ready(&mut self, network: &RunningNetwork) -> watch::Receiver<bool> {
         let (programmed_out, programmed) = watch::channel(network.observer.status().kernel.in_sync);
         let audit = self.settings.node.audit;
@@ -307,7 +307,6 @@ impl Daemon {
         programmed
     }
 
-    /// Keeps the kernel in sync with the leases.
     pub(super) fn keep_kernel(
         &mut self,
         running: Box<dyn Network>,
@@ -324,7 +323,7 @@ impl Daemon {
             .spawn(async move { running.run(inputs, announced).await.map_err(End::failed) });
     }
 
-    /// Renews this node's lease and publishes changed attributes, until this node loses the lease.
+    /// Renews this node's lease and publishes changed attributes, until this node loses it.
     pub(super) fn keep_lease(
         &mut self,
         node: Leased,
@@ -360,9 +359,9 @@ impl Daemon {
     }
 }
 
-/// Requests a new identity when an older node has this node's identity, because all peers refuse the newer node.
+/// Requests a new identity when an older node has this node's, because all peers refuse the newer node.
 async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal) {
-    /// Delay before this node checks again whether an older node has this node's identity.
+    /// Delay before this node checks again.
     const TIMEOUT: Duration = Duration::from_secs(60);
     loop {
         let older = readings
@@ -390,7 +389,8 @@ async fn renew_identity(mut readings: watch::Receiver<Reading>, renewal: Renewal
     }
 }
 
-/// Reports this host's addresses to the store's client, so that the client does not wait for replies to an address that this host has lost.
+/// Reports this host's addresses to the store's client, so that it does not wait for replies to an address that this
+/// host has lost.
 async fn report_addresses(
     manager: Arc<dyn SubnetManager>,
     mut underlay: watch::Receiver<Underlay>,

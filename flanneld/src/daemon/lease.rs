@@ -89,8 +89,8 @@ impl Daemon {
         Ok(Node { backend, leased })
     }
 
-    /// Acquires the lease. Returns the attributes that this node published last, the new ones and the lease; or why the store refuses the
-    /// lease.
+    /// The result has the attributes that this node published last, the new ones and the lease; or why the store
+    /// refuses the lease.
     async fn acquire(
         &self,
         manager: &dyn SubnetManager,
@@ -121,7 +121,7 @@ impl Daemon {
             .map_err(Problem::from))
     }
 
-    /// Returns the node with the identity that tells machines without an id apart by their address, unless the identity is given.
+    /// Unless the identity is given, the node's address tells machines without an id apart.
     fn tell_node_apart(&self, node: &NodeId, is_given: bool, found: &Found) -> NodeId {
         if is_given || self.settings.node.id.is_some() {
             return node.clone();
@@ -157,7 +157,7 @@ impl Daemon {
         Ok(config.only(&v4))
     }
 
-    /// Passes the addresses of this Node and of the API servers to the doctor.
+    /// For the doctor.
     fn note_node_addresses(&self, info: &NodeInfo, found: &Found) {
         let servers =
             found.request.known.as_ref().map(|known| known.servers.clone()).unwrap_or_default();
@@ -180,13 +180,13 @@ impl Daemon {
         Ok(found)
     }
 
-    /// Logs why no interface is usable yet, and sets [`Condition::Underlay`].
+    /// Also sets [`Condition::Underlay`].
     pub(super) fn wait_for_interface(&self, why: &SelectError) {
         warn!(code = why.code(), error = %why, "no usable interface yet, waiting for an interface");
         self.health.fail(Condition::Underlay, Problem::of(why));
     }
 
-    /// Logs the chosen interface, clears [`Condition::Underlay`], and records the choice for the doctor and the status API.
+    /// Also clears [`Condition::Underlay`], and records the choice for the doctor and the status API.
     pub(super) fn note_underlay(&self, found: &Found) {
         self.health.clear(Condition::Underlay);
         let underlay = &found.chosen.underlay;
@@ -220,7 +220,7 @@ impl Daemon {
             .node(|node| node.network.underlay = Some(node::shown(underlay, &found.chosen.why)));
     }
 
-    /// Collects the evidence by which the lease protocol recognises this host's own lease.
+    /// The evidence by which the lease protocol recognises this host's own lease.
     async fn lease_claim(
         &self,
         config: &NetworkConfig,
@@ -259,7 +259,7 @@ impl Daemon {
     }
 }
 
-/// Returns whether a lease is refused for a holder that is not at this node's address, as the link of the address proves.
+/// True if a lease is refused for a holder that is not at this node's address, as the link of the address proves.
 async fn is_holder_absent(
     why: &Problem,
     manager: &dyn SubnetManager,
@@ -277,11 +277,10 @@ async fn is_holder_absent(
     found.is_alone_at_address(others.flat_map(|attrs| attrs.addresses())).await
 }
 
-/// Data about this host for queries of the lease protocol.
 #[derive(Debug)]
 struct Queries {
     found: Found,
-    /// This node's unique identity in the backend's lease data, for example a public key.
+    /// Unique in the backend's lease data, for example a public key.
     identity: Option<String>,
 }
 
@@ -310,7 +309,7 @@ fn log_lease(lease: &Lease, info: Option<&NodeInfo>) {
     );
 }
 
-/// Returns whether one of the subnets is not among the known subnets.
+/// True if one of the subnets is not among the known ones.
 fn has_others(subnets: &Subnets, known: &Subnets) -> bool {
     subnets.nets().any(|net| !known.nets().any(|other| other == net))
 }

@@ -1,4 +1,4 @@
-//! The addresses that this node stopped using, because no peer responded at these addresses.
+//! The addresses that this node stopped using, because no peer responded at them.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -7,22 +7,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time during which the node does not reuse an address that it stopped using. Without a delay, the node would alternate between two bad addresses.
+/// Time during which the node does not reuse such an address. Without it, the node would alternate between two bad
+/// addresses.
 const NOT_BACK: Duration = Duration::from_secs(600);
 
-/// The addresses, with the times at which the node stopped using them.
+/// With the times at which the node stopped using them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Left(Arc<Mutex<Vec<(IpAddr, Instant)>>>);
 
 impl Left {
-    /// Records that the node stopped using these addresses.
     pub(super) fn note(&self, addresses: impl IntoIterator<Item = IpAddr>, now: Instant) {
         let mut all = self.0.lock();
         all.retain(|(_, since)| now.duration_since(*since) < NOT_BACK);
         all.extend(addresses.into_iter().map(|ip| (ip, now)));
     }
 
-    /// Returns the addresses that the node may not reuse yet.
+    /// The addresses that the node may not reuse yet.
     pub(super) fn recent(&self, now: Instant) -> BTreeSet<IpAddr> {
         let all = self.0.lock();
         all.iter()

@@ -1,6 +1,5 @@
-//! The devices of backends that this node used before. A route through a former backend's device may be more specific
-//! than the new backend's routes. A more specific route through a former device loses packets or carries packets
-//! unencrypted.
+//! The devices of backends that this node used before. A route through such a device may be more specific than the
+//! new backend's routes. It then loses packets or carries them unencrypted.
 
 use ipnet::IpNet;
 use netstate::names::LinkName;
@@ -9,7 +8,8 @@ use run_dir::instance::running;
 use tracing::{info, warn};
 use types::Subnets;
 
-/// Returns flannel's devices with an address inside the current or former networks, except devices that another running daemon uses.
+/// flannel's devices with an address inside the current or former networks, except those that another running daemon
+/// uses.
 pub(super) async fn devices(networks: Subnets, former: Option<Subnets>) -> Vec<LinkName> {
     let ours: Vec<IpNet> = networks.nets().chain(former.iter().flat_map(Subnets::nets)).collect();
     if running::foreign_flanneld() {

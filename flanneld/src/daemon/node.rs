@@ -8,18 +8,17 @@ use subnet_lease::manager::{Claim, Held, SubnetManager};
 use subnet_lease::{Lease, NetworkConfig};
 use tokio::sync::watch;
 
-/// A node with a lease, and the backend that has not joined the network yet.
+/// The backend has not joined the network yet.
 pub(super) struct Node {
     pub backend: Box<dyn Backend>,
     pub leased: Leased,
 }
 
-/// The lease of a node, with the store, configuration, claim and underlay on which the lease depends.
+/// A lease, with the store, configuration, claim and underlay on which it depends.
 pub(super) struct Leased {
     pub manager: Arc<dyn SubnetManager>,
-    /// The network's configuration.
     pub whole: NetworkConfig,
-    /// The network's configuration without the address families that this node lacks.
+    /// Without the address families that this node lacks.
     pub config: NetworkConfig,
     pub claim: Claim,
     pub found: Found,
@@ -27,6 +26,5 @@ pub(super) struct Leased {
     pub lease: Lease,
     /// Who had which MAC or key before this run.
     pub history: Arc<History>,
-    /// The state of the lease.
     pub held: (watch::Sender<Held>, watch::Receiver<Held>),
 }

@@ -21,17 +21,19 @@ use tracing::warn;
 use types::backoff::Backoff;
 use types::{Detail, Dual, Problem, Subnets};
 
-/// Delay between two requests for this node's entry, unless the store reports a change. The daemon also reads the network configuration again with each request.
+/// Delay between two requests for this node's entry, unless the store reports a change. Each time, the daemon also
+/// reads the network configuration again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// Time for which a node waits for an address of its second address family.
 const SECOND_FAMILY: Duration = Duration::from_secs(3);
 /// Interval at which a node without an interface repeats the choice of the interface, because a relevant change may cause no event.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
-/// Time for which the node collects changes of Nodes before the node re-evaluates the interface.
+/// Time for which the node collects changes of Nodes before it re-evaluates the interface.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
 
 impl Daemon {
-    /// Reads the configuration, and waits until the store knows this node. Returns `None` as the entry if the store does not know nodes.
+    /// Reads the configuration, and waits until the store knows this node. The entry is `None` if the store does not
+    /// know nodes.
     pub(super) async fn find_node_info(
         &self,
         manager: &Arc<dyn SubnetManager>,
@@ -79,7 +81,8 @@ impl Daemon {
         }
     }
 
-    /// Finds the underlay by this node's addresses in the store. Returns the underlay, and the configuration for the underlay's address families.
+    /// Finds the underlay by this node's addresses in the store. The configuration is for the underlay's address
+    /// families.
     pub(super) async fn find_node_underlay(
         &self,
         manager: &Arc<dyn SubnetManager>,
@@ -134,8 +137,8 @@ impl Daemon {
         }
     }
 
-    /// Waits [`SECOND_FAMILY`] for an interface with both address families, then for an interface with either family.
-    /// Reports a reason for the wait only once, even if other Nodes change.
+    /// Waits [`SECOND_FAMILY`] for an interface with both address families, then for one with either. Reports a
+    /// reason for the wait only once, even if other Nodes change.
     async fn wait_for_families(
         &self,
         manager: &Arc<dyn SubnetManager>,
@@ -172,8 +175,8 @@ impl Daemon {
     }
 }
 
-/// Returns the interface request of a node that the store knows, and the addresses of this host. The request contains
-/// the store's servers if the choice of the interface may depend on the servers.
+/// The request of a node that the store knows, and the addresses of this host. It contains the store's servers if the
+/// choice of the interface may depend on them.
 pub(super) async fn wish_of(
     manager: &Arc<dyn SubnetManager>,
     settings: &Settings,
@@ -210,13 +213,12 @@ async fn withdraw(
     }
 }
 
-/// Returns the address families of these subnets.
 pub(super) fn families(subnets: &Subnets) -> Families {
     subnets.map(|_| (), |_| ())
 }
 
-/// Waits until this node's entry in the store changes in a way that affects the choice of the interface, and returns
-/// the entry. Most changes of Nodes do not affect the choice.
+/// Waits until this node's entry in the store changes in a way that affects the choice of the interface. Most changes
+/// of Nodes do not.
 async fn another(
     manager: &Arc<dyn SubnetManager>,
     config: &NetworkConfig,
@@ -239,8 +241,8 @@ async fn another(
     std::future::pending().await
 }
 
-/// Returns the fields of an entry on which the choice of the interface depends, with only the Nodes' claims on this
-/// host's addresses. Also returns whether Nodes claim addresses that this host does not have.
+/// The fields of an entry on which the choice of the interface depends, with only the Nodes' claims on this host's
+/// addresses. The flag tells whether Nodes claim addresses that this host does not have.
 fn concerning(info: &NodeInfo, local: &[IpAddr]) -> (NodeInfo, bool) {
     let own = NodeInfo {
         taken: info

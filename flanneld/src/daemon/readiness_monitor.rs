@@ -19,15 +19,15 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 use types::Problem;
 
-/// Time after which an interrupted watch of the leases makes the node not ready.
+/// For an interrupted watch of the leases.
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// Time after which the lack of usable leases of other nodes makes the node not ready.
+/// Without usable leases of other nodes.
 const CUT_OFF: Duration = Duration::from_secs(10);
-/// Time after which a kernel that is out of sync makes the node not ready.
+/// For a kernel that is out of sync.
 const OUT_OF_SYNC: Duration = Duration::from_secs(10);
-/// Time after which an unpublished change of this node makes the node not ready.
+/// For an unpublished change of this node.
 const UNPUBLISHED: Duration = Duration::from_secs(1);
-/// Time after which a problem with the lease makes the node not ready.
+/// For a problem with the lease.
 const LEASE_GRACE: Duration = Duration::from_secs(60);
 
 /// Sets the conditions on which readiness depends.
@@ -35,13 +35,12 @@ pub(super) struct ReadinessMonitor {
     pub network: RunningNetwork,
     /// Whether flanneld audits the kernel at least every 20 s, even without an event.
     pub audits: bool,
-    /// Receives whether the kernel is in sync with the leases, apart from peers that failed individually.
+    /// Takes whether the kernel is in sync with the leases, apart from peers that failed individually.
     pub programmed: watch::Sender<bool>,
-    /// Receives the conditions.
     pub health: Health,
 }
 
-/// State that the monitor keeps from one check to the next.
+/// What the monitor keeps from one check to the next.
 struct LastCheck {
     /// Time at which the kernel was last in sync; `None` if it never was. A first pass that fails gets no time.
     in_sync_at: Option<Instant>,
@@ -50,7 +49,6 @@ struct LastCheck {
     /// Time at which the lease was last without a problem.
     lease_well_at: Instant,
     lease_log: LogOnce,
-    /// Number of reconcile passes at the last check.
     passes: u64,
     unused: Arc<Vec<Unused>>,
     ready: bool,
@@ -189,7 +187,7 @@ impl ReadinessMonitor {
         trouble.filter(|_| held.grave || well_at.elapsed() > LEASE_GRACE)
     }
 
-    /// Returns the leases in the store that this node does not use, because this node refuses or cannot read these leases.
+    /// The leases in the store that this node refuses or cannot read.
     fn unused(&self, reading: &Reading) -> Vec<Unused> {
         let refused = reading.refused.iter();
         let refused = refused.map(|refused| Unused {
@@ -225,7 +223,8 @@ fn log_lost_lines() {
     }
 }
 
-/// Logs why the node waits for a lease, and sets [`Condition::Lease`]. The reports stop when the caller drops the returned guard.
+/// Logs why the node waits for a lease, and sets [`Condition::Lease`]. The reports stop when the caller drops the
+/// returned guard.
 pub(super) fn report_lease_trouble(
     mut held: watch::Receiver<Held>,
     health: Health,
@@ -256,7 +255,6 @@ mod tests {
     use subnet_lease::manager::Counters;
     use subnet_lease::manager::TaskError;
 
-    /// Inputs of a monitor, which a test changes.
     struct Inputs {
         store: Arc<Counters>,
         kernel: Arc<Mutex<Snapshot>>,
@@ -303,7 +301,7 @@ mod tests {
     }
 
     type Case = (Condition, u64, fn(&Inputs));
-    /// Failures, each with its condition and the seconds after which the node is not ready.
+    /// Each with its condition and the seconds after which the node is not ready.
     const CASES: [Case; 8] = [
         (Condition::Kernel, 10, |inputs| {
             inputs.set_kernel(Some(Problem::in_words("EPERM")));

@@ -1,5 +1,5 @@
-//! Detects changes of the network's configuration. While a node waits for its lease, the current configuration in the store
-//! applies. Once a node has its lease, only a restart applies a changed configuration.
+//! Detects changes of the network's configuration. While a node waits for its lease, the current configuration in the
+//! store applies. Afterwards, only a restart applies a changed one.
 
 use super::end::End;
 use crate::error::{DaemonError, is_about_config};
@@ -15,8 +15,8 @@ use types::Problem;
 /// Interval at which a node that waits for its lease reads the configuration.
 const CONFIGURATION: Duration = Duration::from_secs(2);
 
-/// Returns when the store's configuration differs from `waiting_with`. If the store does not know its nodes, this
-/// function never returns. This function ignores an unusable configuration.
+/// Ends when the store's configuration differs from `waiting_with`; never if the store does not know its nodes.
+/// Ignores an unusable configuration.
 pub(super) async fn another_configuration(
     manager: &Arc<dyn SubnetManager>,
     waiting_with: &NetworkConfig,
@@ -35,7 +35,7 @@ pub(super) async fn another_configuration(
 /// Interval at which a node with a lease reads the configuration.
 const NEXT_CONFIGURATION: Duration = Duration::from_secs(15);
 
-/// Watches the store for a configuration that differs from the configuration in use, and logs and publishes each different configuration once. Never ends.
+/// Logs and publishes each configuration that differs from the one in use, once. Never ends.
 pub(super) async fn watch_configuration(
     manager: Arc<dyn SubnetManager>,
     in_use: NetworkConfig,
@@ -50,7 +50,7 @@ pub(super) async fn watch_configuration(
     }
 }
 
-/// Returns the next configuration, if it differs from the configuration in use. The outer option is `None` if the store does not respond.
+/// `Some` if the configuration differs from the one in use. The outer option is `None` if the store does not respond.
 fn compared(
     in_use: &NetworkConfig,
     read: Result<NetworkConfig, Problem>,
@@ -68,7 +68,7 @@ fn compared(
     }
 }
 
-/// Publishes and logs the next configuration, unless it equals the published configuration.
+/// Publishes and logs the next configuration, unless it equals the published one.
 fn publish(next: Option<NextConfig>, found: &watch::Sender<Option<NextConfig>>) {
     if next == *found.borrow() {
         return;

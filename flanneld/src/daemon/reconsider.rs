@@ -1,8 +1,9 @@
-//! Re-evaluates the choice of the interface while the node runs, because the first node cannot know that later nodes have the same address.
+//! Re-evaluates the choice of the interface while the node runs, because the first node cannot know that later nodes
+//! have the same address.
 //!
 //! The node keeps a working interface even if other Nodes claim its address, because many users may write an address
-//! into a Node. The node leaves an interface only if no packets arrive over the interface, the choice is in doubt,
-//! and another interface is better.
+//! into a Node. The node leaves an interface only if no packets arrive over it, the choice is in doubt, and another
+//! interface is better.
 
 use super::end::End;
 use super::left::Left;
@@ -30,26 +31,22 @@ const LISTEN: Duration = Duration::from_secs(5);
 /// Maximum time between two evaluations of the choice.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Inputs for the re-evaluation of the interface while the node runs.
 pub(super) struct Reconsider {
     pub manager: Arc<dyn SubnetManager>,
     pub settings: Settings,
-    /// The network's configuration, with all its address families.
+    /// With all its address families.
     pub config: NetworkConfig,
-    /// The current choice.
     pub chosen: Chosen,
-    /// The running network. Without a prober, the node keeps its interface, because the node cannot know whether peers reply.
+    /// Without a prober, the node keeps its interface, because it cannot know whether peers reply.
     pub network: RunningNetwork,
-    /// The devices of the tunnels.
     pub devices: Vec<String>,
-    /// The addresses that this node stopped using.
     pub left: Left,
-    /// Receives this node's addresses, for the doctor.
+    /// Takes this node's addresses, for the doctor.
     pub known: watch::Sender<Known>,
 }
 
 impl Reconsider {
-    /// Returns when another interface is better.
+    /// Ends when another interface is better.
     pub(super) async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), End> {
         let mut logged: Option<Problem> = None;
         let (mut silence, mut silent) = (Silence::new(Instant::now()), false);
@@ -92,7 +89,7 @@ impl Reconsider {
         }
     }
 
-    /// Returns whether the node has received no packets for at least [`SILENCE`].
+    /// True without received packets for at least [`SILENCE`].
     async fn is_silent(&self, silence: &mut Silence) -> bool {
         let Some(prober) = self.network.prober.as_ref().filter(|_| !self.chosen.named) else {
             return false;
@@ -106,7 +103,8 @@ impl Reconsider {
             && !self.meets_a_peer().await
     }
 
-    /// Returns whether a peer is on the interface's own link. Packets of a peer on the same link may bypass the tunnel, so the tunnel's counters do not prove silence.
+    /// True if a peer is on the interface's own link. Its packets may bypass the tunnel, so the tunnel's counters do
+    /// not prove silence.
     async fn meets_a_peer(&self) -> bool {
         let leases = self.network.leases.borrow().clone();
         let peers = leases.iter().flat_map(|lease| lease.attrs.addresses());
@@ -177,12 +175,10 @@ impl Reconsider {
     }
 }
 
-/// Result of a re-evaluation.
 enum Outcome {
-    /// The current choice stays.
     Stays,
-    /// Another interface is better, for this reason.
+    /// The reason why another interface is better.
     Better(String),
-    /// Doubt about the current choice, without another usable interface.
+    /// The current choice is in doubt, but no other interface is usable.
     Wanted(Problem),
 }

@@ -4,11 +4,8 @@ use crate::error::DaemonError;
 use options::Store;
 use subnet_lease::NetworkConfig;
 
-/// Checks that the configuration names a backend that this node accepts. An empty list accepts all backends.
-///
-/// # Errors
-/// Returns an error if this node does not accept the configured backend. The error names the configured backend, the
-/// location of the configuration, and the remedy.
+/// An empty list accepts all backends. The error names the configured backend, the location of the configuration, and
+/// the remedy.
 pub(super) fn check(
     required: &[String],
     config: &NetworkConfig,

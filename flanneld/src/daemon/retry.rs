@@ -14,10 +14,8 @@ use types::backoff::Backoff;
 /// Delay between two queries while the store does not respond.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
-/// Retries a failed attempt for two seconds, because the previous daemon may still hold the resource.
-///
-/// # Errors
-/// Returns the error of the last attempt.
+/// Retries for two seconds, because the previous daemon may still hold the resource. The error is that of the last
+/// attempt.
 pub(super) async fn briefly<T, E, F: Future<Output = Result<T, E>>>(
     attempt: impl Fn() -> F,
 ) -> Result<T, E> {
@@ -33,10 +31,7 @@ pub(super) async fn briefly<T, E, F: Future<Output = Result<T, E>>>(
     }
 }
 
-/// Queries the store until the store responds. Logs each new error of the store once.
-///
-/// # Errors
-/// Returns an error if the store permanently refuses the query.
+/// Logs each new error of the store once. Fails if the store permanently refuses the query.
 pub(super) async fn until_available<T, F: Future<Output = Result<T, Error>>>(
     health: &Health,
     condition: Condition,

@@ -7,7 +7,6 @@ use run_dir::instance::{self, Instance, InstanceError};
 use std::path::Path;
 use subnet_lease::NetworkConfig;
 
-/// The exclusive resources of this daemon.
 #[derive(Default)]
 pub(super) struct Rights {
     _instance: Option<Instance>,
@@ -16,10 +15,7 @@ pub(super) struct Rights {
     pub devices: Vec<String>,
 }
 
-/// Claims the daemon's exclusive resources: all of them, or none.
-///
-/// # Errors
-/// Returns an error that names the other process if another process holds one of the resources.
+/// All of the resources, or none. The error names the other process if it holds one of them.
 pub(super) async fn claim(
     config: &NetworkConfig,
     wants: &Wants,
@@ -37,7 +33,7 @@ pub(super) async fn claim(
     })
 }
 
-/// Returns the resources that the network needs exclusively.
+/// The resources that the network needs exclusively.
 pub(super) async fn wants(backend: &dyn Backend) -> Wants {
     let Takes { devices, tunnels, ports, shares_ports } = match NetlinkKernel::open() {
         // The kernel is queried only if the resources depend on its support for vxlan.

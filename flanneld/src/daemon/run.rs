@@ -6,23 +6,22 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Time for which the daemon waits until its tasks end, before the daemon aborts the tasks.
+/// Time for which the daemon waits until its tasks end, before it aborts them.
 pub(super) const FAREWELL: Duration = Duration::from_millis(1_500);
 
-/// The tasks that serve the network. If one task fails, the daemon ends all tasks.
+/// If one task fails, the daemon ends all.
 pub(super) struct Run {
-    /// Ends the tasks.
     pub stop: CancellationToken,
     pub tasks: JoinSet<Result<(), End>>,
 }
 
 impl Run {
-    /// Creates a run without tasks. `stop`, which stops the process, also stops the run.
+    /// `stop`, which stops the process, also stops the run.
     pub(super) fn until(stop: &CancellationToken) -> Self {
         Self { stop: stop.child_token(), tasks: JoinSet::new() }
     }
 
-    /// Starts a task that cannot fail.
+    /// The task cannot fail.
     pub(super) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(async move {
             task.await;
@@ -48,7 +47,6 @@ impl Run {
         }
     }
 
-    /// Ends all tasks.
     pub(super) async fn end(mut self) {
         self.stop.cancel();
         let _ = tokio::time::timeout(FAREWELL, async {

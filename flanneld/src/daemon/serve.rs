@@ -16,15 +16,13 @@ use subnet_lease::{Lease, LeaseTable};
 use tokio::sync::{oneshot, watch};
 use tracing::info;
 
-/// Receivers of changes to the other nodes' leases.
 pub(super) struct Leases {
     pub table: watch::Receiver<Arc<LeaseTable>>,
     pub readings: watch::Receiver<Reading>,
 }
 
 impl Daemon {
-    /// Follows the leases in the store and waits for the first complete list, so that the daemon does not regard
-    /// unread leases as deleted.
+    /// Waits for the first complete list, so that the daemon does not regard unread leases as deleted.
     pub(super) async fn follow_leases(&mut self, node: &Leased, ends: &Ends) -> Leases {
         let watched = node.manager.clone();
         let terms = ends.terms.clone();
@@ -41,7 +39,7 @@ impl Daemon {
         Leases { table, readings }
     }
 
-    /// Brings up the data plane, reports readiness, and starts the tasks that maintain the data plane.
+    /// Brings up the data plane, reports readiness, and starts the tasks that maintain it.
     pub(super) async fn serve(
         &mut self,
         node: Node,

@@ -6,16 +6,15 @@ use tokio::time::Instant;
 /// Time without packets from other nodes after which this node stops using a doubtful underlay interface.
 pub(super) const SILENCE: Duration = Duration::from_secs(60);
 
-/// Counters of packets from other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
-    /// Number of replies of peers to this node's probes.
+    /// Replies of peers to this node's probes.
     pub answers: u64,
-    /// Number of packets that the tunnels received.
+    /// Packets that the tunnels received.
     pub received: u64,
 }
 
-/// The time at which the last packet from another node arrived.
+/// When the last packet from another node arrived.
 #[derive(Debug)]
 pub(super) struct Silence {
     since: Instant,
@@ -27,7 +26,7 @@ impl Silence {
         Self { since: now, last: Received::default() }
     }
 
-    /// Records the current counters. Returns whether no packet has arrived from other nodes for [`SILENCE`].
+    /// True if no packet has arrived from other nodes for [`SILENCE`].
     pub(super) fn look(&mut self, arrived: Received, now: Instant) -> bool {
         // A recreated device starts to count from 0.
         if arrived.answers > self.last.answers || arrived.received > self.last.received {

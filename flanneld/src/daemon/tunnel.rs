@@ -4,16 +4,16 @@ use backends::{Backend, Overlay, Renewal};
 use std::collections::BTreeMap;
 use types::{Encapsulation, Profile};
 
-/// Properties of a backend that the daemon still needs after the backend has joined the network.
+/// What the daemon still needs after the backend has joined the network.
 pub(super) struct Tunnel {
     pub profile: &'static Profile,
     pub encapsulation: Encapsulation,
     /// The encapsulation that traffic rules must protect from forged packets, if any.
     pub guarded: Encapsulation,
     pub devices: Vec<String>,
-    /// The UDP ports of the tunnels on this host.
+    /// Of the tunnels on this host.
     pub ports: Vec<u16>,
-    /// The UDP port of each device, for backends whose devices have one port each.
+    /// By device, for backends whose devices have one port each.
     pub listens: BTreeMap<String, u16>,
     pub overlay: Option<Overlay>,
     pub renewal: Option<Renewal>,

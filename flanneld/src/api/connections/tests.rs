@@ -8,7 +8,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 const SOME: &str = "GET /some HTTP/1.1\r\nHost: x\r\n\r\n";
-/// Limits that never end in a test.
+/// They never end in a test.
 const ENDLESS: Times = Times { head: Duration::from_secs(3600), answer: Duration::from_secs(3600) };
 
 struct Server {
@@ -33,7 +33,7 @@ impl Server {
         Self { address, stop, task: tokio::spawn(served) }
     }
 
-    /// Sends a text over a new connection, whose own buffer takes few bytes of the response.
+    /// The new connection's own buffer takes few bytes of the response.
     async fn send(&self, text: &str) -> TcpStream {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
@@ -90,8 +90,8 @@ async fn long_head_is_refused() {
     server.end().await;
 }
 
-/// More clients than slots send nothing more, or do not read their responses. One more client gets its response, and every
-/// client beyond the number of slots loses its connection.
+/// More clients than slots send nothing more, or do not read their responses. One more client gets its response, and
+/// every client beyond the slots loses its connection.
 #[tokio::test]
 async fn new_client_displaces_one_that_sends_or_reads_nothing() {
     for (sent, later) in [("", REQUEST), (&REQUEST[..8], &REQUEST[8..]), (SOME, "")] {
@@ -142,7 +142,7 @@ async fn stop_closes_half_open_connections_and_finishes_answers() {
     server.end().await;
 }
 
-/// Returns the number of bytes in the send queues of a port of 127.0.0.1.
+/// The bytes in the send queues of a port of 127.0.0.1.
 fn count_kept_bytes(port: u16) -> usize {
     let local = format!("0100007F:{port:04X}");
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -154,7 +154,7 @@ fn count_kept_bytes(port: u16) -> usize {
         .sum()
 }
 
-/// Unread responses to three hundred clients use little memory, and the kernel discards these responses after the time limit.
+/// Unread responses to three hundred clients use little memory, and the kernel discards them after the time limit.
 #[tokio::test]
 async fn unread_answers_use_little_memory_and_expire() {
     const KEPT: usize = 16 << 20;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Returns the status code and the body of a response.
+/// The status code and the body.
 fn split(answer: &str) -> (u16, String) {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
@@ -60,7 +60,7 @@ fn lease(subnet: &str, address: &str, name: &str) -> Lease {
     Lease { subnets: Subnets::V4(subnet.parse().unwrap()), attrs, term: Term::Leased, since: 1 }
 }
 
-/// Returns the status source of a node with two peers.
+/// A node with two peers.
 fn described(folder: &Path) -> (StatusSource, Health) {
     let health = Health::new();
     health.process(|node| {
@@ -140,7 +140,8 @@ async fn document_holds_lease_peers_and_subnet_file() {
     );
 }
 
-/// Starts the status API on a port that another socket uses, and closes the other socket once flanneld reports the problem.
+/// Starts the status API on a port that another socket uses, and closes that socket once flanneld reports the
+/// problem.
 async fn serve_after_port_is_freed(
     status_source: &StatusSource,
     health: &Health,
