@@ -35,12 +35,12 @@ use tokio::sync::{Notify, watch};
 use types::Problem;
 pub use unused::{UNREADABLE, Unused};
 
-/// Maximum time for which a client's request waits until the doctor has run all checks.
+/// A client's request waits this long until the doctor has run all checks.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time between two heartbeats of a task.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The daemon's health. A clone is cheap, because all clones share one state.
+/// A clone is cheap, because all clones share one state.
 #[derive(Clone, Debug)]
 pub struct Health(Arc<Mutex<Inner>>);
 
@@ -48,43 +48,42 @@ pub struct Health(Arc<Mutex<Inner>>);
 struct Inner {
     started: Instant,
     conditions: BTreeMap<Condition, Problem>,
-    /// The counters of the lease manager.
+    /// Of the lease manager.
     store: Option<Arc<Counters>>,
-    /// The network, once this node has a lease.
+    /// `None` until this node has a lease.
     network: watch::Sender<Option<RunningNetwork>>,
-    /// The doctor's report, and the time at which the checks for this report began.
+    /// With the time at which its checks began.
     report: watch::Sender<Option<(Instant, Arc<Report>)>>,
-    /// Notification that a client wants a new report of the doctor.
+    /// A client wants a new report of the doctor.
     wanted: Arc<Notify>,
-    /// The part of the node's status document about the process and the store. The daemon keeps this part when the
-    /// network restarts.
+    /// The part of the node's status document about the process and the store. The daemon keeps it when the network
+    /// restarts.
     process: Node,
-    /// The node's status document, including the part about the network.
+    /// Includes the part about the network.
     node: Node,
     notices: BTreeMap<&'static str, Problem>,
-    /// Samples of the last five minutes for the charts of the status page.
+    /// Of the last five minutes, for the charts of the status page.
     samples: Samples,
     /// Whether /metrics contains series for each peer.
     metrics_per_peer: bool,
     run: Run,
-    /// Notification of a change of the conditions.
     changed: Arc<Notify>,
 }
 
-/// Data about the network, which the daemon discards when the network restarts.
+/// The daemon discards this when the network restarts.
 #[derive(Debug, Default)]
 struct Run {
-    /// Time of each task's last heartbeat.
+    /// By task.
     heartbeats: BTreeMap<String, Instant>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
     /// The devices that carry pod packets to other nodes.
     devices: Vec<String>,
-    /// The error, if another node took this node's subnet.
+    /// Set if another node took this node's subnet.
     lost: Option<Problem>,
 }
 
-/// Converts a condition and its problem for the status document.
+/// For the status document.
 fn reason(condition: Condition, problem: &Problem) -> Reason {
     Reason {
         condition: condition.to_string(),
@@ -100,7 +99,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Creates the health of a daemon that has just started: alive, but not ready until [`Condition::Start`] is cleared.
+    /// A daemon that has just started: alive, but not ready until [`Condition::Start`] is cleared.
     pub fn new() -> Self {
         process::started();
         let health = Self(Arc::new(Mutex::new(Inner {
@@ -126,18 +125,16 @@ impl Health {
         self.0.lock()
     }
 
-    /// Sets a condition. The daemon is not ready until a task clears the condition.
+    /// The daemon is not ready until a task clears the condition.
     pub fn fail(&self, condition: Condition, problem: impl Into<Problem>) {
         self.condition(condition, Some(problem.into()));
     }
 
-    /// Clears a condition.
     pub fn clear(&self, condition: Condition) {
         self.condition(condition, None);
     }
 
-    /// Sets a condition with its problem; clears the condition if `problem` is `None`. The daemon is ready when no
-    /// condition is set.
+    /// `None` clears the condition. The daemon is ready when none is set.
     pub fn condition(&self, condition: Condition, problem: Option<Problem>) {
         let mut inner = self.inner();
         let news = inner.conditions.get(&condition) != problem.as_ref();
@@ -150,28 +147,28 @@ impl Health {
         }
     }
 
-    /// Waits until the conditions may have changed. Only one task may call this function.
+    /// Waits until the conditions may have changed. Only one task may call this.
     pub async fn changed(&self) {
         let changed = self.inner().changed.clone();
         changed.notified().await;
     }
 
-    /// Records the devices that carry pod packets to other nodes.
+    /// The devices carry pod packets to other nodes.
     pub fn carried_by(&self, devices: Vec<String>) {
         self.inner().run.devices = devices;
     }
 
-    /// Returns the devices that carry pod packets to other nodes.
+    /// They carry pod packets to other nodes.
     pub fn devices(&self) -> Vec<String> {
         self.inner().run.devices.clone()
     }
 
-    /// Returns the number of repairs of traffic rules since the network started.
+    /// Since the network started.
     pub fn rule_repairs(&self) -> u64 {
         self.inner().run.figures.rule_repairs
     }
 
-    /// Adds a sample, `elapsed` after the previous sample, and records the counters of the devices.
+    /// `elapsed` is the time since the previous sample. Also records the counters of the devices.
     pub fn sampled(
         &self,
         totals: Totals,
@@ -183,12 +180,11 @@ impl Health {
         inner.run.figures.devices = devices;
     }
 
-    /// Returns the charts of the last five minutes.
+    /// Of the last five minutes.
     pub fn charts(&self) -> Charts {
         self.inner().samples.charts()
     }
 
-    /// Makes /metrics contain series for each peer.
     pub fn add_metrics_per_peer(&self) {
         self.inner().metrics_per_peer = true;
     }
@@ -200,8 +196,8 @@ impl Health {
         inner.changed.notify_one();
     }
 
-    /// Returns the reasons why new pods get no working network. Returns `None` during a start, because the previous
-    /// daemon's network is still in the kernel.
+    /// Why new pods get no working network. `None` during a start, because the previous daemon's network is still in
+    /// the kernel.
     pub fn pods(&self) -> Option<Pods> {
         let inner = self.inner();
         if inner.conditions.contains_key(&Condition::Start) {
@@ -216,7 +212,7 @@ impl Health {
         Some(Pods { reasons, devices: inner.run.devices.clone() })
     }
 
-    /// Discards the data about the network when the network restarts. After this call, the node is not ready.
+    /// Discards the data about the network when it restarts. Afterwards, the node is not ready.
     pub fn start_over(&self, why: &Problem) {
         let mut inner = self.inner();
         inner.conditions.clear();
@@ -230,13 +226,13 @@ impl Health {
         inner.changed.notify_one();
     }
 
-    /// Records a heartbeat of a task. After its first heartbeat, a task must send a heartbeat every minute.
+    /// After its first heartbeat, a task must send one every minute.
     pub fn heartbeat(&self, name: &str) {
         let (task, now) = (name.to_owned(), Instant::now());
         self.inner().run.heartbeats.insert(task, now);
     }
 
-    /// Describes the tasks whose last heartbeat is more than a minute old.
+    /// The tasks whose last heartbeat is more than a minute old.
     pub fn silent_tasks(&self) -> Vec<String> {
         let inner = self.inner();
         let heartbeats = inner.run.heartbeats.iter().map(|(task, last)| (task, last.elapsed()));
@@ -249,7 +245,7 @@ impl Health {
             .collect()
     }
 
-    /// Returns the reasons why the daemon is not ready; empty if the daemon is ready.
+    /// Empty if the daemon is ready.
     pub fn reasons(&self) -> Vec<(Condition, Problem)> {
         self.inner()
             .conditions
@@ -258,22 +254,20 @@ impl Health {
             .collect()
     }
 
-    /// Returns whether no condition is set.
     pub fn ready(&self) -> bool {
         self.inner().conditions.is_empty()
     }
 
-    /// Sets the leases that this node does not use. Unused leases never affect readiness, because any node may write a bad lease.
+    /// Unused leases never affect readiness, because any node may write a bad lease.
     pub fn set_unused(&self, unused: Arc<Vec<Unused>>) {
         self.inner().run.unused = unused;
     }
 
-    /// Returns the leases that this node does not use.
     pub fn unused(&self) -> Arc<Vec<Unused>> {
         self.inner().run.unused.clone()
     }
 
-    /// Sets the doctor's report. The report never affects readiness.
+    /// The report never affects readiness.
     pub fn set_report(&self, began: Instant, report: Arc<Report>) {
         let mut inner = self.inner();
         inner.run.figures.findings = doctor::table::tally(&report);
@@ -281,13 +275,12 @@ impl Health {
         inner.report.send_replace(Some((began, report)));
     }
 
-    /// Returns the doctor's last report; `None` before the first report.
+    /// `None` before the first report.
     pub fn report(&self) -> Option<Arc<Report>> {
         self.inner().report.borrow().as_ref().map(|(_, report)| report.clone())
     }
 
-    /// Requests a new report of the doctor and returns the report. Returns the previous report if the doctor takes
-    /// longer than two seconds.
+    /// Requests a new report of the doctor. The previous one if the doctor takes longer than two seconds.
     pub async fn fresh_report(&self) -> Option<Arc<Report>> {
         let asked = Instant::now();
         let (mut reports, wanted) = {
@@ -301,13 +294,12 @@ impl Health {
         self.report()
     }
 
-    /// Waits until a client requests a new report of the doctor.
     pub async fn report_wanted(&self) {
         let wanted = self.inner().wanted.clone();
         wanted.notified().await;
     }
 
-    /// Returns the time since the daemon started.
+    /// Since the daemon started.
     pub fn uptime(&self) -> Duration {
         self.inner().started.elapsed()
     }
@@ -324,37 +316,35 @@ impl Health {
         change(&mut self.inner().node);
     }
 
-    /// Stores a reference to the counters of the lease manager.
     pub fn stores(&self, counters: Arc<Counters>) {
         self.inner().store = Some(counters);
     }
 
-    /// Returns the counters of the lease manager, once the lease manager exists.
+    /// `None` until the lease manager exists.
     pub fn store(&self) -> Option<Arc<Counters>> {
         self.inner().store.clone()
     }
 
-    /// Records the network when the network starts.
     pub fn serves(&self, network: RunningNetwork) {
         self.inner().network.send_replace(Some(network));
     }
 
-    /// Returns the network, once this node has a lease.
+    /// `None` until this node has a lease.
     pub fn network(&self) -> Option<RunningNetwork> {
         self.inner().network.borrow().clone()
     }
 
-    /// Returns a receiver that follows the networks as they start and end.
+    /// Follows the networks as they start and end.
     pub fn networks(&self) -> watch::Receiver<Option<RunningNetwork>> {
         self.inner().network.subscribe()
     }
 
-    /// Returns this node's name; empty until the name is known.
+    /// Empty until the name is known.
     pub fn name(&self) -> String {
         self.inner().node.node.clone()
     }
 
-    /// Sets or clears a notice: a problem that does not affect readiness.
+    /// A problem that does not affect readiness; `None` clears it.
     pub fn notice(&self, name: &'static str, problem: Option<Problem>) {
         let mut inner = self.inner();
         match problem {
@@ -363,12 +353,12 @@ impl Health {
         };
     }
 
-    /// Returns the notices: problems that do not affect readiness.
+    /// Problems that do not affect readiness.
     pub fn notices(&self) -> Vec<Problem> {
         self.inner().notices.values().cloned().collect()
     }
 
-    /// Renders the node's status document without peers and file states; the status API adds both.
+    /// Without peers and file states; the status API adds both.
     pub fn document(&self) -> Node {
         let silent = self.silent_tasks();
         let unused = self.unused();
@@ -442,12 +432,12 @@ impl Health {
         )
     }
 
-    /// Renders the text of /metrics, in the OpenMetrics format 1.0.
+    /// The text of /metrics, in the OpenMetrics format 1.0.
     pub fn metrics(&self) -> String {
         metrics::text(&self.document(), &self.counted())
     }
 
-    /// Renders /status for clients that do not connect over loopback, without peers, addresses and rules.
+    /// /status for clients that do not connect over loopback, without peers, addresses and rules.
     pub fn counts(&self) -> serde_json::Value {
         let alive = self.silent_tasks().is_empty();
         let inner = self.inner();
@@ -460,8 +450,8 @@ impl Health {
         serde_json::json!({ "ready": inner.conditions.is_empty(), "alive": alive, "counts": counts })
     }
 
-    /// Renders /status for clients over loopback or the socket: the status document in the JSON structure of earlier versions, with
-    /// the counters.
+    /// /status for clients over loopback or the socket: the status document in the JSON structure of earlier
+    /// versions, with the counters.
     pub fn status(&self) -> serde_json::Value {
         let node = self.document();
         let reasons: BTreeMap<&str, &str> = node

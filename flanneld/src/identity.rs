@@ -10,12 +10,12 @@ use subnet_lease::NodeId;
 use types::Addresses;
 use types::file::{self, Links};
 
-/// Maximum size of a file that has an id of the machine, in bytes.
+/// In bytes.
 const MAX_ID: u64 = 4096;
 
-/// Returns the identity of this node. The id is `given`: the Node's name on Kubernetes, otherwise the value of
-/// `--node-id`. Without `given`, the id is a hash of properties that distinguish machines. flanneld does not store
-/// the id in a file, because hosts that share a file system would share the id.
+/// The id is `given`: the Node's name on Kubernetes, otherwise the value of `--node-id`. Without it, the id is a hash
+/// of properties that distinguish machines. flanneld does not store the id in a file, because hosts that share a file
+/// system would share it.
 pub fn node(given: Option<&str>) -> NodeId {
     let name = nix::unistd::gethostname()
         .ok()
@@ -33,14 +33,13 @@ pub fn node(given: Option<&str>) -> NodeId {
     }
 }
 
-/// Reads a file that has an id of the machine.
 pub fn id_in(path: &str) -> Option<String> {
     let bytes = file::read(path.as_ref(), MAX_ID, Links::Followed).ok()?;
     String::from_utf8(bytes).ok()
 }
 
-/// Returns the identity of a node whose machine has no id, such as a container or a board without firmware tables: machines with one hostname
-/// differ only in their addresses. Returns `None` if the machine has an id in a file that `read` reads.
+/// The identity of a node whose machine has no id, such as a container or a board without firmware tables: machines
+/// with one hostname differ only in their addresses. `None` if the machine has an id in a file that `read` reads.
 pub fn at_address(
     node: &NodeId,
     public: &Addresses,
@@ -55,7 +54,7 @@ pub fn at_address(
     }
 }
 
-/// Returns the machine-id and the firmware's UUID; `None` if neither can be read.
+/// The machine-id and the firmware's UUID; `None` if neither can be read.
 fn machine(read: impl Fn(&str) -> Option<String>) -> Option<String> {
     /// What systemd writes into an image's machine-id, which the first boot replaces.
     const UNINITIALIZED: &str = "uninitialized";
@@ -66,8 +65,8 @@ fn machine(read: impl Fn(&str) -> Option<String>) -> Option<String> {
     ids.iter().any(|id| !id.is_empty()).then(|| ids.join("\0") + "\0")
 }
 
-/// Hashes what tells machines apart, and the hostname. If `namespace` is set, also hashes this inode number of the
-/// network namespace.
+/// Hashes what tells machines apart, and the hostname. `namespace` is the inode number of the network namespace,
+/// which the hash includes if set.
 fn derived(hostname: &str, machine: Option<&str>, namespace: Option<u64>) -> String {
     let mut hash = Sha256::new();
     hash.update(machine.unwrap_or("\0\0"));
@@ -82,8 +81,8 @@ fn derived(hostname: &str, machine: Option<&str>, namespace: Option<u64>) -> Str
     })
 }
 
-/// Returns the inode of this process's network namespace, unless process 1 is in the same namespace. The inode
-/// distinguishes nodes that share one machine, each in its own namespace.
+/// The inode of this process's network namespace, unless process 1 is in the same one. It distinguishes nodes that
+/// share one machine, each in its own namespace.
 fn namespace() -> Option<u64> {
     /// Upper limit for the inode of the initial network namespace, which the kernel creates during boot
     /// (include/linux/proc_ns.h: dynamic inodes begin at 0xF0000000).
@@ -97,8 +96,7 @@ fn namespace() -> Option<u64> {
     elsewhere.then_some(own)
 }
 
-/// Returns the MACs of flannel's devices on this host. A lease that contains the MAC of a flannel device on this host
-/// is from an earlier run on this host.
+/// A lease that contains the MAC of a flannel device on this host is from an earlier run here.
 pub async fn flannel_macs() -> Vec<String> {
     let Ok(mut reader) = HostReader::open() else {
         return Vec::new();

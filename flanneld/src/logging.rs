@@ -14,7 +14,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use visible::Visible;
 
-/// Starts logging. A valid environment variable RUST_LOG takes precedence over the verbosity flag.
+/// A valid environment variable RUST_LOG takes precedence over the verbosity flag.
 pub fn init(logging: Logging) {
     let (filter, complaint) = match std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty()) {
         None => (EnvFilter::new(directives(logging.verbosity)), None),
@@ -53,8 +53,7 @@ pub fn init(logging: Logging) {
     }
 }
 
-/// Returns the filter directives for a klog verbosity. A verbosity of 1 or more raises the log level of flannel's
-/// crates. A verbosity of 4 or more also raises the log level of libraries.
+/// For a klog verbosity. 1 or more raises the log level of flannel's crates; 4 or more also that of libraries.
 fn directives(verbosity: i32) -> &'static str {
     match verbosity {
         // flanneld logs once what kube's own lines repeat with each connection.

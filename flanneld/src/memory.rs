@@ -1,8 +1,7 @@
-//! Limits the free memory that glibc's allocator keeps. In a cluster with ten thousand leases, short-lived lists leave
-//! large gaps in the heap.
+//! Limits the free memory that glibc's allocator keeps. In a cluster with ten thousand leases, short-lived lists
+//! leave large gaps in the heap.
 
-/// Configures glibc's allocator: a single arena, and low thresholds for returning memory to the system. Call this
-/// function before other threads start.
+/// A single arena, and low thresholds for returning memory to the system. Call this before other threads start.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 pub fn configure() {
@@ -16,8 +15,8 @@ pub fn configure() {
     }
 }
 
-/// Returns the heap's free pages to the system, including free pages between allocations. Call this function after
-/// processing all leases.
+/// Returns the heap's free pages to the system, including those between allocations. Call this after processing all
+/// leases.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 pub fn trim() {
@@ -25,10 +24,10 @@ pub fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Does nothing without glibc, because only glibc has the function `mallopt`.
+/// Only glibc has `mallopt`.
 #[cfg(not(target_env = "gnu"))]
 pub fn configure() {}
 
-/// Does nothing without glibc, because only glibc has the function `malloc_trim`.
+/// Only glibc has `malloc_trim`.
 #[cfg(not(target_env = "gnu"))]
 pub fn trim() {}

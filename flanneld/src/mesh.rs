@@ -22,9 +22,8 @@ const LOOK_AT_THE_PORT: u32 = 5;
 /// Minimum time between two checks of the probe port at the request of other daemons.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A prober with its port, and the underlay and health that the prober depends on.
+/// A prober, with the underlay and health on which it depends.
 pub struct Mesh {
-    /// Handle of the prober.
     pub prober: Prober,
     port: u16,
     overlay: Overlay,
@@ -34,7 +33,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Creates the prober, which uses the UDP port `port` to send probes and to reply to other nodes' probes.
+    /// `port` is the UDP port for probes and for replies to other nodes' probes.
     pub fn new(
         port: u16,
         id: &str,
@@ -60,7 +59,6 @@ impl Mesh {
         Self { prober, port, overlay, own, underlay, health }
     }
 
-    /// Sends probes, and replies to other nodes' probes, until `stop`.
     pub async fn run(mut self, leases: watch::Receiver<Arc<LeaseTable>>, stop: CancellationToken) {
         // Opened before the first check, so that no later request is missed.
         let (requests, mut quiet_until) = (asked_for(self.port), Instant::now());
@@ -112,7 +110,7 @@ impl Mesh {
     }
 }
 
-/// Opens the socket on which other daemons on this host request the probe port.
+/// Other daemons on this host request the probe port on this socket.
 fn asked_for(port: u16) -> Option<UnixListener> {
     let listener = lent::borrow(port).and_then(UnixListener::from_std);
     // Without the socket, the tunnel gets the port at the next check.
@@ -133,10 +131,10 @@ async fn asked_back(requests: Option<&UnixListener>, quiet_until: Instant) {
     }
 }
 
-/// Maximum number of failed doctor checks that this node's report to other nodes names.
+/// Failed doctor checks that the report to other nodes names.
 const MAX_CHECKS: usize = 16;
 
-/// Returns this node's report about itself, which other nodes request.
+/// Other nodes request it.
 fn own_report(health: &Health) -> Own {
     let report = health.report();
     let count = |severity: Severity| {
@@ -162,7 +160,7 @@ fn own_report(health: &Health) -> Own {
     }
 }
 
-/// Returns the underlay's addresses and the overlay's MTU for the prober, and the tunnel that takes over the probe port.
+/// For the prober. `yields_to` is the tunnel that takes over the probe port.
 fn surroundings(
     underlay: &Underlay,
     own: &Subnets,

@@ -1,5 +1,5 @@
-//! State of the running network. The network's tasks write to the state's channels; the health, the checks, the status
-//! API and the traces (`probe`) read clones of the state.
+//! State of the running network. Its tasks write to the state's channels; the health, the checks, the status API and
+//! the traces (`probe`) read clones.
 
 use crate::checks::silence::Heard;
 use backends::status::NetworkHandle;
@@ -18,18 +18,14 @@ use subnet_lease::feed::Reading;
 use subnet_lease::manager::{Counters, Held};
 use tokio::sync::watch;
 
-/// State of the running network on a node with a lease.
 #[derive(Clone)]
 pub struct RunningNetwork {
-    /// The network.
     pub network: Network,
-    /// The underlay.
     pub underlay: watch::Receiver<Underlay>,
-    /// Reason why flanneld chose this underlay.
+    /// Why flanneld chose this underlay.
     pub why: String,
     /// Desired contents of subnet.env.
     pub env: watch::Receiver<SubnetEnv>,
-    /// This node's lease.
     pub held: watch::Receiver<Held>,
     /// Remaining time of the lease below which the node is not ready.
     pub margin: Duration,
@@ -37,29 +33,28 @@ pub struct RunningNetwork {
     pub leases: watch::Receiver<Arc<LeaseTable>>,
     /// The state of the watch of the other nodes' leases.
     pub readings: watch::Receiver<Reading>,
-    /// Counters of the lease manager.
+    /// Of the lease manager.
     pub store: Arc<Counters>,
-    /// The configuration that the network uses after the next start; `None` if equal to the configuration in use.
+    /// In use after the next start; `None` if equal to the configuration in use.
     pub next_config: watch::Receiver<Option<NextConfig>>,
-    /// For each lease holder that does not reply to probes, the time at which the store last received a message from the holder.
+    /// For each lease holder that does not reply to probes, when the store last received a message from it.
     pub heard: watch::Receiver<Heard>,
-    /// Handle that returns the backend's status and the kernel objects that the backend needs for a peer.
+    /// Gives the backend's status and the kernel objects that it needs for a peer.
     pub observer: Arc<dyn NetworkHandle>,
-    /// Handle that reads the kernel state through the network's reconciler.
+    /// Reads the kernel state through the network's reconciler.
     pub kernel_audit: Option<KernelAudit>,
-    /// UDP ports by device, for backends whose devices have one port each.
+    /// By device, for backends whose devices have one port each.
     pub listens: BTreeMap<String, u16>,
     /// Number of times that flanneld wrote its traffic rules.
     pub written: watch::Receiver<u64>,
-    /// Whether `--set-sysctls` is set.
     pub set_sysctls: bool,
-    /// Parameters of the probes over the overlay; `None` if the backend carries no packets.
+    /// For the probes; `None` if the backend carries no packets.
     pub overlay: Option<Overlay>,
-    /// UDP port of probes; 0 if this node does not probe.
+    /// 0 if this node does not probe.
     pub probe_port: u16,
-    /// Prober of the peers; `None` if `--probe-port` is 0, or if this network's tunnel uses the probe port.
+    /// `None` if `--probe-port` is 0, or if this network's tunnel uses the probe port.
     pub prober: Option<Prober>,
-    /// State of the path of pod packets, by address family; `None` if flanneld does not probe this path.
+    /// By address family; `None` if flanneld does not probe the path of pod packets.
     pub pod_paths: Option<watch::Receiver<PodPaths>>,
 }
 
@@ -71,7 +66,7 @@ impl std::fmt::Debug for RunningNetwork {
 
 #[cfg(test)]
 impl RunningNetwork {
-    /// Returns a network for tests, whose state never changes.
+    /// For tests; its state never changes.
     pub fn idle() -> Self {
         use types::{Addresses, Subnets};
         let (networks, own) = (

@@ -1,7 +1,7 @@
 //! `--probe-pods`: probes that take the path of pod packets, from a port of the pods' bridge to other nodes and back.
 //!
 //! The bridge port is a pair of veth devices without an address. flanneld reads the replies from a packet socket, so
-//! that the host's own network stack does not receive the replies.
+//! that the host's own network stack does not receive them.
 
 mod frame;
 
@@ -34,27 +34,24 @@ use types::{Family, Subnets};
 
 /// Interval between rounds of pod probes.
 const ROUND: Duration = Duration::from_secs(3);
-/// Maximum time for which a round of pod probes waits for replies.
+/// A round waits this long for replies.
 const ANSWERS: Duration = Duration::from_secs(1);
 /// Interval at which flanneld checks whether a pod has the source address of pod probes.
 const LOOK_FOR_OTHERS: Duration = Duration::from_secs(10);
-/// Time for which flanneld waits for ARP replies from a pod with the source address of pod probes.
+/// Wait for ARP replies from a pod with the source address of pod probes.
 const OTHERS_ANSWER: Duration = Duration::from_millis(300);
-/// Number of probes that flanneld sends from the host's own address; the peer must reply to all of these probes.
+/// Probes from the host's own address; the peer must reply to all of them.
 const CONTROLS: usize = 3;
-/// Maximum number of frames that one wait for replies may receive. More frames may have displaced replies from the
-/// socket's receive buffer.
+/// Frames that one wait for replies may receive. More may have displaced replies from the socket's receive buffer.
 const FLOOD: usize = 2000;
-/// Size of the receive buffer in bytes. Every expected frame is shorter than the buffer.
+/// Size of the receive buffer in bytes. Every expected frame is shorter.
 const FRAME: usize = 2048;
 
-/// Probes the path of pod packets.
 pub struct PodProbing {
     prober: Prober,
     own: Subnets,
     paths: watch::Sender<PodPaths>,
     families: BTreeMap<Family, PodProbes>,
-    /// The port on the pods' bridge.
     plug: Option<Plug>,
     /// Time and result of the last search for a pod with the source address of pod probes.
     others: Option<(Instant, Option<String>)>,
@@ -80,7 +77,6 @@ impl Plug {
     }
 }
 
-/// Why a round of pod probes cannot run.
 #[derive(Debug, Error)]
 enum PodProbeError {
     #[error("{0}")]
@@ -89,14 +85,14 @@ enum PodProbeError {
     Socket(#[from] io::Error),
 }
 
-/// Returns the pods' bridge, which has an address of the subnet.
+/// It has an address of the subnet.
 fn bridge_of<'a>(interfaces: &'a [Interface], subnet: &IpNet) -> Option<&'a Interface> {
     interfaces.iter().find(|interface| {
         interface.kind == "bridge" && interface.nets().any(|net| subnet.contains(&net.addr()))
     })
 }
 
-/// Removes the port that an earlier run of this daemon left for pod probes.
+/// Removes the port that an earlier run of this daemon left.
 pub async fn remove_leavings(own: Subnets) {
     let removed = async {
         let mut ports = Ports::open()?;
@@ -121,7 +117,7 @@ pub async fn remove_leavings(own: Subnets) {
 }
 
 impl PodProbing {
-    /// Creates pod probes from addresses in `own`. The returned receiver gets the results of the probes.
+    /// The addresses are in `own`. The receiver gets the results of the probes.
     pub fn new(prober: Prober, own: Subnets) -> (Self, watch::Receiver<PodPaths>) {
         let (paths, follow) = watch::channel(PodPaths::new());
         let this = Self { prober, own, paths, families: BTreeMap::new(), plug: None, others: None };
@@ -153,7 +149,6 @@ impl PodProbing {
         }
     }
 
-    /// Runs a round of pod probes in each address family, and publishes the results.
     async fn rounds(&mut self, ports: &mut Ports) {
         let mut paths = PodPaths::new();
         let interfaces = ports.interfaces().await;
@@ -228,7 +223,6 @@ impl PodProbing {
         }
     }
 
-    /// Runs a round of pod probes in one address family.
     async fn round(
         &mut self,
         ports: &mut Ports,
@@ -296,7 +290,7 @@ impl PodProbing {
         Ok(if path.asked > 0 { Ok(path) } else { Err(Obstacle::Filtered) })
     }
 
-    /// Creates the port of pod probes on the bridge, unless the port exists.
+    /// Creates the port on the bridge, unless it exists.
     async fn plug(
         &mut self,
         ports: &mut Ports,
@@ -327,8 +321,8 @@ impl PodProbing {
         Ok(())
     }
 
-    /// Returns the hardware address of a pod that has the source address of pod probes. Does not check IPv6, because a
-    /// pod gets the last of 2^64 addresses only by manual configuration.
+    /// The hardware address of a pod that has the source address of pod probes. Does not check IPv6, because a pod
+    /// gets the last of 2^64 addresses only by manual configuration.
     async fn other_holder(&mut self, address: IpAddr) -> Option<String> {
         let plug = self.plug.as_ref().filter(|_| address.is_ipv4())?;
         if let Some((at, found)) = &self.others
@@ -349,8 +343,8 @@ impl PodProbing {
     }
 }
 
-/// Returns whether a peer replies to all [`CONTROLS`] probes from the host's own address, from a UDP port without a
-/// tracked connection. If the host's probes are also lost, the fault is not on the pods' path.
+/// True if a peer replies to all [`CONTROLS`] probes from the host's own address, from a UDP port without a tracked
+/// connection. If these are also lost, the fault is not on the pods' path.
 async fn is_answered(prober: &Prober, peer: IpNet, to: Option<IpAddr>) -> bool {
     let (Some(from), Some(to)) = (prober.source(peer.into()), to) else {
         return false;
@@ -386,8 +380,8 @@ async fn is_answered(prober: &Prober, peer: IpNet, to: Option<IpAddr>) -> bool {
     true
 }
 
-/// Receives replies and pod calls until all of them have arrived, or [`ANSWERS`] has passed. Returns the number of
-/// received frames, at most one more than [`FLOOD`].
+/// Ends when all replies and pod calls have arrived, or [`ANSWERS`] has passed. Returns the number of received
+/// frames, at most one more than [`FLOOD`].
 async fn listen(plug: &Plug, ends: &Ends, probes: &mut PodProbes) -> io::Result<usize> {
     let mut buffer = vec![0; FRAME];
     let mut count = 0;

@@ -1,5 +1,5 @@
 //! Traces the path to a peer or a pod on request, for `flannelctl probe`. This module collects facts about the path;
-//! the submodules evaluate the facts with pure functions.
+//! the submodules evaluate them with pure functions.
 
 mod end;
 mod error;
@@ -34,17 +34,16 @@ use types::Family;
 
 /// Number of pings to a pod.
 const PINGS: u8 = 3;
-/// Number of pings to a peer if this node sends no probes.
+/// Pings to a peer if this node sends no probes.
 const QUESTIONS: u8 = 5;
-/// Maximum time for which a trace waits for the previous trace.
+/// A trace waits this long for the previous one.
 const TURN: Duration = Duration::from_millis(3_500);
-/// Timeout of a trace. [`TURN`] and this timeout together are shorter than the timeout of the client's connection.
+/// Timeout of a trace. Together with [`TURN`], it is shorter than the timeout of the client's connection.
 const WORK: Duration = Duration::from_millis(6_000);
 
-/// Serialises traces, so that clients cannot make this node send the packets of several traces at once.
+/// Clients cannot make this node send the packets of several traces at once.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-/// Traces paths to peers and pods of the running network.
 pub struct Tracer {
     running: RunningNetwork,
     overlay: Overlay,
@@ -52,15 +51,13 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Creates a tracer of the running network. Returns `None` if no network runs, or if the network's backend carries
-    /// no packets.
+    /// `None` if no network runs, or if its backend carries no packets.
     pub fn of(health: &Health) -> Option<Self> {
         let running = health.network()?;
         Some(Self { overlay: running.overlay.clone()?, running, health: health.clone() })
     }
 
-    /// Traces the path to a peer or a pod. If the client disconnects, the trace still runs to its end before the next
-    /// trace starts.
+    /// If the client disconnects, the trace still runs to its end before the next one starts.
     pub async fn probe(self, asked: &str) -> Result<Probe, ProbeError> {
         let target = self.target(asked)?;
         let task = async move {
@@ -155,7 +152,7 @@ impl Tracer {
         })
     }
 
-    /// Collects facts about the path to a peer, or to a pod of the peer.
+    /// To a peer, or to a pod of the peer.
     async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, ProbeError> {
         let family = Family::from(target.subnet);
         let underlay = self.running.underlay.borrow().clone();
@@ -249,7 +246,7 @@ impl Tracer {
         Ok(InKernel { wanted, fate, neighbour, fdb, underlay: direct_fate })
     }
 
-    /// Sends probes and pings to the peer, or only pings if this node sends no probes. `device` is the address of the peer's overlay device.
+    /// Sends only pings if this node sends no probes. `device` is the address of the peer's overlay device.
     async fn ask(&self, target: &Target, device: IpAddr) -> Result<ProbeReplies, ProbeError> {
         let Some(prober) = &self.running.prober else {
             let underlay = echo(None, target.address, QUESTIONS);
@@ -292,7 +289,7 @@ impl Tracer {
     }
 }
 
-/// Looks up the WireGuard peer to which the kernel sends the subnet's packets, if the lease requires a WireGuard peer.
+/// The WireGuard peer to which the kernel sends the subnet's packets, if the lease requires one.
 async fn behind(wanted: &Wanted) -> Option<Result<Option<PeerStatus>, KernelError>> {
     let (dev, net, _) = wanted.tunnelled?;
     Some(match Lookup::open() {
@@ -301,7 +298,7 @@ async fn behind(wanted: &Wanted) -> Option<Result<Option<PeerStatus>, KernelErro
     })
 }
 
-/// Results of the lookups in the kernel, and the kernel objects that the peer's lease requires.
+/// Results of the lookups, and the kernel objects that the peer's lease requires.
 struct InKernel {
     wanted: Wanted,
     fate: Result<Fate, KernelError>,
@@ -310,7 +307,7 @@ struct InKernel {
     underlay: Result<Fate, KernelError>,
 }
 
-/// Collects facts about the path to an address in a subnet of this node.
+/// For an address in a subnet of this node.
 async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, ProbeError> {
     let mut kernel = Lookup::open().map_err(ProbeError::Kernel)?;
     let fate = kernel.fate(pod).await;
@@ -323,7 +320,7 @@ async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, ProbeError> {
     Ok(local)
 }
 
-/// Splits the result of pings into the counts of pings and replies, and the error that prevented the pings.
+/// The counts of pings and replies, and the error that prevented the pings.
 fn split(pinged: io::Result<Tally>) -> (Tally, Option<io::Error>) {
     match pinged {
         Ok(tally) => (tally, None),

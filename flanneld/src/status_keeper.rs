@@ -1,4 +1,4 @@
-//! Writes the status file next to subnet.env. The CNI plugin reads from the status file whether this daemon is ready.
+//! Writes the status file next to subnet.env. From it, the CNI plugin learns whether this daemon is ready.
 
 use crate::health::Health;
 use run_dir::status_file::{Reason, Status, StatusError, Writer};
@@ -7,11 +7,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-/// Interval at which the daemon checks the status file, because another program may have deleted the file.
+/// Interval at which the daemon checks the status file, because another program may have deleted it.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Maintains the status file until `stop`, and then keeps the file. If no process holds the lock of the status file,
-/// the daemon has ended.
+/// Maintains the status file until `stop`, and then keeps it. If no process holds its lock, the daemon has ended.
 pub async fn keep(subnet_file: PathBuf, health: Health, stop: CancellationToken) {
     let before = run_dir::status_file::read(&subnet_file).ok().flatten();
     let mut pods = before.map(|file| file.status.pods).unwrap_or_default();
@@ -85,7 +84,7 @@ mod tests {
         assert!(file.exists());
     }
 
-    /// Applies `events`, stops the keeper, and returns the data about pods in the status file.
+    /// Applies `events`, stops the keeper, and reads the data about pods from the status file.
     async fn left(env: &std::path::Path, events: impl FnOnce(&Health)) -> Pods {
         let (health, stop) = (Health::new(), CancellationToken::new());
         events(&health);

@@ -14,19 +14,19 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::Coded;
 
-/// Interval at which the daemon checks subnet.env without an inotify event. A program may have replaced the directory,
-/// or inotify may have reached its limit.
+/// Interval at which the daemon checks subnet.env without an inotify event. A program may have replaced the
+/// directory, or inotify may have reached its limit.
 const AUDIT: Duration = Duration::from_secs(5);
-/// Delay before the daemon retries a failed write of subnet.env.
+/// After a failed write.
 const RETRY: Duration = Duration::from_secs(1);
-/// Size of the buffer for inotify events in bytes. The buffer holds a few dozen events; the daemon reads further
-/// events later.
+/// Size in bytes. The buffer holds a few dozen inotify events; the daemon reads further ones later.
 const BUFFER: usize = 4096;
-/// Minimum time between two writes of subnet.env. A conflict with a program that deletes the file therefore uses
-/// little processor time.
+/// Minimum time between two writes. A conflict with a program that deletes the file therefore uses little processor
+/// time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Writes subnet.env after each change of `env`, and whenever the file is missing, until `stop`. A failure sets [`Condition::SubnetEnv`] of `health`.
+/// Writes subnet.env after each change of `env`, and whenever the file is missing, until `stop`. A failure sets
+/// [`Condition::SubnetEnv`].
 ///
 /// # Cancel safety
 /// The caller can drop the future at any time, because each write is atomic.
@@ -128,7 +128,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Waits until a program removes a file from the directory. Waits forever without a watch.
+    /// Waits until a program removes a file from the directory; forever without a watch.
     async fn changed(&mut self) {
         let Some(events) = &mut self.events else {
             return std::future::pending().await;

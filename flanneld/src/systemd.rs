@@ -7,22 +7,22 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 use types::printable;
 
-/// Reports to systemd that the daemon is ready, with one line for `systemctl status`.
+/// `status` is the line for `systemctl status`.
 pub fn ready(status: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(&line(status))]);
 }
 
-/// Sets the line that `systemctl status` shows.
+/// The line for `systemctl status`.
 pub fn status(status: &str) {
     send(&[NotifyState::Status(&line(status))]);
 }
 
-/// Reports to systemd that the daemon is stopping, with one line for `systemctl status`.
+/// `status` is the line for `systemctl status`.
 pub fn stopping(status: &str) {
     send(&[NotifyState::Stopping, NotifyState::Status(&line(status))]);
 }
 
-/// Returns a text as one printable line. In a notification to systemd, a newline would begin another assignment.
+/// In a notification to systemd, a newline would begin another assignment.
 fn line(text: &str) -> String {
     printable::line(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
 }
@@ -34,8 +34,8 @@ fn send(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Pings systemd's watchdog twice per watchdog period while all tasks send heartbeats, until `stop`. Returns at once
-/// if the unit sets no watchdog.
+/// Pings systemd's watchdog twice per watchdog period while all tasks send heartbeats, until `stop`. Ends at once if
+/// the unit sets no watchdog.
 pub async fn watchdog(health: Health, stop: CancellationToken) {
     let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else {
         return;

@@ -28,41 +28,39 @@ use traffic_rules::{ActiveRules, Applier, Note, Wanted, clear_inactive};
 use types::backoff::Backoff;
 use types::{Family, Problem, Subnets};
 
-/// Maximum time for which flanneld's start waits until the traffic rules are in place. A longer wait would delay the
-/// node's readiness.
+/// flanneld's start waits this long until the traffic rules are in place. A longer wait would delay the node's
+/// readiness.
 pub const START_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time for which the keeper collects rule changes by other programs before the keeper checks the rules.
+/// Time for which the keeper collects rule changes by other programs before it checks the rules.
 const QUIET: Duration = Duration::from_millis(50);
-/// Time for which the keeper collects changes when other programs recently changed only their own rules. Frequent
-/// changes by another program thus do not keep flanneld busy.
+/// The same when other programs recently changed only their own rules. Frequent changes by another program thus do
+/// not keep flanneld busy.
 const FOREIGN_QUIET: Duration = Duration::from_millis(500);
 /// Number of consecutive passes without a repair after which [`FOREIGN_QUIET`] replaces [`QUIET`].
 const IDLE_PASSES: u32 = 3;
-/// Time for which the keeper collects changes of peers' addresses before the keeper updates the rules.
+/// Time for which the keeper collects changes of peers' addresses before it updates the rules.
 const PEER_QUIET: Duration = Duration::from_millis(200);
-/// Maximum number of repairs per minute. Above this maximum, the keeper logs that another program keeps changing the rules, and repairs less often.
+/// Repairs per minute. Above this, the keeper logs that another program keeps changing the rules, and repairs less
+/// often.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Delay before the keeper retries after a failure to write the rules.
+/// After a failure to write the rules.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// Delay before the keeper retries a failed removal of unused rules (iptables rules with nftables, nftables rules with
-/// iptables).
+/// After a failed removal of unused rules (iptables rules with nftables, nftables rules with iptables).
 const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
 /// This daemon's rules in use, and the other daemons on this host, whose rules flanneld keeps.
 type InUse = ([ActiveRules; 2], OtherDaemons);
 
-/// The current addresses of the nodes.
 #[derive(Clone, Debug)]
 pub struct Nodes {
     /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
-    /// This node's underlay interface.
     pub underlay: watch::Receiver<Underlay>,
 }
 
 impl Nodes {
-    /// Returns the addresses of this host and of the other nodes.
+    /// The addresses of this host and of the other nodes.
     fn now(&mut self, own: &Subnets) -> (BTreeSet<IpAddr>, BTreeSet<IpAddr>) {
         let underlay = self.underlay.borrow_and_update().clone();
         let hosts = underlay.public.ips().chain(underlay.addresses.ips());
@@ -89,15 +87,14 @@ impl Nodes {
 /// The peers of other networks whose tunnels on this host use the same UDP port.
 struct Sharers {
     port: u16,
-    /// The devices of this network, whose peers this struct omits.
+    /// Of this network; their peers are left out.
     devices: Vec<String>,
     kernel: Tunnels,
     known: BTreeSet<IpAddr>,
 }
 
 impl Sharers {
-    /// Reads the addresses of the other networks' peers from the kernel. Keeps the previous addresses if the read
-    /// fails.
+    /// Reads the addresses from the kernel. Keeps the previous ones if the read fails.
     async fn refresh(&mut self) {
         match self.kernel.destinations(self.port, &self.devices).await {
             Ok(found) => self.known = found,
@@ -108,30 +105,29 @@ impl Sharers {
     }
 }
 
-/// The last listing of the traffic rules, and notices of changes since then.
+/// The last listing of the traffic rules, and what changed since then.
 struct Listing {
-    /// Notices of changes of iptables rules, for the periodic passes; `None` with nftables.
+    /// Of iptables rules, for the periodic passes; `None` with nftables.
     changes: Option<Notices>,
-    /// The kinds of changes in the notices since the last listing.
+    /// The kinds of changes since the last listing.
     news: News,
-    /// Time and cost of the last listing of the rules.
+    /// Its time and cost.
     last: Option<(Instant, Duration)>,
 }
 
 /// Repairs of rules that another program had changed.
 #[derive(Default)]
 struct Repairs {
-    /// Times at which the keeper repaired rules within the last minute.
+    /// Within the last minute.
     recent: Vec<Instant>,
     total: u64,
-    /// Whether the keeper repaired rules more than [`REPAIRS`] times within a minute. After more than [`REPAIRS`]
-    /// repairs within a minute, the keeper repairs the rules only once a minute.
+    /// Whether there were more than [`REPAIRS`] repairs within a minute. Then the keeper repairs the rules only once
+    /// a minute.
     contended: bool,
 }
 
 impl Repairs {
-    /// Counts a repair if `repaired` is set. Logs a warning once when more than [`REPAIRS`] repairs occur within a
-    /// minute.
+    /// Logs a warning once when more than [`REPAIRS`] repairs occur within a minute.
     fn count(&mut self, repaired: bool) {
         let now = Instant::now();
         self.recent.retain(|at| now.duration_since(*at) < MINUTE);
@@ -153,7 +149,6 @@ impl Repairs {
     }
 }
 
-/// Maintains the traffic rules in the kernel.
 pub struct Keeper {
     wanted: Wanted,
     nodes: Nodes,
@@ -169,13 +164,13 @@ pub struct Keeper {
     writes: u64,
     /// Whether the keeper regards rules of networks without a running daemon on this host as unused.
     sole: bool,
-    /// Number of times that the keeper wrote rules, for tasks that follow this number.
+    /// Number of times that the keeper wrote rules.
     written: watch::Sender<u64>,
 }
 
 impl Keeper {
-    /// Creates a keeper that has written no rules yet. `before` are the networks of the previous daemon; `devices` are
-    /// the devices of this network.
+    /// Has written no rules yet. `before` are the networks of the previous daemon; `devices` are the devices of this
+    /// network.
     pub fn new(
         wanted: Wanted,
         nodes: Nodes,
@@ -221,7 +216,7 @@ impl Keeper {
         }
     }
 
-    /// Returns a channel with the number of times that the keeper wrote rules.
+    /// Number of times that the keeper wrote rules.
     pub fn written(&self) -> watch::Receiver<u64> {
         self.written.subscribe()
     }
@@ -282,7 +277,7 @@ impl Keeper {
         stop.run_until_cancelled(async { tokio::join!(run, others) }).await;
     }
 
-    /// Returns the time until the next pass if no event occurs.
+    /// Time until the next pass if no event occurs.
     fn pause(&mut self, noticed: bool) -> Duration {
         if self.trouble.is_some() {
             let cost = self.listing.last.map_or(Duration::ZERO, |(_, cost)| cost);
@@ -298,7 +293,7 @@ impl Keeper {
         }
     }
 
-    /// Records the current addresses of nodes. Returns whether any address has changed.
+    /// Records the current addresses of nodes. True if any has changed.
     async fn follow(&mut self) -> bool {
         let (hosts, mut peers) = self.nodes.now(&self.wanted.own);
         if let Some(sharers) = &mut self.sharers {
@@ -319,11 +314,12 @@ impl Keeper {
         });
     }
 
-    /// Checks the rules and repairs them. Returns whether the pass wrote rules although the other daemons, their
-    /// networks and the numbers of their encapsulation port rules are unchanged. After a change of the other daemons, the pass may remove rules of an
-    /// ended daemon, which is not a repair.
+    /// Checks the rules and repairs them. True if the pass wrote rules although the other daemons, their networks and
+    /// the numbers of their encapsulation port rules are unchanged. After a change of these, the pass may remove
+    /// rules of an ended daemon, which is not a repair.
     ///
-    /// A periodic pass lists no rules if a listing would take too much processor time, or if the kernel has reported no change.
+    /// A periodic pass lists no rules if a listing would take too much processor time, or if the kernel has reported
+    /// no change.
     async fn pass(&mut self, periodic: bool) -> bool {
         let others = self.neighbours.refresh();
         let same = (&others.own, &others.served, &others.guards)
@@ -354,7 +350,7 @@ impl Keeper {
         wrote && same
     }
 
-    /// Returns whether a periodic pass must list the rules.
+    /// True if a periodic pass must list the rules.
     fn is_due(&mut self) -> bool {
         let news = self.listing.changes.as_mut().map(Notices::drain).unwrap_or_default();
         self.listing.news = self.listing.news.max(news);
@@ -372,8 +368,7 @@ impl Keeper {
         listed.elapsed() >= pace::comparison(self.listing.news, is_known && !counts, cost)
     }
 
-    /// Applies the rules. Returns the networks whose rules the keeper keeps only because an unknown daemon may serve
-    /// these networks.
+    /// Returns the networks whose rules the keeper keeps only because an unknown daemon may serve them.
     async fn apply(&mut self) -> BTreeSet<IpNet> {
         let mut unserved = BTreeSet::new();
         let mut complaints = Vec::new();
@@ -436,7 +431,7 @@ impl Keeper {
         unserved
     }
 
-    /// Writes into the node's status document which tool flanneld uses for the rules, and the purposes of the rules.
+    /// Writes into the node's status document which tool flanneld uses for the rules, and their purposes.
     fn describe(&self) {
         let variant = self.appliers.iter().find_map(Applier::variant);
         let with = match (self.appliers.iter().any(Applier::uses_nftables), variant) {
@@ -457,7 +452,7 @@ impl Keeper {
         });
     }
 
-    /// Returns the rules of this daemon that are in use, and the other daemons; `None` while the rules have a problem.
+    /// `None` while the rules have a problem.
     fn kept(&self) -> Option<InUse> {
         let families = self.wanted.rulesets();
         let kept = |family: Family| -> Option<ActiveRules> {
@@ -491,8 +486,8 @@ async fn changed(nodes: &mut Nodes, sharers: &mut Option<Sharers>) {
 }
 
 /// Removes flanneld's unused iptables or nftables rules once this daemon's rules are in place. Retries failures and
-/// logs each new failure. The removal runs as a separate task, so that another process's lock cannot prevent the
-/// daemon from repairing its own rules.
+/// logs each new one. The removal runs as a separate task, so that another process's lock cannot prevent the daemon
+/// from repairing its own rules.
 async fn remove_other_kind(mut kept: watch::Receiver<Option<InUse>>) {
     let mut complaints: Vec<String> = Vec::new();
     let mut failures = 0;

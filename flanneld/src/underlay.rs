@@ -1,5 +1,5 @@
-//! Selection of the interface that carries packets between nodes. The selection depends only on the requirements
-//! ([`Request`]) and on facts about this host; the module [`read`] reads the facts from the kernel.
+//! Selection of the interface that carries packets between nodes. It depends only on the requirements ([`Request`])
+//! and on facts about this host, which the module [`read`] reads from the kernel.
 
 mod arp;
 mod candidate;

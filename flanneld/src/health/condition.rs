@@ -2,38 +2,37 @@
 
 use std::fmt;
 
-/// A reason why a node is not ready. /readyz and /status show the name of the condition.
+/// Why a node is not ready. /readyz and /status show the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
-    /// A CNI configuration that flanneld cannot install.
+    /// flanneld cannot install a CNI configuration.
     CniConf,
-    /// A network configuration that flanneld cannot read.
+    /// flanneld cannot read the network configuration.
     Config,
-    /// A port of the health endpoint that another program holds. Pods work without the endpoint.
+    /// Another program holds the port of the health endpoint. Pods work without it.
     HealthPort,
-    /// A kernel out of sync with the desired state. An object that the kernel refuses for a single peer does not set
-    /// this condition.
+    /// The kernel is out of sync. An object that it refuses for a single peer does not set this condition.
     Kernel,
-    /// Lack of a lease, or a lease that this node cannot keep.
+    /// There is no lease, or this node cannot keep it.
     Lease,
-    /// Lack of any usable lease of another node.
+    /// No lease of another node is usable.
     Peers,
-    /// Traffic rules that flanneld cannot apply.
+    /// flanneld cannot apply the traffic rules.
     Rules,
-    /// An incomplete start.
+    /// The start is incomplete.
     Start,
-    /// A store that does not respond.
+    /// The store does not respond.
     Store,
-    /// A subnet.env that flanneld cannot write.
+    /// flanneld cannot write subnet.env.
     SubnetEnv,
-    /// Lack of an interface that reaches the other nodes.
+    /// No interface reaches the other nodes.
     Underlay,
-    /// An interrupted watch of the other nodes' leases.
+    /// The watch of the other nodes' leases is interrupted.
     Watch,
 }
 
 impl Condition {
-    /// All conditions, sorted by name.
+    /// Sorted by name.
     pub const ALL: [Condition; 12] = [
         Condition::CniConf,
         Condition::Config,
@@ -49,7 +48,6 @@ impl Condition {
         Condition::Watch,
     ];
 
-    /// Returns the name of the condition.
     pub const fn as_str(self) -> &'static str {
         match self {
             Condition::CniConf => "cni-conf",
@@ -67,8 +65,8 @@ impl Condition {
         }
     }
 
-    /// Returns whether new pods have no working network while the condition is set. New pods can start while the store
-    /// does not respond or the lease watch is interrupted.
+    /// True if new pods have no working network meanwhile. They can start while the store does not respond or the
+    /// lease watch is interrupted.
     pub const fn stops_new_pods(self) -> bool {
         matches!(
             self,
@@ -76,7 +74,7 @@ impl Condition {
         )
     }
 
-    /// Returns whether the code that sets the condition also logs the condition and its reason.
+    /// True if the code that sets the condition also logs it and its reason.
     pub const fn is_logged_by_its_finder(self) -> bool {
         matches!(
             self,

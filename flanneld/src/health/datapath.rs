@@ -10,7 +10,7 @@ use types::printable;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Name and help text of each counter that exists for both directions, sent and received.
+/// Name and help text of the counters that exist for both directions, sent and received.
 const COUNTED: [(&str, &str); 5] = [
     ("packets", "Packets forwarded by the packet engine, by direction"),
     ("bytes", "Bytes forwarded by the packet engine, including inner headers, by direction"),
@@ -22,7 +22,7 @@ const COUNTED: [(&str, &str); 5] = [
     ("read_errors", "Failed reads; the thread pauses after each failed read"),
 ];
 
-/// Name and help text of a counter, and the function that reads the counter.
+/// Name, help text, and the function that reads the counter.
 type EngineCounter = (&'static str, &'static str, fn(&EngineStatus) -> u64);
 
 /// Counters without a direction.
@@ -48,12 +48,11 @@ fn counted(traffic: &Traffic) -> [u64; 5] {
     [traffic.packets, traffic.bytes, traffic.batches, traffic.units, traffic.read_errors]
 }
 
-/// Escapes a label value so that the value fits on one line of the metrics text.
+/// Makes the value fit on one line of the metrics text.
 fn label(text: &str) -> String {
     printable::value(text).into_owned()
 }
 
-/// Registers the metrics of the packet engines.
 pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
     for (index, (name, help)) in COUNTED.into_iter().enumerate() {
         let family = Family::<Labels, Counter>::default();
@@ -117,10 +116,7 @@ pub(super) fn register(registry: &mut Registry, engines: &[EngineStatus]) {
     registry.register("datapath_info", "Mode of the packet engine", info);
 }
 
-/// Serializes the counters of the packet engines as a map by device name.
-///
-/// # Errors
-/// Returns the error of the serializer.
+/// As a map by device name.
 pub(super) fn serialize<S: Serializer>(
     engines: &[EngineStatus],
     serializer: S,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use types::printable;
 
 type Labels = Vec<(&'static str, String)>;
-/// Name and help text of a counter, and the function that reads the counter.
+/// Name, help text, and the function that reads the counter.
 type DeviceCounter = (&'static str, &'static str, fn(&DirectionCounters) -> u64);
 
 const COUNTED: [DeviceCounter; 4] = [
@@ -26,7 +26,6 @@ const COUNTED: [DeviceCounter; 4] = [
     }),
 ];
 
-/// Registers the counters of the devices. Without devices, registers no counters.
 pub(super) fn register(registry: &mut Registry, devices: &BTreeMap<String, DeviceCounters>) {
     if devices.is_empty() {
         return;

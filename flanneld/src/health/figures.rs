@@ -17,58 +17,54 @@ use std::time::Duration;
 use subnet_lease::manager::{Counters, boot_time};
 use types::Durations;
 
-/// Counters that the daemon's tasks maintain only for /metrics and /status.
+/// The daemon's tasks maintain them only for /metrics and /status.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Number of writes of traffic rules.
     pub rule_writes: u64,
-    /// Number of times that flanneld repaired traffic rules after another program had changed them.
+    /// Repairs after a change by another program.
     pub rule_repairs: u64,
     /// Whether another program keeps changing the traffic rules.
     pub rules_contended: bool,
-    /// Number of gateway addresses of previous subnets that flanneld removed from bridges.
+    /// Gateway addresses of previous subnets that flanneld removed from bridges.
     pub bridge_addresses_removed: u64,
-    /// Number of packets to the encapsulation port from senders that are not peers; `None` without a traffic rule that
-    /// counts these packets.
+    /// Packets to the encapsulation port from senders that are not peers; `None` without a traffic rule that counts
+    /// them.
     pub unknown_senders: Option<u64>,
-    /// Number of the doctor's findings by check and severity; empty before the doctor's first run.
+    /// By check and severity; empty before the doctor's first run.
     pub findings: Tallied,
-    /// Time at which the doctor's last run began.
+    /// When the doctor's last run began.
     pub doctor_round: Option<std::time::Instant>,
-    /// Number of kernel objects that flanneld restored within the last hour.
+    /// Kernel objects that flanneld restored within the last hour.
     pub put_back: LastHour,
-    /// Number of failed writes of traffic rules.
+    /// Failed writes of traffic rules.
     pub rule_failures: u64,
-    /// Counters of the devices that carry packets between nodes, by name.
+    /// Of the devices that carry packets between nodes, by name.
     pub devices: BTreeMap<String, DeviceCounters>,
 }
 
-/// All counters of the daemon.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Counts {
-    /// Number of peers that the backend serves.
+    /// Peers that the backend serves.
     pub peers: u64,
-    /// Number of leases of other nodes in the store.
+    /// Leases of other nodes in the store.
     pub leases: u64,
-    /// Number of other nodes' leases that this node does not use, by reason.
+    /// Other nodes' leases that this node does not use, by reason.
     pub refused: BTreeMap<&'static str, u64>,
-    /// Number of unreadable keys in the store.
+    /// Unreadable keys in the store.
     pub unreadable: u64,
-    /// Number of requests to the store since the start, by kind.
+    /// Since the start, by kind.
     pub store_requests: BTreeMap<&'static str, u64>,
-    /// Seconds until this node's lease expires; `None` for a reservation.
+    /// `None` for a reservation.
     pub lease_expiry_seconds: Option<u64>,
-    /// MTU of pods in bytes; 0 while the network does not run.
+    /// Of pods, in bytes; 0 while the network does not run.
     pub mtu: u32,
-    /// Counters of the traffic rules.
     pub rules: RuleCounts,
-    /// Counters of kernel operations; `None` while the network does not run.
+    /// `None` while the network does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelCounts>,
-    /// Number of WireGuard peers, and of silent WireGuard peers; `None` without WireGuard peers.
+    /// `None` without WireGuard peers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wireguard: Option<Wireguard>,
-    /// The packet engines.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "datapath::serialize")]
     pub datapath: Vec<EngineStatus>,
     /// See [`Figures::unknown_senders`].
@@ -80,82 +76,78 @@ pub(super) struct Counts {
     /// See [`Figures::findings`].
     #[serde(skip)]
     pub findings: Tallied,
-    /// Seconds since the doctor's last run began.
+    /// Since the doctor's last run began, in seconds.
     #[serde(skip)]
     pub doctor_round_age: Option<u64>,
-    /// Figures of the prober; `None` if the prober does not run.
+    /// `None` if the prober does not run.
     #[serde(skip)]
     pub probes: Option<ProbeFigures>,
-    /// The peers; empty unless /metrics contains series for each peer.
+    /// Empty unless /metrics contains series for each peer.
     #[serde(skip)]
     pub each_peer: Vec<PeerView>,
-    /// Seconds since the last renewal of this node's lease; `None` if flanneld does not renew the lease.
+    /// Since the last renewal of this node's lease; `None` if flanneld does not renew it.
     #[serde(skip)]
     pub lease_age_seconds: Option<u64>,
-    /// The store; `None` before the daemon opens the store.
+    /// `None` before the daemon opens the store.
     #[serde(skip)]
     pub store: Option<StoreCounts>,
-    /// Number of failed operations by class: store, kernel, traffic rules.
+    /// Failed operations by class: store, kernel, traffic rules.
     #[serde(skip)]
     pub errors: BTreeMap<&'static str, u64>,
-    /// Number of kernel objects that flanneld restored, by kind of object.
+    /// Kernel objects that flanneld restored, by kind.
     #[serde(skip)]
     pub repairs_by_kind: BTreeMap<&'static str, u64>,
-    /// Durations of the comparisons of the kernel with the desired state.
+    /// Of the comparisons of the kernel with the desired state.
     #[serde(skip)]
     pub pass_durations: Durations,
     /// See [`Figures::devices`].
     #[serde(skip)]
     pub devices: BTreeMap<String, DeviceCounters>,
-    /// Number of address families by state of the path of pod packets; `None` if flanneld does not probe this path.
+    /// Address families by state of the path of pod packets; `None` if flanneld does not probe it.
     #[serde(skip)]
     pub pod_paths: Option<BTreeMap<PodState, u32>>,
 }
 
-/// Figures about the store for /metrics.
 #[derive(Debug)]
 pub(super) struct StoreCounts {
-    /// Whether the store responds; false before the store's first response.
+    /// False before the store's first response.
     pub available: bool,
-    /// Seconds since the store's last response; `None` before the first response.
+    /// Since the store's last response; `None` before the first.
     pub heard_age_seconds: Option<u64>,
-    /// Durations of this node's requests to the store.
+    /// Of this node's requests.
     pub durations: Durations,
 }
 
-/// Counters of the traffic rules.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct RuleCounts {
-    /// Number of writes.
     pub writes: u64,
-    /// Number of times that flanneld repaired the rules after a change by another program.
+    /// Repairs after a change by another program.
     pub repairs: u64,
     /// Whether another program keeps changing flanneld's traffic rules.
     pub at_war: bool,
 }
 
-/// Counters of kernel operations.
 #[derive(Debug, Serialize)]
 pub(super) struct KernelCounts {
-    /// Whether the kernel is in sync with the desired state, apart from peers that failed individually.
+    /// Leaves out peers that failed individually.
     #[serde(rename = "in_step")]
     pub in_sync: bool,
-    /// Reason why the kernel is out of sync, as text; empty if the kernel is in sync.
+    /// Why the kernel is out of sync; empty if it is in sync.
     pub trouble: String,
-    /// Peers whose objects the kernel refuses, each with the reason.
+    /// Peers whose objects the kernel refuses.
     pub failed_peers: Vec<FailedPeer>,
-    /// Number of comparisons of the kernel with the desired state.
+    /// Comparisons of the kernel with the desired state.
     pub passes: u64,
-    /// Number of operations that changed objects in the kernel.
+    /// Operations that changed objects in the kernel.
     pub writes: u64,
-    /// Number of operations that the kernel refused.
+    /// Operations that the kernel refused.
     pub failures: u64,
-    /// Number of kernel operations by which flanneld reverted a change of another program.
+    /// Operations by which flanneld reverted a change of another program.
     pub repairs: u64,
 }
 
 impl Figures {
-    /// Collects all counters of the daemon for /status and /metrics.
+    /// For /status and /metrics.
     pub(super) fn counts(
         &self,
         network: Option<&RunningNetwork>,
@@ -242,7 +234,7 @@ impl Figures {
     }
 }
 
-/// Returns the number of seconds since `at`, a time of the clock `CLOCK_BOOTTIME`.
+/// In seconds; `at` is a time of the clock `CLOCK_BOOTTIME`.
 fn age(at: Duration) -> u64 {
     boot_time().saturating_sub(at).as_secs()
 }
@@ -251,7 +243,7 @@ fn number(many: usize) -> u64 {
     u64::try_from(many).unwrap_or(u64::MAX)
 }
 
-/// Converts a failed peer (the kernel refuses its objects) to the format of the status documents.
+/// For the status documents.
 pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     let backends::FailedPeer { peer, why } = failed;
     FailedPeer {
@@ -262,7 +254,7 @@ pub(super) fn failed_peer(failed: &backends::FailedPeer) -> FailedPeer {
     }
 }
 
-/// Returns the number of WireGuard peers, and of silent WireGuard peers; `None` without WireGuard peers.
+/// `None` without WireGuard peers.
 pub(super) fn wireguard(status: &Status) -> Option<Wireguard> {
     let (peers, silent) =
         (number(status.kernel.tunnels.peers), number(status.kernel.tunnels.silent.len()));

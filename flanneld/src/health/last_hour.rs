@@ -5,15 +5,15 @@ use std::time::Duration;
 use subnet_lease::manager::boot_time;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Minimum interval between two recorded values of the counter.
+/// Between two recorded values.
 const STEP: Duration = Duration::from_secs(60);
 
-/// The values of a counter within the last hour, one per minute, each with its time.
+/// The values of a counter, one per minute, each with its time.
 #[derive(Debug, Default)]
 pub struct LastHour(VecDeque<(Duration, u64)>);
 
 impl LastHour {
-    /// Records the counter's value, unless the last recorded value is less than a minute old.
+    /// Ignores the value if the last recorded one is less than a minute old.
     pub fn note(&mut self, value: u64) {
         self.note_at(boot_time(), value);
     }
@@ -28,8 +28,7 @@ impl LastHour {
         }
     }
 
-    /// Returns the growth of the counter within the last hour; `value` is the current value. For a younger counter,
-    /// returns the growth since the first recorded value.
+    /// `value` is the current value. For a younger counter, the growth since the first recorded value.
     pub fn within(&self, value: u64) -> u64 {
         // With only one noted value, the growth is that since the counter began with 0.
         let begun = self.0.front().filter(|_| self.0.len() > 1).map_or(0, |(_, value)| *value);

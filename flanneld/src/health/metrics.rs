@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 type Labels = Vec<(String, String)>;
 
-/// Renders the metrics. The text lists the metrics in the order of their registration.
+/// The metrics are in the order of their registration.
 pub(super) fn text(node: &Node, counts: &Counts) -> String {
     let mut registry = Registry::with_prefix("flannel");
     registry.register(
@@ -79,7 +79,7 @@ pub(super) fn text(node: &Node, counts: &Counts) -> String {
     out
 }
 
-/// Registers the findings of the doctor, and the checks that the doctor could not run.
+/// Also registers the checks that the doctor could not run.
 fn register_findings(registry: &mut Registry, counts: &Counts) {
     let findings = Family::<Labels, Gauge>::default();
     for ((check, severity), count) in &counts.findings.findings {
@@ -107,7 +107,7 @@ fn register_findings(registry: &mut Registry, counts: &Counts) {
     }
 }
 
-/// Registers the gauges without labels.
+/// The gauges without labels.
 fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
     let mut gauge = |name: &str, help: &str, value: u64| {
         registry.register(name, help, gauge_of(value));
@@ -152,7 +152,7 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
     }
 }
 
-/// Registers the counters that exist even while no network runs.
+/// They exist even while no network runs.
 fn register_counters(registry: &mut Registry, counts: &Counts) {
     for (name, help, value) in [
         ("rule_writes", "Writes of traffic rules", counts.rules.writes),
@@ -221,7 +221,7 @@ fn counter_of(value: u64) -> Counter {
     counter
 }
 
-/// Returns a metric family with one gauge per value of `label`.
+/// One gauge per value of `label`.
 fn gauges_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels, Gauge> {
     let family = Family::<Labels, Gauge>::default();
     for (value, count) in counts {
@@ -232,7 +232,7 @@ fn gauges_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels
     family
 }
 
-/// Returns a metric family with one counter per value of `label`.
+/// One counter per value of `label`.
 fn counters_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labels, Counter> {
     let family = Family::<Labels, Counter>::default();
     for (value, count) in counts {
@@ -241,7 +241,7 @@ fn counters_by(label: &str, counts: &BTreeMap<&'static str, u64>) -> Family<Labe
     family
 }
 
-/// Registers the metrics of the store and of this node's lease in the store.
+/// The store, and this node's lease in it.
 fn register_store(registry: &mut Registry, counts: &Counts) {
     registry.register(
         "errors",

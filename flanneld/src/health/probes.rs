@@ -17,7 +17,6 @@ use types::reachability::State;
 
 type Labels = Vec<(&'static str, &'static str)>;
 
-/// Registers the metric of the probes on the path of pod packets.
 pub(super) fn register_pod_paths(registry: &mut Registry, counts: &BTreeMap<PodState, u32>) {
     let paths = Family::<Labels, Gauge>::default();
     for state in PodState::ALL {
@@ -32,7 +31,6 @@ pub(super) fn register_pod_paths(registry: &mut Registry, counts: &BTreeMap<PodS
     );
 }
 
-/// Registers the metrics of the prober.
 pub(super) fn register(registry: &mut Registry, figures: &Figures) {
     let Figures { traffic, states, .. } = figures;
     for (name, help, value) in [
@@ -70,7 +68,7 @@ pub(super) fn register(registry: &mut Registry, figures: &Figures) {
     );
 }
 
-/// Registers the number of probes by outcome, the round trips of probes, and the number of peers by path.
+/// By outcome, the round trips, and the number of peers by path.
 fn register_outcomes(registry: &mut Registry, figures: &Figures) {
     let Figures { traffic, paths, round_trips, .. } = figures;
     let outcomes = Family::<Labels, Counter>::default();
@@ -108,7 +106,6 @@ fn register_outcomes(registry: &mut Registry, figures: &Figures) {
     );
 }
 
-/// Registers the metrics of each peer. Without peers, registers no metrics.
 pub(super) fn register_peers(registry: &mut Registry, peers: &[PeerView]) {
     if peers.is_empty() {
         return;

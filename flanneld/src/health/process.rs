@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Start time of the process, in seconds since 1970.
+/// In seconds since 1970.
 static STARTED: LazyLock<f64> = LazyLock::new(|| {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs_f64()
@@ -20,7 +20,7 @@ pub(super) fn started() {
     LazyLock::force(&STARTED);
 }
 
-/// Registers the figures. Omits metrics whose values the kernel does not report.
+/// Omits metrics whose values the kernel does not report.
 pub(super) fn register(registry: &mut Registry) {
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let us = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
@@ -58,8 +58,7 @@ pub(super) fn register(registry: &mut Registry) {
     }
 }
 
-/// Returns the resident memory in bytes, computed from the second field of /proc/self/statm (proc(5)), a number of
-/// pages.
+/// From the second field of /proc/self/statm (proc(5)), a number of pages.
 fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
@@ -67,7 +66,6 @@ fn resident_bytes() -> Option<u64> {
     pages.checked_mul(u64::try_from(page).ok()?)
 }
 
-/// Returns the number of entries in a directory.
 fn entries(path: &str) -> Option<u64> {
     u64::try_from(std::fs::read_dir(path).ok()?.count()).ok()
 }

@@ -2,9 +2,8 @@
 //!
 //! Source: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
-/// Converts an OpenMetrics text to the Prometheus text format 0.0.4. In the Prometheus format, the declared name of a
-/// counter includes `_total`. An info metric becomes a gauge whose declared name includes `_info`. The Prometheus
-/// format has no `UNIT` and `EOF` lines.
+/// In the Prometheus format, the declared name of a counter includes `_total`. An info metric becomes a gauge whose
+/// declared name includes `_info`. There are no `UNIT` and `EOF` lines.
 pub(crate) fn from_openmetrics(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = None;

@@ -4,7 +4,7 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use types::Durations;
 
-/// A copy of a task's histogram of durations; the metric is in seconds.
+/// A copy; the metric is in seconds.
 #[derive(Debug)]
 pub(super) struct Recorded(pub(super) Durations);
 

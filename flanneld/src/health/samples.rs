@@ -4,35 +4,33 @@ use node_api::view::Charts;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Interval between two samples.
 pub const STEP: Duration = Duration::from_secs(5);
-/// Number of kept samples, which cover five minutes.
+/// Five minutes of samples.
 const KEPT: usize = 60;
 
-/// Values of the node's counters at one moment. A counter is `None` if its value is unknown, or if flanneld has no
-/// such counter with this backend.
+/// Values of the node's counters at one moment. One is `None` if it is unknown, or if flanneld has no such counter
+/// with this backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Number of bytes that this node received from other nodes.
+    /// From other nodes.
     pub received_bytes: Option<u64>,
-    /// Number of bytes that this node sent to other nodes.
+    /// To other nodes.
     pub sent_bytes: Option<u64>,
-    /// Number of packets that the devices between nodes and the userspace datapath dropped.
+    /// Packets that the devices between nodes and the userspace datapath dropped.
     pub dropped: Option<u64>,
-    /// Number of kernel objects that flanneld restored.
+    /// Kernel objects that flanneld restored.
     pub repaired: Option<u64>,
-    /// Median round trip to all peers in microseconds. Not a counter.
+    /// Median round trip to all peers. Not a counter.
     pub rtt_us: Option<u32>,
 }
 
-/// The samples of the last five minutes, oldest first.
+/// Of the last five minutes, oldest first.
 #[derive(Debug, Default)]
 pub struct Samples {
     last: Option<Totals>,
     steps: VecDeque<Step>,
 }
 
-/// Changes of the counters between two samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Step {
     received_bytes: Option<f64>,
@@ -43,7 +41,7 @@ struct Step {
 }
 
 impl Samples {
-    /// Adds a sample of the current counters; `elapsed` is the time since the previous sample.
+    /// `elapsed` is the time since the previous sample.
     pub fn add(&mut self, now: Totals, elapsed: Duration) {
         let before = self.last.replace(now).unwrap_or_default();
         // A counter that decreased belongs to a new device.
@@ -63,8 +61,7 @@ impl Samples {
         }
     }
 
-    /// Returns the series of the charts, each with `KEPT` values; missing samples are `None`. Omits series without any
-    /// value.
+    /// Each series has `KEPT` values; missing samples are `None`. Omits series without any value.
     pub fn charts(&self) -> Charts {
         let series = |value: fn(&Step) -> Option<f64>| -> Option<Vec<Option<f64>>> {
             let missing = KEPT.saturating_sub(self.steps.len());

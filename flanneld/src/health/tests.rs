@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use types::Subnets;
 
-/// Sends the head of a request, and returns the response.
+/// Returns the response.
 async fn send(address: std::net::SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("{head}\r\nConnection: close\r\n\r\n");
@@ -51,7 +51,7 @@ fn refused(subnet: &str) -> AdmissionError {
     }
 }
 
-/// Returns five WireGuard peers, one of which completes no handshake.
+/// One of the five completes no handshake.
 fn tunnels() -> TunnelPeers {
     let silent = Silent {
         link: LinkName::parse("flannel-wg").unwrap(),
@@ -76,7 +76,7 @@ fn wireguard_peers_are_absent_with_other_backends() {
     assert_eq!(health.document().kernel.and_then(|kernel| kernel.wireguard), None);
 }
 
-/// A health server for tests, on a free TCP port.
+/// On a free TCP port.
 struct Served {
     health: Health,
     address: std::net::SocketAddr,
@@ -208,7 +208,7 @@ fn engine() -> EngineStatus {
     }
 }
 
-/// Makes the node ready; the node has seven peers, two refused leases, an unreadable key and a packet engine.
+/// Makes the node ready, with seven peers, two refused leases, an unreadable key and a packet engine.
 fn serve_network(health: &Health) {
     health.clear(Condition::Start);
     health.node(|node| node.network.subnets = vec!["10.5.72.0/24".parse().unwrap()]);
@@ -361,8 +361,8 @@ async fn status_shows_the_running_network() {
     served.end().await;
 }
 
-/// The server refuses /status to requests with a foreign host name, because a website can resolve its own name to this
-/// host. kubelet and Prometheus may use any name.
+/// The server refuses /status to requests with a foreign host name, because a website can resolve its own name to
+/// this host. kubelet and Prometheus may use any name.
 #[tokio::test]
 async fn foreign_host_gets_the_probes_and_no_status() {
     let served = Served::start().await;
@@ -399,7 +399,7 @@ fn text() -> impl proptest::strategy::Strategy<Value = String> {
     prop::collection::vec(piece, 1..5).prop_map(|pieces| pieces.concat())
 }
 
-/// Parses a label's value as Prometheus does.
+/// As Prometheus does.
 fn label_value(line: &str) -> String {
     let quoted = line.split_once("device=\"").unwrap().1;
     let (mut out, mut chars) = (String::new(), quoted.chars());

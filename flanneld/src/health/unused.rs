@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Name of the reason for not using a lease whose key in the store is unreadable.
+/// The reason for a lease whose key in the store is unreadable.
 pub const UNREADABLE: &str = "unreadable";
 
-/// A stored lease that this node does not use. This node has no route to the lease's holder.
+/// A stored lease that this node does not use. This node has no route to its holder.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Unused {
-    /// Subnets of the lease, or the lease's key in the store if the key is unreadable.
+    /// Subnets of the lease, or its key in the store if the key is unreadable.
     pub lease: String,
-    /// Reason why this node does not use the lease: a short name, which also labels the metrics.
+    /// A short name, which also labels the metrics.
     pub reason: &'static str,
-    /// Reason why this node does not use the lease, as a sentence.
+    /// The reason as a sentence.
     pub text: String,
     /// Address of this host that the lease publishes.
     #[serde(skip)]
@@ -30,7 +30,7 @@ impl Unused {
     }
 }
 
-/// Returns the number of leases that this node refuses, by reason. Omits unreadable keys.
+/// Omits unreadable keys.
 pub(super) fn refused_by_reason(unused: &[Unused]) -> BTreeMap<&'static str, u64> {
     let mut counts = BTreeMap::new();
     for unused in unused.iter().filter(|unused| unused.reason != UNREADABLE) {

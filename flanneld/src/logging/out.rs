@@ -1,5 +1,5 @@
-//! Writes log lines to standard error without blocking or ending the daemon. The sink drops and counts lines that the
-//! sink cannot write.
+//! Writes log lines to standard error without blocking or ending the daemon. The sink drops and counts lines that it
+//! cannot write.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -12,31 +12,30 @@ use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Maximum time in milliseconds for which the sink waits for a slow reader before the sink drops a line. After a
-/// dropped line, the sink does not wait again until a write succeeds.
+/// Time in milliseconds for which the sink waits for a slow reader before it drops a line. Then it does not wait
+/// again until a write succeeds.
 const TIMEOUT: u8 = 100;
 /// Maximum number of bytes per write. A pipe that poll(2) reports as writable takes 4096 bytes without blocking
 /// (PIPE_BUF of pipe(7)).
 const PIECE: usize = 4096;
 
-/// Maximum number of lines that one place in the code writes at once. After these, it writes one line a second: an interface or a
-/// lease that flaps must not fill the disk.
+/// Maximum number of lines that one place in the code writes at once. After these, it writes one line a second: an
+/// interface or a lease that flaps must not fill the disk.
 const BURST: u64 = 200;
 
 static SINK: Sink = Sink::new();
 
-/// Returns the number of log lines that flanneld has dropped since its start.
+/// Since flanneld's start.
 pub fn dropped() -> u64 {
     SINK.0.lock().dropped
 }
 
-/// Returns the number of dropped lines since the previous successful call; `None` if no line was dropped, or writes
-/// still fail.
+/// The dropped lines since the previous successful call; `None` if there are none, or writes still fail.
 pub fn lost() -> Option<u64> {
     SINK.lost()
 }
 
-/// Creates a writer for each log line of the tracing subscriber. The writer of a line beyond the ration writes nothing.
+/// The writer of a line beyond the ration writes nothing.
 pub(super) struct Stderr;
 
 impl<'a> MakeWriter<'a> for Stderr {
@@ -52,8 +51,7 @@ impl<'a> MakeWriter<'a> for Stderr {
     }
 }
 
-/// Writer of one log line. The writer never returns an error, because the subscriber would write the error to standard
-/// error.
+/// The writer of one line never returns an error, because the subscriber would write the error to standard error.
 pub(super) struct Line(bool);
 
 impl io::Write for Line {
@@ -73,9 +71,8 @@ struct Sink(Mutex<SinkState>);
 
 struct SinkState {
     dropped: u64,
-    /// Number of dropped lines that flanneld has not reported yet.
+    /// Dropped lines that flanneld has not reported yet.
     untold: u64,
-    /// Whether the sink dropped the previous line.
     stuck: bool,
     /// Whether the output ends with an incomplete line.
     torn: bool,
@@ -94,7 +91,7 @@ impl Sink {
         }))
     }
 
-    /// Returns whether a place may write one more line now. Counts a line that it may not write as dropped.
+    /// Counts a line that the place may not write as dropped.
     fn admits(&self, place: Identifier, now: Instant) -> bool {
         let mut state = self.0.lock();
         let known = state.rations.iter().position(|ration| ration.0 == place);
@@ -137,8 +134,8 @@ impl Sink {
     }
 }
 
-/// Writes a line in pieces, and waits at most `patience` before each piece until `out` is writable. Adds the written
-/// bytes to `written` even if a write fails.
+/// Waits at most `patience` before each piece until `out` is writable. Adds the written bytes to `written` even if a
+/// write fails.
 fn piecewise(
     out: BorrowedFd<'_>,
     line: &[u8],

@@ -12,20 +12,18 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use types::printable;
 
-/// Maximum number of log lines that flanneld keeps.
 const KEPT: usize = 40;
-/// Maximum number of characters of a log message, and of its fields together.
+/// Characters of a log message, and of its fields together.
 const LENGTH: usize = 300;
 
 static LINES: Mutex<VecDeque<LogEvent>> = Mutex::new(VecDeque::new());
 
-/// Returns the last log lines of level INFO and above, the newest first.
+/// Of level INFO and above, the newest first.
 pub fn recent() -> Vec<LogEvent> {
     let lines = LINES.lock();
     lines.iter().rev().cloned().collect()
 }
 
-/// Layer that keeps the last log lines.
 pub(super) struct Recent;
 
 impl<S: Subscriber> Layer<S> for Recent {
@@ -51,7 +49,7 @@ impl<S: Subscriber> Layer<S> for Recent {
     }
 }
 
-/// Returns `text` as one printable line. Cuts a line longer than [`LENGTH`] characters and appends `…`.
+/// One printable line. Cuts one longer than [`LENGTH`] characters and appends `…`.
 fn short(text: &str) -> String {
     let line = printable::line(text);
     match line.char_indices().nth(LENGTH) {
@@ -60,7 +58,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// Adds a log line. If the previous line has the same text and fields, raises the count of the previous line instead.
+/// If the previous line has the same text and fields, raises its count instead.
 fn keep(lines: &mut VecDeque<LogEvent>, new: LogEvent) {
     match lines.back_mut() {
         Some(last) if last.text == new.text && last.fields == new.fields => {
@@ -74,7 +72,7 @@ fn keep(lines: &mut VecDeque<LogEvent>, new: LogEvent) {
     }
 }
 
-/// The message of a log event, and the event's other fields as text.
+/// The message of a log event, and its other fields.
 #[derive(Default)]
 struct Texts {
     message: String,

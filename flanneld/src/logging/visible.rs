@@ -1,5 +1,5 @@
-//! Escapes terminal control characters in all log lines, because log lines contain names and keys that other nodes
-//! wrote into the store.
+//! Escapes terminal control characters in all log lines, because they contain names and keys that other nodes wrote
+//! into the store.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,6 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 use types::printable;
 
-/// The kind of log format: text or JSON.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Text { colours: bool },
@@ -26,12 +25,10 @@ pub(super) struct Visible<F> {
 }
 
 impl<F> Visible<F> {
-    /// Wraps the text format of tracing-subscriber.
     pub(super) fn text(inner: F, colours: bool) -> Self {
         Self { inner, kind: Kind::Text { colours } }
     }
 
-    /// Wraps the JSON format of tracing-subscriber.
     pub(super) fn json(inner: F) -> Self {
         Self { inner, kind: Kind::Json }
     }
@@ -81,7 +78,7 @@ fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt:
     }
 }
 
-/// Returns a single word without quotation marks. Quotes all other values, as logfmt does, so that a reader cannot
+/// A single word without quotation marks stays. Quotes all other values, as logfmt does, so that a reader cannot
 /// parse a value as further fields.
 fn quoted(value: &str) -> Cow<'_, str> {
     let is_word = |text: &str| !text.is_empty() && !text.contains([' ', '"', '=', '\\']);
@@ -170,7 +167,6 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// Removes colour sequences from log text.
     fn uncoloured(text: &str) -> String {
         regex::Regex::new("\u{1b}\\[[0-9;]*m").unwrap().replace_all(text, "").into_owned()
     }

@@ -8,28 +8,26 @@ use std::net::IpAddr;
 /// Initial IPv4 TTL or IPv6 hop limit of pod probes.
 const TTL: u8 = 64;
 
-/// Addresses of the link between the port of pod probes and the bridge.
+/// Of the link between the port of pod probes and the bridge.
 pub(super) struct Ends {
-    /// Hardware addresses of the port of pod probes and of the bridge.
+    /// Of the port of pod probes and of the bridge.
     pub macs: (Mac, Mac),
-    /// Source IP address of pod probes.
+    /// Source address of pod probes.
     pub from: IpAddr,
 }
 
-/// Fields of a frame that the port of pod probes received.
+/// Of a frame that the port of pod probes received.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
-    /// IP address of the sender.
     pub from: IpAddr,
-    /// Destination port of the UDP datagram.
     pub to_port: u16,
-    /// Payload of the UDP datagram.
+    /// Of the UDP datagram.
     pub payload: &'a [u8],
 }
 
 impl Ends {
-    /// Builds an Ethernet frame with a UDP datagram. Returns `None` if source and destination belong to different
-    /// address families.
+    /// Builds an Ethernet frame with a UDP datagram. `None` if source and destination belong to different address
+    /// families.
     pub(super) fn frame(
         &self,
         to: IpAddr,
@@ -87,7 +85,7 @@ mod tests {
         Ends { macs: (MAC, BRIDGE), from: from.parse().unwrap() }
     }
 
-    /// Builds a frame that the bridge sends to the port of pod probes.
+    /// From the bridge to the port of pod probes.
     fn answer(from: &str, to: &str) -> Vec<u8> {
         let other = Ends { macs: (BRIDGE, MAC), from: from.parse().unwrap() };
         other.frame(to.parse().unwrap(), 8473, 50_000, b"flpr").unwrap()

@@ -10,18 +10,17 @@ use std::net::IpAddr;
 use types::Encapsulation;
 use types::reachability::State;
 
-/// Conclusion of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct End {
-    /// The first step that failed; `None` if no step failed.
+    /// The first step that failed, if any.
     pub at: Option<StepName>,
-    /// Description of where the path breaks, in one sentence.
+    /// Where the path breaks.
     pub sentence: String,
     /// Commands that the user should run next.
     pub next: Vec<Next>,
 }
 
-/// Returns the conclusion of a trace to a peer: the path breaks at the first step that failed.
+/// The path breaks at the first step that failed.
 pub(super) fn end(seen: &Seen, judged: &Judged, steps: &[Step]) -> End {
     let at = steps.iter().find(|step| step.outcome == Outcome::Failed).map(|step| step.name);
     let peer = title(&seen.target);
@@ -114,12 +113,12 @@ fn wrong_entries(peer: &str) -> String {
     format!("The path breaks here: the kernel's entries for {peer} differ from its lease.")
 }
 
-/// Returns a command to run on this node.
+/// A command to run on this node.
 fn here(command: String) -> Next {
     Next { on: None, command }
 }
 
-/// Returns a command to run on the peer.
+/// A command to run on the peer.
 fn there(peer: &str, command: String) -> Next {
     Next { on: Some(peer.to_owned()), command }
 }
@@ -128,7 +127,7 @@ fn doctor() -> String {
     "flannelctl doctor".to_owned()
 }
 
-/// Returns the interface through which packets to the peer leave this node.
+/// The interface through which packets to the peer leave this node.
 fn device(seen: &Seen) -> String {
     match &seen.underlay {
         Ok(Fate::Sent(hop)) if !hop.dev.as_str().is_empty() => hop.dev.to_string(),
@@ -136,8 +135,8 @@ fn device(seen: &Seen) -> String {
     }
 }
 
-/// Returns the source address of this node's packets when they reach the peer: the tunnel's outer address, or the
-/// packets' own address without a tunnel.
+/// The source address of this node's packets when they reach the peer: the tunnel's outer address, or their own
+/// without a tunnel.
 fn source(seen: &Seen) -> Option<IpAddr> {
     let by_route = match &seen.underlay {
         Ok(Fate::Sent(hop)) => hop.source,

@@ -9,14 +9,12 @@ use std::time::Duration;
 use thiserror::Error;
 use types::{Coded, printable};
 
-/// A peer that this node can probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Name of the peer, or the peer's address if the peer has no name. The text is printable on one line.
+    /// The address if the peer has no name. Printable on one line.
     pub title: String,
-    /// Subnet of the peer's lease.
     pub subnet: IpNet,
-    /// Underlay address of the peer.
+    /// In the underlay.
     pub address: IpAddr,
 }
 
@@ -88,7 +86,7 @@ fn unlisted(more: usize) -> String {
 }
 
 impl ProbeError {
-    /// Returns whether a retry cannot help, because this node cannot probe the requested target.
+    /// True if a retry cannot help, because this node cannot probe the requested target.
     pub const fn is_final(&self) -> bool {
         matches!(
             self,

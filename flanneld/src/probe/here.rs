@@ -12,8 +12,7 @@ use probing::view::Tally;
 /// RTN_LOCAL of linux/rtnetlink.h: an address of this host.
 const LOCAL: RouteKind = RouteKind::Other(2);
 
-/// Returns the hop to the pod if the kernel sends packets for the pod directly to a bridge with an
-/// address of the subnet.
+/// The hop to the pod if the kernel sends packets for it directly to a bridge with an address of the subnet.
 pub(super) fn bridged(local: &Local) -> Option<&Hop> {
     match &local.fate {
         Ok(Fate::Sent(hop))
@@ -25,12 +24,12 @@ pub(super) fn bridged(local: &Local) -> Option<&Hop> {
     }
 }
 
-/// Returns whether the pod's address is an address of this node itself.
+/// True if the pod's address is one of this node itself.
 fn is_own(local: &Local) -> bool {
     matches!(&local.fate, Ok(Fate::Sent(hop)) if hop.kind == LOCAL)
 }
 
-/// Returns the steps of the trace; only the first step if the kernel does not send packets for the pod to a bridge.
+/// Only the first step if the kernel does not send packets for the pod to a bridge.
 pub(super) fn steps(local: &Local) -> Vec<Step> {
     let step = |name, (outcome, text)| Step { name, outcome, text, questions: Vec::new() };
     if is_own(local) {
@@ -96,7 +95,6 @@ fn neighbour(local: &Local, hop: &Hop) -> (Outcome, String) {
     }
 }
 
-/// Returns the conclusion of a trace to a pod of this node.
 pub(super) fn end(local: &Local, steps: &[Step]) -> End {
     let at = steps.iter().find(|step| step.outcome == Outcome::Failed).map(|step| step.name);
     let is_ok = |name| steps.iter().any(|step| step.name == name && step.outcome == Outcome::Ok);

@@ -12,7 +12,7 @@ use types::reachability::{Impact, State, Verdict};
 /// Time after which a WireGuard session ends without a new handshake (section 6.1 of the WireGuard paper).
 const SESSION: Duration = Duration::from_secs(180);
 
-/// Returns all steps of the path, in the order in which a packet passes through the steps.
+/// In the order in which a packet passes through them.
 pub(super) fn steps(seen: &Seen, judged: &Judged) -> Vec<Step> {
     let overlay = overlay(seen, judged.overlay);
     let underlay = underlay(seen, judged.underlay, overlay.outcome == Outcome::Ok);
@@ -105,8 +105,7 @@ fn fdb(seen: &Seen) -> Option<Step> {
     Some(step(StepName::Fdb, found))
 }
 
-/// Evaluates the WireGuard peer of the lease. If `address_fails` is true, a missing handshake is not a failure of this
-/// step.
+/// If `address_fails` is true, a missing handshake is not a failure of this step.
 fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
     let (dev, net, key) = seen.wanted.tunnelled?;
     let found = match seen.tunnelled.as_ref()? {
@@ -140,7 +139,6 @@ fn peer(seen: &Seen, address_fails: bool) -> Option<Step> {
     Some(step(StepName::Peer, found))
 }
 
-/// Converts a verdict to the outcome of a step.
 fn outcome(verdict: Verdict) -> Outcome {
     match verdict.state.impact() {
         Impact::Unknown => Outcome::NotAsked,
@@ -149,7 +147,7 @@ fn outcome(verdict: Verdict) -> Outcome {
     }
 }
 
-/// Evaluates the path over the underlay. `works` is true if the path over the overlay works.
+/// `works` is true if the path over the overlay works.
 fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
     let replies = &seen.replies;
     let (asked, ping) = (replies.underlay, replies.underlay_ping);
@@ -206,7 +204,7 @@ fn underlay(seen: &Seen, verdict: Verdict, works: bool) -> Step {
     Step { questions: questions(&kinds), ..step(StepName::Underlay, found) }
 }
 
-/// Returns the text that explains why the peer replies only to pings.
+/// Why the peer replies only to pings.
 fn unanswered(asked: Tally, port: u16) -> String {
     if asked.asked > 0 {
         format!("; UDP {port} does not respond: the peer runs Go flannel, or the port is filtered")
@@ -315,7 +313,7 @@ fn through(seen: &Seen, verdict: Verdict) -> String {
     }
 }
 
-/// Describes when the peer last received this node's probes, according to the peer's report.
+/// When the peer last received this node's probes, according to the peer.
 fn peer_report(seen: &Seen) -> String {
     let replies = &seen.replies;
     if replies.small.answered + replies.full.answered + replies.underlay.answered == 0 {
@@ -354,7 +352,7 @@ fn pod(seen: &Seen) -> Option<Step> {
     })
 }
 
-/// Evaluates the pings to a pod. Missing replies do not prove a fault, because a pod may block ping.
+/// Missing replies do not prove a fault, because a pod may block ping.
 pub(super) fn answer(pod: std::net::IpAddr, tally: Tally) -> (Outcome, String) {
     if tally.answered > 0 {
         (Outcome::Ok, format!("{pod}: {} pings answered{}", count(tally), rtt(tally.rtt_us)))

@@ -6,23 +6,21 @@ use probing::target::Target;
 use std::net::IpAddr;
 use types::{Subnets, printable};
 
-/// Maximum number of peers that the error about an unknown target lists.
+/// Peers that the error about an unknown target lists.
 const LISTED: usize = 8;
 
-/// Target of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProbeTarget {
-    /// Another node, or a pod of another node.
+    /// Another node, or a pod of it.
     Peer {
         target: Target,
-        /// Address of the pod, if the target is a pod.
+        /// If the target is a pod.
         pod: Option<IpAddr>,
     },
     /// An address in a subnet of this node.
     Here {
-        /// Address of the pod.
         pod: IpAddr,
-        /// This node's subnet that contains the pod's address.
+        /// This node's subnet with the pod's address.
         subnet: IpNet,
     },
 }
@@ -30,19 +28,16 @@ pub(super) enum ProbeTarget {
 /// The nodes and addresses among which [`find`] looks up a target.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Around<'a> {
-    /// The peers; a dual-stack peer has one entry per address family.
+    /// A dual-stack peer has one entry per address family.
     pub targets: &'a [Target],
-    /// This node's subnets.
     pub own: &'a Subnets,
-    /// This node's names.
     pub names: &'a [String],
-    /// This host's addresses.
     pub local: &'a [IpAddr],
-    /// Leases that this node does not use: the lease's subnets or key, and the reason as text.
+    /// Leases that this node does not use: subnets or key, and the reason.
     pub unused: &'a [(String, String)],
 }
 
-/// Finds the target of a trace by a name, a subnet or an address.
+/// By a name, a subnet or an address.
 pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, ProbeError> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);
@@ -130,7 +125,7 @@ fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> ProbeError {
     }
 }
 
-/// Returns a peer's name, or the peer's address if the peer has no name. The text is printable on one line.
+/// The address if the peer has no name. Printable on one line.
 pub(super) fn title(target: &Target) -> String {
     match target.name.as_deref().filter(|name| !name.is_empty()) {
         Some(name) => printable::value(name).into_owned(),
@@ -156,7 +151,7 @@ mod tests {
         }
     }
 
-    /// Finds the target, and returns the subnet and the pod's address of the target as texts.
+    /// The subnet and the pod's address of the target.
     fn found(asked: &str) -> Result<(String, String), ProbeError> {
         let targets = [
             target("node-2", "10.244.2.0/24", "192.0.2.2", true),

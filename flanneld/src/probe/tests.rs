@@ -30,7 +30,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Returns a finding of the doctor with severity `Broken`.
+/// Of severity `Broken`.
 fn finding(check: &str, what: &str) -> Finding {
     Finding::new(check, Severity::Broken, "", what, "")
 }
@@ -65,7 +65,7 @@ fn some(answered: u8) -> Tally {
     Tally { asked: 5, answered, refused: 0, rtt_us: Some(500) }
 }
 
-/// Returns the facts about a working vxlan path to a pod.
+/// A working vxlan path to a pod.
 fn well() -> Seen {
     let via = ip("10.244.3.0");
     let route = RouteSpec {
@@ -132,7 +132,7 @@ fn well() -> Seen {
     }
 }
 
-/// Returns the facts about a path on which no reply arrives over the overlay.
+/// No reply arrives over the overlay.
 fn cut() -> Seen {
     let mut seen = well();
     (seen.replies.small, seen.replies.full, seen.replies.ping, seen.replies.full_ping) =
@@ -141,7 +141,7 @@ fn cut() -> Seen {
     seen
 }
 
-/// Returns the facts about a host-gw path, which has no overlay device and no tunnel.
+/// A host-gw path has no overlay device and no tunnel.
 fn host_gw(overlay: bool) -> Seen {
     let mut seen = well();
     let route = RouteSpec {
@@ -171,7 +171,7 @@ fn host_gw(overlay: bool) -> Seen {
 
 const KEY: PublicKey = PublicKey([7; 32]);
 
-/// Returns the facts about a WireGuard path. The node sends only pings over the underlay.
+/// The node sends only pings over the underlay.
 fn wireguard(handshake: Option<u64>) -> Seen {
     let mut seen = well();
     let (net, network) = ("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
@@ -199,7 +199,7 @@ fn of(steps: &[Step], name: StepName) -> Option<&Step> {
     steps.iter().find(|step| step.name == name)
 }
 
-/// Returns one sign per step: `+` for a working step, `x` for a failed step, `-` for an untested step.
+/// One sign per step: `+` for a working step, `x` for a failed step, `-` for an untested step.
 fn signs(steps: &[Step]) -> String {
     let sign = |step: &Step| match step.outcome {
         Outcome::Ok => '+',
@@ -209,17 +209,17 @@ fn signs(steps: &[Step]) -> String {
     steps.iter().map(sign).collect()
 }
 
-/// A test case: its name, the facts about a path, the signs of the steps, and parts of the expected texts.
+/// The name, the facts about a path, the signs of the steps, and parts of the expected texts.
 type Case = (&'static str, Seen, &'static str, &'static str, &'static str, &'static str);
 
-/// Returns the facts of [`well`], the working path, after `change`.
+/// [`well`], the working path, after `change`.
 fn with(change: fn(&mut Seen)) -> Seen {
     let mut seen = well();
     change(&mut seen);
     seen
 }
 
-/// Returns the facts of [`cut`] after `change`.
+/// [`cut`] after `change`.
 fn cut_with(change: fn(&mut Seen)) -> Seen {
     let mut seen = cut();
     change(&mut seen);
@@ -241,7 +241,7 @@ fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// Returns cases in which no reply arrives over the overlay, or no reply arrives from the peer at all.
+/// No reply arrives over the overlay, or none from the peer at all.
 fn tunnel_cases() -> Vec<Case> {
     vec![
         (
@@ -289,7 +289,7 @@ fn tunnel_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases in which the kernel does not send packets for the peer's pods over flannel's route.
+/// The kernel does not send packets for the peer's pods over flannel's route.
 fn route_cases() -> Vec<Case> {
     vec![
         (
@@ -351,7 +351,7 @@ fn route_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases in which the kernel's entries for the peer, or the traffic rules, are wrong or unreadable.
+/// The kernel's entries for the peer, or the traffic rules, are wrong or unreadable.
 fn entry_cases() -> Vec<Case> {
     vec![
         (
@@ -416,7 +416,7 @@ fn entry_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases in which the path loses some packets, or another node replies instead of the peer.
+/// The path loses some packets, or another node replies instead of the peer.
 fn loss_cases() -> Vec<Case> {
     vec![
         (
@@ -487,7 +487,7 @@ fn loss_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases in which the path works for pod packets.
+/// The path works for pod packets.
 fn working_cases() -> Vec<Case> {
     vec![
         (
@@ -551,7 +551,7 @@ fn working_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases without a fault of the path, in which this node cannot send probes or pings, or gets no reply.
+/// The path has no fault, but this node cannot send probes or pings, or gets no reply.
 fn unanswered_cases() -> Vec<Case> {
     vec![
         (
@@ -615,7 +615,7 @@ fn unanswered_cases() -> Vec<Case> {
     ]
 }
 
-/// Returns cases of a whole path and of WireGuard paths.
+/// A whole path, and WireGuard paths.
 fn wireguard_cases() -> Vec<Case> {
     let with_peer = |peer| Seen { tunnelled: Some(Ok(peer)), ..wireguard(None) };
     let other =
@@ -767,7 +767,7 @@ fn report(findings: &[(&str, Option<Family>, Severity)], unknown: &[&str]) -> Re
     }
 }
 
-/// Returns the checks whose findings break the rules.
+/// The checks whose findings break the rules.
 fn breakers(rules: Rules) -> Vec<String> {
     match rules {
         Rules::Clear => Vec::new(),
@@ -811,7 +811,7 @@ fn rules_are_unknown_when_a_check_of_them_failed() {
     assert_eq!(Rules::of(None, Family::V4), Rules::NotLooked);
 }
 
-/// A test case for a pod of this node: its name, the facts, the signs of the steps, and parts of the expected texts.
+/// For a pod of this node: the name, the facts, the signs of the steps, and parts of the expected texts.
 type LocalCase = (&'static str, Local, &'static str, &'static str, &'static str);
 
 fn local_cases() -> Vec<LocalCase> {

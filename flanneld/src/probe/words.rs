@@ -14,17 +14,16 @@ const PROHIBIT: RouteKind = RouteKind::Other(8);
 const MAIN: u32 = 254;
 const LOCAL: u32 = 255;
 
-/// Formats a round-trip time.
 pub(super) fn rtt(us: Option<u32>) -> String {
     us.map(|us| format!(", {:.2} ms", f64::from(us) / 1000.0)).unwrap_or_default()
 }
 
-/// Formats the number of replies and the number of probes: `5 of 5`.
+/// As `5 of 5`: replies and probes.
 pub(super) fn count(tally: Tally) -> String {
     format!("{} of {}", tally.answered, tally.asked)
 }
 
-/// Returns the numbers of sent probes and of replies, by kind of probe, for the JSON document.
+/// By kind of probe, for the JSON document.
 pub(super) fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
     let asked = kinds.iter().filter(|(_, tally)| tally.asked > 0);
     asked
@@ -37,13 +36,13 @@ pub(super) fn questions(kinds: &[(QuestionKind, Tally)]) -> Vec<Questions> {
         .collect()
 }
 
-/// Formats a route that the lease requires: `via 10.244.3.0 dev flannel.1 onlink`.
+/// As `via 10.244.3.0 dev flannel.1 onlink`.
 pub(super) fn spec(route: &RouteSpec) -> String {
     let via = route.via.map(|via| format!("via {via} ")).unwrap_or_default();
     format!("{via}dev {}{}", route.dev, if route.onlink { " onlink" } else { "" })
 }
 
-/// Formats a route as `ip route` prints it.
+/// As `ip route` prints it.
 pub(super) fn route(hop: &Hop) -> String {
     let kind = match hop.kind {
         RouteKind::Blackhole => "blackhole ",
@@ -67,12 +66,12 @@ pub(super) fn route(hop: &Hop) -> String {
     )
 }
 
-/// Returns whether a route is in a table that the kernel uses only because of a routing rule.
+/// True if the kernel uses the route's table only because of a routing rule.
 pub(super) fn by_rule(hop: &Hop) -> bool {
     !matches!(hop.table, 0 | MAIN | LOCAL)
 }
 
-/// Formats a destination with the outgoing interface and the source address: `192.0.2.3 by eth1 from 192.0.2.1`.
+/// With the outgoing interface and the source address: `192.0.2.3 by eth1 from 192.0.2.1`.
 pub(super) fn place(to: IpAddr, fate: &Result<Fate, KernelError>) -> String {
     match fate {
         Ok(Fate::Sent(hop)) => {

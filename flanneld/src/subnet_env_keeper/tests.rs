@@ -14,7 +14,7 @@ fn plain() -> SubnetEnv {
     }
 }
 
-/// Returns dual-stack contents of subnet.env, which differ from the contents of [`plain`].
+/// Dual-stack, and different from [`plain`].
 fn dual() -> SubnetEnv {
     SubnetEnv {
         networks: Dual::Both("10.42.0.0/16".parse().unwrap(), "2001:cafe:42::/56".parse().unwrap()),

@@ -1,5 +1,5 @@
-//! Decides which rules of other daemons on this host flanneld keeps, and when flanneld removes rules of networks
-//! without a daemon.
+//! Decides which rules of other daemons on this host flanneld keeps, and when it removes rules of networks without a
+//! daemon.
 
 use ipnet::IpNet;
 use run_dir::instance;
@@ -8,28 +8,28 @@ use std::time::Duration;
 use tokio::time::Instant;
 use traffic_rules::ownership::OtherDaemons;
 
-/// Time after this daemon's start for which flanneld keeps rules of networks without a daemon, because such a daemon
-/// may be restarting. A late removal of rules is harmless; an early removal loses packets.
+/// Time after this daemon's start for which flanneld keeps rules of networks without a daemon, because one may be
+/// restarting. A late removal of rules is harmless; an early one loses packets.
 const GRACE: Duration = Duration::from_secs(300);
 
-/// Facts about the other flannel daemons on this host.
+/// The other flannel daemons on this host.
 #[derive(Debug)]
 pub(super) struct Neighbours {
     /// Networks that this daemon serves.
     own: BTreeSet<IpNet>,
     /// The networks that the previous daemon served and that no other daemon serves.
     before: BTreeSet<IpNet>,
-    /// Number that identifies this daemon's encapsulation port rules; `None` without such rules.
+    /// This daemon's encapsulation port rules; `None` without any.
     slot: Option<u16>,
-    /// Networks that another daemon has served since this daemon's start. The list includes stopped daemons, because a
-    /// stopped daemon's rules stay in force.
+    /// Networks that another daemon has served since this daemon's start. Includes stopped daemons, because their
+    /// rules stay in force.
     served: BTreeSet<IpNet>,
     guards: BTreeSet<u16>,
     since: Instant,
 }
 
 impl Neighbours {
-    /// Creates facts that contain no other daemon yet.
+    /// No other daemon is known yet.
     pub(super) fn new(own: BTreeSet<IpNet>, before: BTreeSet<IpNet>, slot: Option<u16>) -> Self {
         Self {
             own,
@@ -41,7 +41,8 @@ impl Neighbours {
         }
     }
 
-    /// Finds the running daemons on this host. Returns which rules flanneld keeps: the networks, and the numbers of encapsulation port rules.
+    /// Finds the running daemons. The result has what flanneld keeps: the networks, and the numbers of encapsulation
+    /// port rules.
     pub(super) fn refresh(&mut self) -> OtherDaemons {
         self.learn(
             instance::running::served().into_iter().flatten(),
@@ -66,14 +67,14 @@ impl Neighbours {
         }
     }
 
-    /// Returns whether this daemon may remove rules of networks without a daemon. Removal is forbidden during
-    /// [`GRACE`], and while another implementation of flanneld runs on this host.
+    /// Whether this daemon may remove rules of networks without a daemon. It may not during [`GRACE`], nor while
+    /// another implementation of flanneld runs on this host.
     pub(super) fn may_remove_unserved(&self) -> bool {
         is_over(self.since.elapsed()) && !instance::running::foreign_flanneld()
     }
 }
 
-/// Returns whether [`GRACE`] is over. After [`GRACE`], a daemon that was restarting at this daemon's start runs again.
+/// After [`GRACE`], a daemon that was restarting at this daemon's start runs again.
 fn is_over(age: Duration) -> bool {
     age >= GRACE
 }

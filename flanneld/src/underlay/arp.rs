@@ -1,5 +1,5 @@
-//! Asks on links who has an address, with ARP and neighbour discovery. VirtualBox and QEMU give each machine a NAT network, on
-//! which no other host replies.
+//! Asks on links who has an address, with ARP and neighbour discovery. VirtualBox and QEMU give each machine a NAT
+//! network, on which no other host replies.
 
 use super::facts::HostFacts;
 use super::whose::nat_network;
@@ -11,12 +11,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tracing::debug;
 
-/// Maximum number of addresses for which this node asks on one link.
+/// Addresses for which this node asks on one link.
 const ASKED: usize = 16;
-/// Time for which this node waits for replies.
+/// Wait for replies.
 const ANSWER: Duration = Duration::from_millis(2200);
 
-/// Returns the hosts that reply on interfaces that may be behind a machine's own NAT, each with the index of the interface.
+/// The hosts that reply on interfaces that may be behind a machine's own NAT, each with the index of the interface.
 pub(super) async fn answering(facts: &HostFacts, hosts: &[IpAddr]) -> Vec<(u32, IpAddr)> {
     let asked = facts.interfaces.iter().map(|interface| async move {
         let net = nat_network(interface, facts)?;
@@ -27,7 +27,8 @@ pub(super) async fn answering(facts: &HostFacts, hosts: &[IpAddr]) -> Vec<(u32, 
     join_all(asked).await.into_iter().flatten().collect()
 }
 
-/// Returns the hosts of a network of an interface that are neither this host nor a router. A machine's own NAT has only a router.
+/// The hosts of a network of an interface that are neither this host nor a router. A machine's own NAT has only a
+/// router.
 fn askable(facts: &HostFacts, interface: &Interface, net: &IpNet, hosts: &[IpAddr]) -> Vec<IpAddr> {
     let is_router = |ip: &IpAddr| {
         let at = |route: &Route| route.index == Some(interface.index) && route.via == Some(*ip);
@@ -39,8 +40,9 @@ fn askable(facts: &HostFacts, interface: &Interface, net: &IpNet, hosts: &[IpAdd
     others.take(ASKED).copied().collect()
 }
 
-/// Returns those of this host's addresses that certainly no other host has: a host in `hosts` answers on the link of the
-/// address, and nobody answers at the address. Where nobody can answer, as on a machine's own NAT, nothing is certain.
+/// Those of this host's addresses that certainly no other host has: a host in `hosts` answers on the link of the
+/// address, and nobody answers at the address. Where nobody can answer, as on a machine's own NAT, nothing is
+/// certain.
 pub(super) async fn unshared(facts: &HostFacts, own: &[IpAddr], hosts: &[IpAddr]) -> Vec<IpAddr> {
     let asked = own.iter().map(|ip| async move {
         let interface = facts.owner(*ip).filter(|interface| !interface.noarp)?;
@@ -57,7 +59,7 @@ pub(super) async fn unshared(facts: &HostFacts, own: &[IpAddr], hosts: &[IpAddr]
     join_all(asked).await.into_iter().flatten().collect()
 }
 
-/// Returns the addresses at which other hosts reply, after at most `enough` replies; `None` if this node cannot ask.
+/// The addresses at which other hosts reply, after at most `enough` replies; `None` if this node cannot ask.
 async fn ask(
     facts: &HostFacts,
     interface: &Interface,

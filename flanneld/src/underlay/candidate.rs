@@ -1,5 +1,4 @@
-//! A candidate interface, and the conversion of the candidate to a chosen interface with addresses, MTU and published
-//! addresses.
+//! A candidate interface, and its conversion to a chosen interface with addresses, MTU and published addresses.
 
 use super::choice::{Chosen, Rule};
 use super::error::InterfaceError;
@@ -11,10 +10,10 @@ use netstate::host::{Address, Interface, Route};
 use std::net::IpAddr;
 use types::{Addresses, Family};
 
-/// A candidate interface, with the addresses that its selector requires.
+/// Includes the addresses that the selector requires.
 pub(super) struct Candidate<'a> {
     pub interface: &'a Interface,
-    /// Addresses, at most one of each family.
+    /// At most one of each family.
     fixed: Vec<(IpAddr, Rule)>,
     pub why: String,
     pub flag: Option<String>,
@@ -34,12 +33,11 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Records the flag that named the interface, if any.
     pub(super) fn named_by(self, flag: Option<String>) -> Self {
         Self { flag, ..self }
     }
 
-    /// Sets the candidate's address of one family to `ip`, found by `rule`.
+    /// Sets the address of one family to `ip`, found by `rule`.
     pub(super) fn at(mut self, ip: IpAddr, rule: Rule) -> Self {
         self.fixed.retain(|(other, _)| other.is_ipv6() != ip.is_ipv6());
         self.fixed.push((ip, rule));
@@ -55,8 +53,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Returns the interface of the default route. In a dual-stack network, the IPv4 and IPv6 default routes must use the
-/// same interface.
+/// In a dual-stack network, the IPv4 and IPv6 default routes must use the same interface.
 pub(super) fn default_route<'a>(
     request: &Request,
     facts: &'a HostFacts,
@@ -78,7 +75,7 @@ pub(super) fn default_route<'a>(
     }
 }
 
-/// Returns the usable interfaces of an address family's default routes, preferred routes first.
+/// The usable interfaces, preferred routes first.
 fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, InterfaceError> {
     let routes: Vec<&Route> =
         facts.defaults.iter().filter(|route| route.family() == family).collect();
@@ -111,7 +108,6 @@ fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Inte
     }
 }
 
-/// Converts a candidate to a chosen interface with addresses, MTU and published addresses.
 pub(super) fn finish(
     request: &Request,
     facts: &HostFacts,
@@ -180,10 +176,7 @@ pub(super) fn finish(
     })
 }
 
-/// Returns a warning about an address that is inside another node's subnet.
-///
-/// # Errors
-/// Returns an error about an address that is inside this node's subnet.
+/// Warns about an address inside another node's subnet. An address inside this node's subnet is an error.
 fn among_pods(
     interface: &Interface,
     addresses: impl Iterator<Item = IpAddr>,
@@ -204,7 +197,7 @@ fn among_pods(
     Ok(warning)
 }
 
-/// Describes the interfaces that an operator can choose, without pods' interfaces, which are numerous and change often.
+/// The interfaces that an operator can choose, without pods' interfaces, which are numerous and change often.
 pub(super) fn host(facts: &HostFacts) -> String {
     let shown = facts.interfaces.iter().filter(|interface| facts.is_shown(interface));
     let shown = shown.map(|interface| {

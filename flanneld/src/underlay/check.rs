@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::Problem;
 
-/// Time for which a problem must last before flanneld reports the problem. During the renewal of an address, for
-/// example, the address is missing for a moment.
+/// Time for which a problem must last before flanneld reports it. During the renewal of an address, for example, the
+/// address is missing for a moment.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Returns why the underlay cannot carry packets. `elsewhere` are the addresses of [`elsewhere`].
+/// Why the underlay cannot carry packets. `elsewhere` are the addresses of [`elsewhere`].
 pub(super) fn find_problem(
     underlay: &Underlay,
     facts: &HostFacts,
@@ -81,8 +81,8 @@ fn unusable(
     Some(problem(code, text))
 }
 
-/// Returns the underlay's addresses that belong to another interface, such as a router's `lo`. flanneld computes the
-/// addresses once, right after the choice of the interface.
+/// The underlay's addresses that belong to another interface, such as a router's `lo`. flanneld computes them once,
+/// right after the choice of the interface.
 pub(super) fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
     let own = |address: &IpAddr| {
         facts.by_index(underlay.index).is_some_and(|interface| interface.owns(*address))
@@ -94,7 +94,7 @@ pub(super) fn elsewhere(underlay: &Underlay, facts: &HostFacts) -> Vec<IpAddr> {
         .collect()
 }
 
-/// Delays the report of a problem by [`GRACE`], and reports the end of the problem immediately.
+/// Delays the report of a problem by [`GRACE`], and reports its end immediately.
 #[derive(Debug)]
 pub(super) struct Alarm<T> {
     since: Option<Instant>,
@@ -108,7 +108,7 @@ impl<T> Default for Alarm<T> {
 }
 
 impl<T: Clone + PartialEq> Alarm<T> {
-    /// Returns the report that is due, if any, and the time of the next necessary check, if any.
+    /// The report that is due, if any, and the time of the next necessary check, if any.
     pub(super) fn look(
         &mut self,
         trouble: Option<T>,

@@ -51,7 +51,7 @@ pub enum SelectError {
 }
 
 impl SelectError {
-    /// Returns whether waiting can resolve the error, because an interface, an address or a route is missing.
+    /// True if waiting can resolve the error, because an interface, an address or a route is missing.
     pub fn may_come(&self) -> bool {
         match self {
             Self::Unread(_) => false,
@@ -61,8 +61,7 @@ impl SelectError {
         }
     }
 
-    /// Returns the addresses that this host shares with other nodes, each with a node's name, if shared addresses
-    /// cause the error.
+    /// The addresses that this host shares with other nodes, each with a node's name, if they cause the error.
     pub fn shared(&self) -> Option<&BTreeMap<IpAddr, String>> {
         match self {
             Self::Unnamed(InterfaceError::Shared { addresses, .. }) => Some(addresses),
@@ -179,13 +178,13 @@ pub enum InterfaceError {
 }
 
 impl InterfaceError {
-    /// Returns whether waiting can resolve this error.
+    /// True if waiting can resolve this error.
     pub fn may_come(&self) -> bool {
         !matches!(self, Self::Apart { .. } | Self::NoMtu { .. } | Self::NoFamily)
     }
 }
 
-/// Returns ` (a, b)`, or an empty text without items.
+/// As ` (a, b)`, or empty without items.
 fn in_brackets(items: &[impl Display], by: &str) -> String {
     if items.is_empty() { String::new() } else { format!(" ({})", joined(items, by)) }
 }

@@ -9,37 +9,36 @@ use std::net::IpAddr;
 use thiserror::Error;
 use types::{Coded, Family, Subnets, barred_by};
 
-/// Facts about this host on which the choice of the underlay interface depends.
+/// The choice of the underlay interface depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
-    /// Interfaces of this host, ordered by index.
+    /// Ordered by index.
     pub interfaces: Vec<Interface>,
-    /// Default routes of the main table, preferred routes first. Each path of a multipath route is a separate entry.
+    /// Of the main table, preferred routes first. Each path of a multipath route is a separate entry.
     pub defaults: Vec<Route>,
     /// Networks that this host reaches without a gateway according to the main table's routes, each with the
     /// interface's index.
     pub links: Vec<(u32, IpNet)>,
     /// Destination addresses, each with the result of the kernel's route lookup.
     pub routes: Vec<(IpAddr, Result<RouteAnswer, RouteError>)>,
-    /// Addresses of other hosts that replied to ARP, with the index of the interface. This node sends ARP
-    /// requests only where an interface may be behind a machine's own NAT.
+    /// Addresses of other hosts that replied to ARP, with the index of the interface. This node sends ARP requests
+    /// only where an interface may be behind a machine's own NAT.
     pub answering: Vec<(u32, IpAddr)>,
     /// Addresses of this host that other nodes claim, although certainly no other host has them.
     pub unshared: Vec<IpAddr>,
-    /// Subnets and addresses in leases, by which flanneld recognises interfaces of pods.
+    /// By these, flanneld recognises interfaces of pods.
     pub leased: Leased,
 }
 
-/// Subnets and addresses in leases that flanneld knows before it chooses the underlay.
+/// What flanneld knows from leases before it chooses the underlay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leased {
-    /// Subnets of this node.
     pub own: Vec<IpNet>,
     /// The subnet that the store assigned to this node, unless the node served it before, and the networks of pods.
     pub assigned: Option<(Subnets, Subnets)>,
-    /// Subnets of the leases in the store. Anybody who writes a lease adds a subnet.
+    /// Of the leases in the store. Anybody who writes a lease adds a subnet.
     pub all: Vec<IpNet>,
-    /// Addresses that this node's lease publishes.
+    /// By this node's lease.
     pub published: Vec<IpAddr>,
     /// Addresses that a few other nodes publish.
     pub peers: Vec<IpAddr>,
@@ -59,7 +58,7 @@ pub enum ReachError {
     NotAsked,
 }
 
-/// MTU of Ethernet.
+/// In bytes.
 const ETHERNET: u32 = 1500;
 
 fn has_room(net: &IpNet) -> bool {
@@ -67,12 +66,12 @@ fn has_room(net: &IpNet) -> bool {
 }
 
 impl HostFacts {
-    /// Returns whether the choice of an interface depends on this route.
+    /// True if the choice of an interface depends on this route.
     pub fn needs(route: &Route) -> bool {
         route.is_default() || route.link().is_some()
     }
 
-    /// Records the default routes, and the networks that need no gateway, from the main table's routes.
+    /// Records the default routes, and the networks that need no gateway.
     pub fn take(&mut self, routes: Vec<Route>) {
         self.links = routes.iter().filter_map(|route| Some((route.link()?, route.to))).collect();
         self.defaults =
@@ -80,7 +79,7 @@ impl HostFacts {
         self.defaults.sort_by_key(|route| (route.family(), route.metric));
     }
 
-    /// Returns whether an interface belongs to flannel or its pods, and is therefore never the underlay.
+    /// True if an interface belongs to flannel or its pods, and is therefore never the underlay.
     pub fn serves_pods(&self, interface: &Interface) -> bool {
         serves_pods(interface, &self.interfaces, |net| {
             let mut subnets = self.leased.own.iter().chain(&self.leased.all);
@@ -88,8 +87,8 @@ impl HostFacts {
         })
     }
 
-    /// Returns the interface's usable addresses that may be the underlay's, preferred addresses first. Every way to
-    /// choose or to follow the underlay takes the addresses from this function.
+    /// The usable addresses that may be the underlay's, preferred ones first. Every way to choose or to follow the
+    /// underlay takes the addresses from here.
     pub fn eligible(&self, interface: &Interface, family: Family) -> Vec<IpAddr> {
         if self.serves_pods(interface) {
             return Vec::new();
@@ -100,23 +99,23 @@ impl HostFacts {
         addresses
     }
 
-    /// Returns this node's subnet that contains an address, unless the node's lease publishes the address: what worked
-    /// before stays.
+    /// This node's subnet that contains an address, unless the node's lease publishes the address: what worked before
+    /// stays.
     pub fn own_subnet_around(&self, ip: IpAddr) -> Option<IpNet> {
         let leased = &self.leased;
         let mut own = leased.own.iter().copied();
         own.find(|net| net.contains(&ip) && !leased.published.contains(&ip))
     }
 
-    /// Returns a leased subnet that contains an address. Such an address is only a last resort; but whoever writes a
-    /// lease must not keep this node from its address.
+    /// A leased subnet that contains an address. Such an address is only a last resort; but whoever writes a lease
+    /// must not keep this node from its address.
     pub fn leased_around(&self, ip: IpAddr) -> Option<IpNet> {
         let mut all = self.leased.all.iter().copied();
         all.find(|net| net.contains(&ip))
     }
 
-    /// Returns the MTU of packets that leave this host with an address of an interface. Packets with an address of the
-    /// loopback interface leave through the interfaces of the routes to other nodes, or of the default routes.
+    /// Of packets that leave this host with an address of an interface. Packets with an address of the loopback
+    /// interface leave through the interfaces of the routes to other nodes, or of the default routes.
     pub fn mtu(&self, interface: &Interface) -> u32 {
         if !interface.loopback {
             return interface.mtu;
@@ -129,8 +128,8 @@ impl HostFacts {
         leading.map(|leading| leading.mtu).min().unwrap_or(ETHERNET)
     }
 
-    /// Returns what no subnet of this node may overlap of the networks that this host shares with other hosts, each with
-    /// its interface. The first pod would take such a network away from the host.
+    /// The networks that this host shares with other hosts and that no subnet of this node may overlap, each with its
+    /// interface. The first pod would take such a network away from the host.
     pub fn shared_networks(&self, pods: &Subnets) -> impl Iterator<Item = (&Interface, IpNet)> {
         let joining = self.interfaces.iter().filter(|interface| self.joins_hosts(interface));
         let nets = joining.flat_map(|interface| interface.nets().map(move |net| (interface, net)));
@@ -138,7 +137,7 @@ impl HostFacts {
             .map(|(interface, net)| (interface, barred_by(&net, pods)))
     }
 
-    /// Returns that the subnet that the store assigned to this node overlaps a network of this host, and the remedy.
+    /// That the subnet that the store assigned to this node overlaps a network of this host, and the remedy.
     pub fn clash(&self) -> Option<String> {
         let (assigned, pods) = self.leased.assigned?;
         let mut shared = self.shared_networks(&pods);
@@ -149,8 +148,8 @@ impl HostFacts {
         ))
     }
 
-    /// Returns whether an interface may lead to other hosts, according to the interface's type and addresses. Pods'
-    /// veth devices and bridges do not lead to other hosts.
+    /// True if an interface may lead to other hosts, by its type and addresses. Pods' veth devices and bridges do
+    /// not.
     pub fn joins_hosts(&self, interface: &Interface) -> bool {
         let is_link = match interface.class() {
             LinkClass::Link | LinkClass::Veth => !self.serves_pods(interface),
@@ -162,31 +161,28 @@ impl HostFacts {
         interface.up && !interface.loopback && interface.master.is_none() && is_link && is_between
     }
 
-    /// Returns whether messages of flanneld list an interface. Messages omit the loopback interface and pods'
-    /// interfaces.
+    /// Messages of flanneld omit the loopback interface and pods' interfaces.
     pub fn is_shown(&self, interface: &Interface) -> bool {
         let of_pods = matches!(interface.class(), LinkClass::Veth | LinkClass::Bridge)
             && !self.joins_hosts(interface);
         !interface.loopback && interface.master.is_none() && !of_pods
     }
 
-    /// Returns the interface with the index `index`.
     pub fn by_index(&self, index: u32) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.index == index)
     }
 
-    /// Returns the interface with the name `name`.
     pub fn by_name(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.name == name)
     }
 
-    /// Returns the first interface that has the address `ip`.
+    /// The first interface that has the address.
     pub fn owner(&self, ip: IpAddr) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.owns(ip))
     }
 
-    /// Returns the addresses of this host. Omits addresses of flannel's devices. Also omits link-local
-    /// addresses, except on the underlay, because every pod's interface has a link-local address.
+    /// The addresses of this host. Omits addresses of flannel's devices, and link-local addresses except on the
+    /// underlay, because every pod's interface has one.
     pub fn local(&self, underlay: u32) -> Vec<IpNet> {
         // flannel's own devices come and go, and their addresses reach no node.
         let others = self.interfaces.iter();
@@ -197,7 +193,7 @@ impl HostFacts {
             .collect()
     }
 
-    /// Returns the networks that the interface reaches without a gateway.
+    /// The networks that the interface reaches without a gateway.
     pub fn links(&self, index: u32) -> Vec<IpNet> {
         self.links
             .iter()
@@ -206,8 +202,8 @@ impl HostFacts {
             .collect()
     }
 
-    /// Returns the interface through which this host reaches an address. If `target` is an address of this host,
-    /// returns the interface that has the address.
+    /// The interface through which this host reaches an address. For an address of this host, the interface that has
+    /// it.
     pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), ReachError> {
         if let Some(owner) = self.owner(target) {
             return Ok((owner, Some(target)));

@@ -14,7 +14,7 @@ use types::{Addresses, Family};
 ///
 /// INVARIANT: the address families never change. The result keeps an address that the interface has lost, because the
 /// loss may be temporary, for example while a network switch reboots. The published address follows the interface's
-/// address, unless `--public-ip` sets the published address.
+/// address, unless `--public-ip` sets it.
 pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay {
     let mut now = last.clone();
     // While the chosen interface exists, another interface that now has its old name is ignored.
@@ -42,8 +42,8 @@ pub fn followed(chosen: &Chosen, last: &Underlay, facts: &HostFacts) -> Underlay
     now
 }
 
-/// Time for which other addresses must last before the node publishes them. A cable that is pulled or a network manager
-/// that restarts takes an address away for seconds.
+/// Time for which other addresses must last before the node publishes them. A cable that is pulled or a network
+/// manager that restarts takes an address away for seconds.
 const STEADY: Duration = Duration::from_secs(5);
 
 /// Delays a change of the underlay's addresses by [`STEADY`].
@@ -51,8 +51,8 @@ const STEADY: Duration = Duration::from_secs(5);
 pub(super) struct Steady(Option<(Addresses, Instant)>);
 
 impl Steady {
-    /// Returns the underlay with the addresses that are in force at `now`, and the time at which the change to the addresses of
-    /// `next` is due, if they change.
+    /// The underlay with the addresses that are in force at `now`, and when the change to those of `next` is due, if
+    /// they change.
     pub(super) fn look(
         &mut self,
         last: &Underlay,
@@ -78,9 +78,8 @@ impl Steady {
     }
 }
 
-/// Returns the networks that the interface reaches without a gateway. Keeps a family's networks while the interface is
-/// down or lacks the family's address. The kernel has then removed these networks' routes, but the other nodes still
-/// exist.
+/// The networks that the interface reaches without a gateway. Keeps a family's networks while the interface is down
+/// or lacks the family's address. The kernel has then removed their routes, but the other nodes still exist.
 fn links(
     last: &Underlay,
     addresses: &Addresses,

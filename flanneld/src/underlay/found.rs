@@ -7,42 +7,38 @@ use super::{arp, hint};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// A chosen interface, with the facts behind the choice.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The chosen interface.
     pub chosen: Chosen,
-    /// Requirements on the interface at the time of the choice.
+    /// At the time of the choice.
     pub request: Request,
-    /// Facts about this host at the time of the choice.
+    /// At the time of the choice.
     pub facts: HostFacts,
 }
 
 impl Found {
-    /// Returns a warning if the default route's interface may not reach the other nodes.
+    /// Warns if the default route's interface may not reach the other nodes.
     pub fn trap_hint(&self) -> Option<String> {
         hint::trap_hint(&self.request, &self.chosen, &self.facts)
     }
 
-    /// Returns this host's interfaces as text. For the interface that reaches the store, the text also shows the flag
-    /// that selects the interface.
+    /// This host's interfaces as text. For the one that reaches the store, it also shows the flag that selects it.
     pub fn advice(&self) -> String {
         hint::interfaces_text(&self.request.store, &self.facts)
     }
 
-    /// Returns whether packets to the store leave through the chosen interface.
+    /// True if packets to the store leave through the chosen interface.
     pub fn store_via_underlay(&self) -> bool {
         hint::store_via_underlay(&self.request, &self.chosen, &self.facts)
     }
 
-    /// Returns the addresses of the chosen interface with their networks.
     pub fn nets(&self) -> Vec<IpNet> {
         let interface = self.facts.by_index(self.chosen.underlay.index);
         interface.map(|interface| interface.nets().collect()).unwrap_or_default()
     }
 
-    /// Returns whether the link proves that no other host has this node's address: `others` or the store answer on the
-    /// link, and nobody answers at the address.
+    /// True if the link proves that no other host has this node's address: `others` or the store answer on the link,
+    /// and nobody answers at the address.
     pub async fn is_alone_at_address(&self, others: impl Iterator<Item = IpAddr>) -> bool {
         let public = self.chosen.underlay.public;
         // Go flannel identifies a lease by the IPv4 address, if there is one.
@@ -57,8 +53,8 @@ impl Found {
         !arp::unshared(&self.facts, &own, &hosts).await.is_empty()
     }
 
-    /// Returns whether packets to `target` get a source address of the chosen interface; false for an address of this
-    /// host. Queries the kernel in each call, so that the result is current.
+    /// True if packets to `target` get a source address of the chosen interface; false for an address of this host.
+    /// Queries the kernel in each call, so that the result is current.
     pub fn leads_to(&self, target: IpAddr) -> bool {
         if self.facts.owner(target).is_some() {
             return false;

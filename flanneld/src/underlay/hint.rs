@@ -7,7 +7,7 @@ use netstate::host::Interface;
 use options::Selector;
 use std::net::IpAddr;
 
-/// Returns the interface that reaches the store, and the store's address; `None` if the store is on this host or unreachable.
+/// The interface that reaches the store, and the store's address; `None` if the store is on this host or unreachable.
 fn reaching<'a>(store: &StoreAt, facts: &'a HostFacts) -> Option<(&'a Interface, IpAddr)> {
     let StoreAt::There(addresses) = store else {
         return None;
@@ -23,8 +23,7 @@ fn reaching<'a>(store: &StoreAt, facts: &'a HostFacts) -> Option<(&'a Interface,
         .filter(|(interface, _)| !interface.loopback)
 }
 
-/// Returns a warning if flanneld chose the interface only because of the default route, and another interface reaches
-/// the store.
+/// Warns if flanneld chose the interface only because of the default route, and another interface reaches the store.
 pub fn trap_hint(request: &Request, chosen: &Chosen, facts: &HostFacts) -> Option<String> {
     if !chosen.by_default || matches!(request.selectors.first(), Some(Selector::Auto)) {
         return None;
@@ -42,7 +41,7 @@ pub fn trap_hint(request: &Request, chosen: &Chosen, facts: &HostFacts) -> Optio
     ))
 }
 
-/// Returns whether packets to the store leave through the chosen interface; true for a store on this host.
+/// True for a store on this host.
 pub fn store_via_underlay(request: &Request, chosen: &Chosen, facts: &HostFacts) -> bool {
     match &request.store {
         StoreAt::Here => true,
@@ -53,7 +52,7 @@ pub fn store_via_underlay(request: &Request, chosen: &Chosen, facts: &HostFacts)
     }
 }
 
-/// Returns this host's interfaces with their addresses, one per line, for error messages. The text marks the interface that reaches the store.
+/// For error messages: the interfaces with their addresses, one per line. Marks the one that reaches the store.
 pub fn interfaces_text(store: &StoreAt, facts: &HostFacts) -> String {
     let reaching = reaching(store, facts);
     let mut out = String::new();

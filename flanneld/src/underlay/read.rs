@@ -26,27 +26,27 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use types::{Addresses, Problem, Subnets};
 
-/// Time for which flanneld collects netlink events before flanneld reads the kernel. The kernel sends several events
-/// when an interface comes up.
+/// Time for which flanneld collects netlink events before it reads the kernel. The kernel sends several events when
+/// an interface comes up.
 const SETTLE: Duration = Duration::from_millis(20);
 /// Interval at which flanneld reads the kernel without a netlink event, because an event may get lost.
 const AUDIT: Duration = Duration::from_secs(30);
 /// Interval at which flanneld retries the choice of an interface without a netlink event. For example, a recovered
-/// name server causes no event.
+/// name server causes none.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Returns the sum of packets that `devices` have received. An absent device adds nothing to the sum.
+/// The sum of packets that `devices` have received. An absent device adds nothing.
 pub async fn received(devices: &[String]) -> Result<u64, ReadError> {
     let links = HostReader::open()?.links().await?;
     Ok(links.iter().filter(|link| devices.contains(&link.name)).map(|link| link.received).sum())
 }
 
-/// Returns the hosts in the interface's neighbour table that have replied to ARP or NDP.
+/// The hosts in the interface's neighbour table that have replied to ARP or NDP.
 pub async fn neighbours(index: u32) -> Result<Vec<IpAddr>, ReadError> {
     Ok(HostReader::open()?.answered(index).await?)
 }
 
-/// Reads from the kernel the facts on which the choice of an interface depends.
+/// The facts on which the choice of an interface depends.
 async fn read(
     reader: &mut HostReader,
     request: &Request,
@@ -75,24 +75,23 @@ async fn read(
 /// Requirements on the interface, before flanneld resolves the store's host name.
 #[derive(Clone, Debug)]
 pub struct Wish {
-    /// Address families that the network uses.
+    /// That the network uses.
     pub families: Families,
-    /// Selectors of the interface; the first selector that matches takes precedence.
+    /// The first selector that matches takes precedence.
     pub selectors: Vec<Selector>,
     /// `--public-ip` and `--public-ipv6`, or the addresses that an operator chose in the store.
     pub public: Option<Addresses>,
-    /// Host and port of the store's first endpoint; `None` if the store is always on this host.
+    /// Of the store's first endpoint; `None` if the store is always on this host.
     pub store: Option<(String, u16)>,
-    /// Maximum time for which flanneld waits for a suitable interface; `None` for no limit.
+    /// Time for which flanneld waits for a suitable interface; `None` for no limit.
     pub wait: Option<Duration>,
-    /// Addresses of this node and of other nodes in the store; `None` if the store does not list nodes.
+    /// `None` if the store does not list nodes.
     pub known: Option<KnownAddresses>,
-    /// Subnets and addresses in leases.
     pub leased: Leased,
 }
 
 impl Wish {
-    /// Creates the requirements from the settings and subnet.env, for a network that uses `families`.
+    /// From the settings and subnet.env, for a network that uses `families`.
     pub fn of(settings: &options::Settings, families: Families) -> Self {
         let previous = subnet_env::last_served(&settings.node.subnet_file).subnets();
         Self {
@@ -109,8 +108,8 @@ impl Wish {
         }
     }
 
-    /// Adds the addresses that the store knows about this node and other nodes. Addresses that an operator set in the
-    /// store take precedence over the flags.
+    /// Adds what the store knows about this node and other nodes. Addresses that an operator set in the store take
+    /// precedence over the flags.
     #[must_use]
     pub fn for_node(mut self, info: &NodeInfo, networks: Subnets) -> Self {
         self.public = match (info.public, self.public) {
@@ -152,7 +151,7 @@ impl Wish {
         self
     }
 
-    /// Adds `left`, the addresses that this node stopped using, and `servers`, the addresses of the store's servers.
+    /// Adds `left`, the addresses that this node stopped using, and `servers`, those of the store's servers.
     #[must_use]
     pub fn knowing(mut self, left: BTreeSet<IpAddr>, servers: Vec<IpAddr>) -> Self {
         if let Some(known) = &mut self.known {
@@ -168,7 +167,7 @@ impl Wish {
         Ok((request, facts))
     }
 
-    /// Chooses an interface without waiting for missing interfaces.
+    /// Does not wait for missing interfaces.
     pub async fn choose(&self) -> Result<Chosen, SelectError> {
         let (request, facts) = self.look().await?;
         select(&request, &facts)
@@ -188,7 +187,7 @@ impl Wish {
     }
 }
 
-/// Resolves the store's host name to its addresses.
+/// Resolves the store's host name.
 async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
     let Some((host, port)) = host else {
         return StoreAt::Here;
@@ -218,7 +217,7 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
 }
 
 /// Chooses an interface. If an interface, an address or a route is missing, waits and retries after each netlink
-/// event. Calls `waiting` with each new reason for the wait, so that the caller can log the reason.
+/// event. Calls `waiting` with each new reason for the wait, so that the caller can log it.
 ///
 /// # Cancel safety
 /// The caller can drop the future at any time, because the future changes nothing.
@@ -254,7 +253,7 @@ pub async fn wait_for(
     }
 }
 
-/// Waits for [`SETTLE`] and drops the pending events, so that a burst of events causes a single read.
+/// Waits for [`SETTLE`] and drops the pending events, so that a burst of them causes a single read.
 async fn settle(events: &mut HostEvents) {
     tokio::time::sleep(SETTLE).await;
     events.clear();
@@ -262,8 +261,7 @@ async fn settle(events: &mut HostEvents) {
 
 /// Sends changes of the chosen interface's index, name, MTU and addresses to `sender`, until `stop`. If `links` is
 /// set, also sends changes of the networks that the interface reaches without a gateway. Calls `report` with the
-/// reason when the interface cannot carry packets. Calls `report` with `None` when the interface can carry packets
-/// again.
+/// reason when the interface cannot carry packets, and with `None` when it can again.
 ///
 /// # Cancel safety
 /// The caller can drop the future at any time, because the future changes only `sender`.
@@ -286,11 +284,11 @@ pub async fn follow(
     stop.run_until_cancelled(run).await;
 }
 
-/// State of [`follow`] that survives an error: the alarm, the underlay's addresses that belong to another interface, and
+/// What of [`follow`] survives an error: the alarm, the underlay's addresses that belong to another interface, and
 /// the change of addresses that is not in force yet.
 type Followed = (Alarm<Problem>, Option<Vec<IpAddr>>, Steady);
 
-/// Follows the chosen interface. Returns an error when the kernel does not respond.
+/// Fails when the kernel does not respond.
 async fn follow_once(
     chosen: &Chosen,
     links: bool,

@@ -12,10 +12,7 @@ use options::{Pattern, Selector};
 use std::net::IpAddr;
 use types::{Addresses, Family};
 
-/// Chooses the underlay interface that meets the requirements.
-///
-/// # Errors
-/// Returns an error if no interface fits. The error lists the selectors and the reason why each selector failed.
+/// The error lists the selectors and the reason why each failed.
 pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
     if let Some(clash) = facts.clash() {
         return Err(SelectError::Unnamed(InterfaceError::Clash(clash)));
@@ -45,8 +42,8 @@ pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectErro
     Err(SelectError::Named(tried))
 }
 
-/// Returns the interface with the configured public addresses, otherwise the default route's interface. This selection
-/// applies if no flag names an interface.
+/// The interface with the configured public addresses, otherwise the default route's. This applies if no flag names
+/// an interface.
 fn unnamed<'a>(
     request: &Request,
     facts: &'a HostFacts,
@@ -137,14 +134,14 @@ fn candidate<'a>(
     }
 }
 
-/// Returns whether an interface has an eligible address of each family that the network uses.
+/// True if the interface has an eligible address of each family that the network uses.
 fn has_each(request: &Request, facts: &HostFacts, interface: &Interface) -> bool {
     let mut families = request.families.families();
     families.all(|family| !facts.eligible(interface, family).is_empty())
 }
 
-/// Returns the first interface with a usable address inside `net`. Prefers interfaces that have a usable address of
-/// each family that the network uses.
+/// The first interface with a usable address inside `net`. Prefers interfaces that have a usable address of each
+/// family that the network uses.
 fn cidr<'a>(
     net: IpNet,
     selector: &Selector,
@@ -171,8 +168,8 @@ fn cidr<'a>(
         .at(ip, Rule::Inside(net)))
 }
 
-/// Returns the first interface whose addresses match `pattern`, otherwise the first interface whose name matches.
-/// Skips interfaces that lack a usable address of a family that the network uses.
+/// The first interface whose addresses match `pattern`, otherwise the first whose name matches. Skips interfaces that
+/// lack a usable address of a family that the network uses.
 fn regex<'a>(
     pattern: &Pattern,
     selector: &Selector,

@@ -10,8 +10,8 @@ use std::time::Duration;
 use types::Dual;
 use types::Family;
 
-/// Facts about a Vagrant machine: NAT with the default route on enp0s3, the nodes' network on enp0s8, and a third
-/// interface that is down.
+/// A Vagrant machine: NAT with the default route on enp0s3, the nodes' network on enp0s8, and a third interface that
+/// is down.
 fn vagrant() -> HostFacts {
     let interface = |index, name: &str, up, addresses: &[&str]| Interface {
         index,
@@ -84,7 +84,7 @@ fn request(families: Families, text: &str) -> Request {
     }
 }
 
-/// Reads selectors, each a kind and a value, separated by semicolons.
+/// Each is a kind and a value, separated by semicolons.
 fn selectors(text: &str) -> Vec<Selector> {
     let selector = |text: &str| {
         let (kind, value) = text.split_once(' ').unwrap_or((text, ""));
@@ -106,12 +106,12 @@ fn there(addresses: &[&str]) -> StoreAt {
     StoreAt::There(addresses.iter().map(|text| ip(text)).collect())
 }
 
-/// Returns a store whose name does not resolve.
+/// A store whose name does not resolve.
 fn nowhere() -> StoreAt {
     StoreAt::Unknown(NameError::NoReply { host: "etcd".to_owned() })
 }
 
-/// Returns the name and the addresses of the interface that flanneld chooses.
+/// The name and the addresses of the interface that flanneld chooses.
 fn chosen(request: &Request, facts: &HostFacts) -> String {
     match select(request, facts) {
         Ok(chosen) => format!("{} {}", chosen.underlay.name, chosen.underlay.addresses),
@@ -126,7 +126,7 @@ fn refused(request: &Request, facts: &HostFacts) -> SelectError {
     }
 }
 
-/// Checks which interface and addresses flanneld chooses on the host of [`vagrant`].
+/// On the host of [`vagrant`].
 fn check_choices(rows: Vec<(Families, &'static str, &str)>) {
     let facts = vagrant();
     for (families, selectors, want) in rows {
@@ -342,8 +342,8 @@ fn public(families: Families, v4: Option<&str>, v6: Option<&str>, selectors: &st
     }
 }
 
-/// A test case: requirements, the expected interface with its addresses, the expected public addresses, whether flags
-/// name the interface, and the number of warnings.
+/// Requirements, the expected interface with its addresses, the expected public addresses, whether flags name the
+/// interface, and the number of warnings.
 type PublicCase = (Request, &'static str, &'static str, bool, usize);
 
 fn check_public_addresses(rows: Vec<PublicCase>) {
@@ -554,7 +554,7 @@ fn set_addresses(facts: &mut HostFacts, nets: &[&str]) {
         nets.iter().map(|net| Address::plain(net.parse().unwrap())).collect();
 }
 
-/// Returns the facts of [`vagrant`] with other addresses on enp0s8.
+/// [`vagrant`] with other addresses on enp0s8.
 fn readdressed() -> HostFacts {
     let mut facts = vagrant();
     set_addresses(&mut facts, &["10.7.7.7/24", "192.168.56.99/24", "fd00:56::99/64"]);
@@ -660,8 +660,8 @@ fn other_addresses_are_followed_once_they_last_for_seconds() {
     }
 }
 
-/// Returns a host whose uplink was created after the pods' devices. Two veths have addresses in this node's and in another
-/// node's subnet.
+/// The uplink was created after the pods' devices. Two veths have addresses in this node's and in another node's
+/// subnet.
 fn remade() -> HostFacts {
     let mut facts = vagrant();
     facts.interfaces.truncate(1);

@@ -1,5 +1,5 @@
 //! Chooses the interface if the store lists the nodes (Kubernetes) and no flag names an interface. flanneld prefers
-//! the address that this node published last. Otherwise, flanneld chooses the first interface that is not behind a
+//! the address that this node published last. Otherwise, it chooses the first interface that is not behind a
 //! machine's own NAT and whose addresses no other node claims.
 
 #[cfg(test)]
@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use subnet_lease::manager::Claimant;
 use types::Family;
 
-/// Reasons to doubt that other nodes can reach this node through an interface.
+/// Why other nodes may not reach this node through an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doubt {
     /// Whether the interface is probably behind the NAT that VirtualBox and QEMU give to each machine.
@@ -30,26 +30,25 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// Returns whether there is no reason to doubt the interface.
     fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns whether flanneld may use the doubtful interface if no better interface exists.
+    /// True if flanneld may use the interface without a better one.
     fn is_bearable(&self) -> bool {
         !self.was_left
             && !self.claimed.values().any(|claimant| claimant.publishes)
             && (!self.is_nat || self.claimed.is_empty())
     }
 
-    /// Returns the claimed addresses, each with the name of a node that claims the address.
+    /// The claimed addresses, each with the name of a node that claims it.
     fn shared(&self) -> impl Iterator<Item = (IpAddr, String)> {
         self.claimed.iter().map(|(ip, claimant)| (*ip, claimant.node.clone()))
     }
 }
 
-/// Returns whether the choice may depend on the addresses of the store's servers, because an interface of this host
-/// may be in doubt.
+/// True if the choice may depend on the addresses of the store's servers, because an interface of this host may be in
+/// doubt.
 pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     let in_doubt = |interface: &Interface| {
         nat_network(interface, facts).is_some()
@@ -58,7 +57,6 @@ pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     !known.overwritten && (!known.left.is_empty() || facts.interfaces.iter().any(in_doubt))
 }
 
-/// Returns the reasons to doubt an underlay interface and its addresses.
 pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> Doubt {
     let addresses = || underlay.addresses.ips();
     Doubt {
@@ -71,7 +69,7 @@ pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> 
     }
 }
 
-/// Returns the interface's network whose router is the NAT of VirtualBox or QEMU, if any.
+/// The interface's network whose router is the NAT of VirtualBox or QEMU, if any.
 pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<IpNet> {
     let leads_there = |router: IpAddr| {
         facts
@@ -82,16 +80,15 @@ pub(super) fn nat_network(interface: &Interface, facts: &HostFacts) -> Option<Ip
     interface.nets().find(|net| machine_nat(net).is_some_and(leads_there))
 }
 
-/// Returns whether an interface is behind a virtual machine's NAT: the NAT is the router, and no other host on the
-/// link replies to ARP.
+/// True if the NAT is the router, and no other host on the link replies to ARP.
 fn is_nat(interface: &Interface, facts: &HostFacts) -> bool {
     nat_network(interface, facts).is_some_and(|net| {
         !facts.answering.iter().any(|(index, ip)| *index == interface.index && net.contains(ip))
     })
 }
 
-/// Chooses the underlay interface: preferably the interface with the address that this node published last. The second
-/// choice is an interface that is not in doubt; the third choice is a doubtful interface that flanneld may still use.
+/// Prefers the interface with the address that this node published last. The second choice is an interface that is
+/// not in doubt; the third is a doubtful one that flanneld may still use.
 pub(super) fn choose(
     known: &KnownAddresses,
     request: &Request,
@@ -118,19 +115,19 @@ pub(super) fn choose(
     })
 }
 
-/// A search for an interface that is not in doubt, with the candidates that the search skipped.
+/// A search for an interface that is not in doubt, with the candidates that it skipped.
 struct Search<'a> {
     known: &'a KnownAddresses,
     request: &'a Request,
     facts: &'a HostFacts,
     passed_over: Vec<(Chosen, Doubt)>,
-    /// Reasons why flanneld cannot use some candidates.
+    /// Why flanneld cannot use some candidates.
     whys: Vec<InterfaceError>,
 }
 
 impl<'a> Search<'a> {
-    /// Returns the interface with an address that this node published last, if this host still has the address. A
-    /// restart thus keeps the previous choice, even if other nodes claim the address.
+    /// The interface with an address that this node published last, if this host still has it. A restart thus keeps
+    /// the previous choice, even if other nodes claim the address.
     fn published(&mut self) -> Option<Chosen> {
         if self.known.overwritten {
             // The operator chose the published address, not the node.
@@ -163,7 +160,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// Returns the first candidate that is not in doubt.
+    /// The first candidate that is not in doubt.
     fn undoubted(&mut self) -> Option<Chosen> {
         for candidate in
             owned(&self.known.internal, "the Node's InternalIP", self.request, self.facts)
@@ -195,7 +192,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the candidate if the candidate is usable and not in doubt. Records any other candidate.
+    /// `Some` if the candidate is usable and not in doubt. Records any other.
     fn consider(&mut self, candidate: Result<Candidate<'a>, InterfaceError>) -> Option<Chosen> {
         match candidate.and_then(|candidate| finish(self.request, self.facts, candidate, false)) {
             Err(why) => self.whys.push(why),
@@ -217,8 +214,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns a candidate for each of the addresses that this host has. If `addresses` contains an address of the other
-/// family on the same interface, the candidate includes both addresses.
+/// A candidate for each of the addresses that this host has. If `addresses` contains an address of the other family
+/// on the same interface, the candidate includes both.
 fn owned<'a>(
     addresses: &[IpAddr],
     whose: &str,
@@ -242,7 +239,7 @@ fn owned<'a>(
     here.iter().map(with_other).collect()
 }
 
-/// Returns the interfaces that lead to the store's servers, and then the interfaces that lead to other nodes.
+/// The interfaces that lead to the store's servers, and then those that lead to other nodes.
 fn leading<'a>(
     known: &KnownAddresses,
     request: &Request,
@@ -265,7 +262,7 @@ fn leading<'a>(
     candidates
 }
 
-/// Returns the warning that flanneld chose a doubtful interface.
+/// The warning that flanneld chose a doubtful interface.
 fn in_doubt(chosen: &Chosen, doubt: &Doubt) -> String {
     let (name, addresses) = (&chosen.underlay.name, &chosen.underlay.addresses);
     let why = if doubt.is_nat {

@@ -37,7 +37,7 @@ fn peer(number: u32) -> PeerView {
     }
 }
 
-/// Returns counters in which no optional field is `None`.
+/// No optional field is `None`.
 fn counts() -> Counts {
     let histogram = Histogram::default();
     histogram.record(Duration::from_micros(300));

@@ -14,7 +14,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Facts about a made-up host, and the addresses that the store knows.
+/// A made-up host, and the addresses that the store knows.
 struct HostOf {
     facts: HostFacts,
     known: KnownAddresses,
@@ -80,8 +80,8 @@ impl HostOf {
         self
     }
 
-    /// Adds addresses that another Node claims. The Node publishes the addresses in `publish`; the Node reports the
-    /// addresses in `report` without publishing them.
+    /// Adds addresses that another Node claims. It publishes those in `publish`, and reports those in `report`
+    /// without publishing them.
     fn others(mut self, publish: &[&str], report: &[&str]) -> Self {
         for (list, publishes) in [(publish, true), (report, false)] {
             for text in list {
@@ -95,8 +95,8 @@ impl HostOf {
         self
     }
 
-    /// Adds addresses of API servers. The route to a server uses the interface with the server's network, otherwise
-    /// the default route.
+    /// Adds addresses of API servers. The route to a server uses the interface with its network, otherwise the
+    /// default route.
     fn servers(mut self, addresses: &[&str]) -> Self {
         self.known.servers.extend(addresses.iter().map(|text| ip(text)));
         self
@@ -154,8 +154,8 @@ impl HostOf {
         select(&request, &self.facts)
     }
 
-    /// Returns the name and addresses of the chosen interface, and whether the choice has a warning. If flanneld
-    /// chooses no interface, returns the addresses that other Nodes also have.
+    /// The name and addresses of the chosen interface, and whether the choice has a warning. If flanneld chooses
+    /// none, the addresses that other Nodes also have.
     fn choice(self) -> String {
         match self.select() {
             Ok(chosen) => {
@@ -176,8 +176,7 @@ impl HostOf {
 }
 
 const NAT: &str = "10.0.2.2";
-/// Interfaces of a VirtualBox machine: enp0s3 behind the machine's own NAT, and enp0s8 in the network that connects
-/// the machines.
+/// A VirtualBox machine: enp0s3 behind its own NAT, and enp0s8 in the network that connects the machines.
 const VAGRANT: [&str; 2] =
     ["enp0s3 10.0.2.15/24 fd17::2/64", "enp0s8 192.168.56.11/24 fd00:56::11/64"];
 const RIGHT: &str = "enp0s8 192.168.56.11";
