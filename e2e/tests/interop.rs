@@ -1,5 +1,5 @@
-//! Runs nodes of flannel-rs and of Go flannel in one cluster. On one node, replaces Go flannel with flannel-rs and back. The
-//! replacement loses no packet, except with the backend `wireguard`.
+//! Nodes of flannel-rs and of Go flannel in one cluster. On one node, flannel-rs replaces Go flannel and back, without a lost packet, except with the
+//! backend `wireguard`.
 //!
 //! Run with `make test-interop GO_FLANNELD=/path/to/flanneld`. Each test fails if `GO_FLANNELD` names no file.
 
@@ -102,7 +102,7 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
     })
 }
 
-/// Title of a backend, and its `Backend` value in the network configuration.
+/// Title, and `Backend` value in the network configuration.
 type Backend = (&'static str, &'static str);
 const VXLAN: Backend = ("vxlan", r#"{"Type":"vxlan"}"#);
 const VXLAN_DIRECT: Backend = ("vxlan direct", r#"{"Type":"vxlan","DirectRouting":true}"#);
@@ -111,7 +111,7 @@ const WIREGUARD: Backend =
 const IPIP: Backend = ("ipip", r#"{"Type":"ipip"}"#);
 const HOST_GW: Backend = ("host-gw", r#"{"Type":"host-gw"}"#);
 
-/// Returns the path of the Go flanneld under test. Returns an error if `GO_FLANNELD` names no file.
+/// Fails if `GO_FLANNELD` names no file.
 fn go_flanneld() -> Result<PathBuf> {
     let path = std::env::var_os(GO_FLANNELD).filter(|path| !path.is_empty()).map(PathBuf::from);
     let path = path.with_context(|| format!("{GO_FLANNELD} does not name a Go flanneld (make test-interop {GO_FLANNELD}=/path/to/flanneld)"))?;
@@ -124,7 +124,7 @@ struct Bed {
     etcd: Etcd,
     hosts: Vec<Host>,
     go: PathBuf,
-    /// Folder with a WireGuard key file for each host.
+    /// A WireGuard key file for each host.
     keys: PathBuf,
     ipv6: bool,
 }
@@ -162,7 +162,7 @@ impl Bed {
             .with_context(|| format!("Go flannel on {}", host.name()))
     }
 
-    /// Returns the store key of a host's lease, and the lease's value without `NodeID`.
+    /// Key and value in the store, without `NodeID`.
     fn lease(&self, host: &Host) -> Result<(String, Value)> {
         let public = host.v4()?.to_string();
         for entry in self.etcd.client()?.get_prefix(SUBNETS)? {
@@ -177,9 +177,8 @@ impl Bed {
     }
 }
 
-/// Returns a host's links with their indexes and MACs, its addresses and routes, and flannel's neighbours and FDB entries. The
-/// list shows flannel-rs's routes with Go flannel's route protocol, so that the test can compare the lists of both
-/// programs.
+/// Links with their indexes and MACs, addresses and routes, and flannel's neighbours and FDB entries. flannel-rs' routes have Go flannel's route
+/// protocol in the list, so that the test can compare the lists of both programs.
 fn objects(host: &Host) -> Result<Vec<String>> {
     let netns = host.netns();
     let routes =
@@ -199,7 +198,7 @@ fn objects(host: &Host) -> Result<Vec<String>> {
     Ok(objects)
 }
 
-/// Starts a pod on each host, and waits until they reach each other.
+/// One on each host. Waits until they reach each other.
 fn pods_of(bed: &Bed, daemons: &[&Flanneld]) -> Result<Vec<Pod>> {
     let pods = bed
         .hosts
@@ -211,8 +210,7 @@ fn pods_of(bed: &Bed, daemons: &[&Flanneld]) -> Result<Vec<Pod>> {
     Ok(pods)
 }
 
-/// Runs two Go nodes and one flannel-rs node, and checks that all pods reach each other. Then one Go node leaves,
-/// and the flannel-rs node removes the kernel objects of the departed node.
+/// All pods of two Go nodes and one flannel-rs node reach each other. Then one Go node leaves, and the flannel-rs node removes its kernel objects.
 fn mixed(go: PathBuf, backend: &Backend) -> Result<()> {
     Lab::run(&format!("mixed {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend)?;
@@ -249,7 +247,7 @@ fn mixed(go: PathBuf, backend: &Backend) -> Result<()> {
     })
 }
 
-/// Replaces the Go daemon of one of three Go nodes with flannel-rs and back, while all pods exchange packets.
+/// Replaces the daemon of one of three Go nodes with flannel-rs and back, while all pods exchange packets.
 fn swap(go: PathBuf, backend: &Backend) -> Result<()> {
     Lab::run(&format!("swap {}", backend.0), |lab| {
         let bed = Bed::build(lab, go, backend)?;

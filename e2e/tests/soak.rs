@@ -1,6 +1,6 @@
-//! Tests that the userspace datapath under load does not leak memory or open files, and loses almost no packets.
+//! The userspace datapath under load does not leak memory or open files, and loses almost no packets.
 //!
-//! The default run of the soak test is short. `FLANNEL_TEST_SOAK` sets the duration in seconds, and `FLANNEL_TEST_RATE` sets the packets per second (`make soak`).
+//! By default, the test is short. `FLANNEL_TEST_SOAK` sets the duration in seconds, and `FLANNEL_TEST_RATE` the packets per second (`make soak`).
 
 #![allow(
     clippy::unwrap_used,
@@ -20,12 +20,12 @@ use serde_json::{Value, json};
 #[path = "soak/starvation.rs"]
 mod starvation;
 
-/// Maximum growth of the daemon's resident memory after the first second under load, in KiB.
+/// Of the daemon's resident memory after the first second under load, in KiB.
 const GROWTH: u64 = 2048;
-/// Number of files that the daemon may open briefly: the lease file during a renewal, and the files of programs that list traffic rules.
+/// Files that the daemon may open briefly: the lease file during a renewal, and those of programs that list traffic rules.
 const TRANSIENT: usize = 16;
 
-/// Returns a daemon's resident memory in KiB, and its number of open files.
+/// Resident memory in KiB, and open files.
 fn takes(daemon: &Flanneld) -> Result<(u64, usize)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
     let resident =
@@ -34,23 +34,22 @@ fn takes(daemon: &Flanneld) -> Result<(u64, usize)> {
     Ok((resident, std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count()))
 }
 
-/// Returns the processor time that the hypervisor gave to other machines (steal), in ticks of 10 ms.
+/// Processor time that the hypervisor gave to other machines (steal), in ticks of 10 ms.
 fn stolen() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     stat.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse().ok()).unwrap_or(0)
 }
 
-/// Result of a stream.
 #[derive(Default)]
 struct Passed {
     sent: u64,
     came: u64,
-    /// Number of packets lost in the seconds without steal time. `disturbed` is the number of seconds with steal time.
+    /// Packets lost in the seconds without steal time. `disturbed` counts those with steal time.
     lost_undisturbed: i64,
     disturbed: u64,
 }
 
-/// Sends datagrams of changing size at `rate` packets a second for `time`. Calls `each_second` once a second.
+/// Datagrams of changing size at `rate` packets a second for `time`. Calls `each_second` once a second.
 fn stream(
     from: &Pod,
     to: &Pod,

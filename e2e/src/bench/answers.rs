@@ -1,5 +1,5 @@
-//! Simulates a thousand peers in one thread. The thread receives all probes to the peers, over the overlay or the underlay, and replies as a node does.
-//! Each peer also probes the node once per cycle, as nodes do.
+//! A thousand peers in one thread, which receives all probes to them, over the overlay or the underlay, and replies as a node does. Each peer also
+//! probes the node once per cycle, as nodes do.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -19,19 +19,19 @@ use nix::sys::socket::{
 const TUNNEL: u16 = 8472;
 const PROBES: u16 = 8473;
 const ECHO: usize = 72;
-/// Length of the VXLAN, Ethernet, IP and UDP headers before a message in the tunnel, in bytes.
+/// The VXLAN, Ethernet, IP and UDP headers before a message in the tunnel, in bytes.
 const HEADERS: usize = 8 + 14 + 20 + 8;
-/// Interval at which the peers send probes in turn. For a thousand peers, a cycle takes a thousand times this interval.
+/// The peers send probes in turn. For a thousand peers, a cycle takes a thousand times this interval.
 const QUESTION_EVERY: Duration = Duration::from_millis(250);
 
-/// A peer that has received its first probe.
+/// It has received its first probe.
 struct Known {
     /// The IDs of the peer and of the node.
     who: [u8; 8],
     node: [u8; 8],
-    /// The overlay addresses of the peer and of the node.
+    /// Of the peer and of the node.
     overlay: (Ipv4Addr, Ipv4Addr),
-    /// Hardware address of the node's VXLAN device.
+    /// Of the node's VXLAN device.
     mac: [u8; 6],
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn serve(
     })?
 }
 
-/// Parses a probe that arrived through the tunnel. Returns the probed peer and the reply.
+/// A probe that arrived through the tunnel: the probed peer and the reply.
 fn through(frame: &[u8]) -> Option<(Known, Vec<u8>)> {
     let (message, packet) = (frame.get(HEADERS..)?, frame.get(22..)?);
     let address = |at: usize| -> Option<Ipv4Addr> {
@@ -95,7 +95,7 @@ fn through(frame: &[u8]) -> Option<(Known, Vec<u8>)> {
     Some((known, reply(message)?))
 }
 
-/// Builds the reply of a node that has received all probes recently. Returns `None` if the message is not a probe.
+/// As a node that has received all probes recently; `None` if the message is not a probe.
 fn reply(question: &[u8]) -> Option<Vec<u8>> {
     if question.len() < ECHO || !question.starts_with(b"flpr\x01\x01") {
         return None;
@@ -137,7 +137,7 @@ fn in_tunnel(known: &Known, message: &[u8]) -> Vec<u8> {
     )
 }
 
-/// Receives a datagram without blocking. Returns the length of the datagram and its destination peer.
+/// Does not block. The result is the datagram's length and its destination peer.
 pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, Ipv4Addr)>> {
     let mut control = nix::cmsg_space!(libc::in_pktinfo);
     let mut pieces = [IoSliceMut::new(buffer)];
@@ -160,7 +160,7 @@ pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(u
     Ok(Some((message.bytes, to.context("no address")?)))
 }
 
-/// Sends a datagram with the address of a peer as source.
+/// With the address of a peer as source.
 pub(crate) fn send(
     socket: &UdpSocket,
     from: Ipv4Addr,

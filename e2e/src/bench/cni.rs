@@ -9,19 +9,18 @@ use serde_json::{Value, json};
 
 use crate::table::Table;
 
-/// Environment variable with the path of Go flannel's plugin.
+/// The path of Go flannel's plugin.
 const GO: &str = "GO_FLANNEL_CNI";
-/// Stub of a delegate that does nothing. The time of an ADD with the plugin, minus the time of an ADD with only the stub, is the plugin's own time.
+/// A delegate that does nothing. The time of an ADD with the plugin, minus that of an ADD with only the stub, is the plugin's own time.
 const STUB: &str = "#!/bin/sh\necho '{}'\n";
 
-/// A plugin and its configuration, with which the benchmark adds pods.
 struct Carrier {
     name: String,
     cni: Cni,
     conf: Value,
 }
 
-/// Measures the time of ADD, with the real delegate and with a stub that does nothing.
+/// ADD, with the real delegate and with a stub that does nothing.
 pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-cni")?;
     let host = lab.host("h1", &[])?;
@@ -67,7 +66,7 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Measures the ADD times of all plugins alternately. The first entry is the delegate without a flannel plugin.
+/// The first entry is the delegate without a flannel plugin.
 fn in_turns(host: &Host, path: &Path, rounds: usize) -> Result<Vec<(String, Vec<Duration>)>> {
     let carriers = carriers(host, path)?;
     let mut times: Vec<_> =
@@ -115,7 +114,7 @@ fn carriers(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
     Ok(carriers)
 }
 
-/// Returns the path of the static plugin if `make bench` built it, otherwise the path of the usual plugin.
+/// The static plugin if `make bench` built it.
 fn own() -> Result<PathBuf> {
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     let shipped =

@@ -16,16 +16,16 @@ use serde_json::{Value, json};
 use super::goals::{self, Loaded, Series};
 use super::load::{Cpu, Programs, median, quantile, round_trips, small, tcp};
 
-/// Maximum share of processor time that other programs may take during a sample. Above this share, the benchmark repeats the sample, at most twice.
+/// The largest share of processor time for other programs during a sample. Above it, the benchmark repeats the sample, at most twice.
 const FOREIGN: f64 = 0.01;
 const REPEATS: usize = 2;
 /// Rates of small packets, in thousands per second, lowest first.
 const LADDER: [u64; 12] = [50, 75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 500];
-/// Number of failed attempts after which the benchmark treats a rate as too high.
+/// After this many failed attempts, a rate is too high.
 const TRIES: usize = 3;
-/// Share of lost packets below which the benchmark treats a rate as lossless.
+/// With a smaller share of lost packets, a rate counts as lossless.
 const NO_LOSS: f64 = 0.005;
-/// Name of the backend that the benchmark skips if the kernel has no WireGuard.
+/// Skipped if the kernel has no WireGuard.
 const KERNEL_WIREGUARD: &str = "wireguard (kernel)";
 
 /// A backend between two separate hosts.
@@ -36,7 +36,7 @@ struct Carrier {
     pods: Vec<Pod>,
 }
 
-/// Measured rates and times of a backend, one figure per round.
+/// One figure per round.
 #[derive(Clone, Default)]
 struct Figures {
     tcp1: Vec<f64>,
@@ -50,22 +50,22 @@ struct Figures {
     loaded: Loaded,
 }
 
-/// The plan of a benchmark run: backends, number of rounds, and kinds of measurements.
+/// Backends, number of rounds, and kinds of measurements.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub rounds: usize,
     pub time: Duration,
     pub cables: Vec<Cable>,
-    /// Names of backends to measure, or prefixes of their names. An empty list selects all backends.
+    /// Names of backends, or prefixes of them. An empty list selects all.
     pub only: Vec<String>,
-    /// Whether to print the daemons' metrics at the end.
+    /// Print the daemons' metrics at the end.
     pub metrics: bool,
     pub streams_only: bool,
-    /// Whether each round measures only TCP streams and the round trips during these streams.
+    /// Each round measures only TCP streams and the round trips during these.
     pub latency: bool,
-    /// An earlier build of flanneld to measure for comparison with this build.
+    /// An earlier build of flanneld, for comparison with this one.
     pub before: Option<PathBuf>,
-    /// Whether to send small packets at rising rates, which takes a long time.
+    /// Send small packets at rising rates, which takes a long time.
     pub ladder: bool,
 }
 
@@ -86,7 +86,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Applies a command line argument that has no value. Returns false if the plan does not know the argument.
+    /// An argument that has no value. False if the plan does not know it.
     pub(crate) fn flag(&mut self, argument: &str) -> bool {
         match argument {
             "--metrics" => self.metrics = true,
@@ -98,10 +98,7 @@ impl Plan {
         true
     }
 
-    /// Checks that the backends and the programs in the plan exist.
-    ///
-    /// # Errors
-    /// Returns an error that names the wrong argument or environment variable.
+    /// Backends and programs exist. The error names the wrong argument or environment variable.
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(go) = go_flanneld() {
             ensure!(
@@ -129,7 +126,7 @@ impl Plan {
     }
 }
 
-/// Measures all selected backends. Returns a section of docs/performance.md and a diagram of the section's figures (SVG).
+/// The result is a section of docs/performance.md and a diagram of its figures (SVG).
 pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
     let mut text = String::new();
     let mut bars = Vec::new();
@@ -155,12 +152,12 @@ pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
     Ok((text, picture(&bars)))
 }
 
-/// Returns the path of Go flannel's flanneld from the environment variable `GO_FLANNELD`, if set.
+/// From the environment variable `GO_FLANNELD`.
 fn go_flanneld() -> Option<PathBuf> {
     std::env::var_os("GO_FLANNELD").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// A backend's name, its configuration on each of the two nodes, the mode of flannel-rs' engine, and another flanneld binary to run.
+/// Name, configuration on each of the two nodes, mode of flannel-rs' engine, and another flanneld binary to run.
 type Recipe = (String, [Value; 2], &'static str, Option<PathBuf>);
 
 fn every_carrier() -> Vec<Recipe> {
@@ -220,8 +217,8 @@ fn carriers(plan: &Plan) -> Vec<Recipe> {
         .collect()
 }
 
-/// The etcd with the leases of all measured backends, because Go flannel cannot keep leases in a directory. Each backend has its own prefix of keys.
-/// Hosts reach the etcd by an interface that carries no other packets.
+/// The etcd with the leases of all measured backends, each with its own prefix of keys: Go flannel cannot keep leases in a directory. Hosts reach it
+/// by an interface that carries no other packets.
 struct Registry {
     lan: Switch,
     client: EtcdClient,
@@ -397,7 +394,7 @@ impl Carrier {
     }
 }
 
-/// Measures round trips during `streams` TCP streams. Returns the median and the 99th percentile of the round trips, in microseconds.
+/// Round trips during `streams` TCP streams: median and 99th percentile, in microseconds.
 fn beside(
     from: &Pod,
     to: &Pod,
@@ -413,7 +410,7 @@ fn beside(
     Ok((quantile(&times, 0.5), quantile(&times, 0.99)))
 }
 
-/// Sends small packets at a fixed rate. Returns the processor time per packet in microseconds, or `None` if packets were lost.
+/// At a fixed rate. The result is the processor time per packet in microseconds, or `None` if packets were lost.
 fn lossless(from: &Pod, to: &Pod, rate: u64, pids: &[u32]) -> Result<Option<f64>> {
     let before = Cpu::now(pids);
     let passed = small(from, to, rate, Duration::from_secs(1))?;
@@ -478,7 +475,7 @@ fn table(out: &mut String, cable: Cable, all: &[(String, Figures)]) {
     out.push('\n');
 }
 
-/// Draws an SVG bar chart of the rates of one stream, grouped by cable.
+/// An SVG bar chart of the rates of one stream, grouped by cable.
 fn picture(bars: &[(&str, String, f64)]) -> String {
     const ROW: usize = 24;
     let most = bars.iter().map(|(_, _, rate)| *rate).fold(1.0, f64::max);

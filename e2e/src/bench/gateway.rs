@@ -8,10 +8,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lab::Netns;
 
-/// Maximum number of operations in an etcd transaction (etcd's default).
+/// Operations in an etcd transaction (etcd's default).
 const BATCH: usize = 128;
 
-/// Writes keys that all belong to one etcd lease.
+/// All keys belong to one etcd lease.
 pub(crate) fn put(store: &Netns, entries: &[(String, String)], lease: i64) -> Result<()> {
     for batch in entries.chunks(BATCH) {
         let puts: Vec<serde_json::Value> = batch

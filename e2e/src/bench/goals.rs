@@ -1,5 +1,5 @@
-//! Goals of flannel-rs' datapaths: ratios to the kernel's vxlan and to an earlier build, and round-trip times during TCP streams.
-//! The benchmark computes each ratio from figures of the same round of measurements, because the speed of a shared machine changes between rounds.
+//! Goals of flannel-rs' datapaths: ratios to the kernel's vxlan and to an earlier build, and round-trip times during TCP streams. Both figures of a
+//! ratio are of the same round, because the speed of a shared machine changes between rounds.
 
 use std::fmt::Write;
 
@@ -7,14 +7,14 @@ use lab::Cable;
 
 use super::load::median;
 
-/// Name of the kernel's vxlan, to whose results the goals are ratios.
+/// The goals are ratios to its results.
 const KERNEL: &str = "vxlan (kernel)";
 
 #[derive(Clone, Copy)]
 enum Of {
-    /// The rate of one TCP stream. Higher is better.
+    /// Of one TCP stream. Higher is better.
     Rate,
-    /// Processor seconds per transferred gigabyte. Lower is better.
+    /// Seconds per transferred gigabyte. Lower is better.
     Processor,
 }
 
@@ -27,7 +27,7 @@ impl Of {
     }
 }
 
-/// A goal, and the limit that a datapath must reach. The goal and the limit are ratios to the kernel's vxlan.
+/// With the limit that a datapath must reach; both are ratios to the kernel's vxlan.
 struct Goal {
     carrier: &'static str,
     cable: Cable,
@@ -51,19 +51,18 @@ const GOALS: [Goal; 8] = [
     goal("udp", Cable::Veth, Of::Rate, 0.8, 0.6),
 ];
 
-/// Round-trip times during TCP streams: the median and the 99th percentile of each round of measurements, in microseconds.
+/// Round-trip times during TCP streams: the median and the 99th percentile of each round, in microseconds.
 #[derive(Clone, Default)]
 pub(crate) struct Loaded {
     /// During one stream.
     pub one: Vec<(f64, f64)>,
     /// During four streams.
     pub four: Vec<(f64, f64)>,
-    /// Round-trip times between real-time programs during one TCP stream: only the packets' path, without waits for a processor.
+    /// Between real-time programs during one TCP stream: only the packets' path, without waits for a processor.
     pub path: Vec<(f64, f64)>,
 }
 
 impl Loaded {
-    /// Returns the name of a load, and the round-trip times under this load.
     fn under(&self, load: Load) -> (&'static str, &[(f64, f64)]) {
         match load {
             Load::One => ("during one stream", &self.one),
@@ -93,7 +92,7 @@ const WAITS: [(&str, Load, f64, f64); 9] = [
     ("wireguard (userspace)", Load::Path, 200.0, 300.0),
 ];
 
-/// Results of a carrier, one figure per round of measurements.
+/// One figure per round.
 pub(crate) struct Series<'s> {
     pub name: &'s str,
     pub rate: &'s [f64],
@@ -101,7 +100,7 @@ pub(crate) struct Series<'s> {
     pub loaded: &'s Loaded,
 }
 
-/// Returns whether a figure reaches the goal, only the limit, or neither. If `more` is true, higher figures are better.
+/// The goal, only the limit, or neither. If `more` is true, higher figures are better.
 fn reached(figure: f64, goal: f64, limit: f64, more: bool) -> &'static str {
     let reaches = |mark: f64| if more { figure >= mark } else { figure <= mark };
     match (reaches(goal), reaches(limit)) {
@@ -123,7 +122,7 @@ impl Series<'_> {
     }
 }
 
-/// Appends the goals for a virtual cable and whether the datapaths reached these goals, if the run also measured the kernel's vxlan.
+/// Whether the datapaths reached the goals for a virtual cable, if the run also measured the kernel's vxlan.
 pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let Some(kernel) = find(KERNEL) else { return };
@@ -160,7 +159,7 @@ pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     }
 }
 
-/// Appends the round trips during TCP streams over a wire, if the run measured them.
+/// Round trips during TCP streams over a wire, if the run measured them.
 pub(crate) fn waits(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let medians = |rounds: &[(f64, f64)]| {
@@ -199,7 +198,7 @@ pub(crate) fn waits(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     }
 }
 
-/// Appends the ratios of this build to an earlier build for each round of measurements, if the run measured both builds.
+/// Ratios of this build to an earlier one for each round, if the run measured both.
 pub(crate) fn builds(out: &mut String, all: &[Series<'_>]) {
     let mut rows = String::new();
     for former in all {

@@ -1,4 +1,4 @@
-//! Time until the daemon repairs a kernel object that another program changed or deleted. Audits are disabled.
+//! How soon the daemon repairs a kernel object that another program changed or deleted. Audits are disabled.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,17 @@ use anyhow::{Result, ensure};
 use crate::scale::{Fleet, NET_CONF, value};
 use crate::table::Table;
 
-/// Number of peers of the node.
 pub(crate) const PEERS: u32 = 1000;
-/// Number of daemon starts, with [`ROUNDS`] repairs each: after five repairs within a minute, the daemon assumes a conflict and repairs more slowly.
+/// Daemon starts, with [`ROUNDS`] repairs each: after five repairs within a minute, the daemon assumes a conflict and repairs more slowly.
 const LIVES: usize = 3;
 const ROUNDS: usize = 3;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Script that prints a hash of the daemon's kernel objects. Each result includes the script's run time of about 20 ms.
+/// Prints a hash of the daemon's kernel objects. Each result includes the script's run time of about 20 ms.
 const LOOK: &str = "{ ip -o -d link show dev flannel.1 | sed 's/^[0-9]*: //'; ip -o -4 address show dev flannel.1 | sed 's/^[0-9]*: //'; \
     ip route show proto 241; ip neighbour show dev flannel.1 nud permanent; bridge fdb show dev flannel.1; nft -s list table ip flannel-ipv4; } | sort | sha256sum";
 
-/// Name of each damage, the command that causes the damage, and the goal for the repair time.
+/// The damage's name, the command that causes it, and the goal for the repair time.
 const DAMAGES: [(&str, &str, &str); 10] = [
     ("a deletion of the device", "ip link del flannel.1", "2000 ms"),
     ("`ip link set down` of the device", "ip link set flannel.1 down", "1000 ms"),
@@ -36,7 +35,7 @@ const DAMAGES: [(&str, &str, &str); 10] = [
     ("a deletion of the nftables table", "nft delete table ip flannel-ipv4", "1000 ms"),
 ];
 
-/// Repeatedly damages the kernel objects of a node that has many peers, and measures the time of each repair.
+/// On a node with many peers.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let net_conf = NET_CONF.replacen('{', r#"{"EnableNFTables":true,"#, 1);
     let fleet = Fleet::with(PEERS, &net_conf, value)?;

@@ -20,22 +20,21 @@ use crate::wireguard::{PORT, key_of};
 const NET_CONF: &str =
     r#"{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 const ROUNDS: usize = 5;
-/// The peer's packets per second (`RATE`), and the time for which the peer sends (`TIME`).
+/// The peer's packets per second; it sends for `TIME`.
 const RATE: u64 = 25_000;
 const TIME: Duration = Duration::from_secs(2);
-/// Maximum number of attempts to generate the peer's packets fast enough.
+/// Attempts to generate the peer's packets fast enough.
 const TRIES: usize = 5;
-/// Number of different messages, which the flood sends repeatedly.
+/// Different messages, which the flood repeats.
 const MESSAGES: usize = 256;
 pub(crate) const VOLLEY: usize = 64;
-/// Length of a handshake initiation in bytes.
+/// Of a handshake initiation, in bytes.
 pub(crate) const INITIATION: usize = 148;
 pub(crate) const DROPPED: &str =
     "flannel_datapath_dropped_packets_total{device=\"flannel-wg\",direction=\"received\"";
 
-/// Builds handshake initiations of unknown peers. Each initiation has a valid first MAC (`mac1`),
-/// because `mac1` requires only the node's public key. The node performs an elliptic-curve operation for each
-/// initiation before the node finds that the peer is unknown.
+/// Each has a valid first MAC (`mac1`), which requires only the node's public key. For each one, the node performs an elliptic-curve operation before
+/// it finds that the peer is unknown.
 fn unknown_initiations(node: PublicKey) -> Result<Vec<Vec<u8>>> {
     let mut buffer = vec![0; 2048];
     let mut unknown = |number: usize| match Tunn::new(
@@ -54,7 +53,7 @@ fn unknown_initiations(node: PublicKey) -> Result<Vec<Vec<u8>>> {
     (0..MESSAGES).map(&mut unknown).collect()
 }
 
-/// Builds messages with the type and length of a handshake initiation, and with random content.
+/// Type and length of a handshake initiation, with random content.
 fn noise() -> Vec<Vec<u8>> {
     let message = |_| {
         let mut bytes: Vec<u8> = (0..INITIATION).map(|_| rand::random()).collect();
@@ -66,7 +65,7 @@ fn noise() -> Vec<Vec<u8>> {
     (0..MESSAGES).map(message).collect()
 }
 
-/// Sends the messages repeatedly from one thread, as fast as possible, until `stop` is true. Returns the number of messages sent per second.
+/// From one thread, as fast as possible, until `stop` is true. The result is the number of messages per second.
 pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64 {
     let (start, mut sent) = (Instant::now(), 0);
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
@@ -83,7 +82,7 @@ pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool)
     sent as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Sends packets from the second pod to the first. Tries again if this machine does not generate the packets fast enough.
+/// From the second pod to the first. Tries again if this machine does not generate the packets fast enough.
 fn stream(bed: &Bed) -> Result<Small> {
     let [to, from] = bed.pods.as_slice() else {
         return Err(anyhow!("there are two pods"));
@@ -98,8 +97,7 @@ fn stream(bed: &Bed) -> Result<Small> {
     Err(last)
 }
 
-/// Sends packets from the second pod to the first during a flood of junk handshakes. Returns the numbers of sent and received
-/// packets, the number of junk packets per second, and the number of packets that the node's datapath dropped.
+/// From the second pod to the first. Also counts the junk packets per second, and the packets that the node's datapath dropped.
 fn stream_during_junk(
     bed: &Bed,
     attacker: &Host,
@@ -121,7 +119,7 @@ fn stream_during_junk(
     Ok((passed, rate, sum(daemon, DROPPED)? - before))
 }
 
-/// Measures the packet loss alternately without junk handshakes and with each type of junk handshake.
+/// Alternately without junk and with each type of junk.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-junk")?;
     let bed = Bed::start(&lab, 2, NET_CONF, |_, options| options)?;

@@ -10,7 +10,7 @@ use lab::{ApiServer, Families, FlanneldOptions, Host, Lab, NodeObject, Uplink, U
 use crate::scale::{memory, stop, sum};
 use crate::table::Table;
 
-/// The largest number of Nodes that Kubernetes supports.
+/// The most that Kubernetes supports.
 pub(crate) const NODES: u32 = 5000;
 const ROUNDS: u32 = 5;
 /// The InternalIP of the measured node.
@@ -19,7 +19,7 @@ const CLIENTS: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(120);
 const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","Backend":{"Type":"vxlan"}}"#;
 
-/// Builds a Node with as many image names as a kubelet reports, because image names make up most of a Node's size.
+/// With as many image names as a kubelet reports, because they make up most of a Node's size.
 fn node(number: u32) -> serde_json::Value {
     let [_, b, c, d] = number.to_be_bytes();
     let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8));
@@ -36,7 +36,7 @@ fn node(number: u32) -> serde_json::Value {
     node
 }
 
-/// Measures the start of one node's daemon in a cluster of `nodes` Nodes.
+/// One node's daemon in a cluster of `nodes` Nodes.
 pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench")?;
     let lan = lab.switch("lan")?;
@@ -62,7 +62,7 @@ pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Creates the Nodes of the cluster with several clients at once, and then the Node of the measured host.
+/// With several clients at once, and then the Node of the measured host.
 fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
     let next = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -86,11 +86,11 @@ fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
         .map(drop)
 }
 
-/// Measurements of each daemon start.
+/// One figure per daemon start.
 #[derive(Default)]
 struct Starts {
     times: Vec<Duration>,
-    /// Peak of the resident memory, in MiB like `resident`.
+    /// Of the resident memory, in MiB like `resident`.
     peak: Vec<f64>,
     resident: Vec<f64>,
     /// In milliseconds.

@@ -1,4 +1,4 @@
-//! Network loads between two pods: TCP streams, small packets and round trips. The module also measures processor time.
+//! Network loads between two pods: TCP streams, small packets and round trips. Also measures processor time.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,7 +12,7 @@ use nix::sys::socket::{
     MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt,
 };
 
-/// Bytes received from one or more TCP streams, and the duration.
+/// Bytes from TCP streams, and the duration.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flow {
     pub bytes: u64,
@@ -25,7 +25,7 @@ impl Flow {
     }
 }
 
-/// Sends `streams` TCP streams from one pod to another, and calls `during` while the streams run. Counts the bytes that arrive during `time`, which begins after 300 ms.
+/// Calls `during` while the streams run. Counts the bytes that arrive during `time`, which begins after 300 ms.
 pub(crate) fn tcp(
     from: &Pod,
     to: &Pod,
@@ -95,7 +95,7 @@ pub(crate) fn tcp(
     Ok(counted)
 }
 
-/// Numbers of sent and received small packets at a fixed rate.
+/// Sent and received small packets at a fixed rate.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Small {
     pub sent: u64,
@@ -108,11 +108,10 @@ impl Small {
     }
 }
 
-/// Maximum number of packets per system call, because the generator must use less processor time than the datapath under test.
+/// Packets per system call: the generator must use less processor time than the datapath under test.
 const VOLLEY: usize = 64;
 
-/// Sends UDP packets with 64 bytes of payload for `time`, at `rate` packets per second. Returns an error if this machine
-/// does not generate the packets fast enough.
+/// UDP packets with 64 bytes of payload. Fails if this machine does not generate `rate` packets per second.
 pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
     let (here, there) = (from.address()?, to.address()?);
     let receiver = to.netns().run(|| UdpSocket::bind((there, 0)))?.context("binding")?;
@@ -153,7 +152,7 @@ fn fire(socket: &UdpSocket, headers: &mut MultiHeaders<SockaddrStorage>, packets
         sendmmsg(socket.as_raw_fd(), headers, &slices, vec![None; packets], [], MsgFlags::empty());
 }
 
-/// Counts received packets until the socket's read timeout passes without a packet.
+/// Until the socket's read timeout passes without a packet.
 fn count(socket: &UdpSocket) -> u64 {
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     let mut room = [[0; 128]; VOLLEY];
@@ -173,7 +172,7 @@ fn count(socket: &UdpSocket) -> u64 {
     }
 }
 
-/// UDP server in a pod that returns each datagram to its sender.
+/// Returns each UDP datagram to its sender.
 pub(crate) struct Echo {
     socket: UdpSocket,
 }
@@ -204,12 +203,12 @@ impl Echo {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Programs {
     Ordinary,
-    /// Scheduling with a higher priority than all threads that forward packets.
+    /// With a higher priority than all threads that forward packets.
     RealTime,
 }
 
 impl Programs {
-    /// Sets the scheduling policy of the calling thread.
+    /// For the calling thread.
     fn schedule(self) -> Result<()> {
         if self == Programs::Ordinary {
             return Ok(());
@@ -224,7 +223,7 @@ impl Programs {
     }
 }
 
-/// Measures round trips, one after the other, for `time`. Returns the sorted round-trip times in microseconds.
+/// One after the other, for `time`. Sorted, in microseconds.
 pub(crate) fn round_trips(
     from: &Pod,
     to: &Pod,
@@ -274,34 +273,33 @@ pub(crate) fn round_trips(
     Ok(times)
 }
 
-/// Returns the quantile `part` of sorted numbers; 0.5 selects the median.
+/// 0.5 selects the median.
 pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = (sorted.len().saturating_sub(1) as f64 * part).round();
     sorted.get(place as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the median of unsorted numbers. Ignores NaN.
+/// Ignores NaN.
 pub(crate) fn median(figures: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = figures.iter().copied().filter(|figure| !figure.is_nan()).collect();
     sorted.sort_by(f64::total_cmp);
     quantile(&sorted, 0.5)
 }
 
-/// Processor time in seconds, from `/proc`.
+/// In seconds, from `/proc`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cpu {
-    /// Processor time of the whole machine.
+    /// Of the whole machine.
     pub all: f64,
-    /// Processor time of the processes with the given PIDs.
+    /// Of the given processes.
     pub daemons: f64,
-    /// Processor time of all processes except this process, kernel threads, and the processes with the given PIDs.
+    /// Of all processes except this one, kernel threads, and the given ones.
     pub foreign: f64,
 }
 
 const TICK: f64 = 0.01;
 
 impl Cpu {
-    /// Reads the current totals of processor time from `/proc`.
     pub(crate) fn now(daemons: &[u32]) -> Self {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let ticks: Vec<f64> = stat
@@ -340,7 +338,6 @@ impl Cpu {
         cpu
     }
 
-    /// Returns the processor time used since the earlier reading `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             all: self.all - before.all,

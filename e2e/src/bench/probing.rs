@@ -1,4 +1,4 @@
-//! Memory and processor time of probes to a thousand peers, and the time until nodes detect that a node is cut off.
+//! Memory and processor time of probes to a thousand peers, and how soon nodes detect that a node is cut off.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -10,21 +10,20 @@ use crate::answers;
 use crate::scale::{Fleet, memory, stop, sum};
 use crate::table::Table;
 
-/// Number of peers.
 pub(crate) const PEERS: u32 = 1000;
-/// Number of repetitions; each repetition measures a daemon once without probes and once with probes.
+/// Each one measures a daemon once without probes and once with them.
 const ROUNDS: usize = 4;
-/// Time between the daemon's readiness and the measurement.
+/// Between the daemon's readiness and the measurement.
 const SETTLED: Duration = Duration::from_secs(20);
 const WINDOW: Duration = Duration::from_secs(40);
-/// Length of the measurement with an open status page. In 100 s, the node requests each peer's report once.
+/// With an open status page. In 100 s, the node requests each peer's report once.
 const PAGE_WINDOW: Duration = Duration::from_secs(100);
-/// Number of times that the benchmark disconnects a node from the network.
+/// How often the benchmark disconnects a node.
 const CUTS: usize = 5;
 const DEADLINE: Duration = Duration::from_secs(120);
 const THREE_NODES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Returns the processor time of all threads of the daemon, in seconds. The function reads schedstat, because /proc/PID/stat has a resolution of only 10 ms.
+/// Of all threads, in seconds. From schedstat, because /proc/PID/stat has a resolution of only 10 ms.
 pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     let mut sum = 0.0;
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
@@ -34,25 +33,24 @@ pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     Ok(sum)
 }
 
-/// Resources that a daemon uses: memory in MiB, and shares of a processor in percent.
+/// What a daemon uses: memory in MiB, and shares of a processor in percent.
 struct Taken {
     memory: f64,
     rest: f64,
-    /// Share of a processor that the daemon uses while a status page is open, in percent.
+    /// While a status page is open.
     page: f64,
-    /// Share of a processor that the daemon uses after all peers stop replying, in percent.
+    /// After all peers stop replying.
     silence: f64,
 }
 
-/// Measures the share of a processor that a daemon uses during a window, in percent.
+/// Of a processor, in percent.
 fn share(daemon: &Flanneld, window: Duration) -> Result<f64> {
     let (start, before) = (Instant::now(), processor(daemon)?);
     std::thread::sleep(window);
     Ok((processor(daemon)? - before) / start.elapsed().as_secs_f64() * 100.0)
 }
 
-/// Measures the share of a processor that the daemon uses while a status page is open. Each response contains the
-/// whole document, even if the document has not changed.
+/// While a status page is open. Each response contains the whole document, even if it has not changed.
 fn share_with_page(daemon: &Flanneld) -> Result<f64> {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -69,7 +67,7 @@ fn share_with_page(daemon: &Flanneld) -> Result<f64> {
     })
 }
 
-/// Measures a daemon's memory and processor share, first while all peers reply and then while no peer replies.
+/// First while all peers reply and then while none does.
 fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
     let options =
         if probes { fleet.options.clone() } else { fleet.options.clone().arg("--probe-port=0") };
@@ -170,7 +168,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Repeatedly disconnects one of three nodes, and measures the times until the nodes report the fault and the recovery.
+/// Repeatedly disconnects one of three nodes: how soon the nodes report the fault and the recovery.
 fn cuts(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-probing")?;
     let bed = Bed::start(&lab, 3, THREE_NODES, |_, options| options)?;
@@ -209,7 +207,6 @@ fn cuts(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of a node's peers in the state `state`.
 fn peers_in(bed: &Bed, node: usize, state: &str) -> Result<f64> {
     sum(
         bed.daemons.get(node).context("a daemon")?,
@@ -222,7 +219,7 @@ fn all_peers_well(bed: &Bed) -> Result<bool> {
     Ok(well == 6.0)
 }
 
-/// Returns the exit code of `flannelctl status` on a node.
+/// Exit code.
 fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
     let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
     let (host, daemon) = bed.hosts.get(node).zip(bed.daemons.get(node)).context("a node")?;
@@ -230,10 +227,9 @@ fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
     Ok(host.netns().output(&program, &["status".to_owned(), file])?.status.code())
 }
 
-/// Returns the times from `start` to three reports that a node is cut off. The reports are in the
-/// connected nodes' metrics, in the connected nodes' `flannelctl status`, and in the cut-off node's metrics.
+/// When three reports say that a node is cut off: the connected nodes' metrics, their `flannelctl status`, and the metrics of the cut-off node.
 ///
-/// One loop polls for all three reports, so that waiting for one report does not falsify the time of another report.
+/// One loop polls for all three, so that waiting for one does not falsify the time of another.
 fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {
     let mut times: [Option<Duration>; 3] = [None; 3];
     wait(start, "all know it", &mut || {
@@ -251,7 +247,7 @@ fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {
     Ok(times)
 }
 
-/// Waits until `holds` returns true. Returns the time since `start`.
+/// The result is the time since `start`.
 fn wait(start: Instant, what: &str, holds: &mut dyn FnMut() -> Result<bool>) -> Result<Duration> {
     while !holds()? {
         ensure!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");

@@ -21,17 +21,17 @@ use crate::wireguard::{NET_CONF, PORT, key_of, secret, value};
 
 const PEERS: u32 = 100;
 const ROUNDS: usize = 3;
-/// Interval between the first initiations of two consecutive peers.
+/// Between the first initiations of two consecutive peers.
 const START_INTERVAL: Duration = Duration::from_millis(100);
-/// Time without a response after which a peer sends another initiation.
+/// After this time without a response, a peer sends another initiation.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5200);
-/// Maximum time for a renewal: a peer renews a session at an age of 120 s, and the session ends at 180 s.
+/// For a renewal: a peer renews a session at an age of 120 s, and the session ends at 180 s.
 const IN_TIME: Duration = Duration::from_secs(60);
-/// Length of a handshake response in bytes.
+/// Of a handshake response, in bytes.
 const ANSWER: usize = 92;
 const COOKIE: usize = 64;
 
-/// Creates a tunnel to the node. The tunnel has no rate limit.
+/// Without a rate limit.
 fn tunnel(private: StaticSecret, node: PublicKey, number: u32) -> Tunn {
     let limiter = RateLimiter::new(&PublicKey::from(&private), u64::MAX);
     Tunn::new(private, node, None, None, number, Some(Arc::new(limiter)))
@@ -44,7 +44,7 @@ fn initiation(tunn: &mut Tunn) -> Result<Vec<u8>> {
     }
 }
 
-/// Builds a handshake initiation that has a valid cookie but belongs to an unknown peer. Floods the node first, because the node sends cookies only under load.
+/// A handshake initiation with a valid cookie, but of an unknown peer. Floods the node first, because it sends cookies only under load.
 fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
     let mut unknown = tunnel(StaticSecret::from(rand::random::<[u8; 32]>()), node, 1);
     let message = vec![initiation(&mut unknown)?; VOLLEY];
@@ -74,16 +74,15 @@ fn flood_for(socket: &UdpSocket, messages: &[Vec<u8>], time: Duration) -> Result
     })
 }
 
-/// A peer that renews its session.
 struct Renewal {
     tunn: Tunn,
-    /// Time at which the renewal begins, and time of the next initiation (`next`).
+    /// The renewal begins at `begins`, and the next initiation is at `next`.
     begins: Instant,
     next: Instant,
     done: Option<Duration>,
 }
 
-/// Renews the sessions of all peers. Returns the duration of each renewal that succeeds within [`IN_TIME`].
+/// The durations of the renewals that succeed within [`IN_TIME`].
 fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Duration>> {
     let start = Instant::now();
     let peer = |number: u32| {
@@ -124,7 +123,7 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
     Ok(peers.into_values().filter_map(|peer| peer.done).collect())
 }
 
-/// Renews all sessions during a flood of handshakes. Returns the duration of each successful renewal, and the flood's packets per second.
+/// The durations of the successful renewals, and the flood's packets per second.
 fn renew_during_flood(
     attacker: &Host,
     socket: &UdpSocket,
@@ -143,7 +142,7 @@ fn renew_during_flood(
     })
 }
 
-/// Measures the duration of session renewals, alternately without and with a flood of handshakes.
+/// Alternately without and with a flood of handshakes.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
     let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;

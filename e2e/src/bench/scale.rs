@@ -1,5 +1,5 @@
-//! Start of a daemon with thousands of leases: time to the last route, memory and processor time. The module also
-//! measures the time from one additional lease to its route.
+//! Start of a daemon with thousands of leases: time to the last route, memory and processor time. Also measures the time from one additional lease to
+//! its route.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use lab::{
 use crate::gateway;
 use crate::table::Table;
 
-/// Numbers of peers with which the benchmark measures a node.
+/// Numbers of peers.
 pub(crate) const SIZES: [u32; 4] = [10, 1000, 5000, 10_000];
 const ROUNDS: u32 = 5;
 const NEW_LEASES: u32 = 20;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 pub(crate) const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"vxlan"}}"#;
 
-/// A node, and an etcd with the leases of the node's peers.
+/// A node, and an etcd with the leases of its peers.
 pub(crate) struct Fleet {
     pub node: Host,
     pub options: FlanneldOptions,
@@ -30,17 +30,17 @@ pub(crate) struct Fleet {
     store: Store,
     store_host: Host,
     lease: i64,
-    /// Function that returns the lease value of a node, given the node's number.
+    /// The lease value of a node, by its number.
     value: fn(u32) -> String,
 }
 
 impl Fleet {
-    /// Creates a node and an etcd that contains the vxlan leases of `peers` peers.
+    /// With the vxlan leases of `peers` peers.
     pub(crate) fn of(peers: u32) -> Result<Fleet> {
         Fleet::with(peers, NET_CONF, value)
     }
 
-    /// Creates a node and an etcd that contains `net_conf` and the leases of `peers` peers.
+    /// With `net_conf` and the leases of `peers` peers.
     pub(crate) fn with(peers: u32, net_conf: &str, value: fn(u32) -> String) -> Result<Fleet> {
         let lab = Lab::new("bench")?;
         let lan = lab.switch("lan")?;
@@ -66,12 +66,12 @@ impl Fleet {
         gateway::put(self.store_host.netns(), &entries, self.lease)
     }
 
-    /// Deletes the vxlan device with its routes, neighbours and FDB entries, as a reboot does.
+    /// The vxlan device with its routes, neighbours and FDB entries, as a reboot does.
     fn forget(&self) -> Result<()> {
         self.node.netns().ip("link del flannel.1").map(drop)
     }
 
-    /// Waits until the node's kernel has a route to a peer's pods. Returns the time since `start`.
+    /// To a peer's pods. The result is the time since `start`.
     fn wait_route(&self, number: u32, start: Instant) -> Result<Duration> {
         let target = Ipv4Addr::from(u32::from(subnet(number)) + 2);
         self.node.netns().run(|| {
@@ -85,7 +85,7 @@ impl Fleet {
         })?
     }
 
-    /// Returns the number of routes through the tunnel.
+    /// Through the tunnel.
     fn routes(&self) -> Result<usize> {
         let text =
             self.node.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/route"))??;
@@ -93,22 +93,22 @@ impl Fleet {
     }
 }
 
-/// Returns the subnet of peer `number`, which is outside the range from which the node gets its own subnet.
+/// Outside the range from which the node gets its own subnet.
 fn subnet(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8))
 }
 
-/// Returns the vxlan lease value of peer `number`.
+/// With vxlan.
 pub(crate) fn value(number: u32) -> String {
     value_at(number, number)
 }
 
-/// Returns the underlay address of a peer.
+/// On the underlay.
 pub(crate) fn public(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number)
 }
 
-/// Returns the lease value of node `number` with the underlay address of node `address`.
+/// Node `number` with the underlay address of node `address`.
 fn value_at(number: u32, address: u32) -> String {
     let [_, b, c, d] = number.to_be_bytes();
     lease(
@@ -119,7 +119,7 @@ fn value_at(number: u32, address: u32) -> String {
     )
 }
 
-/// Returns the lease value of a node in the format that flannel-rs writes.
+/// As flannel-rs writes it.
 pub(crate) fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) -> String {
     format!(
         "{{\"PublicIP\":\"{public}\",\"PublicIPv6\":null,\"BackendType\":\"{backend}\",\"BackendData\":{data},\
@@ -127,7 +127,7 @@ pub(crate) fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) ->
     )
 }
 
-/// Returns a daemon's resident memory and its peak, in MiB.
+/// Resident memory and its peak, in MiB.
 pub(crate) fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
     let field = |name: &str| -> Result<f64> {
@@ -140,7 +140,7 @@ pub(crate) fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
     Ok((field("VmRSS:")?, field("VmHWM:")?))
 }
 
-/// Returns the sum of the metrics whose lines begin with `name`, for example over all labels of one metric.
+/// Of the metrics whose lines begin with `name`, for example over all labels of one metric.
 pub(crate) fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
     let (_, text) = daemon.get("/metrics")?;
     let values = text
@@ -159,7 +159,7 @@ pub(crate) fn stop(mut daemon: Flanneld) -> Result<()> {
     Ok(())
 }
 
-/// Measures daemon starts and the time from a new lease to its route, with `peers` peers.
+/// Daemon starts and the time from a new lease to its route.
 pub(crate) fn measure(peers: u32, table: &mut Table) -> Result<()> {
     let fleet = Fleet::of(peers)?;
     let mut starts = Starts::default();
@@ -174,21 +174,21 @@ pub(crate) fn measure(peers: u32, table: &mut Table) -> Result<()> {
     new_leases(&fleet, peers, table)
 }
 
-/// Measurements of each daemon start.
+/// One figure per daemon start.
 #[derive(Default)]
 struct Starts {
-    /// Time from the daemon's start to the last route in the kernel.
+    /// From the daemon's start to the last route in the kernel.
     cold: Vec<Duration>,
-    /// Time from the daemon's start to readiness, if all objects are already in the kernel.
+    /// From the daemon's start to readiness, if all objects are already in the kernel.
     warm: Vec<Duration>,
     /// In milliseconds.
     processor: Vec<f64>,
-    /// Resident memory, in MiB like `peak`.
+    /// In MiB like `peak`.
     resident: Vec<f64>,
     peak: Vec<f64>,
     calls: Vec<f64>,
     writes: Vec<f64>,
-    /// Number of writes to the kernel during a restart.
+    /// Writes to the kernel during a restart.
     rewrites: Vec<f64>,
 }
 
@@ -256,7 +256,7 @@ impl Starts {
     }
 }
 
-/// Goals of the benchmark for a given number of peers, and Go flannel's results for comparison.
+/// For a number of peers, with Go flannel's results for comparison.
 struct Goals {
     cold: (&'static str, &'static str),
     warm: &'static str,
@@ -291,7 +291,7 @@ impl Goals {
     }
 }
 
-/// Repeatedly adds one lease, and measures the time until the kernel has the lease's route.
+/// Repeatedly adds one lease: how soon the kernel has its route.
 fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready()?;
@@ -316,7 +316,7 @@ fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     stop(daemon)
 }
 
-/// Measures the daemon's processor share at a hundred lease changes per second, and the delay until the last change is in the kernel.
+/// The daemon's processor share at a hundred lease changes per second, and the delay until the last one is in the kernel.
 fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Result<()> {
     const ROUNDS: u32 = 5;
     const CHANGES: u32 = 300;

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Table of results, in the order of the measurements.
+/// In the order of the measurements.
 #[derive(Default)]
 pub(crate) struct Table {
     rows: Vec<[String; 5]>,
 }
 
 impl Table {
-    /// Adds a row with the median and the maximum of `times`, in milliseconds.
+    /// A row with the median and the maximum, in milliseconds.
     pub(crate) fn times(&mut self, what: &str, times: &[Duration], goal: &str, go: &str) {
         let milliseconds = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
         self.figures(what, milliseconds, "ms", goal, go);
     }
 
-    /// Adds a row with the median and the maximum of `figures`, in the unit `unit`.
+    /// A row with the median and the maximum.
     pub(crate) fn figures(
         &mut self,
         what: &str,
@@ -44,7 +44,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Returns the table as Markdown, preceded by a line that describes the machine.
+    /// After a line that describes the machine.
     pub(crate) fn markdown(&self) -> String {
         let mut out = measured();
         out.push_str(
@@ -58,12 +58,12 @@ impl Table {
     }
 }
 
-/// Returns the first line of a section, which names the command and the machine of the measurement.
+/// The first line of a section, which names the command and the machine of the measurement.
 pub(crate) fn measured() -> String {
     format!("`make bench` measured these figures on {}.\n\n", machine())
 }
 
-/// Formats a number with three significant digits.
+/// To three significant digits.
 fn rounded(figure: f64) -> String {
     match figure {
         figure if figure >= 100.0 || figure.fract() == 0.0 => format!("{figure:.0}"),
@@ -88,7 +88,7 @@ fn machine() -> String {
     )
 }
 
-/// Replaces the text between the two comments that mark a section of docs/performance.md.
+/// Between the two comments that mark a section of docs/performance.md.
 pub(crate) fn write(section: &str, text: &str) -> Result<()> {
     let marks = [
         format!("<!-- make bench, {section}: begin -->\n"),
@@ -107,7 +107,7 @@ pub(crate) fn write(section: &str, text: &str) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// Writes the diagram of the results to docs/datapath.svg.
+/// To docs/datapath.svg.
 pub(crate) fn picture(svg: &str) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/datapath.svg");
     std::fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))

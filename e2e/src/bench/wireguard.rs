@@ -18,17 +18,16 @@ use crate::probing::processor;
 use crate::scale::{DEADLINE, Fleet, lease, memory, public, stop, sum};
 use crate::table::Table;
 
-/// Number of peers.
 pub(crate) const PEERS: u32 = 10_000;
 const ROUNDS: usize = 3;
 pub(crate) const PORT: u16 = 51820;
-/// First byte of a WireGuard data message; an empty data message is a keepalive.
+/// The first byte of a WireGuard data message; an empty one is a keepalive.
 const DATA: u8 = 4;
-/// Time for which the benchmark measures the processor share, once all peers have a session.
+/// For the processor share, once all peers have a session.
 const WINDOW: Duration = Duration::from_secs(20);
 pub(crate) const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 
-/// Returns the private key of a peer.
+/// Of a peer.
 pub(crate) fn secret(number: u32) -> StaticSecret {
     let mut bytes = [7; 32];
     if let Some(first) = bytes.first_chunk_mut() {
@@ -47,7 +46,7 @@ pub(crate) fn value(number: u32) -> String {
     )
 }
 
-/// Returns the public key of a node, computed from the file of its private key.
+/// From the file of the node's private key.
 pub(crate) fn key_of(daemon: &Flanneld) -> Result<PublicKey> {
     let text = std::fs::read_to_string(daemon.subnet_file().with_file_name("wgkey"))
         .context("the node's key")?;
@@ -56,7 +55,7 @@ pub(crate) fn key_of(daemon: &Flanneld) -> Result<PublicKey> {
     Ok(PublicKey::from(&StaticSecret::from(bytes)))
 }
 
-/// Responds to the node's handshakes for all peers until `stop` is true. Counts in `sessions` the peers that have a session with the node.
+/// Responds to the node's handshakes for all peers until `stop` is true. Counts in `sessions` the peers that have a session with it.
 fn serve(
     host: &Host,
     node: Ipv4Addr,
@@ -93,7 +92,7 @@ fn serve(
     Ok(())
 }
 
-/// Measurements of each daemon start with all peers.
+/// One figure per daemon start.
 #[derive(Default)]
 struct Figures {
     ready: Vec<Duration>,
@@ -103,7 +102,7 @@ struct Figures {
     share: Vec<f64>,
 }
 
-/// Measures the start of a node with [`PEERS`] peers.
+/// The start of a node with [`PEERS`] peers.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
     let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;

@@ -1,6 +1,6 @@
-//! Runs the project's benchmarks, and prints each result next to its goal. `make bench` runs the benchmark program.
+//! Runs the project's benchmarks, and prints each result next to its goal (`make bench`).
 //!
-//! `--help` lists the arguments of the benchmark.
+//! `--help` lists the arguments.
 
 #[path = "../bench/answers.rs"]
 mod answers;
@@ -66,28 +66,28 @@ GO_FLANNEL_CNI=/path/to/flannel is set, bench also measures Go flannel's CNI
 plugin. bench needs root.
 ";
 
-/// Number of pods that each CNI plugin adds, without `--quick` (`CNI_ROUNDS`) and with `--quick` (`CNI_QUICK`).
+/// Pods that each CNI plugin adds; `CNI_QUICK` is for `--quick`.
 const CNI_ROUNDS: usize = 40;
 const CNI_QUICK: usize = 10;
 
-/// The measurements that the command line selects.
+/// What the command line selects.
 struct Order {
     markdown: bool,
     sizes: Vec<u32>,
     heal: bool,
-    /// Number of pods that each CNI plugin adds.
+    /// Pods that each CNI plugin adds.
     cni: usize,
-    /// Number of Kubernetes Nodes.
+    /// Of Kubernetes.
     nodes: u32,
     probing: bool,
     wireguard: bool,
-    /// Whether to measure only the renewals of WireGuard sessions.
+    /// Only the renewals of WireGuard sessions.
     renewals: bool,
     packets: bool,
     plan: datapath::Plan,
 }
 
-/// Parses the command line. Returns `None` for `--help`.
+/// `None` for `--help`.
 fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     let (mut markdown, mut sizes, mut heal) = (false, scale::SIZES.to_vec(), true);
     let (mut packets, mut plan) = (true, datapath::Plan::default());
@@ -198,12 +198,12 @@ fn ended(outcome: Result<()>) -> ExitCode {
     }
 }
 
-/// Prints an error in one line and without a backtrace.
+/// In one line and without a backtrace.
 fn complain(error: &anyhow::Error) {
     let _ = writeln!(stderr(), "bench: {error:#}");
 }
 
-/// Prints to standard output. Ignores the error when a reader closes the pipe early (`| head`).
+/// Ignores the error when a reader closes the pipe early (`| head`).
 fn show(text: &str) -> Result<()> {
     match writeln!(stdout(), "{text}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -213,7 +213,7 @@ fn show(text: &str) -> Result<()> {
     }
 }
 
-/// Runs the selected measurements, prints the tables, and with `--markdown` writes the tables into docs/performance.md.
+/// With `--markdown`, also writes the tables into docs/performance.md.
 fn measure(order: &Order) -> Result<()> {
     let scale = measure_scale(order)?;
     let kube = measured(order.nodes > 0, |table| {
@@ -261,7 +261,7 @@ fn measure(order: &Order) -> Result<()> {
     Ok(())
 }
 
-/// Returns the Markdown of a table, or `None` if the table has no measurements.
+/// As Markdown; `None` without measurements.
 fn measured(
     is_ordered: bool,
     measure: impl FnOnce(&mut Table) -> Result<()>,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::healing::scenarios;
 
-/// Returns a network configuration with four subnets, one of which is the nodes' own network, 192.168.56.0/24.
+/// Four subnets, one of which is the nodes' own network, 192.168.56.0/24.
 fn around(backend: &str) -> String {
     format!(
         r#"{{"Network":"192.168.0.0/16","SubnetMin":"192.168.55.0","SubnetMax":"192.168.58.0","Backend":{backend}}}"#

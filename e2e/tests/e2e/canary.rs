@@ -12,7 +12,7 @@ use lab::{
 };
 
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
-/// Canary in the secrets: a word that no other text contains.
+/// A word that no other text contains.
 const CANARY: &str = "c4n4ry-0d9e8f7a6b";
 const HEALTH_PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/status"];
 const API_PATHS: [&str; 5] =
@@ -23,10 +23,10 @@ const COMMANDS: [&str; 6] =
 /// A secret, its source, and what the daemon does.
 struct Row {
     name: String,
-    /// Files that the test writes before the daemon starts.
+    /// Written before the daemon starts.
     files: Vec<(PathBuf, String)>,
     options: FlanneldOptions,
-    /// Flags of flannelctl that name the store.
+    /// Of flannelctl.
     store: Vec<String>,
     secrets: Vec<String>,
     outcome: Outcome,
@@ -55,12 +55,11 @@ impl Cage {
         Ok(Cage { host: host.clone(), folder, scripts: 0 })
     }
 
-    /// Returns the path of the host's /etc/default/flanneld.
     fn default_file(&self) -> PathBuf {
         self.folder.join("default/flanneld")
     }
 
-    /// Checks the rows one after the other, because all rows share the host's subnet.env.
+    /// One after the other, because all rows share the host's subnet.env.
     fn check_all(&mut self, rows: &[Row]) -> Result<()> {
         ensure!(!rows.is_empty(), "no rows");
         rows.iter().try_for_each(|row| self.check(row).with_context(|| row.name.clone()))
@@ -101,7 +100,7 @@ impl Cage {
         Ok(std::fs::remove_file(daemon.log_path())?)
     }
 
-    /// Checks that no output of the daemon or of flannelctl contains a secret, and that none is empty. `store` contains flannelctl's flags for the store.
+    /// No output of the daemon or of flannelctl contains a secret, and none is empty. `store` contains flannelctl's flags for the store.
     fn require_silence(
         &mut self,
         daemon: &Flanneld,
@@ -146,7 +145,7 @@ impl Cage {
         Ok(())
     }
 
-    /// Runs a script with the host's own /etc/default, and returns its output regardless of the exit code.
+    /// With the host's own /etc/default. The exit code does not matter.
     fn sh(&mut self, script: &str) -> Result<String> {
         self.scripts += 1;
         let script = format!(
@@ -171,7 +170,7 @@ fn etcd_secrets_are_never_shown() -> Result<()> {
     })
 }
 
-/// Returns the password, and the longest line of each PEM file, which occurs nowhere else by chance.
+/// The password, and the longest line of each PEM file, which occurs nowhere else by chance.
 fn etcd_secrets(s: &Scene<'_>) -> Result<Vec<String>> {
     let certificates = s.etcd.as_ref().unwrap().client()?;
     let certificates = certificates.certificates().context("certificates")?;
@@ -185,7 +184,7 @@ fn etcd_secrets(s: &Scene<'_>) -> Result<Vec<String>> {
     Ok(secrets)
 }
 
-/// Returns rows for each source of etcd's password, and for each wrong flag that could reveal a secret.
+/// Each source of etcd's password, and each wrong flag that could reveal a secret.
 fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
     let (all, secrets) = (s.store.args(), etcd_secrets(s)?);
     let options = |args: &[String]| {
@@ -250,7 +249,7 @@ fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Returns the text of a kubeconfig with one user.
+/// With one user.
 fn kubeconfig_of(server: &str, ca: &str, user: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: '{server}', certificate-authority: '{ca}'}}}}]\n\

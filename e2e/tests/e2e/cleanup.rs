@@ -7,7 +7,7 @@ use lab::{Host, Launch, Scene, binaries, until};
 
 use crate::healing::scenarios;
 
-/// Script that creates objects of other programs: iptables and nftables rules, routes, addresses, neighbours, a vxlan device, a bridge for pods.
+/// Objects of other programs: iptables and nftables rules, routes, addresses, neighbours, a vxlan device, a bridge for pods.
 const OTHERS: &str = "
     for program in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do
         $program -t nat -N MINE; $program -t nat -A MINE -j RETURN; $program -t nat -A POSTROUTING -o vx0 -j MINE
@@ -30,11 +30,10 @@ const OTHERS: &str = "
     ip rule add from 172.30.0.0/24 lookup 77 priority 7000; ip route add default via 192.168.56.253 table 77
 ";
 
-/// Range of subnets that nodes may lease, outside the destinations of all non-default routes in [`OTHERS`].
+/// Subnets that nodes may lease, outside the destinations of all non-default routes in [`OTHERS`].
 const RANGE: &str = r#""SubnetMin":"10.244.1.0","SubnetMax":"10.244.60.0","IPv6SubnetMin":"fd10:244:0:1::","IPv6SubnetMax":"fd10:244:0:3c::""#;
 
-/// Returns all kernel objects of a host that a program can create, as text.
-/// The dump omits FDB entries of IPv6 multicast groups, because the kernel joins multicast groups at any time.
+/// All kernel objects of a host that a program can create, without FDB entries of IPv6 multicast groups: the kernel joins such groups at any time.
 pub(crate) fn dump(host: &Host) -> Result<String> {
     // A device gets its link-local address some time after it is up. Its routes follow when duplicate address detection is done.
     let unsettled = "
@@ -54,7 +53,7 @@ pub(crate) fn dump(host: &Host) -> Result<String> {
         ip neighbour show nud permanent; bridge fdb show | sed /^33:33:/d; ip rule show; ip -6 rule show")
 }
 
-/// Checks that a dump of the host equals `wanted`, or returns the lines that only one of both contains.
+/// The error has the lines that only one of both contains.
 fn is_as(host: &Host, wanted: &str, output: &str) -> Result<()> {
     let now = dump(host)?;
     let differing: Vec<&str> = now
@@ -66,7 +65,7 @@ fn is_as(host: &Host, wanted: &str, output: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs `flannelctl cleanup` with the host's own `/run`. Returns whether the command succeeded, and its output.
+/// With the host's own `/run`. The result is whether the command succeeded, and its output.
 fn cleanup(host: &Host, args: &[&str]) -> Result<(bool, String)> {
     static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let log = format!("cleanup-{}", CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
@@ -75,21 +74,21 @@ fn cleanup(host: &Host, args: &[&str]) -> Result<(bool, String)> {
     Ok((process.wait()?.success(), process.log()))
 }
 
-/// Runs `flannelctl cleanup`, which succeeds. Returns its output.
+/// The command succeeds; the result is its output.
 fn cleans_up(host: &Host, args: &[&str]) -> Result<String> {
     let (is_done, output) = cleanup(host, args)?;
     ensure!(is_done, "{output}");
     Ok(output)
 }
 
-/// Returns the number of files in the host's `/run/flannel`.
+/// In the host's `/run/flannel`.
 fn count_run_files(host: &Host) -> Result<usize> {
     let folder = host.subnet_file()?.with_file_name("");
     Ok(std::fs::read_dir(folder).into_iter().flatten().count())
 }
 
-/// Checks that `flannelctl cleanup` restores the dump `before`, and that `--dry-run` lists the same objects and removes nothing.
-/// A second `flannelctl cleanup` must find nothing to remove.
+/// `flannelctl cleanup` restores the dump `before`; `--dry-run` lists the same objects and removes nothing. A second `flannelctl cleanup` finds
+/// nothing to remove.
 pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> Result<String> {
     let (there, files) = (dump(host)?, count_run_files(host)?);
     ensure!(there != before, "there is nothing to remove");
@@ -157,7 +156,7 @@ fn cleanup_restores_the_host_after_flanneld((config, flags): (&str, &[&str])) ->
     })
 }
 
-/// Returns a script that writes Go flannel's rules, from captured listings such as that of `iptables -t nat -S`.
+/// From captured listings such as that of `iptables -t nat -S`.
 fn captured_rules(listing: &str) -> String {
     let mut command = "";
     let mut script = String::new();

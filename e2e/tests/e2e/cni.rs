@@ -19,7 +19,7 @@ struct Runtime {
 }
 
 impl Runtime {
-    /// Returns a runtime with the CNI configuration of the manifests.
+    /// With the CNI configuration of the manifests.
     fn new(host: &Host, version: CniVersion, cni_version: &str) -> Result<Runtime> {
         let folder = host.folder()?;
         let conf = json!({
@@ -37,7 +37,7 @@ impl Runtime {
         conf
     }
 
-    /// Creates a pod, and calls ADD for the pod's interface. Returns the pod's network namespace and ADD's result.
+    /// Creates a pod, and calls ADD for its interface. The result is ADD's.
     fn pod(&self, name: &str) -> Result<(Netns, Value)> {
         let pod = self.host.empty_pod(name)?;
         let answer = self.cni.call("ADD", Some(&pod), "eth0", &self.conf)?;
@@ -45,19 +45,19 @@ impl Runtime {
         Ok((pod, answer.ok()?))
     }
 
-    /// Calls DEL twice, because a runtime repeats it.
+    /// Twice, because a runtime repeats it.
     fn del(&self, pod: &Netns, interface: &str) -> Result<()> {
         (0..2).try_for_each(|_| {
             self.cni.call("DEL", Some(pod), interface, &self.conf)?.ok().map(drop)
         })
     }
 
-    /// Returns the code of STATUS.
+    /// The code of STATUS.
     fn status(&self) -> Result<u64> {
         Ok(self.cni.call("STATUS", None, "", &self.conf)?.code())
     }
 
-    /// Lists the objects that pods left: interfaces, reserved addresses, the plugin's files.
+    /// What pods left: interfaces, reserved addresses, the plugin's files.
     fn left(&self) -> Result<Vec<String>> {
         let folder = self.host.folder()?;
         let names = |folder: PathBuf| {
@@ -72,7 +72,6 @@ impl Runtime {
     }
 }
 
-/// Returns the addresses in a CNI result.
 fn addresses(result: &Value) -> Result<Vec<IpAddr>> {
     let ips = result["ips"].as_array().with_context(|| format!("no addresses: {result}"))?;
     let address =
@@ -85,7 +84,7 @@ scenarios! { reference_plugins_connect_pods;
     distribution_reference_plugins_connect_pods => (CniVersion::V111, "1.0.0"),
 }
 
-/// Adds pods on two nodes, checks that the pods reach each other, and deletes the pods.
+/// Adds pods on two nodes, which reach each other, and deletes them.
 fn reference_plugins_connect_pods((version, cni_version): (CniVersion, &str)) -> Result<()> {
     let is_current = cni_version == "1.1.0";
     Scene::of("cni").net(NET_CONF).arg("--ip-masq").stopped().run(|s| {
@@ -144,7 +143,7 @@ fn reference_plugins_connect_pods((version, cni_version): (CniVersion, &str)) ->
     })
 }
 
-/// Checks that GC releases the address and removes the files of a pod that ended without DEL.
+/// GC releases the address and removes the files of a pod that ended without DEL.
 fn collects(node: &Runtime, living: &Netns) -> Result<()> {
     let (lost, result) = node.pod("lost")?;
     let (address, name) = (addresses(&result)?[0].to_string(), lost.name().to_owned());
@@ -163,7 +162,7 @@ fn collects(node: &Runtime, living: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// Runs the commands of docs/cni.md on a host where `/run`, `/opt` and `/var/lib` contain only the files that the document requires.
+/// On a host where `/run`, `/opt` and `/var/lib` contain only the files that docs/cni.md requires.
 #[test]
 fn documented_cni_commands_work() -> Result<()> {
     Lab::run("cni-page", |lab| {

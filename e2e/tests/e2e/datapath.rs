@@ -13,7 +13,7 @@ use lab::{
 
 use crate::healing::scenarios;
 
-/// Packet mode of each host's datapath, and its number of queues.
+/// Each host's packet mode and number of queues.
 const HOSTS: [(&str, &str); 3] = [("offload", "4"), ("mmsg", "1"), ("plain", "2")];
 const BULK: u64 = 2_000_000;
 
@@ -66,7 +66,7 @@ fn packet_modes_interoperate(engine: &Engine) -> Result<()> {
     })
 }
 
-/// Checks that packets of an even, an odd and the maximum length pass between all pods.
+/// Packets of an even, an odd and the maximum length pass between all pods.
 fn all_sizes_pass(s: &Scene<'_>, engine: &Engine) -> Result<()> {
     let pods = s.firsts()?;
     for (family, overhead) in engine.overheads.into_iter().enumerate() {
@@ -81,7 +81,7 @@ fn all_sizes_pass(s: &Scene<'_>, engine: &Engine) -> Result<()> {
     Ok(())
 }
 
-/// Checks that outer packets do not have the flag DF, so that a narrow router fragments them.
+/// Outer packets do not have the flag DF, so that a narrow router fragments them.
 fn underlay_may_fragment(s: &Scene<'_>, engine: &Engine) -> Result<()> {
     let capture = Capture::start(s.lan.netns())?;
     s.reach()?;
@@ -107,7 +107,7 @@ fn transfer(s: &Scene<'_>, from: usize, to: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the counters of a device have a relation. A unit is one packet, or several packets that the datapath moves at once.
+/// Waits until the counters of a device have a relation. A unit is one packet, or several that the datapath moves at once.
 fn moves(
     node: &Node,
     device: &str,
@@ -129,7 +129,7 @@ fn moves(
     })
 }
 
-/// Checks that the pods' kernels find no wrong checksum if no network card completes or trusts checksums.
+/// The pods' kernels find no wrong checksum if no network card completes or trusts checksums.
 fn checksums_are_right(s: &Scene<'_>) -> Result<()> {
     // First the sender uses GSO packets, which arrive one by one. Then all packets move one by one.
     for number in [2, 0] {
@@ -148,7 +148,7 @@ fn checksums_are_right(s: &Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns flannel's devices on a host, each with its kind.
+/// flannel's devices on a host, each with its kind.
 pub(crate) fn kinds(node: &Node) -> Result<Vec<(String, String)>> {
     let links = node.netns().links()?.into_iter();
     let ours = links.filter(|link| link.ifname.starts_with("flannel"));

@@ -15,11 +15,11 @@ use crate::datapath::kinds;
 use crate::healing::scenarios;
 
 const BULK: u64 = 2_000_000;
-/// Packet mode of each host: the first two hosts run kernel vxlan, and the other hosts run userspace vxlan.
+/// Each host's packet mode: the first two hosts run kernel vxlan, and the others userspace vxlan.
 const MODES: [&str; 5] = ["", "", "offload", "mmsg", "plain"];
 const KERNELS: usize = 2;
 const KERNEL: &str = r#"{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
-/// Payload of one datagram of a GSO packet, in bytes. The last datagram is shorter.
+/// Of one datagram of a GSO packet, in bytes. The last one is shorter.
 const SEGMENT: u16 = 1000;
 const MARK: &[u8] = b"a flow of its own";
 
@@ -62,13 +62,13 @@ fn tunnels_carry_packets_over(cable: Cable) -> Result<()> {
     })
 }
 
-/// Returns the content of a datagram, which depends only on the datagram's number and size.
+/// Depends only on the datagram's number and size.
 fn content(number: usize, size: usize) -> Vec<u8> {
     let rest = (4..size).map(|at| (at * 7 + number * 13) as u8);
     (number as u32).to_be_bytes().into_iter().chain(rest).collect()
 }
 
-/// Sends datagrams of several sizes, and datagrams as one GSO packet. Lost datagrams are repeated until all have arrived unchanged.
+/// Datagrams of several sizes, and datagrams as one GSO packet. Lost ones are repeated until all have arrived unchanged.
 fn datagrams_arrive(from: &Pod, to: &Pod, family: usize) -> Result<()> {
     let bind =
         |pod: &Pod| anyhow::Ok(pod.netns().run(|| UdpSocket::bind((pod.addresses()[family], 0)))??);
@@ -116,7 +116,7 @@ fn datagrams_arrive(from: &Pod, to: &Pod, family: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks that each flow of a userspace node keeps its outer source port, and that flows use several ports, so that the underlay can balance the flows.
+/// Each flow of a userspace node keeps its outer source port. Flows use several ports, so that the underlay can balance them.
 fn flows_keep_their_source_ports(s: &Scene<'_>) -> Result<()> {
     let (from, to) = (&s[2].pods[0], &s[0].pods[0]);
     let sender = s[2].v4()?.octets();

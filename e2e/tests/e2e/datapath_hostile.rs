@@ -10,7 +10,7 @@ use lab::{Host, Pod, Scene, Uplink, until, until_ok};
 use crate::datapath::engines::{Engine, UDP, VXLAN, WIREGUARD};
 use crate::healing::scenarios;
 
-/// Payload of every crafted packet.
+/// The payload of every crafted packet.
 const MARK: &[u8] = b"\xfe\xed hostile \x00\x01\x02\x03\x04";
 const COPIES: usize = 3;
 
@@ -38,11 +38,11 @@ struct Path {
     family: usize,
     port: u16,
     device: &'static str,
-    /// MAC of the first host's VTEP. udp has no frames.
+    /// Of the first host's VTEP. udp has no frames.
     mac: Option<[u8; 6]>,
-    /// Outer addresses of the first host, of its peer and of the stranger.
+    /// Of the first host, of its peer and of the stranger.
     nodes: [IpAddr; 3],
-    /// Pods of the three hosts.
+    /// Of the three hosts.
     pods: Vec<IpAddr>,
 }
 
@@ -80,7 +80,7 @@ impl Path {
         self.frame(&udp_packet(SocketAddr::new(source, 7777), to, 64, payload))
     }
 
-    /// Returns datagrams that are no packets for the first host. `packet-engine` tests each way to be malformed.
+    /// No packets for the first host. `packet-engine` tests each way to be malformed.
     fn malformed(&self) -> Vec<Attack> {
         let mut attacks = vec![(Peer, "short malformed", vec![MARK.to_vec(), vec![0; 3]])];
         if let Some(mac) = self.mac {
@@ -95,7 +95,7 @@ impl Path {
         attacks
     }
 
-    /// Returns packets with forged addresses, which a datapath without checks delivers.
+    /// Forged addresses, which a datapath without checks delivers.
     fn forged(&self, s: &Scene<'_>, checks: &str) -> Result<Vec<Attack>> {
         let [pod, peers, others] = self.pods[..] else { anyhow::bail!("three pods") };
         let (nowhere, outside, node): (_, _, IpAddr) = if self.family == 0 {
@@ -144,7 +144,7 @@ impl Path {
     }
 }
 
-/// Returns the VTEP MAC that the first host publishes.
+/// The VTEP MAC that the first host publishes.
 fn mac(s: &Scene<'_>, family: usize) -> Result<[u8; 6]> {
     let own = s[0].v4()?.to_string();
     for (_, value) in s.store.subnets()? {
@@ -163,7 +163,7 @@ fn mac(s: &Scene<'_>, family: usize) -> Result<[u8; 6]> {
     anyhow::bail!("the first host has no lease")
 }
 
-/// Returns datagrams that belong to no session.
+/// Datagrams that belong to no session.
 fn junk() -> Vec<Attack> {
     let of = |kind: u8, length: usize| [&[kind, 0, 0, 0][..], &vec![0xff; length - 4]].concat();
     vec![
@@ -203,7 +203,7 @@ fn hostile_packets_are_dropped((engine, checks): (&Engine, &str)) -> Result<()> 
     })
 }
 
-/// Checks that the first node counts each datagram under one of its reasons and lets nothing through, or that the pod receives it.
+/// The first node counts each datagram under one of its reasons and lets nothing through, or the pod receives it.
 fn withstands(
     s: &Scene<'_>,
     stranger: &Host,

@@ -8,7 +8,7 @@ use lab::{Capture, Scene, holds, until};
 use crate::datapath::engines::{Engine, UDP, VXLAN, WIREGUARD};
 use crate::healing::scenarios;
 
-/// Bytes that every packet of this test contains and no other packet contains.
+/// Every packet of this test contains it, and no other one.
 const MARK: &[u8; 16] = b"\xfe\xed nested  \x00\x01\x02\x03\x04";
 const COPIES: u32 = 5;
 

@@ -31,7 +31,7 @@ scenarios! { heals;
     wireguard_in_userspace_heals => &WIREGUARD,
 }
 
-/// Makes a node's daemon keep its open files in a store of its own.
+/// In a store of its own.
 fn keep_files(s: &mut Scene<'_>, number: usize) -> Result<FileStore> {
     let store = FileStore::start(&s.lab.folder("")?.join(format!("notify{number}")))?;
     s[number].options = s[number].options.clone().file_store(&store);
@@ -42,7 +42,7 @@ fn end(node: &mut Node, is_killed: bool) -> Result<()> {
     if is_killed { node.kill() } else { node.stop() }
 }
 
-/// Checks that the device and its routes survive restarts, and that packets which wait in the device and the sockets meanwhile arrive.
+/// The device and its routes survive restarts, and packets that wait in the device and the sockets meanwhile arrive.
 fn restart_with_a_store(engine: &Engine) -> Result<()> {
     let scene = Scene::of(&format!("handover {}", engine.name)).net(&engine.dual());
     scene.arg("--probe-port=0").run(|s| {
@@ -100,8 +100,8 @@ fn all_arrive(socket: &UdpSocket, round: u8) -> Result<()> {
     .with_context(|| format!("{missing:?} of round {round}"))
 }
 
-/// Checks that a daemon replaces the device of an earlier daemon that had another backend or mode. If `is_kept` is
-/// true, a file descriptor store keeps the devices' file descriptors. Otherwise a TUN device goes with its process.
+/// A daemon replaces the device of an earlier one that had another backend or mode. If `is_kept` is true, a file descriptor store keeps the devices'
+/// descriptors. Otherwise a TUN device goes with its process.
 fn backend_or_mode_changes(is_kept: bool) -> Result<()> {
     Scene::of("modes").net(&UDP.v4()).run(|s| {
         let mut stores = Vec::new();
@@ -176,7 +176,7 @@ fn udp_port_in_use_is_reported() -> Result<()> {
     })
 }
 
-/// Damages the first host's device and its underlay. Checks that packets pass again and that the daemon restores the device's MTU.
+/// After damage to the first host's device and its underlay, packets pass again, and the device has its MTU again.
 fn heals(engine: &Engine) -> Result<()> {
     let device = engine.devices[0];
     let scene = Scene::of(&format!("heals {}", engine.name)).net(&engine.v4());

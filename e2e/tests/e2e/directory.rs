@@ -7,7 +7,7 @@ use lab::{Hang, Scene, succeeded, until_ok};
 
 use crate::healing::scenarios;
 
-/// Runs a script in the folder above the leases, in the mount namespaces of the first `daemons` daemons.
+/// In the folder above the leases, in the mount namespaces of the first `daemons` daemons.
 fn run_in_daemons(s: &Scene<'_>, daemons: usize, script: &str) -> Result<()> {
     for node in &s.nodes[..daemons] {
         let pid = node.daemon()?.pid().to_string();
@@ -19,7 +19,7 @@ fn run_in_daemons(s: &Scene<'_>, daemons: usize, script: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the daemons are not ready because of `why`. They are alive nevertheless.
+/// The daemons are not ready because of `why`, but alive.
 fn outage_is_reported(s: &mut Scene<'_>, why: &str) -> Result<()> {
     s.each(|node| {
         until_ok("the daemon is not ready", || {

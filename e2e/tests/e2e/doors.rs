@@ -10,13 +10,13 @@ use crate::listeners::{API, HEALTH, ask};
 
 const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const TUNNEL: u16 = 8472;
-/// Arguments of setpriv: user `nobody`, without groups and capabilities.
+/// For setpriv: user `nobody`, without groups and capabilities.
 const NOBODY: [&str; 5] =
     ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];
 
 type Attack = fn(&mut Scene<'_>) -> Result<()>;
 
-/// Attacks by the user `nobody`, and attacks by a pod. Each attack returns an error if it has an effect.
+/// By the user `nobody`, and by a pod. Each attack returns an error if it has an effect.
 const USER_ATTACKS: [(&str, Attack); 3] = [
     (
         "hold every name of the daemon's sockets, then wait for its restart",
@@ -52,7 +52,7 @@ fn withstands(attacks: &[(&str, Attack)]) -> Result<()> {
     })
 }
 
-/// Checks that the daemon is ready, probes its peer and reaches it, and that pods reach each other.
+/// The daemon is ready, probes its peer and reaches it, and pods reach each other.
 fn is_well(s: &Scene<'_>) -> Result<()> {
     until_ok("the daemon is well", || {
         s[0].require_ready()?;
@@ -102,7 +102,7 @@ fn hold_names_before_a_start(s: &mut Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder of the daemon's files accessible to all users, as /run is. Returns its path.
+/// Makes the folder of the daemon's files accessible to all users, as /run is.
 fn open_folder(s: &Scene<'_>) -> Result<String> {
     let file = s[0].subnet_file()?;
     let folder = file.parent().context("a folder")?;
@@ -191,7 +191,7 @@ fn reach_loopback(s: &mut Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the underlay address and the overlay address of a node.
+/// On the underlay and in the overlay.
 fn addresses(s: &Scene<'_>, node: usize) -> Result<[IpAddr; 2]> {
     let subnet = s[node].daemon()?.subnet_env()?.subnet.context("a subnet")?;
     Ok([s[node].v4()?.into(), subnet.network().into()])

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use lab::{Certificates, EtcdOptions, Scene};
 use nix::sys::signal::Signal;
 
-/// Replaces a file and keeps its modification time, so that a daemon reads the file only on SIGHUP.
+/// Keeps the file's modification time, so that a daemon reads it only on SIGHUP.
 fn replace(path: &Path, with: &Path) -> Result<()> {
     let age = std::fs::metadata(path)?.modified()?;
     let new = path.with_extension("new");

@@ -9,14 +9,14 @@ use serde_json::Value;
 
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","Backend":{"Type":"vxlan"}}"#;
 
-/// Returns the lease value that a vxlan node writes.
+/// As a vxlan node writes it.
 fn value(public: &str, mac: &str) -> String {
     format!(
         r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{mac}"}}}}"#
     )
 }
 
-/// Writes the lease of a peer that has no daemon.
+/// A peer that has no daemon.
 fn put_peer(s: &Scene<'_>, number: usize) -> Result<()> {
     s.put(
         &format!("10.5.10{number}.0-24"),
@@ -24,7 +24,7 @@ fn put_peer(s: &Scene<'_>, number: usize) -> Result<()> {
     )
 }
 
-/// Waits until the first two nodes have routes to some of the peers.
+/// The first two nodes have routes to the peers.
 fn have_routes(s: &Scene<'_>, mut peers: impl Iterator<Item = usize>) -> Result<()> {
     peers.try_for_each(|number| {
         let subnet = format!("10.5.10{number}.0/24");
@@ -32,7 +32,7 @@ fn have_routes(s: &Scene<'_>, mut peers: impl Iterator<Item = usize>) -> Result<
     })
 }
 
-/// Checks that the kernel reported no change of the objects for the good subnets, given by their beginnings such as `10.5.101.`.
+/// The kernel reported no change of the objects for the good subnets, given by their beginnings such as `10.5.101.`.
 fn require_silence_about(good: &[String], monitor: &mut Monitor) -> Result<()> {
     let reports = monitor.reports()?;
     let changes: Vec<_> = reports
@@ -43,7 +43,7 @@ fn require_silence_about(good: &[String], monitor: &mut Monitor) -> Result<()> {
     Ok(())
 }
 
-/// Returns the beginnings of the first two nodes' subnets and of the subnets of the first three peers.
+/// The beginnings of the first two nodes' subnets and of those of the first three peers.
 fn good_subnets(s: &Scene<'_>) -> Result<Vec<String>> {
     let nodes = s.nodes[..2].iter().map(|node| Ok(node.subnet()?.replace("0/24", "")));
     nodes.chain((1..=3).map(|number| Ok(format!("10.5.10{number}.")))).collect()
@@ -105,7 +105,7 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() -> Result<()>
     })
 }
 
-/// Returns the count of leases that a node does not use, by whether their keys or values are unreadable.
+/// Leases that a node does not use, by whether their keys or values are unreadable.
 fn count_unused(node: &lab::Node) -> Result<BTreeMap<bool, usize>> {
     let unused = node.status("/refused")?;
     let mut counts = BTreeMap::new();
@@ -115,7 +115,7 @@ fn count_unused(node: &lab::Node) -> Result<BTreeMap<bool, usize>> {
     Ok(counts)
 }
 
-/// Returns keys and values of hostile leases, and whether flanneld cannot read them. `subnet` is the beginning of a good node's subnet, and `mac` is the
+/// Keys and values of hostile leases, and whether flanneld cannot read them. `subnet` is the beginning of a good node's subnet, and `mac` is the
 /// node's address.
 fn hostile_entries(subnet: &str, mac: &str) -> Vec<(String, String, bool)> {
     let plain = value("192.168.56.240", "02:00:00:00:bb:01");

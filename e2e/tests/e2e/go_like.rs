@@ -1,6 +1,5 @@
-//! Checks that a flannel-rs node exchanges packets with Go flannel's nodes, and replaces a Go flannel node
-//! in place. The tests imitate Go flannel's nodes: the imitations write the same leases and create the same
-//! kernel objects.
+//! A flannel-rs node exchanges packets with Go flannel's nodes, and replaces one in place. Imitations of Go flannel's nodes write the same leases and
+//! create the same kernel objects.
 
 use anyhow::{Context, Result, ensure};
 use lab::{
@@ -15,17 +14,17 @@ use crate::ping_only::answer_by_ping_alone;
 use crate::traffic::reach_each_other;
 
 const SUBNETS: &str = "/coreos.com/network/subnets/";
-/// The devices of vxlan, with the fields of a lease's value that describe them.
+/// Of vxlan, with the fields of a lease's value that describe them.
 const DEVICES: [(&str, &str); 2] =
     [("flannel.1", "BackendData"), ("flannel-v6.1", "BackendV6Data")];
 
-/// Describes three hosts and an etcd.
+/// Three hosts and an etcd.
 fn scene<'a>(title: &str, backend: &str) -> SceneOptions<'a> {
     let conf = r#"{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{"Type":"TYPE"}}"#;
     Scene::of(title).nodes(3).etcd().net(&conf.replace("TYPE", backend)).stopped()
 }
 
-/// A dual-stack node that `ip`, `bridge` and `etcdctl` set up as Go flannel does. The node acts only when the test calls its functions.
+/// A dual-stack node that `ip`, `bridge` and `etcdctl` set up as Go flannel does. It acts only when the test calls its functions.
 struct GoNode {
     host: Host,
     client: EtcdClient,
@@ -35,7 +34,7 @@ struct GoNode {
 }
 
 impl GoNode {
-    /// Acts as Go flannel does at its first start: creates devices, the lease, and `subnet.env`. The first host has the subnet 10.5.11.0/24.
+    /// As Go flannel at its first start: creates devices, the lease, and `subnet.env`. The first host has the subnet 10.5.11.0/24.
     fn start(s: &Scene<'_>, index: u8, backend: &'static str) -> Result<GoNode> {
         let client = s.etcd.as_ref().context("no etcd")?.client()?;
         let (lease, host) = (client.grant(86_400)?, Host::clone(&s[usize::from(index)]));
@@ -92,12 +91,12 @@ impl GoNode {
         Ok(value + "}")
     }
 
-    /// Writes the lease with a plain put, which overwrites any earlier value.
+    /// With a plain put, which overwrites any earlier value.
     fn publish(&self) -> Result<()> {
         self.client.put_leased(&self.key(), &self.value()?, self.lease)
     }
 
-    /// Acts as Go flannel does on an event: replaces the kernel entries for each lease of another node with the same backend.
+    /// As Go flannel on an event: replaces the kernel entries for each lease of another node with the same backend.
     fn learn(&self) -> Result<()> {
         let entries = self.client.get_prefix(SUBNETS)?;
         entries.iter().filter(|entry| entry.key != self.key()).try_for_each(|entry| {
@@ -106,7 +105,7 @@ impl GoNode {
         })
     }
 
-    /// Uses the fields that Go flannel reads from a lease's value (`lease.LeaseAttrs`).
+    /// With the fields that Go flannel reads from a lease's value (`lease.LeaseAttrs`).
     fn learn_one(&self, entry: &KeyValue) -> Result<()> {
         let value: Value = serde_json::from_str(&entry.value)?;
         let text = |pointer: &str| {
@@ -144,7 +143,7 @@ impl GoNode {
     }
 }
 
-/// Starts Go nodes on the first hosts, which know each other.
+/// On the first hosts. They know each other.
 fn go_nodes<const COUNT: usize>(s: &Scene<'_>, backend: &'static str) -> Result<Vec<GoNode>> {
     let nodes = (0..COUNT as u8)
         .map(|index| GoNode::start(s, index, backend))
@@ -158,7 +157,7 @@ scenarios! { our_node_joins_go_nodes;
     our_node_joins_go_nodes_host_gw => "host-gw",
 }
 
-/// Adds a flannel-rs node to a network of two Go nodes. If the backend is vxlan, the first Go node then changes its MAC. At the end, the first Go node leaves.
+/// Joins a network of two Go nodes. With vxlan, the first Go node then changes its MAC. At the end, it leaves.
 fn our_node_joins_go_nodes(backend: &'static str) -> Result<()> {
     scene("joins", backend).run(|s| {
         let go = go_nodes::<2>(s, backend)?;
@@ -211,8 +210,7 @@ scenarios! { go_node_is_replaced_in_place_and_back;
     go_node_is_replaced_in_place_and_back_host_gw => "host-gw",
 }
 
-/// Replaces a node's Go flannel with flannel-rs and back, while all pods exchange packets. The
-/// replacement loses no packet and re-creates no object.
+/// Replaces Go flannel with flannel-rs and back, while all pods exchange packets. No packet is lost and no object re-created.
 fn go_node_is_replaced_in_place_and_back(backend: &'static str) -> Result<()> {
     scene("replaced", backend).run(|s| {
         let go = go_nodes::<3>(s, backend)?;
@@ -312,7 +310,7 @@ fn rebooted_node_keeps_the_go_nodes_subnet_and_macs() -> Result<()> {
     })
 }
 
-/// Lists the overlay's routes of both address families.
+/// The overlay's, of both address families.
 fn routes(host: &Host) -> Result<Vec<String>> {
     let text = host.netns().sh("ip -4 -d route; ip -6 -d route")?;
     let lines = text
@@ -321,7 +319,7 @@ fn routes(host: &Host) -> Result<Vec<String>> {
     Ok(lines.map(|line| line.trim().to_owned()).collect())
 }
 
-/// Lists the objects of flannel and of other programs in a host's kernel: links with indexes and MACs, addresses, routes, neighbours, FDB.
+/// Of flannel and of other programs: links with indexes and MACs, addresses, routes, neighbours, FDB.
 fn objects(host: &Host) -> Result<Vec<String>> {
     // The underlay's neighbours change by themselves, and the kernel sets states and adds link-local addresses at a time of its own.
     let script = "ip -o link | sed 's/ state [A-Z]*//'; ip -o address | sed '/scope link/d'; (ip neighbour; bridge fdb) | sed -n '/dev flannel/p'";

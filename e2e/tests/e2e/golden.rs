@@ -1,4 +1,4 @@
-//! Checks that flanneld writes the same lease, `subnet.env` and kernel objects as Go flannel 0.28.9. Captures of Go flannel's objects are in `golden/`.
+//! flanneld writes the same lease, `subnet.env` and kernel objects as Go flannel 0.28.9, whose captures are in `golden/`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ const IGNORED: [&str; 9] = [
     "tso_max_segs",
     "gro_max_size",
 ];
-/// Properties of a TUN device that depend on the program that opened the device.
+/// They depend on the program that opened the TUN device.
 const TUN_IGNORED: [&str; 4] = ["vnet_hdr", "multi_queue", "numqueues", "numdisabled"];
 
 scenarios! { compare;
@@ -37,7 +37,7 @@ scenarios! { compare;
     alloc => "alloc",
 }
 
-/// A node's outputs, by the file names of their captures.
+/// By the file names of their captures.
 type Outputs = BTreeMap<&'static str, String>;
 
 const FILES: [&str; 10] = [
@@ -53,7 +53,7 @@ const FILES: [&str; 10] = [
     "wg.txt",
 ];
 
-/// Creates hosts like those of the captures, runs flanneld on each host, and waits until all of flanneld's objects equal the captured objects.
+/// Runs flanneld on hosts like those of the captures, until all its objects equal the captured ones.
 pub(crate) fn compare(case: &str) -> Result<()> {
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(case);
     // A capture has no files for empty outputs.
@@ -91,7 +91,7 @@ pub(crate) fn compare(case: &str) -> Result<()> {
     })
 }
 
-/// Returns the outputs of the first node.
+/// Of the first node.
 fn outputs(s: &Scene<'_>, sysctls: &str) -> Result<Outputs> {
     let etcd = s.etcd.as_ref().context("etcd")?.client()?;
     let (mut values, mut leases) = (String::new(), String::new());
@@ -123,7 +123,7 @@ fn outputs(s: &Scene<'_>, sysctls: &str) -> Result<Outputs> {
     .into())
 }
 
-/// Returns the lines to compare: with placeholders in place of random parts, and without what depends on the kernel, on traffic or on other programs.
+/// The lines to compare: with placeholders in place of random parts, and without what depends on the kernel, on traffic or on other programs.
 fn facts(outputs: &Outputs) -> Result<BTreeMap<&'static str, Vec<String>>> {
     let etcd: Vec<&str> = outputs["etcd.txt"].lines().collect();
     let leases = etcd
@@ -167,7 +167,7 @@ fn is_compared(file: &str, line: &str) -> bool {
     }
 }
 
-/// Returns placeholders for the random subnets, keys and MACs of leases.
+/// Placeholders for the random subnets, keys and MACs of leases.
 fn names(leases: &[String]) -> Result<Vec<(String, String)>> {
     let mut names = Vec::new();
     for lease in leases {
@@ -193,7 +193,7 @@ fn names(leases: &[String]) -> Result<Vec<(String, String)>> {
     Ok(names)
 }
 
-/// Returns flannel's interfaces in a list of `ip -j`, sorted by name, because the order of their creation is undefined.
+/// flannel's interfaces in a list of `ip -j`, sorted by name, because the order of their creation is undefined.
 fn pretty(json: &str, make_plain: fn(&mut Value)) -> Result<String> {
     let mut list: Vec<Value> = serde_json::from_str(json).with_context(|| json.to_owned())?;
     let name = |link: &Value| link["ifname"].as_str().unwrap_or_default().to_owned();

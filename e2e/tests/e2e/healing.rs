@@ -1,5 +1,4 @@
-//! Checks that flanneld repairs each damage to a node's data plane after a kernel event. flanneld's repairs
-//! do not change the objects of other programs.
+//! flanneld repairs each damage to a node's data plane after a kernel event, and does not change the objects of other programs.
 
 mod backends;
 mod state;
@@ -10,7 +9,7 @@ use backends::{Backend, Foreign, HOST_GW, VXLAN_DUAL, WIREGUARD};
 use lab::{Launch, Mesh, Monitor, Scene, binaries, until, until_ok};
 use state::{others, ours, sorted};
 
-/// Creates a test from each row of a table: `runner; name => row, …`. An attribute before a test's name, such as `#[ignore]`, applies to that test.
+/// A test from each row of a table: `runner; name => row, …`. An attribute before a test's name, such as `#[ignore]`, applies to that test.
 macro_rules! scenarios {
     ($runner:ident; $($(#[$attribute:meta])* $name:ident => $row:expr),+ $(,)?) => {
         $(
@@ -24,10 +23,10 @@ macro_rules! scenarios {
 }
 pub(crate) use scenarios;
 
-/// Commands that create another program's link and routes over the link. One route's destination is inside the pod network.
+/// Another program's link and routes over it. One route's destination is inside the pod network.
 const FOREIGN: &str = "link add other0 type veth peer name other1\naddress add 172.31.0.1/24 dev other0\nlink set other1 up\nlink set other0 up\n\
     route add 10.99.0.0/16 dev other0 proto static\nroute add 10.5.200.0/24 dev other0 proto static";
-/// Objects that another program adds to flannel's device, with addresses outside the pod network. The last object requires a device with a MAC.
+/// What another program adds to flannel's device, with addresses outside the pod network. The last object requires a device with a MAC.
 const FOREIGN_ON_DEVICE: [&str; 3] = [
     "route replace 10.97.0.0/16 dev DEV proto static",
     "address replace 10.98.0.1/24 dev DEV",
@@ -45,7 +44,7 @@ scenarios! { killed_daemon_writes_nothing;
     killed_host_gw_daemon_comes_back_without_writes => &HOST_GW,
 }
 
-/// Checks that the daemon repairs each damage to the backend's devices, to its routes and to the underlay.
+/// The daemon repairs each damage to the backend's devices, to its routes and to the underlay.
 pub(crate) fn heals(backend: &'static Backend) -> Result<()> {
     run("heal", backend, |plane| {
         for damage in backend.damages {
@@ -74,7 +73,7 @@ pub(crate) fn heals(backend: &'static Backend) -> Result<()> {
     })
 }
 
-/// Kills and restarts each daemon. Checks that the daemon writes nothing to the kernel after its restart, and that no path loses a probe.
+/// After a kill and a restart, a daemon writes nothing to the kernel, and no path loses a probe.
 pub(crate) fn killed_daemon_writes_nothing(backend: &'static Backend) -> Result<()> {
     run("kill", backend, |plane| {
         let mut monitor = Monitor::ip(&plane.s[0], &["link", "address", "neigh"])?;
@@ -108,7 +107,7 @@ pub(crate) fn killed_daemon_writes_nothing(backend: &'static Backend) -> Result<
     })
 }
 
-/// The data plane of three nodes whose pods exchange probes.
+/// Three nodes whose pods exchange probes.
 struct Plane<'a, 'lab> {
     s: &'a mut Scene<'lab>,
     backend: &'static Backend,
@@ -116,8 +115,8 @@ struct Plane<'a, 'lab> {
     before: Vec<String>,
 }
 
-/// Runs a test with daemons that do not audit their kernel objects. Checks at the end that no packet arrived at a wrong host, and that
-/// no daemon ended or logged an error.
+/// With daemons that do not audit their kernel objects. At the end, no packet has arrived at a wrong host, and no daemon has ended or logged an
+/// error.
 fn run(
     what: &str,
     backend: &'static Backend,
@@ -160,7 +159,7 @@ impl Plane<'_, '_> {
         Ok(())
     }
 
-    /// Damages the first host, and waits until all hosts have their earlier kernel objects again. Checks that the daemon counts a write to the kernel.
+    /// Damages the first host, until all hosts have their earlier kernel objects again. The daemon counts a write to the kernel.
     fn repairs(&self, what: &str, damage: &str, foreign: Foreign) -> Result<()> {
         let writes = || self.s[0].daemon()?.metric("flannel_kernel_writes_total");
         let before = writes()?;
@@ -169,7 +168,7 @@ impl Plane<'_, '_> {
         Ok(())
     }
 
-    /// Damages the first host, and waits until each host has the kernel objects that `expected` returns for the host's number and earlier objects.
+    /// Damages the first host, until each host has the kernel objects that `expected` returns for its number and earlier objects.
     fn becomes(
         &self,
         what: &str,
@@ -199,7 +198,7 @@ impl Plane<'_, '_> {
         Ok(())
     }
 
-    /// Changes the underlay's state, name, address and MTU, and changes them back.
+    /// The underlay's state, name, address and MTU change, and change back.
     fn follows_the_underlay(&self) -> Result<()> {
         // The kernel removes the IPv6 address when the interface goes down.
         let bounce = |from: &str, to: &str| {

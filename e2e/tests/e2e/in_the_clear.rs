@@ -1,6 +1,5 @@
-//! Tests the change of a cluster to wireguard, node by node, with flannel-rs' routes or Go flannel's
-//! routes. The tests capture frames on the nodes' uplinks, and check when a frame contains an unencrypted pod
-//! packet.
+//! A cluster changes to wireguard, node by node, with flannel-rs' routes or Go flannel's. Captured frames on the nodes' uplinks show when one
+//! contains an unencrypted pod packet.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -14,16 +13,16 @@ use serde_json::json;
 use crate::healing::scenarios;
 use crate::wireguard_keys::{Keys, key_file};
 
-/// Interval of the probes from each pod to each other pod.
+/// Between probes from each pod to each other pod.
 const OFTEN: Duration = Duration::from_millis(100);
-/// Number of nodes at the start. flanneld recognises a mass deletion only if more than three leases vanish. Another node joins later.
+/// At the start; another node joins later. flanneld recognises a mass deletion only if more than three leases vanish.
 const NODES: usize = 5;
-/// The range of the first nodes' subnets.
+/// Of the first nodes' subnets.
 const RANGE: &str = r#""SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","IPv6SubnetMin":"fd00:5:0:100::","IPv6SubnetMax":"fd00:5:0:199::","#;
 /// Subnets that Go flannel has routes to, and that no node leases until the last one joins.
 const LATE: [&str; 2] = ["10.5.7.0/24", "fd00:5:0:7::/64"];
-/// An operator's route to subnets without a node. If it contained a node's subnet, packets to that node would leave by it in the clear,
-/// as the operator configured.
+/// An operator's route to subnets without a node. If it contained a node's subnet, packets to it would leave in the clear, as the operator
+/// configured.
 const OF_OPERATOR: &str = "10.5.200.0/22";
 
 scenarios! { change;
@@ -31,13 +30,13 @@ scenarios! { change;
     change_from_host_gw_sends_nothing_in_the_clear => (r#"{"Type":"host-gw"}"#, "userspace", OFTEN),
 }
 
-/// A node in the analysis of captured frames.
+/// In the analysis of captured frames.
 struct Seen {
     name: String,
     mac: Vec<u8>,
-    /// Addresses of the node's pod, as bytes.
+    /// The addresses of the pod, as bytes.
     pod: Vec<Vec<u8>>,
-    /// Time at which the node became ready with wireguard.
+    /// When the node became ready with wireguard.
     ready: SystemTime,
 }
 
@@ -57,10 +56,9 @@ impl Seen {
     }
 }
 
-/// Changes five nodes one by one to wireguard while pods exchange packets. The earlier backend does not encapsulate packets.
-/// Nodes have flannel-rs' routes or Go flannel's routes. Some of Go flannel's routes lead to a subnet that another node leases at the end.
-/// Once two nodes run wireguard, no uplink carries an unencrypted packet between their pods. Once a node runs wireguard, its uplink
-/// carries no unencrypted pod packet from the node.
+/// Five nodes change one by one to wireguard while pods exchange packets. The earlier backend does not encapsulate packets. Some of Go flannel's
+/// routes lead to a subnet that another node leases at the end. Once two nodes run wireguard, no uplink carries an unencrypted packet between their
+/// pods. Once a node runs wireguard, its uplink carries no unencrypted pod packet from it.
 pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -> Result<()> {
     let conf = |range: &str, backend: &str| {
         format!(
@@ -122,8 +120,8 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
     })
 }
 
-/// Adds routes to the subnet of a node that joins later, and an operator's route.
-/// If `as_go` is true, the function also changes flannel-rs' routes into Go flannel's routes, which have the protocol `boot`.
+/// To the subnet of a node that joins later, and an operator's route. With `as_go`, flannel-rs' routes become Go flannel's, which have the protocol
+/// `boot`.
 fn add_foreign_routes(node: &Node, gateway: &Node, as_go: bool) -> Result<()> {
     if as_go {
         node.sh("for f in -4 -6; do ip $f route show proto 241 | grep via | while read -r r; do ip $f route replace ${r% proto 241*} proto boot; done; done")?;
@@ -134,7 +132,7 @@ fn add_foreign_routes(node: &Node, gateway: &Node, as_go: bool) -> Result<()> {
     Ok(())
 }
 
-/// Waits until all of `pods` reach each other in both address families.
+/// In both address families.
 fn reach(pods: &[Pod]) -> Result<()> {
     for family in 0..2 {
         let targets: Vec<IpAddr> = pods.iter().map(|pod| pod.addresses()[family]).collect();
@@ -145,7 +143,7 @@ fn reach(pods: &[Pod]) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a frame is a WireGuard data message to either address family's tunnel port, and longer than a keepalive.
+/// A WireGuard data message to either family's tunnel port, and longer than a keepalive.
 fn is_sealed(frame: &[u8]) -> bool {
     let udp = match frame.get(12..14) {
         Some([0x08, 0x00]) if frame.get(23) == Some(&17) => 34,
@@ -158,7 +156,7 @@ fn is_sealed(frame: &[u8]) -> bool {
         && frame.len() > udp + 8 + 32
 }
 
-/// Checks that no frame shows a packet between two pods after the sender's node or both nodes run wireguard, and that each pair has sealed packets.
+/// No frame shows a packet between two pods after the sender's node or both nodes run wireguard. Each pair has sealed packets.
 fn judge(frames: &[Frame], nodes: &[Seen]) -> Result<()> {
     let count = nodes.len();
     let (mut wrong, mut clear, mut sealed) = (Vec::new(), 0, vec![false; count * count]);

@@ -16,7 +16,7 @@ mod policy;
 pub(crate) mod shapes;
 mod vagrantfile;
 
-/// Returns the path of a file in the repository.
+/// Of a file in the repository.
 fn repository(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
@@ -26,7 +26,7 @@ fn read(path: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// Checks that the tests run each command of the documents or exclude it with a reason, and that the tests list no other command.
+/// The tests run each command of the documents or exclude it with a reason, and list no other command.
 fn require_known(
     on_pages: &BTreeSet<String>,
     run: &[&str],
@@ -46,7 +46,6 @@ fn require_known(
     Ok(())
 }
 
-/// Starts an API server and creates the namespaces.
 fn api_server(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
     let lan = lab.switch("lan")?;
     let host = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
@@ -58,7 +57,7 @@ fn api_server(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
     Ok(api)
 }
 
-/// Returns the objects of manifests as the server would store them. The API server stores nothing, because the request is a dry run.
+/// As the server would store them. It stores nothing, because the request is a dry run.
 fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     let file = lab.folder("manifests")?.join("dry-run.yml");
     std::fs::write(&file, manifests)?;
@@ -78,7 +77,7 @@ fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     })
 }
 
-/// Returns the object with the given kind and name, in any namespace if `namespace` is `None`.
+/// In any namespace if `namespace` is `None`.
 fn object<'a>(
     objects: &'a [Value],
     namespace: Option<&str>,
@@ -94,7 +93,7 @@ fn object<'a>(
     objects.iter().find(is).with_context(|| format!("no {kind} {name} in {namespace:?}"))
 }
 
-/// Returns the network configuration in flannel's ConfigMap.
+/// From flannel's ConfigMap.
 fn net_conf(objects: &[Value], namespace: Option<&str>) -> Result<Value> {
     let map = object(objects, namespace, "ConfigMap", "kube-flannel-cfg")?;
     Ok(serde_json::from_str(map["data"]["net-conf.json"].as_str().context("net-conf.json")?)?)

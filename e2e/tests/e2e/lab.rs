@@ -1,4 +1,4 @@
-//! Checks that a probe counts what gets lost, and that a dropped lab leaves no objects.
+//! A probe counts what gets lost, and a dropped lab leaves no objects.
 
 use std::net::UdpSocket;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Checks that `flannelctl lab --remove` removes all objects of a killed `flannelctl lab`.
+//! `flannelctl lab --remove` removes all objects of a killed `flannelctl lab`.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ fn flannelctl_lab(args: &[&str]) -> Command {
     command
 }
 
-/// Lists the names of a lab's namespaces and folders.
+/// Of a lab's namespaces and folders.
 fn names(lab: u32) -> Vec<String> {
     let folders = ["/run/netns", "/tmp/flannel-lab"]
         .into_iter()
@@ -21,7 +21,7 @@ fn names(lab: u32) -> Vec<String> {
     names.filter(|name| name.starts_with(&format!("fl-{lab}-"))).collect()
 }
 
-/// Returns the command lines of the processes that a lab started. Each command line contains the lab's folder.
+/// Command lines of the processes that a lab started. Each contains the lab's folder.
 fn processes(lab: u32) -> Vec<String> {
     let mark = format!("/flannel-lab/fl-{lab}-");
     let entries = fs::read_dir("/proc").unwrap().flatten();

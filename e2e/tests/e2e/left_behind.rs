@@ -1,5 +1,4 @@
-//! Checks that flanneld removes the objects of an earlier backend of flannel-rs or Go flannel once the new
-//! backend works. Objects that other programs use stay.
+//! flanneld removes the objects of an earlier backend of flannel-rs or Go flannel once the new one works. Objects that other programs use stay.
 
 use anyhow::{Result, ensure};
 use lab::{Node, Scene, until_ok};
@@ -10,11 +9,11 @@ fn net_conf(backend: &str) -> String {
     )
 }
 
-/// A device of another network. The daemon of that network does not run. Only the device's address identifies the network.
+/// Its daemon does not run. Only the device's address identifies the network.
 const ANOTHER_NETWORKS: &str = "ip link add flannel.77 type vxlan id 77 local 192.168.56.101 dev enp0s8 dstport 8499
     ip address add 10.99.3.0/32 dev flannel.77; ip link set flannel.77 up; ip route add 10.99.4.0/24 via 10.99.4.0 dev flannel.77 onlink";
 
-/// Returns commands that create the objects that Go flannel's vxlan and udp leave, with a route to a subnet that no node has.
+/// What Go flannel's vxlan and udp leave, with a route to a subnet that no node has.
 fn of_go(own: &str, peer: &str) -> String {
     format!(
         "ip link add flannel.1 type vxlan id 1 local 192.168.56.101 dev enp0s8 dstport 8472 nolearning
@@ -24,7 +23,7 @@ fn of_go(own: &str, peer: &str) -> String {
     )
 }
 
-/// Each backend, and the flannel devices that the first node has with this backend.
+/// With the flannel devices that the first node then has.
 const BACKENDS: [(&str, &[&str]); 6] = [
     (r#"{"Type":"vxlan"}"#, &["flannel-v6.1", "flannel.1", "flannel.77"]),
     (r#"{"Type":"vxlan","VNI":3,"Port":4789}"#, &["flannel-v6.3", "flannel.3", "flannel.77"]),
@@ -34,7 +33,7 @@ const BACKENDS: [(&str, &[&str]); 6] = [
     ("Go flannel's", &["flannel.77"]),
 ];
 
-/// Runs all backends in turn. Then replaces flannel-rs' routes by Go flannel's objects, and runs the last backend again. After each change, only
+/// Runs all backends in turn, then puts Go flannel's objects in place of flannel-rs' routes, and runs the last backend again. After each change, only
 /// the devices of the current backend remain.
 #[test]
 fn devices_of_an_earlier_backend_are_removed() -> Result<()> {

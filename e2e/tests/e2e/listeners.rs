@@ -15,7 +15,7 @@ const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 pub(crate) const HEALTH: u16 = 8471;
 pub(crate) const API: u16 = 8474;
 
-/// Requests a path under a host's name and returns the whole response, from the status line on.
+/// Under a host's name. The result is the whole response, from the status line on.
 pub(crate) fn ask(
     netns: &Netns,
     address: impl Into<SocketAddr>,
@@ -89,7 +89,7 @@ scenarios! { waits_for_the_tunnels_port;
     wireguard_waits_for_its_port => (r#""Type":"wireguard","Implementation":"userspace""#, 51820),
 }
 
-/// Checks that a daemon names the user whose program holds the tunnel's port, is not ready, and works when the port is free.
+/// A daemon names the user whose program holds the tunnel's port, is not ready, and works when the port is free.
 fn waits_for_the_tunnels_port((backend, port): (&str, u16)) -> Result<()> {
     let conf = format!(r#"{{"Network":"10.5.0.0/16","Backend":{{{backend}}}}}"#);
     Scene::of("taken port").net(&conf).stopped().run(|s| {
@@ -107,7 +107,7 @@ fn waits_for_the_tunnels_port((backend, port): (&str, u16)) -> Result<()> {
     })
 }
 
-/// Checks that pods work while another program holds the port of the health endpoint, and that the endpoint works when the port is free.
+/// The endpoint works when the port is free.
 #[test]
 fn daemon_serves_pods_while_the_health_port_is_taken() -> Result<()> {
     Scene::of("taken health port").stopped().run(|s| {
@@ -126,7 +126,7 @@ fn daemon_serves_pods_while_the_health_port_is_taken() -> Result<()> {
     })
 }
 
-/// Runs `flannelctl status`, which exits with `code` and shows `text`.
+/// The command exits with `code` and shows `text`.
 fn has_state(node: &Node, code: i32, text: &str) -> Result<()> {
     until_ok("flannelctl shows the daemon's state", || {
         let output = run_flannelctl(node, &["status"])?;
@@ -138,7 +138,7 @@ fn has_state(node: &Node, code: i32, text: &str) -> Result<()> {
     })
 }
 
-/// Runs flannelctl on a node that may have no running daemon.
+/// The node may have no running daemon.
 pub(crate) fn run_flannelctl(node: &Node, args: &[&str]) -> Result<Output> {
     let file = format!("--subnet-file={}", node.subnet_file()?.display());
     node.flannelctl(&[args, &[&file]].concat())
@@ -216,7 +216,7 @@ scenarios! { reserved_subnet_is_leased_to_its_node;
     reserved_subnet_is_leased_to_its_node_in_a_directory => Scene::of("reserved: directory"),
 }
 
-/// Reserves one subnet for a node before the node starts, and another subnet while the node runs.
+/// One subnet before the node starts, and another one while it runs.
 fn reserved_subnet_is_leased_to_its_node(scene: SceneOptions<'_>) -> Result<()> {
     scene.stopped().run(|s| {
         let (place, host) = (s.store.args(), s[0].netns().clone());

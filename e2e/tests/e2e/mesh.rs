@@ -1,4 +1,4 @@
-//! Checks that probes detect each fault between two nodes on both nodes, and that nodes report no fault if a firewall drops probes.
+//! Probes detect each fault between two nodes on both, and nodes report no fault if a firewall drops probes.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network"
 pub(crate) const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 pub(crate) const PROBES: u16 = 8473;
 
-/// Returns what a node says of a peer, by the peer's name: a document for each address family.
+/// What a node says of a peer, by its name: a document for each address family.
 pub(crate) fn verdicts(daemon: &Flanneld, of: &str) -> Result<Vec<Value>> {
     let (code, text) = daemon.api("/api/v1/node")?;
     ensure!(code == 200, "{code}: {text}");
@@ -22,7 +22,7 @@ pub(crate) fn verdicts(daemon: &Flanneld, of: &str) -> Result<Vec<Value>> {
     Ok(found)
 }
 
-/// Checks what nodes say of peers, given as pairs of their numbers, in all address families.
+/// What nodes say of peers, given as pairs of their numbers, in all address families.
 fn require(s: &Scene<'_>, pairs: &[(usize, usize)], holds: impl Fn(&Value) -> bool) -> Result<()> {
     for (node, of) in pairs {
         for said in verdicts(s[*node].daemon()?, s[*of].name())? {
@@ -32,12 +32,11 @@ fn require(s: &Scene<'_>, pairs: &[(usize, usize)], holds: impl Fn(&Value) -> bo
     Ok(())
 }
 
-/// Waits until nodes have a verdict on peers.
 pub(crate) fn wait_verdict(s: &Scene<'_>, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
     until_ok(state, || require(s, pairs, |peer| peer["state"] == state))
 }
 
-/// Waits until peers have replied to packets that were sent after this call, and checks that nobody calls them broken.
+/// Peers have replied to packets that were sent after this call, and nobody calls them broken.
 pub(crate) fn still_reached(s: &Scene<'_>, pairs: &[(usize, usize)]) -> Result<()> {
     let begun = Instant::now();
     until_ok("a later packet is answered", || {
@@ -57,7 +56,7 @@ pub(crate) fn all_pairs(s: &Scene<'_>) -> Vec<(usize, usize)> {
     nodes.clone().flat_map(|a| nodes.clone().map(move |b| (a, b))).filter(|(a, b)| a != b).collect()
 }
 
-/// Makes the switch drop the frames that match a line of `matches`.
+/// Frames that match a line of `matches`.
 fn drop_on_the_switch(s: &Scene<'_>, matches: &str) -> Result<()> {
     let rules = matches.trim().replace('\n', " drop\n");
     let table = format!(
@@ -66,7 +65,7 @@ fn drop_on_the_switch(s: &Scene<'_>, matches: &str) -> Result<()> {
     s.lan.netns().feed("nft", &["-f", "-"], &table).map(drop)
 }
 
-/// Causes all faults at once, each fault between a different pair of nodes.
+/// All faults at once, each between a different pair of nodes.
 #[test]
 fn each_fault_of_vxlan_has_its_verdict_at_both_ends() -> Result<()> {
     Scene::of("mesh-vxlan").nodes(4).net(DUAL).run(|s| {
@@ -171,14 +170,14 @@ fn filtered_probes_are_not_reported_as_a_fault() -> Result<()> {
     })
 }
 
-/// Returns a probe as `docs/probing.md` describes it.
+/// As `docs/probing.md` describes it.
 fn question(length: u16, nonce: [u8; 8]) -> Vec<u8> {
     let mut bytes = [&b"flpr\x01\x01"[..], &length.to_be_bytes(), &nonce, &[7; 16]].concat();
     bytes.resize(length.into(), 0);
     bytes
 }
 
-/// Sends a probe from a network namespace, and returns the length of the reply if the reply arrives within 500 ms.
+/// From a network namespace. The result is the length of a reply that arrives within 500 ms.
 fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, length: u16) -> Result<Option<usize>> {
     netns.run(|| -> Result<Option<usize>> {
         let socket = UdpSocket::bind(from)?;
@@ -195,7 +194,7 @@ fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, length: u16) -> Result<Opti
     })?
 }
 
-/// Sends datagrams as fast as possible, half of them probes.
+/// Datagrams as fast as possible, half of them probes.
 fn flood(netns: &Netns, from: SocketAddr, to: IpAddr) -> Result<()> {
     netns.run(|| -> Result<()> {
         let socket = UdpSocket::bind(from)?;
@@ -249,7 +248,7 @@ fn foreign_hosts_get_no_reply_and_junk_changes_nothing() -> Result<()> {
     })
 }
 
-/// Two machines have the same address, and the wrong machine replies to probes.
+/// Two machines have the same address, and the wrong one replies to probes.
 #[test]
 fn wrong_node_that_replies_is_named() -> Result<()> {
     Scene::of("mesh-wrong-node").nodes(3).net(V4).run(|s| {

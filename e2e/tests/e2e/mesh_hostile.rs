@@ -15,13 +15,13 @@ const ROW_REQUEST: u8 = 3;
 const ROW_REPLY: u8 = 4;
 const ECHO: usize = 72;
 const ROW: usize = 1232;
-/// Number of the state "cut off" in probe messages.
+/// The state "cut off" in probe messages.
 const CUT_OFF: u8 = 7;
 
-/// The number of each node's daemon, by the source address of the node's probes.
+/// Of each node's daemon, by the source address of its probes.
 type Numbers = Mutex<BTreeMap<IpAddr, [u8; 8]>>;
 
-/// Returns a probe message as `docs/probing.md` describes it, with zeros after the header.
+/// As `docs/probing.md` describes it, with zeros after the header.
 fn message(kind: u8, length: usize, nonce: [u8; 8], from: [u8; 8], to: [u8; 8]) -> Vec<u8> {
     let mut bytes =
         [&b"flpr\x01"[..], &[kind], &(length as u16).to_be_bytes(), &nonce, &from, &to].concat();
@@ -29,7 +29,7 @@ fn message(kind: u8, length: usize, nonce: [u8; 8], from: [u8; 8], to: [u8; 8]) 
     bytes
 }
 
-/// Returns a report with an extreme or false value in each field, and with a terminal escape sequence in the name.
+/// An extreme or false value in each field, and a terminal escape sequence in the name.
 fn lies(question: &[u8]) -> Vec<u8> {
     let (nonce, from, to) = (&question[8..16], &question[16..24], &question[24..32]);
     let mut bytes =
@@ -46,7 +46,7 @@ fn lies(question: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Runs in place of a host's daemon: replies to each request for the host's report with false data, and records the senders.
+/// In place of a host's daemon: replies to each request for its report with false data, and records the senders.
 fn lie(socket: &UdpSocket, numbers: &Numbers, stop: &AtomicBool) {
     let mut buffer = [0; 2048];
     while !stop.load(Relaxed) {
@@ -69,7 +69,7 @@ fn overlay_of(node: &Node) -> Result<IpAddr> {
     Ok(subnet.context("a v4 subnet")?.network().into())
 }
 
-/// Sends forged probes, forged replies and junk to the first node over the underlay and in the tunnel, with the addresses of the second node.
+/// Forged probes, forged replies and junk to the first node, over the underlay and in the tunnel, with the addresses of the second one.
 fn forge(s: &Scene<'_>, outsider: &Host, numbers: &Numbers, round: u64) -> Result<()> {
     let (name_of, to) = (&s[1], &s[0]);
     let number = |node: &Node| -> Result<[u8; 8]> {
@@ -102,7 +102,7 @@ fn forge(s: &Scene<'_>, outsider: &Host, numbers: &Numbers, round: u64) -> Resul
     craft::send_from(outsider.netns(), from, to, &frames)
 }
 
-/// Counts probes to a host's probe port and the replies that the host sends, in packets and bytes.
+/// Probes to a host's probe port and its replies, in packets and bytes.
 const COUNTERS: &str = "table inet count {
     chain in { type filter hook input priority -300; udp dport 8473 @th,104,8 { 1, 3 } counter; }
     chain out { type filter hook output priority 300; udp dport 8473 @th,104,8 { 2, 4 } counter; }

@@ -1,4 +1,4 @@
-//! Checks that `flannelctl doctor --cluster` lists all of a hundred real nodes, and names the node that has a fault.
+//! `flannelctl doctor --cluster` lists all of a hundred real nodes, and names the one with a fault.
 
 use anyhow::{Result, ensure};
 use lab::{Scene, json, until_ok};

@@ -1,6 +1,6 @@
-//! Tests of nodes with another build of flanneld, together with nodes of the current build.
+//! Nodes with another build of flanneld, together with nodes of the current one.
 //!
-//! `make test-mixed BEFORE=/path/to/flanneld` runs the tests. `BEFORE` is the path of the other build's flanneld.
+//! `make test-mixed BEFORE=/path/to/flanneld` runs the tests; `BEFORE` is the other build.
 
 use std::path::PathBuf;
 
@@ -14,8 +14,7 @@ fn before() -> Result<PathBuf> {
     path.context("FLANNEL_BEFORE names no flanneld (make test-mixed BEFORE=/path/to/flanneld)")
 }
 
-/// All nodes reply to each other, and nodes of both builds notice a fault. The upgrade of each node in turn loses no packet and changes no verdict
-/// on other nodes.
+/// Nodes of both builds notice a fault. The upgrade of each node in turn loses no packet and changes no verdict on other nodes.
 #[test]
 #[ignore = "needs another build of flanneld: make test-mixed BEFORE=/path/to/flanneld"]
 fn nodes_of_two_builds_probe_each_other_and_are_upgraded() -> Result<()> {

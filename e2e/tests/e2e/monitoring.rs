@@ -1,4 +1,4 @@
-//! Tests of metrics, alerts and the dashboard with Prometheus' own programs.
+//! Metrics, alerts and the dashboard with Prometheus' own programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -11,9 +11,9 @@ use lab::{Host, Scene, binaries, http_get, succeeded, texts, until_ok};
 use regex::Regex;
 use serde_json::Value;
 
-/// Port of Prometheus on the first host.
+/// Of Prometheus, on the first host.
 const PORT: u16 = 9090;
-/// Metrics that are absent on a healthy node with udp and leases in a directory.
+/// On a healthy node with udp and leases in a directory.
 const ABSENT: [&str; 9] = [
     // Leases in a directory neither expire nor are they renewed.
     "flannel_lease_age_seconds",
@@ -32,7 +32,7 @@ fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// Runs promtool. Returns an error with promtool's output if promtool finds a problem.
+/// The error contains promtool's output.
 fn promtool(args: &[&str], input: &str) -> Result<()> {
     let mut child = Command::new(binaries::prometheus("promtool")?)
         .args(args)
@@ -75,7 +75,7 @@ fn promtool_accepts_rules_and_each_alert_fires() -> Result<()> {
     Ok(())
 }
 
-/// Prometheus in the network namespace of a scene's first host.
+/// In the network namespace of a scene's first host.
 struct Prometheus<'a> {
     child: Child,
     host: &'a Host,
@@ -108,7 +108,7 @@ impl<'a> Prometheus<'a> {
         Ok(Self { child, host })
     }
 
-    /// Returns the number of series in the result of a query.
+    /// The number of series in the result.
     fn series(&self, query: &str) -> Result<usize> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let path = format!("/api/v1/query?query={encoded}");
@@ -127,7 +127,7 @@ impl Drop for Prometheus<'_> {
     }
 }
 
-/// Returns the dashboard's queries, with values in place of the dashboard's variables.
+/// Queries, with values in place of the dashboard's variables.
 fn dashboard() -> Result<BTreeMap<String, String>> {
     fn collect(value: &Value, title: &str, found: &mut BTreeMap<String, String>) {
         match value {
@@ -161,7 +161,7 @@ fn dashboard() -> Result<BTreeMap<String, String>> {
         .collect())
 }
 
-/// Returns the names of metrics in a query.
+/// Their names in a query.
 fn metrics(query: &str) -> BTreeSet<String> {
     // The name of a recorded series has a colon.
     let name = Regex::new(r"\b(?:flannel|process)_[a-z0-9_:]+").unwrap();

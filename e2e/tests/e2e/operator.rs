@@ -1,4 +1,4 @@
-//! Simulated operator: a shell whose kubectl and helm use the lab's cluster, and functions that read the documentation's commands.
+//! A simulated operator: a shell whose kubectl and helm use the lab's cluster, and the documentation's commands.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result, bail, ensure};
 use lab::{ApiServer, Lab, User, binaries, outcome, succeeded, texts, until_ok};
 
-/// Shell of an operator on the API server's host.
+/// On the API server's host.
 pub(crate) struct Operator {
     folder: PathBuf,
     namespace: String,
@@ -14,7 +14,7 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// Returns an operator with administrator rights in a cluster, and with a separate folder.
+    /// With administrator rights and a folder of its own.
     pub(crate) fn of(lab: &Lab, api: &ApiServer) -> Result<Operator> {
         let folder = lab.folder("operator")?;
         std::fs::create_dir_all(folder.join("bin"))?;
@@ -26,12 +26,12 @@ impl Operator {
         Ok(Operator { folder, namespace: api.host().netns().name().to_owned(), kubeconfig })
     }
 
-    /// Returns the folder in which the operator runs commands.
+    /// The operator runs commands in it.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Runs a command in bash, and returns its output regardless of the exit code.
+    /// In bash. The exit code does not matter.
     pub(crate) fn types(&self, command: &str) -> Result<Output> {
         let path = format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH")?);
         let mut shell = Command::new("ip");
@@ -57,20 +57,20 @@ impl Operator {
         })
     }
 
-    /// Runs a command and returns its whole output. Returns an error if the command fails.
+    /// The result is the whole output. Fails if the command fails.
     pub(crate) fn run(&self, command: &str) -> Result<String> {
         let output = self.types(command)?;
         succeeded(command, &output)?;
         Ok(texts(&output))
     }
 
-    /// Runs commands. Returns an error if a command fails.
+    /// Fails if a command fails.
     pub(crate) fn all(&self, commands: &[&str]) -> Result<()> {
         commands.iter().try_for_each(|command| self.run(command).map(drop))
     }
 }
 
-/// Returns the blocks of shell commands in a document, without comments.
+/// Shell commands in a document, without comments, by code block.
 pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
     let mut found: Vec<Vec<String>> = Vec::new();
     let mut inside = false;
@@ -90,8 +90,8 @@ pub(crate) fn blocks(page: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Returns the commands of the code blocks that docs/troubleshooting.md lists for nodes with the same address, one list for each remedy.
-/// The remedies are for systemd, for a DaemonSet with an argument, and for a DaemonSet with a variable.
+/// The commands that docs/troubleshooting.md lists for nodes with the same address, one list for each remedy: for systemd, for a DaemonSet with an
+/// argument, and for a DaemonSet with a variable.
 pub(crate) fn remedies_of_the_trap() -> Result<[Vec<String>; 3]> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;

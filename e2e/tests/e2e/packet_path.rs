@@ -1,4 +1,4 @@
-//! Checks that the outputs in `docs/packet-path.md` equal the commands' outputs in a lab. `FLANNEL_WRITE_DOCS=1` updates the outputs in the document.
+//! The outputs in `docs/packet-path.md` equal the commands' outputs in a lab. `FLANNEL_WRITE_DOCS=1` updates the document.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,7 +11,7 @@ fn page() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/packet-path.md")
 }
 
-/// Runs a command line of the document. The line begins with a prompt, such as `node-1#` or `pod-2$`.
+/// The line begins with a prompt, such as `node-1#` or `pod-2$`.
 fn run(s: &Scene<'_>, line: &str) -> Result<String> {
     let (place, command) =
         line.split_once(['#', '$']).with_context(|| format!("no place: {line}"))?;
@@ -50,7 +50,7 @@ fn run(s: &Scene<'_>, line: &str) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// Replaces the values that differ between two labs: MACs, ports, device indexes, and numbers in packets.
+/// Without the values that differ between two labs: MACs, ports, device indexes, and numbers in packets.
 fn comparable(text: &str) -> String {
     [
         (r"([0-9a-f]{2}:){5}[0-9a-f]{2}", "MAC"),
@@ -71,7 +71,7 @@ fn comparable(text: &str) -> String {
     })
 }
 
-/// Returns the document's code blocks for a backend: the start and the end of each block, and the block's commands.
+/// Code blocks for a backend: their start, their end and their commands.
 fn blocks(page: &str, backend: &str) -> Vec<(usize, usize, Vec<String>)> {
     let fence = format!("```console,{backend}\n");
     page.match_indices(&fence)
@@ -88,7 +88,7 @@ fn blocks(page: &str, backend: &str) -> Vec<(usize, usize, Vec<String>)> {
         .collect()
 }
 
-/// Builds the hosts for a backend, runs the commands while one pod pings the other pod, and returns the document with the outputs.
+/// Runs the commands while one pod pings the other. The result is the document with the outputs.
 fn with_outputs(page: &str, backend: &str) -> Result<String> {
     let conf = format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{backend}"}}}}"#);
     let mut text = page.to_owned();

@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 use lab::{Netns, Scene, until_ok};
 use serde_json::{Value, json};
 
-/// Time after which the browser gives up, in milliseconds.
+/// The browser then gives up.
 const HANGS_MS: u64 = 120_000;
 
-/// A browser in a host's network namespace, which checks the page as `e2e/browser/check.mjs` describes.
+/// In a host's network namespace. It checks the page as `e2e/browser/check.mjs` describes.
 struct Browser {
     child: Child,
     input: ChildStdin,
@@ -44,7 +44,7 @@ impl Browser {
         Ok(writeln!(self.input, "{line}")?)
     }
 
-    /// Reads the browser's output until the line `wanted`.
+    /// Until the browser prints the line.
     fn wait(&mut self, wanted: &str) -> Result<()> {
         let mut line = String::new();
         while line.trim() != wanted {
@@ -56,7 +56,7 @@ impl Browser {
         Ok(())
     }
 
-    /// Waits until the browser ends, and returns its report.
+    /// Waits until the browser ends.
     fn report(mut self) -> Result<Value> {
         let mut last = String::new();
         for line in (&mut self.output).lines() {

@@ -1,10 +1,10 @@
-//! Checks that Go flannel's nodes, which reply to pings but not to probes, are healthy peers and cause no finding.
+//! Go flannel's nodes, which reply to pings but not to probes, are healthy peers and cause no finding.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Flanneld, Host, json, until_ok};
 use serde_json::Value;
 
-/// Checks that flanneld reports all other nodes as healthy by ping only, in both address families, and that the doctor has no finding about them.
+/// flanneld reports all other nodes as healthy by ping only, in both families, and the doctor has no finding about them.
 pub(crate) fn answer_by_ping_alone(ours: &Flanneld, others: &[&Host]) -> Result<()> {
     until_ok("Go flannel's nodes are well, by ping alone", || {
         let document = json(&ours.flannelctl(&["peers", "-o", "json"])?)?;

@@ -1,4 +1,4 @@
-//! Tests of `--probe-pods`: faults on pods' paths that only pod probes detect, and the lifetime of the probes' bridge port.
+//! `--probe-pods`: faults on pods' paths that only pod probes detect, and the lifetime of the probes' bridge port.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +11,10 @@ use crate::doctor::node::{Node, pods_on, well_nodes_with};
 use crate::healing::scenarios;
 use crate::verdicts::{are_well, pod_paths};
 
-/// Script that lists the devices of the probes' bridge port, and the neighbour entry that leads to the port.
+/// The devices of the probes' bridge port, and the neighbour entry that leads to it.
 const TRACES: &str = "{ ip -o link show; ip neighbour show dev cni0; } | grep -e flpod -e flprobe -e 02:66:6c:70:6f:64";
 
-/// Runs a test with three nodes that probe the path of their pods. Each node has one pod.
+/// Three nodes that probe the path of their pods, with one pod each.
 fn run(backend: &str, work: impl FnOnce(&mut [Node], &[Pod]) -> Result<()>) -> Result<()> {
     let options = FlanneldOptions::bare().arg("--probe-pods");
     let network = format!(r#"{{"Network":"10.5.0.0/16",{backend}}}"#);
@@ -25,7 +25,7 @@ fn run(backend: &str, work: impl FnOnce(&mut [Node], &[Pod]) -> Result<()>) -> R
     })
 }
 
-/// Waits until a node's pod probes succeed in exactly `families` address families.
+/// Waits until a node's pod probes succeed in exactly this number of families.
 fn pass(node: &mut Node, families: usize) -> Result<()> {
     until_ok("probes pass", || {
         let paths = pod_paths(node)?;
@@ -34,7 +34,7 @@ fn pass(node: &mut Node, families: usize) -> Result<()> {
     })
 }
 
-/// Returns the address from which a node probes the path of its pods.
+/// From it, a node probes the path of its pods.
 fn address(node: &mut Node) -> Result<String> {
     let path = pod_paths(node)?.remove(0);
     path["address"].as_str().map(str::to_owned).context("no address")
@@ -71,7 +71,7 @@ fn fault_unknown_to_checks_is_found_by_pod_probes() -> Result<()> {
     })
 }
 
-/// Floods the pod probes' address from a pod, and checks that the node then reports no verdict and no loss.
+/// Floods the pod probes' address: the node then reports no verdict and no loss.
 fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
     pass(node, 1)?;
     let address = address(node)?;
@@ -102,7 +102,7 @@ fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
     pass(node, 1)
 }
 
-/// Assigns the pod probes' address to a pod, and checks that the pod still receives its packets and the doctor reports the conflict.
+/// Assigns the pod probes' address to a pod, which still receives its packets. The doctor reports the conflict.
 fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
     let address = address(node)?;
     let ping = format!("ping -c 1 -W 1 {address}");
@@ -115,8 +115,8 @@ fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
     node.expect(&[])
 }
 
-/// The daemon removes the probes' bridge port when the daemon exits. After a kill, the next start or `flannelctl
-/// cleanup` removes the port. The port receives no pod's broadcasts.
+/// The daemon removes the probes' bridge port when it exits. After a kill, the next start or `flannelctl cleanup` does so. The port receives no pod's
+/// broadcasts.
 #[test]
 fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
     run(r#""Backend":{"Type":"vxlan"}"#, |nodes, pods| {
@@ -160,7 +160,7 @@ scenarios! { pod_probes_pass;
     pod_probes_of_userspace_wireguard_pass => (r#""EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"wireguard","Implementation":"userspace"}"#, 2),
 }
 
-/// Pod probes work with every backend, and need only the capabilities NET_ADMIN and NET_RAW.
+/// With every backend, and with only the capabilities NET_ADMIN and NET_RAW.
 fn pod_probes_pass((backend, families): (&str, usize)) -> Result<()> {
     run(backend, |nodes, _| {
         nodes[0].wrap(&format!(

@@ -1,4 +1,4 @@
-//! Checks that `flannelctl probe` reports the step at which a path ends, with each backend that carries packets.
+//! `flannelctl probe` reports the step at which a path ends, with each backend that carries packets.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ scenarios! { path_is_reported;
     path_over_userspace_vxlan_has_no_neighbour_step => (r#"{"Type":"vxlan","Mode":"userspace"}"#, " neighbour= fdb="),
 }
 
-/// Describes a scene of two address families.
+/// Two address families.
 fn dual<'a>(title: &str, backend: &str) -> SceneOptions<'a> {
     Scene::of(title).net(&format!(r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{backend}}}"#))
 }
@@ -42,14 +42,14 @@ fn ends(node: &Node, target: &str, at: &str, outcomes: &str, text: &str) -> Resu
     })
 }
 
-/// Returns the subnets of a node, in both families.
+/// In both families.
 fn subnets(node: &Node) -> Result<Vec<String>> {
     let env = node.daemon()?.subnet_env()?;
     let v6 = env.v6_subnet.context("a v6 subnet")?.trunc();
     Ok(vec![node.subnet()?, v6.to_string()])
 }
 
-/// Returns an unused address in the pod's subnet.
+/// An unused address in the pod's subnet.
 fn neighbour_of(pod: IpAddr) -> String {
     let address: IpAddr = match pod {
         IpAddr::V4(v4) => (v4.to_bits() + 100).to_be_bytes().into(),
@@ -58,7 +58,7 @@ fn neighbour_of(pod: IpAddr) -> String {
     address.to_string()
 }
 
-/// Checks that `flannelctl probe` reports a complete path for each name of a peer in both address families, and reports a cut underlay.
+/// `flannelctl probe` reports a complete path for each name of a peer in both families, and reports a cut underlay.
 fn path_is_reported((backend, tunnel): (&str, &str)) -> Result<()> {
     dual("probe", backend).run(|s| {
         let (node, peer) = (&s[0], &s[1]);
@@ -85,7 +85,7 @@ fn path_is_reported((backend, tunnel): (&str, &str)) -> Result<()> {
     })
 }
 
-/// Replaces the test's firewall rules on a host.
+/// Replaces the test's rules on the host.
 fn firewall(node: &Node, hook: &str, rules: &str) -> Result<()> {
     let text = format!(
         "table inet faults {{}}\ndelete table inet faults\ntable inet faults {{ chain c {{ type filter hook {hook} priority -5; policy accept; {rules}; }}; }}\n"
@@ -152,7 +152,7 @@ fn path_ends_at_the_step_of_each_fault() -> Result<()> {
     })
 }
 
-/// Only root may probe, a node runs one probe at a time, and the command fails without a daemon that responds.
+/// The command also fails without a daemon that responds.
 #[test]
 fn probe_is_limited_to_root_and_one_at_a_time() -> Result<()> {
     dual("probe-limits", r#"{"Type":"vxlan"}"#).nodes(3).run(|s| {

@@ -1,7 +1,7 @@
-//! Checks that the doctor has no findings in a network without faults. The test loads all processors and links, restarts
-//! daemons, adds a node, and releases the node's lease.
+//! The doctor has no findings in a network without faults. The test loads all processors and links, restarts daemons, adds a node, and releases its
+//! lease.
 //!
-//! The test is a part of `make soak`. `FLANNEL_TEST_QUIET` is the duration of the test with each backend, in seconds.
+//! It is a part of `make soak`. `FLANNEL_TEST_QUIET` is its duration with each backend, in seconds.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,30 +16,30 @@ use lab::{
 
 use crate::healing::scenarios;
 
-/// Pause between two actions of the test. During a pause, the doctor and the probes run several times.
+/// Between two actions of the test. Meanwhile, the doctor and the probes run several times.
 const PAUSE: Duration = Duration::from_secs(12);
-/// Number of bytes that a stream sends before the next stream starts.
+/// Bytes that a stream sends before the next one starts.
 const PIECE: u64 = 16 << 20;
 
-/// Returns the duration of the test with each backend.
+/// With each backend.
 fn time() -> Duration {
     Duration::from_secs(
         std::env::var("FLANNEL_TEST_QUIET").ok().and_then(|text| text.parse().ok()).unwrap_or(120),
     )
 }
 
-/// Three nodes, and a fourth node that joins and leaves, with all unexpected findings.
+/// Three nodes, and a fourth one that joins and leaves, with all unexpected findings.
 struct Watch<'a, 'lab> {
     s: &'a mut Scene<'lab>,
-    /// Whether daemons carry the packets of pods. If true, the pods of the node `ended` lose packets
-    /// while the node's daemon does not run. Peers of the node correctly report the packet loss.
+    /// Daemons carry the packets of pods. The pods of the node `ended` then lose packets while its daemon does not run, and its peers correctly
+    /// report it.
     carried: bool,
     ended: usize,
     reported: BTreeSet<String>,
 }
 
 impl Watch<'_, '_> {
-    /// Records the doctor's findings on a node. Returns an error if the doctor fails.
+    /// Records the findings on a node. Fails if the doctor fails.
     fn look(&mut self, node: usize, when: &str) -> Result<()> {
         let node = &self.s[node];
         let report = json(&node.daemon()?.flannelctl(&["doctor", "-o", "json"])?)?;
@@ -72,7 +72,7 @@ impl Watch<'_, '_> {
         }
     }
 
-    /// Ends the daemon of a node, by SIGTERM or by a kill, and starts it again. Records the findings of the other nodes during the restart.
+    /// By SIGTERM or by a kill. Records the findings of the other nodes during the restart.
     fn restart(&mut self, node: usize, end: fn(&mut Node) -> Result<()>, when: &str) -> Result<()> {
         self.ended = node;
         end(&mut self.s[node])?;
@@ -82,7 +82,7 @@ impl Watch<'_, '_> {
         self.watch(when, None, PAUSE)
     }
 
-    /// Ends the fourth node's daemon, and releases the node's lease.
+    /// Of the fourth node, after its daemon's end.
     fn release(&mut self) -> Result<()> {
         self.ended = 3;
         let key = self.s[3].lease()?;
@@ -109,7 +109,7 @@ impl Watch<'_, '_> {
     }
 }
 
-/// Returns the path of a script that runs flanneld with a test folder in place of the machine's /etc/default and /etc/cni/net.d.
+/// A script that runs flanneld with a test folder in place of the machine's /etc/default and /etc/cni/net.d.
 fn alone(files: &Path) -> Result<PathBuf> {
     std::fs::write(files.join("10-flannel.conflist"), r#"{"plugins":[{"type":"flannel"}]}"#)?;
     let (wrapper, flanneld) = (files.join("flanneld"), binaries::own("flanneld")?);
@@ -127,7 +127,7 @@ fn alone(files: &Path) -> Result<PathBuf> {
     Ok(wrapper)
 }
 
-/// Keeps all processors busy and runs streams between all pods until `stop`. Counts the bytes of the streams.
+/// Keeps all processors busy and runs streams between all pods until `stop`. Counts their bytes.
 fn load<'scope, 'env>(
     scope: &'scope std::thread::Scope<'scope, 'env>,
     pods: &'env [Pod],
@@ -195,7 +195,7 @@ scenarios! { has_no_findings;
     host_gw_under_load_has_no_findings => "host-gw",
 }
 
-/// Tests a backend with iptables rules and with nftables rules, each with one and two address families.
+/// With iptables rules and with nftables rules, each with one and two address families.
 fn has_no_findings(backend: &str) -> Result<()> {
     for (nftables, dual) in [(false, false), (true, false), (false, true), (true, true)] {
         keeps_quiet(backend, nftables, dual, time() / 4)?;

@@ -1,4 +1,4 @@
-//! Checks that flanneld with `--refuse-insecure` reports an error and a remedy if other users can read a secret, and creates no device.
+//! flanneld with `--refuse-insecure` reports an error and a remedy if other users can read a secret, and creates no device.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

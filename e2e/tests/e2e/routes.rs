@@ -1,4 +1,4 @@
-//! Tests of `flannelctl routes`, which compares each desired object with the kernel's objects and lists conflicting objects of other programs.
+//! `flannelctl routes` compares each desired object with the kernel's objects and lists conflicting objects of other programs.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Host, Node, Scene, json, outcome, stdout, texts, until_ok};
@@ -9,19 +9,19 @@ use crate::listeners::run_flannelctl;
 
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// Returns the JSON document of `flannelctl routes`, which exits with this code.
+/// The command exits with this code.
 fn document(node: &Node, code: i32) -> Result<Value> {
     let output = run_flannelctl(node, &["routes", "-o", "json"])?;
     ensure!(output.status.code() == Some(code), "not exit code {code}, but {}", outcome(&output));
     json(&output)
 }
 
-/// Waits until all objects are in sync, and returns the document of `flannelctl routes`.
+/// Waits until they are.
 fn all_in_sync(node: &Node) -> Result<Value> {
     until_ok("all is in sync", || document(node, 0))
 }
 
-/// Returns the kind and the text of each object in the state `state`.
+/// The kind and the text of each object in this state.
 fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
     let objects = document["objects"]
         .as_array()
@@ -32,7 +32,7 @@ fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
     objects.map(|object| (word(&object["kind"]), word(&object["text"]))).collect()
 }
 
-/// Returns whether `ip` or `bridge` prints an object of the kind `kind` in one line with the same words as `text`.
+/// `ip` or `bridge` prints an object of this kind in one line with the same words as `text`.
 fn is_printed(host: &Host, kind: &str, text: &str) -> Result<bool> {
     let (all, count) = match kind {
         "link" => ("ip -br link show", 1),

@@ -1,5 +1,5 @@
-//! Checks that traffic rules equal Go flannel's rules exactly, have the intended effect on packets, and
-//! change to another mode without a gap. The daemon repairs changed rules, writes nothing otherwise, and reports each obstacle to a repair only once.
+//! Traffic rules equal Go flannel's exactly, have the intended effect on packets, and change to another mode without a gap. The daemon repairs
+//! changed rules, writes nothing otherwise, and reports each obstacle to a repair only once.
 
 mod content;
 mod guard;

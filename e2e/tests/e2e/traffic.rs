@@ -1,5 +1,4 @@
-//! Checks that pods reach each other, at full MTU and with intact content, with each kernel backend and
-//! address family, and that nodes join and leave.
+//! Pods reach each other, at full MTU and with intact content, with each kernel backend and family, and nodes join and leave.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -50,7 +49,7 @@ scenarios! { carries;
     host_gw_dual => ("host-gw", Families::Dual),
 }
 
-/// Runs three nodes and a fourth node that joins and leaves, and checks traffic, leases and subnet.env.
+/// Three nodes and a fourth one that joins and leaves: traffic, leases and subnet.env.
 pub(crate) fn carries((backend, families): (&str, Families)) -> Result<()> {
     Scene::of(&format!("{backend} {families:?}"))
         .nodes(4)
@@ -110,7 +109,7 @@ pub(crate) fn carries((backend, families): (&str, Families)) -> Result<()> {
         })
 }
 
-/// Pings all pairs of pods in each family with the longest packets that the device allows. A packet one byte longer does not pass.
+/// In each family with the longest packets that the device allows. A packet one byte longer does not pass.
 pub(crate) fn reach_each_other(backend: &str, pods: &[Pod]) -> Result<()> {
     let addresses: Vec<Vec<IpAddr>> = pods.iter().map(Pod::addresses).collect();
     for family in 0..addresses[0].len() {
@@ -134,7 +133,7 @@ pub(crate) fn reach_each_other(backend: &str, pods: &[Pod]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the key of a node's lease in etcd.
+/// Of a node's lease in etcd.
 fn key_of(node: &Node) -> Result<String> {
     let env = node.daemon()?.subnet_env()?;
     let v4 = env.subnet.map(|net| net.trunc().to_string().replace('/', "-"));
@@ -146,7 +145,7 @@ fn key_of(node: &Node) -> Result<String> {
     })
 }
 
-/// Checks the key, the fields and the remaining time of a node's lease. `golden` compares the whole text with that of Go flannel.
+/// The key, the fields and the remaining time. `golden` compares the whole text with that of Go flannel.
 fn lease_is_go_flannels(
     s: &Scene<'_>,
     node: &Node,

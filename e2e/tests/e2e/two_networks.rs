@@ -1,5 +1,5 @@
-//! Tests of two daemons for two networks on one host. Each daemon keeps its own rules in the shared chains. A daemon
-//! refuses to start only if both daemons need an object that the daemons cannot share.
+//! Two daemons for two networks on one host. Each keeps its own rules in the shared chains. A daemon refuses to start only if both need an object
+//! that they cannot share.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::healing::scenarios;
 use crate::rules::node::rules;
 
-/// Returns the configuration of the network `10.<number>.0.0/16`.
+/// The network `10.<number>.0.0/16`.
 fn net(number: u8, fields: &str) -> String {
     format!(r#"{{"Network":"10.{number}.0.0/16",{fields}}}"#)
 }
@@ -24,13 +24,13 @@ fn vxlan(number: u8, nftables: bool) -> String {
     net(number, &format!(r#""EnableNFTables":{nftables},{backend}"#))
 }
 
-/// Describes stopped nodes of network 50.
+/// Stopped nodes of network 50.
 fn first(nftables: bool, flags: &'static [&'static str]) -> SceneOptions<'static> {
     let scene = Scene::of("two networks").net(&vxlan(50, nftables)).stopped();
     flags.iter().fold(scene, |scene, flag| scene.arg(flag))
 }
 
-/// Returns the options of the second network's daemons: those of the first node, with another store and health port.
+/// The options of the first node, with another store and health port.
 fn second(s: &Scene<'_>, net_conf: &str, flags: &[&str]) -> Result<FlanneldOptions> {
     let store = Store::dir(&s.lab.folder("leases-51")?);
     store.configure(net_conf)?;
@@ -39,7 +39,7 @@ fn second(s: &Scene<'_>, net_conf: &str, flags: &[&str]) -> Result<FlanneldOptio
     Ok(options.healthz_port(Some(8051)))
 }
 
-/// Starts the second network's daemon and its pod on a node.
+/// The second network's daemon and its pod.
 fn join(node: &Host, options: &FlanneldOptions) -> Result<(Flanneld, Pod)> {
     let daemon = node.flanneld(options)?;
     let env = daemon.subnet_env()?;
@@ -56,7 +56,7 @@ scenarios! { restarts_lose_nothing;
     two_networks_lose_nothing_with_nftables => (true, Xtables::Nft),
 }
 
-/// Restarts each daemon of the first host, by SIGTERM and by SIGKILL. Neither network loses packets, and no daemon writes rules.
+/// Each daemon of the first host, by SIGTERM and by SIGKILL. Neither network loses packets, and no daemon writes rules.
 fn restarts_lose_nothing((nftables, xtables): (bool, Xtables)) -> Result<()> {
     const FLAGS: [&str; 2] = ["--ip-masq", "--iptables-resync=1"];
     first(nftables, &FLAGS).run(|s| {
@@ -115,8 +115,7 @@ fn restarts_lose_nothing((nftables, xtables): (bool, Xtables)) -> Result<()> {
     })
 }
 
-/// The second daemon refuses to use an object that two daemons cannot share, and reports the owner's pid and
-/// network. The first daemon continues without an error.
+/// Two daemons cannot share the object. The second one reports the owner's pid and network, and the first one continues without an error.
 #[test]
 fn daemon_is_refused_when_another_owns_its_resource() -> Result<()> {
     let vxlan = |vni: u8, more: &str| format!(r#""Backend":{{"Type":"vxlan","VNI":{vni}{more}}}"#);
@@ -158,7 +157,7 @@ fn node_document(daemon: &Flanneld) -> Result<Value> {
     Ok(serde_json::from_str(&daemon.api("/api/v1/node")?.1)?)
 }
 
-/// The tunnel of a second network needs the port of the first network's probes. The tunnel takes precedence, and the doctor names the port's owner.
+/// The tunnel of a second network needs the port of the first one's probes. The tunnel takes precedence, and the doctor names the port's owner.
 #[test]
 fn probe_port_is_released_when_a_tunnel_needs_it() -> Result<()> {
     first(false, &[]).run(|s| {
@@ -216,8 +215,7 @@ scenarios! { guard_admits_peers_of_all_networks_on_its_port;
     nftables_guard_admits_peers_of_all_networks_on_its_port => true,
 }
 
-/// Checks that the guard rules of two networks on one port admit only the nodes of both networks, including nodes that join later. Network 50 has the
-/// first two nodes, and network 51 the first and the third one.
+/// Including nodes that join later. Network 50 has the first two nodes, and network 51 the first and the third one.
 fn guard_admits_peers_of_all_networks_on_its_port(nftables: bool) -> Result<()> {
     const GUARD: [&str; 2] = ["--encap-peers=drop", "--iptables-resync=1"];
     first(nftables, &GUARD).nodes(3).run(|s| {
@@ -263,8 +261,8 @@ scenarios! { cleanup_leaves_the_other_network_alone;
     cleanup_leaves_the_other_network_alone_with_nftables => true,
 }
 
-/// Checks that flannelctl refuses a cleanup while the network's daemon runs. After the daemon's end, cleanup removes
-/// all objects of the network, and the other network loses nothing.
+/// flannelctl refuses a cleanup while the network's daemon runs. After its end, cleanup removes all objects of the network, and the other one loses
+/// nothing.
 fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
     const FLAGS: [&str; 4] =
         ["--ip-masq", "--iptables-resync=1", "--encap-peers=count", "--ip-blackhole-route"];

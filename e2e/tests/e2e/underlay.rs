@@ -1,4 +1,4 @@
-//! Checks that a daemon's readiness follows events of the underlay interface: removal and return, and changes of state, carrier and address.
+//! A daemon's readiness follows events of the underlay interface: removal and return, and changes of state, carrier and address.
 
 use anyhow::{Context, Result, ensure};
 use lab::{FlanneldOptions, Node, Scene, Uplink, reach, until_ok};
@@ -17,7 +17,7 @@ scenarios! { small_mtu_leaves_ipv4;
     small_mtu_leaves_ipv4_of_wireguard => (r#""Type":"wireguard","Implementation":"userspace""#, [1359, 1360]),
 }
 
-/// Checks that dual-stack nodes work with IPv4 while the underlay's MTU leaves less than 1280 bytes for pods, and with both families after it is raised.
+/// Dual-stack nodes work with IPv4 while the underlay's MTU leaves less than 1280 bytes for pods, and with both families after it is raised.
 fn small_mtu_leaves_ipv4((backend, [small, enough]): (&str, [u32; 2])) -> Result<()> {
     let conf = format!(
         r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{{{backend}}}}}"#
@@ -59,7 +59,7 @@ fn small_mtu_leaves_ipv4((backend, [small, enough]): (&str, [u32; 2])) -> Result
     })
 }
 
-/// Checks that /readyz returns 503 with the word from `lose` until `restore`, and that the log reports the loss once.
+/// /readyz returns 503 with the word from `lose` until `restore`, and the log reports the loss once.
 fn loses(
     node: &Node,
     word: &str,

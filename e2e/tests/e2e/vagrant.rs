@@ -5,14 +5,14 @@ use lab::{Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Store, Uplink
 
 use crate::healing::scenarios;
 
-/// Two Vagrant hosts and an etcd on the host-only network.
+/// With an etcd on the host-only network.
 struct Bed {
     etcd: Etcd,
     hosts: Vec<Host>,
 }
 
 impl Bed {
-    /// Builds the hosts, with etcd on the first host or on a host of its own. Operators do both.
+    /// With etcd on the first host or on a host of its own. Operators do both.
     fn build(lab: &Lab, etcd_on_first: bool) -> Result<Bed> {
         let vagrant = lab.vagrant(2)?;
         let machine = if etcd_on_first {
@@ -30,7 +30,7 @@ impl Bed {
         self.etcd.store()
     }
 
-    /// Starts the second node, which has to exit with 1, and returns its error. It leaves nothing behind.
+    /// The second node has to exit with 1. It leaves nothing behind; the result is its error.
     fn refuse_second(&self) -> Result<String> {
         let second = &self.hosts[1];
         let mut refused = second.start_flanneld(&FlanneldOptions::new(&self.store()?))?;
@@ -47,7 +47,7 @@ impl Bed {
         Ok(errors)
     }
 
-    /// Checks that both hosts publish their addresses in the host-only network without a warning, and that the hosts' pods reach each other.
+    /// Both hosts publish their addresses in the host-only network without a warning, and their pods reach each other.
     fn require_joined(&self, daemons: &[Flanneld]) -> Result<()> {
         let subnets = format!("{:?}", self.store()?.subnets()?);
         for (host, daemon) in self.hosts.iter().zip(daemons) {
@@ -134,7 +134,7 @@ scenarios! { joins;
     iface_auto_joins_the_nodes => |_| Ok("--iface=auto".to_owned()),
 }
 
-/// Starts flanneld on both hosts with an argument that names the interface.
+/// On both hosts, with an argument that names the interface.
 fn joins(argument: fn(&Host) -> Result<String>) -> Result<()> {
     Lab::run("joins", |lab| {
         let bed = Bed::build(lab, false)?;

@@ -1,5 +1,5 @@
-//! Checks that the doctor's findings are correct. Unusual but healthy hosts have no findings. The doctor names
-//! the cause of a fault, on the faulty node and on the other nodes. The commands that the first finding suggests fix the fault.
+//! The doctor's findings are correct. Unusual but healthy hosts have none. The doctor names the cause of a fault, on the faulty node and on the
+//! others. The commands of the first finding fix it.
 
 mod cluster;
 mod fault;

@@ -1,6 +1,6 @@
-//! Tests that need a kernel with WireGuard, IPIP and netem. Few kernels have all three features, so `make test-vm` runs the tests in a virtual machine.
+//! Tests that need a kernel with WireGuard, IPIP and netem. Few kernels have all three, so `make test-vm` runs them in a virtual machine.
 //!
-//! Tests run six to ten times slower in the virtual machine than on the host. The deadlines of the tests are long enough for the slow virtual machine.
+//! They run six to ten times slower there than on the host. Their deadlines are long enough for it.
 
 mod clear;
 mod ipip;

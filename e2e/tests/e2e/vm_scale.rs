@@ -1,4 +1,4 @@
-//! Tests that run a release build in the virtual machine for a long time, as part of `make soak`.
+//! A release build in the virtual machine for a long time, as part of `make soak`.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use lab::{FlanneldOptions, Lab, Netns, Store, until_ok};
 
 const PEERS: u32 = 10_000;
 const LONG: Duration = Duration::from_secs(300);
-/// Memory limit of an idle daemon with `PEERS` peers, in bytes. A debug build needs more memory.
+/// For an idle daemon with `PEERS` peers, in bytes. A debug build needs more.
 const MEMORY: u64 = 40 << 20;
 const ROUNDS: usize = 3;
 
-/// Returns the store key and the value of a peer's lease. Any 32 bytes form a valid public key, except the few keys of small order.
+/// Key and value in the store. Any 32 bytes form a valid public key, except the few of small order.
 fn lease(number: u32) -> (String, String) {
     let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 65, 0, 0)) + (number << 8));
     let public = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number);
@@ -29,8 +29,8 @@ fn lease(number: u32) -> (String, String) {
     )
 }
 
-/// Waits until the kernel has the route through `flannel-wg`. The daemon adds a device's route last, after the peers
-/// and their allowed IPs. Returns the duration of the wait.
+/// Until the kernel has the route through `flannel-wg`, which the daemon adds last, after the peers and their allowed IPs. The result is the duration
+/// of the wait.
 fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
     netns.run(|| {
         while !std::fs::read_to_string("/proc/thread-self/net/route")?
@@ -44,7 +44,6 @@ fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
     })?
 }
 
-/// The daemon configures ten thousand peers in at most twice the time that `wg addconf` takes.
 #[test]
 #[ignore = "needs a kernel with WireGuard, and a release build: make soak"]
 fn ten_thousand_wireguard_peers_are_set_in_twice_the_time_of_wg() -> Result<()> {

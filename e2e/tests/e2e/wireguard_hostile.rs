@@ -1,4 +1,4 @@
-//! Tests that hostile leases of an attacker who can write to the store do not affect the existing nodes.
+//! Hostile leases of an attacker who can write to the store do not affect the existing nodes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
@@ -12,9 +12,9 @@ use lab::{Capture, Host, PingOptions, Scene, Uplink, ping, succeeded, until_ok};
 use crate::wireguard_keys::{Keys, bytes, lease, published};
 
 const PORT: u16 = 51820;
-/// Length of the Ethernet, IPv4 and UDP headers, in bytes.
+/// Ethernet, IPv4 and UDP, in bytes.
 const HEADERS: usize = 42;
-/// Length of the first message of WireGuard's handshake, in bytes.
+/// The first message of WireGuard's handshake, in bytes.
 const HANDSHAKE: usize = 148;
 
 #[test]
@@ -25,7 +25,7 @@ fn hostile_leases_capture_no_traffic() -> Result<()> {
 /// A hostile lease: its subnet, its public key, and a word of what `flannelctl leases` says about it.
 type Lie = (String, String, &'static str);
 
-/// Returns a different base64 text of a key: only an unused bit after the key's 32 bytes differs.
+/// Another base64 text of the key: only an unused bit after its 32 bytes differs.
 fn respelt(key: &str) -> Result<String> {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let place = LETTERS.iter().position(|letter| *letter == key.as_bytes()[42]);
@@ -66,7 +66,7 @@ fn lies(s: &Scene<'_>) -> Result<Vec<Lie>> {
     Ok(lies)
 }
 
-/// Checks that each node refuses each hostile lease, and that `flannelctl leases`, which reads the store without a daemon, names it.
+/// Each node refuses each hostile lease, and `flannelctl leases`, which reads the store without a daemon, names it.
 fn lies_are_refused(s: &Scene<'_>, lies: &[Lie]) -> Result<()> {
     s.each(|node| {
         let refused = node.status("/refused")?;
@@ -101,8 +101,7 @@ fn lies_are_refused(s: &Scene<'_>, lies: &[Lie]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that both nodes start a handshake with the attacker's address if the lease is valid. A capture
-/// would also show a handshake because of a hostile lease.
+/// Both nodes start a handshake with the attacker's address if the lease is valid. A capture would also show one because of a hostile lease.
 fn honest_lease_is_used(s: &Scene<'_>, attacker: &Host) -> Result<()> {
     let address = attacker.v4()?;
     let socket = attacker.netns().run(|| UdpSocket::bind((address, PORT)))??;
@@ -121,7 +120,7 @@ fn honest_lease_is_used(s: &Scene<'_>, attacker: &Host) -> Result<()> {
     })
 }
 
-/// Checks with kernel or userspace WireGuard that the existing nodes lose no packets because of hostile leases.
+/// The existing nodes lose no packets because of hostile leases, with kernel or userspace WireGuard.
 pub(crate) fn from(implementation: &str) -> Result<()> {
     let conf = format!(
         r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{{"Type":"wireguard","Implementation":"{implementation}"}}}}"#

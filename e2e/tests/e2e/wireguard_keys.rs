@@ -23,28 +23,28 @@ impl Keys {
         Keys { public: PublicKey::from(&private), private }
     }
 
-    /// Returns the private key in base64, without the line end that `wg genkey` prints.
+    /// In base64, without the line end that `wg genkey` prints.
     pub(crate) fn private_text(&self) -> String {
         STANDARD.encode(self.private.to_bytes())
     }
 
-    /// Returns the public key in base64, the format of leases.
+    /// In base64, the format of leases.
     pub(crate) fn public_text(&self) -> String {
         STANDARD.encode(self.public.as_bytes())
     }
 }
 
-/// Decodes a key in base64. Returns an error if the text is not 32 bytes in base64.
+/// From base64.
 pub(crate) fn bytes(text: &str) -> Result<[u8; 32]> {
     STANDARD.decode(text)?.try_into().ok().context("32 bytes")
 }
 
-/// Returns the JSON value of a lease of the backend `wireguard`.
+/// The JSON value for the backend `wireguard`.
 pub(crate) fn lease(at: Ipv4Addr, key: &str) -> String {
     json!({ "PublicIP": at, "PublicIPv6": null, "BackendType": "wireguard", "BackendData": { "PublicKey": key, "Port": 51820 } }).to_string()
 }
 
-/// Returns the public key in a host's lease. Returns an error if the host has no lease.
+/// From the host's lease. Fails if it has none.
 pub(crate) fn published(store: &Store, host: &Host) -> Result<String> {
     let own = host.v4()?.to_string();
     for (_, value) in store.subnets()? {
@@ -59,14 +59,14 @@ pub(crate) fn published(store: &Store, host: &Host) -> Result<String> {
     anyhow::bail!("{} has no lease", host.name())
 }
 
-/// Returns the path of a host's private key file, and creates the file's folder.
+/// Creates the file's folder.
 pub(crate) fn key_file(host: &Host) -> Result<PathBuf> {
     let path = host.subnet_file()?.with_file_name("wgkey");
     fs::create_dir_all(path.parent().context("no folder")?)?;
     Ok(path)
 }
 
-/// Replaces a file atomically, as `mv` does.
+/// Atomically, as `mv` does.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
     let name = path.file_name().context("the path of a file")?.to_string_lossy();
     let new = path.with_file_name(format!(".{name}.new"));

@@ -1,5 +1,4 @@
-//! Tests of WireGuard's key files: states of the private key file, the daemon's write order of key and lease, and
-//! different preshared keys.
+//! WireGuard's key files: states of the private key file, the daemon's write order of key and lease, and different preshared keys.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,8 +15,8 @@ use crate::wireguard_keys::{Keys, key_file, published, replace};
 const RIGHT: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const WRONG: &str = "BBECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
-/// Starts three nodes: without a key file, with an empty key file, and with a key file that all users can read. Then
-/// garbles the first key file, removes the second and replaces the third.
+/// Three nodes: without a key file, with an empty one, and with one that all users can read. Then garbles the first, removes the second and replaces
+/// the third.
 #[test]
 fn key_file_in_each_state_is_survived() -> Result<()> {
     let scene = Scene::of("wireguard key file").nodes(3).net(&WIREGUARD.v4());
@@ -71,7 +70,7 @@ fn key_file_in_each_state_is_survived() -> Result<()> {
     })
 }
 
-/// The daemon stores its key on the disk before it publishes the lease. If the daemon published the lease first, a crash could lose the published key.
+/// If the daemon published the lease first, a crash could lose the published key.
 #[test]
 fn key_is_on_the_disk_before_its_lease() -> Result<()> {
     let scene = Scene::of("wireguard order").nodes(1).net(&WIREGUARD.v4());
@@ -127,7 +126,7 @@ fn key_is_on_the_disk_before_its_lease() -> Result<()> {
     })
 }
 
-/// Runs two nodes with different preshared keys, in the files `h1` and `h2` of the lab's folder `secrets`.
+/// In the files `h1` and `h2` of the lab's folder `secrets`.
 fn with_two_secrets(
     title: &str,
     implementation: &str,
@@ -152,8 +151,7 @@ fn with_two_secrets(
     })
 }
 
-/// Sends a ping in both directions, and returns the number of directions in which the ping passes. Both pods send pings, so that each
-/// node receives the other node's handshake attempts.
+/// Both pods ping, so that each node receives the other's handshake attempts. The result is the number of directions in which the ping passes.
 fn directions_passed(s: &Scene<'_>) -> Result<usize> {
     let passes = |from: usize, to: usize| {
         ping(s[from].pods[0].netns(), s[to].pods[0].v4()?.into(), &PingOptions::default())
@@ -168,7 +166,7 @@ fn keys_are_mended(s: &Scene<'_>) -> Result<()> {
         .map(drop)
 }
 
-/// Checks that no packet passes while the preshared keys differ, and that the doctor reports the fault and its likely cause until the keys match.
+/// No packet passes, and the doctor reports the fault and its likely cause until the keys match.
 pub(crate) fn different_preshared_keys_are_reported(
     (title, implementation): (&str, &str),
 ) -> Result<()> {
@@ -216,7 +214,7 @@ scenarios! { different_preshared_keys_are_reported;
     different_preshared_keys_are_reported_until_they_match => ("wireguard silent", "userspace"),
 }
 
-/// Checks in less than a minute that no packet passes while the preshared keys differ.
+/// In less than a minute.
 #[test]
 fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
     with_two_secrets("wireguard preshared", "userspace", |s| {

@@ -1,14 +1,12 @@
-//! Tests that the daemon's threads with real-time priority do not starve other programs. Even while packets load
-//! both processors fully, other programs get processor time, and the daemon responds and renews its lease.
+//! The daemon's threads with real-time priority do not starve other programs. Even while packets load both processors fully, others get processor
+//! time, and the daemon responds and renews its lease.
 //!
-//! One of the two loads is a flood of small packets. The real-time priority is for streams with messages, not for floods. Without the
-//! daemon's flood limit, another program gets only half of its processor time. The other load consists of TCP
-//! streams and of small UDP messages. The daemon's threads use real-time priority for streams with messages, within
-//! the real-time budget of each thread.
+//! One of the two loads is a flood of small packets. The real-time priority is for streams with messages, not for floods. Without the daemon's flood
+//! limit, another program gets only half of its processor time. The other load consists of TCP streams and of small UDP messages. For these, the
+//! threads use real-time priority, within the real-time budget of each.
 //!
-//! The default run of the test is short and only shows that the daemon responds. `FLANNEL_TEST_SOAK` sets the duration in
-//! seconds (`make soak`). A run of at least one minute also alternates between daemons with and without real-time
-//! priority, and compares another program's processor time in both cases.
+//! By default, the test is short and only shows that the daemon responds. `FLANNEL_TEST_SOAK` sets the duration in seconds (`make soak`). A run of at
+//! least one minute also alternates between daemons with and without real-time priority, and compares another program's processor time.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -21,38 +19,38 @@ use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 const STOP: Duration = Duration::from_secs(30);
-/// Number of flows in the flood. Each flow has few packets, but the daemon's flood limit applies to all flows together.
+/// In the flood. Each flow has few packets, but the daemon's flood limit applies to all together.
 const FLOWS: usize = 64;
-/// Number of TCP streams in each direction. `CHUNK` is the number of bytes per write.
+/// In each direction. `CHUNK` is the number of bytes per write.
 const STREAMS: usize = 2;
 const CHUNK: usize = 64 << 10;
-/// Number of UDP message flows in each direction, in addition to the streams. Each flow sends a message every `MESSAGES_PAUSE`, which is below the rate of a flood.
+/// UDP message flows in each direction, in addition to the streams. Each sends a message every `MESSAGES_PAUSE`, which is below the rate of a flood.
 const MESSAGES: usize = 4;
 const MESSAGES_PAUSE: Duration = Duration::from_millis(1);
-/// Minimum processor time of a program, as a ratio to its processor time while the daemon's threads have no real-time priority.
+/// The least processor time of a program, as a ratio to that while the daemon's threads have no real-time priority.
 const SHARE: f64 = 0.5;
-/// Interval between requests to `/livez`.
+/// Between requests to `/livez`.
 const ASKED: Duration = Duration::from_millis(100);
-/// Maximum time until the daemon responds to a request.
+/// Until the daemon responds to a request.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Renewal interval of a lease in etcd.
+/// Of a lease in etcd.
 const RENEWAL: Duration = Duration::from_secs(60);
-/// Lifetime of a lease in etcd.
+/// Of a lease in etcd.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The load that fills the processors.
+/// It fills the processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     SmallPackets,
     StreamsAndMessages,
 }
 
-/// Results of a run under load: processor time of another program, response time, packets and stream bytes.
+/// Of a run under load.
 #[derive(Debug, Default)]
 struct Left {
     /// Processor time of the computing thread, in seconds per second of the run.
     computed: f64,
-    /// Longest response time of a daemon.
+    /// Response time of a daemon.
     longest: Duration,
     /// Packets that arrived, in thousands per second.
     came: f64,
@@ -60,7 +58,7 @@ struct Left {
     streamed: f64,
 }
 
-/// Sends small packets until `stop` is true: as fast as possible, or as messages with pauses.
+/// Small packets until `stop` is true: as fast as possible, or as messages with pauses.
 fn send(from: &Pod, to: &Pod, port: u16, load: Load, stop: &AtomicBool) -> Result<()> {
     let (here, there) = (from.address()?, to.address()?);
     let flows = match load {
@@ -87,7 +85,7 @@ fn send(from: &Pod, to: &Pod, port: u16, load: Load, stop: &AtomicBool) -> Resul
     Ok(())
 }
 
-/// Writes to a TCP stream until `stop` is true.
+/// Until `stop` is true.
 fn stream(mut stream: TcpStream, stop: &AtomicBool) {
     let chunk = vec![7; CHUNK];
     while !stop.load(Relaxed) {
@@ -95,7 +93,7 @@ fn stream(mut stream: TcpStream, stop: &AtomicBool) {
     }
 }
 
-/// Reads a TCP stream to its end, and counts the bytes.
+/// To its end. Counts the bytes.
 fn drain(mut stream: TcpStream, streamed: &AtomicU64) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(length @ 1..) = stream.read(&mut buffer) {
@@ -103,7 +101,7 @@ fn drain(mut stream: TcpStream, streamed: &AtomicU64) {
     }
 }
 
-/// Opens TCP streams from one pod to another, and returns both ends of each stream.
+/// TCP streams from one pod to another, with both ends of each.
 fn connect(from: &Pod, to: &Pod) -> Result<Vec<(TcpStream, TcpStream)>> {
     let address = to.address()?;
     let listener = to.netns().run(|| TcpListener::bind((address, 0)))??;
@@ -117,7 +115,7 @@ fn connect(from: &Pod, to: &Pod) -> Result<Vec<(TcpStream, TcpStream)>> {
         .collect()
 }
 
-/// Counts received packets until `stop` is true.
+/// Until `stop` is true.
 fn receive(socket: &UdpSocket, stop: &AtomicBool, came: &AtomicU64) {
     let mut buffer = [0; 128];
     while !stop.load(Relaxed) {
@@ -127,7 +125,7 @@ fn receive(socket: &UdpSocket, stop: &AtomicBool, came: &AtomicU64) {
     }
 }
 
-/// Computes until `stop`. Returns the processor time of this thread.
+/// The result is the processor time of this thread.
 fn compute(stop: &AtomicBool) -> Duration {
     let ran = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Into::into);
     let before = ran();
@@ -137,7 +135,7 @@ fn compute(stop: &AtomicBool) -> Duration {
     ran().saturating_sub(before)
 }
 
-/// Loads both daemons with packets in both directions for `time`, and measures the processor time of a computing thread.
+/// Packets in both directions for `time`; measures the processor time of a computing thread.
 fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Result<Left> {
     let sockets = pods
         .iter()
@@ -203,7 +201,7 @@ fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Resul
     })
 }
 
-/// Starts both daemons, with or without real-time priority.
+/// With or without real-time priority.
 fn start(hosts: &[Host], options: &FlanneldOptions, real_time: bool) -> Result<Vec<Flanneld>> {
     let options = options.clone().arg(&format!("--datapath-real-time={real_time}"));
     let mut daemons =

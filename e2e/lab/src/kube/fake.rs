@@ -1,6 +1,6 @@
 //! A fake of kube-apiserver: objects in memory, with the versions, lists, watches, patches and rights on which the daemon relies.
 //!
-//! The contract of `subnet-lease` runs the same cases on this fake and on a real server, so that the fake cannot drift from the real one.
+//! The contract of `subnet-lease` runs the same cases on this fake and on a real server, so that it cannot drift from the real one.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,32 +1,31 @@
 //! Backends of the userspace datapath, each with its configuration, device, port and overhead.
 
-/// A backend of the userspace datapath.
 pub(crate) struct Engine {
-    /// Name of the backend, which is part of the names of its scenes.
+    /// Part of the names of its scenes.
     pub(crate) name: &'static str,
     /// Members of `Backend` in the network configuration.
     backend: &'static str,
-    /// Device of IPv4, and device of IPv6; the same one if it carries both families.
+    /// Of IPv4 and of IPv6; the same one if it carries both families.
     pub(crate) devices: [&'static str; 2],
-    /// UDP ports of the tunnels, by family.
+    /// Of the tunnels, by family.
     pub(crate) ports: [u16; 2],
-    /// Difference in bytes between the underlay's MTU and a pod's longest packet, by family.
+    /// The underlay's MTU minus a pod's longest packet, in bytes, by family.
     pub(crate) overheads: [u32; 2],
 }
 
 impl Engine {
-    /// Returns the configuration of an IPv4 network.
+    /// An IPv4 network.
     pub(crate) fn v4(&self) -> String {
         let backend = self.backend;
         format!(r#"{{"Network":"10.5.0.0/16","Backend":{{{backend}}}}}"#)
     }
 
-    /// Returns the configuration of a network with both address families.
+    /// A network with both address families.
     pub(crate) fn dual(&self) -> String {
         self.dual_with("")
     }
 
-    /// Returns the configuration of a network with both address families, with further members of `Backend`.
+    /// A network with both address families; `more` are further members of `Backend`.
     pub(crate) fn dual_with(&self, more: &str) -> String {
         let backend = self.backend;
         format!(

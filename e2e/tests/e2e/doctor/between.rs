@@ -5,7 +5,7 @@ use lab::{Scene, Switch, binaries};
 
 use super::node::{Node, all_well, well_nodes};
 
-/// Applies nftables rules to the frames that the switch forwards.
+/// For the frames that the switch forwards.
 pub(crate) fn on_the_switch(lan: &Switch, rules: &str) -> Result<()> {
     let table = format!(
         "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules}\n}}; }}\n"
@@ -18,7 +18,7 @@ pub(crate) fn remove_switch_fault(lan: &Switch) -> Result<()> {
     lan.netns().exec("nft", &delete).map(drop)
 }
 
-/// Applies rules to the frames on the switch, and waits until all nodes have only the finding `check`. A verdict makes no node unready.
+/// Applies rules to the frames on the switch, until all nodes have only the finding `check`. A verdict makes no node unready.
 fn all_find(lan: &Switch, rules: &str, check: &str, nodes: &mut [Node]) -> Result<()> {
     on_the_switch(lan, rules)?;
     for node in nodes {
@@ -28,8 +28,8 @@ fn all_find(lan: &Switch, rules: &str, check: &str, nodes: &mut [Node]) -> Resul
     Ok(())
 }
 
-/// The pod network contains the nodes' addresses, and one peer is behind a gateway. Packets to the peer's
-/// underlay address therefore use flannel's route for the whole pod network.
+/// The pod network contains the nodes' addresses, and one peer is behind a gateway. Packets to its underlay address therefore use flannel's route for
+/// the whole pod network.
 #[test]
 fn route_to_a_peer_through_its_tunnel_is_found() -> Result<()> {
     let network = r#"{"Network":"192.168.0.0/16","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
@@ -112,8 +112,8 @@ fn switch_that_loses_a_third_is_reported_as_lossy() -> Result<()> {
     })
 }
 
-/// Simulates a network card that computes wrong checksums of inner packets. The switch overwrites
-/// the inner UDP checksum, 56 bytes after the start of the outer UDP header.
+/// A network card computes wrong checksums of inner packets: the switch overwrites the inner UDP checksum, 56 bytes after the start of the outer UDP
+/// header.
 #[test]
 fn wrong_checksums_are_found_and_fixed() -> Result<()> {
     well_nodes(Scene::of("doctor: checksum"), |s, nodes| {

@@ -1,4 +1,4 @@
-//! Checks that the doctor's commands for ufw and firewalld admit only peers' packets, even after a reload of the firewall.
+//! The doctor's commands for ufw and firewalld admit only peers' packets, even after a reload of the firewall.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -7,10 +7,10 @@ use lab::{Launch, Process, Scene, binaries, until_ok, write_script};
 
 use super::node::{Node, all_well, well_nodes};
 
-/// An address outside the underlay.
+/// Outside the underlay.
 const STRANGER: &str = "203.0.113.9";
 
-/// Script that counts packets to port 8472 behind all firewalls, separately for a peer's address and for an address outside the underlay.
+/// Counts packets to port 8472 behind all firewalls, separately for a peer's address and for one outside the underlay.
 const COUNTERS: &str = "ip route add 203.0.113.9 dev enp0s8
 nft 'table ip counted {
     counter peer { }
@@ -22,8 +22,8 @@ nft 'table ip counted {
     }
 }'";
 
-/// Runs a test with two healthy nodes, the first behind a firewall that `begin` starts and `reload` starts again. The second node also has an
-/// address outside the underlay.
+/// Two healthy nodes, the first behind a firewall that `begin` starts and `reload` starts again. The second one also has an address outside the
+/// underlay.
 fn admits_peers_only(
     check: &str,
     begin: impl FnOnce(&mut Node) -> Result<Vec<Process>>,
@@ -51,7 +51,7 @@ fn admits_peers_only(
     })
 }
 
-/// Returns whether packets to the tunnel's port pass the firewall of the first node. `from` is one of the second node's two addresses.
+/// To the tunnel's port of the first node. `from` is one of the second node's two addresses.
 fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
     let to = nodes[0].host.v4()?;
     let from: Ipv4Addr = from.parse()?;
@@ -67,7 +67,7 @@ fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
     Ok(nodes[0].sh(&counter)? != before)
 }
 
-/// Writes a script that runs a program from a package that is unpacked but not installed.
+/// The script runs a program from a package that is unpacked but not installed.
 fn wrapper(
     node: &Node,
     name: &str,
@@ -83,7 +83,7 @@ fn wrapper(
     write_script(&node.files.join("bin").join(name), &text)
 }
 
-/// Configures ufw with files in the node's folder.
+/// With files in the node's folder.
 fn ufw(node: &mut Node) -> Result<()> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let (from, root) =
@@ -115,7 +115,7 @@ fn ufw_remedy_admits_peers_only() -> Result<()> {
     admits_peers_only("ufw", begin, &reloads, "ufw --force disable")
 }
 
-/// Starts firewalld with files in the node's folder and with a separate D-Bus. firewalld runs until the lab removes the host.
+/// With files in the node's folder and a D-Bus of its own. firewalld runs until the lab removes the host.
 fn firewalld(node: &mut Node) -> Result<Vec<Process>> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let folder = node.files.join("firewalld");

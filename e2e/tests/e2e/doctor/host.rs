@@ -1,5 +1,5 @@
-//! Faults of a host: its sysctls, firewalls, routes, devices, files and ports. The doctor reports only the cause of the fault. The doctor's
-//! commands fix the fault, and the doctor then reports no finding.
+//! Faults of a host: its sysctls, firewalls, routes, devices, files and ports. The doctor reports only the cause. Its commands fix the fault, and
+//! then it reports no finding.
 
 use std::net::{TcpListener, UdpSocket};
 
@@ -8,44 +8,41 @@ use lab::{FlanneldOptions, Scene, until_ok};
 
 use super::node::{Node, all_well, well_nodes};
 
-/// A fault of a healthy node.
+/// Of a healthy node.
 struct Fault {
-    /// Name of the check that finds the fault.
+    /// Finds the fault.
     check: &'static str,
-    /// Script that causes the fault.
+    /// A script.
     make: &'static str,
-    /// Script that removes the objects that remain after the doctor's commands.
+    /// Removes what remains after the doctor's commands.
     clear: &'static str,
-    /// If true, the doctor has no command for the fault, and the script `clear` fixes the fault.
+    /// The doctor has no command for the fault, and `clear` fixes it.
     by_hand: bool,
-    /// Whether the daemon is not ready until the end of the fault.
+    /// The daemon is not ready until the end of the fault.
     unready: bool,
 }
 
-/// Returns a fault that the doctor's commands fix.
 const fn fault(check: &'static str, make: &'static str, clear: &'static str) -> Fault {
     Fault { check, make, clear, by_hand: false, unready: false }
 }
 
 impl Fault {
-    /// Marks a fault that no command can fix.
     const fn by_hand(self) -> Fault {
         Fault { by_hand: true, ..self }
     }
 
-    /// Marks a fault that makes the node unready.
     const fn unready(self) -> Fault {
         Fault { unready: true, ..self }
     }
 }
 
-/// Reserves every address of the node's subnet, including one address for a running container.
+/// Reserves every address of the node's subnet, one of them for a running container.
 const FULL: &str = "folder=/var/lib/cni/networks/cbr0; mkdir -p $folder /run/containerd/io.containerd.runtime.v2.task/k8s.io/alive
 for number in $(seq 2 254); do printf 'gone%s\\r\\neth0' $number > $folder/$OWN.$number; done
 printf 'alive\\r\\neth0' > $folder/$OWN.7; echo $OWN.254 > $folder/last_reserved_ip.0; touch $folder/lock; touch -d '1 hour ago' $folder/*
 printf 'young\\r\\neth0' > $folder/$OWN.8; touch $folder/$OWN.8";
 
-/// Hides iptables and nft from the daemon. Without iptables alone, nft writes the rules.
+/// From the daemon. Without iptables alone, nft writes the rules.
 const NO_PROGRAMS: &str = "for name in iptables nft; do nsenter -m -t $(cat /run/flanneld.pid) mount --bind /dev/null $(readlink -f $(command -v $name)); done";
 const PROGRAMS: &str = "for name in iptables nft; do nsenter -m -t $(cat /run/flanneld.pid) umount $(readlink -f $(command -v $name)); done";
 
@@ -105,7 +102,7 @@ const DEVICES: &[Fault] = &[
     .unready(),
 ];
 
-/// Causes, detects and fixes faults on a healthy node, one at a time.
+/// One fault at a time.
 fn walk(node: &mut Node, faults: &[Fault]) -> Result<()> {
     faults.iter().try_for_each(|fault| one(node, fault).with_context(|| fault.check))
 }
@@ -161,7 +158,7 @@ fn conflicting_devices_are_found_and_renamed() -> Result<()> {
     })
 }
 
-/// The doctor reports another program that uses a port that flanneld needs: the port of the status API, of the tunnel, or of the health endpoint.
+/// Another program uses a port that flanneld needs: that of the status API, of the tunnel, or of the health endpoint.
 #[test]
 fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
     let options = FlanneldOptions::bare().iface("enp0s8");
@@ -203,7 +200,7 @@ fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
     })
 }
 
-/// Waits until the doctor names the test process as the owner of a port.
+/// The doctor names the test process as the owner of a port.
 fn is_taken_by_us(node: &mut Node) -> Result<()> {
     node.expect(&["port-taken"])?;
     let us = format!("(pid {})", std::process::id());

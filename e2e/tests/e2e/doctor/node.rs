@@ -12,7 +12,7 @@ use lab::{
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Folders of which each host has its own copy.
+/// Each host has its own copy of these.
 const FOLDERS: [(&str, &str); 7] = [
     ("default", "/etc/default"),
     ("cni", "/etc/cni/net.d"),
@@ -23,8 +23,8 @@ const FOLDERS: [(&str, &str); 7] = [
     ("links", "/etc/systemd/network"),
 ];
 
-/// Stand-in for systemd-run with the features that the doctor's commands need. The stand-in runs a program
-/// with environment variables from a file, which no shell evaluates.
+/// A stand-in for systemd-run with the features that the doctor's commands need. It runs a program with environment variables from a file, which no
+/// shell evaluates.
 const SYSTEMD_RUN: &str = r#"#!/bin/sh -e
 while :; do
     case "$1" in
@@ -41,17 +41,16 @@ done < "$file"
 exec "$@"
 "#;
 
-/// A node with the files and programs that its operator uses.
 pub(crate) struct Node {
     pub host: Host,
-    /// Folder with the node's /etc/default, /etc/cni/net.d, /var/lib/cni/networks and programs.
+    /// The node's /etc/default, /etc/cni/net.d, /var/lib/cni/networks and programs.
     pub files: PathBuf,
     options: FlanneldOptions,
     daemon: Option<Flanneld>,
-    /// Shell variables that the node's scripts may use.
+    /// For the node's scripts.
     pub variables: Vec<(&'static str, String)>,
     scripts: u32,
-    /// Report of the doctor's last run.
+    /// Of the doctor's last run.
     report: Value,
 }
 
@@ -98,7 +97,7 @@ impl Node {
         self.files.join("bin/flanneld")
     }
 
-    /// Writes a script that mounts the host's files, runs the shell line `before`, and then starts the daemon.
+    /// Mounts the host's files, runs the shell line `before`, and then starts the daemon.
     pub(crate) fn wrap(&self, before: &str) -> Result<()> {
         let flanneld = binaries::own("flanneld")?;
         write_script(
@@ -111,7 +110,7 @@ impl Node {
         )
     }
 
-    /// Starts the daemon as the systemd unit does, with the options in the node's /etc/default/flanneld.
+    /// As the systemd unit does, with the options in the node's /etc/default/flanneld.
     pub(crate) fn start(&mut self) -> Result<()> {
         self.daemon = None;
         let file = std::fs::read_to_string(self.files.join("default/flanneld"))?;
@@ -123,7 +122,7 @@ impl Node {
         Ok(())
     }
 
-    /// Ends the daemon as systemd does: sends SIGTERM, and then SIGCONT, so that a suspended daemon can exit.
+    /// As systemd does: SIGTERM, and then SIGCONT, so that a suspended daemon can exit.
     pub(crate) fn stop(&mut self) -> Result<()> {
         if let Some(daemon) = &mut self.daemon {
             if daemon.is_running() {
@@ -135,7 +134,6 @@ impl Node {
         Ok(())
     }
 
-    /// Restarts the daemon.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.stop()?;
         self.start()
@@ -145,7 +143,6 @@ impl Node {
         self.daemon.as_mut().context("no daemon was started")
     }
 
-    /// Waits until the daemon is ready.
     pub(crate) fn ready(&mut self) -> Result<()> {
         until_ok("the daemon is ready", || self.require_readyz(200))
     }
@@ -161,7 +158,7 @@ impl Node {
         })
     }
 
-    /// Runs a script on the host. Returns the script's exit code and output.
+    /// On the host. The result is the exit code and the output.
     pub(crate) fn sh(&mut self, script: &str) -> Result<(i32, String)> {
         self.scripts += 1;
         let name = format!("script-{}", self.scripts);
@@ -177,14 +174,14 @@ impl Node {
         Ok((status.code().unwrap_or(-1), process.log()))
     }
 
-    /// Runs a script on the host. Returns an error if the script fails.
+    /// On the host. Fails if the script fails.
     pub(crate) fn run(&mut self, script: &str) -> Result<()> {
         let (code, text) = self.sh(script)?;
         ensure!(code == 0, "{script}: {code}: {text}");
         Ok(())
     }
 
-    /// Runs the doctor. Returns the doctor's exit code.
+    /// The result is the doctor's exit code.
     pub(crate) fn doctor(&mut self) -> Result<i32> {
         let (code, text) = self.sh("flannelctl doctor -o json")?;
         self.report =
@@ -192,36 +189,36 @@ impl Node {
         Ok(code)
     }
 
-    /// Returns the findings of the doctor's last run.
+    /// Of the doctor's last run.
     pub(crate) fn findings(&self) -> &[Value] {
         self.report["findings"].as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the first finding of the doctor's last run.
+    /// Of the doctor's last run.
     pub(crate) fn first(&self) -> Result<&Value> {
         self.findings().first().context("no finding")
     }
 
-    /// Checks that the doctor's last run explains the finding of `check` by that of `by`.
+    /// In the doctor's last run, the finding of `by` explains that of `check`.
     pub(crate) fn is_folded(&self, check: &str, by: &str) -> Result<()> {
         let mut folded = self.findings().iter().filter(|finding| finding["check"] == check);
         ensure!(folded.any(|finding| finding["explained_by"] == by), "{:#?}", self.findings());
         Ok(())
     }
 
-    /// Checks that the first finding of the doctor's last run contains a text.
+    /// The first finding of the doctor's last run contains the text.
     pub(crate) fn names(&self, text: &str) -> Result<()> {
         let first = self.first()?;
         ensure!(first.to_string().contains(text), "no {text:?} in {first:#}");
         Ok(())
     }
 
-    /// Waits until the doctor's JSON report contains exactly the causes `wanted`, in the same order, and the daemon's metrics contain the same causes.
+    /// Waits until the doctor's report contains exactly these causes, in this order, and the daemon's metrics contain the same ones.
     pub(crate) fn expect(&mut self, wanted: &[&str]) -> Result<()> {
         until_ok(&format!("the doctor finds {wanted:?}"), || self.finds(wanted))
     }
 
-    /// Runs the doctor once, and checks that the doctor finds exactly the causes `wanted`.
+    /// Runs the doctor once: exactly these causes.
     pub(crate) fn finds(&mut self, wanted: &[&str]) -> Result<()> {
         let code = self.doctor()?;
         let mut causes = self.findings().to_vec();
@@ -261,14 +258,14 @@ impl Node {
         Ok(())
     }
 
-    /// Checks that the daemon is ready, or not ready, now.
+    /// Does not wait.
     pub(crate) fn require_readyz(&mut self, wanted: u16) -> Result<()> {
         let answer = self.daemon()?.get("/readyz")?;
         ensure!(answer.0 == wanted, "{answer:?}");
         Ok(())
     }
 
-    /// Runs commands as the doctor prints them, and restarts the daemon if a command would restart the daemon through systemd.
+    /// As the doctor prints them. Restarts the daemon if a command would do so through systemd.
     pub(crate) fn type_in(&mut self, commands: &[String]) -> Result<()> {
         let file = self.files.join("restart");
         for command in commands {
@@ -283,7 +280,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the commands of the first finding of the doctor's last run.
+    /// Of the first finding of the doctor's last run.
     pub(crate) fn commands(&self) -> Result<Vec<String>> {
         let first = self.first()?;
         let commands: Vec<String> = serde_json::from_value(first["remedy"]["commands"].clone())?;
@@ -291,14 +288,14 @@ impl Node {
         Ok(commands)
     }
 
-    /// Runs the commands of the first finding of the doctor's last run, as the doctor prints them.
+    /// Runs the commands of the first finding of the doctor's last run, as printed.
     pub(crate) fn mend(&mut self) -> Result<()> {
         let commands = self.commands()?;
         self.type_in(&commands)
     }
 }
 
-/// Returns commands that mount the host's own files where programs expect them. Only the process that runs the commands sees the mounts.
+/// Mount the host's own files where programs expect them. Only the process that runs the commands sees the mounts.
 fn mounts(files: &Path) -> String {
     FOLDERS
         .map(|(name, place)| {
@@ -307,7 +304,7 @@ fn mounts(files: &Path) -> String {
         .concat()
 }
 
-/// Creates a node on each host of a scene, without a start. The variable `LEASES` is the folder of the leases, if they are in a directory.
+/// One on each host of a scene, without a start. The variable `LEASES` is the folder of the leases, if they are in a directory.
 pub(crate) fn nodes_on(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<Node>> {
     let folder = s.lab.folder("leases")?.display().to_string();
     let node = |host: &lab::Node| {
@@ -320,8 +317,8 @@ pub(crate) fn nodes_on(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<N
     s.nodes.iter().map(node).collect()
 }
 
-/// Starts a node on each host of a scene, and waits until all nodes are ready. The variables `OWN` and `PEER` are the node's own subnet
-/// without the last number, and another node's whole subnet.
+/// One on each host of a scene, all ready. The variables `OWN` and `PEER` are the node's own subnet without the last number, and another node's whole
+/// subnet.
 pub(crate) fn ready_nodes(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<Node>> {
     let mut nodes = nodes_on(s, &options.clone().iface("enp0s8"))?;
     nodes.iter_mut().try_for_each(Node::start)?;
@@ -338,7 +335,7 @@ pub(crate) fn ready_nodes(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Ve
     Ok(nodes)
 }
 
-/// Runs a test with a node on each host of a scene. Checks before the test that no node has a finding.
+/// With a node on each host of a scene; none has a finding before the test.
 pub(crate) fn well_nodes(
     scene: SceneOptions<'_>,
     work: impl FnOnce(&mut Scene<'_>, &mut [Node]) -> Result<()>,
@@ -346,7 +343,7 @@ pub(crate) fn well_nodes(
     well_nodes_with(scene, &FlanneldOptions::bare(), work)
 }
 
-/// Runs a test as [`well_nodes`] does, with these options of all daemons.
+/// As [`well_nodes`], with these options of all daemons.
 pub(crate) fn well_nodes_with(
     scene: SceneOptions<'_>,
     options: &FlanneldOptions,
@@ -360,7 +357,7 @@ pub(crate) fn well_nodes_with(
     })
 }
 
-/// Builds a pod on each node.
+/// One on each node.
 pub(crate) fn pods_on(nodes: &mut [Node]) -> Result<Vec<Pod>> {
     let pod = |node: &mut Node| {
         let env = node.daemon()?.subnet_env()?;
@@ -369,7 +366,7 @@ pub(crate) fn pods_on(nodes: &mut [Node]) -> Result<Vec<Pod>> {
     nodes.iter_mut().map(pod).collect()
 }
 
-/// Waits until no node has a finding and all nodes are ready.
+/// Waits until no node has a finding and all are ready.
 pub(crate) fn all_well(nodes: &mut [Node]) -> Result<()> {
     for node in nodes {
         node.expect(&[])?;

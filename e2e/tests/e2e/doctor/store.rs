@@ -13,7 +13,7 @@ fn options() -> FlanneldOptions {
     FlanneldOptions::bare().iface("enp0s8")
 }
 
-/// Waits until the only finding is an unreachable store, and checks that it names the cause.
+/// The only finding is an unreachable store, and it names the cause.
 fn expect_store_finding(node: &mut Node, cause: &str) -> Result<()> {
     node.expect(&["store-unreachable"])?;
     node.names(cause)

@@ -1,32 +1,32 @@
-//! Backends for the tests of repairs: network configurations, devices, and damages that `ip` and `bridge` can cause to the devices.
+//! Network configurations, devices, and damages that `ip` and `bridge` can cause to the devices.
 
 use Foreign::{GoesWithDevice, Stays};
 
-/// A backend in a network with one or both address families.
+/// In a network with one or both address families.
 pub(crate) struct Backend {
-    /// Name of the backend, which is part of the names of its test environments.
+    /// Part of the names of its test environments.
     pub(crate) name: &'static str,
-    /// Value of `Backend` in the network configuration.
+    /// The value of `Backend` in the network configuration.
     pub(crate) conf: &'static str,
     pub(crate) dual_stack: bool,
     pub(crate) devices: &'static [&'static str],
-    /// Whether the devices have MACs, so that other programs can add neighbours to them.
+    /// Other programs can add neighbours to devices with MACs.
     pub(crate) has_macs: bool,
-    /// Difference between the underlay's MTU and the longest overlay packet, in bytes.
+    /// The underlay's MTU minus the longest overlay packet, in bytes.
     pub(crate) overhead: u32,
     /// Damages to the backend's devices that only a write to the kernel repairs.
     pub(crate) damages: &'static [Damage],
 }
 
-/// A damage to the first host, and its effect on the objects of other programs.
+/// To the first host, with its effect on the objects of other programs.
 pub(crate) struct Damage {
     pub(crate) what: &'static str,
-    /// Shell command. A command that contains `DEV` runs once for each device.
+    /// A shell command. With `DEV` in it, it runs once for each device.
     pub(crate) command: &'static str,
     pub(crate) foreign: Foreign,
 }
 
-/// Effect of a damage on other programs' objects. flanneld cannot prevent the effect.
+/// What a damage does to other programs' objects. flanneld cannot prevent it.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Foreign {
     Stays,
@@ -81,7 +81,7 @@ pub(crate) static HOST_GW: Backend = Backend {
     damages: &[],
 };
 
-/// The `ipip` backend, which needs a kernel with IPIP.
+/// Needs a kernel with IPIP.
 pub(crate) static IPIP: Backend = Backend {
     name: "ipip",
     conf: r#"{"Type":"ipip"}"#,
@@ -92,7 +92,7 @@ pub(crate) static IPIP: Backend = Backend {
     damages: &OF_IPIP,
 };
 
-/// WireGuard in userspace. No other program can change the backend's peers and keys.
+/// In userspace: no other program can change its peers and keys.
 pub(crate) static WIREGUARD: Backend = Backend {
     name: "wireguard",
     conf: r#"{"Type":"wireguard","Implementation":"userspace"}"#,
@@ -110,7 +110,7 @@ const DOWN_AND_UP: Damage = damage(
     "ip link set DEV down; ip link set DEV up",
     GoesWithDevice,
 );
-/// Change of the MTU to 1300 bytes, because the kernel removes IPv6 from a device whose MTU is below 1280 bytes.
+/// To 1300 bytes, because the kernel removes IPv6 from a device whose MTU is below 1280.
 const MTU: Damage = damage("the MTU changes", "ip link set DEV mtu 1300", Stays);
 const ADDRESS_REMOVED: Damage = damage(
     "the address is removed",

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use lab::Host;
 
-/// Returns all kernel objects of flannel on a host, as sorted lines.
+/// As sorted lines.
 pub(super) fn ours(host: &Host) -> Result<String> {
     let netns = host.netns();
     let mut lines = Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn ours(host: &Host) -> Result<String> {
     Ok(sorted(&lines.join("\n")))
 }
 
-/// Returns the objects of other programs: a link with its address and routes, and objects on flannel's device.
+/// A link with its address and routes, and objects on flannel's device.
 pub(super) fn others(host: &Host, on_device: bool) -> Result<String> {
     let netns = host.netns();
     let is_theirs = |dev: &str| dev == "other0" || on_device && dev.starts_with("flannel");

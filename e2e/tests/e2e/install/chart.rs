@@ -1,4 +1,4 @@
-//! Checks for every value of the Helm chart that an API server accepts the rendered objects, and that the value has its effect.
+//! For every value of the Helm chart, an API server accepts the rendered objects, and the value has its effect.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -92,7 +92,7 @@ pub(super) fn rendered(namespace: &str, values: &[(&str, &str)]) -> Result<Strin
     helm(&args)
 }
 
-/// Collects the paths of all values that are not maps, or are empty maps.
+/// The paths of all values that are not maps, or are empty maps.
 fn leaves(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value.as_object().filter(|map| !map.is_empty()) {
         Some(map) => {
@@ -135,7 +135,7 @@ fn chart_renders_valid_objects_for_every_value() -> Result<()> {
     })
 }
 
-/// Checks that net-conf.json and the DaemonSet's pod have the values that the test case expects.
+/// net-conf.json and the DaemonSet's pod have the values that the case expects.
 fn require_case(objects: &[Value], case: &Case) -> Result<()> {
     let (name, values) = (case.name, case.values);
     let conf = net_conf(objects, Some(name)).with_context(|| format!("{name}: {values:?}"))?;
@@ -152,7 +152,7 @@ fn require_case(objects: &[Value], case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// Adds the Prometheus Operator's custom resource definitions that the chart uses. The definitions accept any content.
+/// The custom resource definitions that the chart uses; they accept any content.
 fn add_prometheus_operator(api: &ApiServer) -> Result<()> {
     for (kind, plural) in [("PodMonitor", "podmonitors"), ("PrometheusRule", "prometheusrules")] {
         api.admin().create(
@@ -225,7 +225,7 @@ fn require_cni_configurations(objects: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that all objects have the common labels and annotations, and that no value changes the labels by which the DaemonSet selects its pods.
+/// All objects have the common labels and annotations, and no value changes the labels by which the DaemonSet selects its pods.
 fn require_labels(objects: &[Value]) -> Result<()> {
     let of_case = objects.iter().filter(|object| object["metadata"]["namespace"] == "labels");
     for object in of_case {
@@ -258,7 +258,7 @@ fn require_policy(objects: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the paths of all values in the chart's values.yaml. kubectl reads the YAML.
+/// Their paths in the chart's values.yaml. kubectl reads the YAML.
 fn chart_values(lab: &Lab, api: &ApiServer) -> Result<BTreeSet<String>> {
     let file = lab.folder("manifests")?.join("values.yml");
     std::fs::write(
@@ -341,7 +341,7 @@ fn chart_without_values_renders_the_manifest() -> Result<()> {
     })
 }
 
-/// Returns the fields in which an object of the chart must equal the manifest's object, with sorted arguments.
+/// The fields in which an object of the chart must equal the manifest's, with sorted arguments.
 fn comparable(object: &Value) -> Result<Value> {
     let mut object = object.clone();
     let mut parts = json!({ "spec": object["spec"].take(), "rules": object["rules"].take(), "subjects": object["subjects"].take(), "data": object["data"].take() });

@@ -1,5 +1,4 @@
-//! Tests of the commands in the documents for hosts. A node with etcd runs the commands that can run in a lab. The test
-//! lists a reason for each command that it does not run.
+//! The commands in the documents for hosts. A node with etcd runs those that can run in a lab. For each other one, a reason is listed.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +9,7 @@ use super::{read, repository, require_known};
 use crate::doctor::node::{Node, all_well};
 use crate::operator::blocks;
 
-/// The documents. The documents about Kubernetes and the doctor's commands have their own tests (`pages` and `doctor`).
+/// The documents about Kubernetes and the doctor's commands have their own tests (`pages` and `doctor`).
 const PAGES: &[&str] = &[
     "README.md",
     "docs/quick-start.md",
@@ -27,8 +26,7 @@ const PAGES: &[&str] = &[
     "docs/cni.md",
 ];
 
-/// Commands that the test runs on a node, in the order of the list. The first command writes the network
-/// configuration to etcd. The test starts the daemon after the commands in [`BEFORE`].
+/// In this order. The first command writes the network configuration to etcd. The daemon starts after the last one.
 const BEFORE: &[&str] = &[
     r#"etcdctl put /coreos.com/network/config '{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}'"#,
     "sed -i 's|^FLANNELD_ETCD_ENDPOINTS=.*|FLANNELD_ETCD_ENDPOINTS=http://10.0.0.1:2379|' /etc/default/flanneld",
@@ -62,7 +60,7 @@ const WHILE_IT_RUNS: &[&str] = &[
 ];
 const AFTERWARDS: &[&str] = &["flannelctl cleanup --dry-run", "flannelctl cleanup"];
 
-/// The commands that the test does not run, and the reasons.
+/// Commands that the test does not run, and the reasons.
 const NOT_HERE: &[(&str, &str)] = &[
     ("make demo", "the lab of the tests is the demonstration's; `lab::` runs it"),
     ("make demo STORE=etcd", "the same"),
@@ -213,7 +211,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Document whose code blocks contain a file and, in several parts, a script. `flanneld/tests/docker_opts.rs` runs the program that the document's commands call.
+/// Its code blocks contain a file and, in several parts, a script. `flanneld/tests/docker_opts.rs` runs the program that its commands call.
 const DOCKER: &str = "docs/docker.md";
 
 #[test]

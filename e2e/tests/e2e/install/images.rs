@@ -1,4 +1,4 @@
-//! Checks that the images are complete, run with few rights, have the same bytes in two builds, and load into containerd.
+//! The images are complete, run with few rights, have the same bytes in two builds, and load into containerd.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use super::{read, repository};
 
-/// Runs a program and returns its stdout and stderr. Returns an error if the program fails.
+/// stdout and stderr. Fails if the program fails.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     succeeded(&format!("{command:?}"), &output)?;
     Ok(texts(&output))
 }
 
-/// Builds images of the programs under test.
+/// Of the programs under test.
 pub(super) fn build(images: &Path) -> Result<()> {
     let programs = binaries::own("flanneld")?;
     let programs = programs.parent().context("a folder")?;
@@ -25,12 +25,11 @@ pub(super) fn build(images: &Path) -> Result<()> {
     output(build.env("PROFILE", "dev").env("PROGRAMS", programs).env("IMAGES", images)).map(drop)
 }
 
-/// Returns one member of an archive, parsed as JSON.
 fn member(archive: &Path, name: &str) -> Result<Value> {
     Ok(serde_json::from_str(&output(Command::new("tar").arg("-xOf").arg(archive).arg(name))?)?)
 }
 
-/// Unpacks the image's files. Checks that the archive's OCI index and its Docker index agree.
+/// Unpacks the image's files. The archive's OCI index and its Docker index agree.
 fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     let reference = format!("docker.io/flannel-rs/{name}:v{}", env!("CARGO_PKG_VERSION"));
     let index = member(archive, "index.json")?;
@@ -58,13 +57,13 @@ fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Runs a program of an image in a chroot of the image and in a separate network namespace.
+/// In a chroot of the image and in a network namespace of its own.
 fn inside(root: &Path, script: &str) -> Result<String> {
     let mut words = script.split(' ');
     output(Command::new("unshare").args(["--net", "chroot"]).arg(root).args(&mut words))
 }
 
-/// Process that ends when the test drops the handle.
+/// A drop ends the process.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -74,7 +73,7 @@ impl Drop for Ended {
     }
 }
 
-/// Imports archives into a separate containerd, and returns the image names that containerd lists.
+/// Into a containerd of its own. The result is the image names that it lists.
 fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     let folder = folder.join("containerd");
     std::fs::create_dir_all(&folder)?;
@@ -115,7 +114,7 @@ fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     list()
 }
 
-/// Files that manifests and programs expect in the daemon's image.
+/// Manifests and programs expect these files in the daemon's image.
 const DAEMON: &[&str] = &[
     "opt/bin/flanneld",
     "opt/bin/flannelctl",
@@ -150,7 +149,7 @@ fn images_are_complete_reproducible_and_loadable() -> Result<()> {
     })
 }
 
-/// Builds the images twice, and checks that both builds have the same bytes. Returns the first archives.
+/// Both builds have the same bytes. The result is the first archives.
 fn built_twice(folder: &Path) -> Result<[PathBuf; 2]> {
     let (first, second) = (folder.join("first"), folder.join("second"));
     build(&first)?;
@@ -192,7 +191,7 @@ fn require_programs_run(root: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// Checks that the image contains each variant of iptables, and that each variant can write a rule with the extensions that flanneld uses.
+/// The image contains each variant of iptables, and each can write a rule with the extensions that flanneld uses.
 fn require_iptables(root: &Path) -> Result<()> {
     for (family, net) in [("iptables", "10.244.0.0/16"), ("ip6tables", "fd00:244::/48")] {
         for (variant, named) in [("", "nf_tables"), ("-nft", "nf_tables"), ("-legacy", "legacy")] {
@@ -211,7 +210,7 @@ fn require_iptables(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the manifests name the images in the archives.
+/// The manifests name the images in the archives.
 fn require_names_of_manifests(names: &str) -> Result<()> {
     let names: BTreeSet<&str> = names.lines().collect();
     let texts = [read("conf/kube-flannel.yml")?, read("conf/kube-flannel-cleanup.yml")?];

@@ -1,4 +1,4 @@
-//! Checks that a real API server accepts the manifests, and that flannel-rs' manifest and Go flannel's manifest can replace each other.
+//! A real API server accepts the manifests, and flannel-rs' and Go flannel's can replace each other.
 
 use anyhow::{Context, Result, ensure};
 use lab::{ApiServer, Lab};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{api_server, chart, dry_run, net_conf, object, read, repository, shapes};
 
-/// Returns flannel's DaemonSet from the API server.
+/// From the API server.
 fn daemon_set(api: &ApiServer) -> Result<Value> {
     api.admin().get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")
 }
@@ -187,8 +187,8 @@ fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> 
     })
 }
 
-/// Applies flannel-rs' manifest over Go flannel's manifest, then Go flannel's manifest, then flannel-rs' manifest again. Checks
-/// after each replacement that no object of the replaced manifest remains.
+/// flannel-rs' manifest over Go flannel's, then Go flannel's, then flannel-rs' again. After each replacement, no object of the replaced manifest
+/// remains.
 fn manifests_replace_each_other(
     lab: &Lab,
     api: &ApiServer,

@@ -1,5 +1,4 @@
-//! Tests of the commands in the Kubernetes documentation. A real cluster runs the commands that can run in a test. The
-//! test lists a reason for each command that it does not run.
+//! The commands in the Kubernetes documentation. A real cluster runs those that can run in a test. For each other one, a reason is listed.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +8,7 @@ use lab::{Cluster, ClusterOptions, Lab, stdout, until_ok};
 use super::{images, read, repository, require_known, shapes};
 use crate::operator::{Operator, blocks};
 
-/// The documents, each with the heading of the part whose commands the test runs. An empty heading means the whole document.
+/// Each with the heading of the part whose commands the test runs. An empty heading means the whole document.
 const PAGES: &[(&str, &str)] = &[
     ("docs/kubernetes.md", ""),
     ("docs/kubernetes-k3s.md", ""),
@@ -76,13 +75,13 @@ const NOT_HERE: &[(&str, &str)] = &[
     (SELINUX[1], "the same"),
 ];
 
-/// Commands that change the SELinux type of the pods.
+/// They change the SELinux type of the pods.
 const SELINUX: [&str; 2] = [
     "helm upgrade --install flannel conf/chart --namespace kube-flannel --set podCidr=10.244.0.0/16 --set flannel.podSecurityContext.seLinuxOptions.type=spc_t",
     r#"kubectl -n kube-flannel patch daemonset kube-flannel-ds --patch '{"spec": {"template": {"spec": {"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}}}}'"#,
 ];
 
-/// Commands that add kubelet arguments.
+/// They add kubelet arguments.
 const KUBELET: [&str; 2] = [
     "grep -qs '^KUBELET_EXTRA_ARGS=' /etc/default/kubelet || echo KUBELET_EXTRA_ARGS= >> /etc/default/kubelet",
     r#"sed -i -E "/^KUBELET_EXTRA_ARGS=/{s/--node-ip=[^ \"']* *//;s/=[\"']?/&--node-ip=192.168.56.11 /}" /etc/default/kubelet"#,
@@ -125,7 +124,7 @@ fn kubelet_arguments_are_kept_by_documented_commands() -> Result<()> {
     Ok(())
 }
 
-/// Commands that the test runs before the removal of the network, in the order of the list.
+/// The test runs these before the removal of the network, in this order.
 const WHILE_THERE: &[&str] = &[
     "kubectl apply -f conf/kube-flannel.yml",
     "kubectl -n kube-flannel rollout status daemonset/kube-flannel-ds",
@@ -150,7 +149,7 @@ const WHILE_THERE: &[&str] = &[
     "kubectl delete --ignore-not-found -f conf/kube-flannel-policy.yml",
 ];
 
-/// Commands that replace a DaemonSet by a DaemonSet with another label selector. `kube::upstream` runs these commands while packets flow.
+/// They replace a DaemonSet by one with another label selector. `kube::upstream` runs them while packets flow.
 const CROSSED: &[&str] = &[
     "helm upgrade flannel conf/chart --namespace kube-flannel --reset-then-reuse-values",
     "helm history flannel --namespace kube-flannel",
@@ -165,10 +164,10 @@ const CROSSED: &[&str] = &[
     "kubectl -n kube-system delete configmap/kube-flannel-cfg serviceaccount/flannel",
 ];
 
-/// Command that runs on a node while the network is installed.
+/// Runs while the network is installed.
 const ON_A_NODE: &str = "curl -s http://127.0.0.1:8081/readyz";
 
-/// Commands that remove flannel. After the removal, the commands in `CHART` install the chart.
+/// They remove flannel. Afterwards, those in `CHART` install the chart.
 const REMOVAL: &[&str] = &[
     "kubectl delete -f conf/kube-flannel.yml",
     "kubectl apply -f conf/kube-flannel-cleanup.yml",
@@ -199,7 +198,7 @@ fn documented_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a node has flannel's device, and whether the node has flannel's CNI configuration.
+/// Whether a node has flannel's device, and whether it has flannel's CNI configuration.
 fn left(cluster: &Cluster, number: usize) -> Result<(bool, bool)> {
     let node = cluster.nodes.get(number).context("a node")?;
     let device = node.host().netns().output("ip", &["link", "show", "flannel.1"])?.status.success();

@@ -13,15 +13,15 @@ const OF_STATUS: &str = "may change the condition NetworkUnavailable only";
 const FOREIGN: &str = "may change flannel's annotations only";
 const NOT_OURS: &str = "are not flannel's to change";
 
-/// A patch that a flannel pod on n1 sends to the status of a Node.
+/// From a flannel pod on n1 to the status of a Node.
 #[derive(Clone)]
 struct Patch {
     name: &'static str,
     node: &'static str,
-    /// Content-Type of the request.
+    /// The Content-Type.
     kind: &'static str,
     body: Value,
-    /// End of the API server's error message, or `None` if the API server accepts the patch.
+    /// The end of the API server's error message; `None` if it accepts the patch.
     refusal: Option<&'static str>,
 }
 
@@ -47,7 +47,7 @@ fn condition(kind: &str) -> Value {
     json!({ "status": { "conditions": [{ "type": kind, "status": "False", "reason": "FlannelIsUp" }] } })
 }
 
-/// Returns patches that flanneld sends, and the same patches for another Node.
+/// Patches that flanneld sends, and the same ones for another Node.
 fn own_patches() -> Vec<Patch> {
     let public_ip = "flannel.alpha.coreos.com/public-ip";
     vec![
@@ -97,7 +97,7 @@ fn metadata_patches() -> Vec<Patch> {
     ]
 }
 
-/// Returns patches that kubelet and the controller manager send.
+/// Patches that kubelet and the controller manager send.
 fn status_patches() -> Vec<Patch> {
     let status = |field: &str, value: Value| json!({ "status": { field: value } });
     let address = json!([{ "type": "InternalIP", "address": "192.0.2.1" }]);

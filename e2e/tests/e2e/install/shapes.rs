@@ -7,18 +7,18 @@ use lab::{binaries, succeeded};
 
 use super::{read, repository};
 
-/// Returns the raw manifest in Go flannel's repository. The DaemonSet selects pods only by the label `app`.
+/// The raw manifest in Go flannel's repository. The DaemonSet selects pods only by the label `app`.
 pub(crate) fn raw() -> Result<String> {
     read("e2e/tests/manifests/go/raw.yml")
 }
 
-/// Returns the released manifest, which Go flannel makes from the raw manifest. The DaemonSet selects pods by the labels `app` and `k8s-app`.
+/// The released manifest, which Go flannel makes from the raw one. The DaemonSet selects pods by the labels `app` and `k8s-app`.
 pub(crate) fn released() -> Result<String> {
     let folder = repository("e2e/tests/manifests/go");
     output(Command::new(binaries::kubernetes("kubectl")?).arg("kustomize").arg(folder))
 }
 
-/// Returns the manifest of Go flannel's versions up to v0.18, which use the namespace `kube-system`.
+/// The manifest of Go flannel up to v0.18, in the namespace `kube-system`.
 pub(crate) fn in_kube_system() -> Result<String> {
     let text = raw()?;
     let objects = text.split("---\n").filter(|object| !object.starts_with("kind: Namespace"));
@@ -28,7 +28,7 @@ pub(crate) fn in_kube_system() -> Result<String> {
         .join("---\n"))
 }
 
-/// Returns the objects that Go flannel's chart installs. The DaemonSet selects pods only by `app`.
+/// What Go flannel's chart installs. The DaemonSet selects pods only by `app`.
 pub(crate) fn charted() -> Result<String> {
     let folder = repository("e2e/tests/manifests/go-chart");
     output(

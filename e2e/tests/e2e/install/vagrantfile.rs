@@ -1,4 +1,4 @@
-//! Tests of the Vagrantfile. Ruby evaluates the Vagrantfile with a stand-in for Vagrant, and bash parses the machines' scripts.
+//! Ruby evaluates the Vagrantfile with a stand-in for Vagrant, and bash parses the machines' scripts.
 
 use std::process::Command;
 
@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::{read, repository};
 
-/// Returns the machines of the Vagrantfile.
 fn machines(nat: &str) -> Result<Vec<Value>> {
     let output = Command::new("ruby")
         .arg(repository("e2e/tests/e2e/install/vagrantfile.rb"))
@@ -19,7 +18,7 @@ fn machines(nat: &str) -> Result<Vec<Value>> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// Returns the text of all scripts of a machine.
+/// All scripts of a machine.
 fn scripts(machine: &Value) -> Result<String> {
     let scripts = machine["scripts"].as_array().context("scripts")?;
     let texts = scripts.iter().map(|script| script["text"].as_str());

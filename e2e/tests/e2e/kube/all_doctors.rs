@@ -1,4 +1,4 @@
-//! Tests of `flannelctl doctor --cluster`, which reports the findings of all nodes, from outside the cluster.
+//! `flannelctl doctor --cluster`, which reports the findings of all nodes, from outside the cluster.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::kube::installed::{
 };
 use crate::operator::Operator;
 
-/// Returns the JSON document that `kubectl flannel doctor` prints.
+/// What `kubectl flannel doctor` prints.
 fn document(operator: &Operator) -> Result<Value> {
     json(&operator.types("kubectl flannel doctor -o json")?)
 }
@@ -20,7 +20,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Returns each finding of the document with the names of its nodes and of the nodes whose findings it explains.
+/// Each finding with the names of its nodes and of the nodes whose findings it explains.
 fn folded(document: &Value) -> Vec<(&str, Vec<&str>, BTreeSet<&str>)> {
     let findings = list(&document["findings"]).map(|shared| {
         let explained = list(&shared["explains"]).filter_map(|one| one["node"].as_str());
@@ -39,8 +39,8 @@ fn drop_on(cluster: &Cluster, node: usize, hook: &str, rule: &str) -> Result<()>
     host.netns().feed("nft", &["-f", "-"], &table).map(drop)
 }
 
-/// Checks that a node's bundle has the logs that only the Kubernetes API provides. The image has no writable folder,
-/// so flannelctl in the pod prints the bundle to standard output.
+/// A node's bundle has the logs that only the Kubernetes API provides. The image has no writable folder, so flannelctl in the pod prints the bundle
+/// to standard output.
 fn bundle_from_afar(operator: &Operator) -> Result<()> {
     operator.run("kubectl flannel support-bundle --node=n1 --file=n1.tar.gz")?;
     let log = operator.run("tar -xzOf n1.tar.gz --wildcards '*/flanneld/pod.log'")?;
@@ -80,7 +80,7 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the command that `dashboard` prints reaches the status page of the node.
+/// The command that `dashboard` prints reaches the status page of the node.
 fn page_from_afar(operator: &Operator) -> Result<()> {
     let printed = operator.run("kubectl flannel dashboard --node n2")?;
     let command = printed.lines().last().unwrap_or_default().trim();
@@ -94,8 +94,8 @@ fn page_from_afar(operator: &Operator) -> Result<()> {
     Ok(())
 }
 
-/// The doctor reports one node's fault as one finding, which explains the other nodes' findings about the
-/// fault. A second node does not reach the API server. The kubelet of a third node is unreachable.
+/// One node's fault is one finding, which explains the other nodes' findings about it. A second node does not reach the API server. The kubelet of a
+/// third one is unreachable.
 #[test]
 fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
     Lab::run("cluster: all doctors", |lab| {

@@ -14,12 +14,12 @@ pub(super) const VXLAN: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"
 pub(super) const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 pub(super) const V6_ONLY: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// Hosts `h1`, `h2`, … on one switch, and two proxies through which the hosts reach an API server. Rust drops the fields in the order of their declaration.
+/// `h1`, `h2`, … on one switch, and two proxies through which they reach an API server. Rust drops the fields in the order of their declaration.
 pub(super) struct Bed {
     pub(super) daemons: Vec<Flanneld>,
     pub(super) options: Vec<FlanneldOptions>,
     pub(super) pods: Vec<Pod>,
-    /// The daemons use the first proxy. The second proxy is the next address in `--kube-api-url`.
+    /// The daemons use the first proxy. The second one is the next address in `--kube-api-url`.
     pub(super) proxies: [Proxy; 2],
     pub(super) api: ApiServer,
     pub(super) hosts: Vec<Host>,
@@ -27,24 +27,24 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// Starts a real API server, and hosts that have neither Nodes nor daemons.
+    /// A real API server, and hosts that have neither Nodes nor daemons.
     pub(super) fn empty(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
         Bed::with(lab, hosts, net_conf, |host| ApiServer::start(host, Families::Dual))
     }
 
-    /// Does the same with the fake API server. The contract of `subnet-lease` shows that the fake answers as the real one.
+    /// As `empty`, with the fake API server. The contract of `subnet-lease` shows that the fake answers as the real one.
     pub(super) fn fake(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
         Bed::with(lab, hosts, net_conf, |host| ApiServer::fake(host, Families::Dual))
     }
 
-    /// Starts the fake API server and hosts with a Node, a ready daemon and a pod each, and waits until all pods reach each other.
+    /// The fake API server, and hosts with a Node, a ready daemon and a pod each. Waits until all pods reach each other.
     pub(super) fn start(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
         let mut bed = Bed::fake(lab, hosts, net_conf)?;
         bed.populate()?;
         Ok(bed)
     }
 
-    /// Starts hosts that have neither Nodes nor daemons, with an API server that `start` starts.
+    /// Hosts that have neither Nodes nor daemons, with an API server that `start` starts.
     pub(super) fn with(
         lab: &Lab,
         hosts: u8,
@@ -64,7 +64,6 @@ impl Bed {
         Bed::on(lab, api, hosts, net_conf)
     }
 
-    /// Returns hosts of a test with its API server.
     pub(super) fn on(lab: &Lab, api: ApiServer, hosts: Vec<Host>, net_conf: &str) -> Result<Bed> {
         let file = lab.folder("")?.join("net-conf.json");
         std::fs::write(&file, net_conf)?;
@@ -83,7 +82,7 @@ impl Bed {
         })
     }
 
-    /// Creates a Node, a ready daemon and a pod for each host, and waits until all pods reach each other.
+    /// A Node, a ready daemon and a pod for each host. Waits until all pods reach each other.
     pub(super) fn populate(&mut self) -> Result<()> {
         for number in 1..=self.hosts.len() {
             self.admin().create_node(&self.node(number))?;
@@ -92,13 +91,12 @@ impl Bed {
         self.start_pods("p1")
     }
 
-    /// Returns the Node of host `number`, with both address families. The first host has the number 1.
+    /// With both address families. The first host has the number 1.
     pub(super) fn node(&self, number: usize) -> NodeObject {
         self.node_with(number, &format!("10.244.{number}.0/24"))
             .pod_cidr(&format!("fd10:244:0:{number}::/64"))
     }
 
-    /// Returns the Node of host `number` with a podCIDR.
     pub(super) fn node_with(&self, number: usize, pod_cidr: &str) -> NodeObject {
         NodeObject::new(&format!("h{number}"))
             .pod_cidr(pod_cidr)
@@ -106,7 +104,7 @@ impl Bed {
             .internal(format!("fd00:56::{}", number + 100).parse::<IpAddr>().unwrap())
     }
 
-    /// Starts the daemons without waiting until they are ready.
+    /// Does not wait until they are ready.
     pub(super) fn launch_daemons(&mut self) -> Result<()> {
         let hosts = self.hosts.iter().zip(&self.options);
         let daemons = hosts.map(|(host, options)| host.start_flanneld(options));
@@ -123,7 +121,7 @@ impl Bed {
         self.daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready().map(drop))
     }
 
-    /// Starts a pod on each host, and waits until these pods reach each other.
+    /// One on each host. Waits until they reach each other.
     pub(super) fn start_pods(&mut self, name: &str) -> Result<()> {
         let hosts = self.hosts.iter().zip(&self.daemons);
         let pods = hosts.map(|(host, daemon)| host.pod(name, &daemon.subnet_env()?));
@@ -135,12 +133,12 @@ impl Bed {
         self.api.admin()
     }
 
-    /// Waits until all pods reach each other in the address families that all pods have.
+    /// Waits until all pods reach each other in the families that all of them have.
     pub(super) fn reach(&self) -> Result<()> {
         reach(&self.pods)
     }
 
-    /// Starts a probe from the first pod to the second one.
+    /// From the first pod to the second one.
     pub(super) fn probe(&self) -> Result<Probe> {
         Probe::start(&self.pods[0], &self.pods[1], &ProbeOptions::default())
     }
@@ -153,7 +151,7 @@ impl Bed {
         self.proxies.iter().for_each(|proxy| proxy.on(judge));
     }
 
-    /// Returns the underlay address to which a host's `flannel.1` sends packets for a subnet, from the FDB entry.
+    /// The underlay address to which a host's `flannel.1` sends packets for a subnet, from the FDB entry.
     pub(super) fn tunnel(&self, host: usize, subnet: &str) -> Result<Option<String>> {
         let word_after = |before: &str, begin: &str, program: &str, args: &str| -> Result<_> {
             let args: Vec<&str> = args.split(' ').chain(["dev", "flannel.1"]).collect();
@@ -173,7 +171,7 @@ impl Bed {
         word_after("dst", &mac, "bridge", "fdb show")
     }
 
-    /// Waits until every host sends packets for a subnet to the address `to`, or to no address if `to` is `None`.
+    /// Until every host sends packets for a subnet to the address `to`, or to none if it is `None`.
     pub(super) fn wait_tunnels(&self, subnet: &str, to: Option<&str>) -> Result<()> {
         for (number, host) in self.hosts.iter().enumerate() {
             let what = format!("{} sends what is for {subnet} to {to:?}", host.name());
@@ -186,7 +184,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Returns the first host's routes, neighbours and FDB entries for the other hosts, as sorted text.
+    /// The first host's routes, neighbours and FDB entries for the other hosts, as sorted text.
     pub(super) fn peers(&self) -> Result<String> {
         let all = self.hosts[0].netns().sh("ip route show dev flannel.1; ip neighbour show dev flannel.1; bridge fdb show dev flannel.1")?;
         let names = (2..=self.hosts.len()).flat_map(|number| {
@@ -199,9 +197,9 @@ impl Bed {
         Ok(lines.join("\n"))
     }
 
-    /// Checks that every host currently applies changes of Nodes: creates a new peer, waits until each host sends packets to the peer, and deletes it.
+    /// Every host currently applies changes of Nodes: creates a peer, waits until each host sends packets to it, and deletes it.
     ///
-    /// The peer's kernel objects may stay for a minute, because daemons delay removals by a minute after an outage.
+    /// Its kernel objects may stay for a minute, because daemons delay removals by a minute after an outage.
     pub(super) fn require_alive(&self) -> Result<()> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = 231 + NUMBER.fetch_add(1, Ordering::Relaxed) % 20;
@@ -211,7 +209,7 @@ impl Bed {
         self.admin().delete_node(&name)
     }
 
-    /// Creates the Node of a peer with the subnet 10.244.N.0/24 and the address 192.168.57.N. Returns its name.
+    /// A Node with the subnet 10.244.N.0/24 and the address 192.168.57.N. The result is its name.
     pub(super) fn create_peer(&self, number: usize) -> Result<String> {
         let name = format!("peer-{number}");
         let node = NodeObject::new(&name).pod_cidr(&format!("10.244.{number}.0/24"));
@@ -221,13 +219,13 @@ impl Bed {
         Ok(name)
     }
 
-    /// Starts a host's daemon again after the earlier daemon ended, and waits until the new daemon is ready.
+    /// After the earlier daemon ended. Waits until the new one is ready.
     pub(super) fn restart(&mut self, host: usize) -> Result<()> {
         self.daemons[host] = self.hosts[host].start_flanneld(&self.options[host])?;
         self.daemons[host].wait_ready().map(drop)
     }
 
-    /// Runs a scenario. Checks that no daemon ends or panics, and that all pods reach each other afterwards.
+    /// No daemon ends or panics in the scenario, and all pods reach each other afterwards.
     pub(super) fn survives(
         &mut self,
         name: &str,
@@ -247,7 +245,7 @@ impl Bed {
     }
 }
 
-/// Returns a pod on a node. The pod replies to each TCP connection on port 8080 with its own name. The hostPort 8090 also leads to the pod.
+/// Replies to each TCP connection on port 8080 with its own name. The hostPort 8090 also leads to the pod.
 pub(super) fn echo_pod(name: &str, node: &str) -> String {
     format!(
         r#"
@@ -268,7 +266,7 @@ spec:
     )
 }
 
-/// Returns the Service 10.96.0.80 for the echo pods.
+/// 10.96.0.80, for the echo pods.
 pub(super) fn echo_service() -> String {
     r"
 apiVersion: v1

@@ -8,12 +8,12 @@ use crate::kube::bed::{Bed, VXLAN};
 use crate::kube::doctor::causes;
 use crate::operator::Operator;
 
-/// Adds the DaemonSet's environment variables, so that the doctor's commands use kubectl.
+/// The DaemonSet's environment variables, with which the doctor's commands use kubectl.
 fn in_a_pod(options: FlanneldOptions) -> FlanneldOptions {
     options.env("POD_NAMESPACE", "kube-flannel").env("POD_NAME", "kube-flannel-ds-x")
 }
 
-/// Waits until the doctor reports only the finding of `check` and the metrics count the finding, and returns the finding.
+/// Waits until the doctor reports only the finding of `check` and the metrics count it.
 fn found(daemon: &Flanneld, check: &str) -> Result<Value> {
     // A running daemon reports a refusal after a minute.
     until_ok(&format!("the doctor finds {check}"), || {

@@ -5,7 +5,7 @@ use lab::{Answer, Call, Flanneld, Lab, until, until_ok};
 
 use crate::kube::bed::{Bed, DUAL, VXLAN};
 
-/// Returns the network configuration with other pod network ranges, as for a cluster that migrates.
+/// Other pod network ranges, as for a cluster that migrates.
 fn elsewhere(net_conf: &str) -> String {
     net_conf.replace("10.244.", "10.42.").replace("fd10:244::", "fd10:42::")
 }

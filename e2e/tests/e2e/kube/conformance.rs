@@ -14,12 +14,12 @@ use crate::kube::installed::{install, manifest, repository, with_images};
 
 const ENDS: Duration = Duration::from_secs(45 * 60);
 
-/// A group of Kubernetes' tests, and the address families of the cluster.
+/// With the address families of the cluster.
 struct Suite {
     name: &'static str,
-    /// Regular expression for the names of the tests. `FLANNEL_TEST_FOCUS` replaces it.
+    /// A regular expression for the names of the tests. `FLANNEL_TEST_FOCUS` replaces it.
     focus: &'static str,
-    /// Number of tests whose names match `focus`.
+    /// Tests whose names match `focus`.
     tests: usize,
     families: Families,
 }
@@ -37,7 +37,7 @@ const DUAL_STACK: Suite = Suite {
     tests: 22,
     families: Families::Dual,
 };
-/// Skipped tests: few kernels have SCTP, and disruptive tests restart the nodes of a cloud.
+/// Few kernels have SCTP, and disruptive tests restart the nodes of a cloud.
 const SKIP: &str = r"\[Feature:SCTPConnectivity\]|\[Disruptive\]";
 
 #[test]
@@ -64,7 +64,7 @@ fn dual_stack_with_kube_proxy_by_nftables() -> Result<()> {
     passes(&DUAL_STACK, ProxyMode::Nftables)
 }
 
-/// Runs a suite. Checks that all tests of the suite pass at the first attempt.
+/// All tests of the suite pass at the first attempt.
 fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     let folder = repository("target/conformance");
     std::fs::create_dir_all(&folder)?;
@@ -111,7 +111,7 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     Ok(())
 }
 
-/// Returns the command that runs the tests that match `focus` with Kubernetes' test program and writes a JSON report.
+/// Runs the tests that match `focus` with Kubernetes' test program and writes a JSON report.
 fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
     Ok(Launch::new(binaries::kept("conformance-1.36/e2e.test")?)
         .arg(format!("--kubeconfig={}", cluster.api.kubeconfig(User::Admin, None)?.display()))
@@ -135,7 +135,7 @@ fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
         .arg(format!("--ginkgo.json-report={}", report.display())))
 }
 
-/// Returns the archives of the images that Kubernetes' tests use.
+/// Archives of the images that Kubernetes' tests use.
 fn images() -> Result<Vec<PathBuf>> {
     let folder = binaries::kept("conformance-images")?;
     Ok(std::fs::read_dir(folder)?
@@ -145,7 +145,7 @@ fn images() -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Returns the manifest with a network configuration for the address families `families`.
+/// The manifest with a network configuration for these families.
 fn of_families(text: &str, families: Families) -> String {
     let dual = "\"Network\": \"10.244.0.0/16\",\n      \"EnableIPv6\": true,\n      \"IPv6Network\": \"fd10:244::/48\",";
     if families == Families::Dual {
@@ -155,7 +155,7 @@ fn of_families(text: &str, families: Families) -> String {
     }
 }
 
-/// Installs CoreDNS from Kubernetes' own manifest, without upstream servers, because the lab has no name server.
+/// CoreDNS from Kubernetes' own manifest, without upstream servers, because the lab has no name server.
 fn install_name_service(cluster: &Cluster) -> Result<()> {
     let text = std::fs::read_to_string(binaries::kept("conformance-1.36/coredns.yaml.base")?)?;
     let text = text
@@ -180,7 +180,7 @@ fn install_name_service(cluster: &Cluster) -> Result<()> {
         .map(drop)
 }
 
-/// Adds routes from the API server to pods, because the API server proxies requests to pods. A control plane that is itself a node has routes to pods.
+/// Routes from the API server to pods, because it proxies requests to them. A control plane that is itself a node has them.
 fn route_pods(cluster: &Cluster) -> Result<()> {
     for member in &cluster.nodes {
         let node = cluster.api.admin().node(member.name())?;
@@ -198,14 +198,13 @@ fn route_pods(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Outcome of a test.
 struct Outcome {
     seconds: f64,
-    /// Reason why the test did not pass.
+    /// Why the test did not pass.
     trouble: Option<String>,
 }
 
-/// Returns the outcomes of the selected tests in a report, by the name of the test.
+/// Of the selected tests, by name.
 fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
     let document: Value = serde_json::from_str(
         &std::fs::read_to_string(report).with_context(|| report.display().to_string())?,
@@ -232,7 +231,7 @@ fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
         .collect())
 }
 
-/// Writes a table of all existing reports, by suite and by kube-proxy's mode.
+/// Of all existing reports, by suite and by kube-proxy's mode.
 fn write_table() -> Result<()> {
     let folder = repository("target/conformance");
     let modes = ["iptables", "nftables"];

@@ -13,7 +13,7 @@ use crate::kube::installed::{
 use crate::kube::upstream::require_installed;
 use crate::operator::{Operator, remedies_of_the_trap};
 
-/// Returns the name of the flannel pod that runs on a node now.
+/// That runs on the node now.
 pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
     let query =
         format!("labelSelector=app%3Dflannel&fieldSelector=spec.nodeName%3D{}", node.name());
@@ -32,7 +32,7 @@ pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
     Ok(pod["metadata"]["name"].as_str().context("a name")?.to_owned())
 }
 
-/// Runs `flannelctl` with the arguments `words` in the flannel pod of a node. The function may run the command more than once.
+/// In the flannel pod of a node. May run the command more than once.
 fn flannelctl(
     operator: &Operator,
     cluster: &Cluster,
@@ -45,7 +45,7 @@ fn flannelctl(
     ))
 }
 
-/// Returns a report's findings that no other finding explains.
+/// Findings that no other one explains.
 pub(super) fn causes(report: &Value) -> Result<Vec<&str>> {
     let findings = report["findings"].as_array().context("no findings")?;
     Ok(findings
@@ -55,7 +55,7 @@ pub(super) fn causes(report: &Value) -> Result<Vec<&str>> {
         .collect())
 }
 
-/// Runs the doctor in the flannel pod of a node, checks the exit code, and returns the report.
+/// From the flannel pod of a node. Checks the exit code.
 fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = flannelctl(operator, cluster, node, "doctor -o json")?;
     let report = json(&output)?;
@@ -72,7 +72,7 @@ fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value
     Ok(report)
 }
 
-/// Waits until the doctor of every node finds exactly the causes `wanted`, and returns the last report.
+/// Waits until the doctor of every node finds exactly these causes. The result is the last report.
 fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Value> {
     let mut last = Value::Null;
     for node in &cluster.nodes {
@@ -86,7 +86,7 @@ fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Val
     Ok(last)
 }
 
-/// Checks that every node reports that flannel uses the NAT interface, and that the documented commands fix the fault.
+/// Every node reports that flannel uses the NAT interface, and the documented commands fix it.
 fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]) -> Result<()> {
     let report = expect(operator, cluster, &["wrong-interface"])?;
     let remedy = &report["findings"][0]["remedy"];
@@ -110,7 +110,7 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
     expect(operator, cluster, &[]).map(drop)
 }
 
-/// Returns the DaemonSet's container, with the container's arguments and environment variables.
+/// With arguments and environment variables.
 fn container(cluster: &Cluster) -> Result<Value> {
     let set = cluster
         .api
@@ -165,7 +165,7 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
     })
 }
 
-/// Cuts each node off from the API server's Service, and restarts flanneld on each node.
+/// Cuts each node off from the API server's Service, and restarts flanneld on each.
 fn api_service_is_unserved(operator: &Operator, cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         node.host().netns().feed(
@@ -207,7 +207,7 @@ fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
     })
 }
 
-/// Returns the doctor's report from the flannel pod of a node whose kubelet the API server does not reach.
+/// From the flannel pod of a node whose kubelet the API server does not reach.
 fn report_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = cluster.exec_output(
         "kube-flannel",

@@ -13,7 +13,7 @@ use crate::kube::installed::{
 };
 use crate::kube::life::whatever_happens;
 
-/// Checks that each Node has the annotations and the condition that Go flannel writes.
+/// Each Node has the annotations and the condition that Go flannel writes.
 fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
     for node in cluster.started() {
         let annotation = |name: &str| cluster.api.admin().flannel_annotation(node.name(), name);
@@ -37,7 +37,7 @@ fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks the effect of `--ip-masq`: pods' packets have the node's source address outside the pod network, and the pod's source address inside the pod network.
+/// The effect of `--ip-masq`: pods' packets have the node's source address outside the pod network, and the pod's own inside it.
 fn require_translated(cluster: &Cluster) -> Result<()> {
     let (node, pod) = (IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?), first_pod(cluster)?);
     let (outside, inside) = (source_outside(cluster)?, source_inside(cluster)?);
@@ -48,8 +48,8 @@ fn require_translated(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Changes the backend in the ConfigMap, and restarts the DaemonSet as documented. The first node with the
-/// new backend has no usable peer until other nodes restart.
+/// Changes the backend in the ConfigMap, and restarts the DaemonSet as documented. The first node with the new backend has no usable peer until other
+/// nodes restart.
 fn another_backend(cluster: &Cluster, text: &str) -> Result<()> {
     cluster.apply(&impatient(text))?;
     // A kubelet may mount the version of the ConfigMap from before the API was away.

@@ -1,4 +1,4 @@
-//! Checks that the Node and subnet.env equal Go flannel 0.28.9's output for the same input, except for `FlannelRs` in the backend data.
+//! The Node and subnet.env equal Go flannel 0.28.9's output for the same input, except for `FlannelRs` in the backend data.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const CASES: [&str; 10] = [
     "vxlan-dual",
     "vxlan-v6only",
 ];
-/// MAC that a test case prescribes. All other MACs belong to the node's devices.
+/// A test case prescribes it. All other MACs belong to the node's devices.
 const KEPT: &str = "02:aa:bb:cc:dd:ee";
 
 fn folder() -> PathBuf {
@@ -49,7 +49,7 @@ fn node_object_and_subnet_env_equal_go_flannels() -> Result<()> {
     })
 }
 
-/// Starts the daemon with a test case's input, and compares the Node and subnet.env with Go flannel's output.
+/// With a test case's input, the Node and subnet.env are those of Go flannel.
 fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result<()> {
     let golden = |name: &str| {
         std::fs::read_to_string(folder().join(case).join(name)).with_context(|| name.to_owned())
@@ -77,7 +77,7 @@ fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result
     Ok(())
 }
 
-/// Returns the Node that Go flannel found at its start, with the Node's podCIDRs and the annotations `before`.
+/// As Go flannel found it at its start, with its podCIDRs and the annotations `before`.
 fn node_before(expected: &Value, before: &str) -> Result<NodeObject> {
     let mut node = NodeObject::new("n1")
         .internal("10.99.0.11".parse::<IpAddr>()?)
@@ -92,7 +92,7 @@ fn node_before(expected: &Value, before: &str) -> Result<NodeObject> {
     Ok(node)
 }
 
-/// Compares the annotations and the condition of two Nodes. Ignores times and MACs, which differ in every run.
+/// The annotations and the condition. Ignores times and MACs, which differ in every run.
 fn compare(expected: &Value, found: &Value) -> Result<()> {
     let annotations = |value: &Value| -> Vec<(String, String)> {
         let list = value
@@ -133,7 +133,7 @@ fn compare(expected: &Value, found: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Returns backend data with the mark `FlannelRs`, which distinguishes flannel-rs' nodes from Go flannel's nodes.
+/// With `FlannelRs`, which distinguishes flannel-rs' nodes from Go flannel's.
 fn marked(data: &str) -> String {
     match data.strip_prefix('{') {
         Some(members) => format!(r#"{{"FlannelRs":1,{members}"#),
@@ -141,7 +141,7 @@ fn marked(data: &str) -> String {
     }
 }
 
-/// Replaces each MAC with a placeholder, except the MAC that the test case prescribes.
+/// A placeholder for each MAC except the one that the test case prescribes.
 fn mask(text: &str) -> String {
     let is_mac =
         |word: &str| word.len() == KEPT.len() && word.split(':').count() == 6 && word != KEPT;

@@ -1,11 +1,11 @@
-//! Checks that unusable Nodes harm no healthy node, and that another program's device in place of the node's own makes it unready.
+//! Unusable Nodes harm no healthy node, and another program's device in place of the node's own makes it unready.
 
 use anyhow::{Result, ensure};
 use lab::{Lab, NodeObject, Scene, until};
 
 use crate::kube::bed::{Bed, VXLAN};
 
-/// An address outside the link that all nodes share.
+/// Outside the link that all nodes share.
 const FAR: &str = "10.99.0.5";
 const GOOD_DATA: &str = r#"{"VNI":1,"VtepMAC":"02:00:00:00:66:66"}"#;
 const DATA: [&str; 6] = [
@@ -37,7 +37,7 @@ const SUBNETS: [&str; 6] = [
     "192.168.56.0/24",
 ];
 
-/// Returns Nodes with a fault each.
+/// With a fault each.
 fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
     let huge = "x".repeat(200 << 10);
     let data = DATA

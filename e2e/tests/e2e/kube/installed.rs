@@ -14,7 +14,7 @@ pub(super) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// Returns the images of the programs under test. The first call in a test builds the images.
+/// Of the programs under test. The first call in a test builds them.
 pub(super) fn images() -> Result<Vec<PathBuf>> {
     // The test has a /tmp of its own.
     let folder = std::env::temp_dir().join("images");
@@ -32,12 +32,11 @@ pub(super) fn images() -> Result<Vec<PathBuf>> {
     Ok(["flannel.tar", "flannel-cni-plugin.tar"].iter().map(|name| folder.join(name)).collect())
 }
 
-/// Returns the text of the manifest after the change `change`.
 pub(super) fn manifest(change: impl Fn(String) -> String) -> Result<String> {
     Ok(change(std::fs::read_to_string(repository("conf/kube-flannel.yml"))?))
 }
 
-/// Returns the objects that `helm install` with `args` applies, with their namespace and with more frequent probes.
+/// What `helm install` with `args` applies, with its namespace and with more frequent probes.
 pub(super) fn chart(args: &[&str]) -> Result<String> {
     let mut command = Command::new(binaries::helm()?);
     command.arg("template").arg("flannel").arg(repository("conf/chart")).args([
@@ -60,20 +59,20 @@ pub(super) fn backend(text: &str, backend: &str) -> String {
     text.replace("\"Type\": \"vxlan\"", &format!("\"Type\": \"{backend}\""))
 }
 
-/// Makes kubelet's probes run every second instead of every ten seconds, so that an update of several nodes takes only seconds.
+/// kubelet's probes run every second instead of every ten, so that an update of several nodes takes only seconds.
 pub(super) fn impatient(text: &str) -> String {
     text.replace("initialDelaySeconds: 5", "initialDelaySeconds: 1")
         .replace("periodSeconds: 10", "periodSeconds: 1")
 }
 
-/// Installs flannel, possibly over another installation, and waits until every node is Ready and every daemon is ready.
+/// Possibly over another installation. Waits until every node is Ready and every daemon is ready.
 pub(super) fn install(cluster: &Cluster, manifest: &str) -> Result<()> {
     cluster.apply(manifest)?;
     cluster.wait_ready()?;
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")
 }
 
-/// Creates a test pod on each started node that has no test pod yet, and the Service of the test pods.
+/// One on each started node that has none yet, and their Service.
 pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
     let pods = cluster
         .started()
@@ -82,7 +81,7 @@ pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
     cluster.apply(&pods.chain([echo_service()]).collect::<Vec<_>>().join("---")).map(drop)
 }
 
-/// Checks that pods on all nodes reach each other.
+/// Pods on all nodes reach each other.
 pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
     apply_pods(cluster)?;
     for number in 1..=cluster.started().count() {
@@ -108,7 +107,7 @@ pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Checks that all pods reach each other and reply to the Service's clients, and that each node's hostPort leads to the node's own pod.
+/// All pods reach each other and reply to the Service's clients, and each node's hostPort leads to its own pod.
 pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
     require_reach(cluster)?;
     let (nodes, addresses) =
@@ -138,7 +137,7 @@ pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Returns the address of the pod `p1`, which is on the first node.
+/// The address of `p1`, which is on the first node.
 pub(super) fn first_pod(cluster: &Cluster) -> Result<IpAddr> {
     let mut pods = cluster.pod_addresses("default")?.into_iter();
     pods.find(|(name, _)| name == "p1")
@@ -146,7 +145,7 @@ pub(super) fn first_pod(cluster: &Cluster) -> Result<IpAddr> {
         .context("p1 has no address")
 }
 
-/// Returns the source address of `p1`'s packets at a host outside the pod network.
+/// The source of `p1`'s packets at a host outside the pod network.
 pub(super) fn source_outside(cluster: &Cluster) -> Result<IpAddr> {
     let (outside, node) = (cluster.api.host(), cluster.nodes[0].host().v4_of("enp0s8")?);
     // The host has routes to the pods, as a router may. Otherwise only masqueraded addresses would get replies.
@@ -158,7 +157,7 @@ pub(super) fn source_outside(cluster: &Cluster) -> Result<IpAddr> {
     seen_by(cluster, outside, outside.v4()?.into())
 }
 
-/// Returns the source address of `p1`'s packets to another node's address in the pod network.
+/// The source of `p1`'s packets to another node's address in the pod network.
 pub(super) fn source_inside(cluster: &Cluster) -> Result<IpAddr> {
     let other = cluster.nodes[1].host();
     seen_by(cluster, other, of_bridge(other)?)
@@ -176,7 +175,7 @@ fn seen_by(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
     })
 }
 
-/// Checks that no pod has ever failed because subnet.env was missing.
+/// No pod has ever failed because subnet.env was missing.
 pub(super) fn require_no_failed_sandbox(cluster: &Cluster) -> Result<()> {
     let events = cluster.api.admin().get("/api/v1/events")?;
     let all = events["items"].as_array().into_iter().flatten();

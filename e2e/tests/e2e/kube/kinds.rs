@@ -1,4 +1,4 @@
-//! Checks that the mark in the backend data distinguishes flannel-rs' nodes from Go flannel's nodes, even if a node does not reply to probes.
+//! The mark in the backend data distinguishes flannel-rs' nodes from Go flannel's, even if a node does not reply to probes.
 
 use anyhow::{Context, Result, ensure};
 use lab::{ANNOTATIONS, Lab, json, until_ok};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::kube::bed::{Bed, VXLAN};
 
-/// Returns the entry of the peer `h2` in the status document of `h1`.
+/// `h2` in the status document of `h1`.
 fn peer(bed: &Bed) -> Result<Value> {
     let (_, text) = bed.daemons[0].api("/api/v1/node")?;
     let document: Value = serde_json::from_str(&text)?;
@@ -19,7 +19,7 @@ fn peer(bed: &Bed) -> Result<Value> {
     Ok(peer.clone())
 }
 
-/// Returns whether the doctor of `h1` reports a flannel-rs node that does not reply to probes.
+/// The doctor of `h1` reports a flannel-rs node that does not reply to probes.
 fn is_filtered(bed: &Bed) -> Result<bool> {
     let report = json(&bed.daemons[0].flannelctl(&["doctor", "-o", "json"])?)?;
     let findings = report["findings"].as_array().context("no findings")?;

@@ -8,12 +8,12 @@ use lab::{Cluster, Door, Member, stdout, until_ok};
 use crate::kube::installed::{apply_pods, impatient, install, require_reach};
 use crate::kube::streams::Streams;
 
-/// URL of a daemon's readiness endpoint.
+/// A daemon's readiness endpoint.
 const READY: &str = "http://127.0.0.1:8081/readyz";
 
-/// Runs a rolling update, a drain, kills and restarts, and a minute without the API. The last node joins at the end.
+/// A rolling update, a drain, kills and restarts, and a minute without the API. The last node joins at the end.
 ///
-/// The rolling update gives the daemons two addresses of the API server. After the outage, only the second address works.
+/// The rolling update gives the daemons two addresses of the API server. After the outage, only the second one works.
 pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> {
     let doors = [cluster.api.door(7001)?, cluster.api.door(7002)?];
     let urls = format!("--kube-api-url={},{}", doors[0].url(), doors[1].url());
@@ -91,7 +91,7 @@ fn kill_and_restart(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Returns the process IDs of a node's daemon.
+/// The process IDs of a node's daemon.
 fn daemons(node: &Member) -> Vec<i32> {
     let is_daemon = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))
@@ -100,7 +100,7 @@ fn daemons(node: &Member) -> Vec<i32> {
     node.host().netns().pids().into_iter().filter(is_daemon).collect()
 }
 
-/// Stops the API server until every daemon reports the outage, and starts the server again only at the second address.
+/// Until every daemon reports the outage. The API server comes back only at the second address.
 fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) -> Result<()> {
     cluster.kill_control_plane()?;
     first.close()?;
@@ -125,7 +125,7 @@ fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) 
     Ok(())
 }
 
-/// Returns the HTTP status of a request from a node, or 000 without a response.
+/// The HTTP status; 000 without a response.
 fn asked(node: &Member, url: &str) -> Result<String> {
     let args = [
         "--silent",

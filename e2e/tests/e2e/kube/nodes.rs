@@ -1,4 +1,4 @@
-//! Tests of Nodes that operators or other programs re-create, move, or restore from a snapshot.
+//! Nodes that operators or other programs re-create, move, or restore from a snapshot.
 
 use anyhow::{Context, Result, ensure};
 use lab::{
@@ -165,13 +165,13 @@ fn stop_h3(bed: &mut Bed) -> Result<()> {
     Ok(())
 }
 
-/// Creates the third host's Node with other podCIDRs.
+/// Other podCIDRs in the third host's Node.
 fn give_h3(bed: &Bed, third: u8) -> Result<()> {
     let node = bed.node_with(3, &format!("10.244.{third}.0/24"));
     bed.admin().create_node(&node.pod_cidr(&format!("fd10:244:0:{third}::/64"))).map(drop)
 }
 
-/// Waits until the third host uses another subnet. Checks that the host's devices have lost only the addresses of the previous subnet.
+/// Waits until the third host uses another subnet. Its devices have lost only the addresses of the previous one.
 fn require_moved(bed: &Bed, before: u8, now: u8) -> Result<()> {
     let (daemon, netns) = (&bed.daemons[2], bed.hosts[2].netns());
     let gateway = format!("10.244.{now}.1/24");
@@ -190,7 +190,7 @@ fn require_moved(bed: &Bed, before: u8, now: u8) -> Result<()> {
     Ok(())
 }
 
-/// Adds a pod on the third host with the CNI plugin, to the existing bridge. Checks that the first host's pod reaches the new pod in both address families.
+/// On the third host, with the CNI plugin and the existing bridge. The first host's pod reaches it in both families.
 fn new_pod_is_reached(bed: &Bed) -> Result<()> {
     let host = &bed.hosts[2];
     let folder = host.folder()?;

@@ -1,4 +1,4 @@
-//! Checks that packets keep flowing during outages of the API, and that daemons apply the missed changes soon after an outage.
+//! Packets keep flowing during outages of the API, and daemons apply the missed changes soon after.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,10 +8,10 @@ use lab::{Answer, ApiServer, Call, Families, Lab, Proxy, until};
 
 use crate::kube::bed::{Bed, VXLAN};
 
-/// Returns the reply to a request in place of the server's, given the number of such replies before.
+/// The reply to a request in place of the server's, given the number of such replies before.
 type Fault = fn(&Call, usize) -> Option<Answer>;
 
-/// Event that ends the stream of an expired watch.
+/// Ends the stream of an expired watch.
 const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#;
 const STATUSES: [(u16, &str); 4] = [
     (403, "Forbidden"),
@@ -50,7 +50,7 @@ fn reply(body: &str) -> Answer {
     Answer::Reply(200, Vec::new(), body.to_owned())
 }
 
-/// Checks that daemons remove no peer while they meet a fault, and that they add a new peer afterwards.
+/// Daemons remove no peer while they meet a fault, and add a new one afterwards.
 fn meet(bed: &Bed, fault: Fault) -> Result<()> {
     let (before, met) = (bed.peers()?, Arc::new(AtomicUsize::new(0)));
     ensure!(before.lines().count() >= 3, "h1 has no peer:\n{before}");

@@ -1,4 +1,4 @@
-//! Checks that flannel's pods have enough rights on a node for every backend, and no unnecessary rights.
+//! flannel's pods have enough rights on a node for every backend, and no unnecessary ones.
 
 use anyhow::{Context, Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab, Member};
@@ -8,10 +8,10 @@ use crate::kube::installed::{
     require_traffic, with_images,
 };
 
-/// User ID of kubespray's user kube.
+/// kubespray's user kube.
 const KUBE: &str = "997";
 
-/// Returns `/proc/PID/status` of a node's daemon.
+/// `/proc/PID/status` of a node's daemon.
 fn status(node: &Member) -> Result<String> {
     let is_daemon = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::kube::bed::{Bed, VXLAN};
 
-/// Waits until a daemon has logged the words and `/readyz` replies 503. Checks that it has written nothing.
+/// A daemon has logged the words and `/readyz` replies 503. It has written nothing.
 fn waits(bed: &Bed, daemon: &mut Flanneld, words: &[&str]) -> Result<()> {
     until_ok(&format!("it says that it waits: {words:?}"), || {
         let log = daemon.log();

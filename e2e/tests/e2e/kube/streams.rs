@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use anyhow::{Context, Result};
 use lab::{Cluster, Netns, Probe, ProbeOptions};
 
-/// DaemonSet of one pod per node. A drain of a node does not remove the node's pod.
+/// One pod per node, which a drain does not remove.
 const PODS: &str = "
 apiVersion: v1
 kind: Namespace
@@ -26,11 +26,11 @@ spec:
       - {name: probe, image: localhost/busybox:1, imagePullPolicy: Never, command: [sleep, infinity]}
 ";
 
-/// Streams between pods. Each stream goes from a node's pod to the next node's pod.
+/// Each from a node's pod to the next node's.
 pub(super) struct Streams(Vec<Probe>);
 
 impl Streams {
-    /// Starts streams between all running nodes in a ring, and waits until packets of each stream arrive.
+    /// Between all running nodes in a ring. Waits until packets of each stream arrive.
     pub(super) fn start(cluster: &Cluster) -> Result<Streams> {
         cluster.apply(PODS)?;
         cluster.wait_daemon_set("probe", "probe")?;
@@ -47,17 +47,17 @@ impl Streams {
         Ok(streams)
     }
 
-    /// Waits until newly sent packets of each stream arrive.
+    /// Until newly sent packets of each stream arrive.
     pub(super) fn wait_flowing(&self) -> Result<()> {
         self.0.iter().try_for_each(|probe| probe.wait_flowing().map(drop))
     }
 
-    /// Ends the streams and returns the report of each stream.
+    /// One report for each stream.
     pub(super) fn finish(self) -> Result<Vec<lab::ProbeReport>> {
         self.0.into_iter().map(Probe::finish).collect()
     }
 
-    /// Ends the streams. Returns an error if a stream lost a packet.
+    /// Fails if a stream lost a packet.
     pub(super) fn require_clean(self) -> Result<()> {
         self.finish()?.into_iter().try_for_each(|report| {
             println!("between pods: {report}");
@@ -66,7 +66,7 @@ impl Streams {
     }
 }
 
-/// Returns the pods' network namespaces and addresses, in the order of their nodes.
+/// In the order of their nodes.
 fn pods(cluster: &Cluster) -> Result<Vec<(Netns, IpAddr)>> {
     let found = cluster.api.admin().get("/api/v1/namespaces/probe/pods")?;
     let of_node: BTreeMap<&str, &serde_json::Value> = found["items"]

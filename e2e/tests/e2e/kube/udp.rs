@@ -1,4 +1,4 @@
-//! Tests of the udp backend in a cluster, with the chart and a privileged pod. Each update of a node interrupts the node's tunnel for several seconds.
+//! The udp backend in a cluster, with the chart and a privileged pod. Each update of a node interrupts its tunnel for several seconds.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Tests that apply flannel-rs' manifest and chart over Go flannel's manifests and chart, and vice versa.
+//! flannel-rs' manifest and chart over Go flannel's, and vice versa.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,16 +18,15 @@ use crate::operator::{Operator, blocks};
 
 const OURS: [&str; 2] =
     ["docker.io/flannel-rs/flannel:v0.1.0", "docker.io/flannel-rs/flannel-cni-plugin:v0.1.0"];
-/// Variable with the path of an archive of Go flannel's daemon and plugin images, as `docker save` and `ctr images export` write it.
+/// The path of an archive of Go flannel's daemon and plugin images, as `docker save` and `ctr images export` write it.
 const GO_FLANNEL_IMAGE: &str = "GO_FLANNEL_IMAGE";
 
-/// Returns Go flannel's released manifest, with more frequent probes.
+/// With more frequent probes.
 fn go_released() -> Result<String> {
     Ok(impatient(&shapes::released()?))
 }
 
-/// Installs flannel-rs' manifest over Go flannel's manifest, and then Go flannel's manifest again, while
-/// packets flow. Checks that the network loses no packet.
+/// flannel-rs' manifest over Go flannel's, and then Go flannel's again, while packets flow: none is lost.
 fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
     let ours = manifest(|text| impatient(&text))?;
     under_streams(
@@ -40,10 +39,10 @@ fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
     )
 }
 
-/// Name of a change of the installation, and a function that makes the change.
+/// Its name, and what makes it.
 type Change<'a> = (&'a str, &'a dyn Fn() -> Result<()>);
 
-/// Runs `first`, then makes the changes while packets flow between pods. Checks that the network loses no packet.
+/// Runs `first`, then makes the changes while packets flow between pods: none is lost.
 fn under_streams(
     cluster: &Cluster,
     first: impl FnOnce() -> Result<()>,
@@ -63,7 +62,7 @@ fn under_streams(
     streams.require_clean()
 }
 
-/// Waits until each node has one flannel pod, which is ready and which the current DaemonSet has created.
+/// Waits until each node has one flannel pod, which is ready and of the current DaemonSet.
 pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
     cluster.wait_ready()?;
     until_ok("each node has one flannel pod of the present DaemonSet", || {
@@ -81,7 +80,7 @@ pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// Checks that the DaemonSet has created `pod` from the DaemonSet's current template, and that the pod is ready.
+/// The DaemonSet has created `pod` from its current template, and it is ready.
 fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
     let (metadata, template) = (&pod["metadata"], &set["spec"]["template"]);
     let labels = |labels: &Value| -> Vec<(String, Value)> {
@@ -133,7 +132,7 @@ fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Returns an operator whose folder has the files that docs/migrating.md uses: `conf`, and Go flannel's manifest and chart.
+/// The folder has the files that docs/migrating.md uses: `conf`, and Go flannel's manifest and chart.
 fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     let operator = Operator::of(lab, &cluster.api)?;
     let folder = operator.folder();
@@ -153,7 +152,7 @@ fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     Ok(operator)
 }
 
-/// Returns the commands below a heading of docs/migrating.md, grouped by code block.
+/// Below a heading of docs/migrating.md, grouped by code block.
 fn commands(heading: &str) -> Result<Vec<Vec<String>>> {
     let page = std::fs::read_to_string(repository("docs/migrating.md"))?;
     let part = page.split_once(heading).with_context(|| format!("no {heading}"))?.1;

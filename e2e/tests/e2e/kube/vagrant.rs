@@ -5,7 +5,7 @@ use lab::{Cluster, ClusterOptions, Lab, Member, until_ok};
 
 use crate::kube::installed::{impatient, install, manifest, require_traffic, with_images};
 
-/// Waits until every node publishes its address in the nodes' shared network.
+/// Every node publishes its address in the nodes' shared network.
 fn require_right(cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         let right = node.host().v4_of("enp0s8")?.to_string();

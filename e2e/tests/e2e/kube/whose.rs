@@ -1,4 +1,4 @@
-//! Checks when a node starts, continues or stops using an interface, depending on its own Node and on other Nodes.
+//! When a node starts, continues or stops using an interface, depending on its own Node and on others.
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ use lab::{ApiServer, Families, Lab, NodeObject, Uplink, until_ok};
 
 use crate::kube::bed::{Bed, VXLAN};
 
-/// Waits until each host publishes its address in the shared network and is ready.
+/// Until each host publishes its address in the shared network and is ready.
 fn wait_public(bed: &Bed) -> Result<()> {
     for (number, daemon) in (101..).zip(&bed.daemons) {
         let name = format!("h{}", number - 100);
@@ -24,7 +24,7 @@ fn wait_public(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Returns the Node of a machine that has published an address and whose kubelet reports an address.
+/// The machine has published an address, and its kubelet reports one.
 fn served(number: u8, published: [u8; 4], reported: [u8; 4]) -> NodeObject {
     let node = NodeObject::new(&format!("h{number}")).pod_cidr(&format!("10.244.{number}.0/24"));
     let (published, mac) =

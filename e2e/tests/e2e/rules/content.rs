@@ -1,4 +1,4 @@
-//! Checks that flanneld's rules equal Go flannel's rules exactly, use the host's variant of iptables, and use random ports where possible.
+//! flanneld's rules equal Go flannel's exactly, use the host's variant of iptables, and use random ports where possible.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ scenarios! { random_ports_are_tried_first;
     random_ports_are_tried_first_by_nftables => (Nftables, "nft"),
 }
 
-/// Checks that the daemon writes rules without random ports if iptables or nft does not support random ports, and that a restart keeps the rules.
+/// If iptables or nft does not support random ports, the daemon writes rules without them, and a restart keeps these.
 fn random_ports_are_tried_first((applier, program): (Applier, &str)) -> Result<()> {
     node("random ports", applier).run(|s| {
         let old = format!(

@@ -1,4 +1,4 @@
-//! Checks that flanneld's guard rules count or drop tunnel packets of unknown senders to the encapsulation port, and that pods cannot send tunnel packets.
+//! flanneld's guard rules count or drop tunnel packets of unknown senders to the encapsulation port, and pods cannot send tunnel packets.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn arrives(from: &UdpSocket, to: &str, receiver: &UdpSocket) -> Result<()> {
     .map(drop)
 }
 
-/// Discards the packets that have arrived, and returns whether there was one.
+/// True if there was a packet.
 fn drain(socket: &UdpSocket) -> Result<bool> {
     socket.set_nonblocking(true)?;
     let count = std::iter::from_fn(|| socket.recv(&mut [0; 16]).ok()).count();
@@ -46,8 +46,7 @@ fn drain(socket: &UdpSocket) -> Result<bool> {
     Ok(count > 0)
 }
 
-/// Builds devices with which the third host, which is no node, forges tunnel packets to the first node's pod. Returns the senders, and for each
-/// one the address to which it sends.
+/// The third host, which is no node, forges tunnel packets to the first node's pod with these devices. Each sender has the address to which it sends.
 fn forge(s: &Scene<'_>) -> Result<[(UdpSocket, String); 2]> {
     let (node, pod, host) = (&s[0], &s[0].pods[0], &s[2]);
     let forged = |name: &str, source: &str, device: &str, from: IpAddr, to: IpAddr, pod: IpAddr| {
@@ -94,7 +93,7 @@ fn admits(s: &Scene<'_>, peer: usize) -> Result<()> {
     .map(drop)
 }
 
-/// Checks that forged packets, from the other host and from this one, are counted, except in mode `off`, and that they arrive at the pod, except in mode `drop`.
+/// Forged packets, from the other host and from this one, are counted, except in mode `off`, and arrive at the pod, except in mode `drop`.
 fn filters_forged_packets(
     node: &Node,
     mode: &str,
@@ -130,7 +129,7 @@ fn filters_forged_packets(
     Ok(())
 }
 
-/// Checks that the guard rules drop a pod's packets to the tunnel's port on a host outside the network, except in mode `off`. Packets to another port pass.
+/// A pod's packets to the tunnel's port on a host outside the network are dropped, except in mode `off`. Packets to another port pass.
 fn bars_pods(s: &Scene<'_>, mode: &str) -> Result<()> {
     for (address, any) in [("192.168.56.104", "0.0.0.0:0"), ("[fd00:56::104]", "[::]:0")] {
         let [tunnel, other] = [8472, 4000].map(|port| format!("{address}:{port}"));
@@ -150,7 +149,7 @@ fn bars_pods(s: &Scene<'_>, mode: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the kernel's connection tracking records peers' tunnel packets only in mode `off`.
+/// The kernel's connection tracking records peers' tunnel packets only in mode `off`.
 fn tracks_peers_only_without_a_guard(node: &Node, mode: &str) -> Result<()> {
     let script = "grep 'src=192.168.56.102 dst=192.168.56.101' /proc/net/nf_conntrack | grep -c dport=8472 || true";
     // The kernel tracks packets from before the rules for half a minute. The peer's probes keep present entries alive.
@@ -168,8 +167,8 @@ scenarios! { encapsulation_port_is_guarded;
     encapsulation_port_is_guarded_by_nftables => Nftables,
 }
 
-/// Checks that the guard rules accept, count or drop tunnel packets of unknown senders, admit all packets of nodes, and drop tunnel packets of pods.
-/// The first host has a guard, the second one is its peer, the third one forges packets, and the fourth one becomes a node at the end.
+/// The guard rules accept, count or drop tunnel packets of unknown senders, admit all packets of nodes, and drop those of pods. The first host has a
+/// guard, the second one is its peer, and the third one forges packets. The fourth one becomes a node at the end.
 fn encapsulation_port_is_guarded(applier: Applier) -> Result<()> {
     Scene::of("guard")
         .nodes(4)

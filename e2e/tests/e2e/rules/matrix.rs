@@ -10,16 +10,16 @@ use crate::healing::scenarios;
 
 use super::node::{Applier, IptablesLegacy, IptablesNft, Nftables};
 
-/// Number of connections for each cell of the table. The majority decides whether ports change, because a connection may get its own port at random.
+/// For each cell of the table. The majority decides whether ports change, because a connection may get its own port at random.
 const CONNECTIONS: u16 = 3;
 
-/// Addresses that the receiver sees: the sender's `own` address, or the address of the `node`, its `overlay`
-/// device or its bridge (`gateway`). `*` means that the source port differs from the sender's port.
+/// What the receiver sees: the sender's `own` address, or that of the `node`, its `overlay` device or its bridge (`gateway`). `*` means that the
+/// source port differs from the sender's.
 ///
-/// Packets of `remote-pod` arrive through the tunnel. `host` is a process bound to the node's address; for `host-any`, the kernel chooses the
-/// source address. `outside` is a machine whose routes lead through the tested node. `mark-…` is a pod whose packets carry the named mark. As a destination,
-/// `outside` is another machine on the underlay. `multicast` is a group: a pod receives the packets of `outside`,
-/// and a receiver on the underlay receives all other packets.
+/// Packets of `remote-pod` arrive through the tunnel. `host` is a process bound to the node's address; for `host-any`, the kernel chooses the source
+/// address. `outside` is a machine whose routes lead through the tested node. `mark-…` is a pod whose packets carry the named mark. As a destination,
+/// `outside` is another machine on the underlay. `multicast` is a group: a pod receives the packets of `outside`, and a receiver on the underlay all
+/// others.
 const TABLE: &str = "
 from           local-pod  remote-pod  host  outside  multicast
 local-pod      own        own         own   node*    own
@@ -36,7 +36,7 @@ mark-0x8000    own        own         own   node*    own
 /// Arguments of the daemon, and what its rules then look like.
 type Case = (&'static [&'static str], fn(&str) -> String);
 
-/// Flags of the daemon, and how the table differs with them.
+/// Each with how the table differs.
 const CASES: [Case; 4] = [
     (&[], str::to_owned),
     (&["--ip-masq-fully-random-disable"], |row| row.replace('*', "")),
@@ -50,14 +50,14 @@ const CASES: [Case; 4] = [
     ),
 ];
 
-/// Marks of another program, with the first source port of each mark. Each mark has a thousand source ports.
+/// Of another program, with the first source port of each. Each mark has a thousand source ports.
 const MARKS: [(&str, u16); 4] =
     [("0x4000", 21000), ("0x4001", 22000), ("0x14000", 23000), ("0x8000", 24000)];
-/// First source port of the sources without a mark. Each source has a thousand ports. Masquerading may give
-/// several sources the same address, so no two sources may have the same port.
+/// The first source port of the sources without a mark, a thousand for each. Masquerading may give several sources the same address, so no two may
+/// have the same port.
 const UNMARKED: u16 = 10000;
 
-/// An address family: the flag of `ip`, the tunnel's device, the pod network and a multicast group.
+/// The flag of `ip`, the tunnel's device, the pod network and a multicast group.
 struct Family(&'static str, &'static str, &'static str, IpAddr);
 
 const FAMILIES: [Family; 2] = [
@@ -79,7 +79,7 @@ impl Family {
         if self.3.is_ipv6() { pod.v6().map(IpAddr::V6) } else { pod.v4().map(IpAddr::V4) }
     }
 
-    /// Returns the first node's address on a device.
+    /// The first node's address.
     fn on(&self, s: &Scene<'_>, device: &str) -> Result<IpAddr> {
         let addresses = s[0].netns().addresses()?;
         let on_device = addresses
@@ -93,7 +93,7 @@ impl Family {
     }
 }
 
-/// Creates routes through the first node for all cells of the table. The machines outside are 192.168.56.111 and .112.
+/// Routes through the first node for all cells of the table. The machines outside are 192.168.56.111 and .112.
 fn wire(s: &Scene<'_>, [outside, target]: &[Host; 2]) -> Result<()> {
     let [node, other] = [s[0].netns(), s[1].netns()];
     for key in ["all", "default", "enp0s8"] {
@@ -131,7 +131,7 @@ fn wire(s: &Scene<'_>, [outside, target]: &[Host; 2]) -> Result<()> {
     node.feed("nft", &["-f", "-"], &table).map(drop)
 }
 
-/// Returns the table of one address family, measured with the current rules.
+/// Measured with the current rules.
 fn table(
     s: &Scene<'_>,
     [outside, target]: &[Host; 2],
@@ -196,7 +196,7 @@ fn table(
     Ok(table)
 }
 
-/// Returns one cell: the name of the address that the target sees, with `*` if the ports differ from the sender's ports.
+/// The name of the address that the target sees, with `*` if the ports differ from the sender's.
 fn cell(
     netns: &Netns,
     from: IpAddr,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::Result;
 use lab::{Flanneld, Host, Probe, ProbeOptions, Programs, Scene, SceneOptions, Uplink, Xtables};
 
-/// The flags of the guard rules for the tunnel's port.
+/// Guard rules for the tunnel's port.
 pub(super) const GUARD: [&str; 3] = ["--encap-peers=drop", "--encap-notrack", "--encap-bar-pods"];
 
-/// Program that applies the rules.
+/// What applies the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Applier {
     IptablesNft,
@@ -26,19 +26,19 @@ impl Applier {
         )
     }
 
-    /// Returns the iptables variant that the command `iptables` runs on a host where this program applies the rules.
+    /// The variant that the command `iptables` runs on a host where this program applies the rules.
     pub(super) fn xtables(self) -> Xtables {
         if self == IptablesLegacy { Xtables::Legacy } else { Xtables::Nft }
     }
 }
 
-/// Describes a stopped node with masquerade rules, which it checks each second.
+/// Stopped, with masquerade rules that it checks each second.
 pub(super) fn node(title: &str, applier: Applier) -> SceneOptions<'static> {
     let flags = Scene::of(title).arg("--ip-masq").arg("--iptables-resync=1");
     flags.nodes(1).net(&applier.net_conf()).stopped()
 }
 
-/// Runs `work` on such a node, which finds all programs.
+/// Such a node finds all programs.
 pub(super) fn on_node(
     applier: Applier,
     flags: &[&str],
@@ -54,7 +54,7 @@ pub(super) fn on_node(
     })
 }
 
-/// Returns the rules of nftables and of both variants of iptables, without counters.
+/// Of nftables and of both variants of iptables, without counters.
 pub(crate) fn rules(host: &Host) -> Result<String> {
     // One family at a time, because the order in which the two tables are created is undefined.
     host.netns().sh(
@@ -63,7 +63,7 @@ pub(crate) fn rules(host: &Host) -> Result<String> {
     )
 }
 
-/// Returns whether a host has rules or chains of flannel for `applier`.
+/// Rules or chains of flannel for `applier`.
 pub(super) fn has(host: &Host, applier: Applier) -> Result<bool> {
     let listed = host.netns().sh(match applier {
         IptablesNft => "iptables-nft-save; ip6tables-nft-save",
@@ -73,8 +73,7 @@ pub(super) fn has(host: &Host, applier: Applier) -> Result<bool> {
     Ok(listed.to_lowercase().contains("flannel"))
 }
 
-/// Returns the warnings and errors in a log. Leaves out the warning that a node is not ready, which only
-/// repeats the other warnings' reasons.
+/// Warnings and errors in the log, without the one that a node is not ready: it only repeats the reasons of others.
 pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
     let log = daemon.log();
     let is_complaint = |line: &&str| {
@@ -85,7 +84,7 @@ pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
     log.lines().filter(is_complaint).map(str::to_owned).collect()
 }
 
-/// Starts a stream from a pod of the first node through masquerade rules to a machine outside, each packet in a separate connection.
+/// From a pod of the first node through masquerade rules to a machine outside, each packet in a separate connection.
 pub(super) fn stream(s: &mut Scene<'_>) -> Result<Probe> {
     let outside = s.lab.host("outside", &[Uplink::enp0s8(&s.lan, 50)?])?;
     let node = IpAddr::V4(s[0].v4()?);

@@ -1,6 +1,5 @@
-//! Obstacles to writing rules: a lock that another program holds forever, missing programs, and a limit of
-//! processes. The node works except for its rules, reports the obstacle once, and writes the rules when the
-//! obstacle disappears.
+//! Obstacles to writing rules: a lock that another program holds forever, missing programs, and a limit of processes. The node works except for its
+//! rules, reports the obstacle once, and writes the rules when it disappears.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use super::node::{
     Applier, IptablesLegacy, IptablesNft, Nftables, complaints, has, node, on_node, rules,
 };
 
-/// Waits for the first warning, which contains `text`, as `/readyz` does.
+/// The first warning contains `text`, as `/readyz` does.
 fn complains(node: &Node, text: &str) -> Result<()> {
     until_ok("the log reports the obstacle", || {
         let (found, (code, page)) = (complaints(node.daemon()?), node.get("/readyz")?);
@@ -24,7 +23,7 @@ fn complains(node: &Node, text: &str) -> Result<()> {
     })
 }
 
-/// Waits until the daemon has its rules and is ready, and checks that it has reported the obstacle once.
+/// The daemon has its rules, is ready, and has reported the obstacle once.
 fn recovers(node: &Node, applier: Applier) -> Result<()> {
     until("the rules are there", || has(node, applier).unwrap_or_default())?;
     until("it is ready", || node.require_ready().is_ok())?;
@@ -33,7 +32,7 @@ fn recovers(node: &Node, applier: Applier) -> Result<()> {
     Ok(())
 }
 
-/// Another program holds the xtables lock. The lock delays neither the daemon's start, nor packets, nor the rules of the other address family.
+/// Another program holds the xtables lock. It delays neither the daemon's start, nor packets, nor the rules of the other family.
 #[test]
 fn held_lock_delays_neither_start_nor_packets() -> Result<()> {
     Scene::of("lock").net(&IptablesLegacy.net_conf()).stopped().run(|s| {
@@ -71,7 +70,7 @@ fn held_lock_delays_neither_start_nor_packets() -> Result<()> {
     })
 }
 
-/// Waits until the rules have moved from nftables to iptables, and checks that the daemon has reported the obstacle once for each family.
+/// The rules have moved from nftables to iptables, and the daemon has reported the obstacle once for each family.
 fn moves_to_iptables(node: &Node, applier: Applier) -> Result<()> {
     until("the rules are in iptables", || {
         has(node, applier).unwrap_or_default() && has(node, Nftables).is_ok_and(|has| !has)
@@ -82,7 +81,6 @@ fn moves_to_iptables(node: &Node, applier: Applier) -> Result<()> {
     Ok(())
 }
 
-/// A node without iptables uses nftables, and iptables once it is installed.
 #[test]
 fn nftables_is_used_until_iptables_is_installed() -> Result<()> {
     node("no-iptables", IptablesNft).run(|s| {
@@ -105,8 +103,7 @@ scenarios! { missing_programs_are_reported_once_and_used_when_installed;
     missing_nft_is_reported_once_and_used_when_installed => (Nftables, "nftables", |programs| programs.with_iptables(Xtables::Nft), Programs::with_nft),
 }
 
-/// Checks that a node without iptables or nft works except for its rules, and reports the package to install.
-/// After the installation, the node uses the programs.
+/// A node without iptables or nft works except for its rules, and reports the package to install.
 fn missing_programs_are_reported_once_and_used_when_installed(
     (applier, package, present, install): Missing,
 ) -> Result<()> {
@@ -191,8 +188,7 @@ scenarios! { process_limit_is_survived;
     nftables_survives_a_process_limit_and_logs_it_once => Nftables,
 }
 
-/// Checks that a daemon survives while the system allows no new processes. The daemon reports the limit once and still adds new nodes.
-/// The daemon restores its rules when the system allows processes again.
+/// The daemon reports the limit once and still adds new nodes. It restores its rules when the system allows processes again.
 fn process_limit_is_survived(applier: Applier) -> Result<()> {
     on_node(applier, &[], |s| {
         let limit = ProcessLimit::create(s)?;

@@ -1,4 +1,4 @@
-//! Checks that the daemon knows its rules again in the output of another release's nft and iptables.
+//! The daemon knows its rules again in the output of another release's nft and iptables.
 
 use anyhow::{Result, ensure};
 use lab::{binaries, until_ok};

@@ -1,4 +1,4 @@
-//! Checks that flanneld reverts each change of its rules: at once after a kernel event, and rarely while another program repeats its changes.
+//! flanneld reverts each change of its rules: at once after a kernel event, and rarely while another program repeats its changes.
 
 use anyhow::{Result, ensure};
 use lab::{Launch, until, until_ok};
@@ -39,7 +39,7 @@ scenarios! { damage_is_repaired;
     ]),
 }
 
-/// Checks that the daemon repairs each damage to a host's rules, and counts one repair for each damage.
+/// On the host; the daemon counts one repair for each damage.
 fn damage_is_repaired((applier, flags, damages): Damages) -> Result<()> {
     on_node(applier, flags, |s| {
         let mut first: Option<String> = None;
@@ -79,8 +79,7 @@ scenarios! { busy_writer_delays_no_repair;
     busy_writer_delays_no_repair_by_nftables => (Nftables, "nft delete table ip flannel-ipv4"),
 }
 
-/// Another program commits nftables transactions all the time. If another program's transaction
-/// collides with flanneld's transaction, flanneld must try again.
+/// Another program commits nftables transactions all the time. If one collides with flanneld's, flanneld must try again.
 fn busy_writer_delays_no_repair((applier, damage): (Applier, &str)) -> Result<()> {
     on_node(applier, &[], |s| {
         s.start()?;
@@ -105,7 +104,7 @@ scenarios! { endless_changes_slow_repairs_down;
     endless_changes_to_nftables_slow_repairs_down => (Nftables, "nft flush chain ip flannel-ipv4 forward"),
 }
 
-/// Another program changes the rules as fast as the daemon repairs them. Checks that the daemon reports the conflict once and then repairs rarely.
+/// Another program changes the rules as fast as the daemon repairs them. The daemon reports the conflict once and then repairs rarely.
 fn endless_changes_slow_repairs_down((applier, damage): (Applier, &str)) -> Result<()> {
     on_node(applier, &[], |s| {
         s.start()?;

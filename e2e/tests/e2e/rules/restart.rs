@@ -1,4 +1,4 @@
-//! Checks that a restart of the daemon changes no rule and loses no packet. A daemon whose rules are complete writes no rules.
+//! A restart of the daemon changes no rule and loses no packet. A daemon whose rules are complete writes none.
 
 use anyhow::{Result, ensure};
 use lab::{Monitor, env_number};
@@ -12,7 +12,7 @@ scenarios! { restarts_lose_nothing;
     restarts_lose_nothing_with_nftables_and_a_guard => (Nftables, &GUARD),
 }
 
-/// Ends and restarts the daemon several times. The restarts lose no packet, let no packet leave with the pod's own address, and change no rule.
+/// Several restarts let no packet leave with the pod's own address, and change no rule.
 fn restarts_lose_nothing((applier, flags): (Applier, &[&str])) -> Result<()> {
     on_node(applier, flags, |s| {
         s.start()?;

@@ -1,5 +1,5 @@
-//! Checks that a change of mode loses no packet, and that the rules of an earlier mode or family are removed. What each start does with
-//! the rules of each origin is in `traffic-rules/tests/kernel/origins.rs`.
+//! A change of mode loses no packet, and the rules of an earlier mode or family are removed. What each start does with the rules of each origin is in
+//! `traffic-rules/tests/kernel/origins.rs`.
 
 use anyhow::{Result, ensure};
 use lab::{Programs, until, until_ok};
@@ -10,8 +10,8 @@ use super::node::{
 
 use crate::healing::scenarios;
 
-/// The daemon writes new rules before it removes the old rules, whether nftables or an iptables variant applies the rules. A daemon that is killed
-/// amid a switch leaves working rules, and the next daemon completes the switch.
+/// The daemon writes new rules before it removes the old ones, whether nftables or an iptables variant applies them. A daemon that is killed amid a
+/// switch leaves working rules, and the next one completes the switch.
 #[test]
 fn switching_under_load_loses_nothing() -> Result<()> {
     on_node(IptablesNft, &[], |s| {
@@ -46,7 +46,7 @@ scenarios! { rules_of_a_removed_family_are_removed;
     nftables_rules_of_a_removed_family_are_removed => Nftables,
 }
 
-/// The daemon removes the rules of an address family that the network no longer has.
+/// Rules of a family that the network no longer has.
 fn rules_of_a_removed_family_are_removed(applier: Applier) -> Result<()> {
     node("family", applier).run(|s| {
         s.start()?;

@@ -1,4 +1,4 @@
-//! Tests of `flannelctl doctor --cluster` without Kubernetes, where a daemon requests the findings of the other daemons.
+//! `flannelctl doctor --cluster` without Kubernetes, where a daemon requests the findings of the others.
 
 use anyhow::{Context, Result, ensure};
 use lab::until_ok;
@@ -18,8 +18,7 @@ fn shows(node: &mut Node, what: &str, holds: fn(&Value) -> bool) -> Result<()> {
     })
 }
 
-/// On one node, `flannelctl doctor --cluster` names the faulty node, and lists the other nodes' findings that the
-/// fault explains. The doctor also names a node whose daemon ended.
+/// It names the faulty node, and lists the other nodes' findings that the fault explains. It also names a node whose daemon ended.
 #[test]
 fn cluster_doctor_without_kubernetes_collects_findings_of_peers() -> Result<()> {
     Bench::run(NETWORK, 3, |bench| {

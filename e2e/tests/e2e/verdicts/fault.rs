@@ -7,38 +7,38 @@ use serde_json::Value;
 use crate::doctor::node::{Node, pods_on, well_nodes_with};
 use crate::doctor::{on_the_switch, remove_switch_fault};
 
-/// A fault of the second node, and its expected findings.
+/// Of the second node, with the expected findings.
 #[derive(Clone, Copy)]
 pub(super) struct Fault {
     pub name: &'static str,
-    /// Script that causes the fault on the second node.
+    /// Causes the fault on the second node.
     make: &'static str,
     /// nft rules with which the switch changes or drops frames.
     wire: &'static str,
     /// IPv4 address and prefix length of a host that the test adds to the switch.
     stranger: &'static str,
-    /// Names of checks, separated by spaces: the second node's first finding must come from one of these checks.
+    /// Checks, separated by spaces: the second node's first finding must come from one of them.
     here: &'static str,
-    /// Names of checks, separated by spaces: the other nodes' first finding must come from one of these checks and name the second node. If the
-    /// string is empty, the other nodes must have no finding.
+    /// Checks, separated by spaces: the other nodes' first finding must come from one of them and name the second node. If it is empty, they must
+    /// have no finding.
     there: &'static str,
     /// Texts that the second node's first finding must contain, separated by `|`.
     words: &'static str,
-    /// Script that removes the remains of the fault and of its remedy. If `by_hand` is true, the script also fixes the fault.
+    /// Removes the remains of the fault and of its remedy. With `by_hand`, it also fixes the fault.
     clear: &'static str,
     by_hand: bool,
-    /// Whether the fault affects only the first two nodes.
+    /// The fault affects only the first two nodes.
     of_pair: bool,
-    /// Whether the test ignores the third node's findings, because these findings depend on chance.
+    /// The third node's findings depend on chance.
     spares_third: bool,
-    /// Whether the fault cuts the pods of the second node off from the pods of other nodes.
+    /// The pods of the second node are cut off from those of other nodes.
     cuts: bool,
-    /// Whether probes on the path of pods get lost. Without a value, they get lost if the fault cuts pods off and the other nodes have no
-    /// finding; otherwise their result depends on which nodes reply.
+    /// Probes on the path of pods get lost. Without a value, they do if the fault cuts pods off and the other nodes have no finding; otherwise it
+    /// depends on which nodes reply.
     loses_probes: Option<bool>,
 }
 
-/// Returns a fault that the second node's doctor finds and that the doctor's commands fix. The other nodes have no finding about the fault.
+/// The doctor's commands fix it. The other nodes have no finding about it.
 pub(super) const fn fault(
     name: &'static str,
     make: &'static str,
@@ -63,62 +63,54 @@ pub(super) const fn fault(
 }
 
 impl Fault {
-    /// Sets the names of checks; one of these checks must report the second node's fault on the other nodes.
+    /// Checks of which one must report the fault on the other nodes.
     pub(super) const fn told(self, there: &'static str) -> Self {
         Self { there, ..self }
     }
 
-    /// Marks a fault that no command fixes.
     pub(super) const fn by_hand(self) -> Self {
         Self { by_hand: true, ..self }
     }
 
-    /// Marks a fault that affects only the first two nodes.
     pub(super) const fn of_pair(self) -> Self {
         Self { of_pair: true, ..self }
     }
 
-    /// Marks a fault whose findings on the third node depend on chance.
     pub(super) const fn spares_third(self) -> Self {
         Self { spares_third: true, ..self }
     }
 
-    /// Marks a fault that cuts the second node's pods off from the pods of other nodes.
     pub(super) const fn cuts(self) -> Self {
         Self { cuts: true, ..self }
     }
 
-    /// Marks a fault that drops probes on the path of pods, although pings between pods pass.
+    /// Although pings between pods pass.
     pub(super) const fn loses_probes(self) -> Self {
         Self { loses_probes: Some(true), ..self }
     }
 
-    /// Marks a fault that does not affect probes on the path of pods.
     pub(super) const fn passes_probes(self) -> Self {
         Self { loses_probes: Some(false), ..self }
     }
 
-    /// Sets the texts that the second node's first finding must contain.
     pub(super) const fn says(self, words: &'static str) -> Self {
         Self { words, ..self }
     }
 
-    /// Sets the nft rules with which the switch changes or drops frames.
     pub(super) const fn wire(self, wire: &'static str) -> Self {
         Self { wire, ..self }
     }
 
-    /// Adds a host with the address `stranger` to the switch.
     pub(super) const fn stranger(self, stranger: &'static str) -> Self {
         Self { stranger, ..self }
     }
 }
 
-/// Script that removes the files in which remedies save settings for the next boot of the host.
+/// Removes the files in which remedies save settings for the next boot.
 const KEPT: &str =
     "rm -f /etc/systemd/system/flannel-* /etc/sysctl.d/99-zz-flannel.conf /etc/modules-load.d/*";
 
-/// Two or three nodes with a pod each, on one switch. The second node is the faulty node.
+/// Two or three nodes with a pod each, on one switch. The second one is faulty.
 pub(super) struct Bench<'a> {
     scene: &'a Scene<'a>,
     pub nodes: &'a mut [Node],
@@ -126,7 +118,7 @@ pub(super) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs a test with healthy nodes.
+    /// With healthy nodes.
     pub(super) fn run(
         network: &str,
         nodes: u8,
@@ -145,8 +137,8 @@ impl Bench<'_> {
         })
     }
 
-    /// Causes faults, checks the findings on all nodes, and runs the commands of the first finding until no finding is left. A single
-    /// fault is fixed by the commands of one finding.
+    /// Causes faults, checks the findings on all nodes, and runs the commands of the first finding until none is left. A single fault is fixed by the
+    /// commands of one finding.
     pub(super) fn tell_and_mend(&mut self, faults: &[&Fault]) -> Result<()> {
         let names: Vec<&str> = faults.iter().map(|fault| fault.name).collect();
         let done = self.tell(faults).and_then(|()| self.mend(faults));
@@ -293,12 +285,12 @@ impl Bench<'_> {
     }
 }
 
-/// Returns what distinguishes a finding from others.
+/// What distinguishes a finding from others.
 fn key(finding: &Value) -> [Value; 2] {
     ["check", "about"].map(|field| finding[field].clone())
 }
 
-/// Waits until the node's first finding is from one of the checks and names the faulty node, or until it has none.
+/// The node's first finding is from one of the checks and names the faulty node, or it has none.
 fn told(node: &mut Node, checks: &str) -> Result<()> {
     if checks.is_empty() {
         return nothing(node);
@@ -314,7 +306,7 @@ fn told(node: &mut Node, checks: &str) -> Result<()> {
     })
 }
 
-/// Checks that the node has no findings.
+/// The node has no findings.
 fn nothing(node: &mut Node) -> Result<()> {
     node.doctor()?;
     ensure!(node.findings().is_empty(), "{:#?}", node.findings());
@@ -325,7 +317,7 @@ fn is_one_of(finding: &Value, checks: &str) -> bool {
     checks.split(' ').any(|check| finding["check"] == check)
 }
 
-/// Returns a node's results of the probes on the path of pods, one result per address family.
+/// The probes on the path of pods, one result per address family.
 pub(crate) fn pod_paths(node: &mut Node) -> Result<Vec<Value>> {
     let (_, text) = node.daemon()?.api("/api/v1/node")?;
     let document: Value = serde_json::from_str(&text)?;

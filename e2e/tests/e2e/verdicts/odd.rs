@@ -1,4 +1,4 @@
-//! Tests that the doctor has no finding on unusual but healthy hosts.
+//! The doctor has no finding on unusual but healthy hosts.
 
 use anyhow::{Context, Result, ensure};
 use lab::{FlanneldOptions, PingMatrix, Scene, until_ok};
@@ -7,21 +7,21 @@ use super::fault::{are_well, pod_paths};
 use crate::doctor::node::{Node, nodes_on, pods_on};
 use crate::healing::scenarios;
 
-/// A lab in which all hosts have the same unusual configuration.
+/// All hosts of a lab have the same unusual configuration.
 #[derive(Clone, Copy)]
 pub(crate) struct Odd {
-    /// Script that changes the switch before the daemons start.
+    /// Changes the switch before the daemons start.
     switch: &'static str,
-    /// Script that sets the unusual configuration of a host before the host's daemon starts.
+    /// Configures a host before its daemon starts.
     before: &'static str,
-    /// Script that sets the unusual configuration of a host after the pods reach each other.
+    /// Configures a host after the pods reach each other.
     after: &'static str,
     /// Value of the daemon's `--iface`.
     iface: &'static str,
     /// The network configuration, without its network.
     config: &'static str,
     hosts: u8,
-    /// Name of the only check that may have a finding, of severity `risk`.
+    /// The only check that may have a finding, of severity `risk`.
     risk: &'static str,
 }
 
@@ -37,7 +37,7 @@ const fn odd(before: &'static str, after: &'static str) -> Odd {
     }
 }
 
-/// Expands to a script that creates a firewall like ufw's, with the user's rules `rule`.
+/// A script that creates a firewall like ufw's, with the user's rules `rule`.
 macro_rules! ufw {
     ($($rule:literal)*) => {
         concat!(
@@ -49,7 +49,7 @@ macro_rules! ufw {
     };
 }
 
-/// Expands to a script that creates an nftables table like firewalld's, with the rules `rule` in the zone of `enp0s8`.
+/// A script that creates an nftables table like firewalld's, with the rules `rule` in the zone of `enp0s8`.
 macro_rules! firewalld {
     ($($rule:literal)*) => {
         concat!(
@@ -67,7 +67,7 @@ macro_rules! firewalld {
     };
 }
 
-/// Labs that need a kernel with bonds, VLANs and other rare features.
+/// These need a kernel with bonds, VLANs and other rare features.
 pub(crate) const IN_THE_VIRTUAL_MACHINE: &[Odd] = &[
     Odd {
         iface: "bond0",
@@ -207,7 +207,7 @@ while True: s.accept()' > /dev/null 2>&1 &",
     both_families_with_nftables_raise_no_finding => Odd { config: r#""EnableNFTables":true,"EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"vxlan"}"#, ..odd("", "") },
 }
 
-/// Runs a lab, and checks that no node has an unexpected finding.
+/// No node of the lab has an unexpected finding.
 pub(crate) fn is_quiet(odd: Odd) -> Result<()> {
     let network = format!(r#"{{"Network":"10.5.0.0/16","SubnetMax":"10.5.150.0",{}}}"#, odd.config);
     let scene = Scene::of("odd").net(&network).nodes(odd.hosts).stopped();

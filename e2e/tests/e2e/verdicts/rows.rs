@@ -1,5 +1,4 @@
-//! Table of faults. Each fault affects the second of three nodes. The nodes have the addresses 192.168.56.101 to
-//! 192.168.56.103, and the subnets of their pods are in 10.5.0.0/16.
+//! Faults of the second of three nodes. They have the addresses 192.168.56.101 to 192.168.56.103, and the subnets of their pods are in 10.5.0.0/16.
 
 use super::fault::{Fault, fault};
 
@@ -322,10 +321,10 @@ pub(super) const DAEMON: &[Fault] = &[
     .told("probe-filtered peer-silent overlay-cut one-way"),
 ];
 
-/// Configuration of a dual-stack network.
+/// Dual-stack.
 pub(super) const BOTH: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// Faults that affect only IPv6 in a dual-stack network.
+/// They affect only IPv6 in a dual-stack network.
 pub(super) const OF_IPV6: &[Fault] = &[
     fault(
         "the bridge has no IPv6 address",
@@ -358,7 +357,7 @@ pub(super) const OF_IPV6: &[Fault] = &[
     .loses_probes(),
 ];
 
-/// Pairs of simultaneous faults, by name.
+/// Simultaneous faults, by name.
 pub(super) const PAIRS: &[[&str; 2]] = &[
     ["mangle FORWARD drops pods", "raw PREROUTING drops the tunnel"],
     ["ip_forward is 0", "DOCKER-USER drops all"],

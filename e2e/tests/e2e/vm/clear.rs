@@ -1,4 +1,4 @@
-//! Tests the change of a cluster to kernel WireGuard, node by node.
+//! A cluster changes to kernel WireGuard, node by node.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::in_the_clear::change;
 
-/// Interval between two packets of a flow. At this rate, an emulated machine can carry the forty flows.
+/// Between two packets of a flow. At this rate, an emulated machine can carry the forty flows.
 const SELDOM: Duration = Duration::from_secs(1);
 
 #[test]

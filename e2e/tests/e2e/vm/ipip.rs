@@ -46,7 +46,7 @@ fn ipip<'a>(title: &str, rest: &str) -> SceneOptions<'a> {
     ))
 }
 
-/// In a dual-stack network, the `ipip` backend carries only IPv4, and probes cover only IPv4.
+/// Probes cover only IPv4 too.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn carries_the_ipv4_half_of_two_families() -> Result<()> {
@@ -77,7 +77,7 @@ scenarios! { forged_packets_are_dropped;
     forged_packets_are_dropped_by_nftables => true,
 }
 
-/// Checks that flanneld's guard rules drop forged IPIP packets, which any host on the underlay can send.
+/// Any host on the underlay can send forged IPIP packets.
 fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
     ipip("guard", &format!(r#""EnableNFTables":{nftables},"#)).run(|s| {
         // This host has no lease. The reply may go elsewhere, so the pod counts the requests that arrive.

@@ -1,4 +1,4 @@
-//! Test of the kernel features that the tests in the virtual machine need.
+//! The kernel features that the tests in the virtual machine need.
 
 use anyhow::{Result, ensure};
 use lab::Lab;

@@ -1,4 +1,4 @@
-//! Tests that the doctor has no finding on healthy hosts with unusual devices, which few kernels support.
+//! The doctor has no finding on healthy hosts with unusual devices, which few kernels support.
 
 use anyhow::Result;
 

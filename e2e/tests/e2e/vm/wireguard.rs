@@ -21,7 +21,7 @@ fn kernel_state_equals_go_flannels() -> Result<()> {
         .try_for_each(golden::compare)
 }
 
-/// Returns the configuration of a dual-stack network with the options `backend` of the backend.
+/// Dual-stack.
 pub(super) fn net_conf(backend: &str) -> String {
     format!(
         r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{{"Type":"wireguard"{backend}}}}}"#
@@ -32,7 +32,7 @@ fn wireguard<'a>(title: &str, backend: &str) -> SceneOptions<'a> {
     Scene::of(&format!("vm: wireguard {title}")).net(&net_conf(backend))
 }
 
-/// Checks that packets of the MTU pass on every path in each address family, and that longer packets do not pass.
+/// Packets of the MTU pass on every path in each family, and longer ones do not.
 pub(super) fn require_mtu(s: &Scene) -> Result<()> {
     let pods = s.firsts()?;
     for family in 0..2 {
@@ -47,7 +47,7 @@ pub(super) fn require_mtu(s: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// Returns the output of `wg show flannel-wg WHAT`, by the peer's public key.
+/// Of `wg show flannel-wg WHAT`, by the peer's public key.
 fn wg(node: &Node, what: &str) -> Result<BTreeMap<String, String>> {
     let text = node.sh(&format!("wg show flannel-wg {what}"))?;
     let lines = text.lines().filter_map(|line| line.split_once('\t'));
@@ -58,7 +58,7 @@ fn endpoint(node: &Node) -> Result<String> {
     wg(node, "endpoints")?.into_values().next().context("no peer")
 }
 
-/// Returns flanneld's WireGuard device, addresses, routes and peers, without the operator's peer and without counters that traffic changes.
+/// flanneld's WireGuard device, addresses, routes and peers, without the operator's peer and without counters that traffic changes.
 fn picture(node: &Node) -> Result<String> {
     node.sh("ip -d link show flannel-wg | grep -v 'flannel-wg:.*state' ; ip -o address show dev flannel-wg | cut -d: -f2-; ip route show proto 241; ip -6 route show proto 241
         wg show flannel-wg private-key; wg show flannel-wg listen-port
@@ -96,7 +96,7 @@ fn hostile_leases_capture_no_traffic() -> Result<()> {
     crate::wireguard_hostile::from("kernel")
 }
 
-/// The daemon repairs damage to its own objects and leaves the objects of other programs unchanged.
+/// The objects of other programs stay unchanged.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn damaged_kernel_state_is_repaired() -> Result<()> {
@@ -142,8 +142,7 @@ fn damaged_kernel_state_is_repaired() -> Result<()> {
     })
 }
 
-/// Restarts a daemon several times: alternately after a kill and after a regular end. The restarts keep the device
-/// with its keys, sessions and endpoints, and lose no probe.
+/// Alternately after a kill and after a regular end. The device keeps its keys, sessions and endpoints, and no probe is lost.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn restarts_lose_nothing() -> Result<()> {
@@ -179,14 +178,14 @@ fn start_mesh(s: &Scene) -> Result<Mesh> {
     Ok(mesh)
 }
 
-/// Returns the private key file's public key.
+/// Of the private key in the file.
 fn public_key(file: &Path) -> Result<String> {
     let keys =
         std::process::Command::new("sh").args(["-c", "wg pubkey < $0"]).arg(file).output()?;
     Ok(String::from_utf8(keys.stdout)?.trim().to_owned())
 }
 
-/// The device takes a new private key and a new preshared key from their files while packets flow.
+/// The device takes a new private key and a new preshared key while packets flow.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn key_file_changes_are_applied() -> Result<()> {
@@ -221,7 +220,7 @@ fn key_file_changes_are_applied() -> Result<()> {
     })
 }
 
-/// A NAT changes a node's UDP port. The node's peer sends to the new port, even if the lease names another port.
+/// A NAT changes a node's UDP port. Its peer sends to the new port, even if the lease names another one.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
@@ -267,7 +266,7 @@ fn pod_packets_never_leave_unencrypted() -> Result<()> {
     })
 }
 
-/// If two nodes have the same private key, the node that starts later generates another key.
+/// If two nodes have the same private key, the one that starts later generates another.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {

@@ -1,4 +1,4 @@
-//! Test of a cluster with kernel WireGuard on one node and userspace WireGuard on the other node.
+//! A cluster with kernel WireGuard on one node and userspace WireGuard on the other.
 
 use anyhow::Result;
 use lab::Scene;

@@ -1,4 +1,4 @@
-//! Tests that the doctor reports a WireGuard peer and the likely cause while the peer completes no handshake.
+//! The doctor reports a WireGuard peer and the likely cause while it completes no handshake.
 
 use crate::healing::scenarios;
 use crate::wireguard_secrets::different_preshared_keys_are_reported;

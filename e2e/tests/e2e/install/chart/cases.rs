@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-/// A test case: chart values, and their expected effect.
+/// Chart values, and their expected effect.
 pub(super) struct Case {
-    /// Name of the test case, and of the namespace for which the test renders the chart.
+    /// Also the namespace for which the test renders the chart.
     pub name: &'static str,
-    /// Paths of chart values, and the JSON of each value.
+    /// Paths, and the JSON of each value.
     pub values: &'static [(&'static str, &'static str)],
-    /// Backend in net-conf.json. `None` skips the comparison.
+    /// In net-conf.json. `None` skips the comparison.
     pub backend: Option<Value>,
-    /// JSON pointers into the DaemonSet's pod, and the expected JSON at each pointer. `null` means that nothing exists at the pointer.
+    /// JSON pointers into the DaemonSet's pod, and the expected JSON there. `null` means that nothing exists at the pointer.
     pub places: Vec<(&'static str, Value)>,
 }
 
@@ -33,7 +33,7 @@ impl Case {
     }
 }
 
-/// Returns the security context of a container that is not privileged.
+/// The security context of a container that is not privileged.
 fn unprivileged() -> Value {
     json!({
         "privileged": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
