@@ -21,7 +21,7 @@ pub fn is_valid(attachment: &Attachment) -> bool {
         && valid_interface(&attachment.interface).is_ok()
 }
 
-/// Begins with a letter or digit, and contains only letters, digits, `_`, `.` and `-`.
+/// True if it begins with a letter or digit, and contains only letters, digits, `_`, `.` and `-`.
 pub(crate) fn is_word(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))

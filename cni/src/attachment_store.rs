@@ -29,17 +29,15 @@ use std::path::{Path, PathBuf};
 pub const FIRST: &str = "eth0";
 /// Between container ID and interface name in a file name. Neither can contain this character.
 const SEPARATOR: char = ':';
-/// Before the name of a temporary file. No container ID begins with this character.
+/// First character of a temporary file's name. No container ID begins with it.
 const TEMPORARY: char = '.';
-/// Before the file name of a mark, which shows that an ADD is unfinished. No container ID begins with this
-/// character.
+/// First character of a mark's name, which shows that an ADD is unfinished. No container ID begins with it.
 const MARK: char = '+';
-/// Of all files in the store: only the owner can read and write.
+/// The mode of all files in the store: only the owner can read and write.
 const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 /// Bytes that are read from a file in the store.
 const LIMIT: u64 = 1024 * 1024;
 
-/// Of the ADD call for an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The call is running, or a signal killed the plugin during it.
@@ -176,7 +174,7 @@ impl AttachmentStore {
         self.unlink(&temporary_of(name))
     }
 
-    /// By file name. Attachments of which only a mark or a temporary file exists are included.
+    /// Sorted by file name. Attachments of which only a mark or a temporary file exists are included.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut folder = Dir::openat(
             &self.folder,

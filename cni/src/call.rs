@@ -16,7 +16,7 @@ macro_rules! verbs {
         }
 
         impl Verb {
-            /// As in `CNI_COMMAND`.
+            /// The name in `CNI_COMMAND`.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Verb::$verb => $name,)*

@@ -16,18 +16,18 @@ const DATA_DIR: &str = "/var/lib/cni/flannel";
 /// The keys that the plugin uses. Others are not passed to the delegate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conf {
-    /// From `name`: the network's.
+    /// The network's name, from `name`.
     pub name: String,
     /// From `cniVersion`. May be empty.
     pub cni_version: String,
-    /// From `subnetFile`: the path of subnet.env.
+    /// The path of subnet.env, from `subnetFile`.
     pub subnet_file: PathBuf,
-    /// From `dataDir`: the directory of saved configurations.
+    /// The directory of saved configurations, from `dataDir`.
     pub data_dir: PathBuf,
     delegate: Option<Value>,
     ipam: Option<Value>,
     runtime_config: Option<Value>,
-    /// From `prevResult`: the result of ADD, which the runtime passes with CHECK.
+    /// The result of ADD, which the runtime passes with CHECK; from `prevResult`.
     pub prev_result: Option<Value>,
     valid_attachments: Option<Value>,
 }
@@ -166,7 +166,7 @@ fn object(name: &str, value: Option<&Value>) -> Result<Option<Map<String, Value>
     }
 }
 
-/// In their order. If two keys differ only in case, the last one applies.
+/// The keys and values of an object in their order. If two keys differ only in case, the last one applies.
 struct Fields(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Fields {

@@ -57,8 +57,7 @@ impl DelegateError {
 
 /// Tests implement this trait with a model of the delegate.
 pub trait Delegate {
-    /// The result is the delegate's standard output. An error is the CNI error that a failed delegate
-    /// printed.
+    /// The delegate's standard output. An error is the CNI error that a failed delegate printed.
     fn call(&self, order: &Order<'_>) -> Result<Vec<u8>, DelegateError>;
 }
 
@@ -174,7 +173,7 @@ fn start(command: &mut Command) -> io::Result<Child> {
     }
 }
 
-/// From the output of a failed delegate.
+/// The error for a failed delegate, from its output.
 fn failure(program: &str, status: ExitStatus, printed: &[u8]) -> CniError {
     CniError::read(printed).unwrap_or_else(|| {
         let text: String = String::from_utf8_lossy(printed).chars().take(500).collect();

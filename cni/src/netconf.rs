@@ -7,8 +7,8 @@ use crate::subnet_env::SubnetEnv;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
-/// From the plugin's network configuration and subnet.env. Fails on malformed keys, and on keys that only
-/// flannel may set.
+/// Builds the delegate's configuration from the network configuration and subnet.env. Fails on malformed
+/// keys, and on keys that only flannel may set.
 pub fn build(conf: &Conf, env: &SubnetEnv) -> Result<Map<String, Value>, CniError> {
     let mut delegate = conf.delegate()?;
     delegate.insert("name".to_owned(), conf.name.as_str().into());

@@ -5,9 +5,9 @@ use ipnet::IpNet;
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
-/// Left out of the output if 0.
+/// Fields that are left out of the output if they are 0.
 const NUMBERS: [&str; 3] = ["mtu", "advmss", "priority"];
-/// In the output even if 0.
+/// Fields that are in the output even if they are 0.
 const OPTIONAL: [&str; 2] = ["table", "scope"];
 
 /// The value of `routes` in the `ipam` object. An error contains the malformed route.

@@ -13,7 +13,7 @@ use crate::call::{Call, Verb};
 use crate::error::CniError;
 use crate::{netns, version};
 
-/// The result is the text for standard output. An error of the delegate keeps its code.
+/// Returns the text for standard output. An error of the delegate keeps its code.
 pub fn run(call: &Call, context: Context<'_>) -> Result<Vec<u8>, CniError> {
     let version = call.conf.cni_version.as_str();
     match call.verb {

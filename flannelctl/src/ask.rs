@@ -19,7 +19,7 @@ use types::Coded;
 const TIMEOUT: Duration = Duration::from_millis(2900);
 /// A probe waits for other probes and for replies.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(11);
-/// So long a starting or ending daemon may have no socket.
+/// A starting or ending daemon may have no socket for this time.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
 /// The health check, to which the daemon responds at once.
 const ALIVE: &str = "/livez";
@@ -77,7 +77,7 @@ pub(crate) enum AnswerError {
     #[error("the answer has the schema {theirs}, not {ours}")]
     #[code("answer-schema")]
     Schema { theirs: String, ours: String },
-    /// Of writing the request or reading the response.
+    /// Writing the request or reading the response failed.
     #[error("{0}")]
     #[code("answer-unreadable")]
     System(io::Error),
@@ -209,7 +209,7 @@ fn absent(subnet_file: &Path, path: &Path) -> AskError {
     }
 }
 
-/// Into head and body.
+/// Splits an HTTP response into head and body.
 fn split(answer: &[u8]) -> Result<(String, &[u8]), AnswerError> {
     let end =
         answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or(AnswerError::NoHttp)?;

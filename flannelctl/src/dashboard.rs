@@ -87,7 +87,7 @@ impl Page {
     }
 }
 
-/// Of the pod in which this program runs.
+/// The namespace of the pod in which this program runs.
 fn namespace() -> String {
     std::env::var("POD_NAMESPACE").unwrap_or_else(|_| "kube-flannel".to_owned())
 }

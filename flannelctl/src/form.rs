@@ -52,7 +52,7 @@ pub(crate) fn print(document: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints a document once, or with `--watch` until standard output is closed. The result is the last one.
+/// Prints a document once, or with `--watch` until standard output is closed, and returns the last one.
 ///
 /// With `--watch`, an error after the first output is printed and does not end the command: a restarting
 /// daemon does not respond for a while.

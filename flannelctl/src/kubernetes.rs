@@ -17,11 +17,11 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use types::Coded;
 
-/// Of flannel's pods: in the manifests of flannel-rs and Go flannel, and in Talos'.
+/// The labels of flannel's pods in the manifests of flannel-rs and Go flannel, and in Talos'.
 const LABELS: [&str; 2] = ["app=flannel", "k8s-app=flannel"];
-/// In the manifests, for a user who may not list the pods of all namespaces.
+/// Flannel's namespace in the manifests, for a user who may not list the pods of all namespaces.
 const NAMESPACE: &str = "kube-flannel";
-/// The daemon's.
+/// The daemon's container.
 const CONTAINER: &str = "kube-flannel";
 /// For a list request to the API.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -85,7 +85,7 @@ impl Cluster {
     }
 }
 
-/// By this file name kubectl finds this program for `kubectl flannel`.
+/// kubectl finds this program by this file name for `kubectl flannel`.
 const PLUGIN: &str = "kubectl-flannel";
 
 pub(crate) fn is_kubectls_plugin() -> bool {
@@ -93,7 +93,7 @@ pub(crate) fn is_kubectls_plugin() -> bool {
     name.as_deref().map(Path::new).and_then(Path::file_stem).is_some_and(|name| name == PLUGIN)
 }
 
-/// At a path that kubectl searches.
+/// True if one is at a path that kubectl searches.
 pub(crate) fn has_kubeconfig() -> bool {
     match std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty()) {
         Some(files) => std::env::split_paths(&files).any(|file| file.exists()),
@@ -139,7 +139,7 @@ async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<(Cl
     Ok((client, server))
 }
 
-/// In all namespaces, or only in flannel's own if the user may not list all.
+/// Lists the pods of all namespaces, or only of flannel's own if the user may not list all.
 async fn flannel_pods(client: &Client) -> Result<Vec<Pod>, kube::Error> {
     let mut pods = Vec::new();
     for label in LABELS {
@@ -322,7 +322,7 @@ impl PodError {
     }
 }
 
-/// The daemon's.
+/// The daemon's container.
 pub(crate) fn container(pod: &Pod) -> String {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let names: Vec<&str> = containers.map(|container| container.name.as_str()).collect();

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Leases sorted by address, and keys that name no subnet.
 pub(crate) struct Keys {
-    /// Also leases with an unreadable value.
+    /// Leases with an unreadable value are included.
     pub items: Vec<Item>,
     /// Entries whose key names no subnet.
     pub malformed: Vec<Entry>,

@@ -72,7 +72,7 @@ enum Command {
     Man(completion::ManArgs),
 }
 
-/// Of help texts, in columns: the width of a standard terminal.
+/// Maximum width of help texts in columns, as of a standard terminal.
 const WIDTH: usize = 80;
 
 fn command() -> clap::Command {

@@ -19,13 +19,13 @@ use crate::place::Place;
 use crate::remote::RemoteFlags;
 use crate::status::BROKEN;
 
-/// For the reports of other nodes, at least. The daemon requests a hundred reports per second, so each node
-/// adds [`ROW_TIMEOUT`].
+/// Base of the time limit for the reports of other nodes. The daemon requests a hundred reports per second,
+/// so each node adds [`ROW_TIMEOUT`].
 const ROWS_TIMEOUT: Duration = Duration::from_secs(3);
 const ROW_TIMEOUT: Duration = Duration::from_millis(20);
 /// Between two requests to the daemon for the reports.
 const ROWS_INTERVAL: Duration = Duration::from_millis(200);
-/// Then a terminal shows how many reports are missing.
+/// After this time, a terminal shows how many reports are missing.
 const PROGRESS_AFTER: Duration = Duration::from_secs(1);
 
 /// Options of `flannelctl peers`: scope and format of the list.
@@ -118,7 +118,7 @@ fn document(node: Node, all: bool) -> Peers {
     peers
 }
 
-/// All packets to at least one peer get lost.
+/// True if all packets to at least one peer get lost.
 fn is_broken(peers: &Peers) -> bool {
     peers
         .peers

@@ -90,8 +90,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// By its key, by one of its subnets, or by its node's name. The escaped form of a key that `flannelctl
-/// leases` prints works too, if only one key matches.
+/// Finds an entry by its key, by one of its subnets, or by its node's name. The escaped form of a key that
+/// `flannelctl leases` prints works too, if only one key matches.
 pub(crate) fn find(keys: &Keys, wanted: &str) -> Option<Entry> {
     let wanted = wanted.rsplit_once("subnets/").map_or(wanted, |(_, key)| key);
     let net: Option<IpNet> = wanted.parse().ok();

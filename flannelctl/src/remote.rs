@@ -10,7 +10,7 @@ use crate::store;
 
 /// For a command in a pod. Commands have their own limits, and that of `flannelctl probe` is the longest.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
-/// Not passed on to the pod. Each takes a value.
+/// The pod does not get these flags. Each takes a value.
 const OWN_FLAGS: [&str; 3] = ["--node", "--kubeconfig", "--context"];
 
 /// Options that select the Kubernetes node on which a command runs.

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// The subnets, the value, and the lease that they replace. `None` if nothing has to be written.
 type Plan<'a> = Option<(Subnets, String, Option<&'a Item>)>;
 
-/// Turns a lease into a reservation. `None` if it already is one.
+/// Plans the change of a lease to a reservation. `None` if it already is one.
 fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
     let missing = || {
         format!(
@@ -87,7 +87,7 @@ fn keep<'a>(keys: &'a Keys, wanted: &str) -> Result<Plan<'a>> {
     Ok(Some((item.subnets, value, Some(item))))
 }
 
-/// Reserves a free subnet.
+/// Plans the reservation of a free subnet.
 fn new<'a>(keys: &'a Keys, config: &NetworkConfig, args: &Args) -> Result<Plan<'a>> {
     let subnets = subnets(&args.lease)
         .with_context(|| format!("{:?} is not a subnet: write it as 10.5.34.0/24, or a pair as its key 10.5.34.0-24&fd10:5:0:22::-64", args.lease))?;

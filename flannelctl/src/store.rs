@@ -14,7 +14,7 @@ use types::Subnets;
 
 /// For the first response of a store.
 const TIMEOUT: Duration = Duration::from_millis(2500);
-/// At the same time.
+/// Maximum number of requests at the same time.
 const MAX_REQUESTS: usize = 16;
 
 /// Does not connect or read yet. An error lists every mistake in the flags, as flanneld does.
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(open(&cli.store).unwrap().place(), "/leases/subnets");
     }
 
-    /// Not compared with flanneld, which needs a Node for `--kube-subnet-mgr`.
+    /// flanneld needs a Node for `--kube-subnet-mgr`, so the programs are not compared.
     #[test]
     fn switch_needs_no_value() {
         let url = "--kube-api-url=http://a:1";

@@ -23,7 +23,7 @@ use terminal::rights;
 use terminal::screen::Screen;
 use wanted::WANTED;
 
-/// Of the JSON list.
+/// The schema of the JSON list.
 const SCHEMA: &str = "flannel.support-bundle/1";
 
 /// Options of `flannelctl support-bundle`: the destination and the contents of the bundle.
@@ -117,7 +117,7 @@ fn plain(host: &str) -> String {
     host.chars().map(plain).collect()
 }
 
-/// The result is the number of missing items.
+/// Returns the number of missing items.
 fn gather_here(archive: &mut Archive, subnet_file: &Path) -> Result<usize> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

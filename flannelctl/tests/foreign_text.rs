@@ -32,7 +32,8 @@ fn flannelctl(folder: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Only printable text and newlines. This uses Unicode classes instead of the code under test.
+/// Fails unless the output has only printable text and newlines. This uses Unicode classes instead of the
+/// code under test.
 #[track_caller]
 fn require_visible(output: &Output) -> String {
     let hidden = Regex::new(r"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}--\n]").unwrap();

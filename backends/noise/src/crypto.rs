@@ -87,7 +87,7 @@ pub(crate) fn nonce(counter: u64) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// Seals data in place, under a single-use key. The result is the tag.
+/// Seals data in place under a single-use key, and returns the tag.
 pub(crate) fn seal_once(
     key: &[u8; KEY],
     also: &[u8],
@@ -108,7 +108,7 @@ pub(crate) fn open_once<'d>(
     cipher(key).open_in_place(nonce(0), Aad::from(also), sealed).map_err(|_| NoiseError::Tag)
 }
 
-/// Seals a cookie in place with XChaCha20-Poly1305. The result is the tag.
+/// Seals a cookie in place with XChaCha20-Poly1305, and returns the tag.
 pub(crate) fn seal_cookie(
     key: &[u8; KEY],
     nonce: &[u8; 24],

@@ -133,7 +133,6 @@ fn first_code(remote: &Remote, message: &[u8]) -> Result<[u8; TAG], NoiseError> 
 /// An initiation whose initiator is known but has not proved its identity yet.
 pub struct Half {
     transcript: Transcript,
-    /// Of the initiator.
     public: [u8; KEY],
     message: Initiation,
 }
@@ -149,8 +148,8 @@ impl Half {
         Ok(Self { transcript, public, message: message.clone() })
     }
 
-    /// The initiator's. Any host can send any public key; [`Half::prove`] verifies that it has the private
-    /// key.
+    /// The initiator's public key. Any host can send any key; [`Half::prove`] verifies that it has the
+    /// private one.
     pub fn public(&self) -> &[u8; KEY] {
         &self.public
     }
@@ -216,7 +215,7 @@ impl Asked {
 }
 
 impl Initiated {
-    /// Of the future session.
+    /// The index of the future session.
     pub fn index(&self) -> u32 {
         self.index
     }

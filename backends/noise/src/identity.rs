@@ -51,7 +51,7 @@ impl Identity {
 /// A peer's public key, and what is derived from it and this node's keys.
 pub struct Remote {
     pub(crate) public: [u8; KEY],
-    /// Of this node's and the peer's static keys.
+    /// The shared secret of both static keys.
     pub(crate) shared: Secret,
     pub(crate) labels: Labels,
 }

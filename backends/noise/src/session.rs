@@ -14,11 +14,11 @@ use zerocopy::{FromBytes, IntoBytes};
 const HEAD: usize = size_of::<DataHead>();
 /// Bytes that sealing adds to a packet.
 pub const OVERHEAD: usize = HEAD + TAG;
-/// Packets in one direction after which the session is over (REJECT_AFTER_MESSAGES). This leaves room for the
-/// replay window below the largest 64-bit counter.
+/// After this many packets in one direction the session is over (REJECT_AFTER_MESSAGES). This leaves room for
+/// the replay window below the largest 64-bit counter.
 const REJECT_AFTER: u64 = u64::MAX - REACH - 65;
 
-/// Its age, and whether the peer has confirmed it, are up to the owner.
+/// The owner records its age, and whether the peer has confirmed it.
 pub struct Session {
     sending: LessSafeKey,
     receiving: LessSafeKey,
@@ -88,8 +88,8 @@ impl Session {
         (head.kind == Kind::Data.word() && datagram.len() >= OVERHEAD).then(|| head.receiver.get())
     }
 
-    /// Opens a datagram in place; then the packet with its padding is at the beginning. The result is its
-    /// length in bytes, zero for a keepalive.
+    /// Opens a datagram in place; then the packet with its padding is at the beginning. The length is in
+    /// bytes, zero for a keepalive.
     ///
     /// Fails if the datagram is not authentic or was received before, or if the session is over. The buffer
     /// may then no longer contain the datagram.

@@ -58,7 +58,7 @@ impl Pair {
     }
 }
 
-/// Of 2023-11-14 22:13:20 UTC.
+/// 2023-11-14 22:13:20 UTC.
 pub(crate) fn stamp() -> Stamp {
     Stamp::after(None, SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 999_999_999))
 }

@@ -1,12 +1,12 @@
 //! The counters that a session has received, so that it accepts no packet twice (RFC 6479).
 
 const WORD: u64 = u64::BITS as u64;
-/// As in the kernel.
+/// The same number as in the kernel.
 const WORDS: usize = 128;
 /// How far a packet's counter may be behind the highest one.
 pub(crate) const REACH: u64 = (WORDS as u64 - 1) * WORD;
 
-/// It reuses its words cyclically.
+/// Reuses its words cyclically.
 pub(crate) struct Window {
     /// The highest counter plus one.
     next: u64,

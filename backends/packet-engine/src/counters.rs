@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Direction {
     /// Inner packets that were forwarded.
     pub packets: AtomicU64,
-    /// Of the forwarded inner packets, with IP headers.
+    /// Bytes of these packets, with IP headers.
     pub bytes: AtomicU64,
     /// One per receive call, or per iteration of the sending thread's loop.
     pub batches: AtomicU64,

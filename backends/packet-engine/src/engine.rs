@@ -44,7 +44,7 @@ const SPREAD: usize = 16;
 /// Files that the previous process handed over.
 #[derive(Default)]
 pub struct Inheritance {
-    /// Of the TUN device.
+    /// The queues of the TUN device.
     pub queues: Vec<OwnedFd>,
     /// Receiving sockets, in any order: one per queue for each address.
     pub sockets: Vec<OwnedFd>,

@@ -6,7 +6,6 @@ use crate::error::ModeError;
 /// How the engine reads and sends packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
-    /// Of the mode.
     pub name: &'static str,
     /// Whether the `tun-tap` crate creates the TUN device.
     pub tun_tap: bool,
@@ -18,7 +17,8 @@ pub struct Features {
     pub gso: bool,
     /// Receives several datagrams of one flow as one message (`UDP_GRO`).
     pub gro: bool,
-    /// Packets that are read before sending, and messages that are received in one system call.
+    /// Maximum number of packets that are read before sending, and of messages that are received in one
+    /// system call.
     pub batch: usize,
     /// Queues of the TUN device. Each has one sending thread, and one receiving thread per listen address.
     pub queues: usize,

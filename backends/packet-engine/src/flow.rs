@@ -113,8 +113,8 @@ mod tests {
     /// Queue, slot and hash of a flow.
     type Place = (usize, usize, u32);
 
-    /// Of the flow between two pods, from their numbers and ports. All packets of a flow must have the same
-    /// place.
+    /// The place of the flow between two pods, from their numbers and ports. All packets of a flow must have
+    /// the same place.
     fn place(protocol: u8, from: u32, source: u32, to: u32, destination: u32) -> Place {
         let mut packet = vec![0; 28];
         packet[0] = 0x45;
@@ -154,7 +154,7 @@ mod tests {
         ]
     }
 
-    /// So every byte distinguishes flows.
+    /// Each byte has all values, so every byte distinguishes flows.
     #[test]
     fn every_byte_of_the_hash_has_all_values() {
         for (kind, flows) in kinds() {

@@ -9,7 +9,7 @@ pub(crate) const MIN_BYTES: usize = 64 << 10;
 
 /// Schedule of one batch. A unit is what one system call writes.
 pub(crate) struct FlowSchedule {
-    /// By flow.
+    /// The bytes of each flow.
     bytes: [usize; SLOTS],
     all: usize,
     /// The flow of each unit.

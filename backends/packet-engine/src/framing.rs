@@ -17,7 +17,7 @@ pub enum Framing {
     Vxlan {
         /// 24 bits; packets with another VNI are dropped.
         vni: u32,
-        /// Of this node's VTEP; frames to other MACs are dropped.
+        /// The MAC of this node's VTEP; frames to other MACs are dropped.
         mac: [u8; 6],
     },
     /// The payload is a message that [`crate::wireguard`] encrypts for one peer.
@@ -56,8 +56,8 @@ impl Framing {
         }
     }
 
-    /// Writes the headers of a packet to the VTEP `to`; the result is their length in bytes. 0 if the framing
-    /// has no headers, or `out` is shorter than [`VXLAN`].
+    /// Writes the headers of a packet to the VTEP `to` and returns their length in bytes. It is 0 if the
+    /// framing has no headers, or `out` is shorter than [`VXLAN`].
     #[inline]
     pub fn write(&self, to: [u8; 6], version: Version, out: &mut [u8]) -> usize {
         let Framing::Vxlan { vni, mac } = self else {

@@ -17,7 +17,7 @@ const TTL: u8 = 64;
 /// Internetwork control, the TOS of messages from routers.
 const TOS: u8 = 0xc0;
 
-/// Writes the IP packet that reports an error to the sender of `offender`; the result is its length in bytes.
+/// Writes the IP packet that reports an error to the sender of `offender`, and returns its length in bytes.
 /// `source` is this node's own address on the tunnel. `None` if no error may be sent, `source` is of the
 /// other family, or `out` is too small.
 pub fn reply(

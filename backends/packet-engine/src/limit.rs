@@ -23,8 +23,8 @@ impl Rate {
         Self { spacing, slack: spacing * (burst - 1) }
     }
 
-    /// Takes a token at `now`. The result is the new `turn`, when the bucket is full again; `None` if the
-    /// event is too early. A `turn` of zero means a full bucket.
+    /// Takes a token at `now`, and returns the new `turn`, when the bucket is full again. `None` if the event
+    /// is too early. A `turn` of zero means a full bucket.
     pub(crate) fn take(&self, turn: u64, now: u64) -> Option<u64> {
         let turn = turn.max(now);
         (turn - now <= self.slack).then(|| turn.saturating_add(self.spacing))

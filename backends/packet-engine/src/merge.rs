@@ -16,7 +16,7 @@ use std::ops::Range;
 
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
-/// In a GSO packet.
+/// Maximum number of segments in a GSO packet.
 pub const SEGMENTS: usize = 64;
 /// The longest IP packet in bytes: its length field has 16 bits.
 const LONGEST: usize = 65_535;
@@ -251,8 +251,7 @@ impl Merger {
         u16::try_from(index).unwrap_or(NO_GROUP)
     }
 
-    /// Adapts the headers of a group's first packet, so that the group can be written after the virtio header
-    /// of the result.
+    /// Adapts the headers of a group's first packet for the write, and returns the virtio header.
     pub fn finish(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
         let Some(group) = self.groups.get(index) else {
             return VnetHeader::default();

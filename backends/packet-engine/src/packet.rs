@@ -14,7 +14,7 @@ pub(crate) const ICMP_V6: u8 = 58;
 /// The protocol of a packet with too many or too long extension headers.
 pub(crate) const OPAQUE: u8 = 255;
 
-/// Extension headers that the parser accepts, and their maximum length in bytes.
+/// Maximum number of extension headers that the parser accepts, and their maximum length in bytes.
 const EXTENSIONS: usize = 8;
 const EXTENSION_BYTES: usize = 512;
 

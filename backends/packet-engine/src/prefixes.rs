@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{BitAnd, BitOr, Not, Shr};
 
-/// Entries in a flat array, which then takes 4 MiB.
+/// Maximum number of entries of a flat array, which then takes 4 MiB.
 const SLOTS: usize = 1 << 20;
 /// Index for "no peer".
 pub(crate) const NONE: u32 = u32::MAX;

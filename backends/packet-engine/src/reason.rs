@@ -45,7 +45,7 @@ reasons! {
     TooBig = "too_big",
     /// From another VXLAN network.
     BadVni = "bad_vni",
-    /// Of the encapsulation.
+    /// Invalid encapsulation header.
     BadHeader = "bad_header",
     /// A frame of another protocol.
     NotIp = "not_ip",

@@ -209,9 +209,9 @@ pub struct Sender {
 unsafe impl Send for Sender {}
 
 impl Sender {
-    /// Sends until a send fails. The result is the number of sent messages, and the error of the next one.
-    /// The pieces are in `made` and `read`. If the kernel refuses the source address of a message, it leaves
-    /// from the address that the route selects.
+    /// Sends until a send fails. Returns the number of sent messages, and the error of the next one. The
+    /// pieces are in `made` and `read`. If the kernel refuses the source address of a message, it leaves from
+    /// the address that the route selects.
     pub fn send(
         &mut self,
         socket: &Socket,
@@ -321,7 +321,7 @@ impl Sender {
     }
 }
 
-/// Writes the control messages of a send; the result is their length in bytes.
+/// Writes the control messages of a send, and returns their length in bytes.
 fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
     let mut used = 0;
     if message.count > 1 {
@@ -361,7 +361,7 @@ const fn aligned(length: usize) -> usize {
     length.next_multiple_of(size_of::<usize>())
 }
 
-/// Appends a control message (cmsg(3)) at offset `at`; the result is the offset after it.
+/// Appends a control message (cmsg(3)) at offset `at`, and returns the offset after it.
 fn push(
     control: &mut Control,
     at: usize,
@@ -433,7 +433,7 @@ impl Receiver {
         &mut self.buffer
     }
 
-    /// Fills at most `most` buffers; the result is their number. `WouldBlock` means that no datagram waits.
+    /// Fills at most `most` buffers and returns their number. `WouldBlock` means that no datagram waits.
     pub fn receive(&mut self, socket: &Socket, most: usize) -> io::Result<usize> {
         self.vectors.clear();
         for slot in self.buffer.chunks_exact_mut(STRIDE) {

@@ -127,8 +127,8 @@ impl Segments {
         self.payload + self.size
     }
 
-    /// Writes the headers of segment `index` to `out`. The result is their length, and the segment's payload
-    /// in `packet`. `None` if `packet` or `out` is too short.
+    /// Writes the headers of segment `index` to `out`. Returns their length, and the segment's payload in
+    /// `packet`. `None` if `packet` or `out` is too short.
     #[inline]
     pub fn header(
         &self,

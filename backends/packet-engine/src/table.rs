@@ -60,7 +60,7 @@ pub struct TableSettings {
 #[derive(Clone, Debug)]
 pub struct Table {
     pub checks: Checks,
-    /// Of the tunnel device, in bytes.
+    /// The MTU of the tunnel device in bytes.
     pub mtu: u16,
     /// See [`TableSettings::routed`].
     pub routed: bool,
@@ -171,7 +171,7 @@ impl Table {
         self.own.hold(ip)
     }
 
-    /// Of this node's IPv4 subnet.
+    /// True for the broadcast address of this node's IPv4 subnet.
     #[inline]
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
         self.own.broadcast(ip)

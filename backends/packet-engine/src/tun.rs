@@ -177,14 +177,14 @@ impl Tun {
         (name == self.name).then(index).flatten()
     }
 
-    /// Reads a packet, with its virtio header if the device has them; the result is its length in bytes.
+    /// Reads a packet, with its virtio header if the device has them, and returns the length in bytes.
     /// `WouldBlock` means that no packet waits.
     #[inline]
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         (&self.file).read(buffer)
     }
 
-    /// Writes the buffers as one packet; the result is the number of written bytes.
+    /// Writes the buffers as one packet, and returns the number of written bytes.
     #[inline]
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         (&self.file).write_vectored(parts)

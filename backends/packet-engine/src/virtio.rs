@@ -31,7 +31,7 @@ pub struct VnetHeader {
     /// Whether the checksum at `csum_start + csum_offset` is partial: it holds only the pseudo header's sum.
     pub(crate) needs_csum: bool,
     pub gso: Gso,
-    /// Of the packet's headers in bytes, according to the sender.
+    /// The packet's headers in bytes, according to the sender.
     pub header_len: u16,
     /// The payload length of each segment in bytes.
     pub gso_size: u16,

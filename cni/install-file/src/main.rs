@@ -74,8 +74,8 @@ fn run(command: &str, operands: &[OsString]) -> Result<(), CommandError> {
     }
 }
 
-/// The operands after `-f`, `-p` and `-v`; other options are refused. These have no effect: a rename always
-/// replaces the destination, and the copy has the mode of its source.
+/// The operands after `-f`, `-p` and `-v`, which have no effect: a rename always replaces the destination,
+/// and the copy has the mode of its source. Other options are refused.
 fn operands_of(words: &[OsString]) -> Result<&[OsString], CommandError> {
     let Some((option, rest)) = words.split_first() else {
         return Ok(words);

@@ -83,7 +83,7 @@ fn collect(
     forget()
 }
 
-/// So that the delegate removes what it holds for attachments that are no longer valid.
+/// The delegate then removes what it holds for attachments that are no longer valid.
 fn delegated(call: &Call, context: Context<'_>, valid: &[Attachment]) -> Result<(), CniError> {
     let mut netconf = Netconf::build_to_undo(&call.conf)?;
     let list: Value = valid

@@ -1,4 +1,4 @@
-//! What several verbs use: they read, build and find the delegate's configuration, and undo ADD.
+//! What several verbs use: reading, building and finding the delegate's configuration, and undoing ADD.
 
 use crate::attachment::Attachment;
 use crate::attachment_store::{self, AttachmentStore};
@@ -138,7 +138,7 @@ pub(super) fn reading<'a>(
     move |why| failed("reading", &attachment_store.path(name), &why)
 }
 
-/// For a failed access to the file system.
+/// The error of a failed access to the file system.
 pub(super) fn failed(what: &str, path: &Path, why: &io::Error) -> CniError {
     CniError::new(IO_FAILURE, format!("{what} {}: {why}", path.display()))
         .details("check the free space and the permissions of the folder, or set dataDir")

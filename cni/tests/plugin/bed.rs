@@ -82,7 +82,7 @@ impl Answer {
 }
 
 impl Bed {
-    /// With a subnet.env and a stub of the delegate under each of these names.
+    /// Has a subnet.env and a stub of the delegate under each of these names.
     pub(crate) fn new(stubs: &[&str]) -> Self {
         Self::of(plugin(), stubs)
     }
@@ -153,7 +153,7 @@ impl Bed {
         self.start(&[], &variables, conf)
     }
 
-    /// For an interface of a container.
+    /// Runs the plugin for an interface of a container.
     pub(crate) fn call_for(
         &self,
         verb: &str,
@@ -164,7 +164,7 @@ impl Bed {
         Answer::of(self.start_for(verb, container, interface, conf).wait_with_output().unwrap())
     }
 
-    /// For `eth0` of the container `c0ffee`, with the default configuration.
+    /// Runs the plugin for `eth0` of the container `c0ffee`, with the default configuration.
     pub(crate) fn call(&self, verb: &str) -> Answer {
         self.call_for(verb, "c0ffee", "eth0", &self.conf(&json!({})))
     }
@@ -176,7 +176,7 @@ impl Bed {
         self.call_for("GC", "", "", &self.conf(&json!({"cni.dev/valid-attachments": list})))
     }
 
-    /// Through another command, such as `unshare`, for `eth0` of the container `c0ffee`.
+    /// Runs the plugin through another command, such as `unshare`, for `eth0` of the container `c0ffee`.
     pub(crate) fn call_through(&self, through: &[&str], verb: &str) -> Answer {
         let variables = [
             ("CNI_COMMAND", verb),

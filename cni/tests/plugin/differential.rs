@@ -7,7 +7,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
 use std::fs;
 
-/// The path of Go flannel's plugin.
+/// Environment variable with the path of Go flannel's plugin.
 const OTHER: &str = "GO_FLANNEL_CNI";
 const CASES: usize = 300;
 /// A network configuration and the text of a subnet.env.

@@ -197,7 +197,7 @@ impl Sequence<'_> {
         }
     }
 
-    /// Of an attachment's file (`sign` is empty), of its mark (`+`) or of its temporary file (`.`).
+    /// The path of an attachment's file (`sign` is empty), of its mark (`+`) or of its temporary file (`.`).
     fn path(&self, sign: &str, attachment: &Attachment) -> PathBuf {
         let name = attachment_store::name(attachment);
         self.folder.join("data").join(format!("{sign}{name}"))

@@ -22,8 +22,8 @@ fn is_too_long(error: &io::Error) -> bool {
     matches!(why, Some(IrregularFileError::TooLong(_)))
 }
 
-/// Also removes the daemon's files next to it, temporary files of a crashed daemon, and the directory if it
-/// is named `flannel` and is empty.
+/// Removes a subnet.env with the daemon's files next to it and temporary files of a crashed daemon. The
+/// directory goes too if it is named `flannel` and is empty.
 pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     match read(file, LIMIT, Links::Refused) {
         Ok(bytes) if !bytes.is_empty() && !String::from_utf8_lossy(&bytes).contains("FLANNEL_") => {
@@ -80,7 +80,7 @@ pub(super) fn subnet_env(file: &Path, report: &mut Report) {
     }
 }
 
-/// Of flannel-rs or Go flannel.
+/// True for the temporary files of flannel-rs and of Go flannel.
 fn is_temporary(file: &Path, name: &str) -> bool {
     name == ".subnet.env" || subnet_env::is_temporary(file, name)
 }

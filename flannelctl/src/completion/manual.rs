@@ -11,7 +11,7 @@ const SECTION: &str = "8";
 /// Commands or files, each with a description.
 type Lines = &'static [(&'static str, &'static str)];
 
-/// By the name of the manual page.
+/// The examples of each manual page, by its name.
 const EXAMPLES: &[(&str, Lines)] = &[
     (
         "flanneld",

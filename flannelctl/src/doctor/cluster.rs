@@ -41,7 +41,7 @@ impl ClusterArgs {
         }
     }
 
-    /// The default if kubectl runs this program as `kubectl-flannel`.
+    /// True by default if kubectl runs this program as `kubectl-flannel`.
     pub(super) fn is_cluster(&self) -> bool {
         self.cluster || self.flags.is_named() || is_kubectls_plugin()
     }

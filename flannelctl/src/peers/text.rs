@@ -12,9 +12,10 @@ use terminal::screen::{Screen, Style};
 
 const HEADINGS: [&str; 9] =
     ["NODE", "SUBNET", "ADDRESS", "STATE", "RTT", "LOST", "CARRIES", "HEARS US", "ASKED"];
-/// Left out on a narrow terminal, the first one first. The node and the state of the path to it always stay.
+/// Columns that a narrow terminal does not show, the first one first. The node and the state of the path to
+/// it always stay.
 const SPARE: [&str; 7] = ["ASKED", "HEARS US", "CARRIES", "ADDRESS", "LOST", "RTT", "SUBNET"];
-/// Added by `-o wide`.
+/// The columns that `-o wide` adds.
 const WIDE_HEADINGS: [&str; 5] = ["MTU", "HEARD", "UNDERLAY", "CLOCK", "OTHERS"];
 const OPINION_HEADINGS: [&str; 7] = ["NODE", "SUBNET", "READY", "FINDINGS", "PEERS", "RTT", "SAID"];
 const OPINION_SPARE: [&str; 4] = ["RTT", "SAID", "SUBNET", "PEERS"];
@@ -68,7 +69,7 @@ pub(super) fn text(peers: &Peers, all: bool, wide: bool, screen: Screen) -> Stri
     out
 }
 
-/// The nodes that reply to probes and can therefore send reports.
+/// The number of nodes that reply to probes and can therefore send reports.
 pub(super) fn wanted(peers: &Peers) -> usize {
     let can_say = |probed: &&Probed| {
         probed
@@ -79,7 +80,7 @@ pub(super) fn wanted(peers: &Peers) -> usize {
     peers.peers.iter().filter(can_say).count()
 }
 
-/// The nodes that reply to probes but have not reported.
+/// The number of nodes that reply to probes but have not reported.
 pub(super) fn missing(peers: &Peers) -> usize {
     let said = peers.rows.iter().filter(|row| is_fresh(row, peers)).count();
     wanted(peers).saturating_sub(said)

@@ -141,7 +141,7 @@ fn route(to: SocketAddr) -> Result<Step> {
     })
 }
 
-/// From the address `from`, or else from the one that the kernel selects. The result is the duration of the
+/// Connects from the address `from`, or else from the one that the kernel selects. The time is that of the
 /// handshake.
 fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Duration> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
@@ -184,8 +184,8 @@ fn bridge(subnet_file: &Path, to: IpAddr) -> Option<IpAddr> {
     subnet.hosts().next()
 }
 
-/// From the address of the pods' bridge. To a target outside of flannel's network, the host masquerades the
-/// connection like a pod's.
+/// Connects from the address of the pods' bridge. To a target outside of flannel's network, the host
+/// masquerades the connection like a pod's.
 fn as_pod(to: SocketAddr, bridge: Option<IpAddr>, is_open: bool) -> Step {
     let Some(bridge) = bridge else {
         return step(

@@ -66,7 +66,7 @@ impl Archive {
         added.with_context(|| format!("cannot write {}", self.place))
     }
 
-    /// The result is the size of the archive in bytes.
+    /// Completes the archive, and returns its size in bytes.
     pub(super) fn finish(self) -> Result<u64> {
         let place = self.place;
         let end = || -> std::io::Result<u64> {

@@ -18,7 +18,7 @@ use crate::ask::{self, AskError};
 
 /// For a program whose output is an item.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Of one item, in bytes. A pod's log keeps its end. journalctl limits its output by lines.
+/// One item in bytes. A pod's log keeps its end. journalctl limits its output by lines.
 const LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Docker's container logs.

@@ -18,9 +18,9 @@ use crate::store;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// For reading a log from the API.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of a log.
+/// The longest log.
 const LINES: i64 = 5000;
-/// Of one file of the bundle, in bytes.
+/// The longest file of the bundle, in bytes.
 const LIMIT: u64 = 4 << 20;
 /// For the daemon's container; `true` selects the log of the previous one.
 const LOGS: [(&str, bool); 2] = [("flanneld/pod.log", false), ("flanneld/pod-previous.log", true)];

@@ -10,7 +10,7 @@ use types::printable;
 
 use crate::out;
 
-/// Of wrapped text, in columns.
+/// The narrowest wrapped text, in columns.
 const MIN_ROOM: usize = 20;
 
 /// True without a locale. The first of `LC_ALL`, `LC_CTYPE` and `LANG` that is not empty applies (locale(7)).
@@ -135,12 +135,12 @@ impl Screen {
         }
     }
 
-    /// After an empty line.
+    /// Follows an empty line.
     pub fn heading(self, text: impl Display) {
         self.print(format!("\n{}", self.styled(Style::Strong, text)));
     }
 
-    /// Under a heading.
+    /// Text under a heading.
     pub fn block(self, text: &str) {
         for line in text.lines() {
             self.print(format!("  {}", line.replace('\t', "  ")));

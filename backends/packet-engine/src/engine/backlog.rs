@@ -157,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// Adds packets (flow, length); the result is their flows by slot.
+    /// Adds packets (flow, length), and returns their flows by slot.
     fn fill(backlog: &mut Backlog, packets: &[(usize, usize)]) -> HashMap<usize, usize> {
         let mut flows = HashMap::new();
         for (flow, length) in packets {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Part {
     /// Numerator and denominator.
     pub(super) of: (u32, u32),
-    /// Unused time that can accumulate.
+    /// Maximum unused time that accumulates.
     pub(super) most: Duration,
 }
 

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 pub(super) struct Handshakes<P = Socket> {
     pub device: Arc<Device>,
-    /// Of the device, for the log.
+    /// The device's, for the log.
     pub name: String,
     pub sockets: Vec<Arc<P>>,
     pub wake: Arc<Wake>,
@@ -39,7 +39,7 @@ impl<P: Port> Handshakes<P> {
         }
     }
 
-    /// The result is the time of the next round, if no new work arrives earlier.
+    /// One round of work. Gives the time of the next round, if no new work arrives earlier.
     pub(super) fn round(&self, state: &mut HandshakeState) -> Option<Instant> {
         let HandshakeState { worker, sender, log } = state;
         let next =

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 pub(super) trait Device: AsFd {
     /// What the kernel granted.
     fn offload(&self) -> Offload;
-    /// The result is the length in bytes; `WouldBlock` if no packet waits.
+    /// Reads one packet and returns its length in bytes; `WouldBlock` if none waits.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
     /// Writes one packet from its parts, in one system call.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
@@ -33,9 +33,9 @@ impl Device for Tun {
 
 pub(super) trait Port: AsFd {
     fn is_ipv6(&self) -> bool;
-    /// Fills at most `most` receive buffers; the result is their number. `WouldBlock` if no datagram waits.
+    /// Fills at most `most` receive buffers and returns their number. `WouldBlock` if no datagram waits.
     fn receive(&self, receiver: &mut Receiver, most: usize) -> io::Result<usize>;
-    /// The result is the number of sent messages, and the error of the next one.
+    /// Returns the number of sent messages, and the error of the next one.
     fn send(
         &self,
         sender: &mut Sender,

@@ -20,7 +20,7 @@ struct LogKind {
 }
 
 impl LogLimit {
-    /// Counts errors of a kind. The result is the number to log, if a line is due.
+    /// Counts errors of a kind, and returns the number to log if a line is due.
     pub(super) fn count(&mut self, name: &'static str, times: usize) -> Option<u64> {
         let times = times as u64;
         let Some(kind) = self.kinds.iter_mut().find(|kind| kind.name == name) else {

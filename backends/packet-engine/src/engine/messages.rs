@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 /// In bytes: a unit of this size is a bulk transfer. It is one or more packets of a flow.
 const BULK: usize = 4096;
-/// After a bulk transfer, the short packets of its flow are no messages for this time, but the ends of
-/// bursts. After a flood, the short packets of no flow are messages.
+/// For this time after a bulk transfer, the short packets of its flow are the ends of bursts and not
+/// messages. For this time after a flood, the short packets of no flow are messages.
 const LATELY: Duration = Duration::from_secs(1);
 /// Interval in which short packets are counted.
 const COUNTED: Duration = Duration::from_millis(100);
@@ -48,7 +48,6 @@ impl Messages {
         }
     }
 
-    /// Of this batch.
     pub(super) fn count(&self) -> usize {
         self.count
     }

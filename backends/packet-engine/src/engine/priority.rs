@@ -1,7 +1,7 @@
 //! Scheduling of the packet threads: while a packet thread waits for a processor, all its packets wait.
 //!
 //! While messages arrive (short packets for which a program waits), a thread has priority over ordinary
-//! programs. Its [`Budget`] limits the time of this. When the budget is spent, and under bulk traffic alone,
+//! programs. Its [`Budget`] limits this time. When the budget is spent, and under bulk traffic alone,
 //! the thread shares processors at three times the default weight. Each read then returns more packets, which
 //! increases throughput.
 
@@ -24,7 +24,7 @@ const LOWEST: u32 = 1;
 const SLICE: u64 = 100_000;
 /// Interval at which a thread checks its budgets.
 const LOOK: Duration = Duration::from_micros(250);
-/// So many messages within [`LATELY`] give a thread priority over ordinary programs.
+/// This many messages within [`LATELY`] give a thread priority over ordinary programs.
 const MESSAGES: usize = 4;
 /// Period within which [`MESSAGES`] must arrive.
 const LATELY: Duration = Duration::from_secs(1);
@@ -88,7 +88,7 @@ struct Attributes {
     period: u64,
 }
 
-/// Of an ordinary thread. Since Linux 6.12, the short time slice lets it run earlier.
+/// For an ordinary thread. Since Linux 6.12, the short time slice lets it run earlier.
 fn ordinary(nice: i32) -> Attributes {
     Attributes { policy: libc::SCHED_OTHER as u32, nice, runtime: SLICE, ..Attributes::default() }
 }

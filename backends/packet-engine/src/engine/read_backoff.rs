@@ -18,7 +18,7 @@ pub(super) struct ReadBackoff {
 }
 
 impl ReadBackoff {
-    /// After a successful read.
+    /// Resets the backoff after a successful read.
     #[inline]
     pub(super) fn worked(&mut self) {
         self.failures = 0;

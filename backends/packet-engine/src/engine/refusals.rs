@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 /// How long a refusal is remembered; routes, policies and drivers change.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
-/// After so many refusals in a row an offload counts as unsupported.
+/// After this many refusals in a row, an offload counts as unsupported.
 const IN_A_ROW: u8 = 3;
-/// Remembered destinations. For any further one, each message tries the offload and is refused.
+/// Maximum number of remembered destinations. For any further one, each message tries the offload and is
+/// refused.
 const DESTINATIONS: usize = 4096;
 
 /// An offload that the kernel may refuse.

@@ -32,7 +32,8 @@ use tracing::field::display;
 
 mod opened;
 
-/// Receive buffers per call while each holds many datagrams. More would not fit into the CPU cache.
+/// Maximum number of receive buffers per call while each holds many datagrams. More would not fit into the
+/// CPU cache.
 const GATHERED: usize = 8;
 /// Average size in bytes from which a receive buffer is taken to hold many datagrams.
 const LONG: usize = 8192;
@@ -184,7 +185,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
     }
 
-    /// The result is the size of the batch in bytes.
+    /// Handles a batch and returns its size in bytes.
     pub(super) fn batch(
         &self,
         count: usize,
@@ -402,7 +403,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     }
 
     /// Completes the checksum of a packet that the kernel does not accept as it is, splits it, and writes the
-    /// single packets. The result is the number of lost packets.
+    /// single packets. Returns how many were lost.
     fn one_by_one(
         &self,
         queue: &D,

@@ -2,17 +2,16 @@
 
 use std::io;
 
-/// Retries after a temporary error.
+/// Maximum number of retries after a temporary error.
 const TRIES: usize = 3;
 
 /// What to do after a failed send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendAction {
-    /// At once.
     Retry,
-    /// Until the socket has room, then retry.
+    /// Wait until the socket has room, then retry.
     Wait,
-    /// Each datagram of the message on its own.
+    /// Send each datagram of the message on its own.
     SendSingly,
     Drop,
 }

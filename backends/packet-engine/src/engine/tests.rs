@@ -249,8 +249,7 @@ fn tx(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Tx<FakeTun, FakeSocket>, Arc<Fak
     (tx, line)
 }
 
-/// Sends what the device returns now, at most `most` packets a batch. The result is the error of the last
-/// read.
+/// Sends what the device returns now, at most `most` packets a batch, and returns the error of the last read.
 fn send_read<P: Port>(
     tx: &Tx<FakeTun, P>,
     table: &Table,
@@ -306,7 +305,7 @@ impl Receiving {
         }
     }
 
-    /// Receives 20 TCP segments that can be merged; the result is the number of writes to the device.
+    /// Receives 20 TCP segments that can be merged, and returns the number of writes to the device.
     fn receive_segments(&mut self, round: u32) -> usize {
         let before = self.tape.written.lock().unwrap().len();
         for n in round * 20..round * 20 + 20 {
@@ -355,7 +354,7 @@ fn incoming() -> impl Strategy<Value = Incoming> {
     ]
 }
 
-/// The result is the number of packets in the datagram.
+/// Sends a datagram, and returns the number of packets in it.
 fn send(from: &UdpSocket, came: &Incoming) -> usize {
     match came {
         Incoming::Packet(recipe) => from.send(&recipe.packet()).map(|_| 1).unwrap(),

@@ -37,7 +37,7 @@ mod sealed;
 pub(super) const SLOT: usize = 65_536 + 64;
 /// In bytes. Packets that arrive during a batch wait for its end.
 pub(super) const BATCH: usize = 64 << 10;
-/// Datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
+/// Maximum number of datagrams in one send (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS: usize = 64;
 /// Room for the generated headers of one packet, in bytes.
 const MADE: usize = HEADERS + framing::VXLAN;
@@ -213,7 +213,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         self.flush(buffer, state);
     }
 
-    /// Reads while the backlog has room. The result is the error that stopped it.
+    /// Reads while the backlog has room, and returns the error that stopped it.
     pub(super) fn read(&self, backlog: &mut Backlog, buffer: &mut [u8]) -> Option<io::Error> {
         while let Some(slot) = backlog.free_slot() {
             let packet = buffer.get_mut(slot * SLOT..(slot + 1) * SLOT)?;
@@ -388,7 +388,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Writes the encapsulation headers behind those generated so far. The result is their length in bytes.
+    /// Writes the encapsulation headers behind those generated so far, and returns their length in bytes.
     #[inline]
     fn front(&self, gathered: &mut Gathered, peer: &Peer, header: &Header) -> usize {
         if gathered.made.len() < gathered.used + MADE {
@@ -451,7 +451,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
     }
 
-    /// Sends messages of one socket. The result is the number sent, and the error of the next one.
+    /// Sends messages of one socket. Returns the number sent, and the error of the next one.
     fn send(
         &self,
         messages: &[Message],

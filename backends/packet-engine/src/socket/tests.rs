@@ -182,7 +182,7 @@ impl Dialog {
         froms
     }
 
-    /// Sends one query. The result is the querying node's address, and the local address for replies.
+    /// Sends one query. Returns the querying node's address, and the local address for replies.
     fn ask(&mut self) -> Endpoint {
         let question = self.pass(false, &[message(self.asked.into(), 0..3)])[0];
         assert_eq!(

@@ -190,7 +190,7 @@ proptest! {
         prop_assert_eq!(all(&VnetHeader::default(), &mut recipe.packet()), Ok(vec![recipe.packet()]), "a complete one is not changed");
     }
 
-    /// Nor is any resulting packet longer than the original.
+    /// No resulting packet is longer than the original either.
     #[test]
     fn split_never_panics(head in any::<[u8; 10]>(), kind in 0u8..6, mut packet in proptest::collection::vec(any::<u8>(), 0..300), v6 in any::<bool>(), protocol in prop_oneof![Just(6u8), Just(17), any::<u8>()]) {
         let mut head = head;

@@ -10,13 +10,13 @@ use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// With so many waiting initiations the node is under load, as in the kernel, and stays so for [`LOADED`]
+/// With this many waiting initiations the node is under load, as in the kernel, and stays so for [`LOADED`]
 /// afterwards. Only then must senders prove their address. Nothing else counts as load, so forged addresses
 /// do not affect peers while the processor keeps up.
 const LOAD: usize = INBOX / 8;
 const LOADED: Duration = Duration::from_secs(1);
-/// Waiting initiations: from proven endpoints of peers, from other proven addresses, and from the rest. The
-/// first number is high, because many peers may start at the same time.
+/// Maximum number of waiting initiations: from proven endpoints of peers, from other proven addresses, and
+/// from the rest. The first number is high, because many peers may start at the same time.
 const ROOM: [usize; 3] = [INBOX, LOAD, LOAD];
 /// Maximum age of the cached list of peers' endpoints.
 const KNOWN: Duration = Duration::from_secs(1);

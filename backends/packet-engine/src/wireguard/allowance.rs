@@ -49,7 +49,8 @@ impl Allowances {
     }
 }
 
-/// By the IPv4 address, or the first 64 bits of the IPv6 address: one host usually has a whole /64.
+/// The key of a source: its IPv4 address, or the first 64 bits of its IPv6 address. One host usually has a
+/// whole /64.
 pub(super) fn source(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_bits().into(),
@@ -57,7 +58,7 @@ pub(super) fn source(ip: IpAddr) -> u128 {
     }
 }
 
-/// By address and port.
+/// The key of a source: its address and port.
 pub(super) fn exact(from: SocketAddr) -> u128 {
     let bits = match from.ip() {
         IpAddr::V4(ip) => ip.to_bits().into(),

@@ -2,8 +2,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Remembered initiations. A new one replaces the older one in its slot, whose next copy costs curve
-/// operations once more.
+/// Maximum number of remembered initiations. A new one replaces the older one in its slot, whose next copy
+/// costs curve operations once more.
 const PLACES: usize = 4096;
 /// The sender's ephemeral key in an initiation. No two initiations of a peer share one, and an initiation
 /// with a changed key is rejected.

@@ -40,7 +40,7 @@ pub struct Device {
 struct Control {
     private: Option<Secret>,
     allowed: BTreeMap<IpNet, PublicKey>,
-    /// As configured, even if peers have roamed to others.
+    /// As configured, even if peers have roamed.
     endpoints: BTreeMap<PublicKey, SocketAddr>,
 }
 
@@ -150,8 +150,8 @@ impl Device {
         }
     }
 
-    /// Queues a packet until its peer has a session. The result is the number of packets dropped at the limit
-    /// of the peer or of the device.
+    /// Queues a packet until its peer has a session. Returns how many packets were dropped at the limit of
+    /// the peer or of the device.
     pub(super) fn park(&self, peer: &Peer, plain: &[u8], now: Instant) -> usize {
         let mut link = peer.lock();
         if !link.repeats() {
@@ -319,7 +319,7 @@ impl Change<'_> {
         }
     }
 
-    /// Also removes its allowed IPs. False if there was no such peer.
+    /// Removes its allowed IPs too. False if there was no such peer.
     pub fn remove_peer(&mut self, key: &PublicKey) -> bool {
         if self.next.peers.get(key).is_none() {
             return false;

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use types::wireguard::PublicKey;
 
-/// Between two responses to a peer, as in the kernel: each costs curve operations.
+/// Minimum time between two responses to a peer, as in the kernel: each costs curve operations.
 const ANSWERS: Duration = Duration::from_millis(20);
 
 impl Device {

@@ -16,15 +16,15 @@ pub(super) const LASTS: Duration = Duration::from_secs(180);
 const RENEWED: Duration = Duration::from_secs(120);
 /// The same for an initiator that receives packets (REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT).
 const RENEWED_BY_RECEIVER: Duration = Duration::from_secs(165);
-/// After so many sealed packets either side requests the next session (REKEY_AFTER_MESSAGES). The tests of
+/// After this many sealed packets, either side requests the next session (REKEY_AFTER_MESSAGES). The tests of
 /// this crate use a lower limit.
 pub(super) const RENEWED_AFTER: u64 = if cfg!(test) { 1 << 12 } else { 1 << 60 };
-/// Attempts to find an unused index. With a million sessions, one index in 4000 is in use.
+/// Maximum number of attempts to find an unused index. With a million sessions, one index in 4000 is in use.
 const TRIES: usize = 64;
 /// Lists over which [`Indices`] spreads the indices. With ten thousand peers, each has about seven.
 const BUCKETS: usize = 4096;
 
-/// From the kernel; `None` if it provides none.
+/// Random bytes from the kernel; `None` if it provides none.
 pub(super) fn random<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
     OsRng.try_fill_bytes(&mut bytes).ok()?;

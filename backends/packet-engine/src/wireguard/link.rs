@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use types::wireguard::{PublicKey, Secret};
 
-/// Packets that wait for a session with one peer, as in the kernel.
+/// Maximum number of packets that wait for a session with one peer, as in the kernel.
 const PARKED: usize = 128;
-/// Between two initiations to one peer (REKEY_TIMEOUT). A random delay below [`JITTER`] milliseconds keeps
-/// two nodes from repeatedly sending them at the same time.
+/// Minimum time between two initiations to one peer (REKEY_TIMEOUT). A random delay below [`JITTER`]
+/// milliseconds keeps two nodes from repeatedly sending them at the same time.
 const RETRY: Duration = Duration::from_secs(5);
 const JITTER: u64 = 333;
 /// After this time without a session the node stops sending initiations (REKEY_ATTEMPT_TIME).
@@ -149,7 +149,7 @@ impl Link {
     }
 
     /// Replaces or removes this node's private key. The current and the previous session then only open
-    /// packets until they end. The result is the sessions to end, and the index of the waiting initiation.
+    /// packets until they end. Returns the sessions to end, and the index of the waiting initiation.
     pub(super) fn rekey(&mut self, identity: Option<Arc<Identity>>) -> (Over, Option<u32>) {
         self.identity = identity;
         self.remote = None;
@@ -159,7 +159,7 @@ impl Link {
         (over, self.renew())
     }
 
-    /// Restarts handshakes after a change of keys. The result is the index of the waiting initiation.
+    /// Restarts handshakes after a change of keys, and returns the index of the waiting initiation.
     pub(super) fn renew(&mut self) -> Option<u32> {
         self.changes += 1;
         let index = self.waits_for();
@@ -202,7 +202,7 @@ impl Link {
         Ok(())
     }
 
-    /// Records an initiation. The result is the index of the previous one, whose response the node no longer
+    /// Records an initiation. Returns the index of the previous one, whose response the node no longer
     /// accepts.
     pub(super) fn begun(&mut self, initiated: Initiated, now: Instant) -> Option<u32> {
         let before = self.waits_for();
@@ -242,14 +242,14 @@ impl Link {
         self.attempts.since.map(|since| since + GIVE_UP)
     }
 
-    /// The result is the index of the initiation that waits for its response.
+    /// Stops the attempts, and returns the index of the initiation that waits for its response.
     pub(super) fn given_up(&mut self) -> Option<u32> {
         self.attempts.repeats = false;
         self.attempts.since = None;
         self.forget_initiation()
     }
 
-    /// Erases the keys of an initiation whose response the node no longer accepts. The result is its index.
+    /// Erases the keys of an initiation whose response the node no longer accepts, and returns its index.
     pub(super) fn forget_initiation(&mut self) -> Option<u32> {
         let index = self.waits_for();
         self.attempts.initiated = None;
@@ -324,7 +324,7 @@ impl Link {
         if self.parked.len() > PARKED { self.parked.pop_front() } else { None }
     }
 
-    /// Ends everything; the result is the sessions, and the index of the waiting initiation.
+    /// Ends everything. Returns the sessions, and the index of the waiting initiation.
     pub(super) fn remove(&mut self) -> (Over, Option<u32>) {
         (self.sessions.take(), self.renew())
     }

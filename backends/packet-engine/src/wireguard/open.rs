@@ -29,7 +29,7 @@ pub struct Opener<'s> {
 struct Held<'s> {
     peer: &'s Peer,
     keypair: Arc<Keypair>,
-    /// Of the last authentic datagram in this run.
+    /// The sender of the last authentic datagram in this run.
     from: Option<Endpoint>,
     /// The bytes opened, and whether any datagram contained a packet.
     opened: usize,

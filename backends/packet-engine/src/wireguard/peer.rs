@@ -90,7 +90,7 @@ impl Peer {
 pub struct PeerState {
     /// Configured, or learned from the last authenticated packet.
     pub endpoint: Option<SocketAddr>,
-    /// Of the next handshake.
+    /// For the next handshake.
     pub preshared: Option<Secret>,
     /// Seconds between keepalives; zero for none.
     pub keepalive: u16,

@@ -12,8 +12,8 @@ use super::allowance::{exact, source};
 use super::message::LONGEST;
 use crate::endpoint::Endpoint;
 
-/// Waiting initiations, and likewise waiting responses and cookie replies. More are dropped before any
-/// computation.
+/// Maximum number of waiting initiations, and likewise of waiting responses and cookie replies. More are
+/// dropped before any computation.
 pub(super) const INBOX: usize = 1024;
 /// From this number of waiting messages on, each source has a share, so that a flood from few sources leaves
 /// room for others. `SHARE_OF_PORT` is for a pair of address and port. `SHARE_OF_SOURCE` is for an address

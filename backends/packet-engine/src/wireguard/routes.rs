@@ -13,7 +13,7 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// From allowed IPs and the slots of their peers.
+    /// `allowed` holds allowed IPs and the slots of their peers.
     pub(super) fn build(allowed: impl Iterator<Item = (IpNet, u32)>) -> Self {
         let (mut v4, mut v6) = (ByLength::new(), ByLength::new());
         for (net, slot) in allowed {

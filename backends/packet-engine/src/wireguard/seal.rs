@@ -109,7 +109,7 @@ impl<'s> Sealer<'s> {
         Ok(state)
     }
 
-    /// Seals a padded packet for the selected peer. The result is the length of the datagram in bytes; `None`
+    /// Seals a padded packet for the selected peer, and returns the length of the datagram in bytes. `None`
     /// if it fails.
     #[inline]
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Option<usize> {
@@ -127,8 +127,8 @@ impl<'s> Sealer<'s> {
         Some(datagram.len())
     }
 
-    /// Queues a padded packet until the selected peer has a session. The result is the number of packets
-    /// dropped for it.
+    /// Queues a padded packet until the selected peer has a session. Returns how many packets were dropped
+    /// for it.
     pub fn park(&mut self, plain: &[u8]) -> usize {
         let Some(held) = &self.held else { return 1 };
         self.device.park(held.peer, plain, self.now)

@@ -586,7 +586,7 @@ fn peer_gets_in_with_a_cookie_under_load() {
     assert_eq!(count(&a.handshakes().completed), 1);
 }
 
-/// Lets `count` copies of a packet wait for a session; the result is the number of dropped packets.
+/// Lets `count` copies of a packet wait for a session, and returns the number of dropped packets.
 fn park(node: &Node, packet: &[u8], count: usize) -> usize {
     let snapshot = node.device.snapshot();
     let mut sealer = Sealer::new(&node.device, &snapshot, Instant::now());

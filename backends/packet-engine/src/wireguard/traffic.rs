@@ -85,7 +85,7 @@ impl Traffic {
         self.received.fetch_add(came.len() as u64, Relaxed);
     }
 
-    /// `carries` is false for a keepalive. The result is the time at which the peer's timers have to run.
+    /// `carries` is false for a keepalive. Returns the time at which the peer's timers have to run.
     #[inline]
     pub(super) fn note_sent(&self, clock: &Clock, now: Instant, carries: bool) -> Option<Instant> {
         self.unacknowledged.clear();
@@ -93,8 +93,8 @@ impl Traffic {
         (carries && clock.set_first(&self.unanswered, now)).then(|| now + ANSWER)
     }
 
-    /// Only for authentic messages. `carries` is false for a keepalive. The result is the time at which the
-    /// peer's timers have to run.
+    /// Only for authentic messages. `carries` is false for a keepalive. Returns the time at which the peer's
+    /// timers have to run.
     #[inline]
     pub(super) fn note_received(
         &self,

@@ -10,14 +10,15 @@ use crate::endpoint::Endpoint;
 use crate::reason::Reason;
 use std::time::{Duration, Instant};
 
-/// Initiations, responses and peers with due timers in one round, so that no long queue delays other work.
-/// Short rounds soon empty the inboxes again.
+/// Maximum number of initiations, responses and peers with due timers in one round, so that no long queue
+/// delays other work. Short rounds soon empty the inboxes again.
 const INITIATIONS: usize = 8;
 const ANSWERS: usize = 16;
-/// Cookie replies to unknown senders in one round; each takes a system call.
+/// Maximum number of cookie replies to unknown senders in one round; each takes a system call.
 pub(super) const COOKIES: usize = 128;
 const VISITS: usize = 64;
-/// Scheduled initiations within [`PACE`]. A handshake costs three curve operations on each side.
+/// Maximum number of scheduled initiations within [`PACE`]. A handshake costs three curve operations on each
+/// side.
 const GREETINGS: usize = 10;
 const PACE: Duration = Duration::from_millis(10);
 
@@ -52,7 +53,7 @@ pub type Transmit<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> Result<(), Reason>
 pub(super) type Send<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> bool;
 
 impl Device {
-    /// One round of the handshake thread's work. The result is the time of the next one, if no new work
+    /// Does one round of the handshake thread's work. Returns the time of the next one, if no new work
     /// arrives earlier.
     pub fn work(&self, worker: &mut Worker, send: Transmit<'_>) -> Option<Instant> {
         self.work_at(Instant::now(), worker, send)

@@ -4,11 +4,11 @@ use doctor::{Finding, Severity, table};
 use node_api::{Source, Unanswered};
 use types::printable;
 
-/// From one node. The table has fewer checks, and each caps its findings.
+/// The most that one node reports. The table has fewer checks, and each caps its findings.
 const MAX_FINDINGS: usize = 1000;
-/// Peers that one finding of another node names.
+/// The most that one finding of another node names.
 const MAX_PEERS: usize = 256;
-/// Of a check's id.
+/// The longest id of a check.
 const MAX_ID: usize = 40;
 
 /// Unexplained findings of one node.

@@ -18,8 +18,8 @@ use super::answer::{Answer, Answers};
 use crate::kubernetes::{ClusterFlags, LIST_TIMEOUT, PodError, exec, require_running};
 use crate::store;
 
-/// For the reports of all nodes, at least. Each of the first [`FEW`] nodes adds [`FIRST_SHARE`], and each
-/// further one [`NODE_SHARE`].
+/// Base of the time limit for the reports of all nodes. Each of the first [`FEW`] nodes adds [`FIRST_SHARE`],
+/// and each further one [`NODE_SHARE`].
 const NODE_TIMEOUT: Duration = Duration::from_secs(8);
 const FEW: usize = 100;
 const FIRST_SHARE: Duration = Duration::from_millis(15);
@@ -48,7 +48,7 @@ async fn nodes(client: &Client) -> Result<Vec<String>, kube::Error> {
     Ok(names.map(|node| node.name_any()).collect())
 }
 
-/// For the reports of `nodes` nodes.
+/// The time limit for the reports of `nodes` nodes.
 fn time_limit(nodes: usize) -> Duration {
     let times = |share: Duration, nodes: usize| {
         share.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX))

@@ -87,7 +87,7 @@ fn causes(
         .collect()
 }
 
-/// According to the states of the peers in the report.
+/// The peers that a check concerns, according to their states in the report.
 fn concerned(check: &str, cells: &[Cell], names: &BTreeMap<IpNet, String>) -> Vec<String> {
     let fits = |cell: &&Cell| match check {
         "peer-cut" | "silent-node" => cell.state == State::CutOff,

@@ -17,7 +17,7 @@ fn initiations_follow_the_clock_and_never_go_back() {
     assert_eq!(stamps[2], Stamp::after(None, now + hour));
 }
 
-/// Also after a change of keys and after the end of all sessions.
+/// This also holds after a change of keys and after the end of all sessions.
 #[test]
 fn initiation_that_is_not_later_than_one_before_is_a_copy() {
     let mut link = link();

@@ -50,7 +50,7 @@ impl Sender {
         }
     }
 
-    /// The result is the reply.
+    /// Handles a message from the node, and returns the reply.
     fn takes(&mut self, message: &[u8]) -> Option<Vec<u8>> {
         let mut buffer = [0; 256];
         match self.tunn.decapsulate(None, message, &mut buffer) {
@@ -62,8 +62,8 @@ impl Sender {
         }
     }
 
-    /// Floods the node until it demands a proof of the sender's address. The result is an initiation with
-    /// this proof.
+    /// Floods the node until it demands a proof of the sender's address. Returns an initiation with this
+    /// proof.
     fn proven(&mut self, node: &mut Node) -> Vec<u8> {
         // A cookie reply refers to one message, so the flood repeats a single message.
         let message = self.initiation();
@@ -102,7 +102,7 @@ fn round(node: &mut Node) {
     node.ahead += Duration::from_millis(1);
 }
 
-/// The result is how often the node queued the message for the handshake thread.
+/// How often the node queued the message for the handshake thread.
 fn repeat(node: &mut Node, from: SocketAddr, message: &[u8], times: usize) -> usize {
     (0..times).filter(|_| node.receives(from, message).is_ok()).count()
 }

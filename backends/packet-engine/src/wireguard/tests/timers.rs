@@ -51,7 +51,7 @@ fn initiator_asks_for_the_next_session_when_it_sends_after_two_minutes() {
     passes(&mut b, &mut a, &back(b"back"));
 }
 
-/// Even as the responder.
+/// The responder does so too.
 #[test]
 fn either_asks_for_the_next_session_after_many_packets() {
     let (mut a, mut b) = session_of_a();
@@ -112,7 +112,7 @@ fn seldom_packets_one_way_cause_no_handshake() {
     assert_eq!(count(&b.handshakes().initiated), 0);
 }
 
-/// Counted from the first unanswered packet, not from the last received one.
+/// The time counts from the first unanswered packet, not from the last received one.
 #[test]
 fn unanswered_packet_causes_a_handshake_after_fifteen_seconds() {
     let (mut a, mut b) = session_of_a();

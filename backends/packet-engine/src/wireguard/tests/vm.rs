@@ -16,7 +16,6 @@ const RENEWED: Duration = Duration::from_secs(120);
 /// Addresses of the kernel's pod and of our pod.
 const THEIRS: &str = "10.5.1.1";
 const OURS: &str = "10.5.2.9";
-/// Of both pods.
 const PORT: u16 = 2000;
 /// Packets between two checks for arrived packets; the socket buffers have room for all of them.
 const BATCH: u64 = 64;
