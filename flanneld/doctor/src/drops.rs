@@ -19,7 +19,7 @@ use types::Family;
 /// Names of the iptables commands.
 pub(crate) type Commands = Vec<(Family, Variant, String)>;
 
-/// The most peers whose tunnel packets the doctor traces through firewall rules. It saves time: rules may contain sets of thousands of addresses.
+/// The most peers whose tunnel packets the doctor traces through firewall rules. The limit saves time: rules may contain sets of thousands of addresses.
 const MAX_PEERS: usize = 64;
 
 /// False for NAT chains, flannel's own tables, and chains that another check covers.

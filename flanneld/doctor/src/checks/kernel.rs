@@ -16,7 +16,7 @@ use types::Detail;
 
 /// Above this number of repairs, the check suspects that another program changes the object.
 const MIN_REPAIRS: u32 = 3;
-/// The most repaired objects with separate findings.
+/// The most objects with separate findings.
 const MAX_ALIKE: usize = 3;
 /// Metric that makes a conflicting route a fallback behind flannel's route.
 const SECOND_CHOICE: u32 = 4096;
