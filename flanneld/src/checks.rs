@@ -82,7 +82,7 @@ enum Wake {
 pub struct Checks {
     known: watch::Receiver<Known>,
     networks: watch::Receiver<Option<RunningNetwork>>,
-    /// In the last round.
+    /// The network that ran in the last round.
     running: Option<RunningNetwork>,
     subnet_file: PathBuf,
     health: Health,
@@ -91,13 +91,13 @@ pub struct Checks {
     /// A new number when the prober changes a verdict on a peer.
     verdicts: Option<watch::Receiver<u64>>,
     pod_paths: Option<watch::Receiver<PodPaths>>,
-    /// With its time.
+    /// The last listing, with its time.
     firewalls: (Fact<Firewalls>, Option<Instant>),
     /// Time that the last listing of the firewall rules took.
     cost: Duration,
     /// The bridge that the last round found for this node's pods.
     bridge: Option<String>,
-    /// With the time of the list.
+    /// The last list, with its time.
     pods: (Fact<Vec<DaemonPod>>, Option<Instant>),
     ledger: Ledger,
     budget: Budget,

@@ -55,7 +55,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 use types::{Coded, Problem};
 
-/// Returns the exit code.
+/// The result is the exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
     let signals = (
         signal(SignalKind::terminate()),
@@ -179,7 +179,7 @@ struct Daemon {
     known: watch::Sender<Known>,
     sysctls: Arc<SysctlWriter>,
     tasks: JoinSet<()>,
-    /// They end when the daemon restarts the network.
+    /// Tasks of the network, which end when the daemon restarts it.
     run: Run,
 }
 

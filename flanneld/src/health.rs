@@ -52,7 +52,7 @@ struct Inner {
     store: Option<Arc<Counters>>,
     /// `None` until this node has a lease.
     network: watch::Sender<Option<RunningNetwork>>,
-    /// With the time at which its checks began.
+    /// The doctor's report, with the time at which its checks began.
     report: watch::Sender<Option<(Instant, Arc<Report>)>>,
     /// A client wants a new report of the doctor.
     wanted: Arc<Notify>,
@@ -73,7 +73,7 @@ struct Inner {
 /// The daemon discards this when the network restarts.
 #[derive(Debug, Default)]
 struct Run {
-    /// By task.
+    /// Last heartbeats by task.
     heartbeats: BTreeMap<String, Instant>,
     unused: Arc<Vec<Unused>>,
     figures: Figures,
@@ -299,7 +299,6 @@ impl Health {
         wanted.notified().await;
     }
 
-    /// Since the daemon started.
     pub fn uptime(&self) -> Duration {
         self.inner().started.elapsed()
     }

@@ -134,7 +134,7 @@ async fn asked_back(requests: Option<&UnixListener>, quiet_until: Instant) {
 /// Failed doctor checks that the report to other nodes names.
 const MAX_CHECKS: usize = 16;
 
-/// Other nodes request it.
+/// Other nodes request this report.
 fn own_report(health: &Health) -> Own {
     let report = health.report();
     let count = |severity: Severity| {

@@ -85,7 +85,7 @@ enum PodProbeError {
     Socket(#[from] io::Error),
 }
 
-/// It has an address of the subnet.
+/// The bridge that has an address of the subnet.
 fn bridge_of<'a>(interfaces: &'a [Interface], subnet: &IpNet) -> Option<&'a Interface> {
     interfaces.iter().find(|interface| {
         interface.kind == "bridge" && interface.nets().any(|net| subnet.contains(&net.addr()))

@@ -152,7 +152,7 @@ impl Tracer {
         })
     }
 
-    /// To a peer, or to a pod of the peer.
+    /// Collects facts about the path to a peer, or to a pod of it.
     async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, ProbeError> {
         let family = Family::from(target.subnet);
         let underlay = self.running.underlay.borrow().clone();
@@ -307,7 +307,7 @@ struct InKernel {
     underlay: Result<Fate, KernelError>,
 }
 
-/// For an address in a subnet of this node.
+/// The same for an address in a subnet of this node.
 async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, ProbeError> {
     let mut kernel = Lookup::open().map_err(ProbeError::Kernel)?;
     let fate = kernel.fate(pod).await;

@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-/// Every five seconds, until `stop`.
+/// Takes a sample of the network's traffic every five seconds, until `stop`.
 pub async fn keep(health: Health, stop: CancellationToken) {
     let mut reader = match CounterReader::open() {
         Ok(reader) => Some(reader),
@@ -47,7 +47,7 @@ pub async fn keep(health: Health, stop: CancellationToken) {
     }
 }
 
-/// Over all devices and packet engines.
+/// Sums over all devices and packet engines.
 fn totals(
     network: &RunningNetwork,
     devices: &BTreeMap<String, DeviceCounters>,

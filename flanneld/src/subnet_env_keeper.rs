@@ -17,7 +17,7 @@ use types::Coded;
 /// Interval at which the daemon checks subnet.env without an inotify event. A program may have replaced the
 /// directory, or inotify may have reached its limit.
 const AUDIT: Duration = Duration::from_secs(5);
-/// After a failed write.
+/// Delay after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
 /// Size in bytes. The buffer holds a few dozen inotify events; the daemon reads further ones later.
 const BUFFER: usize = 4096;

@@ -44,9 +44,9 @@ const PEER_QUIET: Duration = Duration::from_millis(200);
 /// often.
 const REPAIRS: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
-/// After a failure to write the rules.
+/// Delay after a failure to write the rules.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// After a failed removal of unused rules (iptables rules with nftables, nftables rules with iptables).
+/// Delay after a failed removal of unused rules (iptables rules with nftables, nftables rules with iptables).
 const RETRY_CLEAR: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
 /// This daemon's rules in use, and the other daemons on this host, whose rules flanneld keeps.

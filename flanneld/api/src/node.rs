@@ -22,7 +22,7 @@ pub struct Node {
     pub at: Timestamp,
     /// On Kubernetes the Node's name, otherwise the hostname.
     pub node: String,
-    /// By which the node recognises its own lease.
+    /// The node recognises its own lease by it.
     pub node_id: Option<String>,
     pub version: String,
     /// Since the daemon started.

@@ -79,7 +79,7 @@ pub enum StepName {
 }
 
 impl StepName {
-    /// In order.
+    /// In the order of the path.
     pub const ALL: [StepName; 12] = [
         StepName::Route,
         StepName::Neighbour,

@@ -129,7 +129,7 @@ fn entry(head: &str, text: &str) -> String {
     out
 }
 
-/// For stderr.
+/// Lists the mistakes for stderr.
 pub(crate) fn mistakes(command: &Command, list: &[OptionError]) -> String {
     let mut out = String::from("flanneld cannot start:\n");
     for mistake in list {

@@ -13,7 +13,7 @@ pub const fn least(family: Family) -> u16 {
 
 /// Number of lost probes of one size after which the size is too large.
 const MAX_TRIES: u8 = 2;
-/// Minimum and maximum time to wait for the reply.
+/// Minimum and maximum time to wait for a reply.
 const ANSWER_TIMEOUT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
 /// A search for the MTU of a path. The path carries packets of a size if one probe of it got a reply. A size is too

@@ -52,7 +52,7 @@ const MAX_BATCH: usize = 16;
 const FLOOD_MEMORY: Duration = Duration::from_secs(2);
 /// Maximum time for which the prober sleeps, because clocks may change during a sleep.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
-/// Of [`Prober::ask`].
+/// Timeout of [`Prober::ask`].
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// They do not change while the network runs.

@@ -23,7 +23,7 @@ pub const SAMPLE_CYCLE: Duration = Duration::from_secs(8);
 const MIN_WALK_STEP: Duration = Duration::from_millis(500);
 /// Maximum number of scheduled probes per second that all nodes on a link together send to all peers in turn. It
 /// applies only to nodes with a sample, and not to the probes of the sample. If the kernel's neighbour table is too
-/// small for a link, each probe to the next peer causes a broadcast (ARP, neighbour discovery) on the link.
+/// small for a link, each probe to the next peer causes a broadcast there (ARP, neighbour discovery).
 const WALKS_A_LINK: u32 = 500;
 /// Minimum time between two probes that are as long as the MTU.
 const LONG_QUESTION_INTERVAL: Duration = Duration::from_secs(2);

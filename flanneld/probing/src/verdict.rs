@@ -21,7 +21,7 @@ const NODE_LOSERS: u32 = 5;
 pub enum ProbeResult {
     #[default]
     NotAsked,
-    /// In time.
+    /// A reply arrived in time.
     Answered,
     /// No reply arrived in time.
     Lost,

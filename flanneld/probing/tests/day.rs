@@ -74,7 +74,7 @@ impl Day {
         node
     }
 
-    /// Forward or back by up to an hour.
+    /// Sets the clock forward or back by up to an hour.
     fn set_clock(&mut self) -> usize {
         let (node, by) = (self.any(), self.random() % 7_200_000);
         let by = i64::try_from(by).unwrap() - 3_600_000;

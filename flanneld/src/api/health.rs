@@ -29,12 +29,10 @@ use types::printable;
 
 /// Number of unused leases that /readyz lists.
 const REFUSED: usize = 20;
-/// Media type of OpenMetrics.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Media type of Prometheus' text format.
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// It listens but does not respond yet.
+/// Listens but does not respond yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Of one listener.
+/// Maximum of one listener.
 pub(super) const CONNECTIONS: usize = 64;
 /// Minimum time before a listener displaces a connection. A client that sends its request at once always gets a response.
 pub(super) const MINIMUM: Duration = Duration::from_millis(10);
@@ -24,7 +24,7 @@ pub(super) struct Slots {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     since: Instant,
-    /// Time at which the request arrived completely.
+    /// When the request arrived completely.
     asked: Option<Instant>,
 }
 

@@ -16,13 +16,12 @@ pub struct Known {
     pub store: String,
     /// Flags and environment variables with which commands reach the store.
     pub access: Access,
-    /// Of the store's servers.
     pub store_addresses: Vec<IpAddr>,
     /// The namespace of this daemon's pod; `None` outside a pod.
     pub namespace: Option<String>,
     /// Once the daemon has opened it.
     pub manager: Option<Arc<dyn SubnetManager>>,
-    /// With `--node-id`.
+    /// Whether the user set this node's id, with `--node-id`.
     pub id_given: bool,
     /// `None` without Kubernetes.
     pub node: Option<NodeAddresses>,

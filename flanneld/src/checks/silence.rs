@@ -26,7 +26,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum random delay that a node adds to its queries. Without it, all nodes would query the store at the same
 /// moment, because all know the same last renewal.
 const MAX_SPREAD: Duration = Duration::from_secs(60);
-/// Of a query.
+/// Timeout of a query.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of peers about which one round queries the store, and of silent peers that flanneld records.
 const PEERS: usize = 16;

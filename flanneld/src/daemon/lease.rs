@@ -157,7 +157,7 @@ impl Daemon {
         Ok(config.only(&v4))
     }
 
-    /// For the doctor.
+    /// Passes the addresses of this Node and of the API servers to the doctor.
     fn note_node_addresses(&self, info: &NodeInfo, found: &Found) {
         let servers =
             found.request.known.as_ref().map(|known| known.servers.clone()).unwrap_or_default();
@@ -180,13 +180,14 @@ impl Daemon {
         Ok(found)
     }
 
-    /// Also sets [`Condition::Underlay`].
+    /// Logs why no interface is usable yet, and sets [`Condition::Underlay`].
     pub(super) fn wait_for_interface(&self, why: &SelectError) {
         warn!(code = why.code(), error = %why, "no usable interface yet, waiting for an interface");
         self.health.fail(Condition::Underlay, Problem::of(why));
     }
 
-    /// Also clears [`Condition::Underlay`], and records the choice for the doctor and the status API.
+    /// Logs the chosen interface, clears [`Condition::Underlay`], and records the choice for the doctor and the
+    /// status API.
     pub(super) fn note_underlay(&self, found: &Found) {
         self.health.clear(Condition::Underlay);
         let underlay = &found.chosen.underlay;

@@ -19,15 +19,15 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 use types::Problem;
 
-/// For an interrupted watch of the leases.
+/// Time after which an interrupted watch of the leases makes the node not ready.
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// Without usable leases of other nodes.
+/// The same without usable leases of other nodes.
 const CUT_OFF: Duration = Duration::from_secs(10);
-/// For a kernel that is out of sync.
+/// The same for a kernel that is out of sync.
 const OUT_OF_SYNC: Duration = Duration::from_secs(10);
-/// For an unpublished change of this node.
+/// The same for an unpublished change of this node.
 const UNPUBLISHED: Duration = Duration::from_secs(1);
-/// For a problem with the lease.
+/// The same for a problem with the lease.
 const LEASE_GRACE: Duration = Duration::from_secs(60);
 
 /// Sets the conditions on which readiness depends.

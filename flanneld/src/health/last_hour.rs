@@ -5,7 +5,7 @@ use std::time::Duration;
 use subnet_lease::manager::boot_time;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Between two recorded values.
+/// Minimum interval between two recorded values.
 const STEP: Duration = Duration::from_secs(60);
 
 /// The values of a counter, one per minute, each with its time.

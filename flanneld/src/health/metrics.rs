@@ -107,7 +107,7 @@ fn register_findings(registry: &mut Registry, counts: &Counts) {
     }
 }
 
-/// The gauges without labels.
+/// Gauges without labels.
 fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
     let mut gauge = |name: &str, help: &str, value: u64| {
         registry.register(name, help, gauge_of(value));
@@ -152,7 +152,7 @@ fn register_state(registry: &mut Registry, node: &Node, counts: &Counts) {
     }
 }
 
-/// They exist even while no network runs.
+/// Counters that exist even while no network runs.
 fn register_counters(registry: &mut Registry, counts: &Counts) {
     for (name, help, value) in [
         ("rule_writes", "Writes of traffic rules", counts.rules.writes),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 pub const STEP: Duration = Duration::from_secs(5);
-/// Five minutes of samples.
+/// As many as cover five minutes.
 const KEPT: usize = 60;
 
 /// Values of the node's counters at one moment. One is `None` if it is unknown, or if flanneld has no such counter

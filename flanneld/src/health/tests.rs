@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use types::Subnets;
 
-/// Returns the response.
+/// The result is the response.
 async fn send(address: std::net::SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("{head}\r\nConnection: close\r\n\r\n");
@@ -76,7 +76,7 @@ fn wireguard_peers_are_absent_with_other_backends() {
     assert_eq!(health.document().kernel.and_then(|kernel| kernel.wireguard), None);
 }
 
-/// On a free TCP port.
+/// Listens on a free TCP port.
 struct Served {
     health: Health,
     address: std::net::SocketAddr,
@@ -399,7 +399,7 @@ fn text() -> impl proptest::strategy::Strategy<Value = String> {
     prop::collection::vec(piece, 1..5).prop_map(|pieces| pieces.concat())
 }
 
-/// As Prometheus does.
+/// Reads the value as Prometheus does.
 fn label_value(line: &str) -> String {
     let quoted = line.split_once("device=\"").unwrap().1;
     let (mut out, mut chars) = (String::new(), quoted.chars());

@@ -25,7 +25,7 @@ const BURST: u64 = 200;
 
 static SINK: Sink = Sink::new();
 
-/// Since flanneld's start.
+/// Counts since flanneld's start.
 pub fn dropped() -> u64 {
     SINK.0.lock().dropped
 }

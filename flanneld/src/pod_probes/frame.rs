@@ -8,7 +8,7 @@ use std::net::IpAddr;
 /// Initial IPv4 TTL or IPv6 hop limit of pod probes.
 const TTL: u8 = 64;
 
-/// Of the link between the port of pod probes and the bridge.
+/// The link between the port of pod probes and the bridge.
 pub(super) struct Ends {
     /// Of the port of pod probes and of the bridge.
     pub macs: (Mac, Mac),
@@ -16,7 +16,7 @@ pub(super) struct Ends {
     pub from: IpAddr,
 }
 
-/// Of a frame that the port of pod probes received.
+/// A frame that the port of pod probes received.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
     pub from: IpAddr,

@@ -36,7 +36,7 @@ pub(super) struct Seen {
     /// For the peer's underlay address.
     pub underlay: Result<Fate, KernelError>,
     pub replies: ProbeReplies,
-    /// About packets that this node drops.
+    /// The doctor's findings about packets that this node drops.
     pub rules: Rules,
     /// If this node pinged the pod.
     pub pinged: Option<Result<Tally, NotSentError>>,
@@ -46,7 +46,7 @@ pub(super) struct Seen {
 /// This node's end of the path.
 #[derive(Clone, Debug)]
 pub(super) struct Own {
-    /// In the address family of the target.
+    /// The cluster's pod network in the address family of the target.
     pub network: IpNet,
     /// If the name is known.
     pub backend: Option<&'static str>,

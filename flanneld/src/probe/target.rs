@@ -37,7 +37,7 @@ pub(super) struct Around<'a> {
     pub unused: &'a [(String, String)],
 }
 
-/// By a name, a subnet or an address.
+/// Accepts a name, a subnet or an address.
 pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, ProbeError> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);

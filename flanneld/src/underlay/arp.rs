@@ -11,9 +11,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tracing::debug;
 
-/// Addresses for which this node asks on one link.
+/// Maximum number of addresses for which this node asks on one link.
 const ASKED: usize = 16;
-/// Wait for replies.
+/// Time for which this node waits for replies.
 const ANSWER: Duration = Duration::from_millis(2200);
 
 /// The hosts that reply on interfaces that may be behind a machine's own NAT, each with the index of the interface.

@@ -38,7 +38,7 @@ pub struct Leased {
     pub assigned: Option<(Subnets, Subnets)>,
     /// Of the leases in the store. Anybody who writes a lease adds a subnet.
     pub all: Vec<IpNet>,
-    /// By this node's lease.
+    /// Addresses that this node's lease publishes.
     pub published: Vec<IpAddr>,
     /// Addresses that a few other nodes publish.
     pub peers: Vec<IpAddr>,
@@ -58,7 +58,7 @@ pub enum ReachError {
     NotAsked,
 }
 
-/// In bytes.
+/// MTU of Ethernet, in bytes.
 const ETHERNET: u32 = 1500;
 
 fn has_room(net: &IpNet) -> bool {

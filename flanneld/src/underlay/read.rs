@@ -75,7 +75,7 @@ async fn read(
 /// Requirements on the interface, before flanneld resolves the store's host name.
 #[derive(Clone, Debug)]
 pub struct Wish {
-    /// That the network uses.
+    /// The families that the network uses.
     pub families: Families,
     /// The first selector that matches takes precedence.
     pub selectors: Vec<Selector>,

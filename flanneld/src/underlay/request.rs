@@ -7,7 +7,7 @@ use subnet_lease::manager::Claimant;
 use thiserror::Error;
 use types::{Addresses, Coded, Dual, Family};
 
-/// That the network uses.
+/// The families that the network uses.
 pub type Families = Dual<(), ()>;
 
 /// From this host's point of view.
@@ -39,7 +39,7 @@ pub(super) const LOOKED_UP: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// That the network uses.
+    /// The families that the network uses.
     pub families: Families,
     /// The first selector that matches takes precedence. Empty if the user named no interface.
     pub selectors: Vec<Selector>,
@@ -54,15 +54,15 @@ pub struct Request {
 /// From a store that lists the nodes (Kubernetes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownAddresses {
-    /// By this node, most recently.
+    /// Addresses that this node published most recently.
     pub published: Vec<IpAddr>,
-    /// Of this node's Node object.
+    /// The InternalIPs of this node's Node object.
     pub internal: Vec<IpAddr>,
     /// Whether an operator chose the published address. The node's own address then need not be unique.
     pub overwritten: bool,
     /// Addresses that other nodes publish or report as their own, each with the claiming node.
     pub taken: BTreeMap<IpAddr, Claimant>,
-    /// Of the store.
+    /// Addresses of the store's servers.
     pub servers: Vec<IpAddr>,
     /// Addresses that this node stopped using a short time ago, because no peer had responded there.
     pub left: BTreeSet<IpAddr>,

@@ -126,7 +126,7 @@ fn refused(request: &Request, facts: &HostFacts) -> SelectError {
     }
 }
 
-/// On the host of [`vagrant`].
+/// Checks the choice on the host of [`vagrant`].
 fn check_choices(rows: Vec<(Families, &'static str, &str)>) {
     let facts = vagrant();
     for (families, selectors, want) in rows {

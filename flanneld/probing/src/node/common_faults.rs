@@ -18,7 +18,7 @@ impl Node {
     }
 
     /// Updates the search after a round of probes with one peer. `passed` states whether replies were possible under
-    /// the peer's previous verdict. `verdict` follows from the round.
+    /// the peer's previous verdict.
     pub(super) fn conclude(
         &mut self,
         now: Now,

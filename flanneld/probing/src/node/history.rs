@@ -145,12 +145,12 @@ impl History {
         (self.lost & ((1 << last) - 1)).count_ones()
     }
 
-    /// Among the last [`SHOWN`] probes.
+    /// Lost probes among the last [`SHOWN`].
     pub(super) fn lost(&self) -> u32 {
         self.lost_of(SHOWN)
     }
 
-    /// At most [`SHOWN`].
+    /// Probes in the history, at most [`SHOWN`].
     pub(super) fn asked(&self) -> u8 {
         self.asked.min(SHOWN as u8)
     }

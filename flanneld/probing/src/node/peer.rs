@@ -81,7 +81,7 @@ pub(super) struct Turn {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
     pub asked: Option<Moment>,
-    /// Of any reply.
+    /// Of the peer's last reply of any kind.
     pub answered: PathTimes,
     /// Of the peer's last probe that reached this node.
     pub received: PathTimes,

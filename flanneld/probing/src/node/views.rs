@@ -18,7 +18,7 @@ const MAX_WITNESSES: usize = 16;
 const MAX_CELLS: usize = 20_200;
 
 impl Node {
-    /// For the next ten seconds.
+    /// Requests them for the next ten seconds.
     pub fn request_rows(&mut self, client: Client, now: Now) {
         self.viewer.look(client, now.at + VIEWER_TIMEOUT);
     }

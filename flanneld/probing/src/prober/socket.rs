@@ -121,7 +121,7 @@ impl Registered {
         Ok(Self { socket, registered, address, emptied: Instant::now() })
     }
 
-    /// Returns whether received packets now wake the program.
+    /// True if received packets now wake the program.
     pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         if !on {
             self.registered = None;

@@ -137,7 +137,7 @@ impl Sockets {
         self.problems.values().map(SocketError::shown).collect()
     }
 
-    /// Returns whether packets on all sockets wake the program.
+    /// True if packets on all sockets wake the program.
     pub(super) fn wake_on_packets(&mut self, on: bool) -> bool {
         let mut all = true;
         for socket in self.open.values_mut() {

@@ -8,7 +8,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 const SOME: &str = "GET /some HTTP/1.1\r\nHost: x\r\n\r\n";
-/// They never end in a test.
+/// Limits that never end in a test.
 const ENDLESS: Times = Times { head: Duration::from_secs(3600), answer: Duration::from_secs(3600) };
 
 struct Server {
