@@ -13,7 +13,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Profile};
 
-/// In the configuration; in leases, this backend's name is empty.
+/// The name in the configuration; in leases, it is empty.
 pub const KIND: &str = "alloc";
 
 pub static PROFILE: Profile = Profile {

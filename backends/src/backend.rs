@@ -22,15 +22,15 @@ use types::{Encapsulation, Family, Profile, Subnets};
 
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// From the store.
+    /// The configuration in the store.
     pub config: NetworkConfig,
     /// This node's stable id, from which the backend derives MACs.
     pub node_id: String,
-    /// Of flannel's routes.
+    /// The number of flannel's routes.
     pub route_protocol: u8,
     /// Open files that outlive the process.
     pub files: Files,
-    /// Of the reconciler.
+    /// The reconciler's options.
     pub options: Options,
     /// The pod networks of the previous run of flanneld on this host. The backend removes their
     /// kernel objects.
@@ -50,7 +50,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// For a backend that only parses its configuration, and for tests.
+    /// Serves a backend that only parses its configuration, and tests.
     pub fn of(config: NetworkConfig) -> Self {
         Self {
             config,
@@ -105,12 +105,12 @@ pub struct Takes {
 /// Parameters of the probes between nodes, over the overlay of a backend and over the underlay.
 #[derive(Clone)]
 pub struct Overlay {
-    /// Whose leases belong to the overlay.
+    /// Leases of these kinds belong to the overlay.
     pub kinds: Kinds,
     /// Each node has a device with the first address of its subnet. Otherwise, only the pods'
     /// bridge has an address in the subnet.
     pub device: bool,
-    /// Of the tunnel, if packets of both inner families have the same outer family.
+    /// The tunnel's family, if packets of both inner families have the same one.
     pub outer: Option<Family>,
     /// The only family that the overlay carries, if it carries one.
     pub family: Option<Family>,
@@ -164,7 +164,7 @@ pub trait Backend: Send {
         Takes::default()
     }
 
-    /// Of pod packets with this configuration.
+    /// The encapsulation of pod packets with this configuration.
     fn encapsulation(&self) -> Encapsulation {
         self.profile().encapsulation
     }
@@ -241,6 +241,6 @@ pub trait Network: Send {
     /// Provides the status while the network runs.
     fn observer(&self) -> Arc<dyn NetworkHandle>;
 
-    /// For audits of the kernel state while the network runs.
+    /// Audits the kernel state while the network runs.
     fn kernel_audit(&self) -> KernelAudit;
 }

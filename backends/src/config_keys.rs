@@ -31,7 +31,7 @@ impl<'a> ConfigKeys<'a> {
         self.object.read(key).map_err(|error| self.error(error))
     }
 
-    /// For a secret, which an error would quote.
+    /// Reads a secret, which an error would quote.
     pub(crate) fn secret(&self, key: &str) -> Option<String> {
         Some(self.object.read(key).ok()?.unwrap_or_default())
     }
@@ -77,7 +77,7 @@ impl<'a> ConfigKeys<'a> {
         Ok(self.read(key)?.unwrap_or_default())
     }
 
-    /// In any case of letters. The first choice is the default.
+    /// The case of letters does not matter. The first choice is the default.
     pub(crate) fn choice<T: Copy>(
         &self,
         key: &str,

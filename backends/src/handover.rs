@@ -6,7 +6,7 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// By name.
+/// The files have names.
 pub trait Store: Send + Sync {
     /// The files that a previous process stored. Later calls for the same name give none.
     fn take(&self, name: &str) -> Vec<OwnedFd>;

@@ -17,7 +17,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Family, Profile};
 
-/// In the configuration and in leases.
+/// The name in the configuration and in leases.
 pub const KIND: &str = "host-gw";
 
 pub static PROFILE: Profile = Profile {
@@ -33,7 +33,7 @@ pub static PROFILE: Profile = Profile {
     keys: Keys { port: None, has_mtu: false },
 };
 
-/// Before the node has a lease. There are no configuration keys.
+/// The backend before the node has a lease. There are no configuration keys.
 pub struct HostGw {
     setup: Setup,
 }

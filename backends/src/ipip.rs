@@ -22,7 +22,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules};
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Problem, Profile};
 
-/// In the configuration and in leases.
+/// The name in the configuration and in leases.
 pub const KIND: &str = "ipip";
 /// The tunnel device. The kernel module itself creates `tunl0` in each namespace; flannel does not use that device.
 const DEVICE: &str = "flannel.ipip";
@@ -49,7 +49,7 @@ pub static PROFILE: Profile = Profile {
     keys: Keys { port: None, has_mtu: false },
 };
 
-/// Before the node has a lease.
+/// The backend before the node has a lease.
 pub struct Ipip {
     setup: Setup,
     direct_routing: bool,

@@ -75,7 +75,7 @@ pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>
     Ok(Box::new(Running { reconciler, background, observer }))
 }
 
-/// Independent of the task that runs the network's reconciler.
+/// Works independently of the task that runs the network's reconciler.
 struct Handle<P> {
     plan: Arc<P>,
     progress: Arc<Progress>,

@@ -100,8 +100,8 @@ pub fn identity_of(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     (kind(&attrs.backend)?.identity)(attrs, family)
 }
 
-/// By which the configured backend accepts leases. If the configuration is invalid, every lease is
-/// accepted.
+/// The rules by which the configured backend accepts leases. If the configuration is invalid, every
+/// lease is accepted.
 pub fn rules(config: &NetworkConfig) -> Arc<dyn PeerRules> {
     match create(&Setup::of(config.clone())) {
         Ok(backend) => backend.rules(),
@@ -109,7 +109,7 @@ pub fn rules(config: &NetworkConfig) -> Arc<dyn PeerRules> {
     }
 }
 
-/// For a configuration that names no usable backend.
+/// The rules if the configuration names no usable backend.
 struct NoBackend;
 
 impl PeerRules for NoBackend {

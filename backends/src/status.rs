@@ -12,7 +12,7 @@ use subnet_lease::Peer;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     pub kernel: Snapshot,
-    /// Of the userspace data plane.
+    /// The packet engines of the userspace data plane.
     pub engines: Vec<EngineStatus>,
 }
 
@@ -31,16 +31,16 @@ pub struct EngineStatus {
     pub unsegmented_sends: u64,
     /// How often a thread lost its raised priority because it had used up its time budget.
     pub budgets_spent: u64,
-    /// By result, if the engine encrypts.
+    /// The number of each result, if the engine encrypts.
     pub handshakes: Option<[(&'static str, u64); 5]>,
 }
 
-/// Of one direction.
+/// The traffic of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Inner packets that the engine forwarded.
     pub packets: u64,
-    /// In these packets, including inner headers.
+    /// The bytes in these packets, including inner headers.
     pub bytes: u64,
     /// System calls that transferred packets.
     pub batches: u64,
@@ -48,7 +48,7 @@ pub struct Traffic {
     pub units: u64,
     /// Failed reads since the engine started.
     pub read_errors: u64,
-    /// By reason, without the reasons that dropped nothing.
+    /// The number for each reason that dropped packets.
     pub dropped: Vec<(&'static str, u64)>,
 }
 
@@ -60,7 +60,7 @@ pub trait NetworkHandle: Send + Sync {
     fn needs(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 }
 
-/// Constant, for tests.
+/// A constant status, for tests.
 impl NetworkHandle for Status {
     fn status(&self) -> Status {
         self.clone()

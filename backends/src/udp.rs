@@ -31,7 +31,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, PeerRules};
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Problem, Profile};
 
-/// In the configuration; in leases, this backend's name is empty.
+/// The name in the configuration; in leases, it is empty.
 pub const KIND: &str = "udp";
 /// As in Go flannel.
 pub(crate) const DEVICE: &str = "flannel0";
@@ -53,7 +53,7 @@ pub static PROFILE: Profile = Profile {
     keys: Keys { port: Some("Port"), has_mtu: false },
 };
 
-/// Before the node has a lease.
+/// The backend before the node has a lease.
 pub struct Udp {
     setup: Setup,
     config: Config,
@@ -65,7 +65,7 @@ impl Udp {
         Ok(Self { setup: setup.clone(), config })
     }
 
-    /// Of the datagrams: IPv4 if the network has IPv4, otherwise IPv6.
+    /// The datagrams' family: IPv4 if the network has IPv4, otherwise IPv6.
     fn outer(&self) -> Family {
         if self.setup.config.networks.has(Family::V4) { Family::V4 } else { Family::V6 }
     }

@@ -31,10 +31,10 @@ use types::{Coded, Family, Subnets};
 
 struct Device {
     name: LinkName,
-    /// Of the engine's datagrams.
+    /// The family of the engine's datagrams.
     outer: Family,
     engine: Engine,
-    /// Of the engine's forwarding table.
+    /// The settings of the engine's forwarding table.
     settings: TableSettings,
     /// The local address of the engine's sockets.
     address: Option<IpAddr>,
@@ -47,7 +47,7 @@ struct Device {
     /// Prevented the engine from starting or from binding its sockets; `None` while the engine
     /// works.
     problem: Option<EngineError>,
-    /// Those of the device's files that are in the file store.
+    /// The device's files that are in the file store.
     queues: StoredFiles<Tun>,
     sockets: StoredFiles<Socket>,
 }
@@ -93,7 +93,6 @@ pub(crate) struct UserspaceKernel<K> {
 }
 
 impl<K: Kernel> UserspaceKernel<K> {
-    /// Without packet engines.
     pub(crate) fn new(kernel: K, files: Files) -> Self {
         Self { kernel, devices: Vec::new(), files }
     }
@@ -128,7 +127,7 @@ impl<K: Kernel> UserspaceKernel<K> {
         });
     }
 
-    /// By device.
+    /// The first field is the device.
     pub(crate) fn counters(&self) -> Vec<(String, Arc<Counters>)> {
         self.devices
             .iter()
@@ -210,7 +209,7 @@ fn socket_name(name: LinkName) -> String {
     format!("udp.{name}")
 }
 
-/// For the next process.
+/// Stores the engine's queues and sockets for the next process.
 fn store(files: &Files, device: &mut Device) {
     let (queues, sockets) = device.engine.files();
     device.queues.update(files, &queue_name(device.name), &queues);

@@ -36,7 +36,7 @@ use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NodeId, Peer, PeerRules
 use types::profile::{Device, Keys, Overhead};
 use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
 
-/// In the configuration and in leases.
+/// The name in the configuration and in leases.
 pub const KIND: &str = "vxlan";
 
 pub static PROFILE: Profile = Profile {
@@ -66,7 +66,7 @@ pub static PROFILE: Profile = Profile {
     keys: Keys { port: Some("Port"), has_mtu: true },
 };
 
-/// Before the node has a lease.
+/// The backend before the node has a lease.
 pub struct Vxlan {
     setup: Setup,
     config: Config,
@@ -291,7 +291,7 @@ impl Backend for Vxlan {
     }
 }
 
-/// In Go flannel's format.
+/// The backend data in a lease, in Go flannel's format.
 #[derive(Serialize)]
 struct Data {
     #[serde(rename = "VNI")]
@@ -326,7 +326,7 @@ fn mac_in(data: &RawJson) -> Result<Mac, LeaseError> {
     Err(LeaseError::Unusable(format!("the lease's VtepMAC {mac} is not a valid device address")))
 }
 
-/// In canonical form. No two leases may have the same MAC.
+/// The lease's MAC in canonical form. No two leases may have the same one.
 pub(crate) fn identity(attrs: &LeaseAttrs, family: Family) -> Option<String> {
     let data = family.pick(&attrs.data, &attrs.v6_data).as_ref()?;
     // Fast path for the usual spelling, because every change checks ten thousand of them.
@@ -404,7 +404,7 @@ struct VxlanPlan {
 }
 
 impl VxlanPlan {
-    /// Of a family's packet engine.
+    /// The settings of a family's packet engine.
     fn settings(&self, underlay_mtu: u32, family: Family) -> TableSettings {
         TableSettings {
             networks: networks(&self.scope.networks),

@@ -37,7 +37,7 @@ use types::profile::{Device, Keys, Overhead};
 use types::wireguard::PRESHARED_VARIABLE;
 use types::{Dual, Encapsulation, Family, Problem, Profile, Subnets};
 
-/// In the configuration and in leases.
+/// The name in the configuration and in leases.
 pub const KIND: &str = "wireguard";
 
 pub static PROFILE: Profile = Profile {
@@ -65,7 +65,7 @@ pub static PROFILE: Profile = Profile {
     keys: Keys { port: Some("ListenPort (ListenPortV6)"), has_mtu: true },
 };
 
-/// Before the node has a lease.
+/// The backend before the node has a lease.
 pub struct Wireguard {
     setup: Setup,
     config: Config,
@@ -265,7 +265,7 @@ fn background(secrets: Arc<Secrets>, files: Files, renewal: Renewal) -> network:
     Box::new(move |replanned| Box::pin(secrets::follow(secrets, files, renewal, replanned)))
 }
 
-/// In Go flannel's format.
+/// The backend data in a lease, in Go flannel's format.
 #[derive(Serialize)]
 struct Data {
     #[serde(rename = "PublicKey")]
@@ -290,7 +290,7 @@ fn announced(config: &Config, networks: &Subnets, key: PublicKey, underlay_mtu: 
 /// The JSON key in the backend data.
 const PUBLIC_KEY: &str = "PublicKey";
 
-/// From the backend data of the peer's lease.
+/// What the backend data of a peer's lease contains.
 struct PeerData {
     key: PublicKey,
     port: Option<u16>,

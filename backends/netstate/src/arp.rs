@@ -106,7 +106,7 @@ fn answer(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
     is_reply.then_some(Mac(mac))
 }
 
-/// Without a source address.
+/// The solicitation has no source address.
 fn solicitation(from: Mac, target: Ipv6Addr) -> Vec<u8> {
     let [.., a, b, c] = target.octets();
     // The solicited-node multicast address (RFC 4291, section 2.7.1).

@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::{Subnets, nets_overlap};
 
-/// For the node's own subnet. The CNI bridge's connected route to it has metric 0 (256 for IPv6)
-/// and takes precedence.
+/// The metric for the node's own subnet. The CNI bridge's connected route to it has metric 0 (256
+/// for IPv6) and takes precedence.
 ///
 /// Go flannel's blackhole route has no metric, so it takes precedence over the route of a bridge
 /// that appears later. If the CNI bridge exists before Go flannel starts, the kernel refuses Go

@@ -15,7 +15,7 @@ pub struct Bridge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleGateway {
     pub bridge: LinkName,
-    /// With the prefix length of the previous subnet.
+    /// The prefix length is the previous subnet's.
     pub address: IpNet,
     /// A second address of the bridge in the previous subnet, perhaps set by another program. The
     /// kernel may remove it together with the gateway address.

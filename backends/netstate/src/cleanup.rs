@@ -38,9 +38,9 @@ pub struct FlannelNetwork {
 /// The evidence by which cleanup recognises flannel's objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// Those whose routes cleanup may remove.
+    /// Cleanup may remove their routes.
     pub networks: Vec<FlannelNetwork>,
-    /// Of flanneld's routes.
+    /// The number of flanneld's routes.
     pub protocol: u8,
     /// Whether cleanup also removes the CNI plugin's bridge.
     pub bridge: bool,
@@ -199,9 +199,9 @@ fn route_fate(net: &IpNet, route: &RouteSpec, evidence: &Evidence) -> Fate {
     }
 }
 
-/// For a route of protocol `boot` inside a flannel network. Go flannel's routes lead through a
-/// gateway to exactly one node's subnet, or are blackhole routes for this node's own subnet. That
-/// may have had another length before.
+/// Decides about a route of protocol `boot` inside a flannel network. Go flannel's routes lead
+/// through a gateway to exactly one node's subnet, or are blackhole routes for this node's own
+/// subnet. That may have had another length before.
 fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> Fate {
     let subnet = network.network != *net && net.prefix_len() < net.max_prefix_len();
     match route.kind {
@@ -221,8 +221,8 @@ fn boot_route_fate(net: &IpNet, route: &RouteSpec, network: &FlannelNetwork) -> 
     }
 }
 
-/// In the syntax of `ip route`. Protocols other than `boot` are numbers, because their names differ
-/// between hosts.
+/// Formats a route like `ip route`. Protocols other than `boot` are numbers, because their names
+/// differ between hosts.
 fn words(net: &IpNet, metric: u32, route: &RouteSpec) -> String {
     let protocol = |number: u8| {
         if number == BOOT { "boot".to_owned() } else { number.to_string() }

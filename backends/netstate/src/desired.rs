@@ -164,7 +164,7 @@ pub fn on_link_queries<P: Plan + ?Sized>(plan: &P, leases: &LeaseTable) -> Vec<I
     queries.into_iter().collect()
 }
 
-/// Those of changed leases alone.
+/// Like [`on_link_queries`], for changed leases alone.
 pub fn new_on_link_queries<P: Plan + ?Sized>(
     plan: &P,
     before: &LeaseTable,

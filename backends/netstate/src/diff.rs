@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use types::Subnets;
 
-/// `want` is reached in one pass.
+/// The operations reach `want` in one pass.
 pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     let mut links = Links::default();
     let mut ops = link_ops(want, have, &mut links);

@@ -33,7 +33,7 @@ pub(crate) struct World {
     pub writes: usize,
     /// Reads of the complete kernel state.
     pub reads: usize,
-    /// Those that no test has received yet.
+    /// Queued: no test has received them yet.
     pub notices: Vec<Notice>,
 }
 
@@ -60,7 +60,7 @@ impl World {
         self.faults.pop_front().unwrap_or(false)
     }
 
-    /// The errno of a failure is the kernel's.
+    /// Fails with the errno that a kernel would return.
     pub(crate) fn apply(&mut self, op: &Op) -> Result<(), RequestError> {
         let (key, value) = match op {
             Op::Refuse(..) => return Err(refused(libc::EPERM)),

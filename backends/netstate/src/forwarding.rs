@@ -11,7 +11,7 @@ pub struct Forwarding {
     pub device: LinkName,
     /// In bytes.
     pub mtu: u32,
-    /// By the peer's subnet.
+    /// Each peer's subnet and next hop.
     pub peers: Vec<(IpNet, NextHop)>,
 }
 
@@ -19,7 +19,7 @@ pub struct Forwarding {
 pub struct NextHop {
     /// The destination of this node's datagrams and the source of the peer's.
     pub address: SocketAddr,
-    /// Of the peer's VTEP, if the encapsulation uses a MAC.
+    /// The VTEP's, if the encapsulation uses a MAC.
     pub mac: Option<Mac>,
     /// Whether the peer accepts encapsulated IPv6 packets.
     pub carries_v6: bool,

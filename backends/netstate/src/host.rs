@@ -29,7 +29,7 @@ pub struct Interface {
     pub mac: Option<Mac>,
     /// VNI and UDP port of a vxlan device.
     pub vxlan: Option<(u32, u16)>,
-    /// In packets.
+    /// A number of packets.
     pub received: u64,
     /// In the kernel's order.
     pub addresses: Vec<Address>,
@@ -171,7 +171,7 @@ impl Address {
         self.net.addr()
     }
 
-    /// Usable as the source of packets between nodes.
+    /// True if the address can be the source of packets between nodes.
     pub fn usable(&self) -> bool {
         !self.deprecated
             && !self.tentative
@@ -262,7 +262,7 @@ pub struct Route {
     pub kind: RouteKind,
     /// As in `ip route`: 2 kernel, 3 boot, 4 static, 16 dhcp, 241 flanneld.
     pub protocol: u8,
-    /// The lowest takes precedence.
+    /// The route with the lowest metric takes precedence.
     pub metric: u32,
 }
 
@@ -301,7 +301,7 @@ impl Route {
         self.index.filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
     }
 
-    /// One route for each path.
+    /// Makes one route of each path.
     pub fn split(self) -> Vec<Route> {
         match self.paths.is_empty() {
             true => vec![self],
@@ -346,7 +346,7 @@ const RT_TABLE_LOCAL: u32 = 255;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRule {
     pub family: Family,
-    /// The lowest number comes first.
+    /// Rules with lower numbers come first.
     pub priority: u32,
     /// `None` matches all.
     pub from: Option<IpNet>,

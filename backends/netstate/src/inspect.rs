@@ -54,7 +54,7 @@ pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
 struct Judge<'a> {
     sighting: &'a Sighting,
     words: &'a Words<'a>,
-    /// Of several objects with one key, the first; in flannel's networks and on its devices.
+    /// The first kernel object with each key, in flannel's networks and on its devices.
     first: &'a BTreeMap<Key, &'a Seen>,
     errors: &'a BTreeMap<Key, &'a OpError>,
 }
@@ -105,7 +105,7 @@ impl Judge<'_> {
         }
     }
 
-    /// For an object that another program may have created.
+    /// Describes an object that another program may have created.
     fn text(&self, key: &Key, value: &Value, origin: Origin) -> String {
         match (key, value) {
             (Key::Fdb(name, mac), Value::Fdb(ip)) => text::fdb(*name, *mac, *ip, state(origin)),

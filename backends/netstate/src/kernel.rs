@@ -17,7 +17,7 @@ use std::net::IpAddr;
 /// What a plan needs to know about the host besides the leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// With its current name and MTU.
+    /// The chosen one, with its current name and MTU.
     pub underlay: Underlay,
     /// The queried addresses to which the underlay needs no gateway.
     pub on_link: BTreeSet<IpAddr>,
@@ -45,8 +45,9 @@ pub trait Kernel: Send {
     /// missing object for a removed one.
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError>;
 
-    /// Only flannel's WireGuard peers, with their allowed IPs and sessions, as in [`Kernel::read`].
-    /// The kernel sends no notifications about WireGuard peers. An incomplete dump is an error.
+    /// Reads only flannel's WireGuard peers, with their allowed IPs and sessions, as in
+    /// [`Kernel::read`]. The kernel sends no notifications about WireGuard peers. An incomplete
+    /// dump is an error.
     async fn read_peers(&mut self, _scope: &Scope) -> Result<ExistingState, KernelError> {
         Ok(ExistingState::default())
     }
@@ -67,7 +68,7 @@ pub trait Kernel: Send {
     /// addresses stay valid.
     async fn on_link(&mut self, queries: &[IpAddr]) -> BTreeSet<IpAddr>;
 
-    /// Without a packet engine, nothing happens.
+    /// Does nothing without a packet engine.
     fn forward(&mut self, _forwarding: Vec<Forwarding>) {}
 
     /// Applies all operations in order and collects the failures.

@@ -15,7 +15,7 @@ use wireguard::WireguardSpec;
 /// `None` means "leave unchanged" in a desired interface and "unknown" in an existing one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkSpec {
-    /// With the properties that only the kind has.
+    /// Contains the properties that only the kind has.
     pub kind: LinkKind,
     /// `None` if the interface has no MAC or flanneld leaves it unchanged.
     pub mac: Option<Mac>,
@@ -33,7 +33,7 @@ pub struct LinkSpec {
 pub enum LinkKind {
     Vxlan(VxlanSpec),
     Ipip(IpipSpec),
-    /// Of flannel-rs or Go flannel.
+    /// A device of flannel-rs or Go flannel.
     Tun(TunSpec),
     Wireguard(WireguardSpec),
     /// A kind that flannel does not create, as the kernel names it. No desired interface has one.

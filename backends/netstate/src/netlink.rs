@@ -43,24 +43,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use uapi::*;
 
-/// In the network namespace of the thread that opened the connection.
+/// Works in the network namespace of the thread that opened it.
 pub struct NetlinkKernel {
     requests: Requests,
-    /// For WireGuard, opened on first use.
+    /// The connection for WireGuard, opened on first use.
     generic: Option<generic::Generic>,
     notices: Notices,
     /// Flannel's links, as of the last read.
     links: Vec<(LinkName, u32)>,
-    /// Those of `links` that are WireGuard interfaces.
+    /// The WireGuard interfaces among `links`.
     wireguards: Vec<(LinkName, u32)>,
-    /// Last known; a renamed link keeps its index.
+    /// The last known indices. A renamed link keeps its index.
     last_index: BTreeMap<LinkName, u32>,
-    /// At the last call of [`Kernel::facts`].
+    /// As of the last call of [`Kernel::facts`].
     underlay: (u32, LinkName),
     /// The plan needs on-link queries, so any changed route of the main table can change the
     /// desired state.
     asking: bool,
-    /// Of the last successful lookup; used again if a lookup fails.
+    /// The result of the last successful lookup; used again if a lookup fails.
     on_link: BTreeSet<IpAddr>,
     /// Links on which the kernel refuses writes to accept_ra. flanneld does not compare it again,
     /// because otherwise the kernel would never be in sync.
@@ -143,7 +143,7 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// With their addresses of both families.
+    /// Includes their addresses of both families.
     pub async fn bridges(&mut self) -> Result<Vec<Bridge>, KernelError> {
         let links = self.all_links().await?;
         let mut bridges = Vec::new();
@@ -158,7 +158,7 @@ impl NetlinkKernel {
         Ok(bridges)
     }
 
-    /// Of the vxlan or TUN interface `name`, if it exists.
+    /// Works for vxlan and TUN interfaces; `None` if there is none.
     pub async fn mac_of(&mut self, name: LinkName) -> Result<Option<Mac>, KernelError> {
         Ok(self.links_by_name(&[name]).await?.remove(&name).and_then(|link| link.spec.mac))
     }

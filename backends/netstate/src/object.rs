@@ -28,7 +28,7 @@ pub enum Key {
     /// A network from which a WireGuard peer may send packets and for which it receives them. It
     /// belongs to only one peer of the interface.
     AllowedIp(LinkName, IpNet),
-    /// Of the main table: destination and metric.
+    /// A route of the main table: destination and metric.
     Route(IpNet, u32),
 }
 
@@ -46,7 +46,7 @@ impl Key {
         }
     }
 
-    /// For log lines, such as `FDB entry`.
+    /// The kind in log lines, such as `FDB entry`.
     pub fn kind(&self) -> &'static str {
         match self {
             Key::Link(_) => "link",
@@ -130,8 +130,8 @@ impl KernelState {
         self.0.insert(key, value);
     }
 
-    /// In a single insertion, because separate ones would leave half-empty B-tree nodes. Of several
-    /// objects with the same key, the last takes precedence.
+    /// Inserts all objects at once, because separate insertions would leave half-empty B-tree
+    /// nodes. Of several objects with the same key, the last takes precedence.
     pub fn add(&mut self, objects: impl IntoIterator<Item = (Key, Value)>) {
         self.0.append(&mut objects.into_iter().collect());
     }
@@ -165,7 +165,6 @@ impl Op {
         }
     }
 
-    /// For log lines.
     pub fn verb(&self) -> &'static str {
         match self {
             Op::Add(..) => "add",

@@ -16,12 +16,12 @@ pub struct Announced {
     pub data: Option<RawJson>,
     /// `BackendV6Data` in the lease.
     pub v6_data: Option<RawJson>,
-    /// Of the pods, in bytes (`FLANNEL_MTU` in subnet.env).
+    /// The pods' MTU in bytes (`FLANNEL_MTU` in subnet.env).
     pub mtu: u32,
 }
 
 impl Announced {
-    /// For a backend whose leases carry no data.
+    /// The backend's leases carry no data.
     pub fn without_data(backend: &str, mtu: u32) -> Self {
         Self { backend: backend.to_owned(), data: None, v6_data: None, mtu }
     }
@@ -29,7 +29,7 @@ impl Announced {
 
 /// Pure.
 pub trait Plan: Send + Sync {
-    /// By what flanneld recognises flannel's links and objects, and this node's subnets.
+    /// What identifies flannel's links and objects, and this node's subnets.
     fn scope(&self) -> &Scope;
 
     /// The kinds of leases that the backend uses.
@@ -52,7 +52,7 @@ pub trait Plan: Send + Sync {
     /// changed lease changes only its own objects.
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 
-    /// For each device of the packet engine; empty if the kernel does all forwarding.
+    /// The entries for each device of the packet engine; empty if the kernel does all forwarding.
     fn forwarding(&self, _leases: &LeaseTable, _facts: &Facts) -> Vec<Forwarding> {
         Vec::new()
     }

@@ -6,7 +6,7 @@ const OUTER: &str = "flprobe";
 /// The end outside the bridge; the bridge's index follows.
 const INNER: &str = "flpod";
 
-/// First the end in the bridge.
+/// The first name is that of the end in the bridge.
 pub(crate) fn names(bridge: u32) -> (String, String) {
     (format!("{OUTER}{bridge}"), format!("{INNER}{bridge}"))
 }

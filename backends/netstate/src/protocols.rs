@@ -40,7 +40,7 @@ const WELL_KNOWN: &[(u8, &str)] = &[
 
 /// The administrator's file comes last and takes precedence.
 const FILES: [&str; 2] = ["/usr/share/iproute2/rt_protos", "/etc/iproute2/rt_protos"];
-/// For the files of packages.
+/// Packages put their files here.
 const FOLDERS: [&str; 2] = ["/usr/share/iproute2/rt_protos.d", "/etc/iproute2/rt_protos.d"];
 /// In bytes; the files of iproute2 are smaller.
 const LIMIT: u64 = 64 * 1024;

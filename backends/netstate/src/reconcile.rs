@@ -50,7 +50,7 @@ const FIRST_TRIES: u32 = 6;
 /// What may change while a network runs.
 #[derive(Clone, Debug)]
 pub struct Inputs {
-    /// Those in force.
+    /// The leases in force.
     pub leases: watch::Receiver<Arc<LeaseTable>>,
     pub underlay: watch::Receiver<Underlay>,
     /// Its cancellation ends [`Reconciler::run`].
@@ -73,17 +73,17 @@ pub struct Reconciler<P, K> {
 /// What the last pass found.
 #[derive(Default)]
 struct Observed {
-    /// Of the last pass. A change that follows from new facts is not a repair.
+    /// The facts of the last pass. A change that follows from new facts is not a repair.
     facts: Option<Facts>,
     /// The last pass left the kernel in sync.
     settled: bool,
     /// `None` if the reconciler must read the objects first.
     known: Option<Known>,
-    /// Of the last pass.
+    /// The errors of the last pass.
     errors: Vec<OpError>,
     /// The last pass delayed deletions.
     held: bool,
-    /// After the last full pass.
+    /// The announcement after the last full pass.
     announced: Option<Announced>,
 }
 
@@ -501,12 +501,12 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
         })
     }
 
-    /// With it, a task tells the reconciler that the plan has changed.
+    /// A task uses it to tell the reconciler that the plan has changed.
     pub fn replanned(&self) -> Arc<Notify> {
         self.goal.replanned.clone()
     }
 
-    /// For other tasks, while the reconciler runs.
+    /// Other tasks use it while the reconciler runs.
     pub fn kernel_audit(&self) -> KernelAudit {
         self.questions.0.clone()
     }
@@ -517,7 +517,7 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     }
 }
 
-/// Only if it differs from the last one.
+/// Sends an announcement only if it differs from the last one.
 fn publish(out: &watch::Sender<Announced>, announced: Announced) {
     out.send_if_modified(|last| {
         let new = *last != announced;
@@ -563,7 +563,7 @@ fn leave_endpoints(ops: &mut [Op], moved: &BTreeSet<Key>) {
     }
 }
 
-/// Without a time, never ends.
+/// Never ends without a time.
 async fn at(then: Option<Instant>) {
     match then {
         Some(then) => sleep_until(then).await,

@@ -10,7 +10,8 @@ pub const BOOT: u8 = 3;
 /// RT_SCOPE_LINK: routes that need no gateway.
 pub const LINK: u8 = 253;
 
-/// Of the routes of flannel-rs and Go flannel. For IPv6, the kernel converts metric 0 to 1024.
+/// The metric of flannel-rs' and Go flannel's routes. For IPv6, the kernel converts metric 0 to
+/// 1024.
 pub fn metric(net: &IpNet) -> u32 {
     match net {
         IpNet::V4(_) => 0,
@@ -18,7 +19,7 @@ pub fn metric(net: &IpNet) -> u32 {
     }
 }
 
-/// Without destination and metric, which are the key.
+/// The properties besides destination and metric, which are the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RouteSpec {
     /// `None` if the destination is on-link.
@@ -39,7 +40,7 @@ impl RouteSpec {
         Self { via, dev, ..Self::dropping(RouteKind::Unicast, protocol) }
     }
 
-    /// Without an interface.
+    /// The route has no interface.
     pub(crate) fn dropping(kind: RouteKind, protocol: u8) -> Self {
         Self { via: None, dev: LinkName::default(), onlink: false, kind, scope: 0, protocol }
     }
@@ -68,7 +69,7 @@ pub enum RouteKind {
     Blackhole,
     /// RTN_UNREACHABLE: drops packets, and tells their senders.
     Unreachable,
-    /// Only in the actual state, never in the desired one.
+    /// Occurs only in the actual state, never in the desired one.
     Other(u8),
 }
 

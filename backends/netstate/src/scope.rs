@@ -15,7 +15,7 @@ pub struct Scope {
     /// The networks of the previous run, from subnet.env. The reconciler removes what remains of
     /// their objects.
     pub former: Option<Subnets>,
-    /// Of flannel's routes.
+    /// The number of flannel's routes.
     pub protocol: u8,
     /// Whether flanneld must read the checksum offload of flannel's links.
     pub checksum_offload: bool,

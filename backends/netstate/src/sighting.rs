@@ -15,7 +15,7 @@ pub struct Sighting {
     pub want: KernelState,
     /// The desired objects that exist, and flannel's objects that are not desired.
     pub have: KernelState,
-    /// Of the last pass.
+    /// The errors of the last pass.
     pub errors: Vec<OpError>,
     /// flanneld delays the deletion of undesired objects, because many routes and peers in the
     /// kernel have no lease.

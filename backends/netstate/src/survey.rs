@@ -7,7 +7,7 @@ use crate::object::{Key, Value};
 /// Includes flannel's own objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// With their indices.
+    /// All interfaces, with their indices.
     pub links: Vec<(u32, LinkName, LinkSpec)>,
     /// Routes of the main table inside flannel's networks, and neighbours and FDB entries on
     /// flannel's devices. In the kernel's order, because it uses the first of several equal routes.

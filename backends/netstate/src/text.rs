@@ -28,7 +28,7 @@ const TYPES: [(u8, &str); 9] = [
 /// links.
 pub struct Words<'a> {
     pub protocol: &'a dyn Fn(u8) -> String,
-    /// By interface index.
+    /// The name of the interface with an index.
     pub interface: &'a dyn Fn(u32) -> Option<String>,
 }
 
@@ -89,7 +89,7 @@ impl Words<'_> {
         out
     }
 
-    /// In the syntax of `ip -d link`.
+    /// Writes the syntax of `ip -d link`.
     pub fn link(&self, name: LinkName, spec: &LinkSpec) -> String {
         let mut out = format!("{name} mtu {} {}", spec.mtu, if spec.up { "up" } else { "down" });
         if let Some(mac) = spec.mac {
@@ -163,7 +163,7 @@ pub fn neighbour(name: LinkName, ip: IpAddr, mac: Mac, state: &str) -> String {
     format!("{ip} dev {name} lladdr {mac} {state}").trim_end().to_owned()
 }
 
-/// In the syntax of `wg set`.
+/// Writes the syntax of `wg set`.
 fn wireguard_peer(name: LinkName, key: &PublicKey, peer: &WireguardPeer) -> String {
     let mut out = format!("{name} peer {key}");
     if peer.preshared.is_some() {

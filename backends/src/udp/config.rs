@@ -11,7 +11,7 @@ pub(super) const PORT: u16 = 8285;
 pub struct Config {
     /// UDP; the same on all nodes.
     pub port: u16,
-    /// Of received packets.
+    /// The checks of received packets.
     pub checks: Checks,
 }
 

@@ -44,7 +44,7 @@ struct Tunnel {
     /// Prevented the engine from starting or from binding its sockets; `None` while the engine
     /// works.
     problem: Option<EngineError>,
-    /// Those of the tunnel's files that are in the file store.
+    /// The tunnel's files that are in the file store.
     queues: StoredFiles<Tun>,
     sockets: StoredFiles<Socket>,
 }
@@ -55,7 +55,7 @@ impl Tunnel {
         self.engine.index().is_some()
     }
 
-    /// For the next process.
+    /// Stores the engine's queues and sockets for the next process.
     fn store(&mut self, files: &Files) {
         let (queues, sockets) = self.engine.files();
         self.queues.update(files, &queue_name(self.name), &queues);
@@ -207,7 +207,6 @@ pub(crate) struct WireguardUserspace<K> {
 }
 
 impl<K: Kernel> WireguardUserspace<K> {
-    /// Without packet engines.
     pub(crate) fn new(kernel: K, files: Files) -> Self {
         Self { kernel, tunnels: Vec::new(), files }
     }
@@ -270,7 +269,7 @@ impl<K: Kernel> WireguardUserspace<K> {
         });
     }
 
-    /// By device.
+    /// The first field is the device.
     pub(crate) fn counters(&self) -> Vec<(String, Arc<Counters>)> {
         self.tunnels
             .iter()

@@ -9,7 +9,7 @@ use types::{Family, Subnets};
 /// In bytes, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
 pub(super) const OVERHEAD_V4: u32 = 50;
 pub(super) const OVERHEAD_V6: u32 = 70;
-/// Before the VNI.
+/// The device's name continues with the VNI.
 pub(super) const DEVICE: &str = "flannel.";
 pub(super) const DEVICE_V6: &str = "flannel-v6.";
 
@@ -38,10 +38,10 @@ pub struct Config {
     pub learning: bool,
     /// Packets to peers on the same link bypass the tunnel.
     pub(crate) direct_routing: bool,
-    /// Of sent packets at the device; `None` leaves it unchanged.
+    /// Offload of sent packets; `None` leaves it unchanged at the device.
     pub checksum_offload: Option<bool>,
     pub mode: Mode,
-    /// Of packets that the packet engine receives.
+    /// The checks of packets that the packet engine receives.
     pub checks: Checks,
     names: (LinkName, LinkName),
 }

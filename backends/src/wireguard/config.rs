@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use subnet_lease::LeaseAttrs;
 use types::{Addresses, Dual, Family, Subnets};
 
-/// For both families, or for IPv4 if each family has a device.
+/// The device for both families, or for IPv4 if each family has one.
 pub(super) const DEVICE: &str = "flannel-wg";
 pub(super) const DEVICE_V6: &str = "flannel-wg-v6";
 pub(super) const PORT: u16 = 51820;
@@ -112,7 +112,7 @@ impl Config {
         if self.second(family) { self.names.1 } else { self.names.0 }
     }
 
-    /// Those of all configurations, even if this one does not use them.
+    /// The devices of all configurations, even if this one does not use them.
     pub fn devices(&self) -> Vec<LinkName> {
         vec![self.names.0, self.names.1]
     }

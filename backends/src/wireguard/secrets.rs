@@ -304,7 +304,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use subnet_lease::NetworkConfig;
 
-    /// Of a node whose environment names them.
+    /// The environment of the node names these files.
     fn files(key: Option<PathBuf>, preshared: Option<PathBuf>) -> Files {
         let network = NetworkConfig::parse(r#"{"Network":"10.0.0.0/16"}"#).unwrap();
         let setup = Setup { key_file: key, preshared_file: preshared, ..Setup::of(network) };
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(named.key_links, Links::Followed);
     }
 
-    /// With `--refuse-insecure`, at the start and at each change of a key file.
+    /// This holds at the start and at each change of a key file.
     #[test]
     fn insecure_files_are_refused_on_request() {
         let folder = std::env::temp_dir().join(format!("flannel-insecure-{}", std::process::id()));

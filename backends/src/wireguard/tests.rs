@@ -22,7 +22,7 @@ fn key(n: u8) -> PublicKey {
     Secret::new([n; 32]).public()
 }
 
-/// With the public key of node `n` and these further keys.
+/// Backend data with the public key of node `n` and these further keys.
 fn data(n: u8, more: &str) -> String {
     format!(r#"{{"PublicKey":"{}"{more}}}"#, key(n))
 }
@@ -241,7 +241,7 @@ proptest! {
     }
 }
 
-/// For a single device, the IPv4 and the IPv6 subnet of a lease need the same WireGuard peer. The
+/// With a single device, the IPv4 and the IPv6 subnet of a lease need the same WireGuard peer. The
 /// plan updates only the objects of changed nodes all the same.
 #[test]
 fn joining_node_changes_nothing_for_other_peers() {

@@ -7,7 +7,7 @@ use netstate::kernel::Kernel;
 use netstate::underlay::Underlay;
 use types::{Addresses, Family, Subnets};
 
-/// With a device for each family of the lease, or with one for both.
+/// There is a device for each family of the lease, or one for both.
 pub(super) fn kernel<K: Kernel>(
     kernel: K,
     config: &Config,

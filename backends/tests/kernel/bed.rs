@@ -36,7 +36,7 @@ impl Drop for Namespace {
     }
 }
 
-/// With an underlay `eth0` (192.168.56.101, fd00:56::101, MTU 1500).
+/// The namespace has an underlay `eth0` (192.168.56.101, fd00:56::101, MTU 1500).
 pub(crate) fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     assert!(nix::unistd::geteuid().is_root(), "this test needs root: it makes network namespaces");
@@ -76,7 +76,7 @@ pub(crate) fn json(command: &str) -> Vec<Value> {
     if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
 }
 
-/// For at most [`DEADLINE`].
+/// Waits for at most [`DEADLINE`].
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !condition() {
@@ -167,7 +167,7 @@ pub(crate) fn index() -> Value {
     json("ip -j link show flannel.1")[0]["ifindex"].clone()
 }
 
-/// In the form in which the daemon passes it to backends.
+/// The underlay as the daemon passes it to backends.
 pub(crate) fn underlay(dual: bool) -> Underlay {
     let link = &json("ip -j link show eth0")[0];
     let (v4, v6) = ("192.168.56.101".parse().unwrap(), "fd00:56::101".parse().unwrap());
@@ -183,7 +183,7 @@ pub(crate) fn underlay(dual: bool) -> Underlay {
     }
 }
 
-/// With a network configuration from `template` and the `Backend` object `backend`.
+/// The network configuration is `template` with the `Backend` object `backend`.
 pub(crate) fn setup(template: &str, backend: &str) -> Setup {
     let config = NetworkConfig::parse(&template.replace("BACKEND", backend)).unwrap();
     Setup { node_id: "node-1".to_owned(), ..Setup::of(config) }

@@ -274,7 +274,7 @@ fn links_are_rebuilt_only_if_necessary() {
     });
 }
 
-/// Without the interface index and the MAC.
+/// The devices lack the interface index and the MAC.
 fn devices() -> Vec<serde_json::Value> {
     let mut devices = json("ip -d -j link show type vxlan");
     for device in &mut devices {

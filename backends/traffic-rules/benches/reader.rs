@@ -12,7 +12,7 @@ fn main() {
     divan::main();
 }
 
-/// With three rules and two chains for each Service, as on a node with kube-proxy.
+/// There are three rules and two chains for each Service, as on a node with kube-proxy.
 fn saved(services: usize) -> String {
     let mut text = String::from(
         "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n:KUBE-FORWARD - [0:0]\n:FLANNEL-FWD - [0:0]\n",
@@ -36,7 +36,7 @@ fn saved(services: usize) -> String {
     text
 }
 
-/// With a rule for each Service.
+/// There is a rule for each Service.
 fn listing(services: usize) -> serde_json::Value {
     let mut items = vec![
         serde_json::json!({"table": {"family": "ip", "name": "filter", "handle": 1}}),

@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 use thiserror::Error;
 use types::{Coded, Detail, Errno, Problem};
 
-/// Of the iptables programs.
+/// The lock of the iptables programs.
 pub(crate) const XTABLES_LOCK: &str = "/run/xtables.lock";
 
 /// The text changes only if the reason changes.

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use types::{Encapsulation, Family};
 
-/// In it, daemon 0 guards its encapsulation port. The chains of other daemons end with the daemon's
-/// number.
+/// Daemon 0 guards its encapsulation port in this chain. The chains of other daemons end with the
+/// daemon's number.
 const GUARD_CHAIN: &str = "FLANNEL-ENCAP";
 
-/// With the jumps to it.
+/// A chain that flannel manages, and the jumps to it.
 struct ManagedChain {
     table: &'static str,
     chain: String,
@@ -75,7 +75,7 @@ fn managed_chains(rules: &Ruleset, saved: &str) -> Vec<ManagedChain> {
     chains
 }
 
-/// In it, a daemon guards its encapsulation port.
+/// The chain in which a daemon guards its encapsulation port.
 fn guard_chain(slot: u16) -> String {
     if slot == 0 { GUARD_CHAIN.to_owned() } else { format!("{GUARD_CHAIN}-{slot}") }
 }
@@ -269,7 +269,7 @@ pub fn remains(saved: &str) -> Vec<String> {
     remains_except(saved, &OtherDaemons::default())
 }
 
-/// Without the rules that other daemons keep.
+/// Omits the rules that other daemons keep.
 pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> {
     let mut out = Vec::new();
     for managed in
@@ -330,7 +330,7 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
     Some((source, destination))
 }
 
-/// Of other programs: the names of their chains, and the number of their rules.
+/// The names of other programs' chains, and the number of their rules.
 pub fn others(saved: &str) -> (Vec<&str>, usize) {
     let ours = |line: &str| line.contains("--comment \"flanneld ") || line.contains("FLANNEL-");
     let chains = lines(saved).filter_map(|(_, line)| line.strip_prefix(':')?.split(' ').next());

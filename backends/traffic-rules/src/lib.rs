@@ -36,7 +36,7 @@ const NFTABLES: &str = "nftables";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Of the cluster.
+    /// The networks of the cluster.
     pub networks: Subnets,
     /// This node's.
     pub own: Subnets,
@@ -45,8 +45,8 @@ pub struct Wanted {
     pub nftables: bool,
     /// The interval at which the daemon checks the iptables rules.
     pub resync: Duration,
-    /// Of pod packets, if other senders can forge them. With `Encapsulation::None`, no guard is
-    /// necessary.
+    /// The encapsulation of pod packets, if other senders can forge them. With
+    /// `Encapsulation::None`, no guard is necessary.
     pub encapsulation: Encapsulation,
     /// This host's public addresses, and its addresses on the underlay.
     pub hosts: BTreeSet<IpAddr>,
@@ -94,7 +94,7 @@ impl Wanted {
     }
 }
 
-/// Of one pass over the rules.
+/// The result of one pass over the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     pub wrote: bool,
@@ -112,7 +112,7 @@ pub enum Note {
     Warn(String),
 }
 
-/// For one family.
+/// Applies the rules of one family.
 #[derive(Debug)]
 pub struct Applier {
     nftables: bool,
@@ -129,7 +129,7 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// The host is not examined yet.
+    /// The applier has not examined the host yet.
     pub fn new(nftables: bool, family: Family) -> Self {
         Self {
             nftables,
@@ -162,7 +162,7 @@ impl Applier {
         }
     }
 
-    /// Since the last call.
+    /// The messages since the last call.
     pub fn notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
     }
@@ -423,7 +423,7 @@ impl CleanupReport {
     }
 }
 
-/// By family.
+/// What holds the rules of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActiveRules {
     /// The family needs no rules.
@@ -544,7 +544,6 @@ fn left_in_kernel(family: Family, kept: ActiveRules) -> std::io::Result<Vec<Stri
     Ok(left.map(|(table, chain)| format!("table {layer} {table}, chain {chain}")).collect())
 }
 
-/// In one variant of iptables.
 async fn clear_iptables(
     programs: &Iptables,
     others: &OtherDaemons,

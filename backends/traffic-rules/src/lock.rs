@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// An abstract socket's name. The socket and the rules are in one network namespace.
 const SOCKET_PREFIX: &str = "flannel-rs.rules";
-/// Between attempts to take the lock.
+/// The pause between attempts to take the lock.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Longer than any write of rules: a daemon that holds the lock longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(30);

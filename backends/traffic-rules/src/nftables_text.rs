@@ -71,7 +71,7 @@ const PEERS: &str = "peers";
 /// The counter of encapsulated packets from unknown senders.
 const UNKNOWN_SENDERS: &str = "strangers";
 
-/// Of a daemon's chain, set or counter for the encapsulation port. For daemon 0, the name has no
+/// A daemon's chain, set or counter for the encapsulation port. The names of daemon 0 have no
 /// suffix.
 fn slot_name(name: &str, slot: u16) -> String {
     if slot == 0 { name.to_owned() } else { format!("{name}-{slot}") }
@@ -279,7 +279,7 @@ pub(crate) fn holds(rules: &Ruleset, listing: Option<&Value>) -> bool {
     found.same_chains(rules) && found.peers.as_ref().map(Option::as_ref) == peers.map(Some)
 }
 
-/// Without regard to the rules that guard the encapsulation port.
+/// The rules that guard the encapsulation port do not count.
 pub(crate) fn holds_except_encap(rules: &Ruleset, listing: Option<&Value>) -> bool {
     let bare = Ruleset { encap: None, ..rules.clone() };
     let found = listing.map(|listing| TableState::read(listing, &bare)).unwrap_or_default();
@@ -415,7 +415,7 @@ struct FoundRule {
     rule: Option<Rule>,
 }
 
-/// With its current rules.
+/// A chain in the kernel, with its current rules.
 #[derive(Debug)]
 struct FoundChain {
     name: String,
@@ -453,10 +453,10 @@ impl FoundChain {
     }
 }
 
-/// Of flannel's table.
+/// What flannel's table contains.
 #[derive(Debug, Default)]
 struct TableState {
-    /// Those of this daemon, and those that all daemons share.
+    /// The chains of this daemon, and those that all daemons share.
     chains: Vec<FoundChain>,
     /// The table contains an object that the daemon cannot correct in place: an unknown chain, an
     /// incorrect hook or a set of another type.
@@ -471,7 +471,7 @@ struct TableState {
     is_shared: bool,
 }
 
-/// Of a chain, set or counter of a guard.
+/// Who owns a chain, set or counter of a guard.
 enum GuardOwner {
     Ours,
     Theirs,
@@ -701,7 +701,7 @@ fn parse_match(condition: &Value, slot: u16) -> Option<Match> {
     }
 }
 
-/// Of a base chain. Some versions of nft print names of priorities.
+/// The priority of a base chain. Some versions of nft print names of priorities.
 fn priority(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| match value.as_str()? {
         "raw" => Some(-300),

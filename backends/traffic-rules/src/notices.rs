@@ -17,7 +17,7 @@ const BUFFER: usize = 64 * 1024;
 /// In bytes. The receive queue has room for all changes that kube-proxy makes between two reads.
 const QUEUE: usize = 8 << 20;
 
-/// Of an nf_tables object.
+/// A change of an nf_tables object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<'a> {
     pub table: &'a str,

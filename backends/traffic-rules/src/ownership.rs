@@ -8,7 +8,7 @@
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 
-/// Their rules on this host stay.
+/// This daemon keeps their rules on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherDaemons {
     /// This daemon's networks, including those of the daemon that ran before it. It may replace
@@ -26,7 +26,7 @@ pub struct OtherDaemons {
 /// The network, and whether the rule matches addresses inside (true) or outside of it (false).
 pub(crate) type NetMatch = Option<(bool, IpNet)>;
 
-/// Of a rule in a chain that flannel manages.
+/// Who owns a rule in a chain that flannel manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// This daemon, or one that has ended. This daemon replaces or removes the rule.
@@ -84,14 +84,14 @@ impl OtherDaemons {
     }
 }
 
-/// To a chain that several daemons share.
+/// A change to a chain that several daemons share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change<T> {
     /// Positions in the chain.
     pub remove: Vec<usize>,
-    /// To insert at the head of the chain.
+    /// Inserted at the head of the chain.
     pub head: Option<T>,
-    /// To append to the chain.
+    /// Appended to the chain.
     pub block: Vec<T>,
 }
 

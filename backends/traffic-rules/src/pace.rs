@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 const SHARE: u32 = 500;
 /// Below this processor time of a listing, the usual interval stays.
 const CHEAP: Duration = Duration::from_millis(75);
-/// Between listings, regardless of their cost.
+/// The longest interval between listings, regardless of their cost.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// For so long are the rules taken as unchanged if the kernel sends no notification.
+/// How long the rules are taken as unchanged if the kernel sends no notification.
 const UNCHANGED: Duration = Duration::from_secs(60);
 /// Divides the interval between comparisons after a notification about flannel's own rules.
 const NOTICED: u32 = 20;
@@ -42,7 +42,7 @@ impl Cost {
     }
 }
 
-/// Of this process and of its child processes that have ended.
+/// Counts this process and its child processes that have ended.
 fn processor_time() -> Duration {
     let of = |time: TimeVal| {
         Duration::from_micros(

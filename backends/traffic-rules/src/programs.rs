@@ -21,8 +21,8 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use types::{Errno, Family};
 
-/// Of one call, which should take less. iptables-restore waits up to 5 s for the xtables lock (`-w
-/// 5`).
+/// The limit of one call, which should take less. iptables-restore waits up to 5 s for the xtables
+/// lock (`-w 5`).
 const DEADLINE: Duration = Duration::from_secs(12);
 /// Maximum number of deadlines for one program, if it still uses processor time. On a busy machine,
 /// listing the rules of thousands of Services takes a long time.
@@ -43,7 +43,7 @@ pub fn search_sbin() {
 /// process of this daemon waits for it at a time.
 static XTABLES: Mutex<()> = Mutex::const_new(());
 
-/// Of one IP family and one variant.
+/// The programs of one IP family and one variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iptables {
     pub family: Family,
@@ -114,7 +114,7 @@ impl Iptables {
         self.dump_tables(&TABLES).await
     }
 
-    /// For the given tables. In a cluster with many Services, most rules are in the table `nat`.
+    /// Lists the given tables. In a cluster with many Services, most rules are in the table `nat`.
     /// The legacy variant lists all tables, because legacy iptables-save creates a table that its
     /// arguments name.
     pub async fn dump_tables(&self, tables: &[&str]) -> Result<String, ProgramError> {
@@ -187,7 +187,7 @@ impl Iptables {
         }
     }
 
-    /// By iptables-restore, which keeps all other chains.
+    /// Calls iptables-restore, which keeps all other chains.
     pub async fn apply(&self, payload: &str) -> Result<(), ProgramError> {
         self.restore(&["--noflush", "-w", "5"], payload).await
     }
@@ -208,7 +208,7 @@ impl Iptables {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// Of the chosen variant among the candidates.
+    /// The position of the chosen variant among the candidates.
     pub index: usize,
     pub why: &'static str,
     /// Other programs have rules in both variants of iptables.
@@ -259,7 +259,7 @@ pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     Some(Pick { index, why, warning })
 }
 
-/// Those in the kernel, even if no installed program can list them.
+/// The tables in the kernel, even if no installed program can list them.
 pub(crate) fn legacy_tables(family: Family) -> io::Result<Vec<String>> {
     let file = family
         .pick("/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names");
@@ -302,7 +302,7 @@ pub async fn nft_table(
     }
 }
 
-/// Without a shell and with a deadline. The result is the standard output.
+/// There is no shell, but a deadline. The result is the standard output.
 pub async fn run(
     program: &Path,
     args: &[&str],

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::{Encapsulation, Family};
 
-/// Those of iptables in which flannel has chains.
+/// The tables of iptables in which flannel has chains.
 pub(crate) const TABLES: [&str; 3] = ["nat", "filter", "raw"];
 pub(crate) const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
@@ -30,7 +30,7 @@ pub struct RuleOptions {
     pub guard: GuardOptions,
 }
 
-/// For the encapsulation port. No guard rules exist by default.
+/// The guard of the encapsulation port. No guard rules exist by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuardOptions {
     /// `--encap-notrack`: exclude encapsulated packets from connection tracking.
@@ -60,15 +60,15 @@ pub enum UnknownSenders {
     Drop,
 }
 
-/// Of one IP family.
+/// The rules of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruleset {
     pub family: Family,
-    /// For packets that leave this host (chain FLANNEL-POSTRTG in iptables, postrtg in nftables).
-    /// `None` if the chain should not exist.
+    /// Rules for packets that leave this host (chain FLANNEL-POSTRTG in iptables, postrtg in
+    /// nftables). `None` if the chain should not exist.
     pub masquerade: Option<Vec<Rule>>,
-    /// For forwarded packets (chain FLANNEL-FWD in iptables, forward in nftables). `None` if the
-    /// chain should not exist.
+    /// Rules for forwarded packets (chain FLANNEL-FWD in iptables, forward in nftables). `None` if
+    /// the chain should not exist.
     pub forward: Option<Vec<Rule>>,
     /// The jump to flannel's forward rules is the first rule of the FORWARD chain.
     pub forward_insert: bool,
@@ -77,7 +77,7 @@ pub struct Ruleset {
     /// The number in the names of this daemon's chains for the encapsulation port; 0 on a host with
     /// one daemon.
     pub guard_slot: u16,
-    /// Their rules in the shared chains stay.
+    /// This daemon keeps their rules in the shared chains.
     pub others: OtherDaemons,
 }
 
@@ -85,11 +85,11 @@ pub struct Ruleset {
 /// encap-out in nftables).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encap {
-    /// By what the rules recognise encapsulated packets: UDP ports or an IP protocol.
+    /// What identifies encapsulated packets: UDP ports or an IP protocol.
     pub encapsulation: Encapsulation,
-    /// For packets that arrive from other hosts or from this node's pods.
+    /// Rules for packets that arrive from other hosts or from this node's pods.
     pub incoming: Vec<Rule>,
-    /// For packets that this host sends.
+    /// Rules for packets that this host sends.
     pub outgoing: Vec<Rule>,
     /// The known senders. Others match [`Match::UnknownSender`]. `None` if no rule depends on the
     /// senders.
@@ -118,7 +118,7 @@ impl Ruleset {
         self.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
     }
 
-    /// For kernels and programs without support for random ports.
+    /// Serves kernels and programs without support for random ports.
     pub(crate) fn without_random_ports(&self) -> Self {
         let mut plain = self.clone();
         for rule in plain.masquerade.iter_mut().flatten() {
@@ -196,7 +196,7 @@ pub enum Verdict {
     /// Skips the remaining rules of the chain.
     Return,
     Accept,
-    /// With random ports if the flag is true.
+    /// Uses random ports if the flag is true.
     Masquerade(bool),
     /// Excludes the packet from connection tracking, and continues with the next rule.
     Notrack,
@@ -228,7 +228,7 @@ pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
 /// Both ends of the tunnels of one IP family.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
-    /// By what the guard recognises encapsulated packets.
+    /// What identifies encapsulated packets.
     pub encapsulation: Encapsulation,
     /// The pod network and this node's subnet; `None` if the cluster has no pods of this IP family.
     pub pods: Option<(IpNet, IpNet)>,

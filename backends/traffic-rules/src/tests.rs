@@ -469,7 +469,7 @@ fn iptables_output_is_recognised() {
     }
 }
 
-/// Without rules, without a guard, and with guards that differ in their options and peers.
+/// Rulesets without rules, without a guard, and with guards that differ in their options and peers.
 fn nft_states(family: Family) -> [Ruleset; 6] {
     let empty = || Ruleset::empty(family);
     let plain = || rules_of(family, &options());
@@ -805,7 +805,7 @@ impl SharedTable {
     }
 }
 
-/// After the damage, both daemons correct their rules.
+/// Both daemons correct their rules after the damage.
 fn table_after_damage(a: &Ruleset, b: &Ruleset, damage: &str) -> SharedTable {
     let mut table = SharedTable(nftables_text::script(a, None));
     table.sync(b);
@@ -835,8 +835,8 @@ fn remove_both(mut table: SharedTable, a: &Ruleset, b: &Ruleset, network_of_a: &
     assert_eq!(last, None, "the last daemon removes the table");
 }
 
-/// With the real nft, whichever daemon starts first and after damage. The last daemon removes the
-/// table.
+/// This holds with the real nft, whichever daemon starts first and after damage. The last daemon
+/// removes the table.
 #[test]
 fn two_daemons_share_the_nftables_table() {
     let guarded = [true, true];
@@ -856,7 +856,7 @@ fn two_daemons_share_the_nftables_table() {
     }
 }
 
-/// In an empty network namespace.
+/// Runs the script in an empty network namespace.
 pub(crate) fn netns(script: &str) -> String {
     let output =
         std::process::Command::new("unshare").args(["-n", "sh", "-ec", script]).output().unwrap();
@@ -875,7 +875,7 @@ fn in_namespace(script: &str, family: Family) -> Option<serde_json::Value> {
     serde_json::from_str(&listing).ok()
 }
 
-/// In network and mount namespaces of its own.
+/// Runs the test in network and mount namespaces of its own.
 fn isolated(test: impl AsyncFnOnce() + Send) {
     let run = || {
         use nix::sched::CloneFlags;
@@ -887,7 +887,7 @@ fn isolated(test: impl AsyncFnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(run).join()).unwrap();
 }
 
-/// In the namespaces of this thread.
+/// Runs the script in the namespaces of this thread.
 fn sh(script: &str) -> String {
     let output = std::process::Command::new("sh").args(["-ec", script]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

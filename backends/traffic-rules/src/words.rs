@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
-/// From the error output.
+/// Finds the reason in the error output.
 pub(crate) fn failure(
     program: &str,
     command: String,
@@ -45,7 +45,7 @@ fn lock_holder(file: &Path) -> Option<String> {
     Some(format!("{:?} (pid {pid}, user {user})", program.trim_end()))
 }
 
-/// From the output of `iptables --version`.
+/// Reads the output of `iptables --version`.
 pub(crate) fn variant(version: &str) -> Variant {
     if version.contains("nf_tables") { Variant::Nft } else { Variant::Legacy }
 }

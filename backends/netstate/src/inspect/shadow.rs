@@ -10,7 +10,7 @@ use types::kernel_object::Holder;
 /// So many peers does a message name for one foreign route.
 const NAMED: usize = 16;
 
-/// With the network and metric of the peer's route, and whether the route exists.
+/// The peers: network and metric of the peer's route, and whether the route exists.
 pub(super) struct Shadows<'a> {
     peers: Vec<(&'a Holder, IpNet, u32, bool)>,
 }

@@ -22,7 +22,7 @@ pub(super) struct SeenRoute {
     pub metric: u32,
     pub oif: u32,
     pub table: u32,
-    /// Of packets that this host sends over the route.
+    /// This host sends packets over the route from this address.
     pub source: Option<IpAddr>,
     /// The route is in the main table, has no type of service and is not a cached copy.
     pub plain: bool,
@@ -57,7 +57,7 @@ pub(super) fn link(message: &Received<'_>) -> Option<SeenLink> {
     Some(SeenLink { index, name, spec })
 }
 
-/// From IFLA_INET6_CONF, an array of numbers.
+/// Decodes IFLA_INET6_CONF, an array of numbers.
 fn accept_ra(families: &[u8]) -> Option<bool> {
     let conf = inside(inside(families, u16::from(AF_INET6))?, IFLA_INET6_CONF)?;
     wire::u32_at(conf, DEVCONF_ACCEPT_RA * size_of::<u32>()).map(|value| value != 0)
@@ -107,7 +107,7 @@ pub(super) struct SeenNeighbor {
     flags: u8,
     pub dst: Option<IpAddr>,
     pub mac: Option<Mac>,
-    /// Of the program that added the entry, if it sets a number.
+    /// The program that added the entry, if it sets a number.
     pub protocol: Option<u8>,
 }
 

@@ -6,7 +6,7 @@ use super::wire::{self, Message, Received};
 use crate::error::KernelError;
 use crate::names::LinkName;
 
-/// Since the creation of the device.
+/// Counts since the creation of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounters {
     pub packets: u64,
@@ -26,7 +26,7 @@ pub struct DeviceCounters {
     pub received: DirectionCounters,
 }
 
-/// In the network namespace of the thread that opened the reader.
+/// Works in the network namespace of the thread that opened it.
 pub struct CounterReader {
     requests: Requests,
 }

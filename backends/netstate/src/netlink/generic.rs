@@ -6,7 +6,7 @@ use super::wire::{self, Message, inside};
 use crate::error::{KernelError, RequestError};
 use types::Errno;
 
-/// For the WireGuard family.
+/// A connection for the WireGuard family.
 pub(super) struct Generic {
     pub requests: Requests,
     /// The number of the WireGuard family, which the kernel assigns.

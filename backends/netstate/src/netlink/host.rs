@@ -18,7 +18,7 @@ use types::Family;
 const POLICY_TABLES: usize = 4;
 const POLICY_ROUTES: usize = 1024;
 
-/// In the network namespace of the thread that opened the connection.
+/// Works in the network namespace of the thread that opened it.
 pub struct HostReader {
     requests: Requests,
 }
@@ -103,7 +103,7 @@ impl HostReader {
         Ok(routes)
     }
 
-    /// For packets from this host. The results are in the order of `targets`.
+    /// The packets are this host's. The results are in the order of `targets`.
     pub async fn look_up(&mut self, targets: &[IpAddr]) -> Vec<Result<RouteAnswer, RouteError>> {
         let query = |to: &IpAddr| {
             let (family, len) = if to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
@@ -348,7 +348,7 @@ fn interface(message: &Received<'_>) -> Option<Interface> {
     Some(out)
 }
 
-/// With the index of its interface.
+/// The first field is the index of the interface.
 fn address(message: &Received<'_>) -> Option<(u32, Address)> {
     if message.kind != RTM_NEWADDR {
         return None;

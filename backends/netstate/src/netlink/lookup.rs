@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Errno;
 
-/// In the network namespace of the thread that opened the connection.
+/// Works in the network namespace of the thread that opened it.
 pub struct Lookup {
     requests: Requests,
 }
@@ -27,18 +27,17 @@ pub struct Hop {
     pub via: Option<IpAddr>,
     /// Empty if the route has no interface.
     pub dev: LinkName,
-    /// Of the interface.
     pub index: u32,
     /// What the kernel selects for this host's packets on the route.
     pub source: Option<IpAddr>,
     pub kind: RouteKind,
-    /// Of the program that added the route.
+    /// The program that added the route.
     pub protocol: u8,
     pub metric: u32,
     pub table: u32,
 }
 
-/// For a packet of this host.
+/// What happens to a packet of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     Sent(Hop),

@@ -22,10 +22,10 @@ use types::Errno;
 /// The MAC in the neighbour entries of probe addresses. Each bridge has one probe port, so they can
 /// share a MAC.
 pub const MAC: Mac = Mac([0x02, 0x66, 0x6c, 0x70, 0x6f, 0x64]);
-/// Of the veth end in the bridge. A bridge without a configured MAC takes the lowest MAC of its
-/// ports, so this one is high.
+/// The MAC of the veth end in the bridge. A bridge without a configured MAC takes the lowest MAC of
+/// its ports, so this one is high.
 const OUTER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x64]);
-/// Of the veth end outside the bridge.
+/// The MAC of the veth end outside the bridge.
 const INNER_MAC: Mac = Mac([0xfe, 0xff, 0xff, 0x70, 0x6f, 0x65]);
 /// In bytes, of both veth ends: the maximum of a veth device. A bridge without a configured MTU
 /// takes the lowest MTU of its ports.
@@ -42,7 +42,7 @@ impl Ports {
         Ok(Self { requests: Requests::open()?, host: HostReader::open()? })
     }
 
-    /// Of this host, with their addresses.
+    /// Includes their addresses.
     pub async fn interfaces(&mut self) -> Result<Vec<Interface>, KernelError> {
         self.host.interfaces().await
     }

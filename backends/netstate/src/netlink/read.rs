@@ -66,7 +66,7 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// Of the interfaces that were flannel's WireGuard interfaces at the last full read.
+    /// Reads the interfaces that were flannel's WireGuard interfaces at the last full read.
     pub(super) async fn peers_of_all(
         &mut self,
         scope: &Scope,
@@ -78,7 +78,7 @@ impl NetlinkKernel {
         Ok(found)
     }
 
-    /// Without the links that do not exist.
+    /// The result omits links that do not exist.
     pub(super) async fn links_by_name(&mut self, names: &[LinkName]) -> Result<Links, KernelError> {
         let requests = names
             .iter()

@@ -19,12 +19,12 @@ pub(super) const BATCH: usize = 128;
 pub(super) const LOOKUPS: usize = 48;
 /// A reply usually takes milliseconds, but other programs may hold the routing lock for seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// Attempts at a dump that the kernel interrupts.
+/// How often a dump that the kernel interrupts is tried.
 const DUMP_TRIES: u32 = 8;
 const RECEIVE_BUFFER: usize = 16 << 20;
 const DATAGRAM: usize = 64 << 10;
 
-/// To one request of a batch.
+/// The kernel's reply to one request of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
@@ -242,7 +242,7 @@ impl Notices {
         Self::of(NETLINK_ROUTE, groups)
     }
 
-    /// For the multicast groups of any netlink protocol.
+    /// Joins multicast groups of any netlink protocol.
     pub(super) fn of(protocol: isize, groups: u32) -> Result<Self, KernelError> {
         let socket = open(protocol, groups)
             .map_err(|error| failed("subscribe to kernel notifications", error))?;

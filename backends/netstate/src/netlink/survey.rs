@@ -56,7 +56,7 @@ impl NetlinkKernel {
         Ok(())
     }
 
-    /// For AF_BRIDGE, the FDB entries.
+    /// AF_BRIDGE stands for the FDB entries.
     async fn entries(
         &mut self,
         name: LinkName,

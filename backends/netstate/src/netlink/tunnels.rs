@@ -10,7 +10,7 @@ use crate::link::LinkKind;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// In the network namespace of the thread that opened the connection.
+/// Works in the network namespace of the thread that opened it.
 pub struct Tunnels {
     requests: Requests,
     notices: Notices,
@@ -26,7 +26,7 @@ impl Tunnels {
     }
 
     /// The underlay addresses to which vxlan interfaces with the UDP port `port` send packets,
-    /// according to permanent FDB entries. Interfaces in `own` do not count.
+    /// according to permanent FDB entries. Skips interfaces in `own`.
     pub async fn destinations(
         &mut self,
         port: u16,

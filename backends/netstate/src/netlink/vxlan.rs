@@ -4,7 +4,7 @@ use super::uapi::*;
 use super::wire::{self, Message};
 use crate::link::vxlan::{KIND, PORT, VxlanSpec};
 
-/// For vxlan devices without a configured port: the module parameter `udp_port`, or [`PORT`]
+/// The port of vxlan devices without a configured one: the module parameter `udp_port`, or [`PORT`]
 /// without a valid parameter.
 pub fn default_port() -> u16 {
     let parameter = std::fs::read_to_string("/sys/module/vxlan/parameters/udp_port").ok();

@@ -14,7 +14,7 @@ pub(super) struct Watched<'a> {
     pub links: &'a [(LinkName, u32)],
     pub underlay: (u32, LinkName),
     pub asking: bool,
-    /// Those that lookups found on-link.
+    /// Lookups found them on-link.
     pub on_link: &'a BTreeSet<IpAddr>,
     pub scope: &'a Scope,
     /// Flannel's objects in the kernel; `None` if the reconciler does not know them.

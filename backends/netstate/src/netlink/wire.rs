@@ -62,7 +62,7 @@ impl Message {
         this
     }
 
-    /// Inside a nested attribute.
+    /// Appends a header inside a nested attribute.
     pub(super) fn header(mut self, bytes: &[u8]) -> Self {
         self.append(bytes);
         self.pad();
@@ -116,9 +116,9 @@ const NESTED: u16 = 0x8000;
 pub(super) struct Received<'a> {
     pub kind: u16,
     pub flags: u16,
-    /// Of the request to which the kernel replies.
+    /// The number of the request to which the kernel replies.
     pub sequence: u32,
-    /// Without the message header.
+    /// What follows the message header.
     pub body: &'a [u8],
 }
 
@@ -171,22 +171,22 @@ pub(super) fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
     bytes.get(at).copied()
 }
 
-/// In host byte order.
+/// Reads host byte order.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 
-/// In host byte order.
+/// Reads host byte order.
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// In host byte order.
+/// Reads host byte order.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
-/// For NLMSG_ERROR: the errno (0 for an acknowledgement) and the kernel's message, which may be
+/// Decodes NLMSG_ERROR: the errno (0 for an acknowledgement) and the kernel's message, which may be
 /// empty.
 pub(super) fn verdict(body: &[u8]) -> Option<(i32, String)> {
     let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);

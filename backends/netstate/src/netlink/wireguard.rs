@@ -22,7 +22,7 @@ use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// In one netlink message, whose length is at most 64 KiB.
+/// The maximum in one netlink message, whose length is at most 64 KiB.
 const OPERATIONS: usize = 200;
 
 /// As the kernel reports it.
@@ -239,7 +239,7 @@ impl NetlinkKernel {
         }
     }
 
-    /// On the peers and allowed IPs of one interface.
+    /// The operations are on the peers and allowed IPs of one interface.
     pub(super) async fn apply_wireguard(&mut self, index: u32, ops: &[&Op]) -> Vec<OpError> {
         let generic = match self.generic().await {
             Ok(generic) => generic,

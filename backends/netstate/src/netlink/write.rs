@@ -61,7 +61,7 @@ impl NetlinkKernel {
         errors
     }
 
-    /// Interface by interface.
+    /// Goes interface by interface.
     async fn apply_peers(&mut self, ops: &[Op], indices: &Indices) -> Vec<OpError> {
         let mut errors = Vec::new();
         let names: BTreeSet<LinkName> = ops.iter().filter_map(device).collect();

@@ -6,7 +6,7 @@ use crate::scope::Scope;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// After a start, for many routes and peers.
+/// How long the deletion of many routes and peers waits after a start.
 const DELETION_DELAY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,13 +12,13 @@ use types::kernel_object::Holder;
 /// The kernel refuses its objects for a reason that concerns only this peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedPeer {
-    /// In one address family.
+    /// The peer in one address family.
     pub peer: Holder,
     /// The first one for an object of the peer.
     pub why: OpError,
 }
 
-/// Of one pass of the reconciler.
+/// The failures of one pass of the reconciler.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
     /// Failures of this node's own objects, and failures with a cause on this host.

@@ -26,7 +26,7 @@ pub struct Options {
 
 pub(super) struct Goal<P> {
     pub plan: Arc<P>,
-    /// Without the previous run's networks once the kernel has no object in them.
+    /// Loses the previous run's networks once the kernel has no object in them.
     pub scope: Scope,
     pub underlay: Underlay,
     pub options: Options,
@@ -69,7 +69,7 @@ impl<P: Plan> Goal<P> {
         desired
     }
 
-    /// To this node or to a peer.
+    /// Assigns each error to this node or to a peer.
     pub(super) fn failures(
         &self,
         errors: &[OpError],

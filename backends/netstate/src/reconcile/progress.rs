@@ -31,7 +31,7 @@ pub struct Progress {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelPeers {
-    /// On all WireGuard devices.
+    /// The number on all WireGuard devices.
     pub peers: usize,
     /// Peers that do not respond although this node sends packets to them.
     pub silent: Vec<Silent>,
@@ -87,21 +87,21 @@ pub struct Snapshot {
     pub failures: u64,
     /// Operations that reverted a change by another program.
     pub repairs: u64,
-    /// By [`Key::label`].
+    /// The kinds are [`Key::label`]s.
     pub repairs_by_kind: BTreeMap<&'static str, u64>,
     pub pass_durations: Durations,
-    /// Apart from `failed_peers`.
+    /// True even with `failed_peers`.
     pub in_sync: bool,
     /// A full pass holds both the desired and the actual kernel state in memory, which is much with
     /// thousands of peers.
     pub comparing: bool,
-    /// With the kernel's first refusals as details; `None` while the kernel is in sync.
+    /// Its details are the kernel's first refusals. `None` while the kernel is in sync.
     pub trouble: Option<Problem>,
     /// Peers whose objects the kernel refuses, each for a reason that concerns only this peer.
     pub failed_peers: Vec<FailedPeer>,
-    /// In the desired state.
+    /// Counts of the desired state.
     pub wanted: Counts,
-    /// In the last ten minutes, with the number of repairs.
+    /// What was restored in the last ten minutes, with the number of repairs.
     pub repaired: Vec<(Key, u32)>,
     pub tunnels: TunnelPeers,
 }

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For so long is a repair remembered.
+/// How long a repair is remembered.
 const WINDOW: Duration = Duration::from_secs(600);
 /// Remembered objects, and remembered repairs of each. If more than 64 objects are in conflict, the
 /// remembered ones still reveal it.
 const WATCHED: usize = 64;
 
-/// Of the last ten minutes.
+/// The repairs of the last ten minutes.
 #[derive(Debug, Default)]
 pub(super) struct Repairs(BTreeMap<Key, VecDeque<Instant>>);
 

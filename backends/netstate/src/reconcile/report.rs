@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{Coded, Detail, Problem};
 
-/// Between two log lines of an unchanged problem.
+/// How often the log line of an unchanged problem is repeated.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// So many repairs of one object are a conflict with another program. A minute without a repair of
 /// the object resets the count.

@@ -7,20 +7,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::backoff::Backoff;
 
-/// Without a notification for so long, the loop stops collecting them.
+/// The loop stops collecting notifications when none has come for so long.
 pub(super) const QUIET: Duration = Duration::from_millis(20);
-/// For at most so long does the loop collect notifications.
+/// The longest time for which the loop collects notifications.
 pub(super) const MAX_DELAY: Duration = Duration::from_millis(200);
-/// After a full pass and after a change, as multiples of its duration.
+/// Pauses after a full pass and after a change, as multiples of its duration.
 const PAUSE_FACTORS: (u32, u32) = (2, 40);
-/// Between repairs while another program keeps undoing them.
+/// The pause between repairs while another program keeps undoing them.
 pub(super) const CONFLICT_PAUSE: Duration = Duration::from_millis(500);
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 /// Minimum interval between reads of WireGuard peers, whose changes the kernel does not announce.
 const TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(5);
 /// As a multiple of the time that a read takes.
 const TUNNEL_READ_FACTOR: u32 = 20;
-/// Also the interval of full passes while the desired peers are unknown.
+/// This is also the interval of full passes while the desired peers are unknown.
 const MAX_TUNNEL_READ_INTERVAL: Duration = Duration::from_secs(20);
 
 pub(super) struct Schedule {
@@ -53,7 +53,6 @@ impl Schedule {
         self.changes_after = pause_end(began, PAUSE_FACTORS.1);
     }
 
-    /// After a pass.
     pub(super) fn plan_tunnel_read(&mut self, want: &KernelState) {
         let mut links = want
             .0
@@ -63,7 +62,6 @@ impl Schedule {
         self.tunnel_read = any.then(|| Instant::now() + TUNNEL_READ_INTERVAL);
     }
 
-    /// After a read of the peers.
     pub(super) fn tunnels_read(&mut self, began: Instant) {
         let interval = (began.elapsed() * TUNNEL_READ_FACTOR)
             .clamp(TUNNEL_READ_INTERVAL, MAX_TUNNEL_READ_INTERVAL);

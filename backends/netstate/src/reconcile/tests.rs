@@ -197,7 +197,7 @@ async fn ran(leases: LeaseTable) -> FakeKernel {
     kernel
 }
 
-/// On an empty kernel.
+/// The kernel is empty.
 async fn started(peers: impl IntoIterator<Item = (u8, u8)>) -> Running {
     let running = start(&FakeKernel::default(), table(peers)).await;
     running.wait().await;
@@ -283,14 +283,14 @@ proptest! {
     }
 }
 
-/// Between two runs of the daemon or during a run.
+/// What happens between two runs of the daemon or during a run.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// With or without the option for blackhole routes.
+    /// The flag is the option for blackhole routes.
     Restart(bool),
-    /// Our blackhole route goes.
+    /// Deletes our blackhole route.
     Delete,
-    /// Go flannel's blackhole route comes.
+    /// Adds Go flannel's blackhole route.
     Go,
     /// So many calls to the fake kernel fail.
     Fail(u8),

@@ -13,18 +13,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// After the handshake, when a session ends (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
+/// A session ends so long after its handshake (REJECT_AFTER_TIME in WireGuard's paper, 6.1).
 const SESSION: Duration = Duration::from_secs(180);
-/// Without an answer for so long, the endpoint to which a peer moved is rejected. WireGuard repeats
-/// its handshake every 5 s, so at least one is unanswered after 20 s.
+/// The endpoint to which a peer moved is rejected after so long without an answer. WireGuard
+/// repeats its handshake every 5 s, so at least one is unanswered after 20 s.
 const NO_ANSWER: Duration = Duration::from_secs(20);
 /// A peer that does not respond to this node's packets for so long is silent.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
-/// Without packets to it for so long, a peer is no longer reported as silent.
+/// A peer is no longer reported as silent after so long without packets to it.
 const AT_REST: Duration = Duration::from_secs(180);
 /// In bytes. A keepalive is a data message without data (WireGuard's paper, 5.4.6).
 const KEEPALIVE: u64 = 32;
-/// After this time, WireGuard answers received data with a keepalive.
+/// WireGuard answers received data with a keepalive after this time.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Id = (LinkName, PublicKey);
@@ -33,11 +33,11 @@ type Id = (LinkName, PublicKey);
 pub struct Silent {
     pub link: LinkName,
     pub key: PublicKey,
-    /// From the peer's lease; this node sends packets to it.
+    /// The lease's endpoint; this node sends packets to it.
     pub endpoint: Option<SocketAddr>,
     /// Time since the last completed handshake; `None` if there was none.
     pub handshake: Option<Duration>,
-    /// For so long has this node sent packets to the peer without a response.
+    /// How long this node has sent packets to the peer without a response.
     pub silence: Duration,
     /// The peer starts handshakes during this silence but completes none.
     pub initiates: bool,
@@ -45,7 +45,7 @@ pub struct Silent {
 
 #[derive(Clone, Debug, Default)]
 struct TunnelPeer {
-    /// From the peer's lease, as of the reconciler's last pass.
+    /// The lease's endpoint, as of the reconciler's last pass.
     set: Option<SocketAddr>,
     /// Seconds between two keepalives to the peer. If it is 0, WireGuard sends keepalives only in
     /// answer to data.
@@ -58,7 +58,7 @@ struct TunnelPeer {
     handshake_at: Option<Instant>,
     /// The peer's session was already over at the first read.
     over: bool,
-    /// Since then, this node has sent packets to the peer without a response.
+    /// This node has sent packets to the peer since then, without a response.
     unanswered: Option<Instant>,
     /// The peer has started handshakes since the first packet without a response.
     initiates: bool,
@@ -253,7 +253,7 @@ mod tests {
         [((name(), PEER), session)].into()
     }
 
-    /// With the time of the first read.
+    /// The time is that of the first read.
     struct Clock(Tunnels, Instant);
 
     impl Clock {

@@ -57,7 +57,7 @@ const ONWARD: [&str; 21] = [
     "RATEEST",
 ];
 
-/// Of one family and variant, with or without packet counters.
+/// The listing is of one family and variant, with or without packet counters.
 pub fn read(saved: &str, family: Family, variant: Variant) -> Rules {
     let mut rules = Rules::default();
     for line in saved.lines().map(str::trim_end) {
@@ -150,7 +150,7 @@ fn split(line: &str) -> Vec<String> {
     words
 }
 
-/// With its values.
+/// An option with its values.
 #[derive(Debug)]
 struct Given<'a> {
     name: &'a str,
@@ -158,7 +158,7 @@ struct Given<'a> {
     negated: bool,
 }
 
-/// In their order, without comments and log prefixes.
+/// Keeps the order, and omits comments and log prefixes.
 fn options(words: &[String]) -> Vec<Given<'_>> {
     let mut all: Vec<Given<'_>> = Vec::new();
     let mut negated = false;

@@ -80,10 +80,10 @@ impl Hook {
     }
 }
 
-/// From the nft and iptables listings of a host.
+/// The nft and iptables rules of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// In the order of the listings.
+    /// Keeps the order of the listings.
     pub tables: Vec<Table>,
 }
 
@@ -125,14 +125,13 @@ pub enum Program {
     Iptables(Variant),
 }
 
-/// Of nftables or iptables.
+/// A table of nftables or iptables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     pub layer: Layer,
     pub name: String,
-    /// The creator.
+    /// The program that created the table.
     pub program: Program,
-    /// By name.
     pub chains: BTreeMap<String, Chain>,
     /// Named sets and verdict maps.
     pub sets: BTreeMap<String, Elements>,
@@ -142,7 +141,7 @@ pub struct Table {
 pub struct Chain {
     /// `None` if the kernel does not call the chain and only rules jump to it.
     pub base: Option<Base>,
-    /// In their order; `None` if the listing contains only the chain's name.
+    /// Keeps the order; `None` if the listing contains only the chain's name.
     pub rules: Option<Vec<Rule>>,
 }
 
@@ -165,7 +164,7 @@ pub struct Rule {
     /// Conditions and actions, in their order. The evaluation ends at the first condition that the
     /// packet does not fulfil.
     pub steps: Vec<Step>,
-    /// By which nftables identifies the rule, if known.
+    /// Identifies the rule in nftables, if known.
     pub handle: Option<u64>,
     /// As iptables-save prints it; empty for nftables.
     pub text: String,
@@ -177,8 +176,8 @@ pub struct Rule {
 pub enum Step {
     /// A packet must fulfil the condition for the rule to continue.
     When(Condition),
-    /// Of the packet mark, keeps only the bits set in the first number, then inverts those set in
-    /// the second.
+    /// Keeps only the bits of the packet mark that are set in the first number, then inverts those
+    /// set in the second.
     Mark(u32, u32),
     /// Sets the packet mark to a value that the reader does not know.
     MarkUnknown,
@@ -207,7 +206,7 @@ impl Condition {
         }
     }
 
-    /// For a condition that the reader does not understand.
+    /// Stands for a condition that the reader does not understand.
     pub(super) fn unknown() -> Self {
         Self {
             keys: vec![Key::Unknown],
@@ -220,13 +219,13 @@ impl Condition {
 /// Where a condition's values are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// In the rule itself.
+    /// The rule itself lists the values.
     Here(Elements),
-    /// In a named set or map.
+    /// A named set or map holds the values.
     Named(String),
 }
 
-/// Of an nftables set or map. In a map, each element has a verdict.
+/// The elements of an nftables set or map. In a map, each element has a verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elements(pub Vec<(Vec<Value>, Option<Verdict>)>);
 
@@ -253,18 +252,18 @@ impl Elements {
     }
 }
 
-/// Of one packet field in an element or a condition.
+/// The value of one packet field in an element or a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Any number in the ranges.
     Numbers(Ranges),
-    /// Of an interface.
+    /// The name of an interface.
     Name(Name),
     /// The reader does not understand the value.
     Unknown,
 }
 
-/// Of an interface, or a common prefix of such names.
+/// The name of an interface, or a common prefix of such names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     pub text: String,
@@ -292,20 +291,20 @@ pub enum Key {
     Family,
     Source,
     Destination,
-    /// Of the transport header, such as 6 for TCP.
+    /// The number in the transport header, such as 6 for TCP.
     Protocol,
     SourcePort,
     DestinationPort,
     /// ICMP or ICMPv6, depending on the family.
     IcmpType(Family),
     IcmpCode,
-    /// Of the IP packet, in bytes.
+    /// The IP packet's length in bytes.
     Length,
-    /// Of the packet's connection, as one bit of the kernel's state mask.
+    /// The state of the packet's connection, as one bit of the kernel's state mask.
     State,
     /// 1 if NAT rewrites the addresses of the packet's connection, otherwise 0.
     Translated,
-    /// Of the destination address: local, unicast, broadcast …
+    /// The type of the destination address: local, unicast, broadcast …
     DestinationKind,
     /// The bits of the packet mark that are set in the given mask.
     Mark(u32),

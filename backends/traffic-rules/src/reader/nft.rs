@@ -155,7 +155,7 @@ fn lookup(body: &Json) -> Vec<Step> {
     needs.into_iter().map(Step::When).chain([Step::Lookup(keys, source)]).collect()
 }
 
-/// For an nft statement that changes the packet.
+/// Handles a statement that changes the packet.
 fn mangle(body: &Json) -> Vec<Step> {
     let key = body.get("key").unwrap_or(&Json::Null);
     if text(key.get("meta").unwrap_or(&Json::Null), "key") == "mark" {
@@ -174,7 +174,7 @@ fn mangle(body: &Json) -> Vec<Step> {
     }
 }
 
-/// Of a packet mark: the bits that the rule keeps, and those that it then inverts.
+/// The bits of a packet mark that the rule keeps, and those that it then inverts.
 fn change(value: &Json) -> Option<(u32, u32)> {
     if let Some(number) = number(&Key::Mark(u32::MAX), value) {
         return Some((0, number));
@@ -228,7 +228,7 @@ fn conditions(body: &Json) -> Vec<Condition> {
     needs
 }
 
-/// On the state or the NAT status of the packet's connection.
+/// A condition on the state or the NAT status of the packet's connection.
 fn tracking(key: &str, operator: &str, right: &Json) -> Condition {
     let list = match right.as_array() {
         Some(list) => list.as_slice(),

@@ -61,7 +61,7 @@ impl Mark {
         Self { value: self.value & known, known }
     }
 
-    /// After a rule has cleared the bits outside `kept` and inverted those in `inverted`.
+    /// The mark after a rule has cleared the bits outside `kept` and inverted those in `inverted`.
     pub(super) fn changed(self, kept: u32, inverted: u32) -> Self {
         let known = self.known | !kept;
         Self { value: ((self.value & kept) ^ inverted) & known, known }
@@ -95,25 +95,25 @@ pub struct Packet {
     pub port_out: Option<Device>,
     /// Whether bridges pass frames to the IP hooks (`bridge-nf-call-iptables`), if known.
     pub bridge_calls_ip: Option<bool>,
-    /// Addresses.
+    /// Source addresses.
     pub source: Ranges,
-    /// Addresses.
+    /// Destination addresses.
     pub destination: Ranges,
     /// The number in the transport header.
     pub protocol: Ranges,
-    /// For protocols with ports.
+    /// Only protocols with ports have one.
     pub source_port: Ranges,
-    /// For protocols with ports.
+    /// Only protocols with ports have one.
     pub destination_port: Ranges,
     pub icmp_type: Ranges,
     pub icmp_code: Ranges,
     /// In bytes, including the IP header.
     pub length: Ranges,
-    /// Of the packet's connection, as a bit of the kernel's state mask.
+    /// The state of the packet's connection, as a bit of the kernel's state mask.
     pub state: Ranges,
     /// Whether NAT rewrites the addresses of the packet's connection, if known.
     pub translated: Option<bool>,
-    /// On arrival.
+    /// The mark on arrival.
     pub mark: Mark,
 }
 
@@ -286,7 +286,7 @@ impl Packet {
 /// A hook on a packet's path, with the interfaces that rules see there.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
-    /// Of the tables whose chains use the hook.
+    /// The family of the tables whose chains use the hook.
     pub layer: Layer,
     pub hook: Hook,
     pub incoming: Device,

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use types::Family;
 
-/// In ascending order, with a gap between each two ranges.
+/// The ranges ascend, with a gap between each two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u128, u128)>);
 
@@ -92,7 +92,7 @@ impl Ranges {
     }
 }
 
-/// In any order. A range whose end is smaller than its start is ignored.
+/// The ranges may be in any order. One whose end is smaller than its start is ignored.
 impl FromIterator<(u128, u128)> for Ranges {
     fn from_iter<I: IntoIterator<Item = (u128, u128)>>(ranges: I) -> Self {
         let mut all: Vec<(u128, u128)> =

@@ -17,7 +17,7 @@ fn by_iptables(saved: &str) -> Rules {
     iptables::read(saved, Family::V4, Variant::Legacy)
 }
 
-/// From this node's pods to pods of another node.
+/// Packets from this node's pods to pods of another node.
 fn pods() -> Packet {
     let net = Ranges::net(&"10.244.0.0/16".parse().unwrap());
     Packet {
@@ -187,7 +187,7 @@ fn chain_that_was_not_listed_is_named_and_decides_nothing() {
     assert_eq!(names(&rules), ["more"]);
 }
 
-/// The kernel would refuse such rules.
+/// The kernel would refuse rules whose jumps form a loop.
 #[test]
 fn ring_of_jumps_ends() {
     let jump = |chain: &str| format!("-A {chain} -j a\n-A {chain} -j b\n");

@@ -22,13 +22,13 @@ const RULES: usize = 100_000;
 const PARTS: usize = 48;
 /// Why a result is unknown if the rules drop only some packets of the class.
 const SOME: &str = "only some of the packets";
-/// At this priority, connection tracking looks up a packet's connection. Chains with a lower
+/// Connection tracking looks up a packet's connection at this priority. Chains with a lower
 /// priority see no connection state.
 const TRACKING: i32 = -200;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stop {
-    /// The creator of the table.
+    /// The program that created the table.
     pub program: Program,
     /// As nft names the family.
     pub layer: &'static str,
@@ -87,7 +87,7 @@ impl Fate {
         }
     }
 
-    /// For two classes of packets.
+    /// The combined result for two classes of packets.
     fn and(self, other: Fate) -> Fate {
         match (self, other) {
             (Fate::Yes { named }, Fate::Yes { named: also }) => Fate::Yes { named: named && also },
@@ -109,7 +109,7 @@ pub struct Missing {
     /// As nft names the family.
     pub layer: &'static str,
     pub table: String,
-    /// Of the missing object.
+    /// The name of the missing object.
     pub name: String,
     pub part: Part,
 }
@@ -235,13 +235,13 @@ struct May {
 }
 
 impl May {
-    /// For a chain whose rules are unknown.
+    /// The possible outcomes if the chain's rules are unknown.
     fn anything() -> Self {
         Self { accept: true, drop: true, fall: true, named: false }
     }
 }
 
-/// For packets in a chain that fulfil no condition that the reader does not understand.
+/// The outcome for packets in a chain that fulfil no condition that the reader does not understand.
 #[derive(Clone, Debug)]
 enum End {
     Accept,
@@ -249,7 +249,7 @@ enum End {
     Fall,
 }
 
-/// By previous rules.
+/// Mark and state after the previous rules.
 #[derive(Clone, Debug)]
 struct Changed {
     mark: Mark,
@@ -304,7 +304,7 @@ impl Place<'_> {
     }
 }
 
-/// With the name of its chain and its number there.
+/// A rule, the name of its chain, and its number there.
 #[derive(Clone, Copy)]
 struct RuleAt<'a> {
     chain: &'a str,
@@ -312,7 +312,7 @@ struct RuleAt<'a> {
     rule: &'a Rule,
 }
 
-/// For one class of packets.
+/// The evaluation of one class of packets.
 struct Steps<'a, 'b> {
     walk: &'a Walk<'a>,
     packet: &'a Packet,
@@ -320,7 +320,7 @@ struct Steps<'a, 'b> {
     rest: usize,
     mark: Mark,
     state: Ranges,
-    /// Of the packets that the current base chain has accepted.
+    /// Mark and state of the packets that the current base chain has accepted.
     accepted: Option<Changed>,
     /// The first condition that only some of the packets fulfil.
     partial: Option<(Key, Ranges)>,
@@ -395,7 +395,7 @@ impl<'a> Steps<'a, '_> {
         self.doubt.clone().unwrap_or_else(|| SOME.to_owned())
     }
 
-    /// Then applies the policy of the chain.
+    /// Follows the packets through the chain, then applies its policy.
     fn base(&mut self, place: Place<'_>, chain: &Chain) -> (May, End) {
         self.accepted = None;
         let (mut may, mut end) = self.chain(place, place.name, chain);
@@ -668,7 +668,7 @@ impl<'a> Steps<'a, '_> {
         }
     }
 
-    /// Of a set or map.
+    /// Compares the packets with one element of a set or map.
     fn element(&mut self, place: Place<'_>, keys: &[Key], values: &[Value]) -> Fits {
         if keys.len() != values.len() {
             return Fits::Perhaps;
@@ -788,7 +788,7 @@ impl<'a> Steps<'a, '_> {
 struct Walked {
     may: May,
     end: Option<End>,
-    /// Of the packets that have returned from the chain before its end.
+    /// Mark and state of the packets that returned from the chain before its end.
     left: Option<Changed>,
 }
 

@@ -8,7 +8,7 @@ pub(super) const UNICAST: u32 = 1;
 /// RTN_LOCAL of rtnetlink: addresses of this host.
 pub(super) const LOCAL: u32 = 2;
 
-/// Of connection tracking, as bits of the kernel's state mask.
+/// States of connection tracking, as bits of the kernel's state mask.
 pub mod state {
     /// Connection tracking could not assign the packet to a connection.
     pub const INVALID: u32 = 1;
@@ -37,7 +37,7 @@ pub(super) fn state_of(name: &str) -> Option<u32> {
     })
 }
 
-/// By name or decimal number.
+/// Accepts a name or a decimal number.
 pub(super) fn protocol(name: &str) -> Option<u32> {
     Some(match name.to_ascii_lowercase().as_str() {
         "icmp" => 1,
@@ -60,7 +60,7 @@ pub(super) fn protocol(name: &str) -> Option<u32> {
     })
 }
 
-/// By name or decimal number.
+/// Accepts a name or a decimal number.
 pub(super) fn icmp_type(name: &str, family: Family) -> Option<u32> {
     Some(match (name, family) {
         ("echo-reply", Family::V4) => 0,

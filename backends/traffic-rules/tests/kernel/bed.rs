@@ -21,9 +21,9 @@ use traffic_rules::reader::nft::Extent;
 use traffic_rules::reader::{Device, Fate, HookPath, Packet, Ranges, Rules, iptables, nft, state};
 use types::Family;
 
-/// For the arrival of the packets that the test expects.
+/// The limit for the arrival of the packets that the test expects.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// In the random rules and in the test's packets.
+/// Ports in the random rules and in the test's packets.
 pub(crate) const PORTS: [u16; 6] = [53, 80, 443, 4000, 8472, 9001];
 
 /// Packets that the test sends through each set of rules.
@@ -170,7 +170,7 @@ impl Sent {
     }
 }
 
-/// One packet of each connection.
+/// Sends one packet of each connection.
 fn emit(namespace: &str, all: &[&Sent], nth: Nth) {
     let path = format!("/var/run/netns/{namespace}");
     let send = || {
@@ -376,7 +376,7 @@ ALL",
         assert!(missing().is_empty(), "connections without reply: {:?}", missing());
     }
 
-    /// From the sender. The result tells for each packet whether it arrived.
+    /// The result tells for each packet whether it arrived.
     pub(crate) fn send(&self, all: &[Sent], fates: &[Fate]) -> Vec<bool> {
         let [a, _, b] = &self.names;
         shell(&format!("ip netns exec {b} nft flush set inet probe seen"), "");

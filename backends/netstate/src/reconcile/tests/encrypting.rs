@@ -149,7 +149,7 @@ fn go_flannels_routes_without_a_lease_stay_if_nothing_encrypts() {
     });
 }
 
-/// Inside and outside the cluster network.
+/// A network inside or outside the cluster network.
 fn any_net() -> impl Strategy<Value = IpNet> {
     prop_oneof![
         3 => (0u8..6, prop_oneof![Just(24), 16u8..=32])
