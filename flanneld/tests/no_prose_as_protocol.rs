@@ -35,7 +35,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("e2e/lab/src/daemon/flanneld.rs", "the log of a panic is the standard library's"),
     ("e2e/lab/src/host/monitor.rs", "the output of nft monitor"),
     (
-        "subnet-lease/src/etcd/errors.rs",
+        "subnet-lease/src/etcd/call_error.rs",
         "etcd tells many failures by gRPC's Unknown or Unavailable and a text",
     ),
     ("subnet-lease/src/foreign.rs", "the resolver's errors have nothing but words"),
