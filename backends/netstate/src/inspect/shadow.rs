@@ -7,7 +7,7 @@ use crate::survey::Seen;
 use ipnet::IpNet;
 use types::kernel_object::Holder;
 
-/// So many peers does a message name for one foreign route.
+/// A message names at most so many peers for one foreign route.
 const NAMED: usize = 16;
 
 /// The peers: network and metric of the peer's route, and whether the route exists.

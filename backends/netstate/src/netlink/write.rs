@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// So many operations are messages at a time. The limit reduces memory use and does not affect the
+/// At most so many operations become messages at once. The limit reduces memory use and does not affect the
 /// size of batches.
 const SLICE: usize = 8 * BATCH;
 
