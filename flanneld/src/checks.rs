@@ -349,6 +349,7 @@ async fn tunnels(running: Option<RunningNetwork>) {
     }
 }
 
+/// Waits until the known facts or the running network change.
 async fn news(
     known: &mut watch::Receiver<Known>,
     networks: &mut watch::Receiver<Option<RunningNetwork>>,

@@ -278,6 +278,7 @@ impl Daemon {
         }
     }
 
+    /// Ends all tasks.
     async fn farewell(mut self, outcome: Result<(), End>) -> Result<(), End> {
         self.stop.cancel();
         self.run.end().await;

@@ -324,6 +324,7 @@ impl Health {
         self.inner().store.clone()
     }
 
+    /// Records the network when it starts.
     pub fn serves(&self, network: RunningNetwork) {
         self.inner().network.send_replace(Some(network));
     }

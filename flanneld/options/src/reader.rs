@@ -27,6 +27,7 @@ impl Reader {
         Self { argv: argv.mistakes, mistakes: Vec::new(), warnings }
     }
 
+    /// The warnings, or all mistakes if there are any.
     pub(crate) fn end(self) -> Result<Vec<Warning>, Vec<OptionError>> {
         if self.argv.is_empty() && self.mistakes.is_empty() {
             Ok(self.warnings)

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use types::Family;
 
+/// Maximum number of peers in one round of pod probes.
 pub const ASKED: usize = 8;
 /// Maximum number of peers with a loss that this node also probes from the host's address in one round.
 pub const CONFIRMED: usize = 2;
@@ -149,6 +150,7 @@ pub enum Obstacle {
     Flooded,
 }
 
+/// A pod probe of the current round.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     subnet: IpNet,

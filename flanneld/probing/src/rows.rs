@@ -27,6 +27,7 @@ pub struct Body {
     pub cells: Vec<Wire>,
 }
 
+/// A peer in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
     /// The number of the peer's subnet, as [`crate::who::short`] computes it.

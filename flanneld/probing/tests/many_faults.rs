@@ -55,6 +55,7 @@ fn cluster(count: usize, whom: &[usize], lost: u64) -> World {
     world
 }
 
+/// Number of a node's peers in a state.
 fn number(world: &World, node: usize, state: State) -> usize {
     let tally = world.tally(node);
     usize::try_from(tally.get(&state).copied().unwrap_or(0)).unwrap()

@@ -146,6 +146,7 @@ async fn make_room(places: &Mutex<Places>) {
     }
 }
 
+/// Serves the request of one connection.
 async fn converse(
     stream: Stream,
     router: Router,

@@ -69,6 +69,7 @@ impl Server {
     }
 }
 
+/// State of one listener, with the last rendering of each document.
 #[derive(Clone, Debug)]
 struct Answers {
     health: Health,

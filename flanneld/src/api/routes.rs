@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 /// flanneld renders the comparison of the kernel with the desired state for one client at a time.
 static ONE: Semaphore = Semaphore::const_new(1);
 
+/// State of one listener, with the last rendering of each document.
 #[derive(Clone, Debug)]
 struct Answers {
     status_source: StatusSource,

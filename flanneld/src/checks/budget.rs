@@ -3,6 +3,7 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Maximum number of log lines at once.
 const LINES: u32 = 20;
 /// Time after which the budget allows one more line.
 const REFILL: Duration = Duration::from_secs(6);

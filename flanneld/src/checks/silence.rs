@@ -40,6 +40,7 @@ const NOT_READY_INTERVAL: Duration = Duration::from_secs(30);
 /// By subnet, for lease holders that do not reply to probes.
 pub type Heard = BTreeMap<Subnets, Holder>;
 
+/// What the store reports about the holder of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Time at which Kubernetes or the store last received a message from the holder (boot-time clock).

@@ -32,6 +32,7 @@ pub(super) fn underlay_networks(config: &NetworkConfig, underlay: &Underlay) -> 
     nets.map(|net| barred_by(net, &config.networks)).collect()
 }
 
+/// Criteria for the leases that the backend can use.
 #[derive(Clone)]
 pub(super) struct Whose {
     pub rules: Arc<dyn PeerRules>,
@@ -66,6 +67,7 @@ pub(super) fn terms(
     }
 }
 
+/// Keeps the published attributes, the lease criteria and subnet.env in sync with the backend and the underlay.
 pub(super) struct Following {
     pub config: NetworkConfig,
     pub announced: watch::Receiver<Announced>,

@@ -4,6 +4,7 @@ use node_api::view::Charts;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// Interval between two samples.
 pub const STEP: Duration = Duration::from_secs(5);
 /// As many as cover five minutes.
 const KEPT: usize = 60;

@@ -108,6 +108,7 @@ fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Inte
     }
 }
 
+/// Converts a candidate to a chosen interface with addresses, MTU and published addresses.
 pub(super) fn finish(
     request: &Request,
     facts: &HostFacts,

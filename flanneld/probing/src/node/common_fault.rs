@@ -82,6 +82,7 @@ impl Search {
         self.row.len() >= IN_A_ROW + MORE_IN_A_ROW * self.in_vain.0
     }
 
+    /// The scheduled probes of a peer got a reply.
     pub(super) fn passed(&mut self) {
         if self.open.is_empty() {
             self.row.clear();

@@ -130,6 +130,7 @@ pub struct CommonNotice {
     pub peers: usize,
 }
 
+/// The kind of a probe that this node sends to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Full,
@@ -175,6 +176,7 @@ impl What {
     }
 }
 
+/// A probe that awaits its reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub key: IpNet,

@@ -112,6 +112,7 @@ impl PeerState {
         }
     }
 
+    /// True if the rotation of long probes includes the peer.
     pub(super) fn is_asked_long(&self) -> bool {
         let present = self.standing.present;
         !present.ping_only && present.state.impact() <= Impact::None

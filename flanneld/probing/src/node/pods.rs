@@ -169,6 +169,7 @@ pub(super) mod tests {
         (node.answer_pod(NOW, &datagram), node.take_sends())
     }
 
+    /// A pod probe of the peer that repeats a token.
     fn question(nonce: u64, repeats: Option<u32>) -> Vec<u8> {
         let header = Header {
             kind: MessageKind::PodQuestion,

@@ -53,6 +53,7 @@ impl Session {
         self.count(kind, |count| count.refused += 1);
     }
 
+    /// True if every sent probe got a reply or a refusal.
     pub(super) fn is_complete(&self) -> bool {
         self.counts
             .iter()

@@ -7,6 +7,7 @@ use crate::view::Probe;
 use ipnet::IpNet;
 use std::time::Duration;
 
+/// Number of probes of each kind in a session.
 const REPETITIONS: u8 = 5;
 /// Time between two rounds of probes.
 const REPETITION_INTERVAL: Duration = Duration::from_millis(200);

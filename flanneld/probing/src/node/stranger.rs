@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+/// Times of an unknown sender's first and last probes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub first: Duration,

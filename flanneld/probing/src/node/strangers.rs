@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+/// Maximum number of unknown senders that this node remembers.
 const MOST: usize = 8;
 /// A node probes each peer at least once in two minutes, except in the largest clusters.
 const MEMORY: Duration = Duration::from_secs(120);

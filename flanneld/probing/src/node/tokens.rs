@@ -25,6 +25,7 @@ impl Tokens {
         }
     }
 
+    /// True if a message with this repeated token is certainly from the peer.
     pub(super) fn prove(&self, repeats: Option<u32>) -> bool {
         repeats == Some(self.own)
     }

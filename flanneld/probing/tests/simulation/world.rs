@@ -309,12 +309,14 @@ impl World {
         self.wake(node);
     }
 
+    /// Makes a node request the reports of other nodes.
     pub(crate) fn look(&mut self, node: usize) {
         let now = self.now_at(node);
         self.node_mut(node).request_rows(Client::Command, now);
         self.wake(node);
     }
 
+    /// Makes `node` probe the node `of` on demand.
     pub(crate) fn ask(&mut self, node: usize, of: usize) -> Option<Probe> {
         let now = self.now_at(node);
         let number = self.node_mut(node).begin_session(now, subnet(of))?;
@@ -353,6 +355,7 @@ impl World {
             .count()
     }
 
+    /// Resets the counters.
     pub(crate) fn count(&mut self) {
         self.counts = vec![Count::default(); self.nodes.len()];
     }
