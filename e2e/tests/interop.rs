@@ -198,7 +198,7 @@ fn objects(host: &Host) -> Result<Vec<String>> {
     Ok(objects)
 }
 
-/// One on each host. Waits until they reach each other.
+/// Builds one on each host and waits until they reach each other.
 fn pods_of(bed: &Bed, daemons: &[&Flanneld]) -> Result<Vec<Pod>> {
     let pods = bed
         .hosts

@@ -69,7 +69,7 @@ impl Network {
         Ok(network)
     }
 
-    /// At once, as after a power cut.
+    /// Starts all at once, as after a power cut.
     fn start_daemons(&mut self, screen: Screen) -> Result<()> {
         for host in &self.hosts {
             self.daemons.push(host.start_flanneld(&self.options)?);
@@ -90,7 +90,7 @@ impl Network {
         Ok(())
     }
 
-    /// One on each host.
+    /// Creates one on each host.
     pub(crate) fn pods(&self, screen: Screen) -> Result<Vec<Pod>> {
         screen.step("a pod on each host", || {
             let pod = |(host, daemon): (&Host, &Flanneld)| host.pod("pod", &daemon.subnet_env()?);

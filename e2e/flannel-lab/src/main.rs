@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Also removes the lab at the end.
+/// Removes the lab at the end.
 fn run(args: &Args) -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     if args.remove {

@@ -130,7 +130,7 @@ fn forward(listener: &TcpListener, netns: &Netns) {
     }
 }
 
-/// In both directions, until one of the connections closes.
+/// Copies bytes in both directions, until one of the connections closes.
 fn splice(client: &TcpStream, server: &TcpStream) -> std::io::Result<()> {
     let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);
     std::thread::spawn(move || {

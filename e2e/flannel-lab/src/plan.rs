@@ -14,7 +14,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// As in the network configuration.
+    /// Its name in the network configuration.
     pub(crate) fn backend_type(&self) -> &'static str {
         match self.backend {
             Backend::Vxlan | Backend::VxlanUserspace => "vxlan",
@@ -41,7 +41,7 @@ impl Plan {
         )
     }
 
-    /// In one line.
+    /// A summary in one line.
     pub(crate) fn title(&self) -> String {
         let store = match self.store {
             StoreKind::Dir => "leases in a directory",

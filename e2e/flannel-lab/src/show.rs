@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use terminal::lab::Backend;
 use terminal::screen::{Screen, Style};
 
-/// As the store contains them.
+/// Prints the leases as the store contains them.
 pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
     if let Some(etcd) = &network.etcd {
         let key = network.store.key("");

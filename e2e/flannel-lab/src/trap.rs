@@ -32,8 +32,8 @@ pub(crate) fn demonstrate(hosts: &[Host], options: &FlanneldOptions, screen: Scr
     Ok(())
 }
 
-/// Until one daemon is ready and all others have ended, because only one node can use the address that all hosts have. The result is the number of
-/// ended daemons.
+/// Waits until one daemon is ready and all others have ended, because only one node can use the address that all hosts have. The result is the number
+/// of ended daemons.
 fn wait_settled(daemons: &mut [Flanneld]) -> Result<usize> {
     until_ok("one daemon is ready", || {
         let running = daemons

@@ -44,7 +44,7 @@ impl Bed {
         Bed::on(lab, &lan, hosts, net_conf, change)
     }
 
-    /// On existing hosts.
+    /// Builds the environment on existing hosts.
     pub fn on(
         lab: &Lab,
         lan: &Switch,
@@ -58,7 +58,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// On existing hosts, without pods.
+    /// Builds the environment on existing hosts, without pods.
     pub fn without_pods(
         lab: &Lab,
         lan: &Switch,

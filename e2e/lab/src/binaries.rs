@@ -21,7 +21,7 @@ pub enum CniVersion {
     V111,
 }
 
-/// In `$FLANNEL_BIN_DIR`, otherwise in this program's folder or its parent.
+/// A binary of flannel-rs: in `$FLANNEL_BIN_DIR`, otherwise in this program's folder or its parent.
 pub fn own(name: &str) -> Result<PathBuf> {
     let mut folders = Vec::new();
     if let Some(folder) = std::env::var_os(BIN_DIR) {
@@ -51,7 +51,8 @@ pub fn etcd(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// In `$KUBEBUILDER_ASSETS`, in `PATH`, or in the folder that `make setup` fills: the first one that contains all commands of Kubernetes.
+/// A command of Kubernetes: in `$KUBEBUILDER_ASSETS`, in `PATH`, or in the folder that `make setup` fills. The first of these with all commands
+/// counts.
 pub fn kubernetes(name: &str) -> Result<PathBuf> {
     const COMMANDS: [&str; 6] = [
         "kube-apiserver",
@@ -72,7 +73,7 @@ pub fn kubernetes(name: &str) -> Result<PathBuf> {
     Ok(found.context("cannot find the commands of Kubernetes; run `make setup`")?.join(name))
 }
 
-/// In `PATH`, or in the folder that `make setup` fills.
+/// `PATH` comes before the folder that `make setup` fills.
 pub fn helm() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path)

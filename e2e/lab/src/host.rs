@@ -58,7 +58,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Also its hostname.
+    /// The host's name in the lab, and its hostname.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
@@ -67,22 +67,21 @@ impl Host {
         &self.inner.netns
     }
 
-    /// In the lab; created if it is missing.
+    /// Creates the folder if it is missing.
     pub fn folder(&self) -> Result<PathBuf> {
         self.inner.site.folder(&self.inner.name)
     }
 
-    /// In the host's `/run/flannel`, which a reboot clears.
+    /// It is in the host's `/run/flannel`, which a reboot clears.
     pub fn subnet_file(&self) -> Result<PathBuf> {
         Ok(self.folder()?.join("run/flannel/subnet.env"))
     }
 
-    /// Shared by all hosts of the lab.
     pub(crate) fn site(&self) -> &Arc<Site> {
         &self.inner.site
     }
 
-    /// Starts at 1.
+    /// The first pod has the number 1.
     fn next_pod(&self) -> u32 {
         self.inner.pods.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -164,7 +163,7 @@ impl Host {
         Ok(())
     }
 
-    /// After [`Host::power_off`]. The host keeps its uplinks, but not its pods and its kernel state.
+    /// Follows [`Host::power_off`]. The host keeps its uplinks, but not its pods and its kernel state.
     pub fn power_on(&self) -> Result<()> {
         boot(&self.inner.site, &self.inner.name)?;
         self.inner.pods.store(0, Ordering::Relaxed);
@@ -174,7 +173,7 @@ impl Host {
         Ok(())
     }
 
-    /// With the host's name, `/run` and files. The output goes to `<folder>/<log>.log`.
+    /// The program has the host's name, `/run` and files. Its output goes to `<folder>/<log>.log`.
     pub fn spawn(&self, log: &str, launch: &Launch) -> Result<Process> {
         let folder = self.folder()?;
         let machine = Machine {

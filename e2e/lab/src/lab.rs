@@ -70,12 +70,12 @@ impl Lab {
         })
     }
 
-    /// Of the lab's namespace names.
+    /// The lab's namespaces have names with this prefix.
     pub fn prefix(&self) -> String {
         self.site.name.prefix()
     }
 
-    /// For the lab's files; created if it is missing, and removed with the lab.
+    /// Creates the folder if it is missing. It is removed with the lab.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         self.site.folder(name)
     }
@@ -97,7 +97,7 @@ impl Lab {
             .collect()
     }
 
-    /// One interface on each switch.
+    /// The router has one interface on each switch.
     pub fn router(&self, name: &str, legs: &[(&Switch, &str)]) -> Result<Router> {
         Router::build(&self.site, name, legs)
     }

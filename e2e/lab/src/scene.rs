@@ -106,7 +106,7 @@ impl<'a> SceneOptions<'a> {
         self
     }
 
-    /// Of each node's daemon; the first node has the number 0.
+    /// Changes those of each node's daemon; the first node has the number 0.
     #[must_use]
     pub fn options(
         mut self,
@@ -135,8 +135,8 @@ impl<'a> SceneOptions<'a> {
         self
     }
 
-    /// In a lab of its own: waits until each daemon is ready and the pods reach each other, runs `work`, and removes all. The error contains the ends
-    /// of the lab's logs.
+    /// Builds a lab, waits until each daemon is ready and the pods reach each other, runs `work`, and removes all. The error contains the ends of the
+    /// lab's logs.
     pub fn run(self, work: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
         Lab::run(&self.title, |lab| {
             let mut scene = self.build(lab)?;
@@ -190,7 +190,7 @@ impl Scene<'_> {
         self.nodes.iter_mut().try_for_each(|node| node.daemon_mut()?.wait_ready().map(drop))
     }
 
-    /// As an operator does, such as `10.5.3.0-24` with a lease's value.
+    /// Writes as an operator does: `lease` is like `10.5.3.0-24`.
     pub fn put(&self, lease: &str, value: &str) -> Result<()> {
         self.store.put(lease, value)
     }
@@ -229,19 +229,19 @@ impl Scene<'_> {
         reach(&self.firsts()?)
     }
 
-    /// Between the first pods of all nodes, in each direction.
+    /// Probes run between the first pods of all nodes, in each direction.
     pub fn mesh(&self) -> Result<Mesh> {
         Mesh::start(&self.firsts()?, &ProbeOptions::default())
     }
 
-    /// From one node's first pod to another's.
+    /// The probe runs from one node's first pod to another's.
     pub fn probe(&self, from: usize, to: usize) -> Result<Probe> {
         let pods = self.firsts()?;
         let pod = |number: usize| pods.get(number).context("no such node");
         Probe::start(pod(from)?, pod(to)?, &ProbeOptions::default())
     }
 
-    /// Between the first pods of all nodes, in each direction and in each family that they share.
+    /// Probes run between the first pods of all nodes, in each direction and in each family that they share.
     pub fn meshes(&self) -> Result<Vec<Mesh>> {
         let (pods, options) = (self.firsts()?, ProbeOptions::default());
         let has = |v6| {
@@ -328,7 +328,7 @@ impl Node {
         Ok((status, errors))
     }
 
-    /// With SIGTERM. Fails if the daemon does not exit with 0.
+    /// Sends SIGTERM. Fails if the daemon does not exit with 0.
     pub fn stop(&mut self) -> Result<()> {
         let status = self.daemon_mut()?.terminate()?;
         let daemon = self.daemon.take();
@@ -336,26 +336,26 @@ impl Node {
         Ok(())
     }
 
-    /// With SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) -> Result<()> {
         self.daemon_mut()?.kill()?;
         self.daemon = None;
         Ok(())
     }
 
-    /// In the daemon's subnet.
+    /// Builds a pod in the daemon's subnet.
     pub fn pod(&mut self, name: &str) -> Result<&Pod> {
         let pod = self.host.pod(name, &self.daemon()?.subnet_env()?)?;
         self.pods.push(pod);
         self.pods.last().context("a pod")
     }
 
-    /// Of a path of the daemon's health endpoint: the status code and the body.
+    /// `path` is of the daemon's health endpoint. The result is the status code and the body.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
         self.daemon()?.get(path)
     }
 
-    /// By its JSON pointer, such as `/refused/0/subnet`; `null` if it is not there.
+    /// `pointer` is a JSON pointer, such as `/refused/0/subnet`; `null` if it is not there.
     pub fn status(&self, pointer: &str) -> Result<Value> {
         let status: Value = serde_json::from_str(&self.get("/status")?.1)?;
         Ok(status.pointer(pointer).cloned().unwrap_or_default())
@@ -387,13 +387,13 @@ impl Node {
         Ok(())
     }
 
-    /// Of IPv4, as `ip route` prints it.
+    /// The IPv4 subnet, as `ip route` prints it.
     pub fn subnet(&self) -> Result<String> {
         let subnet = self.daemon()?.subnet_env()?.subnet;
         Ok(subnet.context("no subnet")?.trunc().to_string())
     }
 
-    /// On the host. The result is the output.
+    /// Runs on the host. The result is the output.
     pub fn sh(&self, script: &str) -> Result<String> {
         self.host.netns().sh(script)
     }
@@ -419,13 +419,13 @@ impl Node {
         Ok(names.filter(|name| name.starts_with("flannel")).collect())
     }
 
-    /// With SIGTERM, and then with the node's options. Waits until the daemon is ready.
+    /// Sends SIGTERM, starts the daemon with the node's options, and waits until it is ready.
     pub fn restart(&mut self) -> Result<()> {
         self.stop()?;
         self.start()
     }
 
-    /// By its exact name and labels. A counter that is zero has no line.
+    /// `name` is the exact name with its labels. A counter that is zero has no line.
     pub fn count(&self, name: &str) -> f64 {
         let value = self.daemon().and_then(|daemon| daemon.metric(name));
         value.unwrap_or(0.0)

@@ -36,12 +36,12 @@ impl Store {
         Store { kind: Kind::Dir(folder.to_owned()), prefix: PREFIX.to_owned() }
     }
 
-    /// Below the default prefix.
+    /// The keys are below the default prefix.
     pub fn etcd(client: &EtcdClient) -> Store {
         Store { kind: Kind::Etcd(client.clone()), prefix: PREFIX.to_owned() }
     }
 
-    /// Of the keys in etcd.
+    /// The keys in etcd begin with it.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Store {
         prefix.clone_into(&mut self.prefix);
@@ -62,7 +62,7 @@ impl Store {
         }
     }
 
-    /// As an operator does, such as `10.5.3.0-24`.
+    /// Writes as an operator does: `lease` is like `10.5.3.0-24`.
     pub fn put(&self, lease: &str, value: &str) -> Result<()> {
         match &self.kind {
             Kind::Dir(folder) => {
@@ -74,7 +74,7 @@ impl Store {
         }
     }
 
-    /// As an operator does. Fails if the store does not have the lease.
+    /// Deletes as an operator does. Fails if the store does not have the lease.
     pub fn delete(&self, lease: &str) -> Result<()> {
         match &self.kind {
             Kind::Dir(folder) => std::fs::remove_file(folder.join(SUBNETS).join(lease))

@@ -24,7 +24,7 @@ pub struct Vagrant {
 }
 
 impl Lab {
-    /// As Vagrant with VirtualBox does: all hosts have 10.0.2.15 on `enp0s3`, and different addresses only on `enp0s8`.
+    /// All hosts have 10.0.2.15 on `enp0s3`, and different addresses only on `enp0s8`, as Vagrant with VirtualBox makes them.
     pub fn vagrant(&self, count: u8) -> Result<Vagrant> {
         Vagrant::build(self, count, |_| 15)
     }

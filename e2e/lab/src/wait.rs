@@ -29,7 +29,7 @@ impl Wait {
         Wait { start, guard: GUARD.unwrap_or((start, HANGS)) }
     }
 
-    /// Until the guard, at least a millisecond.
+    /// The time until the guard, at least a millisecond.
     pub(crate) fn left(&self) -> Duration {
         let (begun, time) = self.guard;
         time.saturating_sub(begun.elapsed()).max(Duration::from_millis(1))

@@ -95,7 +95,7 @@ fn through(frame: &[u8]) -> Option<(Known, Vec<u8>)> {
     Some((known, reply(message)?))
 }
 
-/// As a node that has received all probes recently; `None` if the message is not a probe.
+/// Replies as a node that has received all probes recently; `None` if the message is not a probe.
 fn reply(question: &[u8]) -> Option<Vec<u8>> {
     if question.len() < ECHO || !question.starts_with(b"flpr\x01\x01") {
         return None;
@@ -160,7 +160,7 @@ pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(u
     Ok(Some((message.bytes, to.context("no address")?)))
 }
 
-/// With the address of a peer as source.
+/// The source is the address of a peer.
 pub(crate) fn send(
     socket: &UdpSocket,
     from: Ipv4Addr,

@@ -152,7 +152,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
     Ok((text, picture(&bars)))
 }
 
-/// From the environment variable `GO_FLANNELD`.
+/// The value of the environment variable `GO_FLANNELD`.
 fn go_flanneld() -> Option<PathBuf> {
     std::env::var_os("GO_FLANNELD").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
@@ -410,7 +410,7 @@ fn beside(
     Ok((quantile(&times, 0.5), quantile(&times, 0.99)))
 }
 
-/// At a fixed rate. The result is the processor time per packet in microseconds, or `None` if packets were lost.
+/// Sends at a fixed rate. The result is the processor time per packet in microseconds, or `None` if packets were lost.
 fn lossless(from: &Pod, to: &Pod, rate: u64, pids: &[u32]) -> Result<Option<f64>> {
     let before = Cpu::now(pids);
     let passed = small(from, to, rate, Duration::from_secs(1))?;

@@ -35,7 +35,7 @@ const DAMAGES: [(&str, &str, &str); 10] = [
     ("a deletion of the nftables table", "nft delete table ip flannel-ipv4", "1000 ms"),
 ];
 
-/// On a node with many peers.
+/// Damages the objects of a node with many peers.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let net_conf = NET_CONF.replacen('{', r#"{"EnableNFTables":true,"#, 1);
     let fleet = Fleet::with(PEERS, &net_conf, value)?;

@@ -65,7 +65,7 @@ fn noise() -> Vec<Vec<u8>> {
     (0..MESSAGES).map(message).collect()
 }
 
-/// From one thread, as fast as possible, until `stop` is true. The result is the number of messages per second.
+/// Sends from one thread, as fast as possible, until `stop` is true. The result is the number of messages per second.
 pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64 {
     let (start, mut sent) = (Instant::now(), 0);
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
@@ -82,7 +82,7 @@ pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool)
     sent as f64 / start.elapsed().as_secs_f64()
 }
 
-/// From the second pod to the first. Tries again if this machine does not generate the packets fast enough.
+/// Sends from the second pod to the first. Tries again if this machine does not generate the packets fast enough.
 fn stream(bed: &Bed) -> Result<Small> {
     let [to, from] = bed.pods.as_slice() else {
         return Err(anyhow!("there are two pods"));
@@ -97,7 +97,7 @@ fn stream(bed: &Bed) -> Result<Small> {
     Err(last)
 }
 
-/// From the second pod to the first. Also counts the junk packets per second, and the packets that the node's datapath dropped.
+/// Sends from the second pod to the first. Also counts the junk packets per second, and the packets that the node's datapath dropped.
 fn stream_during_junk(
     bed: &Bed,
     attacker: &Host,
@@ -119,7 +119,7 @@ fn stream_during_junk(
     Ok((passed, rate, sum(daemon, DROPPED)? - before))
 }
 
-/// Alternately without junk and with each type of junk.
+/// Alternates between no junk and each type of junk.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-junk")?;
     let bed = Bed::start(&lab, 2, NET_CONF, |_, options| options)?;

@@ -19,7 +19,7 @@ const CLIENTS: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(120);
 const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","Backend":{"Type":"vxlan"}}"#;
 
-/// With as many image names as a kubelet reports, because they make up most of a Node's size.
+/// Has as many image names as a kubelet reports, because they make up most of a Node's size.
 fn node(number: u32) -> serde_json::Value {
     let [_, b, c, d] = number.to_be_bytes();
     let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8));
@@ -36,7 +36,7 @@ fn node(number: u32) -> serde_json::Value {
     node
 }
 
-/// One node's daemon in a cluster of `nodes` Nodes.
+/// Starts one node's daemon in a cluster of `nodes` Nodes.
 pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench")?;
     let lan = lab.switch("lan")?;
@@ -62,7 +62,7 @@ pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// With several clients at once, and then the Node of the measured host.
+/// Several clients create them at once; the Node of the measured host comes last.
 fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
     let next = AtomicU32::new(0);
     std::thread::scope(|scope| {

@@ -152,7 +152,7 @@ fn fire(socket: &UdpSocket, headers: &mut MultiHeaders<SockaddrStorage>, packets
         sendmmsg(socket.as_raw_fd(), headers, &slices, vec![None; packets], [], MsgFlags::empty());
 }
 
-/// Until the socket's read timeout passes without a packet.
+/// Ends when the socket's read timeout passes without a packet.
 fn count(socket: &UdpSocket) -> u64 {
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     let mut room = [[0; 128]; VOLLEY];
@@ -208,7 +208,7 @@ pub(crate) enum Programs {
 }
 
 impl Programs {
-    /// For the calling thread.
+    /// Applies to the calling thread.
     fn schedule(self) -> Result<()> {
         if self == Programs::Ordinary {
             return Ok(());
@@ -223,7 +223,7 @@ impl Programs {
     }
 }
 
-/// One after the other, for `time`. Sorted, in microseconds.
+/// Measures one after the other, for `time`. The result is sorted, in microseconds.
 pub(crate) fn round_trips(
     from: &Pod,
     to: &Pod,

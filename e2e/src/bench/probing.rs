@@ -23,7 +23,7 @@ const CUTS: usize = 5;
 const DEADLINE: Duration = Duration::from_secs(120);
 const THREE_NODES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
-/// Of all threads, in seconds. From schedstat, because /proc/PID/stat has a resolution of only 10 ms.
+/// The time of all threads, in seconds, from schedstat: /proc/PID/stat has a resolution of only 10 ms.
 pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
     let mut sum = 0.0;
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
@@ -43,7 +43,7 @@ struct Taken {
     silence: f64,
 }
 
-/// Of a processor, in percent.
+/// The share of a processor, in percent.
 fn share(daemon: &Flanneld, window: Duration) -> Result<f64> {
     let (start, before) = (Instant::now(), processor(daemon)?);
     std::thread::sleep(window);
@@ -67,7 +67,7 @@ fn share_with_page(daemon: &Flanneld) -> Result<f64> {
     })
 }
 
-/// First while all peers reply and then while none does.
+/// Measures first while all peers reply and then while none does.
 fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
     let options =
         if probes { fleet.options.clone() } else { fleet.options.clone().arg("--probe-port=0") };
@@ -168,7 +168,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Repeatedly disconnects one of three nodes: how soon the nodes report the fault and the recovery.
+/// Repeatedly disconnects one of three nodes, and measures how soon the nodes report the fault and the recovery.
 fn cuts(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-probing")?;
     let bed = Bed::start(&lab, 3, THREE_NODES, |_, options| options)?;

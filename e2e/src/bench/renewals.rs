@@ -31,7 +31,7 @@ const IN_TIME: Duration = Duration::from_secs(60);
 const ANSWER: usize = 92;
 const COOKIE: usize = 64;
 
-/// Without a rate limit.
+/// The tunnel has no rate limit.
 fn tunnel(private: StaticSecret, node: PublicKey, number: u32) -> Tunn {
     let limiter = RateLimiter::new(&PublicKey::from(&private), u64::MAX);
     Tunn::new(private, node, None, None, number, Some(Arc::new(limiter)))
@@ -142,7 +142,7 @@ fn renew_during_flood(
     })
 }
 
-/// Alternately without and with a flood of handshakes.
+/// Alternates between no flood and a flood of handshakes.
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let fleet = Fleet::with(PEERS, NET_CONF, value)?;
     let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;

@@ -35,12 +35,12 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// With the vxlan leases of `peers` peers.
+    /// The etcd has the vxlan leases of `peers` peers.
     pub(crate) fn of(peers: u32) -> Result<Fleet> {
         Fleet::with(peers, NET_CONF, value)
     }
 
-    /// With `net_conf` and the leases of `peers` peers.
+    /// The etcd has `net_conf` and the leases of `peers` peers.
     pub(crate) fn with(peers: u32, net_conf: &str, value: fn(u32) -> String) -> Result<Fleet> {
         let lab = Lab::new("bench")?;
         let lan = lab.switch("lan")?;
@@ -71,7 +71,7 @@ impl Fleet {
         self.node.netns().ip("link del flannel.1").map(drop)
     }
 
-    /// To a peer's pods. The result is the time since `start`.
+    /// Waits for the route to a peer's pods. The result is the time since `start`.
     fn wait_route(&self, number: u32, start: Instant) -> Result<Duration> {
         let target = Ipv4Addr::from(u32::from(subnet(number)) + 2);
         self.node.netns().run(|| {
@@ -85,7 +85,7 @@ impl Fleet {
         })?
     }
 
-    /// Through the tunnel.
+    /// The number of routes through the tunnel.
     fn routes(&self) -> Result<usize> {
         let text =
             self.node.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/route"))??;
@@ -98,12 +98,12 @@ fn subnet(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8))
 }
 
-/// With vxlan.
+/// The vxlan lease of peer `number`.
 pub(crate) fn value(number: u32) -> String {
     value_at(number, number)
 }
 
-/// On the underlay.
+/// The underlay address of peer `number`.
 pub(crate) fn public(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number)
 }
@@ -119,7 +119,7 @@ fn value_at(number: u32, address: u32) -> String {
     )
 }
 
-/// As flannel-rs writes it.
+/// The value is as flannel-rs writes it.
 pub(crate) fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) -> String {
     format!(
         "{{\"PublicIP\":\"{public}\",\"PublicIPv6\":null,\"BackendType\":\"{backend}\",\"BackendData\":{data},\
@@ -140,7 +140,7 @@ pub(crate) fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
     Ok((field("VmRSS:")?, field("VmHWM:")?))
 }
 
-/// Of the metrics whose lines begin with `name`, for example over all labels of one metric.
+/// Adds the metrics whose lines begin with `name`, for example over all labels of one metric.
 pub(crate) fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
     let (_, text) = daemon.get("/metrics")?;
     let values = text
@@ -291,7 +291,7 @@ impl Goals {
     }
 }
 
-/// Repeatedly adds one lease: how soon the kernel has its route.
+/// Repeatedly adds one lease, and measures how soon the kernel has its route.
 fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready()?;

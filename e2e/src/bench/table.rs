@@ -44,7 +44,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// After a line that describes the machine.
+    /// A line that describes the machine comes first.
     pub(crate) fn markdown(&self) -> String {
         let mut out = measured();
         out.push_str(
@@ -63,7 +63,7 @@ pub(crate) fn measured() -> String {
     format!("`make bench` measured these figures on {}.\n\n", machine())
 }
 
-/// To three significant digits.
+/// Keeps three significant digits.
 fn rounded(figure: f64) -> String {
     match figure {
         figure if figure >= 100.0 || figure.fract() == 0.0 => format!("{figure:.0}"),
@@ -88,7 +88,7 @@ fn machine() -> String {
     )
 }
 
-/// Between the two comments that mark a section of docs/performance.md.
+/// Replaces the text between the two comments that mark a section of docs/performance.md.
 pub(crate) fn write(section: &str, text: &str) -> Result<()> {
     let marks = [
         format!("<!-- make bench, {section}: begin -->\n"),
@@ -107,7 +107,7 @@ pub(crate) fn write(section: &str, text: &str) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// To docs/datapath.svg.
+/// Writes docs/datapath.svg.
 pub(crate) fn picture(svg: &str) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/datapath.svg");
     std::fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))

@@ -27,7 +27,7 @@ const DATA: u8 = 4;
 const WINDOW: Duration = Duration::from_secs(20);
 pub(crate) const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 
-/// Of a peer.
+/// The private key of peer `number`.
 pub(crate) fn secret(number: u32) -> StaticSecret {
     let mut bytes = [7; 32];
     if let Some(first) = bytes.first_chunk_mut() {
@@ -46,7 +46,7 @@ pub(crate) fn value(number: u32) -> String {
     )
 }
 
-/// From the file of the node's private key.
+/// Derives the public key from the file of the node's private key.
 pub(crate) fn key_of(daemon: &Flanneld) -> Result<PublicKey> {
     let text = std::fs::read_to_string(daemon.subnet_file().with_file_name("wgkey"))
         .context("the node's key")?;

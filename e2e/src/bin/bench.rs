@@ -198,7 +198,7 @@ fn ended(outcome: Result<()>) -> ExitCode {
     }
 }
 
-/// In one line and without a backtrace.
+/// Prints one line without a backtrace.
 fn complain(error: &anyhow::Error) {
     let _ = writeln!(stderr(), "bench: {error:#}");
 }
@@ -213,7 +213,7 @@ fn show(text: &str) -> Result<()> {
     }
 }
 
-/// With `--markdown`, also writes the tables into docs/performance.md.
+/// Writes the tables into docs/performance.md with `--markdown`.
 fn measure(order: &Order) -> Result<()> {
     let scale = measure_scale(order)?;
     let kube = measured(order.nodes > 0, |table| {
@@ -261,7 +261,7 @@ fn measure(order: &Order) -> Result<()> {
     Ok(())
 }
 
-/// As Markdown; `None` without measurements.
+/// The Markdown of a table; `None` without measurements.
 fn measured(
     is_ordered: bool,
     measure: impl FnOnce(&mut Table) -> Result<()>,

@@ -59,7 +59,7 @@ impl Cage {
         self.folder.join("default/flanneld")
     }
 
-    /// One after the other, because all rows share the host's subnet.env.
+    /// Checks one row after the other, because all share the host's subnet.env.
     fn check_all(&mut self, rows: &[Row]) -> Result<()> {
         ensure!(!rows.is_empty(), "no rows");
         rows.iter().try_for_each(|row| self.check(row).with_context(|| row.name.clone()))
@@ -145,7 +145,7 @@ impl Cage {
         Ok(())
     }
 
-    /// With the host's own /etc/default. The exit code does not matter.
+    /// The script sees the host's own /etc/default. The exit code does not matter.
     fn sh(&mut self, script: &str) -> Result<String> {
         self.scripts += 1;
         let script = format!(
@@ -184,7 +184,7 @@ fn etcd_secrets(s: &Scene<'_>) -> Result<Vec<String>> {
     Ok(secrets)
 }
 
-/// Each source of etcd's password, and each wrong flag that could reveal a secret.
+/// One row for each source of etcd's password, and for each wrong flag that could reveal a secret.
 fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
     let (all, secrets) = (s.store.args(), etcd_secrets(s)?);
     let options = |args: &[String]| {
@@ -249,7 +249,7 @@ fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// With one user.
+/// The kubeconfig has one user.
 fn kubeconfig_of(server: &str, ca: &str, user: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: '{server}', certificate-authority: '{ca}'}}}}]\n\

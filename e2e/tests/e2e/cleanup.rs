@@ -65,7 +65,7 @@ fn is_as(host: &Host, wanted: &str, output: &str) -> Result<()> {
     Ok(())
 }
 
-/// With the host's own `/run`. The result is whether the command succeeded, and its output.
+/// Runs with the host's own `/run`. The result is whether the command succeeded, and its output.
 fn cleanup(host: &Host, args: &[&str]) -> Result<(bool, String)> {
     static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let log = format!("cleanup-{}", CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
@@ -81,7 +81,7 @@ fn cleans_up(host: &Host, args: &[&str]) -> Result<String> {
     Ok(output)
 }
 
-/// In the host's `/run/flannel`.
+/// Counts the files in the host's `/run/flannel`.
 fn count_run_files(host: &Host) -> Result<usize> {
     let folder = host.subnet_file()?.with_file_name("");
     Ok(std::fs::read_dir(folder).into_iter().flatten().count())
@@ -156,7 +156,7 @@ fn cleanup_restores_the_host_after_flanneld((config, flags): (&str, &[&str])) ->
     })
 }
 
-/// From captured listings such as that of `iptables -t nat -S`.
+/// `listing` is a captured one, such as that of `iptables -t nat -S`.
 fn captured_rules(listing: &str) -> String {
     let mut command = "";
     let mut script = String::new();

@@ -19,7 +19,7 @@ struct Runtime {
 }
 
 impl Runtime {
-    /// With the CNI configuration of the manifests.
+    /// Takes the CNI configuration of the manifests.
     fn new(host: &Host, version: CniVersion, cni_version: &str) -> Result<Runtime> {
         let folder = host.folder()?;
         let conf = json!({
@@ -45,7 +45,7 @@ impl Runtime {
         Ok((pod, answer.ok()?))
     }
 
-    /// Twice, because a runtime repeats it.
+    /// Calls DEL twice, because a runtime repeats it.
     fn del(&self, pod: &Netns, interface: &str) -> Result<()> {
         (0..2).try_for_each(|_| {
             self.cni.call("DEL", Some(pod), interface, &self.conf)?.ok().map(drop)
@@ -162,7 +162,7 @@ fn collects(node: &Runtime, living: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// On a host where `/run`, `/opt` and `/var/lib` contain only the files that docs/cni.md requires.
+/// The host's `/run`, `/opt` and `/var/lib` contain only the files that docs/cni.md requires.
 #[test]
 fn documented_cni_commands_work() -> Result<()> {
     Lab::run("cni-page", |lab| {

@@ -95,7 +95,7 @@ impl Path {
         attacks
     }
 
-    /// Forged addresses, which a datapath without checks delivers.
+    /// Addresses are forged; a datapath without checks delivers these packets.
     fn forged(&self, s: &Scene<'_>, checks: &str) -> Result<Vec<Attack>> {
         let [pod, peers, others] = self.pods[..] else { anyhow::bail!("three pods") };
         let (nowhere, outside, node): (_, _, IpAddr) = if self.family == 0 {

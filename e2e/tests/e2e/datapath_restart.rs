@@ -31,7 +31,7 @@ scenarios! { heals;
     wireguard_in_userspace_heals => &WIREGUARD,
 }
 
-/// In a store of its own.
+/// The daemon gets a store of its own.
 fn keep_files(s: &mut Scene<'_>, number: usize) -> Result<FileStore> {
     let store = FileStore::start(&s.lab.folder("")?.join(format!("notify{number}")))?;
     s[number].options = s[number].options.clone().file_store(&store);

@@ -7,7 +7,7 @@ use lab::{Hang, Scene, succeeded, until_ok};
 
 use crate::healing::scenarios;
 
-/// In the folder above the leases, in the mount namespaces of the first `daemons` daemons.
+/// Runs in the folder above the leases, in the mount namespaces of the first `daemons` daemons.
 fn run_in_daemons(s: &Scene<'_>, daemons: usize, script: &str) -> Result<()> {
     for node in &s.nodes[..daemons] {
         let pid = node.daemon()?.pid().to_string();

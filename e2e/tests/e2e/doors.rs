@@ -191,7 +191,7 @@ fn reach_loopback(s: &mut Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-/// On the underlay and in the overlay.
+/// A node's addresses on the underlay and in the overlay.
 fn addresses(s: &Scene<'_>, node: usize) -> Result<[IpAddr; 2]> {
     let subnet = s[node].daemon()?.subnet_env()?.subnet.context("a subnet")?;
     Ok([s[node].v4()?.into(), subnet.network().into()])

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 const VXLAN: &str = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.90.0","Backend":{"Type":"vxlan"}}"#;
 
-/// As a vxlan node writes it.
 fn value(public: &str, mac: &str) -> String {
     format!(
         r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":1,"VtepMAC":"{mac}"}}}}"#

@@ -71,7 +71,7 @@ fn unreadable_lease_is_listed_with_the_reason() -> Result<()> {
 const HOSTILE: &str =
     "n\u{1b}[2J\u{1b}]0;t\u{7}\r\nfake line\u{9b}31m\u{202e}cod\u{200b}\u{2028}\u{7f}";
 
-/// Only printable characters and line ends.
+/// The text may have only printable characters and line ends.
 fn require_visible(what: &str, text: &str) -> Result<()> {
     let hidden = |c: char| {
         c != '\n'

@@ -34,7 +34,7 @@ struct GoNode {
 }
 
 impl GoNode {
-    /// As Go flannel at its first start: creates devices, the lease, and `subnet.env`. The first host has the subnet 10.5.11.0/24.
+    /// Acts as Go flannel at its first start: creates devices, the lease, and `subnet.env`. The first host has the subnet 10.5.11.0/24.
     fn start(s: &Scene<'_>, index: u8, backend: &'static str) -> Result<GoNode> {
         let client = s.etcd.as_ref().context("no etcd")?.client()?;
         let (lease, host) = (client.grant(86_400)?, Host::clone(&s[usize::from(index)]));
@@ -91,12 +91,12 @@ impl GoNode {
         Ok(value + "}")
     }
 
-    /// With a plain put, which overwrites any earlier value.
+    /// A plain put overwrites any earlier value.
     fn publish(&self) -> Result<()> {
         self.client.put_leased(&self.key(), &self.value()?, self.lease)
     }
 
-    /// As Go flannel on an event: replaces the kernel entries for each lease of another node with the same backend.
+    /// Acts as Go flannel on an event: replaces the kernel entries for each lease of another node with the same backend.
     fn learn(&self) -> Result<()> {
         let entries = self.client.get_prefix(SUBNETS)?;
         entries.iter().filter(|entry| entry.key != self.key()).try_for_each(|entry| {
@@ -105,7 +105,7 @@ impl GoNode {
         })
     }
 
-    /// With the fields that Go flannel reads from a lease's value (`lease.LeaseAttrs`).
+    /// Uses the fields that Go flannel reads from a lease's value (`lease.LeaseAttrs`).
     fn learn_one(&self, entry: &KeyValue) -> Result<()> {
         let value: Value = serde_json::from_str(&entry.value)?;
         let text = |pointer: &str| {
@@ -143,7 +143,7 @@ impl GoNode {
     }
 }
 
-/// On the first hosts. They know each other.
+/// The first hosts become Go nodes, which know each other.
 fn go_nodes<const COUNT: usize>(s: &Scene<'_>, backend: &'static str) -> Result<Vec<GoNode>> {
     let nodes = (0..COUNT as u8)
         .map(|index| GoNode::start(s, index, backend))
@@ -319,7 +319,7 @@ fn routes(host: &Host) -> Result<Vec<String>> {
     Ok(lines.map(|line| line.trim().to_owned()).collect())
 }
 
-/// Of flannel and of other programs: links with indexes and MACs, addresses, routes, neighbours, FDB.
+/// The objects of flannel and of other programs: links with indexes and MACs, addresses, routes, neighbours, FDB.
 fn objects(host: &Host) -> Result<Vec<String>> {
     // The underlay's neighbours change by themselves, and the kernel sets states and adds link-local addresses at a time of its own.
     let script = "ip -o link | sed 's/ state [A-Z]*//'; ip -o address | sed '/scope link/d'; (ip neighbour; bridge fdb) | sed -n '/dev flannel/p'";

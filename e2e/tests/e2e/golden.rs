@@ -91,7 +91,6 @@ pub(crate) fn compare(case: &str) -> Result<()> {
     })
 }
 
-/// Of the first node.
 fn outputs(s: &Scene<'_>, sysctls: &str) -> Result<Outputs> {
     let etcd = s.etcd.as_ref().context("etcd")?.client()?;
     let (mut values, mut leases) = (String::new(), String::new());

@@ -115,8 +115,7 @@ struct Plane<'a, 'lab> {
     before: Vec<String>,
 }
 
-/// With daemons that do not audit their kernel objects. At the end, no packet has arrived at a wrong host, and no daemon has ended or logged an
-/// error.
+/// The daemons do not audit their kernel objects. At the end, no packet has arrived at a wrong host, and no daemon has ended or logged an error.
 fn run(
     what: &str,
     backend: &'static Backend,

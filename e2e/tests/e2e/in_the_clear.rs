@@ -120,8 +120,8 @@ pub(crate) fn change((from, implementation, interval): (&str, &str, Duration)) -
     })
 }
 
-/// To the subnet of a node that joins later, and an operator's route. With `as_go`, flannel-rs' routes become Go flannel's, which have the protocol
-/// `boot`.
+/// Adds routes to the subnet of a node that joins later, and an operator's route. With `as_go`, flannel-rs' routes become Go flannel's, which have
+/// the protocol `boot`.
 fn add_foreign_routes(node: &Node, gateway: &Node, as_go: bool) -> Result<()> {
     if as_go {
         node.sh("for f in -4 -6; do ip $f route show proto 241 | grep via | while read -r r; do ip $f route replace ${r% proto 241*} proto boot; done; done")?;
@@ -132,7 +132,7 @@ fn add_foreign_routes(node: &Node, gateway: &Node, as_go: bool) -> Result<()> {
     Ok(())
 }
 
-/// In both address families.
+/// Waits until the pods reach each other in both families.
 fn reach(pods: &[Pod]) -> Result<()> {
     for family in 0..2 {
         let targets: Vec<IpAddr> = pods.iter().map(|pod| pod.addresses()[family]).collect();

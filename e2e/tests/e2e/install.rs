@@ -16,7 +16,7 @@ mod policy;
 pub(crate) mod shapes;
 mod vagrantfile;
 
-/// Of a file in the repository.
+/// `path` is relative to the repository.
 fn repository(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
@@ -57,7 +57,7 @@ fn api_server(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
     Ok(api)
 }
 
-/// As the server would store them. It stores nothing, because the request is a dry run.
+/// The result is what the server would store. It stores nothing, because the request is a dry run.
 fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     let file = lab.folder("manifests")?.join("dry-run.yml");
     std::fs::write(&file, manifests)?;
@@ -77,7 +77,7 @@ fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
     })
 }
 
-/// In any namespace if `namespace` is `None`.
+/// `None` means any namespace.
 fn object<'a>(
     objects: &'a [Value],
     namespace: Option<&str>,
@@ -93,7 +93,7 @@ fn object<'a>(
     objects.iter().find(is).with_context(|| format!("no {kind} {name} in {namespace:?}"))
 }
 
-/// From flannel's ConfigMap.
+/// The network configuration in flannel's ConfigMap.
 fn net_conf(objects: &[Value], namespace: Option<&str>) -> Result<Value> {
     let map = object(objects, namespace, "ConfigMap", "kube-flannel-cfg")?;
     Ok(serde_json::from_str(map["data"]["net-conf.json"].as_str().context("net-conf.json")?)?)

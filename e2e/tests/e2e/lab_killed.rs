@@ -11,7 +11,7 @@ fn flannelctl_lab(args: &[&str]) -> Command {
     command
 }
 
-/// Of a lab's namespaces and folders.
+/// Namespaces and folders of a lab.
 fn names(lab: u32) -> Vec<String> {
     let folders = ["/run/netns", "/tmp/flannel-lab"]
         .into_iter()

@@ -7,7 +7,7 @@ use crate::healing::scenarios;
 
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
 
-/// As an operator or DHCP does.
+/// Gives the node a new address as an operator or DHCP does.
 fn readdress(node: &Node, old: &str, new: &str, new_first: bool) -> Result<()> {
     let add = format!("address add 192.168.56.{new}/24 dev enp0s8");
     let delete = format!("address del 192.168.56.{old}/24 dev enp0s8");

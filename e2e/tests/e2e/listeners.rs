@@ -15,7 +15,7 @@ const VXLAN: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 pub(crate) const HEALTH: u16 = 8471;
 pub(crate) const API: u16 = 8474;
 
-/// Under a host's name. The result is the whole response, from the status line on.
+/// Requests a path under a host's name. The result is the whole response, from the status line on.
 pub(crate) fn ask(
     netns: &Netns,
     address: impl Into<SocketAddr>,
@@ -216,7 +216,7 @@ scenarios! { reserved_subnet_is_leased_to_its_node;
     reserved_subnet_is_leased_to_its_node_in_a_directory => Scene::of("reserved: directory"),
 }
 
-/// One subnet before the node starts, and another one while it runs.
+/// One subnet is reserved before the node starts, and another one while it runs.
 fn reserved_subnet_is_leased_to_its_node(scene: SceneOptions<'_>) -> Result<()> {
     scene.stopped().run(|s| {
         let (place, host) = (s.store.args(), s[0].netns().clone());

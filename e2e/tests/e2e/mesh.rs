@@ -170,14 +170,14 @@ fn filtered_probes_are_not_reported_as_a_fault() -> Result<()> {
     })
 }
 
-/// As `docs/probing.md` describes it.
+/// A probe as `docs/probing.md` describes it.
 fn question(length: u16, nonce: [u8; 8]) -> Vec<u8> {
     let mut bytes = [&b"flpr\x01\x01"[..], &length.to_be_bytes(), &nonce, &[7; 16]].concat();
     bytes.resize(length.into(), 0);
     bytes
 }
 
-/// From a network namespace. The result is the length of a reply that arrives within 500 ms.
+/// Sends a probe from a network namespace. The result is the length of a reply that arrives within 500 ms.
 fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, length: u16) -> Result<Option<usize>> {
     netns.run(|| -> Result<Option<usize>> {
         let socket = UdpSocket::bind(from)?;

@@ -21,7 +21,7 @@ const CUT_OFF: u8 = 7;
 /// Of each node's daemon, by the source address of its probes.
 type Numbers = Mutex<BTreeMap<IpAddr, [u8; 8]>>;
 
-/// As `docs/probing.md` describes it, with zeros after the header.
+/// A message as `docs/probing.md` describes it, with zeros after the header.
 fn message(kind: u8, length: usize, nonce: [u8; 8], from: [u8; 8], to: [u8; 8]) -> Vec<u8> {
     let mut bytes =
         [&b"flpr\x01"[..], &[kind], &(length as u16).to_be_bytes(), &nonce, &from, &to].concat();
@@ -46,7 +46,7 @@ fn lies(question: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// In place of a host's daemon: replies to each request for its report with false data, and records the senders.
+/// Runs in place of a host's daemon: replies to each request for its report with false data, and records the senders.
 fn lie(socket: &UdpSocket, numbers: &Numbers, stop: &AtomicBool) {
     let mut buffer = [0; 2048];
     while !stop.load(Relaxed) {
@@ -69,7 +69,7 @@ fn overlay_of(node: &Node) -> Result<IpAddr> {
     Ok(subnet.context("a v4 subnet")?.network().into())
 }
 
-/// Forged probes, forged replies and junk to the first node, over the underlay and in the tunnel, with the addresses of the second one.
+/// Sends forged probes, forged replies and junk to the first node, over the underlay and in the tunnel, with the addresses of the second one.
 fn forge(s: &Scene<'_>, outsider: &Host, numbers: &Numbers, round: u64) -> Result<()> {
     let (name_of, to) = (&s[1], &s[0]);
     let number = |node: &Node| -> Result<[u8; 8]> {

@@ -14,7 +14,7 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// With administrator rights and a folder of its own.
+    /// The operator has administrator rights and a folder of its own.
     pub(crate) fn of(lab: &Lab, api: &ApiServer) -> Result<Operator> {
         let folder = lab.folder("operator")?;
         std::fs::create_dir_all(folder.join("bin"))?;
@@ -31,7 +31,7 @@ impl Operator {
         &self.folder
     }
 
-    /// In bash. The exit code does not matter.
+    /// Runs the command in bash. The exit code does not matter.
     pub(crate) fn types(&self, command: &str) -> Result<Output> {
         let path = format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH")?);
         let mut shell = Command::new("ip");

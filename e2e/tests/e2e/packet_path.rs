@@ -50,7 +50,7 @@ fn run(s: &Scene<'_>, line: &str) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// Without the values that differ between two labs: MACs, ports, device indexes, and numbers in packets.
+/// Drops the values that differ between two labs: MACs, ports, device indexes, and numbers in packets.
 fn comparable(text: &str) -> String {
     [
         (r"([0-9a-f]{2}:){5}[0-9a-f]{2}", "MAC"),

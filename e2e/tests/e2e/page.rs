@@ -44,7 +44,7 @@ impl Browser {
         Ok(writeln!(self.input, "{line}")?)
     }
 
-    /// Until the browser prints the line.
+    /// Waits until the browser prints the line.
     fn wait(&mut self, wanted: &str) -> Result<()> {
         let mut line = String::new();
         while line.trim() != wanted {

@@ -34,7 +34,7 @@ fn pass(node: &mut Node, families: usize) -> Result<()> {
     })
 }
 
-/// From it, a node probes the path of its pods.
+/// A node probes the path of its pods from this address.
 fn address(node: &mut Node) -> Result<String> {
     let path = pod_paths(node)?.remove(0);
     path["address"].as_str().map(str::to_owned).context("no address")
@@ -160,7 +160,7 @@ scenarios! { pod_probes_pass;
     pod_probes_of_userspace_wireguard_pass => (r#""EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"wireguard","Implementation":"userspace"}"#, 2),
 }
 
-/// With every backend, and with only the capabilities NET_ADMIN and NET_RAW.
+/// The daemon has only the capabilities NET_ADMIN and NET_RAW.
 fn pod_probes_pass((backend, families): (&str, usize)) -> Result<()> {
     run(backend, |nodes, _| {
         nodes[0].wrap(&format!(

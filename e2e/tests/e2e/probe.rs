@@ -42,7 +42,7 @@ fn ends(node: &Node, target: &str, at: &str, outcomes: &str, text: &str) -> Resu
     })
 }
 
-/// In both families.
+/// The subnets in both families.
 fn subnets(node: &Node) -> Result<Vec<String>> {
     let env = node.daemon()?.subnet_env()?;
     let v6 = env.v6_subnet.context("a v6 subnet")?.trunc();

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(12);
 /// Bytes that a stream sends before the next one starts.
 const PIECE: u64 = 16 << 20;
 
-/// With each backend.
+/// The duration with each backend.
 fn time() -> Duration {
     Duration::from_secs(
         std::env::var("FLANNEL_TEST_QUIET").ok().and_then(|text| text.parse().ok()).unwrap_or(120),
@@ -72,7 +72,7 @@ impl Watch<'_, '_> {
         }
     }
 
-    /// By SIGTERM or by a kill. Records the findings of the other nodes during the restart.
+    /// Ends the daemon by SIGTERM or by a kill. Records the findings of the other nodes during the restart.
     fn restart(&mut self, node: usize, end: fn(&mut Node) -> Result<()>, when: &str) -> Result<()> {
         self.ended = node;
         end(&mut self.s[node])?;
@@ -82,7 +82,7 @@ impl Watch<'_, '_> {
         self.watch(when, None, PAUSE)
     }
 
-    /// Of the fourth node, after its daemon's end.
+    /// Ends the fourth node's daemon first.
     fn release(&mut self) -> Result<()> {
         self.ended = 3;
         let key = self.s[3].lease()?;
@@ -195,7 +195,7 @@ scenarios! { has_no_findings;
     host_gw_under_load_has_no_findings => "host-gw",
 }
 
-/// With iptables rules and with nftables rules, each with one and two address families.
+/// Tests iptables rules and nftables rules, each with one and two address families.
 fn has_no_findings(backend: &str) -> Result<()> {
     for (nftables, dual) in [(false, false), (true, false), (false, true), (true, true)] {
         keeps_quiet(backend, nftables, dual, time() / 4)?;

@@ -109,7 +109,7 @@ pub(crate) fn carries((backend, families): (&str, Families)) -> Result<()> {
         })
 }
 
-/// In each family with the longest packets that the device allows. A packet one byte longer does not pass.
+/// Pings with the longest packets that the device allows, in each family. A packet one byte longer does not pass.
 pub(crate) fn reach_each_other(backend: &str, pods: &[Pod]) -> Result<()> {
     let addresses: Vec<Vec<IpAddr>> = pods.iter().map(Pod::addresses).collect();
     for family in 0..addresses[0].len() {
@@ -133,7 +133,7 @@ pub(crate) fn reach_each_other(backend: &str, pods: &[Pod]) -> Result<()> {
     Ok(())
 }
 
-/// Of a node's lease in etcd.
+/// The key of a node's lease in etcd.
 fn key_of(node: &Node) -> Result<String> {
     let env = node.daemon()?.subnet_env()?;
     let v4 = env.subnet.map(|net| net.trunc().to_string().replace('/', "-"));

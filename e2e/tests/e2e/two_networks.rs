@@ -56,7 +56,7 @@ scenarios! { restarts_lose_nothing;
     two_networks_lose_nothing_with_nftables => (true, Xtables::Nft),
 }
 
-/// Each daemon of the first host, by SIGTERM and by SIGKILL. Neither network loses packets, and no daemon writes rules.
+/// Each daemon of the first host restarts, by SIGTERM and by SIGKILL. Neither network loses packets, and no daemon writes rules.
 fn restarts_lose_nothing((nftables, xtables): (bool, Xtables)) -> Result<()> {
     const FLAGS: [&str; 2] = ["--ip-masq", "--iptables-resync=1"];
     first(nftables, &FLAGS).run(|s| {
@@ -215,7 +215,7 @@ scenarios! { guard_admits_peers_of_all_networks_on_its_port;
     nftables_guard_admits_peers_of_all_networks_on_its_port => true,
 }
 
-/// Including nodes that join later. Network 50 has the first two nodes, and network 51 the first and the third one.
+/// Some nodes join later. Network 50 has the first two nodes, and network 51 the first and the third one.
 fn guard_admits_peers_of_all_networks_on_its_port(nftables: bool) -> Result<()> {
     const GUARD: [&str; 2] = ["--encap-peers=drop", "--iptables-resync=1"];
     first(nftables, &GUARD).nodes(3).run(|s| {

@@ -12,7 +12,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// With etcd on the first host or on a host of its own. Operators do both.
+    /// etcd is on the first host or on a host of its own. Operators do both.
     fn build(lab: &Lab, etcd_on_first: bool) -> Result<Bed> {
         let vagrant = lab.vagrant(2)?;
         let machine = if etcd_on_first {
@@ -134,7 +134,7 @@ scenarios! { joins;
     iface_auto_joins_the_nodes => |_| Ok("--iface=auto".to_owned()),
 }
 
-/// On both hosts, with an argument that names the interface.
+/// flanneld runs on both hosts with an argument that names the interface.
 fn joins(argument: fn(&Host) -> Result<String>) -> Result<()> {
     Lab::run("joins", |lab| {
         let bed = Bed::build(lab, false)?;

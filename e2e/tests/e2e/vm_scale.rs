@@ -29,8 +29,8 @@ fn lease(number: u32) -> (String, String) {
     )
 }
 
-/// Until the kernel has the route through `flannel-wg`, which the daemon adds last, after the peers and their allowed IPs. The result is the duration
-/// of the wait.
+/// Waits until the kernel has the route through `flannel-wg`, which the daemon adds last, after the peers and their allowed IPs. The result is the
+/// duration.
 fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
     netns.run(|| {
         while !std::fs::read_to_string("/proc/thread-self/net/route")?

@@ -23,18 +23,18 @@ impl Keys {
         Keys { public: PublicKey::from(&private), private }
     }
 
-    /// In base64, without the line end that `wg genkey` prints.
+    /// The private key in base64, without the line end that `wg genkey` prints.
     pub(crate) fn private_text(&self) -> String {
         STANDARD.encode(self.private.to_bytes())
     }
 
-    /// In base64, the format of leases.
+    /// The public key in base64, the format of leases.
     pub(crate) fn public_text(&self) -> String {
         STANDARD.encode(self.public.as_bytes())
     }
 }
 
-/// From base64.
+/// Decodes base64.
 pub(crate) fn bytes(text: &str) -> Result<[u8; 32]> {
     STANDARD.decode(text)?.try_into().ok().context("32 bytes")
 }
@@ -44,7 +44,7 @@ pub(crate) fn lease(at: Ipv4Addr, key: &str) -> String {
     json!({ "PublicIP": at, "PublicIPv6": null, "BackendType": "wireguard", "BackendData": { "PublicKey": key, "Port": 51820 } }).to_string()
 }
 
-/// From the host's lease. Fails if it has none.
+/// The public key in the host's lease. Fails if it has none.
 pub(crate) fn published(store: &Store, host: &Host) -> Result<String> {
     let own = host.v4()?.to_string();
     for (_, value) in store.subnets()? {
@@ -66,7 +66,7 @@ pub(crate) fn key_file(host: &Host) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Atomically, as `mv` does.
+/// Replaces the file atomically, as `mv` does.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
     let name = path.file_name().context("the path of a file")?.to_string_lossy();
     let new = path.with_file_name(format!(".{name}.new"));

@@ -126,7 +126,7 @@ fn key_is_on_the_disk_before_its_lease() -> Result<()> {
     })
 }
 
-/// In the files `h1` and `h2` of the lab's folder `secrets`.
+/// The keys are in the files `h1` and `h2` of the lab's folder `secrets`.
 fn with_two_secrets(
     title: &str,
     implementation: &str,
@@ -214,7 +214,7 @@ scenarios! { different_preshared_keys_are_reported;
     different_preshared_keys_are_reported_until_they_match => ("wireguard silent", "userspace"),
 }
 
-/// In less than a minute.
+/// Takes less than a minute.
 #[test]
 fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
     with_two_secrets("wireguard preshared", "userspace", |s| {

@@ -85,7 +85,7 @@ fn send(from: &Pod, to: &Pod, port: u16, load: Load, stop: &AtomicBool) -> Resul
     Ok(())
 }
 
-/// Until `stop` is true.
+/// Writes until `stop` is true.
 fn stream(mut stream: TcpStream, stop: &AtomicBool) {
     let chunk = vec![7; CHUNK];
     while !stop.load(Relaxed) {
@@ -93,7 +93,7 @@ fn stream(mut stream: TcpStream, stop: &AtomicBool) {
     }
 }
 
-/// To its end. Counts the bytes.
+/// Reads the stream to its end, and counts the bytes.
 fn drain(mut stream: TcpStream, streamed: &AtomicU64) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(length @ 1..) = stream.read(&mut buffer) {
@@ -115,7 +115,7 @@ fn connect(from: &Pod, to: &Pod) -> Result<Vec<(TcpStream, TcpStream)>> {
         .collect()
 }
 
-/// Until `stop` is true.
+/// Counts packets until `stop` is true.
 fn receive(socket: &UdpSocket, stop: &AtomicBool, came: &AtomicU64) {
     let mut buffer = [0; 128];
     while !stop.load(Relaxed) {
@@ -201,7 +201,6 @@ fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Resul
     })
 }
 
-/// With or without real-time priority.
 fn start(hosts: &[Host], options: &FlanneldOptions, real_time: bool) -> Result<Vec<Flanneld>> {
     let options = options.clone().arg(&format!("--datapath-real-time={real_time}"));
     let mut daemons =

@@ -30,7 +30,7 @@ impl Correction {
     }
 }
 
-/// In the order in which flanneld has to set them.
+/// The result is in the order in which flanneld has to set them.
 pub fn corrections(network: &Network, sysctls: &Sysctls) -> Vec<Correction> {
     let mut list = Vec::new();
     let forwards = "this node must forward pods' packets";

@@ -50,7 +50,7 @@ impl Facts {
         Some(&self.daemon.choice.known()?.interface)
     }
 
-    /// Without any if they are unknown.
+    /// Empty if they are unknown.
     pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> + Clone {
         self.leases.peers.known().into_iter().flatten()
     }
@@ -71,7 +71,7 @@ impl Facts {
         peers.find(|peer| peer.subnets.nets().any(|net| net == path.subnet))
     }
 
-    /// Without any if they are unknown.
+    /// Empty if they are unknown.
     pub(crate) fn lookups(&self) -> impl Iterator<Item = &RouteLookup> {
         self.host.lookups.known().into_iter().flatten()
     }

@@ -36,7 +36,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// As in JSON.
+    /// The name in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Severity::Broken => "broken",
@@ -288,7 +288,7 @@ impl Report {
         self.findings.iter().filter(|finding| finding.explained_by.as_deref() == Some(&cause.check))
     }
 
-    /// Of the unexplained findings.
+    /// Counts the unexplained findings.
     pub fn count(&self, severity: Severity) -> usize {
         self.causes().filter(|finding| finding.severity == severity).count()
     }

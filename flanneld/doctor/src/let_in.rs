@@ -69,8 +69,8 @@ impl Origin {
         Self { interface, sources: IpNet::aggregate(&sources), family }
     }
 
-    /// For commands that run on every node. Probes over the underlay come from the nodes' own addresses, those over the overlay from the first
-    /// addresses of their subnets.
+    /// The commands run on every node. Probes over the underlay come from the nodes' own addresses, those over the overlay from the first addresses
+    /// of their subnets.
     #[must_use]
     pub(crate) fn of_probes(self, facts: &Facts, network: &Network) -> Self {
         // The commands run on every node, and there this node is also a sender.

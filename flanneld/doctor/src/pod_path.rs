@@ -92,7 +92,7 @@ pub(crate) fn packets(
     all
 }
 
-/// With the subnet's prefix length.
+/// The address has the subnet's prefix length.
 pub(crate) fn gateway(subnet: &IpNet) -> Option<IpNet> {
     IpNet::new(address_in(subnet, GATEWAY)?, subnet.prefix_len()).ok()
 }

@@ -133,7 +133,7 @@ pub struct Tallied {
     pub unknown: BTreeMap<&'static str, u64>,
 }
 
-/// For the metrics.
+/// Counts for the metrics.
 pub fn tally(report: &Report) -> Tallied {
     let mut all = Tallied::default();
     for check in checks() {

@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// For the tests of [`crate::look`].
+/// Serves the tests of [`crate::look`].
 pub(crate) fn healthy_host() -> crate::facts::host::Host {
     healthy().host
 }
@@ -43,7 +43,7 @@ fn causes(facts: &Facts) -> Vec<String> {
     report(facts).causes().map(|finding| finding.check.clone()).collect()
 }
 
-/// Of the only finding of the check.
+/// The commands of the only finding of the check.
 fn commands_of(facts: &Facts, check: &str) -> Vec<String> {
     only(facts, check).remedy.commands
 }

@@ -45,7 +45,7 @@ impl FileStore {
         Ok(FileStore { socket: socket.to_owned(), handle, end, thread: Some(thread) })
     }
 
-    /// For a daemon's `NOTIFY_SOCKET`.
+    /// The value of a daemon's `NOTIFY_SOCKET`.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

@@ -10,14 +10,14 @@ use crate::host::Host;
 use crate::net::netns::Netns;
 
 impl Host {
-    /// In this host's namespace. The exit code does not matter.
+    /// Runs in this host's namespace. The exit code does not matter.
     pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
         run(self.netns(), args)
     }
 }
 
 impl Flanneld {
-    /// In this daemon's namespace, with its `--subnet-file`. The exit code does not matter.
+    /// Runs in this daemon's namespace, with its `--subnet-file`. The exit code does not matter.
     pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
         let file = format!("--subnet-file={}", self.subnet_file().display());
         run(&self.netns, &[args, &[file.as_str()]].concat())

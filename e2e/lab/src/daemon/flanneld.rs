@@ -27,8 +27,8 @@ pub struct FlanneldOptions {
     second: Option<String>,
 }
 
-/// By the shipped systemd unit, so that each feature runs under the unit's own restrictions. A script of a test, which prepares the host before it
-/// starts the daemon, keeps its capabilities.
+/// The shipped systemd unit's, so that each feature runs under its restrictions. A script of a test, which prepares the host before it starts the
+/// daemon, keeps its capabilities.
 fn confinement_by_the_unit(is_script: bool) -> Result<Confinement> {
     let unit = include_str!("../../../../conf/flanneld.service");
     let value = |key: &str| {
@@ -73,7 +73,7 @@ impl FlanneldOptions {
         FlanneldOptions::with(store.args())
     }
 
-    /// Without any arguments: the caller adds those for a lease store.
+    /// Without arguments: the caller adds those for a lease store.
     pub fn bare() -> FlanneldOptions {
         FlanneldOptions::with(Vec::new())
     }
@@ -89,7 +89,7 @@ impl FlanneldOptions {
         }
     }
 
-    /// With Kubernetes' Node objects as lease store. `node` is the daemon's Node, and `net_conf` the path of net-conf.json.
+    /// Takes Kubernetes' Node objects as lease store. `node` is the daemon's Node, and `net_conf` the path of net-conf.json.
     pub fn kube(node: &str, net_conf: &Path) -> FlanneldOptions {
         let args = vec![
             "--kube-subnet-mgr".to_owned(),
@@ -98,7 +98,7 @@ impl FlanneldOptions {
         FlanneldOptions::with(args).env("NODE_NAME", node)
     }
 
-    /// For a second daemon on its host, with `<name>.env` instead of `subnet.env` and with its own log.
+    /// A second daemon on a host has `<name>.env` instead of `subnet.env`, and its own log.
     #[must_use]
     pub fn second(mut self, name: &str) -> FlanneldOptions {
         self.second = Some(name.to_owned());
@@ -130,7 +130,7 @@ impl FlanneldOptions {
         self
     }
 
-    /// For `/healthz`, `/readyz`, `/metrics` and `/status`. `None` disables the health endpoint.
+    /// Serves `/healthz`, `/readyz`, `/metrics` and `/status`. `None` disables the health endpoint.
     #[must_use]
     pub fn healthz_port(mut self, port: Option<u16>) -> FlanneldOptions {
         self.healthz_port = port;
@@ -263,7 +263,7 @@ impl Flanneld {
         http::get(&self.netns, SocketAddr::from((Ipv4Addr::LOCALHOST, 8474)), path)
     }
 
-    /// By its exact name and labels. Fails if the metric does not exist.
+    /// `name` is the exact name with its labels. Fails if the metric does not exist.
     pub fn metric(&self, name: &str) -> Result<f64> {
         let (_, text) = self.get("/metrics")?;
         let value = text
@@ -273,7 +273,7 @@ impl Flanneld {
         value.trim().parse().with_context(|| format!("metric {name}"))
     }
 
-    /// Of any severity, from the daemon's metrics; `None` if the result of the check is unknown.
+    /// Counts findings of any severity in the daemon's metrics; `None` if the result of the check is unknown.
     pub fn findings(&self, check: &str) -> Result<Option<u32>> {
         let (_, text) = self.get("/metrics")?;
         let start = format!("flannel_findings{{check=\"{check}\",");

@@ -39,7 +39,7 @@ impl Programs {
         Ok(Programs { folder: lab.folder(&format!("programs-{name}"))? })
     }
 
-    /// As the value of `PATH`.
+    /// The value of `PATH`.
     pub fn path(&self) -> String {
         self.folder.to_string_lossy().into_owned()
     }
@@ -61,7 +61,7 @@ impl Programs {
         Ok(self)
     }
 
-    /// Under their full names, such as `iptables-legacy-save`.
+    /// Adds the programs under their full names, such as `iptables-legacy-save`.
     pub fn with_variant(self, which: Xtables) -> Result<Programs> {
         let program = installed(&format!("xtables-{}-multi", which.name()))?;
         for family in ["iptables", "ip6tables"] {

@@ -15,7 +15,7 @@ pub enum Cable {
 }
 
 impl Cable {
-    /// For tables and options.
+    /// The name for tables and options.
     pub fn name(self) -> &'static str {
         match self {
             Cable::Wire => "wire",

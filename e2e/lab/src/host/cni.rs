@@ -51,14 +51,14 @@ impl Host {
         Cni { host: self.clone(), plugin: plugin.to_owned(), path: path.to_owned() }
     }
 
-    /// Without interfaces, as a container runtime creates it before ADD.
+    /// The pod has no interfaces, as when a container runtime has created it before ADD.
     pub fn empty_pod(&self, name: &str) -> Result<Netns> {
         self.site().netns(&format!("{}-{name}", self.name()))
     }
 }
 
 impl Cni {
-    /// For one interface of a pod. The container ID is the name of the pod's namespace.
+    /// Runs the plugin for one interface. The container ID is the name of the pod's namespace.
     pub fn call(
         &self,
         verb: &str,

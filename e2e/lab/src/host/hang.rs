@@ -16,7 +16,7 @@ pub struct Hang {
 }
 
 impl Hang {
-    /// From now on. Needs fanotify permission events.
+    /// Needs fanotify permission events.
     pub fn of(folders: &[&Path]) -> Result<Hang> {
         let flags = InitFlags::FAN_CLASS_CONTENT | InitFlags::FAN_CLOEXEC;
         let gate = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)

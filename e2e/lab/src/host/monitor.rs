@@ -24,7 +24,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// For `route` and the object types in `objects`.
+    /// Watches `route` and the object types in `objects`.
     pub fn ip(host: &Host, objects: &[&str]) -> Result<Monitor> {
         Monitor::start(
             host,

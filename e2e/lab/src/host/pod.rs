@@ -24,7 +24,7 @@ pub struct Pod {
 }
 
 impl Host {
-    /// In the host's subnet, behind the bridge `cni0`, as the CNI plugins do.
+    /// Builds a pod in the host's subnet, behind the bridge `cni0`, as the CNI plugins do.
     pub fn pod(&self, name: &str, subnet: &SubnetEnv) -> Result<Pod> {
         let number = self.next_pod();
         let netns = self.site().netns(&format!("{}-{name}", self.name()))?;
@@ -89,7 +89,7 @@ impl Pod {
         &self.netns
     }
 
-    /// Of the pod's interface, in bytes.
+    /// In bytes.
     pub fn mtu(&self) -> u32 {
         self.mtu
     }
@@ -115,7 +115,7 @@ impl Pod {
             .with_context(|| format!("pod {} has no address", self.name))
     }
 
-    /// With its namespace and its cable to the bridge.
+    /// Removes the namespace and its cable to the bridge.
     pub fn remove(self) -> Result<()> {
         self.netns.delete()
     }

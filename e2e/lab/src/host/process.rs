@@ -59,7 +59,7 @@ pub(crate) struct Confinement {
 }
 
 impl Launch {
-    /// By its path or by its name on `PATH`.
+    /// `program` is a path or a name on `PATH`.
     pub fn new(program: impl Into<PathBuf>) -> Launch {
         Launch {
             program: program.into(),
@@ -70,7 +70,7 @@ impl Launch {
         }
     }
 
-    /// As systemd does.
+    /// Confines the program as systemd does.
     #[must_use]
     pub(crate) fn confined(mut self, confinement: Confinement) -> Launch {
         self.confinement = Some(confinement);
@@ -95,7 +95,7 @@ impl Launch {
         self
     }
 
-    /// In a namespace of another process. `namespace` is the option of `nsenter` that selects it.
+    /// Runs the program in a namespace of another process. `namespace` is the option of `nsenter` that selects it.
     #[must_use]
     pub(crate) fn inside(mut self, namespace: &str) -> Launch {
         let program = std::mem::replace(&mut self.program, PathBuf::from("nsenter"));
@@ -257,7 +257,7 @@ impl Process {
         Ok(Process { child: child?, program, log: log.to_owned(), site })
     }
 
-    /// In the machine's PID namespace.
+    /// The process ID in the machine's PID namespace.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -272,24 +272,24 @@ impl Process {
         kill(pid, signal).with_context(|| format!("sending {signal} to {}", self.program))
     }
 
-    /// With SIGSTOP.
+    /// Sends SIGSTOP.
     pub fn stop(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
 
-    /// With SIGCONT.
+    /// Sends SIGCONT.
     pub fn cont(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
 
-    /// With SIGKILL. Waits for the end.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) -> Result<()> {
         // The process may have ended before.
         let _ = self.child.kill();
         self.child.wait().map(drop).with_context(|| format!("waiting for {}", self.program))
     }
 
-    /// With SIGTERM. Waits for the end.
+    /// Sends SIGTERM and waits for the end.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         if self.is_running() {
             self.signal(Signal::SIGTERM)?;

@@ -19,7 +19,7 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Without addresses, with an MTU of 1500 bytes.
+    /// An interface without addresses, with an MTU of 1500 bytes.
     pub fn new(switch: &Switch, interface: &str) -> Uplink {
         Uplink {
             switch: switch.clone(),
@@ -39,7 +39,7 @@ impl Uplink {
             .address(&format!("fd00:56::{last}/64"))
     }
 
-    /// With its prefix length.
+    /// `address` includes the prefix length.
     pub fn address(mut self, address: &str) -> Result<Uplink> {
         self.addresses.push(address.parse().with_context(|| format!("address {address}"))?);
         Ok(self)
@@ -51,7 +51,7 @@ impl Uplink {
         Ok(self)
     }
 
-    /// Of the cable, in bytes.
+    /// The MTU of the cable, in bytes.
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Uplink {
         self.mtu = mtu;

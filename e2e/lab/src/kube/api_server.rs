@@ -76,12 +76,12 @@ struct Programs {
 }
 
 impl ApiServer {
-    /// On a host with a default route. Waits until the server responds, and grants the users their rights.
+    /// Needs a host with a default route. Waits until the server responds, and grants the users their rights.
     pub fn start(host: &Host, families: Families) -> Result<ApiServer> {
         ApiServer::start_real(host, families, None)
     }
 
-    /// With the APIs and features of an earlier version, such as `1.34`, but without streamed lists.
+    /// Has the APIs and features of an earlier version, such as `1.34`, but no streamed lists.
     pub fn emulate(host: &Host, families: Families, version: &'static str) -> Result<ApiServer> {
         ApiServer::start_real(host, families, Some(version))
     }
@@ -179,17 +179,17 @@ impl ApiServer {
         &self.certificates
     }
 
-    /// On the API server's host, with the rights of the administrator.
+    /// Runs on the API server's host, with the rights of the administrator.
     pub fn admin(&self) -> ApiClient {
         self.client(User::Admin)
     }
 
-    /// On the API server's host, with the rights of the user.
+    /// Runs on the API server's host.
     pub fn client(&self, user: User) -> ApiClient {
         ApiClient { endpoint: self.endpoint(), token: user.token() }
     }
 
-    /// With a service account token that is bound to a pod. Creates the pod's object, but no node runs it.
+    /// The service account token is bound to a pod. Creates the pod's object, but no node runs it.
     pub fn client_of_pod(
         &self,
         namespace: &str,
@@ -206,7 +206,7 @@ impl ApiServer {
         self.client_of(namespace, service_account, &json!({ "boundObjectRef": bound }))
     }
 
-    /// With a token of a service account. `token` is the specification of the TokenRequest.
+    /// Takes a token of a service account. `token` is the specification of the TokenRequest.
     pub fn client_of(
         &self,
         namespace: &str,
@@ -260,12 +260,12 @@ impl ApiServer {
         Ok(())
     }
 
-    /// In front of the server, on its host.
+    /// The proxy is on the server's host.
     pub fn proxy(&self, port: u16) -> Result<Proxy> {
         Proxy::start(listener(&self.host, self.address(port))?, self.endpoint())
     }
 
-    /// In front of the server, on a free port of the loopback address in the namespace of this process.
+    /// The proxy has a free port of the loopback address in the namespace of this process.
     pub fn on_loopback(&self) -> Result<Proxy> {
         Proxy::start(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, self.endpoint())
     }
@@ -275,7 +275,7 @@ impl ApiServer {
         Door::open(self.host.netns(), self.advertised, port, PORT)
     }
 
-    /// As the administrator. The result is the standard output.
+    /// Runs as the administrator. The result is the standard output.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let config = self.kubeconfig(User::Admin, None)?;
         let program = binaries::kubernetes("kubectl")?;
@@ -289,7 +289,7 @@ impl ApiServer {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// With SIGTERM, or with SIGKILL if the server does not end in time. Its etcd keeps running.
+    /// Sends SIGTERM, or SIGKILL if the server does not end in time. Its etcd keeps running.
     pub fn stop(&mut self) -> Result<()> {
         let process = match &mut self.server {
             Server::Real(programs) => programs.process.take(),
@@ -305,7 +305,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// For example to freeze or kill it.
+    /// A test can freeze or kill it.
     pub fn process(&mut self) -> Result<&mut Process> {
         match &mut self.server {
             Server::Real(programs) => programs.process.as_mut(),
@@ -314,7 +314,7 @@ impl ApiServer {
         .context("the API server has no process")
     }
 
-    /// After [`ApiServer::stop`]. Waits until the server responds.
+    /// Starts the server after [`ApiServer::stop`] and waits until it responds.
     pub fn restart(&mut self) -> Result<()> {
         ensure!(self.process().is_err(), "the API server runs already");
         self.launch()

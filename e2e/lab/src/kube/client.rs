@@ -155,7 +155,7 @@ impl ApiClient {
         self.done("POST", collection, Some(("application/json", object)))
     }
 
-    /// By a JSON merge patch. The result is the stored object.
+    /// `patch` is a JSON merge patch. The result is the stored object.
     pub fn merge(&self, path: &str, patch: &Value) -> Result<Value> {
         self.done("PATCH", path, Some(("application/merge-patch+json", patch)))
     }

@@ -113,14 +113,13 @@ impl Cluster {
         self.controllers.iter_mut().try_for_each(Process::kill)
     }
 
-    /// After [`Cluster::kill_control_plane`].
     pub fn restart_control_plane(&mut self) -> Result<()> {
         self.api.restart()?;
         self.controllers = controllers(&self.api, &self.options)?;
         Ok(())
     }
 
-    /// In parallel. Waits until the nodes have registered.
+    /// Starts the nodes in parallel and waits until they have registered.
     pub fn start_nodes(&mut self, which: std::ops::Range<usize>) -> Result<()> {
         let nodes = self.nodes.get_mut(which).context("no such nodes")?;
         let outcome: Vec<Result<()>> = std::thread::scope(|scope| {
@@ -150,12 +149,11 @@ impl Cluster {
         self.nodes.iter().filter(|node| node.is_started())
     }
 
-    /// Numbers start at 0.
     pub fn node(&mut self, number: usize) -> Result<&mut Member> {
         self.nodes.get_mut(number).with_context(|| format!("no node {number}"))
     }
 
-    /// As the administrator. The result is the standard output.
+    /// Runs as the administrator. The result is the standard output.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         self.api.kubectl(args)
     }
@@ -171,7 +169,7 @@ impl Cluster {
         )
     }
 
-    /// Until all started nodes are Ready. The result is the duration of the wait; the error shows the condition of a node that is not Ready.
+    /// Waits until all started nodes are Ready. The result is the duration; the error shows the condition of a node that is not Ready.
     pub fn wait_ready(&self) -> Result<Duration> {
         let start = std::time::Instant::now();
         let admin = self.api.admin();
@@ -185,7 +183,7 @@ impl Cluster {
         Ok(start.elapsed())
     }
 
-    /// Until it has a ready pod of its current template on each node. The error shows its status.
+    /// Waits until it has a ready pod of its current template on each node. The error shows its status.
     pub fn wait_daemon_set(&self, namespace: &str, name: &str) -> Result<()> {
         let admin = self.api.admin();
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
@@ -204,7 +202,7 @@ impl Cluster {
         })
     }
 
-    /// With it, a user of this machine can manage the cluster.
+    /// A user of this machine can manage the cluster with it.
     pub fn kubectl_command(&self) -> Result<String> {
         let (program, config) =
             (binaries::kubernetes("kubectl")?, self.api.kubeconfig(User::Admin, None)?);

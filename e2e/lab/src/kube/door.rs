@@ -27,7 +27,7 @@ impl Door {
         Ok(door)
     }
 
-    /// For `--kube-api-url` on other hosts.
+    /// The value of `--kube-api-url` on other hosts.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }

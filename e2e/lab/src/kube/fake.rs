@@ -74,7 +74,7 @@ impl Default for FakeApi {
 }
 
 impl FakeApi {
-    /// With this address in its EndpointSlice.
+    /// The server has this address in its EndpointSlice.
     pub fn at(address: IpAddr) -> FakeApi {
         let slice = json!({
             "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "kubernetes.io/service-name": "kubernetes" } },
@@ -95,22 +95,21 @@ impl FakeApi {
         FakeApi(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }))
     }
 
-    /// As API servers before Kubernetes 1.34 do.
+    /// API servers before Kubernetes 1.34 refuse them.
     pub fn refuse_streams(&self) {
         self.lock().streams = false;
     }
 
-    /// Through a proxy with which a test chooses answers.
+    /// A proxy serves the clients; a test chooses its answers.
     pub fn serve(&self, listener: TcpListener) -> Result<Proxy> {
         Proxy::start(listener, Endpoint::Fake(Arc::new(self.clone())))
     }
 
-    /// On a free port.
+    /// The port is free.
     pub fn on_loopback(&self) -> Result<Proxy> {
         self.serve(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?)
     }
 
-    /// With the rights of the administrator.
     pub fn admin(&self) -> ApiClient {
         ApiClient { endpoint: Endpoint::Fake(Arc::new(self.clone())), token: User::Admin.token() }
     }
@@ -403,7 +402,6 @@ impl FakeApi {
     }
 }
 
-/// In the form of a watch's lines.
 fn line(kind: &str, object: &str) -> String {
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }

@@ -12,7 +12,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// For a response.
+    /// A head for a response.
     pub(crate) fn of_json(status: u16) -> Head {
         Head {
             first: format!("HTTP/1.1 {status} Lab"),
@@ -49,7 +49,7 @@ impl Head {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Of the body that follows.
+    /// The length of the body that follows.
     pub(crate) fn length(&self) -> usize {
         let length = self.field("content-length");
         length.and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -71,7 +71,7 @@ impl Head {
     }
 }
 
-/// Without its line ending; `None` at the end of the stream.
+/// A line has no line ending here; `None` at the end of the stream.
 fn line(from: &mut dyn BufRead) -> Result<Option<String>> {
     let mut line = String::new();
     if from.read_line(&mut line)? == 0 {

@@ -21,7 +21,7 @@ pub struct NodeObject {
 }
 
 impl NodeObject {
-    /// Without podCIDR, address or annotation.
+    /// The Node has no podCIDR, address or annotation.
     pub fn new(name: &str) -> NodeObject {
         NodeObject {
             name: name.to_owned(),
@@ -40,14 +40,14 @@ impl NodeObject {
         self
     }
 
-    /// Of type InternalIP, in the status.
+    /// Adds an address of type InternalIP to the status.
     #[must_use]
     pub fn internal(mut self, address: impl Into<IpAddr>) -> NodeObject {
         self.internal.push(address.into());
         self
     }
 
-    /// By its full name.
+    /// `name` is the full name.
     #[must_use]
     pub fn annotation(mut self, name: &str, value: &str) -> NodeObject {
         self.annotations.insert(name.to_owned(), value.into());
@@ -93,7 +93,6 @@ impl NodeObject {
         self
     }
 
-    /// For the API server.
     pub fn json(&self) -> Value {
         let addresses: Vec<Value> = self
             .internal
@@ -124,7 +123,7 @@ impl NodeObject {
 }
 
 impl ApiClient {
-    /// With its status. The result is the stored Node.
+    /// Creates the status too. The result is the stored Node.
     pub fn create_node(&self, node: &NodeObject) -> Result<Value> {
         self.create("/api/v1/nodes", &node.json())
     }
@@ -137,19 +136,19 @@ impl ApiClient {
         self.delete(&node_path(name))
     }
 
-    /// By a JSON merge patch. The result is the stored Node.
+    /// `patch` is a JSON merge patch. The result is the stored Node.
     pub fn patch_node(&self, name: &str, patch: &Value) -> Result<Value> {
         self.merge(&node_path(name), patch)
     }
 
-    /// By its full name. `None` removes the annotation.
+    /// `name` is the full name. `None` removes the annotation.
     pub fn annotate(&self, node: &str, name: &str, value: Option<&str>) -> Result<()> {
         let mut annotations = Map::new();
         annotations.insert(name.to_owned(), value.map_or(Value::Null, Into::into));
         self.patch_node(node, &json!({ "metadata": { "annotations": annotations } })).map(drop)
     }
 
-    /// By its name without the prefix; `None` if the Node does not have it.
+    /// `name` lacks the prefix; `None` if the Node does not have the annotation.
     pub fn flannel_annotation(&self, node: &str, name: &str) -> Result<Option<String>> {
         let node = self.node(node)?;
         Ok(node["metadata"]["annotations"][format!("{ANNOTATIONS}{name}")]

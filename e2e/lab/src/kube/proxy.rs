@@ -58,7 +58,7 @@ impl Proxy {
         self.address
     }
 
-    /// For the daemons' `--kube-api-url`.
+    /// The value of `--kube-api-url` for daemons.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }

@@ -24,7 +24,7 @@ const ALL: [User; 5] =
     [User::Admin, User::Flannel, User::OldFlannel, User::FlannelWithEvents, User::Nobody];
 
 impl User {
-    /// In the server's list of tokens.
+    /// The name in the server's list of tokens.
     pub fn name(self) -> &'static str {
         match self {
             User::Admin => "admin",
@@ -44,7 +44,6 @@ impl User {
         ALL.into_iter().find(|user| user.token() == token)
     }
 
-    /// Of the user's role.
     pub(crate) fn rules(self) -> Option<Value> {
         let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| json!({ "apiGroups": groups, "resources": resources, "verbs": verbs });
         let pods = rule(&[""], &["pods"], &["get"]);

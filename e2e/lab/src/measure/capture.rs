@@ -93,7 +93,7 @@ impl Drop for Capture {
     }
 }
 
-/// Its length and its time.
+/// The result is the frame's length and its time.
 fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(buffer)];
@@ -108,7 +108,7 @@ fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> 
     Ok((message.bytes, stamp.map_or_else(SystemTime::now, |at| SystemTime::UNIX_EPOCH + at)))
 }
 
-/// At any offset.
+/// The bytes may be at any offset.
 pub fn holds(frame: &[u8], bytes: &[u8]) -> bool {
     frame.windows(bytes.len().max(1)).any(|window| window == bytes)
 }

@@ -13,7 +13,7 @@ use crate::net::netns::Netns;
 
 const UDP: u8 = 17;
 
-/// With valid checksums.
+/// The checksums are valid.
 pub fn udp_packet(source: SocketAddr, destination: SocketAddr, ttl: u8, payload: &[u8]) -> Vec<u8> {
     let length = 8 + payload.len() as u16;
     let mut datagram = [source.port(), destination.port(), length, 0]

@@ -29,7 +29,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// On a free port.
+    /// The receiver has a free port.
     pub fn start(netns: &Netns, address: IpAddr) -> Result<Echo> {
         let socket = netns
             .run(|| UdpSocket::bind((address, 0)))?
@@ -38,7 +38,7 @@ impl Echo {
         Echo::answer(socket, address)
     }
 
-    /// For packets to a multicast group on an interface. It replies from its unicast address.
+    /// Receives packets to a multicast group on an interface, and replies from its unicast address.
     pub fn group(netns: &Netns, group: IpAddr, interface: &str) -> Result<Echo> {
         let join = || -> Result<UdpSocket> {
             let index = if_nametoindex(interface)?;

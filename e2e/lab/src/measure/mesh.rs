@@ -28,7 +28,7 @@ impl Mesh {
         Ok(Mesh { probes })
     }
 
-    /// Until packets sent from now on arrive on each path. The result is the duration of the wait for the slowest path.
+    /// Waits until packets sent from now on arrive on each path. The result is the duration for the slowest path.
     pub fn wait_flowing(&self) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         for (path, probe) in &self.probes {

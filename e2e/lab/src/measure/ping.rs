@@ -24,7 +24,7 @@ impl PingOptions {
         self
     }
 
-    /// For the reply; 1 s by default.
+    /// The reply has to arrive within this time; 1 s by default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> PingOptions {
         self.timeout = Some(timeout);
@@ -64,13 +64,12 @@ pub struct PingMatrix {
 }
 
 impl PingMatrix {
-    /// By IPv4 or, for pods without it, by IPv6.
+    /// Pings by IPv4 or, for pods without it, by IPv6.
     pub fn of(pods: &[Pod]) -> Result<PingMatrix> {
         let targets = pods.iter().map(Pod::address).collect::<Result<Vec<_>>>()?;
         PingMatrix::to(pods, &targets, &PingOptions::default())
     }
 
-    /// By IPv6.
     pub fn of_v6(pods: &[Pod]) -> Result<PingMatrix> {
         let targets =
             pods.iter().map(|pod| pod.v6().map(IpAddr::V6)).collect::<Result<Vec<_>>>()?;
@@ -99,7 +98,7 @@ impl PingMatrix {
         Ok(PingMatrix { names: pods.iter().map(|pod| pod.name().to_owned()).collect(), rows })
     }
 
-    /// In the order of the rows and columns.
+    /// The names are in the order of the rows and columns.
     pub fn names(&self) -> &[String] {
         &self.names
     }

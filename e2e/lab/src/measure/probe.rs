@@ -47,7 +47,7 @@ impl Default for ProbeOptions {
 }
 
 impl ProbeOptions {
-    /// Between packets; 5 ms by default.
+    /// The time between packets; 5 ms by default.
     #[must_use]
     pub fn interval(mut self, interval: Duration) -> ProbeOptions {
         self.interval = interval;
@@ -136,7 +136,7 @@ impl Probe {
         Probe::between((from.netns(), of(from)?), (to.netns(), of(to)?), options)
     }
 
-    /// From an address in one namespace to an address in another.
+    /// Sends from an address in one namespace to an address in another.
     pub fn between(
         from: (&Netns, IpAddr),
         to: (&Netns, IpAddr),
@@ -188,7 +188,7 @@ impl Probe {
         self.progress.received.load(Ordering::Relaxed)
     }
 
-    /// Until a packet sent from now on arrives. The result is the duration of the wait.
+    /// Waits until a packet sent from now on arrives. The result is the duration.
     pub fn wait_flowing(&self) -> Result<Duration> {
         let before = self.received();
         // One packet may have been in flight already.

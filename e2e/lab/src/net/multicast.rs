@@ -117,7 +117,7 @@ fn sockaddr(address: Ipv6Addr) -> Vec<u8> {
     [&family.to_ne_bytes()[..], &[0; 6], &address.octets(), &[0; 4]].concat()
 }
 
-/// By the interface's index, because std identifies IPv4 interfaces only by their addresses.
+/// `index` selects the interface, because std identifies IPv4 interfaces only by their addresses.
 pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Result<()> {
     // struct ip_mreqn: group, address, index.
     set(
@@ -128,7 +128,7 @@ pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Re
     )
 }
 
-/// For packets to groups of this address family.
+/// Applies to packets to groups of this family.
 pub(crate) fn set_hops(socket: &UdpSocket, group: IpAddr, hops: u8) -> io::Result<()> {
     match group {
         IpAddr::V4(_) => socket.set_multicast_ttl_v4(u32::from(hops)),

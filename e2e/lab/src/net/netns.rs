@@ -28,7 +28,7 @@ impl Netns {
         Netns { name: name.into() }
     }
 
-    /// With the loopback interface up and without duplicate address detection.
+    /// The loopback interface is up, and there is no duplicate address detection.
     pub(crate) fn create(name: impl Into<String>) -> Result<Netns> {
         let netns = Netns::named(name);
         command("ip", ["netns", "add", netns.name.as_str()])?;
@@ -50,7 +50,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// As `ip netns exec` accepts it.
+    /// `ip netns exec` accepts this name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -65,7 +65,7 @@ impl Netns {
         self.path().exists()
     }
 
-    /// On a separate thread inside the namespace. Sockets that the closure creates stay there.
+    /// Runs on a separate thread inside the namespace. Sockets that the closure creates stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         let handle = self.open()?;
         std::thread::scope(|scope| {
@@ -97,12 +97,12 @@ impl Netns {
         self.exec("sh", &["-ec", script])
     }
 
-    /// One command per line of `batch`, in one process. After a failed command, `ip` runs none.
+    /// Runs one command per line of `batch`, in one process, up to the first that fails.
     pub fn ip(&self, batch: &str) -> Result<String> {
         self.feed("ip", &["-batch", "-"], batch)
     }
 
-    /// With `input` on standard input. The result is the standard output.
+    /// Gives `input` on standard input. The result is the standard output.
     pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let output = self.run(|| -> Result<Output> {
             let mut child = Command::new(program)
@@ -120,7 +120,7 @@ impl Netns {
             .with_context(|| format!("in {}", self.name))
     }
 
-    /// Below `/proc/sys`. Each network namespace has its own parameters below `net`.
+    /// `key` is below `/proc/sys`. Each network namespace has its own parameters below `net`.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = Path::new("/proc/sys").join(key);
         self.run(|| std::fs::write(&path, value))?
@@ -148,7 +148,7 @@ impl Netns {
         }
     }
 
-    /// With its processes and interfaces.
+    /// Deletes its processes and interfaces too.
     pub(crate) fn delete(&self) -> Result<()> {
         self.kill_all();
         command("ip", ["netns", "del", self.name.as_str()]).map(drop)
@@ -165,7 +165,7 @@ pub(crate) fn is_zombie(pid: i32) -> bool {
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
 }
 
-/// In the namespace of this process. The result is the standard output.
+/// Runs in the namespace of this process. The result is the standard output.
 pub(crate) fn command<S: AsRef<OsStr>>(
     program: &str,
     args: impl IntoIterator<Item = S>,

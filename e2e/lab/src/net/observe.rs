@@ -106,7 +106,6 @@ impl Netns {
         Ok(self.links()?.into_iter().find(|link| link.ifname == name))
     }
 
-    /// Of all interfaces.
     pub fn addresses(&self) -> Result<Vec<Address>> {
         #[derive(Deserialize)]
         struct Interface {
@@ -142,7 +141,7 @@ impl Netns {
         self.json("ip", &["-6", "-j", "route", "show"])
     }
 
-    /// Of both families. Empty if the interface does not exist.
+    /// Both families are included. Empty if the interface does not exist.
     pub fn neighbours(&self, interface: &str) -> Result<Vec<Neighbour>> {
         // With `dev`, the output of `ip` lacks the interface.
         let all: Vec<Neighbour> = self.json("ip", &["-j", "neighbour", "show"])?;

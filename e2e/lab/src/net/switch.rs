@@ -35,7 +35,7 @@ impl Switch {
         &self.netns
     }
 
-    /// By a cable, whose end in the namespace is `interface`.
+    /// `interface` is the name of the cable's end in the namespace.
     pub(crate) fn plug(&self, netns: &Netns, interface: &str, mtu: u32) -> Result<Port> {
         let port = format!("p{}", self.ports.fetch_add(1, Ordering::Relaxed));
         let to = netns.name();
@@ -71,14 +71,14 @@ impl Port {
         self.switch.netns.ip(&format!("link set {} {state}", self.name)).map(drop)
     }
 
-    /// With the interface at its far end.
+    /// Also removes the interface at its far end.
     pub(crate) fn remove(&self) -> Result<()> {
         self.switch.netns.ip(&format!("link del {}", self.name)).map(drop)
     }
 }
 
-/// Until the bridge forwards packets on the port and the interface at the far end is up. The kernel notices the carrier of a new cable up to a second
-/// late.
+/// Waits until the bridge forwards packets on the port and the interface at the far end is up. The kernel notices the carrier of a new cable up to a
+/// second late.
 pub(crate) fn wait_connected(
     bridge: &Netns,
     port: &str,

@@ -12,17 +12,17 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where containerd keeps its state of running containers.
 const TASKS: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io";
 
-/// Of a node, from its folder.
+/// The IDs of a node's containers, from its folder.
 pub(crate) fn containers(node: &Path) -> Vec<String> {
     entries(&node.join(TASKS)).into_iter().filter(|id| id.len() == 64).collect()
 }
 
-/// Of all nodes in a lab's folder.
+/// The IDs of the containers of all nodes, from a lab's folder.
 pub(crate) fn containers_of_lab(lab: &Path) -> Vec<String> {
     entries(lab).into_iter().flat_map(|host| containers(&lab.join(host))).collect()
 }
 
-/// After the lab killed the processes. Waits up to [`EXIT_TIMEOUT`] for the last one to leave.
+/// Follows the kill of the processes. Waits up to [`EXIT_TIMEOUT`] for the last one to leave.
 pub(crate) fn remove(containers: &[String]) {
     if containers.is_empty() {
         return;

@@ -38,7 +38,6 @@ pub(crate) struct LabName {
 }
 
 impl LabName {
-    /// For the next lab of this process.
     pub(crate) fn next() -> LabName {
         // The random part avoids the name of a kept lab of an earlier process with this PID.
         let id = format!(
@@ -49,7 +48,7 @@ impl LabName {
         LabName { pid: std::process::id(), id }
     }
 
-    /// From the start of a namespace's or folder's name.
+    /// The name is at the start of a namespace's or folder's name.
     pub(crate) fn parse(text: &str) -> Option<LabName> {
         let mut parts = text.splitn(4, '-');
         if parts.next() != Some("fl") {

@@ -90,7 +90,7 @@ fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
     outcome.map(|()| count)
 }
 
-/// Of this process, for the file [`OWNER`]. A PID is not enough, because the kernel reuses PIDs, in this boot and in the next one.
+/// Identifies this process in the file [`OWNER`]. A PID is not enough, because the kernel reuses PIDs, in this boot and in the next one.
 pub(crate) fn owner() -> String {
     identity(std::process::id()).unwrap_or_default()
 }
@@ -136,7 +136,7 @@ fn is_mounted(mountinfo: &str, mark: &str) -> bool {
     mountinfo.lines().filter_map(|line| line.split(' ').nth(3)).any(|root| root.contains(mark))
 }
 
-/// Until `find` finds no process.
+/// Repeats until `find` finds no process.
 fn kill_all(find: impl Fn() -> Vec<i32>) -> Result<()> {
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     let end = Instant::now() + EXIT_TIMEOUT;

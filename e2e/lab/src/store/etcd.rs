@@ -30,7 +30,7 @@ impl EtcdOptions {
         self
     }
 
-    /// With client certificates.
+    /// Clients need certificates.
     #[must_use]
     pub fn tls(mut self) -> EtcdOptions {
         self.tls = true;
@@ -69,7 +69,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// One member on each host. Waits until all respond.
+    /// Starts one member on each host and waits until all respond.
     pub fn start(hosts: &[&Host], options: &EtcdOptions) -> Result<Etcd> {
         let mut members = Vec::new();
         for host in hosts {
@@ -105,12 +105,12 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// For daemons and [`Store`]: etcdctl on the first member's host, as the user that the options name.
+    /// Serves daemons and [`Store`]: etcdctl runs on the first member's host, as the user that the options name.
     pub fn client(&self) -> Result<EtcdClient> {
         self.client_on(0)
     }
 
-    /// On the member's host, as the user that the options name.
+    /// Runs on the member's host, as the user that the options name.
     pub fn client_on(&self, member: usize) -> Result<EtcdClient> {
         let client = self.anonymous(member)?;
         Ok(match &self.options.user {
@@ -119,7 +119,6 @@ impl Etcd {
         })
     }
 
-    /// With the default prefix.
     pub fn store(&self) -> Result<Store> {
         Ok(Store::etcd(&self.client()?))
     }
@@ -139,27 +138,27 @@ impl Etcd {
         })
     }
 
-    /// For example to freeze it.
+    /// A test can freeze it.
     pub fn process(&mut self, member: usize) -> Result<&mut Process> {
         let found = self.members.get_mut(member).with_context(|| format!("no member {member}"))?;
         found.process.as_mut().with_context(|| format!("{} does not run", found.name))
     }
 
-    /// With SIGTERM. Waits for the end.
+    /// Sends SIGTERM and waits for the end.
     pub fn stop(&mut self, member: usize) -> Result<()> {
         self.process(member)?.terminate()?;
         self.forget(member);
         Ok(())
     }
 
-    /// With SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self, member: usize) -> Result<()> {
         self.process(member)?.kill()?;
         self.forget(member);
         Ok(())
     }
 
-    /// With its old data. Waits until the member responds.
+    /// Starts the member with its old data, and waits until it responds.
     pub fn restart(&mut self, member: usize) -> Result<()> {
         self.launch(member)?;
         self.wait(member)

@@ -39,17 +39,16 @@ pub struct KeyValue {
 }
 
 impl EtcdClient {
-    /// For the daemons' `--etcd-endpoints`.
+    /// The daemons' `--etcd-endpoints`.
     pub fn endpoints(&self) -> &[String] {
         &self.endpoints
     }
 
-    /// Of client and server; `None` without TLS.
+    /// `None` without TLS.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
 
-    /// With the credentials of another user.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> EtcdClient {
         self.user = Some((name.to_owned(), password.to_owned()));
@@ -82,7 +81,7 @@ impl EtcdClient {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Without a lease.
+    /// The key has no lease.
     pub fn put(&self, key: &str, value: &str) -> Result<()> {
         self.etcdctl(&["put", "--", key, value]).map(drop)
     }
@@ -135,12 +134,11 @@ impl EtcdClient {
         Ok(Some(left.ttl).filter(|seconds| *seconds > 0))
     }
 
-    /// Of the whole store.
     pub fn snapshot(&self, file: &Path) -> Result<()> {
         self.etcdctl(&["snapshot", "save", &file.to_string_lossy()]).map(drop)
     }
 
-    /// With read and write access below a prefix.
+    /// The user may read and write below the prefix.
     pub fn add_user(&self, name: &str, password: &str, prefix: &str) -> Result<()> {
         self.etcdctl(&["user", "add", &format!("{name}:{password}")])?;
         self.etcdctl(&["role", "add", name])?;

@@ -5,7 +5,7 @@ use lab::{Scene, Switch, binaries};
 
 use super::node::{Node, all_well, well_nodes};
 
-/// For the frames that the switch forwards.
+/// Applies nft rules to the frames that the switch forwards.
 pub(crate) fn on_the_switch(lan: &Switch, rules: &str) -> Result<()> {
     let table = format!(
         "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules}\n}}; }}\n"

@@ -51,7 +51,7 @@ fn admits_peers_only(
     })
 }
 
-/// To the tunnel's port of the first node. `from` is one of the second node's two addresses.
+/// True if packets to the tunnel's port of the first node pass. `from` is one of the second node's two addresses.
 fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
     let to = nodes[0].host.v4()?;
     let from: Ipv4Addr = from.parse()?;
@@ -83,7 +83,7 @@ fn wrapper(
     write_script(&node.files.join("bin").join(name), &text)
 }
 
-/// With files in the node's folder.
+/// Keeps ufw's files in the node's folder.
 fn ufw(node: &mut Node) -> Result<()> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let (from, root) =
@@ -115,7 +115,7 @@ fn ufw_remedy_admits_peers_only() -> Result<()> {
     admits_peers_only("ufw", begin, &reloads, "ufw --force disable")
 }
 
-/// With files in the node's folder and a D-Bus of its own. firewalld runs until the lab removes the host.
+/// Keeps firewalld's files in the node's folder, and gives it a D-Bus of its own. It runs until the lab removes the host.
 fn firewalld(node: &mut Node) -> Result<Vec<Process>> {
     let packages = binaries::kept("firewalls/complete")?.with_file_name("");
     let folder = node.files.join("firewalld");

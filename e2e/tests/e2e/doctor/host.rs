@@ -102,7 +102,7 @@ const DEVICES: &[Fault] = &[
     .unready(),
 ];
 
-/// One fault at a time.
+/// Causes, detects and fixes one fault at a time.
 fn walk(node: &mut Node, faults: &[Fault]) -> Result<()> {
     faults.iter().try_for_each(|fault| one(node, fault).with_context(|| fault.check))
 }

@@ -110,7 +110,7 @@ impl Node {
         )
     }
 
-    /// As the systemd unit does, with the options in the node's /etc/default/flanneld.
+    /// Starts the daemon as the systemd unit does, with the options in the node's /etc/default/flanneld.
     pub(crate) fn start(&mut self) -> Result<()> {
         self.daemon = None;
         let file = std::fs::read_to_string(self.files.join("default/flanneld"))?;
@@ -122,7 +122,7 @@ impl Node {
         Ok(())
     }
 
-    /// As systemd does: SIGTERM, and then SIGCONT, so that a suspended daemon can exit.
+    /// Ends the daemon as systemd does: SIGTERM, and then SIGCONT, so that a suspended daemon can exit.
     pub(crate) fn stop(&mut self) -> Result<()> {
         if let Some(daemon) = &mut self.daemon {
             if daemon.is_running() {
@@ -158,7 +158,7 @@ impl Node {
         })
     }
 
-    /// On the host. The result is the exit code and the output.
+    /// Runs on the host. The result is the exit code and the output.
     pub(crate) fn sh(&mut self, script: &str) -> Result<(i32, String)> {
         self.scripts += 1;
         let name = format!("script-{}", self.scripts);
@@ -174,7 +174,7 @@ impl Node {
         Ok((status.code().unwrap_or(-1), process.log()))
     }
 
-    /// On the host. Fails if the script fails.
+    /// Runs on the host. Fails if the script fails.
     pub(crate) fn run(&mut self, script: &str) -> Result<()> {
         let (code, text) = self.sh(script)?;
         ensure!(code == 0, "{script}: {code}: {text}");
@@ -189,12 +189,12 @@ impl Node {
         Ok(code)
     }
 
-    /// Of the doctor's last run.
+    /// The findings of the doctor's last run.
     pub(crate) fn findings(&self) -> &[Value] {
         self.report["findings"].as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// Of the doctor's last run.
+    /// The first finding of the doctor's last run.
     pub(crate) fn first(&self) -> Result<&Value> {
         self.findings().first().context("no finding")
     }
@@ -265,7 +265,7 @@ impl Node {
         Ok(())
     }
 
-    /// As the doctor prints them. Restarts the daemon if a command would do so through systemd.
+    /// Runs commands as the doctor prints them. Restarts the daemon if a command would do so through systemd.
     pub(crate) fn type_in(&mut self, commands: &[String]) -> Result<()> {
         let file = self.files.join("restart");
         for command in commands {
@@ -280,7 +280,7 @@ impl Node {
         Ok(())
     }
 
-    /// Of the first finding of the doctor's last run.
+    /// The commands of the first finding of the doctor's last run.
     pub(crate) fn commands(&self) -> Result<Vec<String>> {
         let first = self.first()?;
         let commands: Vec<String> = serde_json::from_value(first["remedy"]["commands"].clone())?;
@@ -304,7 +304,7 @@ fn mounts(files: &Path) -> String {
         .concat()
 }
 
-/// One on each host of a scene, without a start. The variable `LEASES` is the folder of the leases, if they are in a directory.
+/// Puts a node on each host of a scene, without a start. The variable `LEASES` is the folder of the leases, if they are in a directory.
 pub(crate) fn nodes_on(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<Node>> {
     let folder = s.lab.folder("leases")?.display().to_string();
     let node = |host: &lab::Node| {
@@ -317,7 +317,7 @@ pub(crate) fn nodes_on(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<N
     s.nodes.iter().map(node).collect()
 }
 
-/// One on each host of a scene, all ready. The variables `OWN` and `PEER` are the node's own subnet without the last number, and another node's whole
+/// Puts a ready node on each host of a scene. The variables `OWN` and `PEER` are its own subnet without the last number, and another node's whole
 /// subnet.
 pub(crate) fn ready_nodes(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<Node>> {
     let mut nodes = nodes_on(s, &options.clone().iface("enp0s8"))?;
@@ -335,7 +335,7 @@ pub(crate) fn ready_nodes(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Ve
     Ok(nodes)
 }
 
-/// With a node on each host of a scene; none has a finding before the test.
+/// Each host of the scene has a node; none has a finding before the test.
 pub(crate) fn well_nodes(
     scene: SceneOptions<'_>,
     work: impl FnOnce(&mut Scene<'_>, &mut [Node]) -> Result<()>,
@@ -343,7 +343,7 @@ pub(crate) fn well_nodes(
     well_nodes_with(scene, &FlanneldOptions::bare(), work)
 }
 
-/// As [`well_nodes`], with these options of all daemons.
+/// Like [`well_nodes`], with these options of all daemons.
 pub(crate) fn well_nodes_with(
     scene: SceneOptions<'_>,
     options: &FlanneldOptions,
@@ -357,7 +357,7 @@ pub(crate) fn well_nodes_with(
     })
 }
 
-/// One on each node.
+/// Builds one on each node.
 pub(crate) fn pods_on(nodes: &mut [Node]) -> Result<Vec<Pod>> {
     let pod = |node: &mut Node| {
         let env = node.daemon()?.subnet_env()?;

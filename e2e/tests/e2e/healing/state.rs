@@ -3,7 +3,7 @@
 use anyhow::Result;
 use lab::Host;
 
-/// As sorted lines.
+/// All kernel objects of flannel, as sorted lines.
 pub(super) fn ours(host: &Host) -> Result<String> {
     let netns = host.netns();
     let mut lines = Vec::new();

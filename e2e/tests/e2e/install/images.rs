@@ -17,7 +17,7 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(texts(&output))
 }
 
-/// Of the programs under test.
+/// The images hold the programs under test.
 pub(super) fn build(images: &Path) -> Result<()> {
     let programs = binaries::own("flanneld")?;
     let programs = programs.parent().context("a folder")?;
@@ -57,7 +57,7 @@ fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// In a chroot of the image and in a network namespace of its own.
+/// Runs in a chroot of the image and in a network namespace of its own.
 fn inside(root: &Path, script: &str) -> Result<String> {
     let mut words = script.split(' ');
     output(Command::new("unshare").args(["--net", "chroot"]).arg(root).args(&mut words))
@@ -73,7 +73,7 @@ impl Drop for Ended {
     }
 }
 
-/// Into a containerd of its own. The result is the image names that it lists.
+/// Starts a containerd of its own. The result is the image names that it lists.
 fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     let folder = folder.join("containerd");
     std::fs::create_dir_all(&folder)?;

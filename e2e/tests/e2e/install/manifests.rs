@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::{api_server, chart, dry_run, net_conf, object, read, repository, shapes};
 
-/// From the API server.
 fn daemon_set(api: &ApiServer) -> Result<Value> {
     api.admin().get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")
 }

@@ -32,7 +32,7 @@ impl Bed {
         Bed::with(lab, hosts, net_conf, |host| ApiServer::start(host, Families::Dual))
     }
 
-    /// As `empty`, with the fake API server. The contract of `subnet-lease` shows that the fake answers as the real one.
+    /// Like `empty`, with the fake API server. The contract of `subnet-lease` shows that the fake answers as the real one.
     pub(super) fn fake(lab: &Lab, hosts: u8, net_conf: &str) -> Result<Bed> {
         Bed::with(lab, hosts, net_conf, |host| ApiServer::fake(host, Families::Dual))
     }
@@ -91,7 +91,7 @@ impl Bed {
         self.start_pods("p1")
     }
 
-    /// With both address families. The first host has the number 1.
+    /// The Node has both families. The first host has the number 1.
     pub(super) fn node(&self, number: usize) -> NodeObject {
         self.node_with(number, &format!("10.244.{number}.0/24"))
             .pod_cidr(&format!("fd10:244:0:{number}::/64"))
@@ -121,7 +121,7 @@ impl Bed {
         self.daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready().map(drop))
     }
 
-    /// One on each host. Waits until they reach each other.
+    /// Starts one on each host and waits until they reach each other.
     pub(super) fn start_pods(&mut self, name: &str) -> Result<()> {
         let hosts = self.hosts.iter().zip(&self.daemons);
         let pods = hosts.map(|(host, daemon)| host.pod(name, &daemon.subnet_env()?));
@@ -138,7 +138,7 @@ impl Bed {
         reach(&self.pods)
     }
 
-    /// From the first pod to the second one.
+    /// The probe runs from the first pod to the second one.
     pub(super) fn probe(&self) -> Result<Probe> {
         Probe::start(&self.pods[0], &self.pods[1], &ProbeOptions::default())
     }
@@ -171,7 +171,7 @@ impl Bed {
         word_after("dst", &mac, "bridge", "fdb show")
     }
 
-    /// Until every host sends packets for a subnet to the address `to`, or to none if it is `None`.
+    /// Waits until every host sends packets for a subnet to the address `to`, or to none if it is `None`.
     pub(super) fn wait_tunnels(&self, subnet: &str, to: Option<&str>) -> Result<()> {
         for (number, host) in self.hosts.iter().enumerate() {
             let what = format!("{} sends what is for {subnet} to {to:?}", host.name());
@@ -219,7 +219,7 @@ impl Bed {
         Ok(name)
     }
 
-    /// After the earlier daemon ended. Waits until the new one is ready.
+    /// The earlier daemon has ended. Waits until the new one is ready.
     pub(super) fn restart(&mut self, host: usize) -> Result<()> {
         self.daemons[host] = self.hosts[host].start_flanneld(&self.options[host])?;
         self.daemons[host].wait_ready().map(drop)

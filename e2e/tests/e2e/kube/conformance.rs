@@ -204,7 +204,7 @@ struct Outcome {
     trouble: Option<String>,
 }
 
-/// Of the selected tests, by name.
+/// The selected tests, by name.
 fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
     let document: Value = serde_json::from_str(
         &std::fs::read_to_string(report).with_context(|| report.display().to_string())?,
@@ -231,7 +231,7 @@ fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
         .collect())
 }
 
-/// Of all existing reports, by suite and by kube-proxy's mode.
+/// Covers all existing reports, by suite and by kube-proxy's mode.
 fn write_table() -> Result<()> {
     let folder = repository("target/conformance");
     let modes = ["iptables", "nftables"];

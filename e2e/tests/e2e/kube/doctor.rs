@@ -32,7 +32,7 @@ pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
     Ok(pod["metadata"]["name"].as_str().context("a name")?.to_owned())
 }
 
-/// In the flannel pod of a node. May run the command more than once.
+/// Runs in the flannel pod of a node, possibly more than once.
 fn flannelctl(
     operator: &Operator,
     cluster: &Cluster,
@@ -55,7 +55,7 @@ pub(super) fn causes(report: &Value) -> Result<Vec<&str>> {
         .collect())
 }
 
-/// From the flannel pod of a node. Checks the exit code.
+/// Runs the doctor in the flannel pod of a node, and checks its exit code.
 fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = flannelctl(operator, cluster, node, "doctor -o json")?;
     let report = json(&output)?;
@@ -110,7 +110,7 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
     expect(operator, cluster, &[]).map(drop)
 }
 
-/// With arguments and environment variables.
+/// The DaemonSet's container, with arguments and environment variables.
 fn container(cluster: &Cluster) -> Result<Value> {
     let set = cluster
         .api
@@ -207,7 +207,7 @@ fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
     })
 }
 
-/// From the flannel pod of a node whose kubelet the API server does not reach.
+/// The API server does not reach the node's kubelet.
 fn report_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = cluster.exec_output(
         "kube-flannel",

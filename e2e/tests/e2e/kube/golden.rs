@@ -49,7 +49,7 @@ fn node_object_and_subnet_env_equal_go_flannels() -> Result<()> {
     })
 }
 
-/// With a test case's input, the Node and subnet.env are those of Go flannel.
+/// The input is a test case's; the Node and subnet.env are those of Go flannel.
 fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result<()> {
     let golden = |name: &str| {
         std::fs::read_to_string(folder().join(case).join(name)).with_context(|| name.to_owned())
@@ -77,7 +77,7 @@ fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result
     Ok(())
 }
 
-/// As Go flannel found it at its start, with its podCIDRs and the annotations `before`.
+/// The Node that Go flannel found at its start, with its podCIDRs and the annotations `before`.
 fn node_before(expected: &Value, before: &str) -> Result<NodeObject> {
     let mut node = NodeObject::new("n1")
         .internal("10.99.0.11".parse::<IpAddr>()?)
@@ -133,7 +133,7 @@ fn compare(expected: &Value, found: &Value) -> Result<()> {
     Ok(())
 }
 
-/// With `FlannelRs`, which distinguishes flannel-rs' nodes from Go flannel's.
+/// Adds `FlannelRs`, which distinguishes flannel-rs' nodes from Go flannel's.
 fn marked(data: &str) -> String {
     match data.strip_prefix('{') {
         Some(members) => format!(r#"{{"FlannelRs":1,{members}"#),

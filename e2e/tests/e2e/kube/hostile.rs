@@ -37,7 +37,7 @@ const SUBNETS: [&str; 6] = [
     "192.168.56.0/24",
 ];
 
-/// With a fault each.
+/// Each Node has one fault.
 fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
     let huge = "x".repeat(200 << 10);
     let data = DATA

@@ -14,7 +14,7 @@ pub(super) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// Of the programs under test. The first call in a test builds them.
+/// The first call in a test builds them.
 pub(super) fn images() -> Result<Vec<PathBuf>> {
     // The test has a /tmp of its own.
     let folder = std::env::temp_dir().join("images");
@@ -65,14 +65,14 @@ pub(super) fn impatient(text: &str) -> String {
         .replace("periodSeconds: 10", "periodSeconds: 1")
 }
 
-/// Possibly over another installation. Waits until every node is Ready and every daemon is ready.
+/// The cluster may have another installation. Waits until every node is Ready and every daemon is ready.
 pub(super) fn install(cluster: &Cluster, manifest: &str) -> Result<()> {
     cluster.apply(manifest)?;
     cluster.wait_ready()?;
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")
 }
 
-/// One on each started node that has none yet, and their Service.
+/// Creates one on each started node that has none yet, and their Service.
 pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
     let pods = cluster
         .started()

@@ -100,7 +100,7 @@ fn daemons(node: &Member) -> Vec<i32> {
     node.host().netns().pids().into_iter().filter(is_daemon).collect()
 }
 
-/// Until every daemon reports the outage. The API server comes back only at the second address.
+/// Stops the API server until every daemon reports the outage. It comes back only at the second address.
 fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) -> Result<()> {
     cluster.kill_control_plane()?;
     first.close()?;

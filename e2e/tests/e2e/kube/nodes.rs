@@ -190,7 +190,7 @@ fn require_moved(bed: &Bed, before: u8, now: u8) -> Result<()> {
     Ok(())
 }
 
-/// On the third host, with the CNI plugin and the existing bridge. The first host's pod reaches it in both families.
+/// Adds a pod on the third host, with the CNI plugin and the existing bridge. The first host's pod reaches it in both families.
 fn new_pod_is_reached(bed: &Bed) -> Result<()> {
     let host = &bed.hosts[2];
     let folder = host.folder()?;

@@ -30,7 +30,7 @@ spec:
 pub(super) struct Streams(Vec<Probe>);
 
 impl Streams {
-    /// Between all running nodes in a ring. Waits until packets of each stream arrive.
+    /// Starts streams between all running nodes in a ring, and waits until packets of each arrive.
     pub(super) fn start(cluster: &Cluster) -> Result<Streams> {
         cluster.apply(PODS)?;
         cluster.wait_daemon_set("probe", "probe")?;
@@ -47,7 +47,7 @@ impl Streams {
         Ok(streams)
     }
 
-    /// Until newly sent packets of each stream arrive.
+    /// Waits until newly sent packets of each stream arrive.
     pub(super) fn wait_flowing(&self) -> Result<()> {
         self.0.iter().try_for_each(|probe| probe.wait_flowing().map(drop))
     }
@@ -66,7 +66,7 @@ impl Streams {
     }
 }
 
-/// In the order of their nodes.
+/// The pods are in the order of their nodes.
 fn pods(cluster: &Cluster) -> Result<Vec<(Netns, IpAddr)>> {
     let found = cluster.api.admin().get("/api/v1/namespaces/probe/pods")?;
     let of_node: BTreeMap<&str, &serde_json::Value> = found["items"]

@@ -21,7 +21,7 @@ const OURS: [&str; 2] =
 /// The path of an archive of Go flannel's daemon and plugin images, as `docker save` and `ctr images export` write it.
 const GO_FLANNEL_IMAGE: &str = "GO_FLANNEL_IMAGE";
 
-/// With more frequent probes.
+/// Go flannel's released manifest, with more frequent probes.
 fn go_released() -> Result<String> {
     Ok(impatient(&shapes::released()?))
 }
@@ -152,7 +152,7 @@ fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     Ok(operator)
 }
 
-/// Below a heading of docs/migrating.md, grouped by code block.
+/// The commands below a heading of docs/migrating.md, grouped by code block.
 fn commands(heading: &str) -> Result<Vec<Vec<String>>> {
     let page = std::fs::read_to_string(repository("docs/migrating.md"))?;
     let part = page.split_once(heading).with_context(|| format!("no {heading}"))?.1;

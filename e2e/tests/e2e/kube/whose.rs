@@ -7,7 +7,7 @@ use lab::{ApiServer, Families, Lab, NodeObject, Uplink, until_ok};
 
 use crate::kube::bed::{Bed, VXLAN};
 
-/// Until each host publishes its address in the shared network and is ready.
+/// Waits until each host publishes its address in the shared network and is ready.
 fn wait_public(bed: &Bed) -> Result<()> {
     for (number, daemon) in (101..).zip(&bed.daemons) {
         let name = format!("h{}", number - 100);

@@ -38,7 +38,7 @@ pub(super) fn node(title: &str, applier: Applier) -> SceneOptions<'static> {
     flags.nodes(1).net(&applier.net_conf()).stopped()
 }
 
-/// Such a node finds all programs.
+/// The node finds all programs.
 pub(super) fn on_node(
     applier: Applier,
     flags: &[&str],
@@ -54,7 +54,7 @@ pub(super) fn on_node(
     })
 }
 
-/// Of nftables and of both variants of iptables, without counters.
+/// The rules of nftables and of both variants of iptables, without counters.
 pub(crate) fn rules(host: &Host) -> Result<String> {
     // One family at a time, because the order in which the two tables are created is undefined.
     host.netns().sh(
@@ -84,7 +84,7 @@ pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
     log.lines().filter(is_complaint).map(str::to_owned).collect()
 }
 
-/// From a pod of the first node through masquerade rules to a machine outside, each packet in a separate connection.
+/// Runs from a pod of the first node through masquerade rules to a machine outside, each packet in a separate connection.
 pub(super) fn stream(s: &mut Scene<'_>) -> Result<Probe> {
     let outside = s.lab.host("outside", &[Uplink::enp0s8(&s.lan, 50)?])?;
     let node = IpAddr::V4(s[0].v4()?);

@@ -39,7 +39,7 @@ scenarios! { damage_is_repaired;
     ]),
 }
 
-/// On the host; the daemon counts one repair for each damage.
+/// The daemon counts one repair for each damage.
 fn damage_is_repaired((applier, flags, damages): Damages) -> Result<()> {
     on_node(applier, flags, |s| {
         let mut first: Option<String> = None;

@@ -118,7 +118,7 @@ pub(super) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// With healthy nodes.
+    /// All nodes are healthy at first.
     pub(super) fn run(
         network: &str,
         nodes: u8,

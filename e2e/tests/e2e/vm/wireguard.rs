@@ -47,7 +47,7 @@ pub(super) fn require_mtu(s: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// Of `wg show flannel-wg WHAT`, by the peer's public key.
+/// The output of `wg show flannel-wg WHAT`, by the peer's public key.
 fn wg(node: &Node, what: &str) -> Result<BTreeMap<String, String>> {
     let text = node.sh(&format!("wg show flannel-wg {what}"))?;
     let lines = text.lines().filter_map(|line| line.split_once('\t'));
@@ -142,7 +142,7 @@ fn damaged_kernel_state_is_repaired() -> Result<()> {
     })
 }
 
-/// Alternately after a kill and after a regular end. The device keeps its keys, sessions and endpoints, and no probe is lost.
+/// The restarts follow a kill and a regular end in turn. The device keeps its keys, sessions and endpoints, and no probe is lost.
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn restarts_lose_nothing() -> Result<()> {
@@ -178,7 +178,7 @@ fn start_mesh(s: &Scene) -> Result<Mesh> {
     Ok(mesh)
 }
 
-/// Of the private key in the file.
+/// The public key of the private key in the file.
 fn public_key(file: &Path) -> Result<String> {
     let keys =
         std::process::Command::new("sh").args(["-c", "wg pubkey < $0"]).arg(file).output()?;

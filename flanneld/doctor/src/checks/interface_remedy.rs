@@ -33,7 +33,7 @@ pub(super) struct Candidate<'a> {
     pub leads: Option<(String, String)>,
 }
 
-/// Without the chosen interface. Interfaces with a route to the store or the API server, or with peers on their link, come first.
+/// The chosen interface is left out. Interfaces with a route to the store or the API server, or with peers on their link, come first.
 pub(super) fn candidates<'a>(facts: &'a Facts, chosen: &Interface) -> Vec<Candidate<'a>> {
     let family = if facts.network.known().is_some_and(|network| !network.v4()) {
         Family::V6

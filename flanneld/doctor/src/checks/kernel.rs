@@ -155,7 +155,7 @@ fn foreign_route(facts: &Facts) -> Vec<Finding> {
     vec![finding.run("flannelctl routes")]
 }
 
-/// Of flannel's routes, by destination.
+/// The lowest metric of flannel's routes, by destination.
 fn best_metrics(routes: &[Route]) -> BTreeMap<IpNet, u32> {
     let mut ours: BTreeMap<IpNet, u32> = BTreeMap::new();
     for route in routes.iter().filter(|route| route.protocol == FLANNELD) {

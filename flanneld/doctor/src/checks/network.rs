@@ -91,7 +91,6 @@ fn network_overlap(facts: &Facts) -> Vec<Finding> {
     capped(findings, MAX_ALIKE)
 }
 
-/// Interfaces with a network that overlaps the pod network.
 fn links_inside(facts: &Facts, network: &Network, leased: &[(IpNet, &str)]) -> Vec<Finding> {
     // flannel's own devices belong there, and a bridge of pods has a check of its own.
     let own = |net: IpNet| network.own.contains(&net);
@@ -428,7 +427,7 @@ struct Sizes {
     outer: u32,
 }
 
-/// For a small MTU of the underlay or of this node's link.
+/// Covers a small MTU of the underlay or of this node's link.
 fn adapt_mtu(
     finding: Finding,
     facts: &Facts,

@@ -234,7 +234,7 @@ fn pod_route(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// For packets misrouted in the same way; `count` is the number of packets whose routes the doctor looked up.
+/// The packets are misrouted in the same way; `count` is the number of packets whose routes the doctor looked up.
 fn misrouted(
     facts: &Facts,
     bridge: &Interface,

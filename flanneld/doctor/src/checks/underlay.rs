@@ -223,7 +223,7 @@ fn by_route(facts: &Facts, to: IpAddr) -> Option<(String, String)> {
     Some((format!("the route `{words}`"), format!("{ip} route delete {words}")))
 }
 
-/// As in the output of `ip route`.
+/// The type, as in the output of `ip route`.
 fn kind(route: &Route) -> &'static str {
     // From linux/rtnetlink.h.
     const RTN_PROHIBIT: u8 = 8;

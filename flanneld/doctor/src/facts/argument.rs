@@ -13,7 +13,7 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// In the order of the command line.
+    /// The result is in the order of the command line.
     pub fn find(
         words: impl IntoIterator<Item = String>,
         wanted: impl Fn(&str) -> bool,

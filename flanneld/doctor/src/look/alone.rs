@@ -209,7 +209,7 @@ async fn look_at_pods(host: &mut Host, network: &Network, underlay: Option<&str>
     };
 }
 
-/// From the exit report: flanneld ends if it cannot use the network configuration.
+/// Comes from the exit report: flanneld ends if it cannot use the network configuration.
 fn config(ended: Option<Problem>) -> Fact<Problem> {
     let is_of_config = |problem: &Problem| {
         problem.details().any(|detail| matches!(detail, Detail::ConfigInvalid { .. }))
@@ -242,7 +242,7 @@ fn exit_report(subnet_file: &Path) -> Fact<ExitReport> {
     }
 }
 
-/// From subnet.env and flannel's devices.
+/// Derived from subnet.env and flannel's devices.
 fn network(env: &Env, interfaces: &[Interface], backends: &[&'static Profile]) -> Option<Network> {
     let of = |backend: &&'static Profile| {
         let backend = *backend;

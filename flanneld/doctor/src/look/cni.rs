@@ -33,7 +33,7 @@ const OTHERS: &[&str] = &[
     "kube-ovn",
 ];
 
-/// As container runtimes sort them; `None` if the folder does not exist.
+/// Sorted as container runtimes sort them; `None` if the folder does not exist.
 fn names(folder: &Path) -> Result<Option<Vec<String>>, ReadError> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,

@@ -3,7 +3,6 @@
 use crate::facts::host::{Module, Port};
 use types::{Detail, Problem};
 
-/// Without duplicates.
 pub fn missing_modules(problem: &Problem) -> Vec<Module> {
     let mut found: Vec<Module> = Vec::new();
     for part in problem.all() {
@@ -16,7 +15,7 @@ pub fn missing_modules(problem: &Problem) -> Vec<Module> {
     found
 }
 
-/// Without duplicates, each with the process that currently uses the port.
+/// Each port has the process that currently uses it.
 pub fn taken_ports(problem: &Problem) -> Vec<Port> {
     let mut found: Vec<Port> = Vec::new();
     for detail in problem.details() {

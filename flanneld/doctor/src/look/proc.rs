@@ -39,7 +39,7 @@ pub fn has_br_netfilter() -> bool {
     Path::new("/proc/sys/net/bridge").is_dir()
 }
 
-/// Without `module`, `closed` and `astray`, which the caller adds.
+/// Leaves out `module`, `closed` and `astray`, which the caller adds.
 pub fn sysctls(underlay: &str) -> Sysctls {
     Sysctls {
         underlay: underlay.to_owned(),
@@ -141,7 +141,7 @@ pub(super) fn checksums() -> Result<Checksums, ReadError> {
     })
 }
 
-/// From /proc/net/snmp, which has a line of names and a line of values for each protocol; 0 if the counter is missing.
+/// Reads the text of /proc/net/snmp, with a line of names and a line of values for each protocol; 0 if the counter is missing.
 fn counter(text: &str, protocol: &str, name: &str) -> u64 {
     let mut lines =
         text.lines().filter(|line| line.starts_with(protocol)).map(str::split_whitespace);

@@ -24,7 +24,7 @@ pub(super) fn network() -> Network {
     healthy().network.known().unwrap().clone()
 }
 
-/// Of the node in [`healthy`].
+/// The surroundings of the node in [`healthy`].
 pub(super) fn around() -> Surroundings {
     let peers =
         ["192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3"].map(|peer| peer.parse().unwrap());
@@ -36,7 +36,7 @@ pub(super) fn around() -> Surroundings {
     }
 }
 
-/// From the output of `iptables-save`.
+/// `saved` is the output of `iptables-save`.
 pub(super) fn table(
     saved: &str,
     net: &IpNet,
@@ -237,7 +237,7 @@ fn reject_rule_is_reported_if_it_comes_first() {
     }
 }
 
-/// As `iptables-save` prints ufw's rules, with a policy of INPUT and additional rules.
+/// Prints ufw's rules like `iptables-save`, with a policy of INPUT and additional rules.
 fn ufw(policy: &str, more: &str) -> String {
     format!(
         "*filter\n:INPUT {policy} [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-input - [0:0]\n-A INPUT -j ufw-before-input\n-A FORWARD -j ufw-before-forward\n-A ufw-before-input -i lo -j ACCEPT\n-A ufw-before-input -j ufw-user-input\n-A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n{more}\nCOMMIT\n"

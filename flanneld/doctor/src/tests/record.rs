@@ -10,7 +10,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor-comma
 /// The last line of `docs/doctor-commands.md` that is written by hand.
 const MARK: &str = "## The commands\n";
 
-/// Each with the machine on which to run it.
+/// Each command has the machine on which to run it.
 fn commands() -> BTreeMap<String, BTreeSet<(String, Vec<String>)>> {
     let mut all: BTreeMap<String, BTreeSet<(String, Vec<String>)>> = BTreeMap::new();
     for (check, facts) in everywhere() {

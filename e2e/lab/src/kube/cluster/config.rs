@@ -2,13 +2,12 @@
 
 use crate::kube::cluster::options::ClusterOptions;
 
-/// Without AppArmor, whose profiles would apply to the whole machine. The snapshotter `native` copies images instead of using layers, and therefore
+/// Disables AppArmor, whose profiles would apply to the whole machine. The snapshotter `native` copies images instead of using layers, and therefore
 /// works on every file system.
 pub(super) fn containerd(options: &ClusterOptions) -> String {
     CONTAINERD.replace("native", options.snapshotter())
 }
 
-/// As YAML.
 pub(super) fn kubelet(options: &ClusterOptions) -> String {
     format!("{KUBELET}{}", if options.name_service { NAME_SERVICE } else { "" })
 }

@@ -54,7 +54,7 @@ impl Member {
         }
     }
 
-    /// Also that of its host.
+    /// The name of the node and of its host.
     pub fn name(&self) -> &str {
         self.host.name()
     }
@@ -137,7 +137,6 @@ impl Member {
         Ok(launch)
     }
 
-    /// After [`Member::stop_kubelet`].
     pub fn start_kubelet(&mut self) -> Result<()> {
         let mut launch = Launch::new(binaries::kubernetes("kubelet")?)
             .arg("--config=/etc/kubelet-lab.yaml")
@@ -216,17 +215,17 @@ impl Member {
         .map(drop)
     }
 
-    /// With the node's network and files. The result is the standard output; fails if the exit code is not 0.
+    /// Runs with the node's network and files. The result is the standard output; fails if the exit code is not 0.
     pub fn command(&self, command: &[&str]) -> Result<String> {
         self.host.netns().exec("nsenter", &self.entered(command)?)
     }
 
-    /// With the node's network and files. The exit code does not matter.
+    /// Runs with the node's network and files. The exit code does not matter.
     pub fn output(&self, command: &[&str]) -> Result<Output> {
         self.host.netns().output("nsenter", &self.entered(command)?)
     }
 
-    /// With these arguments, `nsenter` runs the command in this node's mount namespace.
+    /// Arguments for `nsenter`, which runs the command in this node's mount namespace.
     fn entered(&self, command: &[&str]) -> Result<Vec<String>> {
         let mount = format!("--mount=/proc/{}/ns/mnt", self.running()?.machine.pid());
         let path = format!("PATH={}", path()?);

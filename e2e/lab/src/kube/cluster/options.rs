@@ -59,7 +59,7 @@ impl ClusterOptions {
         }
     }
 
-    /// Of pods, Services and nodes.
+    /// Pods, Services and nodes have these families.
     #[must_use]
     pub fn families(mut self, families: Families) -> ClusterOptions {
         self.families = families;

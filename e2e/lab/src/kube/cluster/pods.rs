@@ -12,7 +12,7 @@ use crate::net::netns::Netns;
 use crate::wait::until_ok;
 
 impl Cluster {
-    /// Until the pod is Ready. The error shows its status.
+    /// Waits until the pod is Ready. The error shows its status.
     pub fn wait_pod(&self, namespace: &str, name: &str) -> Result<Value> {
         let admin = self.api.admin();
         until_ok("a pod is ready", || {
@@ -25,20 +25,20 @@ impl Cluster {
         })
     }
 
-    /// In the first container of the pod. The result is the standard output.
+    /// Runs in the first container of the pod. The result is the standard output.
     pub fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String> {
         let (node, id) = self.container(namespace, pod)?;
         node.exec_in_container(&id, command)
     }
 
-    /// In the first container of the pod. The exit code does not matter.
+    /// Runs in the first container of the pod. The exit code does not matter.
     pub fn exec_output(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<Output> {
         let (node, id) = self.container(namespace, pod)?;
         let words = exec_words(&id, command);
         node.output(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// For measurements inside the namespace.
+    /// Measurements can run inside it.
     pub fn netns(&self, namespace: &str, pod: &str) -> Result<Netns> {
         let (node, id) = self.container(namespace, pod)?;
         node.netns_of_container(&id)
@@ -62,7 +62,6 @@ impl Cluster {
         Ok((node, id.to_owned()))
     }
 
-    /// Of each pod in a Kubernetes namespace.
     pub fn pod_addresses(&self, namespace: &str) -> Result<Vec<(String, Vec<IpAddr>)>> {
         let pods = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods"))?;
         let addresses = |pod: &Value| {

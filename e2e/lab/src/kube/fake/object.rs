@@ -26,7 +26,7 @@ pub(super) fn status(code: u16, message: &str) -> Value {
     json!({ "kind": "Status", "status": "Failure", "message": message, "code": code })
 }
 
-/// With this version; also its key.
+/// The object has this version. The result includes its key.
 pub(super) fn created(target: &Target, body: &[u8], version: u64) -> Result<(Key, Value), Refusal> {
     let mut value = parsed(body)?;
     let metadata = &mut value["metadata"];
@@ -123,8 +123,8 @@ fn complete(node: &mut Value, old: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// As RFC 7396. A strategic merge patch differs in one respect that matters here: lists of conditions and of addresses are merged by the members'
-/// types.
+/// Applies RFC 7396. A strategic merge patch differs in one respect that matters here: lists of conditions and of addresses are merged by the
+/// members' types.
 fn merge(into: &mut Value, patch: &Value, merges_lists: bool) {
     let Value::Object(members) = patch else {
         *into = patch.clone();

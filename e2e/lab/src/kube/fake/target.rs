@@ -154,7 +154,7 @@ impl Selector {
     }
 }
 
-/// From the percent encoding.
+/// Removes the percent encoding.
 fn decoded(text: &str) -> String {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();

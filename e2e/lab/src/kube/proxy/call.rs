@@ -28,7 +28,7 @@ impl Call {
         self.path.contains("watch=true") || self.path.contains("watch=1")
     }
 
-    /// For the collection of Nodes, not for a single Node.
+    /// It asks for the collection of Nodes, not for a single Node.
     pub fn is_of_nodes(&self) -> bool {
         self.path == "/api/v1/nodes" || self.path.starts_with("/api/v1/nodes?")
     }
@@ -51,7 +51,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// With a Kubernetes Status object, as the API server does.
+    /// The body is a Kubernetes Status object, as from the API server.
     pub fn status(code: u16, reason: &str) -> Answer {
         let body = serde_json::json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": format!("{reason} (reply of the lab's proxy)"), "reason": reason, "code": code });
         Answer::Reply(code, Vec::new(), body.to_string())

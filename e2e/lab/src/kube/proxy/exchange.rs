@@ -11,7 +11,7 @@ use crate::kube::proxy::call::{Answer, Call};
 use crate::kube::proxy::shared::{Judge, Shared};
 use crate::kube::users::User;
 
-/// Until the client, the server or the proxy closes the connection.
+/// Ends when the client, the server or the proxy closes the connection.
 pub(super) fn serve(shared: &Shared, client: &Arc<TcpStream>, from: SocketAddr) -> Result<()> {
     client.set_nodelay(true)?;
     shared.lock().sockets.push(Arc::clone(client));
@@ -82,7 +82,7 @@ fn exchanges(shared: &Shared, mut client: &TcpStream, from: SocketAddr) -> Resul
 }
 
 impl Call {
-    /// For a request that arrives now.
+    /// The request arrives now.
     fn of(head: &Head, from: SocketAddr) -> Call {
         let mut words = head.first.split(' ').map(str::to_owned);
         let text = |name| head.field(name).map(str::to_owned);
