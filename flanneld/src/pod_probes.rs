@@ -14,7 +14,7 @@ use netstate::kernel::KernelError;
 use netstate::netlink::port::{MAC, Ports};
 use netstate::packet_socket::{EVERY_PROTOCOL, PacketSocket};
 use probing::pods::{
-    ASKED, CONFIRMED, Obstacle, PodPath, PodPaths, PodProbes, address, call_port, port as source,
+    ASKED, CONFIRMED, IdleReason, PodPath, PodPaths, PodProbes, address, call_port, port as source,
 };
 use probing::prober::Prober;
 use probing::wire::{Message, MessageKind, parse};
@@ -156,14 +156,14 @@ impl PodProbing {
             let family = Family::from(subnet);
             let made = match &interfaces {
                 Ok(interfaces) => self.round(ports, interfaces, &subnet).await,
-                Err(error) => Ok(Err(Obstacle::Refused(error.to_string()))),
+                Err(error) => Ok(Err(IdleReason::Refused(error.to_string()))),
             };
             let path = match made {
                 Ok(Ok(path)) => path,
                 Ok(Err(obstacle)) => self.idle(family, &subnet, obstacle),
                 Err(failure) => {
                     self.plug = None;
-                    self.idle(family, &subnet, Obstacle::Refused(failure.to_string()))
+                    self.idle(family, &subnet, IdleReason::Refused(failure.to_string()))
                 }
             };
             self.report(family, &path);
@@ -182,7 +182,7 @@ impl PodProbing {
     }
 
     /// Discards the earlier results of an address family in which this node cannot probe any peer.
-    fn idle(&mut self, family: Family, subnet: &IpNet, obstacle: Obstacle) -> PodPath {
+    fn idle(&mut self, family: Family, subnet: &IpNet, obstacle: IdleReason) -> PodPath {
         self.families.entry(family).or_default().reset();
         PodPath { address: address(subnet), obstacle: Some(obstacle), ..PodPath::default() }
     }
@@ -193,30 +193,30 @@ impl PodProbing {
         let before = paths.get(&family).and_then(|path| path.obstacle.as_ref());
         match &path.obstacle {
             Some(obstacle) if before != Some(obstacle) => match obstacle {
-                Obstacle::Refused(error) => warn!(
+                IdleReason::Refused(error) => warn!(
                     family = %family,
                     error,
                     remedy = "--probe-pods needs CAP_NET_ADMIN, CAP_NET_RAW, and AF_PACKET in RestrictAddressFamilies= of a systemd unit",
                     "cannot probe the path of pods, retrying"
                 ),
-                Obstacle::Taken(mac) => warn!(
+                IdleReason::Taken(mac) => warn!(
                     family = %family,
                     address = ?path.address,
                     mac,
                     remedy = "give the pod another address: the CNI plugin of flannel-rs keeps the address of the probes free",
                     "flanneld does not probe the path of pods: a pod has the address"
                 ),
-                Obstacle::SmallSubnet => {
+                IdleReason::SmallSubnet => {
                     warn!(family = %family, "flanneld does not probe the path of pods: the subnet has fewer than 16 addresses");
                 }
-                Obstacle::NoBridge
-                | Obstacle::NobodyAnswers
-                | Obstacle::Filtered
-                | Obstacle::Flooded => {
+                IdleReason::NoBridge
+                | IdleReason::NobodyAnswers
+                | IdleReason::Filtered
+                | IdleReason::Flooded => {
                     debug!(family = %family, reason = ?obstacle, "flanneld does not probe the path of pods now");
                 }
             },
-            None if matches!(before, Some(Obstacle::Refused(_) | Obstacle::Taken(_))) => {
+            None if matches!(before, Some(IdleReason::Refused(_) | IdleReason::Taken(_))) => {
                 info!(family = %family, "resolved: flanneld probes the path of pods");
             }
             _ => {}
@@ -228,24 +228,24 @@ impl PodProbing {
         ports: &mut Ports,
         interfaces: &[Interface],
         subnet: &IpNet,
-    ) -> Result<Result<PodPath, Obstacle>, PodProbeError> {
+    ) -> Result<Result<PodPath, IdleReason>, PodProbeError> {
         let family = Family::from(subnet);
         let Some(from) = address(subnet) else {
-            return Ok(Err(Obstacle::SmallSubnet));
+            return Ok(Err(IdleReason::SmallSubnet));
         };
         let bridge = bridge_of(interfaces, subnet).filter(|bridge| bridge.up);
         let Some((bridge, mac)) = bridge.and_then(|bridge| bridge.mac.map(|mac| (bridge, mac)))
         else {
-            return Ok(Err(Obstacle::NoBridge));
+            return Ok(Err(IdleReason::NoBridge));
         };
         self.plug(ports, interfaces, bridge).await?;
         if let Some(other) = self.other_holder(from).await {
             // Packets of the other holder must not be led to the port.
             ports.forget(bridge.index, from).await?;
-            return Ok(Err(Obstacle::Taken(other)));
+            return Ok(Err(IdleReason::Taken(other)));
         }
         let Some(plug) = &self.plug else {
-            return Ok(Err(Obstacle::NoBridge));
+            return Ok(Err(IdleReason::NoBridge));
         };
         ports.lead(bridge.index, from).await?;
         let probes = self.families.entry(family).or_default();
@@ -253,7 +253,7 @@ impl PodProbing {
         // A peer that no longer replies to the host has another fault.
         probes.retain(|subnet| peers.iter().any(|(peer, _)| peer == subnet));
         if peers.is_empty() {
-            return Ok(Err(Obstacle::NobodyAnswers));
+            return Ok(Err(IdleReason::NobodyAnswers));
         }
         let ends = Ends { macs: (MAC, mac), from };
         let mut questions = probes.begin(&peers, || rand::rng().random());
@@ -270,7 +270,7 @@ impl PodProbing {
                 }
             }
             if listen(plug, &ends, probes).await? > FLOOD {
-                return Ok(Err(Obstacle::Flooded));
+                return Ok(Err(IdleReason::Flooded));
             }
             if try_again {
                 questions = probes.again(|| rand::rng().random());
@@ -287,7 +287,7 @@ impl PodProbing {
             probes.confirm(subnet, lost, answers_host);
         }
         let path = probes.path(from);
-        Ok(if path.asked > 0 { Ok(path) } else { Err(Obstacle::Filtered) })
+        Ok(if path.asked > 0 { Ok(path) } else { Err(IdleReason::Filtered) })
     }
 
     /// Creates the port on the bridge, unless it exists.

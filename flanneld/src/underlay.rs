@@ -27,4 +27,4 @@ pub use netstate::host::{Address, Interface, Route, RouteAnswer, RouteError};
 pub use options::{Pattern, Selector};
 pub use request::{Families, KnownAddresses, NameError, Request, StoreAt};
 pub use select::select;
-pub use whose::{Doubt, doubt, needs_servers};
+pub use whose::{AddressConcern, doubt, needs_servers};

@@ -2,7 +2,7 @@
 
 use crate::{FailedPeer, FileState, Node, Peer, PodPath, Wireguard};
 use jiff::Timestamp;
-use probing::pods::{Lost, PodState};
+use probing::pods::{LostPackets, PodState};
 use std::fmt::Display;
 use std::time::Duration;
 use types::reachability::Impact;
@@ -157,7 +157,7 @@ fn rules(node: &Node) -> Option<String> {
 /// The results of the probes on the path of pod packets.
 fn pod_paths(node: &Node) -> Option<String> {
     let shown = |path: &PodPath| {
-        let changed = path.lost.iter().any(|lost| lost.what == Lost::Address);
+        let changed = path.lost.iter().any(|lost| lost.what == LostPackets::Address);
         let Some(address) = path.address else {
             return format!("{}: subnet too small for probes of pods", path.family);
         };

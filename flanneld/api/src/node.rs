@@ -6,7 +6,7 @@ use doctor::Finding;
 use doctor::finding::Unknown;
 use ipnet::IpNet;
 use jiff::Timestamp;
-use probing::pods::{Lost, PodState};
+use probing::pods::{LostPackets, PodState};
 use probing::view::Mesh;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -74,7 +74,7 @@ pub struct PodPath {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostPods {
     pub subnet: IpNet,
-    pub what: Lost,
+    pub what: LostPackets,
 }
 
 /// Whether pods on a node have a network. In JSON, the fields of this struct are fields of [`Node`].

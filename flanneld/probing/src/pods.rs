@@ -66,7 +66,7 @@ pub fn call_port(nonce: u64) -> u16 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Lost {
+pub enum LostPackets {
     /// Packets of pods arrive with another source address, so pod calls do not arrive.
     Address,
     /// Both replies and pod calls are lost.
@@ -83,13 +83,13 @@ pub struct PodPath {
     /// The source address of the probes.
     pub address: Option<IpAddr>,
     /// `None` if results exist.
-    pub obstacle: Option<Obstacle>,
+    pub obstacle: Option<IdleReason>,
     /// Number of peers that the last round probed and that reply to the host.
     pub asked: usize,
     /// Number of peers in `asked` that sent a reply and a pod call.
     pub answered: usize,
     /// Packets of pods to or from these peers get lost, but the host's own packets pass.
-    pub lost: BTreeMap<IpNet, Lost>,
+    pub lost: BTreeMap<IpNet, LostPackets>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -133,7 +133,7 @@ impl PodPath {
 
 /// Reason why pod probes have no results.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum IdleReason {
     /// No bridge has an address of this node's subnet. The bridge appears with the first pod.
     NoBridge,
     /// The subnet has too few addresses.
@@ -166,7 +166,7 @@ struct Asked {
 pub struct PodProbes {
     asked: BTreeMap<u64, Asked>,
     /// Peers with losses in consecutive rounds, each with the number of these rounds.
-    doubted: BTreeMap<IpNet, (u8, Lost)>,
+    doubted: BTreeMap<IpNet, (u8, LostPackets)>,
     last: Option<IpNet>,
     counts: (usize, usize),
 }
@@ -240,22 +240,22 @@ impl PodProbes {
     }
 
     /// Ends a round. [`Self::confirm`] evaluates each loss, depending on whether the peer replies to the host.
-    pub fn end(&mut self) -> Vec<(IpNet, Lost)> {
+    pub fn end(&mut self) -> Vec<(IpNet, LostPackets)> {
         let round = std::mem::take(&mut self.asked);
         let mut lost = Vec::new();
         self.counts = (0, 0);
         for asked in round.values() {
             let what = match (asked.answered, asked.called) {
-                (true, _) if asked.changed => Lost::Address,
+                (true, _) if asked.changed => LostPackets::Address,
                 (true, true) => {
                     self.doubted.remove(&asked.subnet);
                     self.counts.0 += 1;
                     self.counts.1 += 1;
                     continue;
                 }
-                (false, false) => Lost::Everything,
-                (false, true) => Lost::Answers,
-                (true, false) => Lost::Calls,
+                (false, false) => LostPackets::Everything,
+                (false, true) => LostPackets::Answers,
+                (true, false) => LostPackets::Calls,
             };
             lost.push((asked.subnet, what));
         }
@@ -265,7 +265,7 @@ impl PodProbes {
     }
 
     /// Records whether a peer with a failed pod probe replied to the same probe from the host's address.
-    pub fn confirm(&mut self, subnet: IpNet, lost: Lost, answers_host: bool) {
+    pub fn confirm(&mut self, subnet: IpNet, lost: LostPackets, answers_host: bool) {
         if !answers_host {
             self.doubted.remove(&subnet);
             return;
@@ -358,7 +358,7 @@ mod tests {
         }
     }
 
-    fn state(probes: &PodProbes) -> (PodState, Vec<Lost>) {
+    fn state(probes: &PodProbes) -> (PodState, Vec<LostPackets>) {
         let path = probes.path("10.5.1.254".parse().unwrap());
         (path.state(), path.lost.values().copied().collect())
     }
@@ -366,9 +366,9 @@ mod tests {
     #[test]
     fn path_is_lost_after_two_rounds_and_well_after_one() {
         for (answers, calls, lost) in [
-            (false, false, Lost::Everything),
-            (false, true, Lost::Answers),
-            (true, false, Lost::Calls),
+            (false, false, LostPackets::Everything),
+            (false, true, LostPackets::Answers),
+            (true, false, LostPackets::Calls),
         ] {
             let mut probes = PodProbes::default();
             assert_eq!(state(&probes), (PodState::Unknown, vec![]));
@@ -415,7 +415,7 @@ mod tests {
                 probes.confirm(subnet, lost, true);
             }
         }
-        assert_eq!(state(&probes), (PodState::All, vec![Lost::Address]));
+        assert_eq!(state(&probes), (PodState::All, vec![LostPackets::Address]));
     }
 
     #[test]
@@ -439,7 +439,7 @@ mod tests {
         }
         let path = probes.path("10.5.1.254".parse().unwrap());
         assert_eq!(path.state(), PodState::Some);
-        assert_eq!(path.lost, [(peers[1].0, Lost::Everything)].into());
+        assert_eq!(path.lost, [(peers[1].0, LostPackets::Everything)].into());
         assert_eq!(probes.doubted(), [peers[1].0]);
         // This peer no longer replies to the host.
         probes.retain(|subnet| *subnet == peers[0].0);

@@ -11,7 +11,7 @@ mod sockets;
 use crate::node::{Client, CommonNotice, Datagram, LocalNode, Node, Notice, Now};
 use crate::target::{HostMasks, Path, host_masks, overlay_addresses, targets};
 use crate::view::{
-    CommonFault, Losses, Mesh, Own, PathState, PeerView, Probe, Traffic, UnusableSocket,
+    CommonOutage, Losses, Mesh, Own, PathState, PeerView, Probe, Traffic, UnusableSocket,
 };
 use crate::who::who;
 use ipnet::IpNet;
@@ -228,7 +228,7 @@ impl Prober {
     }
 
     /// The faults that all peers of a family have in common, and the losses of the last five minutes.
-    pub fn common(&self) -> (Vec<CommonFault>, Losses) {
+    pub fn common(&self) -> (Vec<CommonOutage>, Losses) {
         let now = self.now();
         let inner = self.inner();
         (inner.node.show_faults(now), inner.node.show_losses(now))

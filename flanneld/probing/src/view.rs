@@ -24,7 +24,7 @@ pub struct Mesh {
     pub traffic: Traffic,
     pub problems: Vec<UnusableSocket>,
     #[serde(default)]
-    pub faults: Vec<CommonFault>,
+    pub faults: Vec<CommonOutage>,
     /// In the last five minutes, among the probes over the overlay to peers without a fault.
     #[serde(default)]
     pub losses: Losses,
@@ -73,7 +73,7 @@ pub enum PathState {
 /// A fault that all peers of an address family have in common, except those that reply. flanneld infers it from the
 /// probed peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CommonFault {
+pub struct CommonOutage {
     pub family: Family,
     pub state: State,
     /// Since the first peer failed, in milliseconds.

@@ -6,7 +6,7 @@ use doctor::Report;
 use node_api::routes::Routes;
 use node_api::{File, FileState, Lease, LostPods, Node, Peer, PodPath};
 use probing::node::Client;
-use probing::pods::{self, Obstacle};
+use probing::pods::{self, IdleReason};
 use run_dir::subnet_env;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -104,16 +104,18 @@ impl StatusSource {
 fn pod_path((family, path): (&types::Family, &pods::PodPath)) -> PodPath {
     let (obstacle, detail) = match &path.obstacle {
         None => (None, None),
-        Some(Obstacle::NoBridge) => (Some("no-bridge"), None),
-        Some(Obstacle::SmallSubnet) => (Some("small-subnet"), None),
-        Some(Obstacle::Flooded) => (Some("flooded"), None),
-        Some(Obstacle::Filtered) => (Some("filtered"), None),
-        Some(Obstacle::NobodyAnswers) => (Some("nobody-answers"), None),
-        Some(Obstacle::Taken(mac)) => (Some("taken"), Some(mac.clone())),
-        Some(Obstacle::Refused(error)) => (Some("refused"), Some(error.clone())),
+        Some(IdleReason::NoBridge) => (Some("no-bridge"), None),
+        Some(IdleReason::SmallSubnet) => (Some("small-subnet"), None),
+        Some(IdleReason::Flooded) => (Some("flooded"), None),
+        Some(IdleReason::Filtered) => (Some("filtered"), None),
+        Some(IdleReason::NobodyAnswers) => (Some("nobody-answers"), None),
+        Some(IdleReason::Taken(mac)) => (Some("taken"), Some(mac.clone())),
+        Some(IdleReason::Refused(error)) => (Some("refused"), Some(error.clone())),
     };
-    let lost =
-        |(subnet, what): (&ipnet::IpNet, &pods::Lost)| LostPods { subnet: *subnet, what: *what };
+    let lost = |(subnet, what): (&ipnet::IpNet, &pods::LostPackets)| LostPods {
+        subnet: *subnet,
+        what: *what,
+    };
     PodPath {
         family: *family,
         state: path.state(),

@@ -11,7 +11,7 @@ use doctor::facts::argument::on_command_line;
 use doctor::facts::daemon::{Daemon, Drift, Drifting, Launch};
 use doctor::facts::host::{LookupPurpose, PodPeer, Port};
 use doctor::facts::kubernetes::Kubernetes;
-use doctor::facts::leases::{Leases, NodeHealth, Own, Peer, Refused};
+use doctor::facts::leases::{Leases, NodeHealth, Own, Peer, RefusedLease};
 use doctor::facts::mesh::Mesh;
 use doctor::facts::store::Store;
 use doctor::facts::{Facts, Network};
@@ -221,18 +221,18 @@ fn kubernetes(
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Refusal {
+enum AccessDenial {
     /// The server rejects the credentials, so their permissions do not matter.
     Unknown,
     /// The server accepts the credentials, but they lack a permission.
     Forbidden,
 }
 
-fn refusal(problem: &Problem) -> Option<Refusal> {
+fn refusal(problem: &Problem) -> Option<AccessDenial> {
     let of = |detail: &Detail| match detail {
-        Detail::Store { status: Some(401), .. } => Some(Refusal::Unknown),
+        Detail::Store { status: Some(401), .. } => Some(AccessDenial::Unknown),
         Detail::Store { status: Some(403), .. } | Detail::Forbidden { .. } => {
-            Some(Refusal::Forbidden)
+            Some(AccessDenial::Forbidden)
         }
         _ => None,
     };
@@ -438,7 +438,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
     let refused = health
         .unused()
         .iter()
-        .map(|unused| Refused {
+        .map(|unused| RefusedLease {
             lease: unused.lease.clone(),
             reason: unused.reason.to_owned(),
             text: unused.text.clone(),

@@ -1,11 +1,11 @@
 //! Converts the prober's results for the doctor.
 
 use doctor::facts::host::Port;
-use doctor::facts::mesh::{CommonFault, Mesh, Path};
-use doctor::facts::pods::{Lost, PodPath};
+use doctor::facts::mesh::{CommonOutage, Mesh, Path};
+use doctor::facts::pods::{LostPackets, PodPath};
 use doctor::look::owner;
 use ipnet::IpNet;
-use probing::pods::{self, Obstacle, PodPaths, PodState};
+use probing::pods::{self, IdleReason, PodPaths, PodState};
 use probing::prober::Prober;
 use probing::verdict::loses_everywhere;
 use probing::view::{self, PeerView, UnusableSocket};
@@ -21,7 +21,7 @@ const HEARD_MS: u64 = 60_000;
 /// One path for each peer and family.
 pub(super) fn mesh(prober: &Prober) -> Mesh {
     let (faults, losses) = prober.common();
-    let fault = |fault: &view::CommonFault| CommonFault {
+    let fault = |fault: &view::CommonOutage| CommonOutage {
         state: fault.state,
         asked: fault.asked,
         failed: fault.failed,
@@ -48,11 +48,11 @@ pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
         |peer: PeerView| is_lost(&peer.subnet).then(|| (peer.subnet, path(peer).node.to_string()));
     let names: BTreeMap<IpNet, String> = prober.peers(named).into_iter().flatten().collect();
     let name = |subnet: &IpNet| names.get(subnet).cloned().unwrap_or_else(|| subnet.to_string());
-    let lost = |lost: &pods::Lost| match lost {
-        pods::Lost::Address => Lost::Address,
-        pods::Lost::Everything => Lost::Everything,
-        pods::Lost::Answers => Lost::Answers,
-        pods::Lost::Calls => Lost::Calls,
+    let lost = |lost: &pods::LostPackets| match lost {
+        pods::LostPackets::Address => LostPackets::Address,
+        pods::LostPackets::Everything => LostPackets::Everything,
+        pods::LostPackets::Answers => LostPackets::Answers,
+        pods::LostPackets::Calls => LostPackets::Calls,
     };
     let shown = |(family, path): (&Family, &pods::PodPath)| {
         Some(PodPath {
@@ -61,7 +61,7 @@ pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
             lost: path.lost.iter().map(|(subnet, what)| (name(subnet), lost(what))).collect(),
             others_pass: path.state() == PodState::Some,
             taken_by: match &path.obstacle {
-                Some(Obstacle::Taken(mac)) => Some(mac.clone()),
+                Some(IdleReason::Taken(mac)) => Some(mac.clone()),
                 _ => None,
             },
         })

@@ -20,7 +20,7 @@ use types::Family;
 
 /// Why other nodes may not reach this node through an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Doubt {
+pub struct AddressConcern {
     /// Whether the interface is probably behind the NAT that VirtualBox and QEMU give to each machine.
     pub is_nat: bool,
     /// The interface's addresses that other nodes claim.
@@ -29,7 +29,7 @@ pub struct Doubt {
     pub was_left: bool,
 }
 
-impl Doubt {
+impl AddressConcern {
     fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -57,9 +57,9 @@ pub fn needs_servers(known: &KnownAddresses, facts: &HostFacts) -> bool {
     !known.overwritten && (!known.left.is_empty() || facts.interfaces.iter().any(in_doubt))
 }
 
-pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> Doubt {
+pub fn doubt(underlay: &Underlay, known: &KnownAddresses, facts: &HostFacts) -> AddressConcern {
     let addresses = || underlay.addresses.ips();
-    Doubt {
+    AddressConcern {
         is_nat: facts.by_index(underlay.index).is_some_and(|interface| is_nat(interface, facts)),
         claimed: addresses()
             .filter(|ip| !facts.unshared.contains(ip))
@@ -120,7 +120,7 @@ struct Search<'a> {
     known: &'a KnownAddresses,
     request: &'a Request,
     facts: &'a HostFacts,
-    passed_over: Vec<(Chosen, Doubt)>,
+    passed_over: Vec<(Chosen, AddressConcern)>,
     /// Why flanneld cannot use some candidates.
     whys: Vec<InterfaceError>,
 }
@@ -263,7 +263,7 @@ fn leading<'a>(
 }
 
 /// The warning that flanneld chose a doubtful interface.
-fn in_doubt(chosen: &Chosen, doubt: &Doubt) -> String {
+fn in_doubt(chosen: &Chosen, doubt: &AddressConcern) -> String {
     let (name, addresses) = (&chosen.underlay.name, &chosen.underlay.addresses);
     let why = if doubt.is_nat {
         "its router is the NAT that VirtualBox, QEMU and lima give to each machine separately"

@@ -1,6 +1,6 @@
 //! Errors of the Kubernetes API, of the connection to the API server, and of the objects that flannel needs.
 
-use super::status::{self, ApiRefusal, Forbidden};
+use super::status::{self, Forbidden, RefusedCall};
 use super::token::TokenError;
 use crate::config::ConfigError;
 use crate::foreign::{Certificate, ConnectError};
@@ -78,7 +78,7 @@ pub enum KubeError {
         Some(Forbidden { user, verb, resource }) => Detail::Forbidden { user, verb, resource },
         None => store_detail(status::cause(*status), Some(*status), server),
     })]
-    Refused { server: String, what: String, status: StatusCode, refusal: Box<ApiRefusal> },
+    Refused { server: String, what: String, status: StatusCode, refusal: Box<RefusedCall> },
     /// `limit` is in bytes.
     #[error(
         "the response of the Kubernetes API at {server} to a request to {what} has more than {limit} bytes"

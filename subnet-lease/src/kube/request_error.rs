@@ -1,7 +1,7 @@
 //! Failed requests to the Kubernetes API, and the effect of each failure on the connection.
 
 use super::error::{KubeError, NoResponseError};
-use super::status::ApiRefusal;
+use super::status::RefusedCall;
 use http::StatusCode;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl RequestError {
         retry_after: Option<Duration>,
         body: &str,
     ) -> Self {
-        let refusal = Box::new(ApiRefusal::read(status, body));
+        let refusal = Box::new(RefusedCall::read(status, body));
         let trouble = KubeError::Refused {
             server: server.to_owned(),
             what: what.to_owned(),

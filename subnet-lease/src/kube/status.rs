@@ -17,7 +17,7 @@ pub struct Forbidden {
 
 /// From the `Status` object of a refused request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApiRefusal {
+pub struct RefusedCall {
     /// Beginning of the server's message.
     pub words: String,
     /// The server does not have the requested resource version yet.
@@ -25,7 +25,7 @@ pub struct ApiRefusal {
     pub forbidden: Option<Forbidden>,
 }
 
-impl ApiRefusal {
+impl RefusedCall {
     /// `body` is that of the HTTP response.
     pub fn read(status: StatusCode, body: &str) -> Self {
         let object = Object::parse(body).ok();
@@ -94,14 +94,14 @@ mod tests {
         let body = serde_json::json!({ "kind": "Status", "message": text, "reason": "Forbidden" })
             .to_string();
         let Forbidden { user, verb, resource } =
-            ApiRefusal::read(StatusCode::FORBIDDEN, &body).forbidden.unwrap();
+            RefusedCall::read(StatusCode::FORBIDDEN, &body).forbidden.unwrap();
         assert_eq!(
             (user.as_str(), verb.as_str(), resource.as_str()),
             ("system:serviceaccount:kube-flannel:flannel", "list", "nodes")
         );
-        assert_eq!(ApiRefusal::read(StatusCode::UNAUTHORIZED, &body).forbidden, None);
+        assert_eq!(RefusedCall::read(StatusCode::UNAUTHORIZED, &body).forbidden, None);
         for other in ["", "a policy refuses", "User \"x\" cannot ; reboot resource \"nodes\" in"] {
-            assert_eq!(ApiRefusal::read(StatusCode::FORBIDDEN, other).forbidden, None, "{other}");
+            assert_eq!(RefusedCall::read(StatusCode::FORBIDDEN, other).forbidden, None, "{other}");
         }
     }
 
@@ -109,18 +109,18 @@ mod tests {
     fn version_that_is_too_new_is_recognised_by_its_cause() {
         let body = r#"{"kind":"Status","message":"x","reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"y"}]}}"#;
         assert!(
-            ApiRefusal::read(StatusCode::GATEWAY_TIMEOUT, body).is_too_new
-                && !ApiRefusal::read(StatusCode::GONE, body).is_too_new
+            RefusedCall::read(StatusCode::GATEWAY_TIMEOUT, body).is_too_new
+                && !RefusedCall::read(StatusCode::GONE, body).is_too_new
         );
         assert!(
-            ApiRefusal::read(
+            RefusedCall::read(
                 StatusCode::GATEWAY_TIMEOUT,
                 r#"{"message":"Too large resource version: 7, current: 3"}"#
             )
             .is_too_new
         );
         assert!(
-            !ApiRefusal::read(
+            !RefusedCall::read(
                 StatusCode::GATEWAY_TIMEOUT,
                 r#"{"message":"timeout","details":{"causes":[7]}}"#
             )

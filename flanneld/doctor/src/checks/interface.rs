@@ -5,7 +5,7 @@ use crate::check::Check;
 use crate::facts::Facts;
 use crate::facts::daemon::Choice;
 use crate::facts::host::{Interface, address, joins_hosts};
-use crate::facts::leases::{Peer, Refused};
+use crate::facts::leases::{Peer, RefusedLease};
 use crate::facts::mesh::{Path, State};
 use crate::finding::{Finding, Severity, named};
 use crate::need::Need;
@@ -116,14 +116,14 @@ fn refused_for_address(facts: &Facts) -> Option<String> {
 }
 
 /// Other nodes' leases that contain an address of this host.
-fn with_our_address(facts: &Facts) -> impl Iterator<Item = &Refused> {
+fn with_our_address(facts: &Facts) -> impl Iterator<Item = &RefusedLease> {
     let refused = facts.leases.refused.known().into_iter().flatten();
     refused.filter(|refused| refused.reason == "our-address")
 }
 
 /// The address of another node that somebody put on this host, with its interface: an address beside the underlay's own, or an address of a single
 /// host. If its network is on another interface, the address may be this host's own, as behind the NAT of a virtual machine.
-fn put_here<'a>(facts: &'a Facts, refused: &Refused) -> Option<(&'a Interface, IpNet)> {
+fn put_here<'a>(facts: &'a Facts, refused: &RefusedLease) -> Option<(&'a Interface, IpNet)> {
     let address = refused.address?;
     let own = facts.daemon.choice.known()?;
     let interface = facts.host.owner(address)?;
@@ -154,7 +154,7 @@ fn wrong_interface(facts: &Facts) -> Vec<Finding> {
     let led = candidates.iter().any(|candidate| candidate.leads.is_some());
     let silent = all_silent(&paths, is_cut, facts.daemon.young);
     let refused = refused_for_address(facts);
-    let ours: Vec<&Refused> =
+    let ours: Vec<&RefusedLease> =
         with_our_address(facts).filter(|refused| put_here(facts, refused).is_none()).collect();
     // Without probes, only the signs of NAT show a wrong interface. A link behind NAT has no other machine, so a peer with an address there is unreachable.
     let alone = facts.mesh.known().is_none()
@@ -282,7 +282,7 @@ fn with_interfaces(finding: Finding, facts: &Facts) -> Finding {
 }
 
 /// Another node's lease publishes an address of this host.
-fn published_address(facts: &Facts, refused: &Refused) -> Finding {
+fn published_address(facts: &Facts, refused: &RefusedLease) -> Finding {
     let finding = |what: String| {
         Finding::new("duplicate-address", Severity::Broken, &refused.text, what, SHARED)
             .seen(&refused.text, "flannelctl leases")

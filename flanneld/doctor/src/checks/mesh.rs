@@ -277,7 +277,7 @@ fn other_vni(facts: &Facts, network: &Network) -> Option<(u32, u32)> {
     (first != own && vnis.all(|vni| vni == first)).then_some((own, first))
 }
 
-struct Blocked<'a> {
+struct BlockedTunnel<'a> {
     /// Families of the underlay.
     families: Vec<Family>,
     /// Tables of this host that reject tunnel packets in INPUT.
@@ -286,7 +286,7 @@ struct Blocked<'a> {
     drops: Vec<&'a Drop>,
 }
 
-impl<'a> Blocked<'a> {
+impl<'a> BlockedTunnel<'a> {
     fn of(facts: &'a Facts, network: &Network, mesh: &Mesh) -> Self {
         let families: Vec<Family> = Family::ALL
             .into_iter()
@@ -312,7 +312,7 @@ fn encap_blocked(facts: &Facts) -> Vec<Finding> {
     let Some(tunnel) = network.tunnel() else {
         return Vec::new();
     };
-    let blocked = Blocked::of(facts, network, mesh);
+    let blocked = BlockedTunnel::of(facts, network, mesh);
     // With WireGuard the keys may also be the cause, unless this host rejects the port.
     if blocked.families.is_empty() || network.is_encrypted() && !blocked.is_here() {
         return Vec::new();
@@ -361,7 +361,7 @@ fn blocked_words(
     network: &Network,
     mesh: &Mesh,
     tunnel: Encapsulation,
-    blocked: &Blocked<'_>,
+    blocked: &BlockedTunnel<'_>,
 ) -> Finding {
     let what = words(tunnel);
     let families = Family::ALL.into_iter().filter(|family| network.travels_in(*family));

@@ -2,7 +2,7 @@
 
 use crate::check::Check;
 use crate::facts::Facts;
-use crate::facts::pods::{Lost, PodPath};
+use crate::facts::pods::{LostPackets, PodPath};
 use crate::finding::{Finding, Severity, named};
 use crate::need::Need;
 use crate::pod_path::bridge;
@@ -56,7 +56,7 @@ fn pods_lost(facts: &Facts) -> Vec<Finding> {
 }
 
 fn lost(facts: &Facts, path: &PodPath) -> Option<Finding> {
-    let lost = path.lost.iter().filter(|(_, lost)| *lost != Lost::Address);
+    let lost = path.lost.iter().filter(|(_, lost)| *lost != LostPackets::Address);
     let (first, lost) = lost.min_by_key(|(_, lost)| *lost)?;
     let whom = if path.others_pass {
         let names: Vec<&str> = path.lost.iter().map(|(name, _)| &**name).collect();
@@ -65,19 +65,27 @@ fn lost(facts: &Facts, path: &PodPath) -> Option<Finding> {
         "other nodes".to_owned()
     };
     let what = match lost {
-        Lost::Everything | Lost::Address => {
+        LostPackets::Everything | LostPackets::Address => {
             format!("packets of this node's pods to {whom}, or the replies, are lost on this node")
         }
-        Lost::Answers => format!("replies from {whom} to pods of this node are lost on this node"),
-        Lost::Calls => {
+        LostPackets::Answers => {
+            format!("replies from {whom} to pods of this node are lost on this node")
+        }
+        LostPackets::Calls => {
             format!("new connections from {whom} to pods of this node are lost on this node")
         }
     };
     let (bridge, address) = (bridge_name(facts), path.address);
     let seen = match lost {
-        Lost::Everything | Lost::Address => "neither replies nor new connections arrived",
-        Lost::Answers => "new connections from the peer arrived, but the peer's replies did not",
-        Lost::Calls => "the peer's replies arrived, but new connections from the peer did not",
+        LostPackets::Everything | LostPackets::Address => {
+            "neither replies nor new connections arrived"
+        }
+        LostPackets::Answers => {
+            "new connections from the peer arrived, but the peer's replies did not"
+        }
+        LostPackets::Calls => {
+            "the peer's replies arrived, but new connections from the peer did not"
+        }
     };
     let finding = Finding::new(
         "pods-lost",
@@ -104,7 +112,7 @@ fn lost(facts: &Facts, path: &PodPath) -> Option<Finding> {
 
 fn pods_masqueraded(facts: &Facts) -> Vec<Finding> {
     let masqueraded = |path: &PodPath| {
-        let (peer, _) = path.lost.iter().find(|(_, lost)| *lost == Lost::Address)?;
+        let (peer, _) = path.lost.iter().find(|(_, lost)| *lost == LostPackets::Address)?;
         let (bridge, address) = (bridge_name(facts), path.address);
         let iptables = path.family.pick("iptables", "ip6tables");
         Some(

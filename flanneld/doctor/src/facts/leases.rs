@@ -11,7 +11,7 @@ pub struct Leases {
     pub own: Fact<Own>,
     pub peers: Fact<Vec<Peer>>,
     /// Leases in the store that this node does not use.
-    pub refused: Fact<Vec<Refused>>,
+    pub refused: Fact<Vec<RefusedLease>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct NodeHealth {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedLease {
     /// Its subnets, or its key in the store if it contains none.
     pub lease: String,
     /// As in the metrics.

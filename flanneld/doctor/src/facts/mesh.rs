@@ -14,7 +14,7 @@ pub struct Mesh {
     /// This node sends probes to this UDP port.
     pub port: u16,
     /// Faults that the failing peers of a family have in common.
-    pub faults: Vec<CommonFault>,
+    pub faults: Vec<CommonOutage>,
     /// Lost probes and all recent probes to all peers. `None` unless the losses are significant and not limited to single peers.
     pub lost_everywhere: Option<(u32, u32)>,
     /// Senders that probe this node by its id, but have no lease in the store.
@@ -35,7 +35,7 @@ impl Mesh {
 
 /// A fault of all peers of a family, except for those that respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommonFault {
+pub struct CommonOutage {
     pub state: State,
     /// Peers that this node has probed since the fault began.
     pub asked: usize,
@@ -45,9 +45,9 @@ pub struct CommonFault {
     pub peers: usize,
 }
 
-impl CommonFault {
+impl CommonOutage {
     pub fn share(&self) -> String {
-        let CommonFault { asked, failed, peers, .. } = self;
+        let CommonOutage { asked, failed, peers, .. } = self;
         if failed == asked {
             format!("all {asked} probed peers (of {peers}) have the same fault")
         } else {

@@ -28,7 +28,7 @@ pub struct PodPath {
     /// Source of the probes.
     pub address: IpAddr,
     /// Peers to or from which pod packets get lost, although packets of this node itself arrive.
-    pub lost: Vec<(String, Lost)>,
+    pub lost: Vec<(String, LostPackets)>,
     /// Probes to and from other peers arrive.
     pub others_pass: bool,
     /// The MAC of a pod that has the source address of the probes. While one has it, flanneld sends none.
@@ -36,7 +36,7 @@ pub struct PodPath {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lost {
+pub enum LostPackets {
     /// Packets between pods arrive, but with a changed source address.
     Address,
     /// Packets of this node's pods to other nodes, or their replies, get lost.

@@ -9,9 +9,9 @@ use crate::facts::host::{
     RouteAnswer, RouteError, RouteLookup, Sysctls,
 };
 use crate::facts::kubernetes::Kubernetes;
-use crate::facts::leases::{Own, Refused};
-use crate::facts::mesh::{CommonFault, Path, State};
-use crate::facts::pods::{CniFile, Ipam, Kept, Lost, PodPath};
+use crate::facts::leases::{Own, RefusedLease};
+use crate::facts::mesh::{CommonOutage, Path, State};
+use crate::facts::pods::{CniFile, Ipam, Kept, LostPackets, PodPath};
 use crate::facts::store::NextConfig;
 use crate::facts::wireguard::{Holder, Silent, Wireguard};
 use crate::facts::{Network, host};
@@ -166,8 +166,8 @@ fn another_vni(facts: &mut Facts) {
     }
 }
 
-fn common(state: State, asked: usize) -> CommonFault {
-    CommonFault { state, asked, failed: asked, peers: 99 }
+fn common(state: State, asked: usize) -> CommonOutage {
+    CommonOutage { state, asked, failed: asked, peers: 99 }
 }
 
 pub(super) fn table(command: &str) -> Table {
@@ -404,7 +404,7 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
             Some(problem(Detail::None, "somebody overwrote it"));
     }),
     ("lease-refused", |facts| {
-        facts.leases.refused = Fact::Known(vec![Refused {
+        facts.leases.refused = Fact::Known(vec![RefusedLease {
             lease: "10.244.9.0/24".to_owned(),
             reason: "overlaps-older".to_owned(),
             text: "10.244.9.0/24 overlaps".to_owned(),
@@ -694,18 +694,18 @@ pub(super) const CASES: &[(&str, Spoil)] = &[
         facts.host.conntrack = Fact::Known(Fill { used: 65_000, limit: 65_536 });
     }),
     ("pods-lost", |facts| {
-        pod_path(facts).lost = vec![("node-2".to_owned(), Lost::Everything)];
+        pod_path(facts).lost = vec![("node-2".to_owned(), LostPackets::Everything)];
     }),
     ("pods-lost", |facts| {
         let path = pod_path(facts);
-        path.lost = vec![("node-2".to_owned(), Lost::Calls)];
+        path.lost = vec![("node-2".to_owned(), LostPackets::Calls)];
         path.others_pass = false;
     }),
     ("pods-lost", |facts| {
-        pod_path(facts).lost = vec![("node-2".to_owned(), Lost::Answers)];
+        pod_path(facts).lost = vec![("node-2".to_owned(), LostPackets::Answers)];
     }),
     ("pods-masqueraded", |facts| {
-        pod_path(facts).lost = vec![("node-2".to_owned(), Lost::Address)];
+        pod_path(facts).lost = vec![("node-2".to_owned(), LostPackets::Address)];
     }),
     ("probe-address", |facts| {
         pod_path(facts).taken_by = Some("02:00:00:00:00:09".to_owned());

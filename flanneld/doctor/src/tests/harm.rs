@@ -11,7 +11,7 @@ use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
 use crate::facts::daemon::{Choice, Launch};
 use crate::facts::host::{Foreign, ForeignObject, Route, RouteAnswer, joins_hosts};
-use crate::facts::leases::Refused;
+use crate::facts::leases::RefusedLease;
 use crate::facts::mesh::State;
 use crate::finding::{Finding, HERE, ON_THE_NODE, Severity};
 use types::access::Etcd;
@@ -165,7 +165,7 @@ fn silence_without_other_signs_does_not_change_the_interface() {
 #[test]
 fn published_address_changes_the_interface_only_behind_nat() {
     let mut facts = silent_with_store_elsewhere();
-    facts.leases.refused = Fact::Known(vec![Refused {
+    facts.leases.refused = Fact::Known(vec![RefusedLease {
         lease: "10.244.9.0/24".to_owned(),
         reason: "our-address".to_owned(),
         text: "10.244.9.0/24 publishes 192.0.2.1".to_owned(),
@@ -187,7 +187,7 @@ fn address_of_another_node_on_this_host_is_removed_here_and_only_where_it_was_pu
     ] {
         let mut facts = healthy();
         named(&mut facts, name).addresses.push(address(net));
-        facts.leases.refused = Fact::Known(vec![Refused {
+        facts.leases.refused = Fact::Known(vec![RefusedLease {
             lease: "10.244.9.0/24".to_owned(),
             reason: "our-address".to_owned(),
             text: "n9 publishes 192.0.2.2".to_owned(),

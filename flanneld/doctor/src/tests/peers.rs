@@ -8,7 +8,7 @@ use crate::facts::Facts;
 use crate::facts::argument::on_command_line;
 use crate::facts::host::{Interface, Neighbour};
 use crate::facts::mesh::{Path, State};
-use crate::facts::pods::{CniFile, Lost};
+use crate::facts::pods::{CniFile, LostPackets};
 use crate::finding::Severity::{self, Broken, Degraded, Risk};
 use crate::firewalls::Carried;
 use netstate::names::Mac;
@@ -120,7 +120,8 @@ const CAUSES: &[(Spoil, &[&str])] = &[
     (
         |facts| {
             inside(&mut facts.host.name_servers).push("10.244.99.53".parse().unwrap());
-            inside(&mut facts.pods.paths)[0].lost = vec![("node-2".to_owned(), Lost::Everything)];
+            inside(&mut facts.pods.paths)[0].lost =
+                vec![("node-2".to_owned(), LostPackets::Everything)];
         },
         &["pods-lost", "network-overlap"],
     ),

@@ -9,7 +9,7 @@ use crate::fact::Fact;
 use crate::facts::Facts;
 use crate::facts::argument::{Argument, is_edited};
 use crate::facts::daemon::{ExitReport, Launch};
-use crate::facts::leases::Refused;
+use crate::facts::leases::RefusedLease;
 use crate::facts::mesh::State;
 use crate::finding::Severity;
 use types::Detail;
@@ -125,7 +125,7 @@ fn nat_interface_is_a_risk_before_the_first_peer() {
     let finding = only(&facts, "nat-interface");
     assert_eq!((finding.severity, finding.remedy.commands.len()), (Severity::Risk, 2));
     // A node with Go flannel and the same address has joined.
-    facts.leases.refused = Fact::Known(vec![Refused {
+    facts.leases.refused = Fact::Known(vec![RefusedLease {
         lease: "10.244.9.0/24".to_owned(),
         reason: "our-address".to_owned(),
         text: "10.244.9.0/24 publishes 10.0.2.15".to_owned(),

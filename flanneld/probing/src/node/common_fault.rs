@@ -28,7 +28,7 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(15);
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CommonFault {
+pub(super) struct CommonOutage {
     pub verdict: Verdict,
     /// Time at which the first probed peer failed.
     pub began: Duration,
@@ -47,7 +47,7 @@ pub(super) struct Search {
     verdicts: Vec<Verdict>,
     /// Number of recent searches without a result, and the time at which the last of these searches ended.
     in_vain: (usize, Duration),
-    found: Option<CommonFault>,
+    found: Option<CommonOutage>,
 }
 
 /// Effect of one peer's round of probes on the search.
@@ -133,7 +133,7 @@ impl Search {
         };
         self.row.clear();
         let before = self.found;
-        let found = CommonFault {
+        let found = CommonOutage {
             verdict,
             began: before.map_or(self.began, |fault| fault.began),
             since: before.map_or(now, |fault| fault.since),
@@ -183,7 +183,7 @@ impl Search {
         Progress::None
     }
 
-    pub(super) fn found(&self) -> Option<CommonFault> {
+    pub(super) fn found(&self) -> Option<CommonOutage> {
         self.found
     }
 
@@ -222,7 +222,7 @@ impl PeerState {
     }
 
     /// The verdict in force: that of the common fault, or the peer's own.
-    pub(super) fn verdict(&self, fault: Option<CommonFault>) -> Verdict {
+    pub(super) fn verdict(&self, fault: Option<CommonOutage>) -> Verdict {
         match fault.filter(|_| self.is_covered()) {
             Some(fault) => fault.verdict,
             None => self.standing.present,

@@ -1,6 +1,6 @@
 //! Search for a fault that all peers of a family have in common, and the fault's effects on each peer.
 
-use super::common_fault::{CommonFault, FRESH, Progress};
+use super::common_fault::{CommonOutage, FRESH, Progress};
 use super::deadlines::Urgency;
 use super::machine::Node;
 use super::message::{CommonNotice, Now};
@@ -13,7 +13,7 @@ use types::Family;
 use types::reachability::{Impact, State, Verdict};
 
 impl Node {
-    pub(super) fn fault_of(&self, key: &IpNet) -> Option<CommonFault> {
+    pub(super) fn fault_of(&self, key: &IpNet) -> Option<CommonOutage> {
         self.common.of(Family::from(key)).found()
     }
 

@@ -50,7 +50,7 @@ impl Node {
         cycle(self.peers.len(), on_link.count())
     }
 
-    pub fn show_faults(&self, now: Now) -> Vec<view::CommonFault> {
+    pub fn show_faults(&self, now: Now) -> Vec<view::CommonOutage> {
         let show = |family| {
             let fault = self.common.of(family).found()?;
             let of_family = self.peers.iter().filter(|(key, _)| Family::from(**key) == family);
@@ -65,7 +65,7 @@ impl Node {
             if failed == 0 {
                 return None;
             }
-            Some(view::CommonFault {
+            Some(view::CommonOutage {
                 family,
                 state: fault.verdict.state,
                 age_ms: age(now, fault.began),

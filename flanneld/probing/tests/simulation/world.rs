@@ -4,7 +4,7 @@
 
 use probing::node::{Client, Datagram, LocalNode, Node, Notice, Now, Send};
 use probing::target::{Path, Target};
-use probing::view::{CommonFault, Mesh, Own, Probe};
+use probing::view::{CommonOutage, Mesh, Own, Probe};
 use probing::who::{mix, who};
 use probing::wire::{
     ECHO, Echo, Header, Message, MessageKind, POD_QUESTION, ROW, echo, parse, row_answer,
@@ -340,7 +340,7 @@ impl World {
         self.node(node).state(&subnet(on)).unwrap()
     }
 
-    pub(crate) fn faults(&self, node: usize) -> Vec<CommonFault> {
+    pub(crate) fn faults(&self, node: usize) -> Vec<CommonOutage> {
         self.node(node).show_faults(self.now)
     }
 
