@@ -369,7 +369,7 @@ fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), Le
             (Ok(_), _) => usable = Ok(()),
             // The other family may be usable by itself. Data that cannot be read is an error, unlike absent data.
             (Err(absent @ LeaseError::NoData), Mode::Separate) => {
-                usable = usable.map_err(|_| absent)
+                usable = usable.map_err(|_| absent);
             }
             (Err(error), _) => return Err(error),
         }

@@ -279,7 +279,7 @@ pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> 
         let (table, chain) = (managed.table, &managed.chain);
         match &present.rules {
             Some(rules) if !present.shared() => {
-                out.push(format!("table {table}: chain {chain} with {} rules", rules.len()))
+                out.push(format!("table {table}: chain {chain} with {} rules", rules.len()));
             }
             Some(rules) => {
                 let ours = rules.iter().filter(|(owner, _)| *owner == Owner::Ours).count();

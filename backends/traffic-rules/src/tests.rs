@@ -349,7 +349,7 @@ fn changes(listing: &serde_json::Value) -> Vec<(String, serde_json::Value)> {
                 .enumerate()
                 .for_each(|(at, value)| leaves(value, &format!("{path}/{at}"), out)),
             serde_json::Value::Object(map) => {
-                map.iter().for_each(|(key, value)| leaves(value, &format!("{path}/{key}"), out))
+                map.iter().for_each(|(key, value)| leaves(value, &format!("{path}/{key}"), out));
             }
             serde_json::Value::Null => {}
             _ => out.push(path.to_owned()),

@@ -48,7 +48,7 @@ pub fn judge(facts: &Facts, at: Timestamp) -> Report {
                 why: printable::line(why).into_owned(),
             }),
             None if check.waits && facts.daemon.young => {
-                unknown.push(Unknown { check: check.id.to_owned(), why: YOUNG.to_owned() })
+                unknown.push(Unknown { check: check.id.to_owned(), why: YOUNG.to_owned() });
             }
             None => findings.extend((check.judge)(facts)),
         }

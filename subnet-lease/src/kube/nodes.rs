@@ -188,7 +188,7 @@ impl Nodes {
         for (name, known) in &self.known {
             match (known.subnets.and_then(|subnets| self.served(subnets)), &known.lease) {
                 (Some(subnets), _) if self.is_inside(&subnets) => {
-                    by_age.push((Claim { created: known.created, name, subnets }, known))
+                    by_age.push((Claim { created: known.created, name, subnets }, known));
                 }
                 (
                     Some(subnets),

@@ -94,7 +94,7 @@ impl NetlinkKernel {
         let request = || Message::new(RTM_GETLINK, 0, &[0; IFINFOMSG]);
         self.requests
             .dump("network interfaces", request, Vec::new, |list: &mut Vec<SeenLink>, message| {
-                list.extend(link(message))
+                list.extend(link(message));
             })
             .await
     }

@@ -79,7 +79,7 @@ impl Generic {
         let device = self
             .requests
             .dump("WireGuard peers", request, Device::default, |device, message| {
-                decode(device, message, now)
+                decode(device, message, now);
             })
             .await;
         self.requests.forget();
