@@ -96,7 +96,7 @@ pub(super) fn rendered(namespace: &str, values: &[(&str, &str)]) -> Result<Strin
 fn leaves(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value.as_object().filter(|map| !map.is_empty()) {
         Some(map) => {
-            map.iter().for_each(|(key, value)| leaves(value, &format!("{path}.{key}"), found))
+            map.iter().for_each(|(key, value)| leaves(value, &format!("{path}.{key}"), found));
         }
         None => {
             found.insert(path.trim_start_matches('.').to_owned());
