@@ -1,6 +1,6 @@
 //! Errors of backends.
 
-use crate::wireguard::SecretError;
+use crate::secret_error::SecretError;
 use netstate::kernel::KernelError;
 use std::fmt::Display;
 use subnet_lease::json::JsonError;

@@ -15,6 +15,7 @@ pub mod host_gw;
 pub mod ipip;
 mod network;
 pub mod registry;
+mod secret_error;
 pub mod status;
 pub mod udp;
 mod userspace;

@@ -1,7 +1,6 @@
 //! The `wireguard` backend: a device for each family or for both, a route for the whole network, and a peer for each node.
 
 mod config;
-mod error;
 mod keys;
 mod secrets;
 #[cfg(test)]
@@ -11,9 +10,9 @@ mod userspace;
 use crate::backend::{Backend, BackendError, Network, Overlay, Renewal, Setup, Takes};
 use crate::error::{ConfigError, LeaseError, UnderlayError};
 use crate::network;
+pub use crate::secret_error::{FileError, SecretError};
 use async_trait::async_trait;
 pub use config::{Config, Implementation, Mode};
-pub use error::{FileError, SecretError};
 use ipnet::IpNet;
 use netstate::blackhole;
 use netstate::kernel::Facts;

@@ -12,7 +12,8 @@ use syn::visit::{self, Visit};
 
 /// Each crate, and the other workspace crates on which it may depend.
 const LAW: &[(&str, &[&str])] = &[
-    ("types", &[]),
+    ("coded", &[]),
+    ("types", &["coded"]),
     ("subnet-lease", &["types"]),
     ("noise", &[]),
     ("packet-engine", &["noise", "types"]),

@@ -1,6 +1,6 @@
 //! The key files of a node: the private key, which the node creates itself, and the preshared key.
 
-use super::error::FileError;
+use crate::secret_error::FileError;
 use netstate::wireguard::Secret;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -2,9 +2,9 @@
 //! and creates another private key if an older node has the same one.
 
 use super::config::Config;
-use super::error::{FileError, SecretError};
 use super::keys::{self, Content};
 use crate::backend::{Renewal, Setup};
+use crate::secret_error::{FileError, SecretError};
 use arc_swap::ArcSwap;
 use netstate::wireguard::{PublicKey, Secret};
 use nix::sys::prctl;

@@ -51,8 +51,9 @@ impl Token {
         if inline.is_none() && file.is_none() {
             return Ok(None);
         }
-        let header = inline.map(|token| header(token.expose_secret().as_bytes())).transpose();
-        let header = header.map_err(TokenError::User)?;
+        let header = inline
+            .map(|token| header(token.expose_secret().as_bytes(), TokenError::User))
+            .transpose()?;
         Ok(Some(Self { file, held: Mutex::new(Held { header, read: None }) }))
     }
 
@@ -63,13 +64,14 @@ impl Token {
         if let Some(file) =
             self.file.as_ref().filter(|_| held.read.is_none_or(|read| read.elapsed() >= FRESH))
         {
+            let unusable = |why| TokenError::File(file.clone(), why);
             match crate::file::read(file)
                 .await
-                .map_err(|error| format!("cannot be read: {error}"))
-                .and_then(|text| header(&text))
+                .map_err(|error| unusable(format!("cannot be read: {error}")))
+                .and_then(|text| header(&text, unusable))
             {
                 Ok(header) => held.header = Some(header),
-                Err(why) => trouble = Some(TokenError::File(file.clone(), why)),
+                Err(why) => trouble = Some(why),
             }
             held.read = Some(Instant::now());
         }
@@ -82,16 +84,16 @@ impl Token {
 }
 
 /// Ignores the white space around the token.
-fn header(text: &[u8]) -> Result<HeaderValue, String> {
-    let text = std::str::from_utf8(text)
-        .map_err(|_| "is not text in UTF-8; write only the token, without other text")?
-        .trim();
+fn header(text: &[u8], unusable: impl Fn(String) -> TokenError) -> Result<HeaderValue, TokenError> {
+    let not_text = "is not text in UTF-8; write only the token, without other text";
+    let text = std::str::from_utf8(text).map_err(|_| unusable(not_text.to_owned()))?.trim();
     let line = text.lines().next().unwrap_or_default();
     if line.is_empty() {
-        return Err(EMPTY.to_owned());
+        return Err(unusable(EMPTY.to_owned()));
     }
     if line.len() < text.len() {
-        return Err("has several lines, and line 1 is followed by other text; write only the token, without other text".to_owned());
+        let several = "has several lines, and line 1 is followed by other text; write only the token, without other text";
+        return Err(unusable(several.to_owned()));
     }
     for (at, character) in line.chars().enumerate() {
         let kind = match character {
@@ -100,13 +102,13 @@ fn header(text: &[u8]) -> Result<HeaderValue, String> {
             c if !c.is_ascii() => "a character outside ASCII",
             _ => continue,
         };
-        return Err(format!(
+        return Err(unusable(format!(
             "has {kind} at position {}; write only the token, without other characters",
             at + 1
-        ));
+        )));
     }
-    let mut value =
-        HeaderValue::try_from(format!("Bearer {line}")).map_err(|error| error.to_string())?;
+    let mut value = HeaderValue::try_from(format!("Bearer {line}"))
+        .map_err(|error| unusable(error.to_string()))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -118,11 +120,11 @@ mod tests {
     #[test]
     fn token_is_sent_without_white_space_around_it() {
         for text in ["a.b-c", " a.b-c\r\n", "a.b-c\n\n", "\ta.b-c "] {
-            let header = header(text.as_bytes()).unwrap();
+            let header = header(text.as_bytes(), TokenError::User).unwrap();
             assert!(header.is_sensitive() && header == "Bearer a.b-c", "{text:?}");
         }
         for text in ["", "\n", "a\nb", "a b", "a\u{7}b", "é"] {
-            assert!(header(text.as_bytes()).is_err(), "{text:?}");
+            assert!(header(text.as_bytes(), TokenError::User).is_err(), "{text:?}");
         }
     }
 
