@@ -344,12 +344,12 @@ impl Carrier {
         let mut used = Cpu::default();
         let mut flow = Default::default();
         for _ in 0..=REPEATS {
-            let before = parking_lot::Mutex::new(Cpu::default());
+            let mut before = Cpu::default();
             // Processor time is measured from the start of the streams until they are counted.
             flow = tcp(from, to, 1, plan.time, || {
-                *before.lock() = Cpu::now(&pids);
+                before = Cpu::now(&pids);
             })?;
-            used = Cpu::now(&pids).since(&before.lock());
+            used = Cpu::now(&pids).since(&before);
             if used.foreign < FOREIGN * used.all {
                 break;
             }

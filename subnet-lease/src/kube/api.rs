@@ -331,7 +331,7 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, KubeError> {
         return Err(KubeError::Kubeconfig(path.to_owned(), why.to_owned()));
     }
     let authority = cluster.and_then(|cluster| cluster.certificate_authority.as_ref());
-    let files = user.map(|user| [&user.client_certificate, &user.client_key, &user.token_file]);
+    let files = user.map(|user| [&user.client_certificate, &user.client_key]);
     let files = files.into_iter().flatten().flatten();
     for file in authority.into_iter().chain(files) {
         if let Err(error) = crate::file::read(file.as_ref()).await {
@@ -524,7 +524,6 @@ mod tests {
             ("certificate-authority", "username"),
             ("tls-server-name", "client-certificate"),
             ("tls-server-name", "client-key"),
-            ("tls-server-name", "tokenFile"),
         ] {
             let text = format!(
                 r#"{{"current-context":"c","contexts":[{{"name":"c","context":{{"cluster":"k","user":"u"}}}}],

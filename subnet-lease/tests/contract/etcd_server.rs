@@ -131,7 +131,7 @@ impl EtcdServer {
     pub(crate) fn try_ctl(&self, args: &[&str]) -> Result<String, String> {
         let output = Command::new(programs(self.version).join("etcdctl"))
             .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &self.endpoint(), "--command-timeout=5s"])
+            .args(["--endpoints", &self.endpoint(), "--command-timeout=1h"])
             .args(args)
             .output()
             .map_err(|error| error.to_string())?;

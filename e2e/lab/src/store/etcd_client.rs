@@ -59,7 +59,11 @@ impl EtcdClient {
     pub fn etcdctl(&self, args: &[&str]) -> Result<String> {
         let output = self.netns.run(|| {
             let mut command = Command::new(&self.etcdctl);
-            command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.local));
+            command
+                .env("ETCDCTL_API", "3")
+                // No deadline of its own: a slow machine fails no test before the guard.
+                .args(["--dial-timeout=1h", "--command-timeout=1h"])
+                .arg(format!("--endpoints={}", self.local));
             if let Some(files) = &self.certificates {
                 command
                     .arg("--cacert")
