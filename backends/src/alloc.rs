@@ -1,17 +1,15 @@
 //! The `alloc` backend, which only leases a subnet. Other software carries the packets between nodes.
 
-use crate::backend::{Backend, BackendError, Network, Setup};
+use crate::backend::{Backend, Network, Setup};
 use crate::network;
 use async_trait::async_trait;
 use netstate::kernel::Facts;
-use netstate::netlink::NetlinkKernel;
-use netstate::object::{KernelState, Key, Value};
 use netstate::plan::{Announced, Plan};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable};
 use types::profile::{Keys, Overhead};
-use types::{Encapsulation, Profile};
+use types::{Encapsulation, Problem, Profile};
 
 /// The name in the configuration; in leases, it is empty.
 pub const KIND: &str = "alloc";
@@ -30,13 +28,7 @@ pub static PROFILE: Profile = Profile {
 };
 
 pub struct Alloc {
-    setup: Setup,
-}
-
-impl Alloc {
-    pub fn new(setup: &Setup) -> Self {
-        Self { setup: setup.clone() }
-    }
+    pub(crate) setup: Setup,
 }
 
 #[async_trait]
@@ -49,7 +41,7 @@ impl Backend for Alloc {
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, BackendError> {
+    ) -> Result<Announced, Problem> {
         Ok(Announced::without_data("", underlay.mtu))
     }
 
@@ -58,12 +50,11 @@ impl Backend for Alloc {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, BackendError> {
-        let kernel = NetlinkKernel::open()?;
+    ) -> Result<Box<dyn Network>, Problem> {
         // The software that carries the packets may use a device that looks like one of flannel's.
         let setup = Setup { left_behind: Vec::new(), ..self.setup.clone() };
         let plan = AllocPlan { scope: setup.scope(own.subnets, Vec::new()) };
-        network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
+        network::join_kernel(plan, underlay, leases, &self.setup).await
     }
 }
 
@@ -80,14 +71,6 @@ impl Plan for AllocPlan {
 
     fn kinds(&self) -> Kinds {
         Kinds::Any
-    }
-
-    fn base(&self, _facts: &Facts) -> KernelState {
-        KernelState::default()
-    }
-
-    fn of_peer(&self, _peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
-        Vec::new()
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

@@ -1,7 +1,6 @@
 //! The interface between the daemon and the backends: announce, join, run.
 
-pub use crate::error::BackendError;
-use crate::error::{LEAST_MTU_V6, UnderlayError};
+use crate::error::LEAST_MTU_V6;
 use crate::handover::Files;
 use crate::status::NetworkHandle;
 use async_trait::async_trait;
@@ -18,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, NetworkConfig, PeerRules};
 use tokio::sync::{Notify, watch};
-use types::{Encapsulation, Family, Profile, Subnets};
+use types::{Encapsulation, Family, Problem, Profile, Subnets};
 
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -87,6 +86,17 @@ impl Setup {
             checksum_offload: false,
         }
     }
+
+    /// Fails if they are not those of the network.
+    pub(crate) fn check_families(&self, lease: &Subnets) -> Result<(), Problem> {
+        let networks = &self.config.networks;
+        if lease.same_families(networks) {
+            return Ok(());
+        }
+        let text =
+            format!("the address families of the lease {lease} and the network {networks} differ");
+        Err(Problem::new("lease-of-other-families", text))
+    }
 }
 
 /// What no other network on the same host can use.
@@ -121,6 +131,21 @@ pub struct Overlay {
 }
 
 impl Overlay {
+    /// The network has devices, encrypts nothing, and carries both families, each by itself.
+    pub(crate) fn new(
+        kind: &'static str,
+        mtu: impl Fn(u32, Family) -> u32 + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            kinds: Kinds::Only(kind),
+            device: true,
+            outer: None,
+            family: None,
+            clear: true,
+            mtu: Arc::new(mtu),
+        }
+    }
+
     /// Nodes probe each other only in families that the overlay carries.
     pub fn carried(&self, own: Subnets) -> Subnets {
         own.only(|family| self.family.is_none_or(|only| only == family)).unwrap_or(own)
@@ -129,12 +154,35 @@ impl Overlay {
     /// Fails, with the MTU that is left, if the underlay leaves too little room for the IPv6
     /// packets of pods. Linux has no IPv6 on such a device, nor on the pods' bridge, so every new
     /// pod would fail.
-    pub fn has_room_for_v6(&self, underlay: &Underlay) -> Result<(), UnderlayError> {
-        let left = (self.mtu)(underlay.mtu, Family::V6);
+    pub fn has_room_for_v6(&self, underlay: &Underlay) -> Result<(), Problem> {
+        let Underlay { name, mtu, .. } = underlay;
+        let left = (self.mtu)(*mtu, Family::V6);
         if left >= LEAST_MTU_V6 {
             return Ok(());
         }
-        Err(UnderlayError::MtuForIpv6 { interface: underlay.name.clone(), mtu: underlay.mtu, left })
+        let text = format!(
+            "MTU {mtu} of {name} leaves {left} bytes for packets of pods, and IPv6 needs {LEAST_MTU_V6}; set the MTU of {name} to {} or more, or EnableIPv6 to false in the network configuration",
+            mtu + (LEAST_MTU_V6 - left)
+        );
+        Err(Problem::new("underlay-mtu-too-small", text))
+    }
+}
+
+/// A lease needs a public address of the family of the tunnel's packets.
+pub(crate) struct AddressRules {
+    pub kinds: Kinds,
+    pub backend: &'static str,
+    pub family: Family,
+}
+
+impl PeerRules for AddressRules {
+    fn accepts(&self, lease: &Lease) -> Result<(), Problem> {
+        let Self { kinds, backend, family } = *self;
+        if !kinds.include(lease) || lease.attrs.public_for(family).is_some() {
+            return Ok(());
+        }
+        let text = format!("the lease has no public {family} address, which {backend} needs");
+        Err(Problem::new("lease-without-address", text))
     }
 }
 
@@ -198,7 +246,7 @@ pub trait Backend: Send {
         &mut self,
         underlay: &Underlay,
         stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, BackendError>;
+    ) -> Result<Announced, Problem>;
 
     /// True if the backend adopts the open files of the previous process. Valid only after the
     /// announcement.
@@ -223,20 +271,15 @@ pub trait Backend: Send {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, BackendError>;
+    ) -> Result<Box<dyn Network>, Problem>;
 }
 
 /// A running data plane.
 #[async_trait]
 pub trait Network: Send {
     /// Keeps the kernel in sync with the leases and the underlay until `inputs` signals a stop.
-    /// Sends changed announcements of this node to `out`. Fails if the reconciler cannot repair the
-    /// data plane.
-    async fn run(
-        self: Box<Self>,
-        inputs: Inputs,
-        out: watch::Sender<Announced>,
-    ) -> Result<(), BackendError>;
+    /// Sends changed announcements of this node to `out`.
+    async fn run(self: Box<Self>, inputs: Inputs, out: watch::Sender<Announced>);
 
     /// Provides the status while the network runs.
     fn observer(&self) -> Arc<dyn NetworkHandle>;

@@ -1,12 +1,12 @@
 //! The `Backend` object of a network configuration.
 
-use crate::error::{ConfigError, LEAST_MTU_V6};
+use crate::error::{LEAST_MTU_V6, invalid_config};
 use packet_engine::table::Checks;
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
-use subnet_lease::json::{JsonError, Object};
-use types::Subnets;
+use subnet_lease::json::Object;
+use types::{Problem, Subnets};
 
 /// Every key is optional. An error starts with the text of Go flannel, and contains the key and the remedy.
 pub(crate) struct ConfigKeys<'a> {
@@ -16,18 +16,18 @@ pub(crate) struct ConfigKeys<'a> {
 
 impl<'a> ConfigKeys<'a> {
     /// `backend` is the backend's name in the errors of Go flannel.
-    pub(crate) fn parse(text: &'a str, backend: &'static str) -> Result<Self, ConfigError> {
+    pub(crate) fn parse(text: &'a str, backend: &'static str) -> Result<Self, Problem> {
         match Object::parse(text) {
             Ok(object) => Ok(Self { object, backend }),
-            Err(error) => Err(ConfigError::decoding(backend, JsonError::quoted(&error))),
+            Err(error) => Err(decoding_error(backend, error)),
         }
     }
 
-    pub(crate) fn error(&self, why: impl Display) -> ConfigError {
-        ConfigError::decoding(self.backend, why)
+    pub(crate) fn error(&self, why: impl Display) -> Problem {
+        decoding_error(self.backend, why)
     }
 
-    pub(crate) fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, ConfigError> {
+    pub(crate) fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Problem> {
         self.object.read(key).map_err(|error| self.error(error))
     }
 
@@ -40,7 +40,7 @@ impl<'a> ConfigKeys<'a> {
         &self,
         key: &str,
         range: RangeInclusive<N>,
-    ) -> Result<Option<N>, ConfigError>
+    ) -> Result<Option<N>, Problem>
     where
         N: TryFrom<i64> + Into<u32> + PartialOrd + Copy,
     {
@@ -52,7 +52,7 @@ impl<'a> ConfigKeys<'a> {
         number.map(Some).ok_or_else(|| self.out_of_range(key, value, least.into(), most.into()))
     }
 
-    pub(crate) fn out_of_range(&self, key: &str, value: i64, least: u32, most: u32) -> ConfigError {
+    pub(crate) fn out_of_range(&self, key: &str, value: i64, least: u32, most: u32) -> Problem {
         self.error(format!("{key} is {value}: it must be between {least} and {most}"))
     }
 
@@ -61,7 +61,7 @@ impl<'a> ConfigKeys<'a> {
         &self,
         networks: &Subnets,
         overhead: (u32, u32),
-    ) -> Result<Option<u32>, ConfigError> {
+    ) -> Result<Option<u32>, Problem> {
         let mtu = self.number("MTU", 0..=65535_u32)?.filter(|mtu| *mtu != 0);
         let least =
             if networks.v6().is_some() { LEAST_MTU_V6 + overhead.1 } else { 68 + overhead.0 };
@@ -73,16 +73,12 @@ impl<'a> ConfigKeys<'a> {
         }
     }
 
-    pub(crate) fn word(&self, key: &str) -> Result<String, ConfigError> {
+    pub(crate) fn word(&self, key: &str) -> Result<String, Problem> {
         Ok(self.read(key)?.unwrap_or_default())
     }
 
     /// The case of letters does not matter. The first choice is the default.
-    pub(crate) fn choice<T: Copy>(
-        &self,
-        key: &str,
-        choices: &[(&str, T)],
-    ) -> Result<T, ConfigError> {
+    pub(crate) fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> Result<T, Problem> {
         let value = self.word(key)?.to_ascii_lowercase();
         let is_chosen = |(word, _): &&(&str, T)| value.is_empty() || value == *word;
         choices.iter().find(is_chosen).map(|(_, choice)| *choice).ok_or_else(|| {
@@ -92,11 +88,15 @@ impl<'a> ConfigKeys<'a> {
     }
 
     /// `Checks`, the checks of packets that the packet engine receives.
-    pub(crate) fn checks(&self) -> Result<Checks, ConfigError> {
+    pub(crate) fn checks(&self) -> Result<Checks, Problem> {
         let choices =
             [("cluster", Checks::Cluster), ("strict", Checks::Strict), ("off", Checks::Off)];
         self.choice("Checks", &choices)
     }
+}
+
+fn decoding_error(backend: &str, why: impl Display) -> Problem {
+    invalid_config(format!("error decoding {backend} backend config: {why}"))
 }
 
 /// As `"a", "b" or "c"`.

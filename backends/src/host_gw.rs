@@ -1,21 +1,18 @@
 //! The `host-gw` backend: one route for each peer, over the underlay to the peer itself.
 
-use crate::backend::{Backend, BackendError, Network, Overlay, Setup};
-use crate::error::UnderlayError;
+use crate::backend::{Backend, Network, Overlay, Setup};
 use crate::network;
 use async_trait::async_trait;
 use netstate::kernel::Facts;
 use netstate::names::LinkName;
-use netstate::netlink::NetlinkKernel;
-use netstate::object::{KernelState, Key, Value};
+use netstate::object::{Key, Value};
 use netstate::plan::{Announced, Plan};
-use netstate::route::{RouteSpec, metric};
+use netstate::route::RouteSpec;
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
-use std::sync::Arc;
 use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
 use types::profile::{Keys, Overhead};
-use types::{Encapsulation, Family, Profile};
+use types::{Encapsulation, Family, Problem, Profile};
 
 /// The name in the configuration and in leases.
 pub const KIND: &str = "host-gw";
@@ -35,13 +32,7 @@ pub static PROFILE: Profile = Profile {
 
 /// The backend before the node has a lease. There are no configuration keys.
 pub struct HostGw {
-    setup: Setup,
-}
-
-impl HostGw {
-    pub fn new(setup: &Setup) -> Self {
-        Self { setup: setup.clone() }
-    }
+    pub(crate) setup: Setup,
 }
 
 #[async_trait]
@@ -54,7 +45,7 @@ impl Backend for HostGw {
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, BackendError> {
+    ) -> Result<Announced, Problem> {
         let networks = self.setup.config.networks;
         // Peers route to the public address, so it must be on this link. Go flannel checks only IPv4.
         let v4 = networks.v4().is_some() && underlay.public.v4() != underlay.addresses.v4();
@@ -64,27 +55,18 @@ impl Backend for HostGw {
                 .v6()
                 .is_some_and(|ip| underlay.tunnel_source(Family::V6) != Some((*ip).into()));
         if v4 || v6 {
-            let Underlay { public, addresses, .. } = *underlay;
-            return Err(UnderlayError::Translated {
-                public,
-                interface: underlay.name.clone(),
-                addresses,
-            }
-            .into());
+            let Underlay { public, name, addresses, .. } = underlay;
+            let text = format!(
+                "your PublicIP differs from interface IP, meaning that probably you're on a NAT, which is not supported by host-gw backend: PublicIP is {public}, {name} has {addresses}; leave out --public-ip and --public-ipv6, choose the interface with --iface, or use the vxlan backend"
+            );
+            return Err(Problem::new("underlay-address-translated", text));
         }
         Ok(Announced::without_data(KIND, underlay.mtu))
     }
 
     fn overlay(&self) -> Option<Overlay> {
         // There is no device. Packets of pods may be as large as those of the underlay.
-        Some(Overlay {
-            kinds: Kinds::Only(KIND),
-            device: false,
-            outer: None,
-            family: None,
-            clear: true,
-            mtu: Arc::new(|underlay, _| underlay),
-        })
+        Some(Overlay { device: false, ..Overlay::new(KIND, |underlay, _| underlay) })
     }
 
     async fn join(
@@ -92,10 +74,9 @@ impl Backend for HostGw {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, BackendError> {
-        let kernel = NetlinkKernel::open()?;
+    ) -> Result<Box<dyn Network>, Problem> {
         let plan = HostGwPlan { scope: self.setup.scope(own.subnets, Vec::new()) };
-        network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
+        network::join_kernel(plan, underlay, leases, &self.setup).await
     }
 }
 
@@ -112,16 +93,12 @@ impl Plan for HostGwPlan {
         Kinds::Only(KIND)
     }
 
-    fn base(&self, _facts: &Facts) -> KernelState {
-        KernelState::default()
-    }
-
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let Some(dev) = LinkName::parse(&facts.underlay.name) else {
             return Vec::new();
         };
         let route = RouteSpec::forwarding(Some(peer.public_ip), dev, self.scope.protocol);
-        vec![(Key::Route(peer.subnet, metric(&peer.subnet)), Value::Route(route))]
+        vec![route.leading_to(peer.subnet)]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

@@ -1,8 +1,8 @@
 //! The `ipip` backend: one tunnel device, and a route for each peer. IPv4 only.
 
-use crate::backend::{Backend, BackendError, Network, Overlay, Setup, Takes};
+use crate::backend::{AddressRules, Backend, Network, Overlay, Setup, Takes};
 use crate::config_keys::ConfigKeys;
-use crate::error::{ConfigError, LeaseError, UnderlayError};
+use crate::error::{config_problem, missing_underlay_address};
 use crate::network;
 use async_trait::async_trait;
 use ipnet::IpNet;
@@ -10,10 +10,9 @@ use netstate::kernel::Facts;
 use netstate::link::ipip::IpipSpec;
 use netstate::link::{LinkKind, LinkSpec};
 use netstate::names::LinkName;
-use netstate::netlink::NetlinkKernel;
 use netstate::object::{KernelState, Key, Value};
 use netstate::plan::{Announced, Plan};
-use netstate::route::{RouteSpec, metric};
+use netstate::route::RouteSpec;
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use std::net::IpAddr;
@@ -26,6 +25,7 @@ use types::{Encapsulation, Family, Problem, Profile};
 pub const KIND: &str = "ipip";
 /// The tunnel device. The kernel module itself creates `tunl0` in each namespace; flannel does not use that device.
 const DEVICE: &str = "flannel.ipip";
+const LINK: LinkName = LinkName::constant(DEVICE);
 /// In bytes: the outer IPv4 header.
 const OVERHEAD: u32 = 20;
 /// In bytes, of an IPv4 link (RFC 791).
@@ -53,11 +53,10 @@ pub static PROFILE: Profile = Profile {
 pub struct Ipip {
     setup: Setup,
     direct_routing: bool,
-    device: LinkName,
 }
 
 impl Ipip {
-    pub fn new(setup: &Setup) -> Result<Self, BackendError> {
+    pub fn new(setup: &Setup) -> Result<Self, Problem> {
         let keys = ConfigKeys::parse(setup.config.backend_config.as_str(), "IPIP")?;
         let direct_routing = keys.read("DirectRouting")?.unwrap_or_default();
         let networks = setup.config.networks;
@@ -65,7 +64,7 @@ impl Ipip {
             let text = format!(
                 "ipip carries IPv4 only, and the network is {networks}; use the vxlan, host-gw or udp backend"
             );
-            return Err(ConfigError::new("backend-without-family", text).into());
+            return Err(config_problem("backend-without-family", text));
         }
         if networks.v6().is_some() {
             tracing::warn!(
@@ -73,8 +72,7 @@ impl Ipip {
                 "ipip carries IPv4 only: IPv6 packets between pods of different nodes do not arrive"
             );
         }
-        let device = LinkName::parse(DEVICE).ok_or(BackendError::DeviceName { name: DEVICE })?;
-        Ok(Self { setup: setup.clone(), direct_routing, device })
+        Ok(Self { setup: setup.clone(), direct_routing })
     }
 }
 
@@ -89,14 +87,10 @@ impl Backend for Ipip {
     }
 
     fn overlay(&self) -> Option<Overlay> {
-        let mtu = Arc::new(|underlay, _| device_mtu(underlay));
         Some(Overlay {
-            kinds: Kinds::Only(KIND),
-            device: true,
             outer: Some(Family::V4),
             family: Some(Family::V4),
-            clear: true,
-            mtu,
+            ..Overlay::new(KIND, |underlay, _| device_mtu(underlay))
         })
     }
 
@@ -104,32 +98,22 @@ impl Backend for Ipip {
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, BackendError> {
+    ) -> Result<Announced, Problem> {
         if underlay.public.v4().is_none() || underlay.addresses.v4().is_none() {
-            let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
-            return Err(UnderlayError::NoAddress {
-                backend: KIND,
-                family: Family::V4,
-                interface,
-                addresses,
-            }
-            .into());
+            return Err(missing_underlay_address(KIND, Family::V4, underlay));
         }
         if device_mtu(underlay.mtu) < LEAST_MTU {
-            let (interface, mtu) = (underlay.name.clone(), underlay.mtu);
-            return Err(UnderlayError::MtuForIpip {
-                interface,
-                mtu,
-                overhead: OVERHEAD,
-                least: LEAST_MTU,
-            }
-            .into());
+            let Underlay { name, mtu, .. } = underlay;
+            let text = format!(
+                "MTU {mtu} of iface {name} is too small for ipip mode to work: ipip takes {OVERHEAD} bytes of the MTU, and IPv4 needs {LEAST_MTU} bytes"
+            );
+            return Err(Problem::new("underlay-mtu-too-small", text));
         }
         Ok(announced(underlay.mtu))
     }
 
     fn rules(&self) -> Arc<dyn PeerRules> {
-        Arc::new(Rules)
+        Arc::new(AddressRules { kinds: Kinds::Only(KIND), backend: KIND, family: Family::V4 })
     }
 
     async fn join(
@@ -137,28 +121,12 @@ impl Backend for Ipip {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, BackendError> {
-        let kernel = NetlinkKernel::open()?;
+    ) -> Result<Box<dyn Network>, Problem> {
         let plan = IpipPlan {
-            scope: self.setup.scope(own.subnets, vec![self.device]),
-            device: self.device,
+            scope: self.setup.scope(own.subnets, vec![LINK]),
             direct_routing: self.direct_routing,
         };
-        network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await
-    }
-}
-
-/// A lease needs a public IPv4 address.
-struct Rules;
-
-impl PeerRules for Rules {
-    fn accepts(&self, lease: &Lease) -> Result<(), Problem> {
-        match (lease.attrs.backend == KIND, lease.attrs.public_ip) {
-            (true, None) => {
-                Err(Problem::from(LeaseError::NoAddress { family: Family::V4, backend: KIND }))
-            }
-            _ => Ok(()),
-        }
+        network::join_kernel(plan, underlay, leases, &self.setup).await
     }
 }
 
@@ -172,7 +140,6 @@ fn announced(underlay_mtu: u32) -> Announced {
 
 struct IpipPlan {
     scope: Scope,
-    device: LinkName,
     direct_routing: bool,
 }
 
@@ -196,17 +163,9 @@ impl Plan for IpipPlan {
         };
         // Packets leave with the interface's address, not with the public one.
         let local = facts.underlay.addresses.v4().copied();
-        let link = LinkSpec {
-            kind: LinkKind::Ipip(IpipSpec { local, remote: None, ttl: 0, pmtudisc: false }),
-            mac: None,
-            mtu: device_mtu(facts.underlay.mtu),
-            up: true,
-            accept_ra: None,
-            checksum_offload: None,
-        };
-        state.set(Key::Link(self.device), Value::Link(Box::new(link)));
-        state
-            .set(Key::Address(self.device, IpNet::from(IpAddr::V4(own.network()))), Value::Address);
+        let kind = LinkKind::Ipip(IpipSpec { local, remote: None, ttl: 0, pmtudisc: false });
+        let link = LinkSpec::new(kind, device_mtu(facts.underlay.mtu));
+        state.set_device(LINK, link, [IpNet::V4(*own)]);
         state
     }
 
@@ -215,13 +174,13 @@ impl Plan for IpipPlan {
             return Vec::new();
         };
         let direct = self.direct_routing && facts.on_link.contains(&peer.public_ip);
-        let dev = if direct { LinkName::parse(&facts.underlay.name) } else { Some(self.device) };
+        let dev = if direct { LinkName::parse(&facts.underlay.name) } else { Some(LINK) };
         let Some(dev) = dev else { return Vec::new() };
         let route = RouteSpec {
             onlink: true,
             ..RouteSpec::forwarding(Some(peer.public_ip), dev, self.scope.protocol)
         };
-        vec![(Key::Route(peer.subnet, metric(&peer.subnet)), Value::Route(route))]
+        vec![route.leading_to(peer.subnet)]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

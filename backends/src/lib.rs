@@ -7,7 +7,7 @@
 pub mod alloc;
 pub mod backend;
 mod config_keys;
-pub mod error;
+mod error;
 #[cfg(test)]
 mod fixture;
 pub mod handover;
@@ -15,7 +15,6 @@ pub mod host_gw;
 pub mod ipip;
 mod network;
 pub mod registry;
-mod secret_error;
 pub mod status;
 pub mod udp;
 mod userspace;
@@ -23,7 +22,6 @@ pub mod vxlan;
 pub mod wireguard;
 
 pub use backend::{Backend, Network, Overlay, Renewal, Setup, Takes};
-pub use error::BackendError;
 pub use netstate::plan::Announced;
 pub use netstate::reconcile::failures::FailedPeer;
 pub use netstate::reconcile::{Inputs, Options};

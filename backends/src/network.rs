@@ -1,6 +1,6 @@
 //! A running network: a reconciler, and the packet engines of the network's devices.
 
-use crate::backend::{BackendError, Network, Setup};
+use crate::backend::{Network, Setup};
 use crate::status::{NetworkHandle, Status};
 use async_trait::async_trait;
 use ipnet::IpNet;
@@ -19,7 +19,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use subnet_lease::{LeaseTable, Peer};
 use tokio::sync::{Notify, watch};
-use types::Coded;
+use types::{Coded, Problem};
 
 /// Runs concurrently with the network's reconciler.
 pub(crate) type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -45,8 +45,19 @@ pub(crate) async fn in_kernel(scope: &Scope) -> BTreeMap<IpNet, String> {
     }
 }
 
+/// Like [`join`], for a network without a packet engine and without background work.
+pub(crate) async fn join_kernel(
+    plan: impl Plan + 'static,
+    underlay: &Underlay,
+    leases: &LeaseTable,
+    setup: &Setup,
+) -> Result<Box<dyn Network>, Problem> {
+    join(plan, NetlinkKernel::open()?, Vec::new(), underlay, leases, setup, None).await
+}
+
 /// Applies a plan for the first time. `engines` are the counters of the packet engines, by device.
-/// Fails if the data plane cannot be set up at all.
+/// `background` runs concurrently with the reconciler. Fails if the data plane cannot be set up at
+/// all.
 pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     plan: P,
     kernel: K,
@@ -54,20 +65,8 @@ pub(crate) async fn join<P: Plan + 'static, K: Kernel + 'static>(
     underlay: &Underlay,
     leases: &LeaseTable,
     setup: &Setup,
-) -> Result<Box<dyn Network>, BackendError> {
-    join_with_background(plan, kernel, engines, underlay, leases, setup, None).await
-}
-
-/// Like [`join`], for a network with work that runs concurrently with the reconciler.
-pub(crate) async fn join_with_background<P: Plan + 'static, K: Kernel + 'static>(
-    plan: P,
-    kernel: K,
-    engines: Vec<(String, Arc<Counters>)>,
-    underlay: &Underlay,
-    leases: &LeaseTable,
-    setup: &Setup,
     background: Option<BeginBackground>,
-) -> Result<Box<dyn Network>, BackendError> {
+) -> Result<Box<dyn Network>, Problem> {
     let reconciler = Reconciler::join(plan, kernel, underlay, leases, setup.options).await?;
     let observer =
         Arc::new(Handle { plan: reconciler.plan(), progress: reconciler.progress(), engines });
@@ -100,11 +99,7 @@ impl<P: Plan> NetworkHandle for Handle<P> {
 
 #[async_trait]
 impl<P: Plan, K: Kernel> Network for Running<P, K> {
-    async fn run(
-        self: Box<Self>,
-        inputs: Inputs,
-        out: watch::Sender<Announced>,
-    ) -> Result<(), BackendError> {
+    async fn run(self: Box<Self>, inputs: Inputs, out: watch::Sender<Announced>) {
         let run = self.reconciler.run(inputs, out);
         match self.background {
             None => run.await,
@@ -114,7 +109,6 @@ impl<P: Plan, K: Kernel> Network for Running<P, K> {
                 () = async { background.await; std::future::pending::<()>().await } => {}
             },
         }
-        Ok(())
     }
 
     fn observer(&self) -> Arc<dyn NetworkHandle> {

@@ -1,15 +1,15 @@
 //! The backends by name.
 
-use crate::backend::{Backend, BackendError, Setup};
-use crate::error::ConfigError;
+use crate::backend::{Backend, Setup};
+use crate::error::config_problem;
 use crate::{alloc, host_gw, ipip, udp, vxlan, wireguard};
 use std::sync::Arc;
 use subnet_lease::{LeaseAttrs, NetworkConfig, PeerRules};
-use types::{Family, Profile};
+use types::{Family, Problem, Profile};
 
 struct Kind {
     profile: &'static Profile,
-    make: fn(&Setup) -> Result<Box<dyn Backend>, BackendError>,
+    make: fn(&Setup) -> Result<Box<dyn Backend>, Problem>,
     /// The MAC or key that must be unique among leases, because an FDB entry or a WireGuard peer
     /// leads to only one node.
     identity: fn(&LeaseAttrs, Family) -> Option<String>,
@@ -40,12 +40,12 @@ static BACKENDS: &[Kind] = &[
     },
     Kind {
         profile: &host_gw::PROFILE,
-        make: |setup| Ok(Box::new(host_gw::HostGw::new(setup))),
+        make: |setup| Ok(Box::new(host_gw::HostGw { setup: setup.clone() })),
         identity: |_, _| None,
     },
     Kind {
         profile: &alloc::PROFILE,
-        make: |setup| Ok(Box::new(alloc::Alloc::new(setup))),
+        make: |setup| Ok(Box::new(alloc::Alloc { setup: setup.clone() })),
         identity: |_, _| None,
     },
 ];
@@ -63,6 +63,17 @@ pub fn profile(name: &str) -> Option<&'static Profile> {
 
 /// Sorted; of Go flannel and of flannel-rs. Includes backends that flannel-rs does not support yet,
 /// because a later version may.
+///
+/// ```
+/// use backends::{names, profile};
+///
+/// let vxlan = profile("vxlan").unwrap();
+/// assert_eq!((vxlan.overhead.v4, vxlan.encrypts), (50, false));
+/// assert_eq!(vxlan.devices[0].named(Some(1)).as_deref(), Some("flannel.1"));
+///
+/// assert!(names().contains(&"vxlan") && names().contains(&"ipsec"));
+/// assert!(profile("ipsec").is_none(), "flannel-rs does not support it yet");
+/// ```
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = built().into_iter().chain(MISSING).collect();
     names.sort_unstable();
@@ -80,7 +91,22 @@ fn kind(name: &str) -> Option<&'static Kind> {
 }
 
 /// Fails if no such backend exists, or if its configuration is invalid.
-pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, BackendError> {
+///
+/// ```
+/// use backends::{Setup, create};
+/// use subnet_lease::NetworkConfig;
+///
+/// let create = |backend: &str| {
+///     let text = format!(r#"{{"Network": "10.244.0.0/16", "Backend": {backend}}}"#);
+///     create(&Setup::of(NetworkConfig::parse(&text).unwrap()))
+/// };
+/// let vxlan = create(r#"{"Type": "vxlan", "Port": 4789}"#)?;
+/// assert_eq!(vxlan.encapsulation().port(), Some(4789));
+/// let error = create(r#"{"Type": "vxlam"}"#).err().unwrap();
+/// assert!(error.to_string().starts_with("unknown backend type: vxlam;"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, Problem> {
     let name = setup.config.backend.as_str();
     if let Some(kind) = kind(name) {
         return (kind.make)(setup);
@@ -92,7 +118,7 @@ pub fn create(setup: &Setup) -> Result<Box<dyn Backend>, BackendError> {
     let known = built().join(", ");
     let text =
         format!("{unknown}; set Backend.Type in the network configuration to one of {known}");
-    Err(ConfigError::new("backend-unknown", text).into())
+    Err(config_problem("backend-unknown", text))
 }
 
 /// The MAC or key that identifies the node of a lease; `None` if the backend's leases contain none.

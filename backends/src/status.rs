@@ -4,7 +4,7 @@ use netstate::kernel::Facts;
 use netstate::object::{Key, Value};
 use netstate::reconcile::progress::{Progress, Snapshot};
 use packet_engine::counters::{Counters, Direction};
-use packet_engine::reason::Reason;
+use packet_engine::drop_error::DropError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use subnet_lease::Peer;
@@ -96,7 +96,8 @@ fn engine(device: &str, counters: &Counters) -> EngineStatus {
 
 fn traffic(direction: &Direction) -> Traffic {
     let load = |counter: &AtomicU64| counter.load(Relaxed);
-    let dropped = Reason::ALL.into_iter().map(|reason| (reason.as_str(), direction.drops(reason)));
+    let dropped =
+        DropError::ALL.into_iter().map(|reason| (reason.as_str(), direction.drops(reason)));
     Traffic {
         packets: load(&direction.packets),
         bytes: load(&direction.bytes),
@@ -115,7 +116,7 @@ mod tests {
     fn the_status_of_an_engine_has_its_counts() {
         let counters = Arc::new(Counters::default());
         counters.sent.packets.store(7, Relaxed);
-        counters.received.dropped_many(Reason::Spoofed, 3);
+        counters.received.dropped_many(DropError::Spoofed, 3);
         *counters.mode.lock() = "plain".to_owned();
         let status = Status::of(&Progress::default(), &[("flannel0".to_owned(), counters)]);
         let received = Traffic { dropped: vec![("spoofed", 3)], ..Traffic::default() };

@@ -3,27 +3,26 @@
 
 mod config;
 
-use crate::backend::{Backend, BackendError, Network, Overlay, Setup, Takes};
-use crate::error::{LeaseError, UnderlayError};
+use crate::backend::{AddressRules, Backend, Network, Overlay, Setup, Takes};
+use crate::error::missing_underlay_address;
 use crate::network;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
 pub use config::Config;
-use ipnet::IpNet;
 use netstate::forwarding::{Forwarding, NextHop};
 use netstate::kernel::Facts;
 use netstate::link::tun::TunSpec;
 use netstate::link::{LinkKind, LinkSpec};
 use netstate::names::LinkName;
 use netstate::netlink::NetlinkKernel;
-use netstate::object::{KernelState, Key, Value};
+use netstate::object::KernelState;
 use netstate::peers::peers;
 use netstate::plan::{Announced, Plan};
-use netstate::route::{RouteSpec, metric};
+use netstate::route::RouteSpec;
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
-use packet_engine::framing::Framing;
+use packet_engine::packet::framing::Framing;
 use packet_engine::table::TableSettings;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,6 +34,7 @@ use types::{Encapsulation, Family, Problem, Profile};
 pub const KIND: &str = "udp";
 /// As in Go flannel.
 pub(crate) const DEVICE: &str = "flannel0";
+const LINK: LinkName = LinkName::constant(DEVICE);
 
 /// In bytes: UDP 8, IPv4 20 or IPv6 40.
 const OVERHEAD_V4: u32 = 28;
@@ -60,7 +60,7 @@ pub struct Udp {
 }
 
 impl Udp {
-    pub fn new(setup: &Setup) -> Result<Self, BackendError> {
+    pub fn new(setup: &Setup) -> Result<Self, Problem> {
         let config = Config::parse(setup.config.backend_config.as_str())?;
         Ok(Self { setup: setup.clone(), config })
     }
@@ -95,14 +95,10 @@ impl Backend for Udp {
 
     fn overlay(&self) -> Option<Overlay> {
         let outer = self.outer();
-        let mtu = Arc::new(move |underlay, _| device_mtu(underlay, outer));
         Some(Overlay {
             kinds: Kinds::Any,
-            device: true,
             outer: Some(outer),
-            family: None,
-            clear: true,
-            mtu,
+            ..Overlay::new(KIND, move |underlay, _| device_mtu(underlay, outer))
         })
     }
 
@@ -110,13 +106,10 @@ impl Backend for Udp {
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, BackendError> {
+    ) -> Result<Announced, Problem> {
         let family = self.outer();
         if !underlay.public.has(family) || underlay.tunnel_source(family).is_none() {
-            let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
-            return Err(
-                UnderlayError::NoAddress { backend: KIND, family, interface, addresses }.into()
-            );
+            return Err(missing_underlay_address(KIND, family, underlay));
         }
         Ok(announced(underlay.mtu, family))
     }
@@ -126,7 +119,7 @@ impl Backend for Udp {
     }
 
     fn rules(&self) -> Arc<dyn PeerRules> {
-        Arc::new(Rules(self.outer()))
+        Arc::new(AddressRules { kinds: Kinds::Any, backend: KIND, family: self.outer() })
     }
 
     async fn join(
@@ -134,42 +127,24 @@ impl Backend for Udp {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, BackendError> {
-        let Some(device) = LinkName::parse(DEVICE) else {
-            return Err(BackendError::DeviceName { name: DEVICE });
-        };
-        let kernel = NetlinkKernel::open()?;
+    ) -> Result<Box<dyn Network>, Problem> {
         let plan = UdpPlan {
-            scope: self.setup.scope(own.subnets, vec![device]),
+            scope: self.setup.scope(own.subnets, vec![LINK]),
             config: self.config.clone(),
-            device,
             outer: self.outer(),
         };
         let config = EngineConfig {
-            device: device.to_string(),
+            device: DEVICE.to_owned(),
             framing: Framing::Udp,
             port: self.config.port,
             spread: false,
             features: self.setup.features,
             sources: Some(own.subnets.network_addresses()),
         };
-        let mut kernel = UserspaceKernel::new(kernel, self.setup.files.clone());
-        kernel.engine(device, config, plan.outer, plan.settings(underlay.mtu));
+        let mut kernel = UserspaceKernel::new(NetlinkKernel::open()?, self.setup.files.clone());
+        kernel.engine(LINK, config, plan.outer, plan.settings(underlay.mtu));
         let engines = kernel.counters();
-        network::join(plan, kernel, engines, underlay, leases, &self.setup).await
-    }
-}
-
-/// A lease needs a public address of the datagrams' family.
-struct Rules(Family);
-
-impl PeerRules for Rules {
-    fn accepts(&self, lease: &Lease) -> Result<(), Problem> {
-        let Self(family) = *self;
-        match lease.attrs.public_for(family) {
-            Some(_) => Ok(()),
-            None => Err(Problem::from(LeaseError::NoAddress { family, backend: KIND })),
-        }
+        network::join(plan, kernel, engines, underlay, leases, &self.setup, None).await
     }
 }
 
@@ -186,7 +161,6 @@ fn device_mtu(underlay: u32, outer: Family) -> u32 {
 struct UdpPlan {
     scope: Scope,
     config: Config,
-    device: LinkName,
     outer: Family,
 }
 
@@ -215,28 +189,13 @@ impl Plan for UdpPlan {
 
     fn base(&self, facts: &Facts) -> KernelState {
         let mut state = KernelState::default();
-        let link = LinkSpec {
-            kind: LinkKind::Tun(TunSpec { held: true }),
-            mac: None,
-            mtu: device_mtu(facts.underlay.mtu, self.outer),
-            up: true,
-            accept_ra: None,
-            checksum_offload: None,
-        };
-        state.set(Key::Link(self.device), Value::Link(Box::new(link)));
-        for own in self.scope.own.nets() {
-            state.set(Key::Address(self.device, IpNet::from(own.network())), Value::Address);
-        }
-        for network in self.scope.networks.nets() {
-            let route = RouteSpec::forwarding(None, self.device, self.scope.protocol);
-            state.set(Key::Route(network, metric(&network)), Value::Route(route));
-        }
-        state
-    }
-
-    fn of_peer(&self, _peer: &subnet_lease::Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
+        let mtu = device_mtu(facts.underlay.mtu, self.outer);
+        let link = LinkSpec::new(LinkKind::Tun(TunSpec { held: true }), mtu);
+        state.set_device(LINK, link, self.scope.own.nets());
         // One route for each network leads into the device. The engine knows the peers.
-        Vec::new()
+        let route = RouteSpec::forwarding(None, LINK, self.scope.protocol);
+        state.add(self.scope.networks.nets().map(|network| route.leading_to(network)));
+        state
     }
 
     fn forwarding(&self, leases: &LeaseTable, facts: &Facts) -> Vec<Forwarding> {
@@ -254,7 +213,7 @@ impl Plan for UdpPlan {
             Some((peer.subnet, next_hop))
         });
         let mtu = device_mtu(facts.underlay.mtu, self.outer);
-        vec![Forwarding { device: self.device, mtu, peers: peers.collect() }]
+        vec![Forwarding { device: LINK, mtu, peers: peers.collect() }]
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

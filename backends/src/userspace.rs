@@ -4,10 +4,8 @@
 
 pub(crate) mod wireguard;
 
-use crate::error::UnderlayError;
 use crate::handover::Files;
 use async_trait::async_trait;
-use netstate::error::RequestError;
 use netstate::forwarding::{Forwarding, NextHop};
 use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
 use netstate::link::LinkKind;
@@ -27,23 +25,27 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
-use types::{Coded, Family, Subnets};
+use types::{Coded, Family, Problem, Subnets};
 
 struct Device {
-    name: LinkName,
+    base: EngineDevice,
     /// The family of the engine's datagrams.
     outer: Family,
-    engine: Engine,
     /// The settings of the engine's forwarding table.
     settings: TableSettings,
     /// The local address of the engine's sockets.
     address: Option<IpAddr>,
-    /// Queues and sockets that the previous process stored.
-    inherited: (usize, usize),
     /// This process has tried to adopt the files of the previous one.
     adopted: bool,
     /// The adopted device still waits for its forwarding table.
     awaits_table: bool,
+}
+
+struct EngineDevice {
+    name: LinkName,
+    engine: Engine,
+    /// Queues and sockets that the previous process stored.
+    inherited: (usize, usize),
     /// Prevented the engine from starting or from binding its sockets; `None` while the engine
     /// works.
     problem: Option<EngineError>,
@@ -76,13 +78,50 @@ impl<T: AsFd> StoredFiles<T> {
     }
 }
 
-impl Device {
-    /// Logs an error that differs from the previous one.
-    fn set_problem(&mut self, problem: Option<EngineError>) {
+impl EngineDevice {
+    fn new(name: LinkName, engine: Engine, inherited: (usize, usize)) -> Self {
+        let (queues, sockets) = (StoredFiles(None), StoredFiles(None));
+        Self { name, engine, inherited, problem: None, queues, sockets }
+    }
+
+    /// The device exists and is open in this process.
+    fn is_open(&self) -> bool {
+        self.engine.index().is_some()
+    }
+
+    /// The first field is the device.
+    fn counters(&self) -> (String, Arc<Counters>) {
+        (self.name.to_string(), self.engine.counters().clone())
+    }
+
+    /// Follows the adoption of the previous process' files.
+    fn note_inherited(&mut self) {
+        let (queues, sockets) = self.engine.files();
+        self.queues.inherited(self.inherited.0, &queues);
+        self.sockets.inherited(self.inherited.1, &sockets);
+    }
+
+    /// Stores the engine's queues and sockets for the next process.
+    fn store(&mut self, files: &Files) {
+        let (queues, sockets) = self.engine.files();
+        self.queues.update(files, &queue_name(self.name), &queues);
+        self.sockets.update(files, &socket_name(self.name), &sockets);
+    }
+
+    /// Follows an attempt to open the device or to bind its sockets. Logs an error that differs
+    /// from the previous one.
+    fn conclude(
+        &mut self,
+        result: Result<(), EngineError>,
+        files: &Files,
+    ) -> Result<(), EngineError> {
+        self.store(files);
+        let problem = result.as_ref().err().cloned();
         if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
             tracing::warn!(code = why.code(), device = %self.name, error = %why, "the packet engine is not running");
         }
         self.problem = problem;
+        result
     }
 }
 
@@ -105,34 +144,21 @@ impl<K: Kernel> UserspaceKernel<K> {
         outer: Family,
         settings: TableSettings,
     ) {
-        let inherited = Inheritance {
-            queues: self.files.take(&queue_name(name)),
-            sockets: self.files.take(&socket_name(name)),
-        };
-        let left = (inherited.queues.len(), inherited.sockets.len());
+        let (inherited, left) = take_inheritance(&self.files, name);
         let engine = Engine::new(config, Table::build(settings, []), inherited);
-        let (queues, sockets) = (StoredFiles(None), StoredFiles(None));
         self.devices.push(Device {
-            name,
+            base: EngineDevice::new(name, engine, left),
             outer,
-            engine,
             settings,
             address: None,
-            inherited: left,
             adopted: false,
             awaits_table: false,
-            problem: None,
-            queues,
-            sockets,
         });
     }
 
     /// The first field is the device.
     pub(crate) fn counters(&self) -> Vec<(String, Arc<Counters>)> {
-        self.devices
-            .iter()
-            .map(|device| (device.name.to_string(), device.engine.counters().clone()))
-            .collect()
+        self.devices.iter().map(|device| device.base.counters()).collect()
     }
 
     /// True if the operation adds or deletes the device of an engine.
@@ -147,43 +173,33 @@ impl<K: Kernel> UserspaceKernel<K> {
     }
 
     fn has(&self, name: LinkName) -> bool {
-        self.devices.iter().any(|device| device.name == name)
+        self.devices.iter().any(|device| device.base.name == name)
     }
 
     async fn apply_ours(&mut self, op: &Op) -> Vec<OpError> {
         let Key::Link(name) = *op.key() else {
             return Vec::new();
         };
-        let Some(device) = self.devices.iter_mut().find(|device| device.name == name) else {
+        let Some(device) = self.devices.iter_mut().find(|device| device.base.name == name) else {
             return Vec::new();
         };
         match op {
             Op::Add(key, value) => {
                 let Some(address) = device.address else {
-                    let why = RequestError::userspace(UnderlayError::NoTunnelSource);
-                    return vec![OpError {
-                        verb: op.verb(),
-                        key: *op.key(),
-                        kind: FailureKind::Other,
-                        why,
-                    }];
+                    let text = "the underlay has no address of the tunnel's family; add one, or choose another interface with --iface";
+                    let why = Problem::new("underlay-address-missing", text);
+                    return vec![OpError::new(op, FailureKind::Other, why)];
                 };
-                if let Err(error) = device.engine.open(address) {
-                    let why = RequestError::userspace(error);
-                    return vec![OpError {
-                        verb: op.verb(),
-                        key: *op.key(),
-                        kind: FailureKind::Conflict,
-                        why,
-                    }];
+                if let Err(error) = device.base.engine.open(address) {
+                    return vec![OpError::new(op, FailureKind::Conflict, error)];
                 }
-                store(&self.files, device);
+                device.base.store(&self.files);
                 // MTU, state and other properties are set as on any existing link.
                 self.kernel.apply(&[Op::Replace(*key, value.clone())]).await
             }
             Op::Delete(..) => {
-                device.engine.close();
-                device.queues.update(&self.files, &queue_name(name), &[]);
+                device.base.engine.close();
+                device.base.queues.update(&self.files, &queue_name(name), &[]);
                 // The device is already gone with its file, unless it belongs to another program.
                 self.kernel.apply(std::slice::from_ref(op)).await
             }
@@ -209,11 +225,12 @@ fn socket_name(name: LinkName) -> String {
     format!("udp.{name}")
 }
 
-/// Stores the engine's queues and sockets for the next process.
-fn store(files: &Files, device: &mut Device) {
-    let (queues, sockets) = device.engine.files();
-    device.queues.update(files, &queue_name(device.name), &queues);
-    device.sockets.update(files, &socket_name(device.name), &sockets);
+/// The files of the previous process, and the number of queues and of sockets.
+fn take_inheritance(files: &Files, name: LinkName) -> (Inheritance, (usize, usize)) {
+    let queues = files.take(&queue_name(name));
+    let sockets = files.take(&socket_name(name));
+    let left = (queues.len(), sockets.len());
+    (Inheritance { queues, sockets }, left)
 }
 
 #[async_trait]
@@ -221,10 +238,10 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
     async fn read(&mut self, scope: &Scope) -> Result<ExistingState, KernelError> {
         let mut found = self.kernel.read(scope).await?;
         for device in &self.devices {
-            if let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(device.name))
+            if let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(device.base.name))
                 && let LinkKind::Tun(tun) = &mut spec.kind
             {
-                tun.held = device.engine.index().is_some();
+                tun.held = device.base.is_open();
             }
         }
         Ok(found)
@@ -245,31 +262,29 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             };
             let moved = device.address.replace(address) != Some(address);
             if !std::mem::replace(&mut device.adopted, true) {
-                device.awaits_table = device.engine.adopt(address);
-                let (queues, sockets) = device.engine.files();
-                device.queues.inherited(device.inherited.0, &queues);
-                device.sockets.inherited(device.inherited.1, &sockets);
+                device.awaits_table = device.base.engine.adopt(address);
+                device.base.note_inherited();
             }
             // A device that is not open is opened when its link is added. The port may be free again by then.
-            let open = device.engine.index().is_some() && !device.awaits_table;
-            if !open || !moved && device.problem.is_none() {
+            let open = device.base.is_open() && !device.awaits_table;
+            if !open || !moved && device.base.problem.is_none() {
                 continue;
             }
-            let result = device.engine.rebind(address);
-            store(&self.files, device);
-            device.set_problem(result.err());
+            let result = device.base.engine.rebind(address);
+            let _ = device.base.conclude(result, &self.files);
         }
         self.kernel.facts(underlay, queries).await
     }
 
     fn forward(&mut self, forwarding: Vec<Forwarding>) {
         for Forwarding { device, mtu, peers } in forwarding {
-            let Some(device) = self.devices.iter_mut().find(|known| known.name == device) else {
+            let Some(device) = self.devices.iter_mut().find(|known| known.base.name == device)
+            else {
                 continue;
             };
             device.settings.address = device.address;
             device.settings.mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-            device.engine.swap(Table::build(
+            device.base.engine.swap(Table::build(
                 device.settings,
                 peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop))),
             ));
@@ -278,15 +293,13 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             else {
                 continue;
             };
-            let result = device.engine.open(address);
-            store(&self.files, device);
-            if result.is_ok() {
+            let result = device.base.engine.open(address);
+            if device.base.conclude(result, &self.files).is_ok() {
                 tracing::info!(
-                    device = %device.name,
+                    device = %device.base.name,
                     "adopted the device and sockets of the previous process"
                 );
             }
-            device.set_problem(result.err());
         }
     }
 
@@ -320,7 +333,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
         // A full pass retries to open and to bind.
         self.kernel.change_pending(scope, known)
-            || self.devices.iter().any(|device| device.problem.is_some())
+            || self.devices.iter().any(|device| device.base.problem.is_some())
     }
 }
 

@@ -3,8 +3,8 @@
 
 mod config;
 
-use crate::backend::{Backend, BackendError, Network, Overlay, Setup, Takes};
-use crate::error::{LeaseError, UnderlayError};
+use crate::backend::{Backend, Network, Overlay, Setup, Takes};
+use crate::error::{absent_lease_key, read_lease_data, unannounced_backend, unusable_lease};
 use crate::network;
 use crate::userspace::{UserspaceKernel, networks};
 use async_trait::async_trait;
@@ -20,11 +20,11 @@ use netstate::netlink::{NetlinkKernel, default_vxlan_port};
 use netstate::object::{KernelState, Key, Value};
 use netstate::peers::peers;
 use netstate::plan::{Announced, Plan};
-use netstate::route::{RouteSpec, metric};
+use netstate::route::RouteSpec;
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use packet_engine::engine::config::EngineConfig;
-use packet_engine::framing::Framing;
+use packet_engine::packet::framing::Framing;
 use packet_engine::table::TableSettings;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -77,7 +77,7 @@ pub struct Vxlan {
 }
 
 impl Vxlan {
-    pub fn new(setup: &Setup) -> Result<Self, BackendError> {
+    pub fn new(setup: &Setup) -> Result<Self, Problem> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         if config.vni == 0 {
             tracing::warn!(
@@ -106,7 +106,7 @@ impl Vxlan {
         kernel: &mut NetlinkKernel,
         stored: Option<&RawJson>,
         family: Family,
-    ) -> Result<Mac, BackendError> {
+    ) -> Result<Mac, Problem> {
         if let Some(mac) = stored.and_then(|data| mac_in(data).ok()) {
             return Ok(mac);
         }
@@ -129,13 +129,8 @@ impl Vxlan {
         })
     }
 
-    fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, BackendError> {
-        if !own.same_families(&self.setup.config.networks) {
-            return Err(BackendError::Families {
-                lease: own,
-                networks: self.setup.config.networks,
-            });
-        }
+    fn plan(&self, own: Subnets, macs: Dual<Mac, Mac>) -> Result<VxlanPlan, Problem> {
+        self.setup.check_families(&own)?;
         // The device of a family that the network no longer has is also ours. It is not desired, so it is removed.
         let (networks, former) = (&self.setup.config.networks, &self.setup.former);
         let is_used = |family: &Family| {
@@ -193,29 +188,24 @@ impl Backend for Vxlan {
 
     fn overlay(&self) -> Option<Overlay> {
         let config = self.config.clone();
-        let mtu = Arc::new(move |underlay, family| config.device_mtu(underlay, family));
-        Some(Overlay {
-            kinds: Kinds::Only(KIND),
-            device: true,
-            outer: None,
-            family: None,
-            clear: true,
-            mtu,
-        })
+        Some(Overlay::new(KIND, move |underlay, family| config.device_mtu(underlay, family)))
     }
 
     async fn announce(
         &mut self,
         underlay: &Underlay,
         stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, BackendError> {
+    ) -> Result<Announced, Problem> {
         let networks = self.setup.config.networks;
         if networks
             .families()
             .any(|family| !underlay.public.has(family) || underlay.tunnel_source(family).is_none())
         {
-            let (interface, addresses) = (underlay.name.clone(), underlay.addresses);
-            return Err(UnderlayError::NoAddresses { networks, interface, addresses }.into());
+            let Underlay { name, addresses, .. } = underlay;
+            let text = format!(
+                "vxlan over {name} needs an address for each family of the network {networks} on the interface {name}, which has {addresses}; choose another interface with --iface"
+            );
+            return Err(Problem::new("underlay-address-missing", text));
         }
         let mut kernel = NetlinkKernel::open()?;
         if self.config.mode == Mode::Auto && !self.userspace && !kernel.supports_vxlan().await? {
@@ -235,7 +225,9 @@ impl Backend for Vxlan {
             let mac = self.mac(&mut kernel, data, family).await?;
             *family.pick(&mut v4, &mut v6) = Some(mac);
         }
-        let macs = Dual::from_options(v4, v6).ok_or(BackendError::NoFamily)?;
+        let macs = Dual::from_options(v4, v6).ok_or_else(|| {
+            Problem::new("network-without-family", "the network has no address family")
+        })?;
         self.macs = Some(macs);
         if self.config.mtu.is_some_and(|mtu| mtu > underlay.mtu) {
             tracing::warn!(
@@ -268,14 +260,13 @@ impl Backend for Vxlan {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, BackendError> {
-        let macs = self.macs.ok_or(BackendError::NotAnnounced { backend: KIND })?;
+    ) -> Result<Box<dyn Network>, Problem> {
+        let macs = self.macs.ok_or_else(|| unannounced_backend(KIND))?;
         let plan = self.plan(own.subnets, macs)?;
-        let kernel = NetlinkKernel::open()?;
         if !self.userspace {
-            return network::join(plan, kernel, Vec::new(), underlay, leases, &self.setup).await;
+            return network::join_kernel(plan, underlay, leases, &self.setup).await;
         }
-        let mut kernel = UserspaceKernel::new(kernel, self.setup.files.clone());
+        let mut kernel = UserspaceKernel::new(NetlinkKernel::open()?, self.setup.files.clone());
         for family in own.subnets.families() {
             if let Some(engine) = self.engine(&own.subnets, &macs, family) {
                 kernel.engine(
@@ -287,7 +278,7 @@ impl Backend for Vxlan {
             }
         }
         let engines = kernel.counters();
-        network::join(plan, kernel, engines, underlay, leases, &self.setup).await
+        network::join(plan, kernel, engines, underlay, leases, &self.setup, None).await
     }
 }
 
@@ -312,18 +303,14 @@ fn announced(config: &Config, macs: &Dual<Mac, Mac>, underlay_mtu: u32) -> Annou
 /// The JSON key in the backend data.
 const VTEP_MAC: &str = "VtepMAC";
 
-fn mac_in(data: &RawJson) -> Result<Mac, LeaseError> {
-    let object = Object::parse(data.as_str()).map_err(|error| LeaseError::not_an_object(&error))?;
-    let text = object
-        .read::<String>(VTEP_MAC)
-        .map_err(|_| LeaseError::not_a_string(VTEP_MAC))?
-        .ok_or(LeaseError::Absent { key: VTEP_MAC })?;
-    let not_a_mac = || LeaseError::Unusable("the lease's VtepMAC is not a MAC address".to_owned());
-    let mac = Mac::parse(&text).ok_or_else(not_a_mac)?;
+fn mac_in(data: &RawJson) -> Result<Mac, Problem> {
+    let (_, text) = read_lease_data(data, VTEP_MAC)?;
+    let mac = Mac::parse(&text)
+        .ok_or_else(|| unusable_lease("the lease's VtepMAC is not a MAC address"))?;
     if mac.is_station() {
         return Ok(mac);
     }
-    Err(LeaseError::Unusable(format!("the lease's VtepMAC {mac} is not a valid device address")))
+    Err(unusable_lease(format!("the lease's VtepMAC {mac} is not a valid device address")))
 }
 
 /// The lease's MAC in canonical form. No two leases may have the same one.
@@ -369,7 +356,7 @@ impl PeerRules for Rules {
             mac_in(data)?;
             usable = true;
         }
-        if usable { Ok(()) } else { Err(Problem::from(LeaseError::Absent { key: VTEP_MAC })) }
+        if usable { Ok(()) } else { Err(absent_lease_key(VTEP_MAC)) }
     }
 
     fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {
@@ -436,20 +423,18 @@ impl VxlanPlan {
             learning: self.config.learning,
             gbp: self.config.gbp,
         };
+        let kind = if self.userspace {
+            LinkKind::Tun(TunSpec { held: true })
+        } else {
+            LinkKind::Vxlan(vxlan)
+        };
         let link = LinkSpec {
-            kind: if self.userspace {
-                LinkKind::Tun(TunSpec { held: true })
-            } else {
-                LinkKind::Vxlan(vxlan)
-            },
             mac: self.mac(family, facts).filter(|_| !self.userspace),
-            mtu: self.config.device_mtu(facts.underlay.mtu, family),
-            up: true,
             accept_ra: Some(false),
             checksum_offload: self.config.checksum_offload.filter(|_| !self.userspace),
+            ..LinkSpec::new(kind, self.config.device_mtu(facts.underlay.mtu, family))
         };
-        state.set(Key::Link(name), Value::Link(Box::new(link)));
-        state.set(Key::Address(name, IpNet::from(own.network())), Value::Address);
+        state.set_device(name, link, [own]);
     }
 }
 
@@ -477,15 +462,12 @@ impl Plan for VxlanPlan {
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let family = Family::from(peer.subnet);
         let route = |via, dev, onlink| {
-            Value::Route(RouteSpec {
-                onlink,
-                ..RouteSpec::forwarding(Some(via), dev, self.scope.protocol)
-            })
+            let forwarding = RouteSpec::forwarding(Some(via), dev, self.scope.protocol);
+            RouteSpec { onlink, ..forwarding }.leading_to(peer.subnet)
         };
-        let key = Key::Route(peer.subnet, metric(&peer.subnet));
         let direct = self.config.direct_routing && facts.on_link.contains(&peer.public_ip);
         if let Some(dev) = LinkName::parse(&facts.underlay.name).filter(|_| direct) {
-            return vec![(key, route(peer.public_ip, dev, false))];
+            return vec![route(peer.public_ip, dev, false)];
         }
         let Some(mac) = peer
             .data
@@ -496,7 +478,7 @@ impl Plan for VxlanPlan {
         };
         let name = self.config.link(family);
         let via = peer.subnet.network();
-        let into_tunnel = (key, route(via, name, true));
+        let into_tunnel = route(via, name, true);
         if self.userspace {
             // A TUN device has no neighbours. The engine knows the MACs.
             return vec![into_tunnel];

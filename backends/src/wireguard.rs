@@ -7,10 +7,9 @@ mod secrets;
 mod tests;
 mod userspace;
 
-use crate::backend::{Backend, BackendError, Network, Overlay, Renewal, Setup, Takes};
-use crate::error::{ConfigError, LeaseError, UnderlayError};
+use crate::backend::{Backend, Network, Overlay, Renewal, Setup, Takes};
+use crate::error::{config_problem, read_lease_data, unannounced_backend, unusable_lease};
 use crate::network;
-pub use crate::secret_error::{FileError, SecretError};
 use async_trait::async_trait;
 pub use config::{Config, Implementation, Mode};
 use ipnet::IpNet;
@@ -21,7 +20,7 @@ use netstate::link::{LinkKind, LinkSpec};
 use netstate::netlink::NetlinkKernel;
 use netstate::object::{KernelState, Key, Value};
 use netstate::plan::{Announced, Plan};
-use netstate::route::{LINK, RouteSpec, metric};
+use netstate::route::{LINK, RouteSpec};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
 use netstate::wireguard::{PublicKey, WireguardPeer};
@@ -78,7 +77,7 @@ pub struct Wireguard {
 }
 
 impl Wireguard {
-    pub fn new(setup: &Setup) -> Result<Self, BackendError> {
+    pub fn new(setup: &Setup) -> Result<Self, Problem> {
         let config = Config::parse(setup.config.backend_config.as_str(), &setup.config.networks)?;
         let files = Files::of(&config, setup);
         if config.preshared.is_some() {
@@ -86,7 +85,7 @@ impl Wireguard {
                 let text = format!(
                     "PSK is readable in the network configuration, and --refuse-insecure is set; name a file on each node instead, by PSKFile in the Backend or by {PRESHARED_VARIABLE}"
                 );
-                return Err(ConfigError::new("psk-exposed", text).into());
+                return Err(config_problem("psk-exposed", text));
             }
             tracing::warn!(
                 variable = PRESHARED_VARIABLE,
@@ -107,20 +106,20 @@ impl Wireguard {
     }
 
     /// Fails if the node has no public address of an outer family.
-    fn check(&self, underlay: &Underlay) -> Result<(), BackendError> {
+    fn check(&self, underlay: &Underlay) -> Result<(), Problem> {
         let networks = self.setup.config.networks;
         let lacks = match self.config.outer_family() {
             None => networks.families().any(|family| !underlay.public.has(family)),
             Some(family) => self.config.mode != Mode::Auto && !underlay.public.has(family),
         };
-        if lacks {
-            return Err(UnderlayError::NoCarrier {
-                interface: underlay.name.clone(),
-                addresses: underlay.addresses,
-            }
-            .into());
+        if !lacks {
+            return Ok(());
         }
-        Ok(())
+        let Underlay { name, addresses, .. } = underlay;
+        let text = format!(
+            "wireguard over {name} needs an address for each family that carries packets between nodes, and {name} has {addresses}. Choose another interface with --iface, or another Mode in the Backend"
+        );
+        Err(Problem::new("underlay-address-missing", text))
     }
 }
 
@@ -144,14 +143,10 @@ impl Backend for Wireguard {
 
     fn overlay(&self) -> Option<Overlay> {
         let config = self.config.clone();
-        let mtu = Arc::new(move |underlay, _| config.device_mtu(underlay));
         Some(Overlay {
-            kinds: Kinds::Only(KIND),
-            device: true,
             outer: self.config.outer_family(),
-            family: None,
             clear: false,
-            mtu,
+            ..Overlay::new(KIND, move |underlay, _| config.device_mtu(underlay))
         })
     }
 
@@ -179,7 +174,7 @@ impl Backend for Wireguard {
         &mut self,
         underlay: &Underlay,
         _stored: Option<&LeaseAttrs>,
-    ) -> Result<Announced, BackendError> {
+    ) -> Result<Announced, Problem> {
         self.check(underlay)?;
         if self.config.implementation == Implementation::Auto
             && !self.userspace
@@ -211,7 +206,7 @@ impl Backend for Wireguard {
         if self.userspace {
             return BTreeMap::new();
         }
-        network::in_kernel(&self.setup.scope(own, self.config.devices())).await
+        network::in_kernel(&self.setup.scope(own, Config::devices())).await
     }
 
     async fn join(
@@ -219,49 +214,24 @@ impl Backend for Wireguard {
         own: Lease,
         underlay: &Underlay,
         leases: &LeaseTable,
-    ) -> Result<Box<dyn Network>, BackendError> {
-        if !own.subnets.same_families(&self.setup.config.networks) {
-            return Err(BackendError::Families {
-                lease: own.subnets,
-                networks: self.setup.config.networks,
-            });
-        }
-        let secrets = self.secrets.clone().ok_or(BackendError::NotAnnounced { backend: KIND })?;
-        let scope = self.setup.scope(own.subnets, self.config.devices());
+    ) -> Result<Box<dyn Network>, Problem> {
+        let (setup, files, renewal) = (&self.setup, self.files, self.renewal);
+        setup.check_families(&own.subnets)?;
+        let secrets = self.secrets.ok_or_else(|| unannounced_backend(KIND))?;
+        let scope = setup.scope(own.subnets, Config::devices());
         let kernel = NetlinkKernel::open()?;
         let plan = WireguardPlan { scope, config: self.config, secrets: secrets.clone() };
-        let background = background(secrets, self.files, self.renewal);
+        // Rereads the key files.
+        let background: network::BeginBackground = Box::new(move |replanned| {
+            Box::pin(secrets::follow(secrets, files, renewal, replanned))
+        });
         if self.userspace {
-            let kernel =
-                userspace::kernel(kernel, &plan.config, &self.setup, &plan.scope.own, underlay);
-            let engines = kernel.counters();
-            return network::join_with_background(
-                plan,
-                kernel,
-                engines,
-                underlay,
-                leases,
-                &self.setup,
-                Some(background),
-            )
-            .await;
+            let kernel = userspace::kernel(kernel, &plan.config, setup, &plan.scope.own, underlay);
+            let (engines, background) = (kernel.counters(), Some(background));
+            return network::join(plan, kernel, engines, underlay, leases, setup, background).await;
         }
-        network::join_with_background(
-            plan,
-            kernel,
-            Vec::new(),
-            underlay,
-            leases,
-            &self.setup,
-            Some(background),
-        )
-        .await
+        network::join(plan, kernel, Vec::new(), underlay, leases, setup, Some(background)).await
     }
-}
-
-/// Rereads the key files, concurrently with the reconciler.
-fn background(secrets: Arc<Secrets>, files: Files, renewal: Renewal) -> network::BeginBackground {
-    Box::new(move |replanned| Box::pin(secrets::follow(secrets, files, renewal, replanned)))
 }
 
 /// The backend data in a lease, in Go flannel's format.
@@ -296,41 +266,31 @@ struct PeerData {
 }
 
 impl PeerData {
-    fn read(data: &RawJson) -> Result<PeerData, LeaseError> {
-        let object =
-            Object::parse(data.as_str()).map_err(|error| LeaseError::not_an_object(&error))?;
-        let text = object
-            .read::<String>(PUBLIC_KEY)
-            .map_err(|_| LeaseError::not_a_string(PUBLIC_KEY))?
-            .ok_or(LeaseError::Absent { key: PUBLIC_KEY })?;
-        let unusable = |text: &str| LeaseError::Unusable(text.to_owned());
+    fn read(data: &RawJson) -> Result<PeerData, Problem> {
+        let (object, text) = read_lease_data(data, PUBLIC_KEY)?;
         let key = PublicKey::parse(&text)
-            .ok_or_else(|| unusable("the lease's PublicKey is not 32 bytes in base64"))?;
+            .ok_or_else(|| unusable_lease("the lease's PublicKey is not 32 bytes in base64"))?;
         if !key.is_usable() {
-            return Err(LeaseError::Unusable(format!(
+            return Err(unusable_lease(format!(
                 "the lease's PublicKey {key} is of small order, so WireGuard cannot use it"
             )));
         }
-        let port = object.read::<i64>("Port");
-        let port = port.map_err(|_| unusable("the lease's Port is not a number"))?.unwrap_or(0);
-        let port = u16::try_from(port).map_err(|_| unusable(&format!("its Port is {port}")))?;
+        let port: Option<i64> =
+            object.read("Port").map_err(|_| unusable_lease("the lease's Port is not a number"))?;
+        let port = port.unwrap_or(0);
+        let port =
+            u16::try_from(port).map_err(|_| unusable_lease(format!("its Port is {port}")))?;
         Ok(PeerData { key, port: Some(port).filter(|port| *port != 0) })
     }
+}
 
-    /// Where this node sends a family's packets. If one device serves both families, the lease's
-    /// IPv4 data takes precedence: in Go flannel's leases, the IPv6 data contains a port on which
-    /// no program listens.
-    fn of(config: &Config, attrs: &LeaseAttrs, family: Family) -> Result<PeerData, LeaseError> {
-        let written =
-            |data: &Option<RawJson>| data.as_ref().filter(|data| data.as_str() != "null").cloned();
-        let (v4, v6) = (written(&attrs.data), written(&attrs.v6_data));
-        let data = match (config.mode, family) {
-            (Mode::Separate, Family::V4) => v4,
-            (Mode::Separate, Family::V6) => v6,
-            _ => v4.or(v6),
-        };
-        Self::read(&data.ok_or(LeaseError::NoData)?)
-    }
+/// The data that tells where this node sends a family's packets. If one device serves both
+/// families, the lease's IPv4 data takes precedence: in Go flannel's leases, the IPv6 data contains
+/// a port on which no program listens.
+fn data_for<'a>(config: &Config, attrs: &'a LeaseAttrs, family: Family) -> Option<&'a RawJson> {
+    let [v4, v6] = [&attrs.data, &attrs.v6_data]
+        .map(|data| data.as_ref().filter(|data| data.as_str() != "null"));
+    if config.mode == Mode::Separate { family.pick(v4, v6) } else { v4.or(v6) }
 }
 
 /// Even an unusable key. No two leases may have the same one. A node has one public key for both
@@ -347,8 +307,41 @@ struct Rules {
 }
 
 impl PeerRules for Rules {
+    /// A lease needs a public key for at least one of the network's families, no malformed key, and
+    /// a public address of the outer family.
     fn accepts(&self, lease: &Lease) -> Result<(), Problem> {
-        accepted(&self.config, lease, &self.networks).map_err(Problem::from)
+        let Self { config, networks } = self;
+        if lease.attrs.backend != KIND {
+            return Ok(());
+        }
+        let (mut usable, mut absent) = (false, false);
+        for family in lease.subnets.families().filter(|family| networks.has(*family)) {
+            match data_for(config, &lease.attrs, family) {
+                Some(data) => {
+                    PeerData::read(data)?;
+                    usable = true;
+                }
+                // The other family may be usable by itself. Data that cannot be read is an error, unlike absent data.
+                None if config.mode == Mode::Separate => absent = true,
+                None => return Err(absent_lease_data()),
+            }
+        }
+        if let (Some(family), false) = (config.outer_family(), config.mode == Mode::Auto)
+            && lease.attrs.public_for(family).is_none()
+        {
+            let text = format!(
+                "the lease has no public {family} address, over which this network's Mode sends all packets"
+            );
+            return Err(Problem::new("lease-without-address", text));
+        }
+        match (usable, absent) {
+            (true, _) => Ok(()),
+            (_, true) => Err(absent_lease_data()),
+            _ => Err(Problem::new(
+                "lease-of-other-families",
+                "the families of the lease are not those of the network",
+            )),
+        }
     }
 
     fn identity(&self, attrs: &LeaseAttrs, family: Family) -> Option<String> {
@@ -356,29 +349,8 @@ impl PeerRules for Rules {
     }
 }
 
-/// A lease needs a public key for at least one of the network's families, no malformed key, and a
-/// public address of the outer family.
-fn accepted(config: &Config, lease: &Lease, networks: &Subnets) -> Result<(), LeaseError> {
-    if lease.attrs.backend != KIND {
-        return Ok(());
-    }
-    let mut usable = Err(LeaseError::OtherFamilies);
-    for family in lease.subnets.families().filter(|family| networks.has(*family)) {
-        match (PeerData::of(config, &lease.attrs, family), config.mode) {
-            (Ok(_), _) => usable = Ok(()),
-            // The other family may be usable by itself. Data that cannot be read is an error, unlike absent data.
-            (Err(absent @ LeaseError::NoData), Mode::Separate) => {
-                usable = usable.map_err(|_| absent);
-            }
-            (Err(error), _) => return Err(error),
-        }
-    }
-    if let (Some(family), false) = (config.outer_family(), config.mode == Mode::Auto)
-        && lease.attrs.public_for(family).is_none()
-    {
-        return Err(LeaseError::NoCarrier { family });
-    }
-    usable
+fn absent_lease_data() -> Problem {
+    Problem::new("lease-data-missing", "the lease has no backend data of its family")
 }
 
 struct WireguardPlan {
@@ -405,19 +377,12 @@ impl Plan for WireguardPlan {
         for own in self.scope.own.nets() {
             let family = Family::from(own);
             let device = self.config.device(family);
-            let link = LinkSpec {
-                kind: LinkKind::Wireguard(WireguardSpec {
-                    key: Some(self.secrets.now().private.clone()),
-                    port: self.config.port(family),
-                }),
-                mac: None,
-                mtu: self.config.device_mtu(facts.underlay.mtu),
-                up: true,
-                accept_ra: None,
-                checksum_offload: None,
-            };
-            state.set(Key::Link(device), Value::Link(Box::new(link)));
-            state.set(Key::Address(device, IpNet::from(own.network())), Value::Address);
+            let kind = LinkKind::Wireguard(WireguardSpec {
+                key: Some(self.secrets.now().private.clone()),
+                port: self.config.port(family),
+            });
+            let link = LinkSpec::new(kind, self.config.device_mtu(facts.underlay.mtu));
+            state.set_device(device, link, [own]);
         }
         for network in self.scope.networks.nets() {
             let family = Family::from(network);
@@ -425,10 +390,9 @@ impl Plan for WireguardPlan {
             let dev = self.config.device(family);
             let route =
                 RouteSpec { scope, ..RouteSpec::forwarding(None, dev, self.scope.protocol) };
-            state.set(Key::Route(network.trunc(), metric(&network)), Value::Route(route));
             // Even if the device is gone, no packet leaves in the clear.
-            let (key, value) = blackhole::of_network(&network, self.scope.protocol);
-            state.set(key, value);
+            let drops = blackhole::of_network(&network, self.scope.protocol);
+            state.add([route.leading_to(network.trunc()), drops]);
         }
         state
     }
@@ -436,9 +400,8 @@ impl Plan for WireguardPlan {
     fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)> {
         let family = Family::from(peer.subnet);
         let attrs = &peer.lease.attrs;
-        let Ok(data) = PeerData::of(&self.config, attrs, family) else {
-            return Vec::new();
-        };
+        let data = data_for(&self.config, attrs, family).map(PeerData::read);
+        let Some(Ok(data)) = data else { return Vec::new() };
         let secrets = self.secrets.now();
         // The kernel has no peer with the device's own key.
         if data.key == secrets.public {

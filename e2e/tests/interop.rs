@@ -9,7 +9,7 @@
     reason = "clippy.toml allows it in tests, but does not know their helpers"
 )]
 
-#[path = "e2e/ping_only.rs"]
+#[path = "e2e/mesh/ping_only.rs"]
 mod ping_only;
 
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use lab::{
     Etcd, EtcdOptions, Flanneld, FlanneldOptions, Host, Lab, Mesh, Pod, ProbeOptions, Transfer,
-    TransferOptions, Uplink, reach, until, until_ok,
+    TransferOptions, Uplink, until, until_ok, wait_pods_connected,
 };
 use serde_json::Value;
 
@@ -27,39 +27,39 @@ const MEGABYTES: u64 = 1_000_000;
 
 #[test]
 fn mixed_cluster_vxlan() -> Result<()> {
-    mixed(go_flanneld()?, &VXLAN)
+    require_mixed_cluster_connects(go_flanneld()?, &VXLAN)
 }
 
 #[test]
 fn mixed_cluster_host_gw() -> Result<()> {
-    mixed(go_flanneld()?, &HOST_GW)
+    require_mixed_cluster_connects(go_flanneld()?, &HOST_GW)
 }
 
 #[test]
 fn swap_to_ours_and_back_vxlan() -> Result<()> {
-    swap(go_flanneld()?, &VXLAN)
+    swap_daemon_under_traffic(go_flanneld()?, &VXLAN)
 }
 
 #[test]
 fn swap_to_ours_and_back_host_gw() -> Result<()> {
-    swap(go_flanneld()?, &HOST_GW)
+    swap_daemon_under_traffic(go_flanneld()?, &HOST_GW)
 }
 
 #[test]
 fn swap_to_ours_and_back_vxlan_direct() -> Result<()> {
-    swap(go_flanneld()?, &VXLAN_DIRECT)
+    swap_daemon_under_traffic(go_flanneld()?, &VXLAN_DIRECT)
 }
 
 #[test]
 #[ignore = "needs a kernel with WireGuard and IPIP: make test-interop runs it in a virtual machine"]
 fn vm_mixed_cluster_wireguard() -> Result<()> {
-    mixed(go_flanneld()?, &WIREGUARD)
+    require_mixed_cluster_connects(go_flanneld()?, &WIREGUARD)
 }
 
 #[test]
 #[ignore = "needs a kernel with WireGuard and IPIP: make test-interop runs it in a virtual machine"]
 fn vm_mixed_cluster_ipip() -> Result<()> {
-    mixed(go_flanneld()?, &IPIP)
+    require_mixed_cluster_connects(go_flanneld()?, &IPIP)
 }
 
 /// Go flannel deletes its device when it exits and creates another device when it starts, so the node loses packets meanwhile.
@@ -69,7 +69,7 @@ fn vm_mixed_cluster_ipip() -> Result<()> {
 fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
     let go = go_flanneld()?;
     Lab::run("swap wireguard", |lab| {
-        let bed = Bed::build(lab, go, &WIREGUARD)?;
+        let bed = MixedHosts::build(lab, go, &WIREGUARD)?;
         let mut daemons = bed.hosts.iter().map(|host| bed.go(host)).collect::<Result<Vec<_>>>()?;
         let pods = pods_of(&bed, &daemons.iter().collect::<Vec<_>>())?;
         let host = &bed.hosts[0];
@@ -92,7 +92,7 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
                 "{round}: {:?} instead of {lease:?}",
                 bed.lease(host)?
             );
-            reach(&pods).with_context(|| round.to_owned())?;
+            wait_pods_connected(&pods).with_context(|| round.to_owned())?;
             ensure!(key()? == before, "{round}: another key");
             if round != "Go again" {
                 ensure!(daemons[0].errors().is_empty(), "{:#?}", daemons[0].errors());
@@ -120,7 +120,7 @@ fn go_flanneld() -> Result<PathBuf> {
 }
 
 /// Three hosts, an etcd server, and the files that both daemons need to start.
-struct Bed {
+struct MixedHosts {
     etcd: Etcd,
     hosts: Vec<Host>,
     go: PathBuf,
@@ -129,8 +129,8 @@ struct Bed {
     ipv6: bool,
 }
 
-impl Bed {
-    fn build(lab: &Lab, go: PathBuf, backend: &Backend) -> Result<Bed> {
+impl MixedHosts {
+    fn build(lab: &Lab, go: PathBuf, backend: &Backend) -> Result<MixedHosts> {
         let lan = lab.switch("lan")?;
         let store = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
         let etcd = Etcd::start(&[&store], &EtcdOptions::default())?;
@@ -141,7 +141,7 @@ impl Bed {
             backend.1
         );
         etcd.store()?.configure(&conf)?;
-        Ok(Bed { etcd, hosts: lab.hosts(&lan, 3)?, go, keys: lab.folder("keys")?, ipv6 })
+        Ok(MixedHosts { etcd, hosts: lab.hosts(&lan, 3)?, go, keys: lab.folder("keys")?, ipv6 })
     }
 
     fn options(&self, host: &Host) -> Result<FlanneldOptions> {
@@ -179,7 +179,7 @@ impl Bed {
 
 /// Links with their indexes and MACs, addresses and routes, and flannel's neighbours and FDB entries. flannel-rs' routes have Go flannel's route
 /// protocol in the list, so that the test can compare the lists of both programs.
-fn objects(host: &Host) -> Result<Vec<String>> {
+fn kernel_objects(host: &Host) -> Result<Vec<String>> {
     let netns = host.netns();
     let routes =
         netns.exec("ip", &["-4", "-d", "route"])? + &netns.exec("ip", &["-6", "-d", "route"])?;
@@ -199,21 +199,21 @@ fn objects(host: &Host) -> Result<Vec<String>> {
 }
 
 /// Builds one on each host and waits until they reach each other.
-fn pods_of(bed: &Bed, daemons: &[&Flanneld]) -> Result<Vec<Pod>> {
+fn pods_of(bed: &MixedHosts, daemons: &[&Flanneld]) -> Result<Vec<Pod>> {
     let pods = bed
         .hosts
         .iter()
         .zip(daemons)
         .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
         .collect::<Result<Vec<_>>>()?;
-    reach(&pods)?;
+    wait_pods_connected(&pods)?;
     Ok(pods)
 }
 
 /// All pods of two Go nodes and one flannel-rs node reach each other. Then one Go node leaves, and the flannel-rs node removes its kernel objects.
-fn mixed(go: PathBuf, backend: &Backend) -> Result<()> {
+fn require_mixed_cluster_connects(go: PathBuf, backend: &Backend) -> Result<()> {
     Lab::run(&format!("mixed {}", backend.0), |lab| {
-        let bed = Bed::build(lab, go, backend)?;
+        let bed = MixedHosts::build(lab, go, backend)?;
         let tunnel = [WIREGUARD.0, IPIP.0].contains(&backend.0);
         let [first, second, third] = &bed.hosts[..] else { anyhow::bail!("three hosts") };
         // Our daemon starts second: one Go node is there before it, and one joins later.
@@ -241,20 +241,21 @@ fn mixed(go: PathBuf, backend: &Backend) -> Result<()> {
                 .is_ok_and(|found| !found.contains(&subnet))
         };
         until("our node forgets the Go node that left", gone)?;
-        reach(&pods[1..])?;
+        wait_pods_connected(&pods[1..])?;
         ensure!(ours.errors().is_empty(), "{:#?}", ours.errors());
         Ok(())
     })
 }
 
 /// Replaces the daemon of one of three Go nodes with flannel-rs and back, while all pods exchange packets.
-fn swap(go: PathBuf, backend: &Backend) -> Result<()> {
+fn swap_daemon_under_traffic(go: PathBuf, backend: &Backend) -> Result<()> {
     Lab::run(&format!("swap {}", backend.0), |lab| {
-        let bed = Bed::build(lab, go, backend)?;
+        let bed = MixedHosts::build(lab, go, backend)?;
         let mut daemons = bed.hosts.iter().map(|host| bed.go(host)).collect::<Result<Vec<_>>>()?;
         let pods = pods_of(&bed, &daemons.iter().collect::<Vec<_>>())?;
         let host = &bed.hosts[0];
-        let (env, lease, before) = (daemons[0].subnet_env()?, bed.lease(host)?, objects(host)?);
+        let (env, lease, before) =
+            (daemons[0].subnet_env()?, bed.lease(host)?, kernel_objects(host)?);
         let meshes = [
             Mesh::start(&pods, &ProbeOptions::default())?,
             Mesh::start(&pods, &ProbeOptions::default().v6())?,
@@ -275,7 +276,7 @@ fn swap(go: PathBuf, backend: &Backend) -> Result<()> {
                 bed.lease(host)?
             );
             until_ok("the kernel holds what it held", || {
-                let found = objects(host)?;
+                let found = kernel_objects(host)?;
                 ensure!(found == before, "{round}: {found:#?}\ninstead of {before:#?}");
                 Ok(())
             })?;

@@ -26,7 +26,7 @@ const GROWTH: u64 = 2048;
 const TRANSIENT: usize = 16;
 
 /// Resident memory in KiB, and open files.
-fn takes(daemon: &Flanneld) -> Result<(u64, usize)> {
+fn resident_memory_and_open_files(daemon: &Flanneld) -> Result<(u64, usize)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
     let resident =
         status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
@@ -35,7 +35,7 @@ fn takes(daemon: &Flanneld) -> Result<(u64, usize)> {
 }
 
 /// Processor time that the hypervisor gave to other machines (steal), in ticks of 10 ms.
-fn stolen() -> u64 {
+fn stolen_processor_ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     stat.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse().ok()).unwrap_or(0)
 }
@@ -50,7 +50,7 @@ struct Passed {
 }
 
 /// Datagrams of changing size at `rate` packets a second for `time`. Calls `each_second` once a second.
-fn stream(
+fn stream_datagrams(
     from: &Pod,
     to: &Pod,
     rate: u64,
@@ -73,7 +73,7 @@ fn stream(
         });
         let (begun, mut sent, mut skipped, mut second) = (Instant::now(), 0, 0, 0);
         let mut seconds = Vec::new();
-        let (mut before, mut steal) = (0, stolen());
+        let (mut before, mut steal) = (0, stolen_processor_ticks());
         while begun.elapsed() < time {
             std::thread::sleep(Duration::from_micros(500));
             let due = (begun.elapsed().as_secs_f64() * rate as f64) as u64 - skipped;
@@ -86,7 +86,7 @@ fn stream(
             if begun.elapsed().as_secs() > second {
                 second += 1;
                 let missing = sent as i64 - came.load(Relaxed) as i64;
-                let now = stolen();
+                let now = stolen_processor_ticks();
                 seconds.push((missing - before, now > steal));
                 (before, steal) = (missing, now);
                 each_second(second)?;
@@ -109,7 +109,7 @@ fn stream(
     })
 }
 
-fn soak(backend: &Value) -> Result<()> {
+fn require_no_leak_under_load(backend: &Value) -> Result<()> {
     Lab::run("soak", |lab| {
         let lan = lab.switch("lan")?;
         let hosts = lab.hosts(&lan, 2)?;
@@ -127,29 +127,33 @@ fn soak(backend: &Value) -> Result<()> {
         let (time, rate) =
             (env_number("FLANNEL_TEST_SOAK", 6), env_number("FLANNEL_TEST_RATE", 5000));
         let mut first = Vec::new();
-        let passed = stream(&pods[0], &pods[1], rate, Duration::from_secs(time), |second| {
-            let now = daemons.iter().map(takes).collect::<Result<Vec<_>>>()?;
-            match second {
-                1 => first = now,
-                _ => {
-                    for ((resident, files), (then, files_then)) in now.iter().zip(&first) {
-                        ensure!(
-                            *resident <= then + GROWTH,
-                            "after {second} s {resident} KiB instead of {then}"
-                        );
-                        ensure!(
-                            *files <= files_then + TRANSIENT,
-                            "after {second} s {files} files instead of {files_then}"
-                        );
+        let passed =
+            stream_datagrams(&pods[0], &pods[1], rate, Duration::from_secs(time), |second| {
+                let now = daemons
+                    .iter()
+                    .map(resident_memory_and_open_files)
+                    .collect::<Result<Vec<_>>>()?;
+                match second {
+                    1 => first = now,
+                    _ => {
+                        for ((resident, files), (then, files_then)) in now.iter().zip(&first) {
+                            ensure!(
+                                *resident <= then + GROWTH,
+                                "after {second} s {resident} KiB instead of {then}"
+                            );
+                            ensure!(
+                                *files <= files_then + TRANSIENT,
+                                "after {second} s {files} files instead of {files_then}"
+                            );
+                        }
                     }
                 }
-            }
-            Ok(())
-        })?;
+                Ok(())
+            })?;
         let Passed { sent, came, lost_undisturbed, disturbed } = passed;
         println!(
             "{backend}: {came} of {sent} packets in {time} s; {lost_undisturbed} lost outside of {disturbed} s in which the host took processor time away; {first:?} after a second, {:?} at the end",
-            daemons.iter().map(takes).collect::<Result<Vec<_>>>()?
+            daemons.iter().map(resident_memory_and_open_files).collect::<Result<Vec<_>>>()?
         );
         // A short run on a busy machine may lose a burst; a long run shows the datapath's own loss.
         let (lost, most) = if time >= 60 {
@@ -168,10 +172,10 @@ fn soak(backend: &Value) -> Result<()> {
 
 #[test]
 fn udp_memory_and_files_stay_constant() -> Result<()> {
-    soak(&json!({ "Type": "udp" }))
+    require_no_leak_under_load(&json!({ "Type": "udp" }))
 }
 
 #[test]
 fn userspace_vxlan_memory_and_files_stay_constant() -> Result<()> {
-    soak(&json!({ "Type": "vxlan", "Mode": "userspace" }))
+    require_no_leak_under_load(&json!({ "Type": "vxlan", "Mode": "userspace" }))
 }

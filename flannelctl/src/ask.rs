@@ -5,6 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, bail};
 use doctor::Report;
 use node_api::routes::{self, Routes};
 use node_api::{Node, Probe};
@@ -13,7 +14,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use terminal::rights;
 use thiserror::Error;
-use types::Coded;
 
 /// For a complete response of the daemon.
 const TIMEOUT: Duration = Duration::from_millis(2900);
@@ -29,58 +29,28 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const LIMIT: usize = 64 * 1024 * 1024;
 
 /// Why a request to the daemon failed. A path is that of the socket.
-#[derive(Debug, Error, Coded)]
+#[derive(Debug, Error)]
 pub(crate) enum AskError {
     #[error("flanneld does not run on this node: no process listens on {}; start flanneld (systemctl start flanneld), or name its --subnet-file", .0.display())]
-    #[code("daemon-stopped")]
     Stopped(PathBuf),
     /// A running daemon does not listen on the expected socket. `who` describes its processes.
     #[error(
         "flanneld ({}) runs on this node and has no socket {}: it is Go flannel, an older version, or a flanneld with another --subnet-file",
         .who.join("; "), .path.display()
     )]
-    #[code("daemon-foreign")]
     Foreign { path: PathBuf, who: Vec<String> },
     #[error("{} is no socket: another program wrote this file; delete it, and a running flanneld creates its socket within a second", .0.display())]
-    #[code("daemon-no-socket")]
     NoSocket(PathBuf),
     #[error("only root may connect to flanneld: permission denied on {}; use sudo", .0.display())]
-    #[code("daemon-denied")]
     Denied(PathBuf),
     /// The daemon did not respond within this time.
     #[error("flanneld is running, but does not respond on {} within {:?}: it hangs, or has too many clients", .0.display(), .1)]
-    #[code("daemon-hangs")]
     Hangs(PathBuf, Duration),
     /// With the daemon's reason.
     #[error("{0}")]
-    #[code("daemon-refused")]
     Refused(String),
     #[error("flanneld sends an unexpected answer on {}: {what}; flannelctl and flanneld may be of different versions", .path.display())]
-    #[code(of = what)]
-    BadAnswer { path: PathBuf, what: AnswerError },
-}
-
-/// Why a response is unusable.
-#[derive(Debug, Error, Coded)]
-pub(crate) enum AnswerError {
-    #[error("the answer is not HTTP")]
-    #[code("answer-no-http")]
-    NoHttp,
-    /// The HTTP status code is not 200. `line` is the first line of the body.
-    #[error("code {code}: {line}")]
-    #[code("answer-code")]
-    Code { code: String, line: String },
-    /// The body is not the expected JSON document.
-    #[error("{0}")]
-    #[code("answer-no-document")]
-    NoDocument(serde_json::Error),
-    #[error("the answer has the schema {theirs}, not {ours}")]
-    #[code("answer-schema")]
-    Schema { theirs: String, ours: String },
-    /// Writing the request or reading the response failed.
-    #[error("{0}")]
-    #[code("answer-unreadable")]
-    System(io::Error),
+    BadAnswer { path: PathBuf, what: anyhow::Error },
 }
 
 /// The state of this node. With `rows`, the daemon also requests the other nodes' verdicts on their peers.
@@ -120,10 +90,8 @@ pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
 pub(crate) fn text(subnet_file: &Path, target: &str) -> Result<String, AskError> {
     let path = api_socket::path(subnet_file);
     let answer = get(subnet_file, &path, target, TIMEOUT)?;
-    match split(&answer) {
-        Ok((_, body)) => Ok(String::from_utf8_lossy(body).into_owned()),
-        Err(what) => Err(AskError::BadAnswer { path, what }),
-    }
+    let (_, body) = split(&answer).map_err(|what| AskError::BadAnswer { path, what })?;
+    Ok(String::from_utf8_lossy(body).into_owned())
 }
 
 fn get(
@@ -161,10 +129,7 @@ fn get(
                 std::thread::sleep(RETRY_INTERVAL);
             }
             _ => {
-                return Err(AskError::BadAnswer {
-                    path: path.to_owned(),
-                    what: AnswerError::System(error),
-                });
+                return Err(AskError::BadAnswer { path: path.to_owned(), what: error.into() });
             }
         }
     }
@@ -210,10 +175,10 @@ fn absent(subnet_file: &Path, path: &Path) -> AskError {
 }
 
 /// Splits an HTTP response into head and body.
-fn split(answer: &[u8]) -> Result<(String, &[u8]), AnswerError> {
-    let end =
-        answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or(AnswerError::NoHttp)?;
-    let (head, body) = answer.split_at_checked(end + 4).ok_or(AnswerError::NoHttp)?;
+fn split(answer: &[u8]) -> anyhow::Result<(String, &[u8])> {
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+    let (head, body) =
+        end.and_then(|end| answer.split_at_checked(end + 4)).context("the answer is not HTTP")?;
     Ok((String::from_utf8_lossy(head).into_owned(), body))
 }
 
@@ -233,7 +198,7 @@ fn code(head: &str) -> &str {
 }
 
 /// Decodes the JSON document in a response, and checks its schema.
-fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> Result<T, AnswerError> {
+fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> anyhow::Result<T> {
     #[derive(Deserialize)]
     struct Named {
         schema: String,
@@ -241,22 +206,21 @@ fn document<T: DeserializeOwned>(answer: &[u8], schema: &str) -> Result<T, Answe
     let (head, body) = split(answer)?;
     let code = code(&head);
     if code != "200" {
-        let line = String::from_utf8_lossy(body).lines().next().unwrap_or_default().to_owned();
-        return Err(AnswerError::Code { code: code.to_owned(), line });
+        bail!("code {code}: {}", String::from_utf8_lossy(body).lines().next().unwrap_or_default());
     }
     // The schema is checked first, because a document with another schema may lack expected fields.
-    let Named { schema: theirs } = serde_json::from_slice(body).map_err(AnswerError::NoDocument)?;
+    let Named { schema: theirs } = serde_json::from_slice(body)?;
     if theirs != schema {
-        return Err(AnswerError::Schema { theirs, ours: schema.to_owned() });
+        bail!("the answer has the schema {theirs}, not {schema}");
     }
-    serde_json::from_slice(body).map_err(AnswerError::NoDocument)
+    Ok(serde_json::from_slice(body)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(answer: &[u8]) -> Result<Node, AnswerError> {
+    fn read(answer: &[u8]) -> anyhow::Result<Node> {
         document(answer, node_api::SCHEMA)
     }
 

@@ -13,9 +13,6 @@ use crate::ask::{self, AskError};
 use crate::form::{self, Form};
 use crate::place::Place;
 
-/// For a finding of severity `broken`.
-const BROKEN: u8 = 3;
-
 /// Options of `flannelctl doctor`: the nodes to diagnose, and the output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -37,8 +34,8 @@ pub(crate) struct Args {
     place: Place,
 }
 
-/// Exits with [`BROKEN`] for a finding of severity `broken` or, with `--strict`, for any. It is an error if
-/// all checks have an unknown result.
+/// A finding of severity `broken` or, with `--strict`, any finding is a fault. It is an error if all checks have an
+/// unknown result.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(code) = args.cluster.run_on_node()? {
         return Ok(code);
@@ -83,11 +80,7 @@ fn run_cluster(args: &Args) -> Result<ExitCode> {
 }
 
 fn code<'a>(args: &Args, mut causes: impl Iterator<Item = &'a Finding>) -> ExitCode {
-    if causes.any(|finding| args.strict || finding.severity == Severity::Broken) {
-        ExitCode::from(BROKEN)
-    } else {
-        ExitCode::SUCCESS
-    }
+    form::exit_code(causes.any(|finding| args.strict || finding.severity == Severity::Broken))
 }
 
 /// Runs the checks without a daemon. `other` describes a daemon without a socket on this node.

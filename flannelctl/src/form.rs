@@ -1,5 +1,7 @@
-//! The option `-o`: text for people, JSON or YAML for programs.
+//! What the commands that show a document share: `-o` (text for people, JSON or YAML for programs), `--watch`, the node, and the exit code.
 
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -8,8 +10,58 @@ use serde::Serialize;
 use terminal::out;
 use terminal::screen::Screen;
 
+use crate::place::Place;
+use crate::remote::RemoteFlags;
+
 /// Between two outputs of `--watch`.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// For a fault that an operator has to fix.
+const BROKEN: u8 = 3;
+
+pub(crate) fn exit_code(is_broken: bool) -> ExitCode {
+    if is_broken { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS }
+}
+
+/// Options of a command that shows a document about a node.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShowArgs {
+    /// Format of the output.
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Form,
+    #[command(flatten)]
+    pub remote: RemoteFlags,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// Options of a command that can repeat its output.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    show: ShowArgs,
+    /// Repeats the output every two seconds, until Ctrl-C.
+    // In the help, the flag has the place of the command's first flag.
+    #[arg(long, display_order = 0)]
+    watch: bool,
+}
+
+impl WatchArgs {
+    /// Shows the document that `read` makes from the path of subnet.env, or runs the command in the pod of another node.
+    pub(crate) fn run<D: Serialize>(
+        &self,
+        read: impl Fn(&Path) -> Result<D>,
+        text: impl Fn(&D, bool, Screen) -> String,
+        is_broken: impl Fn(&D) -> bool,
+    ) -> Result<ExitCode> {
+        let ShowArgs { output, remote, place } = &self.show;
+        if let Some(code) = remote.run()? {
+            return Ok(code);
+        }
+        let document = watched(self.watch, *output, || read(&place.subnet_file), text)?;
+        Ok(exit_code(is_broken(&document)))
+    }
+}
 
 /// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

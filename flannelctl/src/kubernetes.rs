@@ -13,9 +13,7 @@ use kube::client::UpgradeConnectionError;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use terminal::out;
-use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use types::Coded;
 
 /// The labels of flannel's pods in the manifests of flannel-rs and Go flannel, and in Talos'.
 const LABELS: [&str; 2] = ["app=flannel", "k8s-app=flannel"];
@@ -188,17 +186,17 @@ fn by_node(pods: Vec<Pod>) -> (BTreeMap<String, Pod>, BTreeSet<[String; 2]>) {
 }
 
 /// A pod that is being deleted does not pass, although its phase is still `Running`.
-pub(crate) fn require_running(pod: &Pod) -> Result<(), PodError> {
+pub(crate) fn require_running(pod: &Pod) -> Result<()> {
+    let name = pod.name_any();
     if pod.metadata.deletion_timestamp.is_some() {
-        return Err(PodError::Deleted(pod.name_any()));
+        bail!("the pod {name} is being deleted");
     }
     let status = pod.status.as_ref();
     match status.and_then(|status| status.phase.as_deref()) {
         Some("Running") => Ok(()),
-        phase => Err(PodError::NotRunning {
-            pod: pod.name_any(),
-            phase: phase.unwrap_or("unknown").to_owned(),
-        }),
+        phase => {
+            bail!("the pod {name} is not running: its phase is {}", phase.unwrap_or("unknown"))
+        }
     }
 }
 
@@ -235,18 +233,14 @@ fn exit_code(status: &Status) -> u8 {
 }
 
 /// Runs a command in the daemon's container. The error is why the API did not run it.
-pub(crate) async fn exec(
-    client: &Client,
-    pod: &Pod,
-    command: &[&str],
-) -> Result<Printed, PodError> {
+pub(crate) async fn exec(client: &Client, pod: &Pod, command: &[&str]) -> Result<Printed> {
     let namespace = pod.namespace().unwrap_or_default();
     let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let parameters = AttachParams::default().stdin(false).container(container(pod));
     let mut process = api
         .exec(&pod.name_any(), command.iter().copied(), &parameters)
         .await
-        .map_err(|error| PodError::refusal(error, pod))?;
+        .map_err(|error| explain_refusal(&error, pod))?;
     let status = process.take_status();
     let (out, error) = tokio::join!(
         read(AttachedProcess::stdout(&mut process)),
@@ -264,62 +258,40 @@ pub(crate) async fn exec(
     })
 }
 
-/// Why a command in a pod failed.
-#[derive(Debug, Error, Coded)]
-pub(crate) enum PodError {
-    /// The user may not run commands in pods of this namespace.
-    #[error("this user may not create pods/exec in the namespace {0}; request that permission")]
-    #[code("exec-forbidden")]
-    Forbidden(String),
-    /// The HTTP status code.
-    #[error(
-        "the API server did not run the command (code {0}); check that the API server can reach the kubelet of the node"
-    )]
-    #[code("exec-refused")]
-    Refused(u16),
-    #[error("request to the API server failed: {}", first_line(.0))]
-    #[code("api-failed")]
-    Api(kube::Error),
-    #[error("the pod {pod} is not running: its phase is {phase}")]
-    #[code("pod-not-running")]
-    NotRunning { pod: String, phase: String },
-    #[error("the pod {0} is being deleted")]
-    #[code("pod-not-running")]
-    Deleted(String),
-    /// The container runtime cannot run the command. `message` is the API's.
-    #[error(
-        "cannot run flannelctl in the pod {pod} (Go flannel's image does not contain flannelctl): {message}"
-    )]
-    #[code("no-flannelctl")]
-    NoProgram { pod: String, message: String },
-    #[error("the pod {0} printed nothing")]
-    #[code("pod-silent")]
-    Silent(String),
-    #[error("the output of the pod {0} is not a report")]
-    NoReport(String),
-    #[error("the node's doctor uses the schema {0}: the node has another version of flannelctl")]
-    #[code("answer-schema")]
-    Schema(String),
-    #[error("the node's pod did not respond within {} s", .0.as_secs())]
-    #[code("pod-timeout")]
-    Timeout(Duration),
+/// The error is the pod's own, or that it did not respond in time.
+pub(crate) async fn respond_within<T>(
+    limit: Duration,
+    response: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::time::timeout(limit, response).await.unwrap_or_else(|_| Err(report_timeout(limit)))
 }
 
-impl PodError {
-    /// Why the API did not run a command.
-    fn refusal(error: kube::Error, pod: &Pod) -> Self {
-        let code = match &error {
-            kube::Error::Api(status) => status.code,
-            kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code)) => {
-                code.as_u16()
-            }
-            _ => return Self::Api(error),
-        };
-        match code {
-            FORBIDDEN => Self::Forbidden(pod.namespace().unwrap_or_default()),
-            code => Self::Refused(code),
+pub(crate) fn report_timeout(limit: Duration) -> anyhow::Error {
+    anyhow!("the node's pod did not respond within {} s", limit.as_secs())
+}
+
+/// Why the API did not run a command.
+fn explain_refusal(error: &kube::Error, pod: &Pod) -> anyhow::Error {
+    let code = match error {
+        kube::Error::Api(status) => status.code,
+        kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code)) => {
+            code.as_u16()
         }
+        _ => return explain_failure(error),
+    };
+    match code {
+        FORBIDDEN => anyhow!(
+            "this user may not create pods/exec in the namespace {}; request that permission",
+            pod.namespace().unwrap_or_default()
+        ),
+        code => anyhow!(
+            "the API server did not run the command (code {code}); check that the API server can reach the kubelet of the node"
+        ),
     }
+}
+
+pub(crate) fn explain_failure(error: &kube::Error) -> anyhow::Error {
+    anyhow!("request to the API server failed: {}", first_line(error))
 }
 
 /// The daemon's container.

@@ -14,10 +14,7 @@ use node_api::{Node, PEERS, Peers, Probed};
 use types::reachability::Impact;
 
 use crate::ask;
-use crate::form::{self, Form};
-use crate::place::Place;
-use crate::remote::RemoteFlags;
-use crate::status::BROKEN;
+use crate::form::WatchArgs;
 
 /// Base of the time limit for the reports of other nodes. The daemon requests a hundred reports per second,
 /// so each node adds [`ROW_TIMEOUT`].
@@ -34,36 +31,22 @@ pub(crate) struct Args {
     /// Also fetches every other node's report about its peers.
     #[arg(long)]
     all: bool,
-    /// Repeats the output every two seconds, until Ctrl-C.
-    #[arg(long)]
-    watch: bool,
-    /// Format of the output.
-    #[arg(long, short, value_enum, default_value_t)]
-    output: Form,
     #[command(flatten)]
-    remote: RemoteFlags,
-    #[command(flatten)]
-    place: Place,
+    watch: WatchArgs,
 }
 
-/// Exits with [`BROKEN`] if all packets to a peer get lost.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if let Some(code) = args.remote.run()? {
-        return Ok(code);
-    }
-    let peers = form::watched(
-        args.watch,
-        args.output,
-        || {
+    args.watch.run(
+        |subnet_file| {
             if args.all {
-                with_rows(&args.place.subnet_file)
+                with_rows(subnet_file)
             } else {
-                Ok(document(ask::node(&args.place.subnet_file, false)?, false))
+                Ok(document(ask::node(subnet_file, false)?, false))
             }
         },
         |peers, wide, screen| text::text(peers, args.all, wide, screen),
-    )?;
-    Ok(if is_broken(&peers) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
+        is_broken,
+    )
 }
 
 /// The daemon's document with the reports of other nodes about themselves and their peers.

@@ -10,10 +10,7 @@ use node_api::Probe;
 use node_api::probe::Step;
 
 use crate::ask;
-use crate::form::Form;
-use crate::place::Place;
-use crate::remote::RemoteFlags;
-use crate::status::BROKEN;
+use crate::form::{ShowArgs, exit_code};
 use terminal::out;
 use terminal::screen::Screen;
 
@@ -23,48 +20,43 @@ pub(crate) struct Args {
     /// A peer (name, subnet or address), a pod's address, or a TCP port of any host or Service.
     #[arg(value_name = "PEER|POD-IP|HOST:PORT")]
     peer: String,
-    /// Format of the output.
-    #[arg(long, short, value_enum, default_value_t)]
-    output: Form,
     #[command(flatten)]
-    remote: RemoteFlags,
-    #[command(flatten)]
-    place: Place,
+    show: ShowArgs,
 }
 
-/// Exits with [`BROKEN`] if the path ends before the target.
+/// It is a fault if the path ends before the target.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if let Some(code) = args.remote.run()? {
+    let ShowArgs { output, remote, place } = &args.show;
+    if let Some(code) = remote.run()? {
         return Ok(code);
     }
     let screen = Screen::open();
-    let file = &args.place.subnet_file;
     let probe = if let Some(port) = port::parse(&args.peer) {
         // Each step may take seconds, so it is printed at once.
         let early = |step: &Step| {
-            if args.output.is_text() {
+            if output.is_text() {
                 screen.print(text::early(step, screen));
             }
         };
-        let probe = port::probe(&port, file, early)?;
-        args.output.print(&probe, screen, |probe, _| text::end(probe, screen))?;
+        let probe = port::probe(&port, &place.subnet_file, early)?;
+        output.print(&probe, screen, |probe, _| text::end(probe, screen))?;
         probe
     } else {
         let probe = asked(args, screen)?;
-        args.output.print(&probe, screen, |probe, _| text::text(probe, screen))?;
+        output.print(&probe, screen, |probe, _| text::text(probe, screen))?;
         probe
     };
-    Ok(if probe.ends_at.is_some() { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
+    Ok(exit_code(probe.ends_at.is_some()))
 }
 
 /// Shows the target on a terminal until the daemon responds.
 fn asked(args: &Args, screen: Screen) -> Result<Probe> {
-    let waits = args.output.is_text() && screen.is_terminal();
+    let waits = args.show.output.is_text() && screen.is_terminal();
     if waits {
         let dots = if screen.has_signs() { "…" } else { "..." };
         out::begin(format!("probing {} {dots}", args.peer));
     }
-    let probe = ask::probe(&args.place.subnet_file, &args.peer);
+    let probe = ask::probe(&args.show.place.subnet_file, &args.peer);
     if waits {
         out::back();
     }

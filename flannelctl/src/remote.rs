@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use terminal::out;
 
-use crate::kubernetes::{self, Cluster, ClusterFlags, PodError, is_kubectls_plugin};
+use crate::kubernetes::{self, Cluster, ClusterFlags, is_kubectls_plugin, respond_within};
 use crate::store;
 
 /// For a command in a pod. Commands have their own limits, and that of `flannelctl probe` is the longest.
@@ -62,10 +62,7 @@ pub(crate) fn run(node: Option<&str>, flags: &ClusterFlags) -> Result<Option<Exi
         let pods = cluster.pods().await?;
         let pod = kubernetes::on_node(&pods, node)?;
         let printed = kubernetes::exec(&cluster.client, pod, &command);
-        let printed = tokio::time::timeout(TIMEOUT, printed)
-            .await
-            .unwrap_or(Err(PodError::Timeout(TIMEOUT)))
-            .with_context(|| node.to_owned())?;
+        let printed = respond_within(TIMEOUT, printed).await.with_context(|| node.to_owned())?;
         if printed.out.is_empty() {
             let said = printed.error.lines().next().unwrap_or_default();
             bail!("{node}: {}", if said.is_empty() { printed.message.as_str() } else { said });

@@ -5,12 +5,10 @@ mod text;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use node_api::routes::Routes;
 
 use crate::ask;
-use crate::form::{self, Form};
-use crate::place::Place;
-use crate::remote::RemoteFlags;
-use crate::status::BROKEN;
+use crate::form::WatchArgs;
 
 /// Options of `flannelctl routes`: scope and format of the comparison.
 #[derive(Debug, clap::Args)]
@@ -19,29 +17,16 @@ pub(crate) struct Args {
     /// If more than 30 objects are in sync, flannelctl prints only their number without this flag.
     #[arg(long)]
     all: bool,
-    /// Repeats the output every two seconds, until Ctrl-C.
-    #[arg(long)]
-    watch: bool,
-    /// Format of the output.
-    #[arg(long, short, value_enum, default_value_t)]
-    output: Form,
     #[command(flatten)]
-    remote: RemoteFlags,
-    #[command(flatten)]
-    place: Place,
+    watch: WatchArgs,
 }
 
-/// Exits with [`BROKEN`] if an object or the traffic rules are not in sync, or if another program's object
-/// conflicts with flannel's.
+/// An object or the traffic rules that are not in sync, or another program's object that conflicts with flannel's, are
+/// a fault.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if let Some(code) = args.remote.run()? {
-        return Ok(code);
-    }
-    let routes = form::watched(
-        args.watch,
-        args.output,
-        || Ok(ask::routes(&args.place.subnet_file)?),
+    args.watch.run(
+        |subnet_file| Ok(ask::routes(subnet_file)?),
         |routes, wide, screen| text::text(routes, args.all || wide, screen),
-    )?;
-    Ok(if routes.is_broken() { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
+        Routes::is_broken,
+    )
 }

@@ -2,6 +2,7 @@
 
 mod text;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -11,45 +12,25 @@ use node_api::{STATUS, Status};
 use run_dir::exit_report;
 
 use crate::ask::{self, AskError};
-use crate::form::{self, Form};
-use crate::place::Place;
-use crate::remote::RemoteFlags;
-
-/// For a fault that an operator has to fix.
-pub(crate) const BROKEN: u8 = 3;
+use crate::form::WatchArgs;
 
 /// Options of `flannelctl status`: the daemon, and the output format.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Format of the output.
-    #[arg(long, short, value_enum, default_value_t)]
-    output: Form,
-    /// Repeats the output every two seconds, until Ctrl-C.
-    #[arg(long)]
-    watch: bool,
     #[command(flatten)]
-    remote: RemoteFlags,
-    #[command(flatten)]
-    place: Place,
+    watch: WatchArgs,
 }
 
-/// The daemon's state, or the exit report of the last daemon. Exits with [`BROKEN`] if an operator has to
-/// act.
+/// The daemon's state, or the exit report of the last daemon.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if let Some(code) = args.remote.run()? {
-        return Ok(code);
-    }
-    let status = form::watched(
-        args.watch,
-        args.output,
-        || find_out(args),
+    args.watch.run(
+        find_out,
         |status, _, screen| text::text(status, Timestamp::now(), screen),
-    )?;
-    Ok(if text::is_broken(&status) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
+        text::is_broken,
+    )
 }
 
-fn find_out(args: &Args) -> Result<Status> {
-    let file = &args.place.subnet_file;
+fn find_out(file: &Path) -> Result<Status> {
     let host = nix::unistd::gethostname()
         .ok()
         .and_then(|name| name.into_string().ok())

@@ -5,12 +5,12 @@ use std::time::Duration;
 use terminal::out;
 
 use anyhow::{Context, Result, anyhow};
-use options::{OptionError, StoreFlags};
+use options::StoreFlags;
 use subnet_lease::entry::{Entry, Listing};
 use subnet_lease::manager::{LeaseStore, Liveness};
 use subnet_lease::protocol::view::Item;
 use subnet_lease::{NetworkConfig, wire};
-use types::Subnets;
+use types::{Problem, Subnets};
 
 /// For the first response of a store.
 const TIMEOUT: Duration = Duration::from_millis(2500);
@@ -28,7 +28,7 @@ pub(crate) fn open(flags: &StoreFlags) -> Result<Store> {
     Ok(Store(store.look(user_agent)))
 }
 
-fn lines(mistakes: &[OptionError], between: &str) -> String {
+fn lines(mistakes: &[Problem], between: &str) -> String {
     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 mod tests {
     use super::*;
     use clap::{CommandFactory, FromArgMatches, Parser};
-    use options::{Environment, Invocation, Store as Where, Warning};
+    use options::{Environment, Invocation, Store as Where};
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -142,7 +142,7 @@ mod tests {
             .and_then(|matches| Cli::from_arg_matches(&matches))
     }
 
-    fn read(args: &[&str], environment: &Environment) -> Result<(Where, Vec<Warning>)> {
+    fn read(args: &[&str], environment: &Environment) -> Result<(Where, Vec<Problem>)> {
         parse(args, environment)?.store.read().map_err(|mistakes| anyhow!(lines(&mistakes, "\n")))
     }
 

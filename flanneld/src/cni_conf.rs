@@ -1,7 +1,6 @@
 //! Installs the container runtime's network configuration and keeps it installed. The runtime reports the node as
 //! ready once this configuration exists, so flanneld installs it only when pods can have a network.
 
-use crate::error::problem;
 use crate::health::Health;
 use crate::health::condition::Condition;
 use install_file::install;
@@ -89,7 +88,7 @@ impl CniConfKeeper {
             Err(cause) => {
                 let text =
                     format!("cannot read the CNI configuration {}: {cause}", destination.display());
-                return Err(problem("cni-conf-destination", text));
+                return Err(Problem::new("cni-conf-destination", text));
             }
         };
         let new = self.installed.as_ref() != Some(&wanted);
@@ -108,7 +107,8 @@ impl CniConfKeeper {
             }
             return Ok(());
         }
-        install(source, destination).map_err(|error| problem(error.code(), error.to_string()))?;
+        install(source, destination)
+            .map_err(|error| Problem::new(error.code(), error.to_string()))?;
         info!(
             path = %destination.display(),
             "installed the CNI configuration: the container runtime can start pods now"
@@ -129,17 +129,17 @@ fn valid(source: &Path) -> Result<Vec<u8>, Problem> {
     let file = source.display();
     let content = file::read(source, MAX_CONF, Links::Followed).map_err(|cause| {
         let text = format!("cannot read the CNI configuration {file}: {cause}; on Kubernetes, check the key of the ConfigMap");
-        problem("cni-conf-source", text)
+        Problem::new("cni-conf-source", text)
     })?;
     match serde_json::from_slice::<serde_json::Value>(&content) {
         Ok(serde_json::Value::Object(_)) => Ok(content),
-        Ok(_) => Err(problem(
+        Ok(_) => Err(Problem::new(
             "cni-conf-not-an-object",
             format!(
                 "the CNI configuration {file} is not a JSON object, so flanneld did not install it; correct the file"
             ),
         )),
-        Err(cause) => Err(problem(
+        Err(cause) => Err(Problem::new(
             "cni-conf-not-json",
             format!(
                 "the CNI configuration {file} is not JSON, so flanneld did not install it: {cause}; correct the file"

@@ -27,13 +27,13 @@ use crate::api::node::StatusSource;
 use crate::checks::Checks;
 use crate::checks::known::Known;
 use crate::checks::sysctls::SysctlWriter;
-use crate::error::DaemonError;
+use crate::error::report_restart;
 use crate::handover::Inherited;
 use crate::health::Health;
 use crate::health::condition::Condition;
 use crate::{sampler, status_keeper, systemd};
 use attrs::Following;
-use end::End;
+use end::EndError;
 use left::Left;
 use options::Settings;
 use reconfigured::another_configuration;
@@ -53,7 +53,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
-use types::{Coded, Problem};
+use types::Problem;
 
 /// The result is the exit code.
 pub async fn run(settings: Settings, inherited: Arc<Inherited>) -> u8 {
@@ -185,7 +185,7 @@ struct Daemon {
 
 impl Daemon {
     /// Ends at a stop request or the end of an essential task.
-    async fn live(mut self, hangup: Signal) -> Result<(), End> {
+    async fn live(mut self, hangup: Signal) -> Result<(), EndError> {
         self.introduce();
         self.serve_health().await?;
         self.open_listeners();
@@ -215,12 +215,12 @@ impl Daemon {
         };
         let outcome = loop {
             match Box::pin(self.serve_network(&manager)).await {
-                Err(End::StartOver(why)) => self.start_over(*why).await,
-                Err(End::Moved(why)) => {
+                Err(EndError::StartOver(why)) => self.start_over(*why).await,
+                Err(EndError::Moved(why)) => {
                     self.start_over(*why).await;
                     // No pod may get an address of the former subnet.
                     if let Err(error) = subnet_env::set_aside(&self.settings.node.subnet_file) {
-                        warn!(code = error.code(), error = %error, "cannot set subnet.env aside");
+                        warn!(code = &*error.code, error = %error, "cannot set subnet.env aside");
                     }
                 }
                 outcome => break outcome,
@@ -230,7 +230,7 @@ impl Daemon {
     }
 
     /// From the first request to the store until the lease ends.
-    async fn serve_network(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<(), End> {
+    async fn serve_network(&mut self, manager: &Arc<dyn SubnetManager>) -> Result<(), EndError> {
         let stop = self.stop.clone();
         let Some(host) = stop.run_until_cancelled(self.claim_host(manager)).await.transpose()?
         else {
@@ -268,7 +268,7 @@ impl Daemon {
         }
         warn!(code = %why.code, error = %why, "restarting this node's network");
         // The daemon is not ready from this point. The other state is cleared once no task writes it.
-        self.health.fail(Condition::Start, DaemonError::Restarting { why: Box::new(why.clone()) });
+        self.health.fail(Condition::Start, report_restart(&why));
         std::mem::replace(&mut self.run, Run::until(&self.stop)).end().await;
         self.known.send_modify(|known| known.choice = None);
         self.health.start_over(&why);
@@ -279,7 +279,7 @@ impl Daemon {
     }
 
     /// Ends all tasks.
-    async fn farewell(mut self, outcome: Result<(), End>) -> Result<(), End> {
+    async fn farewell(mut self, outcome: Result<(), EndError>) -> Result<(), EndError> {
         self.stop.cancel();
         self.run.end().await;
         let _ = tokio::time::timeout(run::FAREWELL, async {
@@ -300,15 +300,15 @@ impl Daemon {
         }
     }
 
-    async fn serve_health(&mut self) -> Result<(), End> {
+    async fn serve_health(&mut self) -> Result<(), EndError> {
         if let Some(address) = self.settings.listen.health {
             match retry::briefly(|| Server::bind(address, self.health.clone())).await {
                 Ok(server) => self.spawn(server.serve(self.stop.clone())),
-                Err(DaemonError::PortTaken { .. }) => {
+                Err(problem) if end::taken_port(&problem).is_some() => {
                     let (health, stop) = (self.health.clone(), self.stop.clone());
                     self.spawn(listeners::health_port(address, health, stop));
                 }
-                Err(problem) => return Err(End::failed(problem)),
+                Err(problem) => return Err(EndError::failed(problem)),
             }
         }
         Ok(())
@@ -349,7 +349,7 @@ impl Daemon {
         }
     }
 
-    async fn open_store(&mut self, hangup: Signal) -> Result<Arc<dyn SubnetManager>, End> {
+    async fn open_store(&mut self, hangup: Signal) -> Result<Arc<dyn SubnetManager>, EndError> {
         let manager =
             retry::until_available(&self.health, Condition::Store, || self.settings.store.open())
                 .await?;

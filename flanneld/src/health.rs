@@ -13,7 +13,7 @@ mod recorded;
 pub mod samples;
 mod unused;
 
-use crate::error::DaemonError;
+use crate::error::report_restart;
 use crate::network::RunningNetwork;
 use condition::Condition;
 use doctor::Report;
@@ -117,7 +117,7 @@ impl Health {
             run: Run::default(),
             changed: Arc::default(),
         })));
-        health.fail(Condition::Start, DaemonError::Starting);
+        health.fail(Condition::Start, Problem::new("starting", "starting"));
         health
     }
 
@@ -216,10 +216,7 @@ impl Health {
     pub fn start_over(&self, why: &Problem) {
         let mut inner = self.inner();
         inner.conditions.clear();
-        inner.conditions.insert(
-            Condition::Start,
-            DaemonError::Restarting { why: Box::new(why.clone()) }.into(),
-        );
+        inner.conditions.insert(Condition::Start, report_restart(why));
         inner.run = Run::default();
         inner.network.send_replace(None);
         inner.node = inner.process.clone();

@@ -2,7 +2,6 @@
 //! the submodules evaluate them with pure functions.
 
 mod end;
-mod error;
 mod here;
 mod seen;
 mod steps;
@@ -14,8 +13,6 @@ mod words;
 use crate::health::Health;
 use crate::network::RunningNetwork;
 use backends::{Overlay, Underlay};
-use error::NotSentError;
-pub use error::ProbeError;
 use ipnet::IpNet;
 use netstate::kernel::{Facts, KernelError};
 use netstate::netlink::lookup::{Fate, Lookup, Neighbour, PeerStatus};
@@ -30,7 +27,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use target::{Around, ProbeTarget};
 use tokio::sync::Semaphore;
-use types::Family;
+use types::{Family, Problem};
 
 /// Number of pings to a pod.
 const PINGS: u8 = 3;
@@ -58,21 +55,27 @@ impl Tracer {
     }
 
     /// If the client disconnects, the trace still runs to its end before the next one starts.
-    pub async fn probe(self, asked: &str) -> Result<Probe, ProbeError> {
-        let target = self.target(asked)?;
+    pub(crate) async fn probe(self, target: ProbeTarget) -> Result<Probe, Problem> {
         let task = async move {
             let Ok(Ok(_turn)) = tokio::time::timeout(TURN, ONE.acquire()).await else {
-                return Err(ProbeError::Busy);
+                let text = "another probe is running on this node; try again in a few seconds";
+                return Err(Problem::new("probe-busy", text));
             };
-            match tokio::time::timeout(WORK, self.work(target)).await {
-                Ok(probe) => probe,
-                Err(_) => Err(ProbeError::Overtime(WORK)),
-            }
+            tokio::time::timeout(WORK, self.work(target)).await.unwrap_or_else(|_| {
+                let text = format!(
+                    "the probe did not finish within {WORK:?}: this node is overloaded, or its kernel does not respond"
+                );
+                Err(Problem::new("probe-overtime", text))
+            })
         };
-        tokio::spawn(task).await.unwrap_or_else(|error| Err(ProbeError::Ended(error)))
+        // The error: the task panicked or was aborted.
+        tokio::spawn(task).await.unwrap_or_else(|error| {
+            Err(Problem::new("probe-ended", format!("the probe failed: {error}")))
+        })
     }
 
-    fn target(&self, asked: &str) -> Result<ProbeTarget, ProbeError> {
+    /// Finds the target that the user typed: a name, an address or a subnet. After an error, a retry cannot help.
+    pub(crate) fn target(&self, asked: &str) -> Result<ProbeTarget, Problem> {
         let nets = self.running.underlay.borrow().local.clone();
         let local: Vec<IpAddr> = nets.iter().map(IpNet::addr).collect();
         let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
@@ -99,7 +102,7 @@ impl Tracer {
         target::find(asked, &around)
     }
 
-    async fn work(&self, target: ProbeTarget) -> Result<Probe, ProbeError> {
+    async fn work(&self, target: ProbeTarget) -> Result<Probe, Problem> {
         let (target, judged, steps, end) = match target {
             ProbeTarget::Peer { target, pod } => {
                 let seen = self.there(target, pod).await?;
@@ -153,7 +156,7 @@ impl Tracer {
     }
 
     /// Collects facts about the path to a peer, or to a pod of it.
-    async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, ProbeError> {
+    async fn there(&self, target: Target, pod: Option<IpAddr>) -> Result<Seen, Problem> {
         let family = Family::from(target.subnet);
         let underlay = self.running.underlay.borrow().clone();
         let [device, bridge] = overlay_addresses(&target.subnet);
@@ -163,14 +166,14 @@ impl Tracer {
             self.ask(&target, device),
             self.health.fresh_report()
         );
-        let kernel = kernel.map_err(ProbeError::Kernel)?;
+        let kernel = kernel.map_err(|error| report_kernel(&error))?;
         let replies = replies?;
         // The probes may have started a handshake.
         let tunnelled = behind(&kernel.wanted).await;
         let overlay = self.running.prober.as_ref().and_then(|prober| prober.source(family));
         let pinged = match pod {
             Some(pod) if replies.through() || !replies.asked_through() => {
-                Some(echo(overlay, pod, PINGS).await.map_err(NotSentError::NoPing))
+                Some(echo(overlay, pod, PINGS).await.map_err(|error| report_no_ping(&error)))
             }
             _ => None,
         };
@@ -247,7 +250,7 @@ impl Tracer {
     }
 
     /// Sends only pings if this node sends no probes. `device` is the address of the peer's overlay device.
-    async fn ask(&self, target: &Target, device: IpAddr) -> Result<ProbeReplies, ProbeError> {
+    async fn ask(&self, target: &Target, device: IpAddr) -> Result<ProbeReplies, Problem> {
         let Some(prober) = &self.running.prober else {
             let underlay = echo(None, target.address, QUESTIONS);
             let ping = async {
@@ -260,8 +263,9 @@ impl Tracer {
             let (underlay_ping, ping) = tokio::join!(underlay, ping);
             let (underlay_ping, no_ping) = split(underlay_ping);
             let (ping, no_ping_through) = split(ping);
-            let silenced =
-                no_ping.or(no_ping_through).map_or(NotSentError::Off, NotSentError::NoPing);
+            let silenced = no_ping.or(no_ping_through).unwrap_or_else(|| {
+                Problem::new("probes-off", "this node does not probe (--probe-port=0)")
+            });
             return Ok(ProbeReplies {
                 overlay: self.overlay.device,
                 silenced: Some(silenced),
@@ -271,7 +275,13 @@ impl Tracer {
             });
         };
         let probe = prober.ask(target.subnet).await;
-        let probe = probe.ok_or(ProbeError::LeaseEnded(target.subnet))?;
+        let probe = probe.ok_or_else(|| {
+            let text = format!(
+                "the lease of {} ended during the probe, or flanneld is stopping",
+                target.subnet
+            );
+            Problem::new("probe-lease-ended", text)
+        })?;
         Ok(ProbeReplies {
             overlay: probe.peer.overlay.is_some(),
             silenced: None,
@@ -308,22 +318,30 @@ struct InKernel {
 }
 
 /// The same for an address in a subnet of this node.
-async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, ProbeError> {
-    let mut kernel = Lookup::open().map_err(ProbeError::Kernel)?;
+async fn here(pod: IpAddr, subnet: IpNet) -> Result<Local, Problem> {
+    let mut kernel = Lookup::open().map_err(|error| report_kernel(&error))?;
     let fate = kernel.fate(pod).await;
     let mut local = Local { pod, subnet, fate, pinged: None, neighbour: Ok(Neighbour::Absent) };
     let Some(dev) = here::bridged(&local).map(|hop| hop.dev) else {
         return Ok(local);
     };
-    local.pinged = Some(echo(None, pod, PINGS).await.map_err(NotSentError::NoPing));
+    local.pinged = Some(echo(None, pod, PINGS).await.map_err(|error| report_no_ping(&error)));
     local.neighbour = kernel.neighbour(dev, pod).await;
     Ok(local)
 }
 
 /// The counts of pings and replies, and the error that prevented the pings.
-fn split(pinged: io::Result<Tally>) -> (Tally, Option<io::Error>) {
+fn split(pinged: io::Result<Tally>) -> (Tally, Option<Problem>) {
     match pinged {
         Ok(tally) => (tally, None),
-        Err(error) => (Tally::default(), Some(error)),
+        Err(error) => (Tally::default(), Some(report_no_ping(&error))),
     }
+}
+
+fn report_kernel(error: &KernelError) -> Problem {
+    Problem::new("probe-kernel", format!("cannot query the kernel: {error}"))
+}
+
+fn report_no_ping(error: &io::Error) -> Problem {
+    Problem::new("no-ping", format!("this node cannot ping: {error}"))
 }

@@ -12,7 +12,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-use types::Coded;
 
 /// Interval at which the daemon checks subnet.env without an inotify event. A program may have replaced the
 /// directory, or inotify may have reached its limit.
@@ -55,12 +54,11 @@ pub async fn keep(
                     written = Some(wanted);
                 }
                 Err(error) => {
-                    let text = error.to_string();
-                    if text != trouble {
-                        warn!(code = error.code(), error = %text, "cannot write subnet.env, retrying");
+                    if error.text != trouble {
+                        warn!(code = &*error.code, error = %error, "cannot write subnet.env, retrying");
+                        trouble.clone_from(&error.text);
                     }
                     health.fail(Condition::SubnetEnv, error);
-                    trouble = text;
                 }
             }
             // Watch first, then check: one of them notices a change in between.

@@ -2,7 +2,6 @@
 
 mod neighbours;
 
-use crate::error::DaemonError;
 use crate::health::Health;
 use crate::health::condition::Condition;
 use backends::Underlay;
@@ -178,7 +177,8 @@ impl Keeper {
         devices: Vec<String>,
         health: Health,
     ) -> Self {
-        health.fail(Condition::Rules, DaemonError::RulesPending);
+        let text = "flanneld is still applying the traffic rules";
+        health.fail(Condition::Rules, Problem::new("rules-pending", text));
         let appliers = Family::ALL.map(|family| Applier::new(wanted.nftables, family));
         let neighbours = Neighbours::new(
             wanted.networks.nets().collect(),

@@ -18,13 +18,13 @@ mod tests;
 mod whose;
 
 pub use choice::{Chosen, Rule};
-pub use error::{InterfaceError, ReadError, SelectError};
-pub use facts::{HostFacts, Leased, ReachError};
+pub use error::{ReadError, SHARED};
+pub use facts::{HostFacts, Leased};
 pub use follow::followed;
 pub use found::Found;
 pub use hint::{interfaces_text, store_via_underlay, trap_hint};
 pub use netstate::host::{Address, Interface, Route, RouteAnswer, RouteError};
 pub use options::{Pattern, Selector};
-pub use request::{Families, KnownAddresses, NameError, Request, StoreAt};
+pub use request::{Families, KnownAddresses, Request, StoreAt};
 pub use select::select;
 pub use whose::{AddressConcern, doubt, needs_servers};

@@ -1,5 +1,5 @@
-//! Tests the rules for dependencies: each crate uses only permitted crates, and the modules of a crate form no import
-//! cycles.
+//! Tests the rules for dependencies and names: each crate uses only permitted crates, the modules of a crate form no import
+//! cycles, functions are verbs with their object, and folders stay small.
 //!
 //! `docs/architecture.md` describes these rules.
 
@@ -78,6 +78,13 @@ const WITHOUT: &[(&str, &[&str])] = &[
     ("flannelctl", &["e2e", "flanneld", "lab", "prometheus-client"]),
     ("lab", &["flanneld", "backends", "subnet-lease"]),
 ];
+
+/// The largest share of free functions whose names are one word, in percent, by folder. Where the code is written anew, the number falls.
+const ONE_WORD: &[(&str, usize)] = &[("", 99), ("backends/packet-engine/src", 99), ("e2e", 99)];
+
+/// Folders with more source files than [`FILES`]. The numbers only fall.
+const CROWDED: &[(&str, usize)] = &[];
+const FILES: usize = 15;
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -343,4 +350,70 @@ fn file_imports_have_no_cycle() {
         let found = circle(&imports(&modules(&src)));
         assert_eq!(found, None, "{}: files import each other in a circle", package["name"]);
     }
+}
+
+/// Every source file of the project, by its path in the workspace.
+fn source_files() -> Vec<String> {
+    let root = workspace();
+    let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+            if path.is_dir() && !name.starts_with('.') && !name.ends_with("target") {
+                folders.push(path);
+            } else if name.ends_with(".rs") {
+                found.push(name);
+            }
+        }
+    }
+    found
+}
+
+/// The names of the free functions of a file, without tests and `main`, and how many are one word.
+fn count_free_functions(file: &str) -> (usize, usize) {
+    let text = std::fs::read_to_string(workspace().join(file)).unwrap();
+    let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let is_free = |item: &syn::Item| match item {
+        syn::Item::Fn(function)
+            if !function.attrs.iter().any(|attribute| attribute.path().is_ident("test")) =>
+        {
+            Some(function.sig.ident.to_string()).filter(|name| name != "main")
+        }
+        _ => None,
+    };
+    let names: Vec<String> = parsed.items.iter().filter_map(is_free).collect();
+    (names.len(), names.iter().filter(|name| !name.contains('_')).count())
+}
+
+#[test]
+fn free_functions_are_verbs_with_their_object() {
+    let counts: Vec<_> =
+        source_files().into_iter().map(|file| (count_free_functions(&file), file)).collect();
+    for (folder, most) in ONE_WORD {
+        let inside = || counts.iter().filter(|(_, file)| file.starts_with(folder));
+        let all: usize = inside().map(|((all, _), _)| all).sum();
+        let short: usize = inside().map(|((_, short), _)| short).sum();
+        assert_eq!(
+            (100 * short).div_ceil(all),
+            *most,
+            "percent of {folder}'s {all} free functions have a name of one word: name what they do, and to what; a share that fell stays"
+        );
+    }
+}
+
+#[test]
+fn folders_have_few_files() {
+    let mut folders: BTreeMap<String, usize> = BTreeMap::new();
+    for file in source_files() {
+        let folder = Path::new(&file).parent().unwrap().to_str().unwrap();
+        *folders.entry(folder.to_owned()).or_default() += 1;
+    }
+    folders.retain(|_, files| *files > FILES);
+    let listed: BTreeMap<String, usize> =
+        CROWDED.iter().map(|(folder, files)| ((*folder).to_owned(), *files)).collect();
+    assert_eq!(
+        folders, listed,
+        "folders with more than {FILES} files: group what belongs together"
+    );
 }

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use packet_engine::checksum::{fold, sum};
-use packet_engine::ecn;
+use packet_engine::packet::checksum::{fold, sum};
+use packet_engine::packet::ecn;
 use packet_engine::packet::{Header, Version, decrement_ttl, set_ecn};
 use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
 use packet_engine::verdict::{Outbound, inbound, outbound};

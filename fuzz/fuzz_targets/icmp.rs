@@ -3,9 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use packet_engine::checksum::{fold, pseudo, sum};
-use packet_engine::icmp::{V4_MAX, V6_MAX, reply};
-use packet_engine::martian::martian;
+use packet_engine::packet::checksum::{fold, pseudo, sum};
+use packet_engine::packet::icmp::{V4_MAX, V6_MAX, reply};
+use packet_engine::packet::martian::martian;
 use packet_engine::packet::{Fragment, Header, Version};
 use packet_engine::verdict::Icmp;
 use std::net::IpAddr;

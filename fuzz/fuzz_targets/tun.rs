@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use packet_engine::packet::Header;
 use packet_engine::split::{HEADERS, Split, split};
-use packet_engine::virtio::{LEN, VnetHeader};
+use packet_engine::packet::virtio::{LEN, VnetHeader};
 
 fuzz_target!(|data: &[u8]| {
     let Some((head, packet)) = data.split_at_checked(LEN) else {

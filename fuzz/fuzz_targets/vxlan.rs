@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use packet_engine::framing::{Framing, VXLAN};
+use packet_engine::packet::framing::{Framing, VXLAN};
 use packet_engine::merge::Merger;
 use packet_engine::packet::Header;
-use packet_engine::partial_checksum::tcp_segment;
+use packet_engine::packet::partial_checksum::tcp_segment;
 
 const MTU: u16 = 200;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use noise::{
-    Baker, CookieReply, Half, Identity, Initiated, Initiation, Jar, NoiseError, Remote, Response,
+    CookieChecker, CookieReply, UnprovenInitiation, Identity, Initiated, Initiation, PeerCookie, NoiseError, Remote, Response,
     Session, Stamp, initiate,
 };
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ struct Scene {
     to_responder: Remote,
     initiated: Initiated,
     session: Session,
-    baker: Baker,
+    checker: CookieChecker,
     now: Instant,
     /// An initiation, a response, a cookie reply and a data packet.
     sent: [Vec<u8>; 4],
@@ -36,7 +36,7 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| {
     let stamp = Stamp::after(None, SystemTime::UNIX_EPOCH);
     let (initiated, initiation) =
         initiate(&initiator, &to_responder, 7, stamp, &[3; 32]).unwrap();
-    let half = Half::read(&responder, &initiation).unwrap();
+    let half = UnprovenInitiation::read(&responder, &initiation).unwrap();
     let (asked, _) = half.prove(&to_initiator).unwrap();
     let (session, response) = asked
         .answer(&to_initiator, &[0; 32], 8, &[4; 32])
@@ -47,8 +47,8 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| {
     let mut packet = vec![9; 84];
     theirs.seal(&mut packet).unwrap();
     let now = Instant::now();
-    let baker = Baker::new([5; 32], now);
-    let cookie = baker
+    let checker = CookieChecker::new([5; 32], now);
+    let cookie = checker
         .reply(&responder, from(), initiation.bytes(), [6; 24])
         .unwrap();
     let sent = [
@@ -64,7 +64,7 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| {
         to_responder,
         initiated,
         session,
-        baker,
+        checker,
         now,
         sent,
     }
@@ -87,12 +87,12 @@ fuzz_target!(|data: &[u8]| {
     let same = |part: std::ops::Range<usize>| message.get(part.clone()) == sent.get(part);
     if let Some(initiation) = Initiation::read(&message) {
         let proven =
-            Half::read(&scene.responder, initiation).and_then(|half| half.prove(&scene.to_initiator));
+            UnprovenInitiation::read(&scene.responder, initiation).and_then(|half| half.prove(&scene.to_initiator));
         assert!(proven.is_err() || choice & 3 == 0 && same(8..116));
         let addressed = scene.responder.is_addressed(&message);
         assert!(!addressed || choice & 3 == 0 && same(0..132));
-        assert!(!scene.baker.is_proven(from(), &message, scene.now));
-        let _ = scene.baker.reply(&scene.responder, from(), &message, [7; 24]);
+        assert!(!scene.checker.is_proven(from(), &message, scene.now));
+        let _ = scene.checker.reply(&scene.responder, from(), &message, [7; 24]);
     }
     if let Some(response) = Response::read(&message) {
         let done = scene.initiated.complete(&scene.initiator, &[0; 32], response);
@@ -100,12 +100,12 @@ fuzz_target!(|data: &[u8]| {
         assert!(done.is_err() || choice & 3 == 1 && same(8..60));
     }
     if let Some(cookie) = CookieReply::read(&message) {
-        let mut jar = Jar::default();
-        let kept = jar.keep(&scene.to_responder, cookie, scene.now);
+        let mut peer_cookie = PeerCookie::default();
+        let kept = peer_cookie.keep(&scene.to_responder, cookie, scene.now);
         assert_eq!(kept, Err(NoiseError::Unasked));
         let mut asked = Initiation::read(&scene.sent[0]).unwrap().clone();
-        jar.prove(&mut asked, scene.now);
-        let kept = jar.keep(&scene.to_responder, cookie, scene.now);
+        peer_cookie.prove(&mut asked, scene.now);
+        let kept = peer_cookie.keep(&scene.to_responder, cookie, scene.now);
         assert!(kept.is_err() || choice & 3 == 2 && same(8..64));
     }
     let mut datagram = message.clone();

@@ -12,6 +12,20 @@ const LOOKED_AT: u128 = 1 << 22;
 ///
 /// The node's id determines the sequence of the IPv4 subnets (of the IPv6 subnets in an IPv6-only network). In a dual-stack network, each IPv6 subnet
 /// has the same index as its IPv4 subnet, or otherwise the next free index.
+///
+/// ```
+/// use subnet_lease::NetworkConfig;
+/// use subnet_lease::alloc::candidates;
+/// use types::Subnets;
+///
+/// let config = NetworkConfig::parse(r#"{"Network": "10.244.0.0/22"}"#)?;
+/// let taken = [Subnets::V4("10.244.2.0/24".parse()?)];
+/// let free = candidates(&config, &taken, "node-1");
+/// let mut free: Vec<String> = free.map(|subnets| subnets.to_string()).collect();
+/// free.sort();
+/// assert_eq!(free, ["10.244.1.0/24", "10.244.3.0/24"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn candidates<'a>(
     config: &'a NetworkConfig,
     taken: &'a [Subnets],

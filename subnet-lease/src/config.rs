@@ -1,17 +1,15 @@
 //! The network configuration (net-conf.json): parsed, completed with defaults and validated in one step.
 
-use crate::json::{JsonError, MemberError, Object, excerpt};
+use crate::json::{Object, excerpt, hide_values};
 use crate::lease::RawJson;
 use crate::table;
 use ipnet::IpNet;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
-use types::{Dual, Subnets};
-
-mod error;
-
-pub use error::{ConfigError, ConfigValueError};
+use types::{Detail, Dual, Problem, Subnets};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkConfig {
@@ -93,12 +91,27 @@ fn address(bits: u128, like: IpNet) -> IpAddr {
 
 impl NetworkConfig {
     /// Parses, completes and validates a net-conf.json.
-    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+    ///
+    /// ```
+    /// use subnet_lease::NetworkConfig;
+    ///
+    /// let text = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+    /// let config = NetworkConfig::parse(text)?;
+    /// assert_eq!(config.backend, "vxlan");
+    /// let pool = config.pools.v4().unwrap();
+    /// assert_eq!((pool.len, pool.size()), (24, 255));
+    /// assert_eq!(pool.min.to_string(), "10.244.1.0");
+    ///
+    /// let error = NetworkConfig::parse(r#"{"Network": "10.244.0.0/29"}"#).unwrap_err();
+    /// assert_eq!(error.code, "config-network-too-small");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, Problem> {
         Self::read(text, pool, false)
     }
 
     /// Parses a net-conf.json for a store that assigns the subnets. Like Go flannel, it ignores the members that delimit the pool (`SubnetLen` etc.).
-    pub fn parse_assigned(text: &str) -> Result<Self, ConfigError> {
+    pub fn parse_assigned(text: &str) -> Result<Self, Problem> {
         let whole = |object: &Object<'_>, family: &Family| {
             let network = network(object, family)?;
             Ok(Pool {
@@ -191,25 +204,32 @@ impl NetworkConfig {
 
     fn read(
         text: &str,
-        pool: impl Fn(&Object<'_>, &Family) -> Result<Pool, ConfigError>,
+        pool: impl Fn(&Object<'_>, &Family) -> Result<Pool, Problem>,
         assigned: bool,
-    ) -> Result<Self, ConfigError> {
-        let object = Object::parse(text).map_err(|error| ConfigError::Json {
-            fault: JsonError::quoted(&error),
-            beginning: excerpt(text),
+    ) -> Result<Self, Problem> {
+        let object = Object::parse(text).map_err(|error| {
+            let beginning = excerpt(text);
+            let text = format!(
+                "the network configuration is not valid JSON: {error}; it begins with {beginning}"
+            );
+            invalid_config("config-not-json", text)
         })?;
-        let value = |result: Result<_, MemberError>| result.map_err(ConfigError::from);
-        let ipv4 = value(object.read::<bool>("EnableIPv4"))?.unwrap_or(true);
-        let ipv6 = value(object.read::<bool>("EnableIPv6"))?.unwrap_or(false);
-        let nftables = value(object.read::<bool>("EnableNFTables"))?.unwrap_or(false);
+        let ipv4 = read_member(&object, "EnableIPv4")?.unwrap_or(true);
+        let ipv6 = read_member(&object, "EnableIPv6")?.unwrap_or(false);
+        let nftables = read_member(&object, "EnableNFTables")?.unwrap_or(false);
         let v4 = if ipv4 { Some(pool(&object, &V4)?) } else { None };
         let v6 = if ipv6 { Some(pool(&object, &V6)?) } else { None };
-        let pools = Dual::from_options(v4, v6).ok_or(ConfigError::NoFamily)?;
+        let pools = Dual::from_options(v4, v6).ok_or_else(|| {
+            invalid_config(
+                "config-no-family",
+                "EnableIPv4 and EnableIPv6 are both false; enable at least one address family",
+            )
+        })?;
         let networks = Dual::from_options(
             v4.and_then(|pool| if let IpNet::V4(net) = pool.network { Some(net) } else { None }),
             v6.and_then(|pool| if let IpNet::V6(net) = pool.network { Some(net) } else { None }),
         )
-        .ok_or(ConfigError::NoNetwork)?;
+        .ok_or_else(|| invalid_config("config-no-network", "no network is defined"))?;
         let (backend, backend_config) = backend(&object)?;
         let non_masquerade = networks_in(&object, "NonMasqueradeCIDRs")?;
         Ok(Self { pools, networks, nftables, non_masquerade, backend, backend_config, assigned })
@@ -248,18 +268,34 @@ impl NetworkConfig {
     }
 }
 
+fn invalid_config(code: &'static str, text: impl Into<String>) -> Problem {
+    Problem::new(code, text).with(Detail::ConfigInvalid { place: None })
+}
+
+fn bad_value(why: impl Display) -> Problem {
+    let text = format!("the network configuration has a bad value: {why}");
+    invalid_config("config-bad-value", text)
+}
+
+/// `None` if the member is absent or `null`.
+fn read_member<T: DeserializeOwned>(object: &Object<'_>, name: &str) -> Result<Option<T>, Problem> {
+    object.read(name).map_err(bad_value)
+}
+
 /// Reads a member that is a list of IPv4 and IPv6 networks.
-fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, ConfigError> {
-    let texts: Vec<String> = object.read(name)?.unwrap_or_default();
+fn networks_in(object: &Object<'_>, name: &str) -> Result<Vec<IpNet>, Problem> {
+    let texts: Vec<String> = read_member(object, name)?.unwrap_or_default();
     let network = |text: &String| {
-        let bad = || ConfigValueError::NoNetwork { member: name.to_owned(), value: excerpt(text) };
-        Ok(IpNet::from_str(text).map_err(|_| bad())?.trunc())
+        IpNet::from_str(text).map(|net| net.trunc()).map_err(|_| {
+            let value = excerpt(text);
+            bad_value(format_args!("{name}: {value} is not a network such as 10.0.0.0/8"))
+        })
     };
     texts.iter().map(network).collect()
 }
 
 /// The backend's type in lower case, and the `Backend` object.
-fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
+fn backend(object: &Object<'_>) -> Result<(String, RawJson), Problem> {
     let Some(raw) = object.get("Backend") else {
         // Absent means `udp`. Go flannel's documentation says vxlan, but its code takes precedence.
         return Ok(("udp".to_owned(), RawJson::of(&serde_json::Map::new())));
@@ -267,12 +303,17 @@ fn backend(object: &Object<'_>) -> Result<(String, RawJson), ConfigError> {
     if raw.get() == "null" {
         return Ok((String::new(), RawJson::of(&serde_json::Map::new())));
     }
-    let inner = Object::parse(raw.get())
-        .map_err(|error| ConfigValueError::Backend(JsonError::unquoted(&error)))?;
+    let bad =
+        |why: &str| bad_value(format_args!("error decoding Backend property of config: {why}"));
+    let not_an_object = |error: serde_json::Error| {
+        let why = hide_values(&error);
+        bad(&format!("{why}; it should be an object such as {{\"Type\":\"vxlan\"}}"))
+    };
+    let inner = Object::parse(raw.get()).map_err(not_an_object)?;
     // The error does not quote the value: it may be a key.
-    let kind = inner.read::<String>("Type").map_err(|_| ConfigValueError::BackendType)?;
-    let raw = RawJson::parse(raw.get())
-        .map_err(|error| ConfigValueError::Backend(JsonError::unquoted(&error)))?;
+    let kind =
+        inner.read::<String>("Type").map_err(|_| bad("Type is not a text such as \"vxlan\""))?;
+    let raw = RawJson::parse(raw.get()).map_err(not_an_object)?;
     Ok((kind.unwrap_or_default().to_lowercase(), raw))
 }
 
@@ -319,94 +360,83 @@ const V6: Family = Family {
     usual_len: 64,
 };
 
-fn pool(object: &Object<'_>, family: &Family) -> Result<Pool, ConfigError> {
+fn pool(object: &Object<'_>, family: &Family) -> Result<Pool, Problem> {
     let network = network(object, family)?;
     let prefix = network.prefix_len();
-    let given: u64 = object.read(family.len)?.unwrap_or(0);
+    let member = family.network;
+    let given: u64 = read_member(object, family.len)?.unwrap_or(0);
     let len = if given > 0 {
         if given > u64::from(family.width - 2) {
-            return Err(ConfigError::LenTooLong {
-                member: family.len,
-                limit: family.width - 1,
-                given,
-            });
+            let limit = family.width - 1;
+            let text = format!("{} must be less than /{limit}, not {given}", family.len);
+            return Err(invalid_config("config-subnet-too-small", text));
         }
         let len = u8::try_from(given).unwrap_or(u8::MAX);
-        if len < prefix + 2 {
-            return Err(ConfigError::LenTooShort {
-                network: (family.network, network),
-                member: family.len,
-                least: prefix + 2,
-                given,
-            });
+        let least = prefix + 2;
+        if len < least {
+            let text = format!(
+                "{member} {network}: network must be able to accommodate at least four subnets, so {} must be at least {least}, not {given}",
+                family.len
+            );
+            return Err(invalid_config("config-too-few-subnets", text));
         }
         len
     } else {
-        if prefix > family.width - 4 {
-            return Err(ConfigError::NetworkTooSmall {
-                network: (family.network, network),
-                longest: family.width - 4,
-            });
+        let longest = family.width - 4;
+        if prefix > longest {
+            let text = format!(
+                "{member} {network}: network is too small. Minimum useful network prefix is /{longest}"
+            );
+            return Err(invalid_config("config-network-too-small", text));
         }
         if prefix <= family.usual_len - 2 { family.usual_len } else { prefix + 2 }
     };
     let step = 1u128 << u32::from(family.width - len);
     let first = bits(network.network());
     let last = bits(network.broadcast());
-    let min = match bound(object, family, family.min)? {
-        None => first + step,
-        Some(min) if min < first || min > last => {
-            return Err(ConfigError::OutOfRange {
-                member: family.min,
-                network,
-                address: address(min, network),
-            });
+    let bound_inside = |name: &str, default: u128| -> Result<u128, Problem> {
+        let bound = bound(object, family, name)?.unwrap_or(default);
+        if bound < first || bound > last {
+            let address = address(bound, network);
+            let text = format!("{name} is not in the range of the Network {network}: {address}");
+            return Err(invalid_config("config-bound-outside-network", text));
         }
-        Some(min) => min,
+        Ok(bound)
     };
-    let max = match bound(object, family, family.max)? {
-        None => last - (step - 1),
-        Some(max) if max < first || max > last => {
-            return Err(ConfigError::OutOfRange {
-                member: family.max,
-                network,
-                address: address(max, network),
-            });
-        }
-        Some(max) => max,
-    };
+    let min = bound_inside(family.min, first + step)?;
+    let max = bound_inside(family.max, last - (step - 1))?;
     for (name, value) in [(family.min, min), (family.max, max)] {
         if value & (step - 1) != 0 {
-            return Err(ConfigError::OffBoundary {
-                member: name,
-                address: address(value, network),
-                len,
-            });
+            let address = address(value, network);
+            let text = format!(
+                "{name} is not on a SubnetLen boundary: {address} is not the beginning of a /{len}"
+            );
+            return Err(invalid_config("config-bound-inside-subnet", text));
         }
     }
+    let pool = Pool { network, len, min: address(min, network), max: address(max, network) };
     if min > max {
-        return Err(ConfigError::Empty {
-            min: (family.min, address(min, network)),
-            max: (family.max, address(max, network)),
-        });
+        let text = format!(
+            "{} {} is after {} {}: the range contains no subnet",
+            family.min, pool.min, family.max, pool.max
+        );
+        return Err(invalid_config("config-no-subnet", text));
     }
-    Ok(Pool { network, len, min: address(min, network), max: address(max, network) })
+    Ok(pool)
 }
 
-fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
-    let missing = || ConfigError::Missing(family.network);
-    let raw = object.get(family.network).ok_or_else(missing)?;
+fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, Problem> {
+    let member = family.network;
+    let missing = || {
+        let text = format!("please define a correct {member} parameter in the flannel config");
+        invalid_config("config-no-network", text)
+    };
+    let raw = object.get(member).ok_or_else(missing)?;
     let text = unquoted(raw.get());
     if text.is_empty() {
         return Err(missing());
     }
-    let bad = |why| {
-        ConfigError::from(ConfigValueError::Network {
-            member: family.network,
-            value: text.clone(),
-            why,
-        })
-    };
+    let bad = |why: &str| bad_value(format_args!("{member}: invalid CIDR address: {text}: {why}"));
     let net = IpNet::from_str(&text)
         .map_err(|_| bad("use a network such as 10.244.0.0/16 or fd10:244::/48"))?
         .trunc();
@@ -423,18 +453,12 @@ fn network(object: &Object<'_>, family: &Family) -> Result<IpNet, ConfigError> {
 }
 
 /// Reads `SubnetMin` or `SubnetMax` as an integer. `None` if the configuration lacks it; the caller then derives the bound.
-fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128>, ConfigError> {
+fn bound(object: &Object<'_>, family: &Family, name: &str) -> Result<Option<u128>, Problem> {
     let Some(raw) = object.get(name) else {
         return Ok(None);
     };
     let text = unquoted(raw.get());
-    let bad = |why| {
-        ConfigError::from(ConfigValueError::Address {
-            member: name.to_owned(),
-            value: excerpt(&text),
-            why,
-        })
-    };
+    let bad = |why: &str| bad_value(format_args!("{name}: {} is {why}", excerpt(&text)));
     if family.width == 128 && (text == "null" || text == "::") {
         return Ok(None);
     }

@@ -16,12 +16,12 @@ use crate::protocol::drive::Registry;
 use crate::protocol::following::Following;
 use crate::protocol::keys::{KeyManager, KeyStore, Recent};
 use crate::protocol::reading;
-use crate::protocol::registry::{Answer, Entry, Listing, NoReplyError, Notice, Request};
+use crate::protocol::registry::{Answer, Entry, Listing, Notice, Request};
 use crate::protocol::view::Item;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use changes::Changes;
-use error::{DirError, LeaseFileError};
+use error::DirError;
 use files::{Files, Whole};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use std::collections::BTreeMap;
@@ -29,7 +29,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use types::Subnets;
+use types::problem::ConfigPlace;
+use types::{Detail, Problem, Subnets};
 use worker::{TIMEOUT, Worker};
 
 /// Interval at which flanneld reads the directory if inotify reports no change, e.g. on a network file system.
@@ -61,34 +62,31 @@ impl Directory {
     async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Files) -> Result<T, DirError> + Send + 'static,
-    ) -> Result<T, NoReplyError> {
+    ) -> Result<T, Problem> {
         let files = self.files.clone();
         let done = async {
             self.worker
                 .run(move || work(&files))
                 .await
-                .unwrap_or_else(|silence| Err(DirError::silent(silence, &self.root)))
+                .unwrap_or_else(|silence| Err(DirError::silent(&silence, &self.root)))
         };
         match self.counters.timed(done).await {
             Ok(done) => {
                 self.counters.heard();
                 Ok(done)
             }
-            Err(trouble) => {
-                let is_unavailable = trouble.is_unavailable();
-                let why = NoReplyError::from(trouble);
-                if is_unavailable {
-                    self.counters.set_unavailable(why.0.problem.clone(), true);
-                }
+            Err(DirError::Unavailable(why)) => {
+                self.counters.set_unavailable(why.clone(), true);
                 Err(why)
             }
+            Err(DirError::Failed(why)) => Err(why),
         }
     }
 }
 
 #[async_trait]
 impl Registry for Directory {
-    async fn request(&self, request: Request) -> Result<Answer, NoReplyError> {
+    async fn request(&self, request: Request) -> Result<Answer, Problem> {
         self.counters.call(match &request {
             Request::List => "list",
             Request::Txn { .. } => "txn",
@@ -114,10 +112,13 @@ impl Registry for Directory {
 #[async_trait]
 impl KeyStore for Directory {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
-        let text =
-            self.ask(Files::config).await.map_err(|NoReplyError(why)| Error::Unavailable(why))?;
-        NetworkConfig::parse(&String::from_utf8_lossy(&text))
-            .map_err(|error| Error::unavailable(DirError::Config(self.root.join("config"), error)))
+        let text = self.ask(Files::config).await.map_err(Error::Unavailable)?;
+        NetworkConfig::parse(&String::from_utf8_lossy(&text)).map_err(|why| {
+            let path = self.root.join("config");
+            let text = format!("{}: {why}", path.display());
+            let detail = Detail::ConfigInvalid { place: Some(ConfigPlace::File(path)) };
+            Error::Unavailable(Problem { text, detail, ..why })
+        })
     }
 
     /// Ignores `recent` and begins with a new list of the leases. The inotify watch must be set up before the list is read.
@@ -160,7 +161,7 @@ impl KeyStore for Directory {
         self.root.join("subnets").display().to_string()
     }
 
-    async fn liveness(&self, item: &Item) -> Result<Liveness, NoReplyError> {
+    async fn liveness(&self, item: &Item) -> Result<Liveness, Problem> {
         let key = item.entry.key.clone();
         Ok(Liveness { heard: self.ask(move |files| files.last_seen(&key)).await?, left: None })
     }
@@ -169,7 +170,7 @@ impl KeyStore for Directory {
 struct Peers<'a> {
     directory: &'a Directory,
     known: Option<BTreeMap<String, Entry>>,
-    flawed: BTreeMap<String, LeaseFileError>,
+    flawed: BTreeMap<String, Problem>,
     changes: Changes,
     watched: bool,
     listed: Instant,
@@ -211,7 +212,7 @@ impl<'a> Peers<'a> {
             } else {
                 self.directory.ask(Files::present).await
             };
-            if let Err(NoReplyError(why)) = looked {
+            if let Err(why) = looked {
                 self.following.interrupted(Some(&why));
             }
         }
@@ -263,11 +264,11 @@ impl<'a> Peers<'a> {
 /// Subnets of the keys whose files are unreadable for a new reason.
 fn unreadable(
     counters: &Counters,
-    flawed: &BTreeMap<String, LeaseFileError>,
-    is_news: impl Fn(&String, &LeaseFileError) -> bool,
+    flawed: &BTreeMap<String, Problem>,
+    is_news: impl Fn(&String, &Problem) -> bool,
 ) -> impl Iterator<Item = Subnets> {
     flawed
         .iter()
         .filter(move |(key, why)| is_news(key, why))
-        .filter_map(|(key, why)| reading::unreadable(counters, key, &why.clone().into()))
+        .filter_map(|(key, why)| reading::unreadable(counters, key, why))
 }

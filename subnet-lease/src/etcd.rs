@@ -14,9 +14,8 @@ use crate::config::NetworkConfig;
 use crate::manager::{Counters, Error, Liveness, Nature};
 use crate::protocol::following::Following;
 use crate::protocol::keys::{KeyManager, KeyStore, Recent};
-use crate::protocol::registry::{NoReplyError, Notice};
+use crate::protocol::registry::Notice;
 use crate::protocol::view::Item;
-use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use call_error::CallErrorKind;
@@ -28,10 +27,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use types::backoff::Backoff;
+use types::problem::ConfigPlace;
+use types::{Detail, Problem};
 use watch::{Anchor, Change, Watch, WatchError};
 
 /// Minimum delay between two attempts to open a watch. The actual delay is random, up to twice as long, so that nodes do not retry at the same time.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+
+const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LeaseTime {
@@ -54,13 +57,25 @@ impl EtcdManager {
 impl KeyStore for EtcdRegistry {
     async fn network_config(&self) -> Result<NetworkConfig, Error> {
         let prefix = &self.connections.options().prefix;
-        let is_final = |why: &EtcdError| why.has(|kind| kind == CallErrorKind::Credentials);
         let value = self.get("config").await.map_err(|why| {
-            if is_final(&why) { Error::refused(why) } else { Error::unavailable(why) }
+            let is_final = why.has(|kind| kind == CallErrorKind::Credentials);
+            let kind = if is_final { Error::Refused } else { Error::Unavailable };
+            kind(why.into())
         })?;
-        let value = value.ok_or_else(|| Error::unavailable(EtcdError::NoConfig(prefix.clone())))?;
-        NetworkConfig::parse(&String::from_utf8_lossy(&value))
-            .map_err(|error| Error::unavailable(EtcdError::Config(prefix.clone(), error)))
+        let place = ConfigPlace::Key(format!("{prefix}/config"));
+        let Some(value) = value else {
+            let text = format!(
+                "the network configuration {prefix}/config is not in etcd (v3); put it there with `etcdctl put {prefix}/config '{EXAMPLE}'` \
+                 (with ETCDCTL_API=3 on etcdctl 3.3 and older)"
+            );
+            let detail = Detail::ConfigMissing { place, example: EXAMPLE.to_owned() };
+            return Err(Error::Unavailable(Problem::new("config-missing", text).with(detail)));
+        };
+        NetworkConfig::parse(&String::from_utf8_lossy(&value)).map_err(|why| {
+            let text = format!("{prefix}/config: {why}");
+            let detail = Detail::ConfigInvalid { place: Some(place) };
+            Error::Unavailable(Problem { text, detail, ..why })
+        })
     }
 
     fn watch<'a>(&'a self, recent: &'a Recent) -> BoxStream<'a, LeaseEvent> {
@@ -144,7 +159,7 @@ impl KeyStore for EtcdRegistry {
         Nature { asks_a_server: true, ..Nature::default() }
     }
 
-    async fn liveness(&self, item: &Item) -> Result<Liveness, NoReplyError> {
+    async fn liveness(&self, item: &Item) -> Result<Liveness, Problem> {
         let time = self.lease_time(item.keepalive()).await?;
         Ok(Liveness {
             heard: time.map(|time| time.last_seen),
@@ -155,7 +170,7 @@ impl KeyStore for EtcdRegistry {
 
 impl EtcdRegistry {
     /// `None` if the lease does not exist or its id is 0.
-    async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, NoReplyError> {
+    async fn lease_time(&self, lease: i64) -> Result<Option<LeaseTime>, Problem> {
         const DEADLINE: Duration = Duration::from_secs(5);
         if lease == 0 {
             return Ok(None);
@@ -210,7 +225,7 @@ impl Peers<'_> {
                     WatchError::Stream(why) => {
                         // The first failed attempt is not reported, because the next endpoint may work.
                         self.following
-                            .interrupted(Some(&Reason::from(why)).filter(|_| self.attempt > 0));
+                            .interrupted(Some(&Problem::from(why)).filter(|_| self.attempt > 0));
                         self.attempt = self.registry.pause(self.attempt).await;
                     }
                     WatchError::History(why) => {

@@ -26,6 +26,26 @@ const BURST_WINDOW: Duration = Duration::from_secs(10);
 const MAX_STALL: Duration = Duration::from_secs(3);
 
 /// Leases that the store no longer has but that stay in force during the hold-down.
+///
+/// ```
+/// use std::collections::BTreeSet;
+/// use std::time::Duration;
+/// use subnet_lease::hold_down::HoldDown;
+/// use subnet_lease::{Lease, LeaseAttrs, LeaseTable, Term};
+/// use types::Subnets;
+///
+/// let subnets = Subnets::V4("10.244.2.0/24".parse()?);
+/// let lease = Lease { subnets, attrs: LeaseAttrs::default(), term: Term::Leased, since: 1 };
+/// let (full, empty) = (LeaseTable::of([lease], BTreeSet::new()), LeaseTable::default());
+/// let mut hold_down = HoldDown::default();
+/// let mut in_force = |table: &LeaseTable, second: u64| {
+///     hold_down.published(table, Duration::from_secs(second), false, false).0.len()
+/// };
+/// assert_eq!(in_force(&full, 0), 1);
+/// // The lease vanishes at 1 s.
+/// assert_eq!([1, 3, 5, 6].map(|second| in_force(&empty, second)), [1, 1, 1, 0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct HoldDown {
     held: BTreeMap<Subnets, Held>,

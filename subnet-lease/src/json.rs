@@ -6,8 +6,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
-use thiserror::Error;
-use types::Coded;
+use types::Problem;
 
 /// In the order of the text.
 #[derive(Debug, Clone)]
@@ -45,42 +44,28 @@ impl<'a> Object<'a> {
     }
 
     /// `None` if the member is absent or `null`. The error names it.
-    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, MemberError> {
+    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Problem> {
         match self.get(name) {
             None => Ok(None),
             Some(raw) if raw.get() == "null" => Ok(None),
-            Some(raw) => serde_json::from_str(raw.get()).map(Some).map_err(|error| MemberError {
-                member: name.to_owned(),
-                value: Some(excerpt(raw.get())),
-                fault: JsonError::quoted(&error),
+            Some(raw) => serde_json::from_str(raw.get()).map(Some).map_err(|error| {
+                let value = excerpt(raw.get());
+                Problem::new("json-member", format!("{name}: cannot use {value}: {error}"))
             }),
         }
     }
 
     /// The items as raw text; empty if the member is absent or `null`.
     #[cfg(feature = "kube")]
-    pub(crate) fn read_raw_list(&self, name: &str) -> Result<Vec<&'a RawValue>, MemberError> {
+    pub(crate) fn read_raw_list(&self, name: &str) -> Result<Vec<&'a RawValue>, Problem> {
         match self.get(name) {
             None => Ok(Vec::new()),
             Some(raw) if raw.get() == "null" => Ok(Vec::new()),
-            Some(raw) => serde_json::from_str(raw.get()).map_err(|error| MemberError {
-                member: name.to_owned(),
-                value: None,
-                fault: JsonError::unquoted(&error),
+            Some(raw) => serde_json::from_str(raw.get()).map_err(|error| {
+                Problem::new("json-member", format!("{name}: {}", hide_values(&error)))
             }),
         }
     }
-}
-
-/// A member whose value has an unexpected type.
-#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
-#[error("{member}: {}{fault}", value.as_ref().map_or_else(String::new, |value| format!("cannot use {value}: ")))]
-#[code("json-member")]
-pub struct MemberError {
-    pub member: String,
-    /// Beginning of the value, unless it may be a secret.
-    pub value: Option<String>,
-    pub fault: JsonError,
 }
 
 /// Compares under simple case folding, as Go's encoding/json does.
@@ -93,31 +78,14 @@ pub(crate) fn same_name(a: &str, b: &str) -> bool {
     a.chars().map(fold).eq(b.chars().map(fold))
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum JsonError {
-    /// Both count from 1.
-    #[error("another type of value at line {line} column {column}")]
-    OtherType { line: usize, column: usize },
-    /// Text of serde_json's error.
-    #[error("{0}")]
-    Parser(String),
-}
-
-impl JsonError {
-    /// Keeps the parser's text, which may quote a value of the input.
-    pub fn quoted(error: &serde_json::Error) -> Self {
-        Self::Parser(error.to_string())
-    }
-
-    /// Drops text that quotes the input, which may contain a secret.
-    pub fn unquoted(error: &serde_json::Error) -> Self {
-        match error.classify() {
-            // For this category, the parser quotes the value that it found.
-            serde_json::error::Category::Data => {
-                Self::OtherType { line: error.line(), column: error.column() }
-            }
-            _ => Self::quoted(error),
+/// The parser's text without the values that it quotes from the input, which may be secrets.
+pub fn hide_values(error: &serde_json::Error) -> String {
+    match error.classify() {
+        // For this category, the parser quotes the value that it found.
+        serde_json::error::Category::Data => {
+            format!("another type of value at line {} column {}", error.line(), error.column())
         }
+        _ => error.to_string(),
     }
 }
 
@@ -147,7 +115,7 @@ mod tests {
         assert_eq!(object.read::<u32>("A").unwrap(), Some(3));
         assert_eq!(object.read::<u32>("backend").unwrap(), Some(2));
         assert_eq!(object.read::<u32>("N").unwrap(), None);
-        assert!(object.read::<u32>("huge").unwrap_err().member.contains("huge"));
+        assert!(object.read::<u32>("huge").unwrap_err().text.starts_with("huge: "));
         assert!(Object::parse("{} x").is_err());
         assert!(Object::parse("null").is_err());
     }

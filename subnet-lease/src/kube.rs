@@ -35,24 +35,22 @@ use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs, Term};
 use crate::manager::{
     Claim, Counters, Error, Held, LastHeard, LeaseLostError, LeaseStore, Liveness, Nature,
-    NodeHealth, NodeInfo, NodeState, SubnetManager, TaskError,
+    NodeHealth, NodeInfo, NodeState, SubnetManager, no_lease_acquired,
 };
-use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use api::Api;
 use assigned::Assigned;
 use async_trait::async_trait;
-use error::KubeError;
 use events::{NodeEvent, PostedEvents};
 use follow::Follower;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use node::Node;
 pub use node_client::{Listed, NodeClient};
-pub use options::{Identity, KubeOptions, UrlError, server_url};
+pub use options::{Identity, KubeOptions, server_url};
 use parking_lot::Mutex;
 use publish::{Holding, Publisher};
 use requests::Extras;
-use state::{All, AllSink, Own, OwnSink, OwnState};
+use state::{All, AllSink, Own, OwnSink, OwnState, nodes_watch_ended};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -61,7 +59,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use types::{DaemonPod, Dual, Problem, Subnets};
+use types::problem::{ConfigPlace, StoreCause};
+use types::{DaemonPod, Detail, Dual, Problem, Subnets};
 use watching::Watching;
 
 /// Of a request about this node's Node.
@@ -123,21 +122,23 @@ impl KubeManager {
                 match requests::node_of_pod(&api, &namespace, &name).await {
                     Ok(Some(node)) => node,
                     Ok(None) => {
-                        return Err(Error::unavailable(KubeError::PodWithoutNode {
-                            namespace,
-                            name,
-                        }));
+                        let text =
+                            format!("node name not present in pod spec '{namespace}/{name}'");
+                        return Err(Error::Unavailable(Problem::new("pod-without-node", text)));
                     }
                     Err(failure) => {
-                        return Err(Error::unavailable(KubeError::Pod {
-                            namespace,
-                            name,
-                            why: Box::new(failure.trouble),
-                        }));
+                        let why = failure.trouble;
+                        let text = format!(
+                            "error retrieving pod spec for '{namespace}/{name}': {why}; or set NODE_NAME"
+                        );
+                        return Err(Error::Unavailable(Problem { text, ..why }));
                     }
                 }
             }
-            Identity::Nobody => return Err(Error::refused(KubeError::Nobody)),
+            Identity::Nobody => {
+                let text = "no Node is configured for this daemon";
+                return Err(Error::Refused(Problem::new("kubernetes-nobody", text)));
+            }
         };
         let (own_out, own) = watch::channel(OwnState::default());
         let infos = watch::Sender::new(0);
@@ -210,31 +211,41 @@ impl KubeManager {
     }
 
     /// Waits until the daemon has read the Node.
-    async fn own_node(&self) -> Result<Arc<Node>, Reason> {
+    async fn own_node(&self) -> Result<Arc<Node>, Problem> {
         let mut own = self.own.clone();
         let known =
             |state: &OwnState| !matches!(state.own, Own::Unknown) || state.trouble.is_some();
+        let not_answered = || {
+            let detail = Detail::Store { cause: StoreCause::Silent, status: None, server: None };
+            let text = "the Kubernetes API has not responded yet";
+            Problem::new("kubernetes-not-answered", text).with(detail)
+        };
         let state = match tokio::time::timeout(TIMEOUT, own.wait_for(known)).await {
             Ok(Ok(state)) => state.clone(),
-            _ => return Err(KubeError::NotAnswered.into()),
+            _ => return Err(not_answered()),
         };
         match (state.own, state.trouble) {
             (Own::Present(node), _) => Ok(node),
-            (Own::Absent, _) => Err(self.no_node().into()),
-            (Own::Unknown, Some(why)) => Err(why),
-            (Own::Unknown, None) => Err(KubeError::NotAnswered.into()),
+            (Own::Absent, _) => Err(self.no_node()),
+            (Own::Unknown, trouble) => Err(trouble.unwrap_or_else(not_answered)),
         }
     }
 
     /// Names an existing Node with a similar name.
-    fn no_node(&self) -> KubeError {
+    fn no_node(&self) -> Problem {
         let name = &self.name;
         let similar = self.all.with(|nodes| nodes.similar(name).map(str::to_owned));
-        KubeError::NoNode(name.clone(), similar)
+        let remedy = match similar {
+            Some(other) => format!(
+                ", but the Node {other} does; set NODE_NAME to {other} (in the pod, from spec.nodeName)"
+            ),
+            None => ": waiting for its kubelet to register it (the name comes from NODE_NAME or the pod's spec.nodeName)".to_owned(),
+        };
+        Problem::new("no-node", format!("the Node {name} does not exist{remedy}"))
     }
 
     /// Waits for the complete list of Nodes if the backend needs it.
-    async fn everybody_known(&self) -> Result<(), Reason> {
+    async fn everybody_known(&self) -> Result<(), Problem> {
         if !self.following.lists.load(Relaxed) {
             return Ok(());
         }
@@ -249,16 +260,17 @@ impl KubeManager {
                     return Err(why);
                 }
                 if changes.changed().await.is_err() {
-                    return Err(TaskError::Nodes.into());
+                    return Err(nodes_watch_ended());
                 }
             }
         };
-        tokio::time::timeout(TIMEOUT, listed)
-            .await
-            .unwrap_or_else(|_| Err(KubeError::NotListed.into()))
+        tokio::time::timeout(TIMEOUT, listed).await.unwrap_or_else(|_| {
+            let text = "the Kubernetes API has not listed all Nodes yet";
+            Err(Problem::new("kubernetes-not-listed", text))
+        })
     }
 
-    async fn assigned(&self, config: &NetworkConfig) -> Result<(Arc<Node>, Assigned), Reason> {
+    async fn assigned(&self, config: &NetworkConfig) -> Result<(Arc<Node>, Assigned), Problem> {
         let node = self.own_node().await?;
         self.everybody_known().await?;
         let assigned =
@@ -267,7 +279,7 @@ impl KubeManager {
             Ok(assigned) => Ok((node, assigned)),
             Err(why) => {
                 self.tell_once(&node, NodeEvent::PodCidr(why.clone()));
-                Err(why.into())
+                Err(why)
             }
         }
     }
@@ -287,19 +299,23 @@ impl KubeManager {
     }
 
     /// Fails if a mistyped annotation selects the interface, because any other interface would be a guess.
-    fn refuse_typos(&self, node: &Node) -> Result<(), Reason> {
+    fn refuse_typos(&self, node: &Node) -> Result<(), Problem> {
         let name = &self.name;
         let mut ignored = Vec::new();
         for typo in annotations::typos(&node.annotations) {
-            let key = self.api.options().prefix.key(typo.name);
+            let (key, family) = (self.api.options().prefix.key(typo.name), typo.family);
             let value = crate::json::excerpt(&typo.value);
-            let trouble = KubeError::Typo { node: name.clone(), key, value, family: typo.family };
-            self.tell_once(node, NodeEvent::Typo(trouble.clone()));
+            let text = format!(
+                "the annotation {key} of Node {name} is {value}, which is not an {family} address; correct it (kubectl annotate node {name} --overwrite \
+                 {key}=ADDRESS) or remove it (kubectl annotate node {name} {key}-)"
+            );
+            let trouble = Problem::new("annotation-mistyped", text);
+            self.tell_once(node, NodeEvent::Interface(trouble.clone()));
             if typo.names_interface {
                 // The caller that waits for this node logs the reason.
-                return Err(trouble.into());
+                return Err(trouble);
             }
-            ignored.push(trouble.to_string());
+            ignored.push(trouble.text);
         }
         let ignored = ignored.join("; ");
         let mut known = self.reported.ignored.lock();
@@ -328,15 +344,15 @@ impl LeaseStore for KubeManager {
         LeaseStore::config(&NodeClient::over(&self.api)).await
     }
 
-    async fn list(&self) -> Result<Listing, Reason> {
+    async fn list(&self) -> Result<Listing, Problem> {
         LeaseStore::list(&NodeClient::over(&self.api)).await
     }
 
-    async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason> {
+    async fn liveness(&self, entry: &Entry) -> Result<Liveness, Problem> {
         NodeClient::over(&self.api).liveness(entry).await
     }
 
-    async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
+    async fn release(&self, entry: &Entry) -> Result<bool, Problem> {
         NodeClient::over(&self.api).release(entry).await
     }
 
@@ -345,7 +361,7 @@ impl LeaseStore for KubeManager {
         subnets: &Subnets,
         value: String,
         present: Option<&Entry>,
-    ) -> Result<bool, Reason> {
+    ) -> Result<bool, Problem> {
         NodeClient::over(&self.api).reserve(subnets, value, present).await
     }
 }
@@ -360,12 +376,19 @@ impl SubnetManager for KubeManager {
 
     async fn next_config(&self) -> Result<NetworkConfig, Error> {
         let path = &self.api.options().net_conf;
+        let detail = || Detail::ConfigInvalid { place: Some(ConfigPlace::Mounted(path.clone())) };
         let text = crate::file::read(path).await.map_err(|error| {
-            Error::unavailable(KubeError::NetConf(path.clone(), error.to_string()))
+            let text = format!(
+                "failed to read net conf: {}: {error}; the file comes from the ConfigMap kube-flannel-cfg, key net-conf.json, which the pod mounts \
+                 (another path: --net-config-path)",
+                path.display()
+            );
+            Error::Unavailable(Problem::new("net-conf-unreadable", text).with(detail()))
         })?;
-        let text = String::from_utf8_lossy(&text).into_owned();
-        NetworkConfig::parse_assigned(&text)
-            .map_err(|error| Error::unavailable(KubeError::Config(path.clone(), error)))
+        NetworkConfig::parse_assigned(&String::from_utf8_lossy(&text)).map_err(|why| {
+            let text = format!("error parsing subnet config: {}: {why}", path.display());
+            Error::Unavailable(Problem { text, detail: detail(), ..why })
+        })
     }
 
     async fn node_info(&self, config: &NetworkConfig) -> Result<Option<NodeInfo>, Error> {
@@ -386,8 +409,8 @@ impl SubnetManager for KubeManager {
         }))
     }
 
-    async fn daemon_pods(&self, namespace: &str) -> Option<Result<Vec<DaemonPod>, Reason>> {
-        Some(daemon_pods::list(&self.api, namespace, &self.name).await.map_err(Reason::from))
+    async fn daemon_pods(&self, namespace: &str) -> Option<Result<Vec<DaemonPod>, Problem>> {
+        Some(daemon_pods::list(&self.api, namespace, &self.name).await)
     }
 
     fn node_info_changes(&self) -> Option<watch::Receiver<u64>> {
@@ -463,10 +486,7 @@ impl SubnetManager for KubeManager {
                         failures += 1;
                         let pause =
                             publish::RETRY.after(failures - 1).mul_f64(1.0 + rand::random::<f64>());
-                        (
-                            failure.trouble.into(),
-                            Some(pause.max(failure.retry_after.unwrap_or_default())),
-                        )
+                        (failure.trouble, Some(pause.max(failure.retry_after.unwrap_or_default())))
                     }
                 },
                 Err(why) => (why, None),
@@ -505,7 +525,7 @@ impl SubnetManager for KubeManager {
     ) -> LeaseLostError {
         let acquired = self.acquired.lock().clone();
         let Some(lease) = acquired else {
-            return LeaseLostError::Taken(TaskError::NoLease.into());
+            return no_lease_acquired();
         };
         let holding = Holding {
             api: &self.api,

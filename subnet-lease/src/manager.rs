@@ -4,7 +4,6 @@ pub use crate::claim::{Choice, Claim, HostEvidence, HostQueries};
 use crate::config::NetworkConfig;
 use crate::entry::{Entry, Listing};
 use crate::lease::{Lease, LeaseAttrs};
-use crate::reason::{Lasting, Reason};
 use crate::table::LeaseEvent;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -15,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
-use types::{Addresses, Coded, DaemonPod, Durations, Histogram, Problem, Subnets};
+use types::{Addresses, DaemonPod, Durations, Histogram, Problem, Subnets};
 
 /// The manager publishes it after each change.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -25,7 +24,7 @@ pub struct Held {
     /// On the boot-time clock; `None` if the store's leases have no renewals.
     pub renewed: Option<Duration>,
     /// `None` if the lease has no problem.
-    pub trouble: Option<Reason>,
+    pub trouble: Option<Problem>,
     /// The problem makes the node unready at once, even if it is short.
     pub grave: bool,
     /// Set once the node has acquired it.
@@ -70,50 +69,29 @@ impl LeaseLostError {
     }
 }
 
-/// A task that the node needs to hold its lease, and that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Coded)]
-pub enum TaskError {
-    #[error("the node acquired no lease")]
-    #[code("no-lease-acquired")]
-    NoLease,
-    #[error("the watch of this node's lease ended")]
-    #[code("lease-watch-ended")]
-    Watch,
-    #[error("publication ended")]
-    #[code("publication-ended")]
-    Publication,
-    #[error("the watch of this node's Node ended")]
-    #[code("own-node-watch-ended")]
-    OwnNode,
-    #[error("the task that follows the Nodes ended")]
-    #[code("nodes-watch-ended")]
-    Nodes,
+/// From [`SubnetManager::hold`] before [`SubnetManager::acquire`].
+pub fn no_lease_acquired() -> LeaseLostError {
+    LeaseLostError::Taken(Problem::new("no-lease-acquired", "the node acquired no lease"))
 }
 
-impl Lasting for TaskError {}
+/// From [`SubnetManager::hold`] when the daemon no longer tells its attributes.
+pub fn publication_ended() -> LeaseLostError {
+    LeaseLostError::Taken(Problem::new("publication-ended", "publication ended"))
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.problem())]
 pub enum Error {
     /// A retry may succeed: the store does not respond, or the configuration is missing or unreadable.
-    Unavailable(Reason),
+    Unavailable(Problem),
     /// A retry cannot succeed.
     Refused(Problem),
 }
 
 impl Error {
-    pub fn unavailable(why: impl Into<Reason>) -> Self {
-        Error::Unavailable(why.into())
-    }
-
-    pub fn refused(why: impl Into<Problem>) -> Self {
-        Error::Refused(why.into())
-    }
-
     pub fn problem(&self) -> &Problem {
         match self {
-            Error::Unavailable(reason) => &reason.problem,
-            Error::Refused(problem) => problem,
+            Error::Unavailable(problem) | Error::Refused(problem) => problem,
         }
     }
 }
@@ -121,8 +99,7 @@ impl Error {
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         match error {
-            Error::Unavailable(reason) => reason.problem,
-            Error::Refused(problem) => problem,
+            Error::Unavailable(problem) | Error::Refused(problem) => problem,
         }
     }
 }
@@ -173,7 +150,7 @@ pub trait SubnetManager: LeaseStore {
     }
 
     /// Flannel's pods on this node, in the namespace of this daemon's pod; `None` from a store without pods.
-    async fn daemon_pods(&self, _namespace: &str) -> Option<Result<Vec<DaemonPod>, Reason>> {
+    async fn daemon_pods(&self, _namespace: &str) -> Option<Result<Vec<DaemonPod>, Problem>> {
         None
     }
 
@@ -289,12 +266,12 @@ pub trait LeaseStore: Send + Sync {
 
     async fn config(&self) -> Result<NetworkConfig, Error>;
 
-    async fn list(&self) -> Result<Listing, Reason>;
+    async fn list(&self) -> Result<Listing, Problem>;
 
-    async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason>;
+    async fn liveness(&self, entry: &Entry) -> Result<Liveness, Problem>;
 
     /// Does nothing if the lease has changed since the listing. True if the store released it.
-    async fn release(&self, entry: &Entry) -> Result<bool, Reason>;
+    async fn release(&self, entry: &Entry) -> Result<bool, Problem>;
 
     /// Writes a lease that never expires: a new one, or a replacement of `present`, unless that has changed since the listing. True if the store
     /// wrote it. Some stores do not support reservations.
@@ -303,7 +280,7 @@ pub trait LeaseStore: Send + Sync {
         subnets: &Subnets,
         value: String,
         present: Option<&Entry>,
-    ) -> Result<bool, Reason>;
+    ) -> Result<bool, Problem>;
 }
 
 /// For metrics and the status API.

@@ -10,7 +10,7 @@ mod ask;
 pub mod coroutine;
 pub mod decide;
 pub(crate) mod drive;
-pub mod error;
+mod error;
 #[cfg(any(feature = "etcd", feature = "dir"))]
 pub(crate) mod following;
 pub mod hold;

@@ -1,34 +1,19 @@
-//! Problems that may last for many attempts, each with a topic that identifies repetitions of the problem.
-//!
-//! The text of a problem may contain parts that change with each attempt, such as a time or a count. A topic omits them.
+//! Logs a problem that lasts for many attempts only once.
 
-use thiserror::Error;
-use types::{Coded, Problem};
+use types::problem::StoreCause;
+use types::{Detail, Problem};
 
-/// A problem that may last for many attempts.
-pub trait Lasting: Coded {
-    /// The part of the text that stays the same while the problem lasts.
-    fn topic(&self) -> String {
-        self.to_string()
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{problem}")]
-pub struct Reason {
-    pub problem: Problem,
-    topic: String,
-}
-
-impl<E: Lasting> From<E> for Reason {
-    fn from(problem: E) -> Self {
-        Self { problem: Problem::of(&problem), topic: problem.topic() }
-    }
-}
-
-impl From<Reason> for Problem {
-    fn from(reason: Reason) -> Self {
-        reason.problem
+/// Two problems have the same topic if one line in the log is enough for both until the next success. Times and counts change with every attempt, and
+/// refused connections alternate with timeouts.
+fn topic(problem: &Problem) -> String {
+    use StoreCause::{Name, NoRoute, Refused, Silent};
+    match problem.detail {
+        Detail::Store { cause: Name | NoRoute | Refused | Silent, .. } => "unreachable".to_owned(),
+        _ => {
+            let mut topic = format!("{} {}", problem.code, problem.text);
+            topic.retain(|c| !c.is_ascii_digit());
+            topic
+        }
     }
 }
 
@@ -47,7 +32,7 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Of the problems that the daemon has logged since the last success.
+/// Topics of the problems that the daemon has logged since the last success.
 #[derive(Clone, Debug, Default)]
 pub struct LogOnce(Vec<String>);
 
@@ -58,18 +43,18 @@ impl LogOnce {
 
     /// True if no problem with this topic was logged since the last success. `None` means success, which is logged only after a failure. If two
     /// problems alternate, each is logged only once.
-    pub fn news(&mut self, reason: Option<&Reason>) -> bool {
+    pub fn news(&mut self, problem: Option<&Problem>) -> bool {
         /// Beyond this number, all topics are forgotten, and a problem may be logged again.
         const KEPT: usize = 32;
-        let Some(reason) = reason else {
+        let Some(topic) = problem.map(topic) else {
             return !std::mem::take(&mut self.0).is_empty();
         };
-        let news = !self.0.contains(&reason.topic);
+        let news = !self.0.contains(&topic);
         if news {
             if self.0.len() >= KEPT {
                 self.0.clear();
             }
-            self.0.push(reason.topic.clone());
+            self.0.push(topic);
         }
         news
     }
@@ -79,29 +64,11 @@ impl LogOnce {
 mod tests {
     use super::*;
 
-    #[derive(Debug, Error, Coded)]
-    enum TestError {
-        #[error("it expired {0} s ago")]
-        Expired(u32),
-        #[error("{0}")]
-        #[code(*_0)]
-        Mistake(&'static str),
-    }
-
-    impl Lasting for TestError {
-        fn topic(&self) -> String {
-            match self {
-                TestError::Expired(_) => self.code().to_owned(),
-                TestError::Mistake(_) => self.to_string(),
-            }
-        }
-    }
-
     #[test]
     fn reason_is_logged_once_when_only_a_number_in_its_text_changes() {
         let mut log = LogOnce::default();
-        let expired = |seconds: u32| Reason::from(TestError::Expired(seconds));
-        let mistake = |which: &'static str| Reason::from(TestError::Mistake(which));
+        let expired = |seconds: u32| Problem::new("expired", format!("it expired {seconds} s ago"));
+        let mistake = |which: &str| Problem::new("mistake", which);
         assert!(!log.news(None));
         assert!(log.news(Some(&expired(1))));
         assert!(!log.news(Some(&expired(2))));

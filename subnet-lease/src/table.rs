@@ -30,6 +30,25 @@ pub enum LeaseEvent {
 /// If a key becomes unreadable, the table keeps its last readable lease.
 ///
 /// Tables share their leases, because the tables of raw, admitted and published leases mostly contain the same ones.
+///
+/// ```
+/// use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseEvent, LeaseTable, Term};
+/// use types::Subnets;
+///
+/// let own = Subnets::V4("10.244.1.0/24".parse()?);
+/// let lease = Lease {
+///     subnets: Subnets::V4("10.244.2.0/24".parse()?),
+///     attrs: LeaseAttrs { public_ip: Some("192.0.2.2".parse()?), ..LeaseAttrs::default() },
+///     term: Term::Leased,
+///     since: 7,
+/// };
+/// let mut table = LeaseTable::default();
+/// assert!(table.apply(LeaseEvent::Put(lease.clone())));
+/// assert!(!table.apply(LeaseEvent::Put(lease)));
+/// let peer = table.peers(&own, Kinds::Any).next().unwrap();
+/// assert_eq!(peer.public_ip.to_string(), "192.0.2.2");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseTable {
     leases: BTreeMap<Subnets, Arc<Lease>>,

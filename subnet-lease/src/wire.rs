@@ -3,14 +3,27 @@
 //! Only this module contains the special rules of the wire format. An absent PublicIP is `0.0.0.0`, and an absent PublicIPv6 is `null`. Leases of
 //! `udp` and `alloc` have no BackendType. `&` separates the IPv4 subnet and the IPv6 subnet of a dual-stack key, and `0.0.0.0-0&` precedes an
 //! IPv6-only key. Go's JSON encoder escapes `&`, `<` and `>`. NodeID is an additional member: Go flannel ignores members that it does not know.
+//!
+//! ```
+//! use subnet_lease::wire::{parse_key, parse_value, render_key, render_value};
+//!
+//! let subnets = parse_key("10.5.34.0-24&fd00:12:13::-56").unwrap();
+//! assert_eq!(subnets.to_string(), "10.5.34.0/24 and fd00:12:13::/56");
+//! assert_eq!(render_key(&subnets), "10.5.34.0-24&fd00:12:13::-56");
+//!
+//! let value = r#"{"PublicIP":"192.0.2.2","PublicIPv6":null,"BackendType":"host-gw"}"#;
+//! let attrs = parse_value(value.as_bytes())?;
+//! assert_eq!((attrs.backend.as_str(), attrs.public_text().as_str()), ("host-gw", "192.0.2.2"));
+//! assert_eq!(render_value(&attrs), value);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-use crate::json::{JsonError, Object, same_name};
+use crate::json::{Object, hide_values, same_name};
 use crate::lease::{LeaseAttrs, NodeId, RawJson};
 use ipnet::{Ipv4Net, Ipv6Net};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use thiserror::Error;
-use types::{Coded, Dual, Subnets};
+use types::{Dual, Problem, Subnets};
 
 /// In bytes. flanneld treats a longer value as unreadable.
 pub(crate) const VALUE_LIMIT: usize = 64 * 1024;
@@ -98,49 +111,37 @@ pub fn render_value(attrs: &LeaseAttrs) -> String {
     out
 }
 
-/// It does not quote the value, because every node logs the text, and not the key, which the caller knows.
-#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
-pub enum ValueError {
-    #[error("the value has more than {VALUE_LIMIT} bytes")]
-    #[code("lease-value-too-long")]
-    TooLong,
-    #[error("the value is not a JSON object: {0}")]
-    #[code("lease-value-no-object")]
-    NoObject(JsonError),
-    #[error("PublicIP is not an IPv4 address")]
-    #[code("lease-value-public-ip")]
-    PublicIp,
-    #[error("PublicIPv6 is not an IPv6 address")]
-    #[code("lease-value-public-ipv6")]
-    PublicIpv6,
-    #[error("BackendType is not a string")]
-    #[code("lease-value-backend-type")]
-    BackendType,
-}
-
-/// As Go flannel does, including NodeID and unknown members.
-pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, ValueError> {
+/// As Go flannel does, including NodeID and unknown members. The error does not quote the value, because every node logs it, and not the key, which the
+/// caller knows.
+pub fn parse_value(value: &[u8]) -> Result<LeaseAttrs, Problem> {
     if value.len() > VALUE_LIMIT {
-        return Err(ValueError::TooLong);
+        let text = format!("the value has more than {VALUE_LIMIT} bytes");
+        return Err(Problem::new("lease-value-too-long", text));
     }
     let text = String::from_utf8_lossy(value);
     if text.trim_matches([' ', '\t', '\r', '\n']) == "null" {
         return Ok(LeaseAttrs::default());
     }
-    let object =
-        Object::parse(&text).map_err(|error| ValueError::NoObject(JsonError::unquoted(&error)))?;
+    let object = Object::parse(&text).map_err(|error| {
+        let text = format!("the value is not a JSON object: {}", hide_values(&error));
+        Problem::new("lease-value-no-object", text)
+    })?;
     let public_ip = match object.get("PublicIP") {
         None => None,
-        Some(raw) => Some(v4_address(raw.get()).ok_or(ValueError::PublicIp)?),
+        Some(raw) => Some(v4_address(raw.get()).ok_or_else(|| {
+            Problem::new("lease-value-public-ip", "PublicIP is not an IPv4 address")
+        })?),
     };
     let public_ipv6 = match object.get("PublicIPv6") {
         None => None,
         Some(raw) if raw.get() == "null" => None,
-        Some(raw) => Some(v6_address(raw.get()).ok_or(ValueError::PublicIpv6)?),
+        Some(raw) => Some(v6_address(raw.get()).ok_or_else(|| {
+            Problem::new("lease-value-public-ipv6", "PublicIPv6 is not an IPv6 address")
+        })?),
     };
     let backend = object
         .read::<String>("BackendType")
-        .map_err(|_| ValueError::BackendType)?
+        .map_err(|_| Problem::new("lease-value-backend-type", "BackendType is not a string"))?
         .unwrap_or_default();
     let data = raw_member(&object, "BackendData");
     let v6_data = raw_member(&object, "BackendV6Data");

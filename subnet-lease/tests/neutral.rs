@@ -19,10 +19,9 @@ use subnet_lease::manager::{
     Claim, Counters, Error, Held, HostEvidence, LeaseLostError, LeaseStore, Liveness, NodeState,
     SubnetManager,
 };
-use subnet_lease::reason::Reason;
 use subnet_lease::{Lease, LeaseAttrs, LeaseEvent, LeaseTable, NetworkConfig, NodeId, Term};
 use tokio::sync::watch;
-use types::{Dual, Subnets};
+use types::{Dual, Problem, Subnets};
 
 /// It has already assigned the subnets to the nodes.
 struct Assigned;
@@ -50,19 +49,19 @@ impl LeaseStore for Assigned {
         self.network_config().await
     }
 
-    async fn list(&self) -> Result<Listing, Reason> {
+    async fn list(&self) -> Result<Listing, Problem> {
         Ok(Listing { revision: 0, entries: Vec::new() })
     }
 
-    async fn liveness(&self, _: &Entry) -> Result<Liveness, Reason> {
+    async fn liveness(&self, _: &Entry) -> Result<Liveness, Problem> {
         Ok(Liveness::default())
     }
 
-    async fn release(&self, _: &Entry) -> Result<bool, Reason> {
+    async fn release(&self, _: &Entry) -> Result<bool, Problem> {
         Ok(false)
     }
 
-    async fn reserve(&self, _: &Subnets, _: String, _: Option<&Entry>) -> Result<bool, Reason> {
+    async fn reserve(&self, _: &Subnets, _: String, _: Option<&Entry>) -> Result<bool, Problem> {
         Ok(false)
     }
 }

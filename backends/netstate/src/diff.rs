@@ -10,6 +10,24 @@ use std::collections::BTreeSet;
 use types::Subnets;
 
 /// The operations reach `want` in one pass.
+///
+/// ```
+/// use netstate::diff::diff;
+/// use netstate::names::LinkName;
+/// use netstate::object::{KernelState, Key, Op, Value};
+/// use netstate::protocols::FLANNEL;
+/// use netstate::route::RouteSpec;
+///
+/// let eth0 = LinkName::parse("eth0").unwrap();
+/// let route = |via: &str| Value::Route(RouteSpec::forwarding(via.parse().ok(), eth0, FLANNEL));
+/// let key = Key::Route("10.244.2.0/24".parse()?, 0);
+/// let (mut want, mut have) = (KernelState::default(), KernelState::default());
+/// want.set(key, route("192.0.2.3"));
+/// assert_eq!(diff(&want, &have), [Op::Add(key, route("192.0.2.3"))]);
+/// have.set(key, route("192.0.2.2"));
+/// assert_eq!(diff(&want, &have), [Op::Replace(key, route("192.0.2.3"))]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     let mut links = Links::default();
     let mut ops = link_ops(want, have, &mut links);

@@ -1,7 +1,7 @@
 //! A fake kernel for tests. It follows the kernel's rules about dependencies, exclusive additions
 //! and objects that vanish with a link, and it injects faults.
 
-use crate::error::RequestError;
+use crate::error::kernel_refusal;
 use crate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError, Sessions};
 use crate::names::LinkName;
 use crate::object::{KernelState, Key, Op, Value};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use types::Errno;
+use types::{Errno, Problem};
 
 /// What tests read and modify.
 #[derive(Debug, Default)]
@@ -51,8 +51,8 @@ pub(crate) struct FakeKernel {
     noise: Arc<Notify>,
 }
 
-fn refused(code: i32) -> RequestError {
-    RequestError::refused(Errno(code))
+fn refused(code: i32) -> Problem {
+    kernel_refusal(Errno(code))
 }
 
 impl World {
@@ -61,7 +61,7 @@ impl World {
     }
 
     /// Fails with the errno that a kernel would return.
-    pub(crate) fn apply(&mut self, op: &Op) -> Result<(), RequestError> {
+    pub(crate) fn apply(&mut self, op: &Op) -> Result<(), Problem> {
         let (key, value) = match op {
             Op::Refuse(..) => return Err(refused(libc::EPERM)),
             Op::Delete(key, _) => {
@@ -225,7 +225,7 @@ impl Kernel for FakeKernel {
                     let in_the_way =
                         world.foreign.contains(op.key()) && !matches!(op.key(), Key::Link(_));
                     let kind = if in_the_way { FailureKind::Conflict } else { FailureKind::Other };
-                    errors.push(OpError { verb: op.verb(), key: *op.key(), kind, why });
+                    errors.push(OpError::new(op, kind, why));
                 }
             }
         }

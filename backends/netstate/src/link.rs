@@ -84,6 +84,11 @@ impl LinkKind {
 }
 
 impl LinkSpec {
+    /// Administratively up. The other properties stay unchanged.
+    pub fn new(kind: LinkKind, mtu: u32) -> Self {
+        Self { kind, mac: None, mtu, up: true, accept_ra: None, checksum_offload: None }
+    }
+
     /// `self` is desired.
     pub fn fit(&self, found: &LinkSpec) -> Fit {
         let differs = |want: Option<bool>, have: Option<bool>| matches!((want, have), (Some(a), Some(b)) if a != b);

@@ -1,4 +1,15 @@
 //! Interface names and MACs in few bytes, because the kernel state repeats them for every peer.
+//!
+//! ```
+//! use netstate::names::{LinkName, Mac};
+//!
+//! assert_eq!(LinkName::parse("flannel.1").unwrap().as_str(), "flannel.1");
+//! assert_eq!(LinkName::parse("longer-than-15-bytes"), None);
+//!
+//! let mac = Mac::parse("6A-50-3C-FC-DD-7B").unwrap();
+//! assert_eq!(mac.to_string(), "6a:50:3c:fc:dd:7b");
+//! assert!(mac.is_station());
+//! ```
 
 use std::fmt;
 
@@ -20,6 +31,13 @@ impl LinkName {
             name.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from);
             Self(name)
         })
+    }
+
+    /// Of a name in the source text. In a constant, a name that is too long fails the build.
+    pub const fn constant(name: &str) -> Self {
+        let mut bytes = [0; Self::LONGEST];
+        bytes.split_at_mut(name.len()).0.copy_from_slice(name.as_bytes());
+        Self(bytes)
     }
 
     /// Empty for the default value.

@@ -28,7 +28,7 @@ pub use vxlan::default_port as default_vxlan_port;
 
 use crate::bridge::Bridge;
 use crate::cleanup::{Inventory, is_flannels};
-use crate::error::RequestError;
+use crate::error::kernel_silence;
 use crate::kernel::{ExistingState, Facts, Kernel, KernelError, OpError};
 use crate::names::{LinkName, Mac};
 use crate::object::{KernelState, Op};
@@ -102,7 +102,7 @@ impl NetlinkKernel {
             Some(socket::Answer::Refused(code, _)) => Ok(code != libc::EOPNOTSUPP),
             Some(socket::Answer::Done) => Ok(true),
             Some(socket::Answer::Lost) | None => {
-                Err(KernelError::new("check for vxlan support", RequestError::Silent))
+                Err(KernelError::new("check for vxlan support", kernel_silence()))
             }
         }
     }

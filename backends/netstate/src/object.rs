@@ -130,6 +130,19 @@ impl KernelState {
         self.0.insert(key, value);
     }
 
+    /// Adds an interface with the first address of each subnet.
+    pub fn set_device(
+        &mut self,
+        name: LinkName,
+        link: LinkSpec,
+        subnets: impl IntoIterator<Item = IpNet>,
+    ) {
+        self.set(Key::Link(name), Value::Link(Box::new(link)));
+        for subnet in subnets {
+            self.set(Key::Address(name, IpNet::from(subnet.network())), Value::Address);
+        }
+    }
+
     /// Inserts all objects at once, because separate insertions would leave half-empty B-tree
     /// nodes. Of several objects with the same key, the last takes precedence.
     pub fn add(&mut self, objects: impl IntoIterator<Item = (Key, Value)>) {

@@ -46,11 +46,15 @@ pub trait Plan: Send + Sync {
     }
 
     /// The desired state of a node without peers.
-    fn base(&self, facts: &Facts) -> KernelState;
+    fn base(&self, _facts: &Facts) -> KernelState {
+        KernelState::default()
+    }
 
     /// The objects for one address family of a peer. INVARIANT: they depend on no other peer, so a
     /// changed lease changes only its own objects.
-    fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
+    fn of_peer(&self, _peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
+        Vec::new()
+    }
 
     /// The entries for each device of the packet engine; empty if the kernel does all forwarding.
     fn forwarding(&self, _leases: &LeaseTable, _facts: &Facts) -> Vec<Forwarding> {

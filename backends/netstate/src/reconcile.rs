@@ -19,7 +19,6 @@ pub mod tunnels;
 
 use crate::desired::{Desired, new_on_link_queries, on_link_queries};
 use crate::diff::{diff, preserve};
-use crate::error::RequestError;
 use crate::kernel::{Facts, FailureKind, Kernel, KernelError, OpError};
 use crate::object::{KernelState, Key, Op, Value};
 use crate::plan::{Announced, Plan};
@@ -43,6 +42,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tunnels::Tunnels;
+use types::Problem;
 
 /// Attempts at the first pass.
 const FIRST_TRIES: u32 = 6;
@@ -479,7 +479,8 @@ impl<P: Plan, K: Kernel> Reconciler<P, K> {
     /// last pass.
     async fn sighting(&mut self, leases: &LeaseTable) -> Result<Sighting, KernelError> {
         let Some(facts) = &self.observed.facts else {
-            return Err(KernelError::new("compare with the kernel", RequestError::Unread));
+            let why = Problem::new("kernel-unread", "flanneld has not read the kernel state yet");
+            return Err(KernelError::new("compare with the kernel", why));
         };
         let mut want = self.goal.desired(leases, facts).state;
         let (holders, owners) = holders(&*self.goal.plan, leases, facts);

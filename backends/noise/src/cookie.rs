@@ -15,12 +15,12 @@ const LASTS: Duration = Duration::from_secs(120);
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// Creates cookies for senders of handshake messages and verifies them.
-pub struct Baker {
+pub struct CookieChecker {
     secret: Zeroizing<[u8; KEY]>,
     born: Instant,
 }
 
-impl Baker {
+impl CookieChecker {
     /// `secret` is 32 random bytes.
     pub fn new(secret: [u8; KEY], now: Instant) -> Self {
         Self { secret: Zeroizing::new(secret), born: now }
@@ -76,13 +76,13 @@ impl Baker {
 
 /// The cookie that a peer sent to this node, and the message to which the next cookie may reply.
 #[derive(Default)]
-pub struct Jar {
+pub struct PeerCookie {
     cookie: Option<([u8; TAG], Instant)>,
     /// `mac1` of the last sent message, while a cookie may reply to it.
     asked: Option<[u8; TAG]>,
 }
 
-impl Jar {
+impl PeerCookie {
     /// Adds `mac2` if there is a cookie, and stores `mac1`.
     pub fn prove(&mut self, message: &mut Initiation, now: Instant) {
         let second = Codes::of(message.bytes()).and_then(|(_, covered, _)| self.code(covered, now));

@@ -94,7 +94,7 @@ pub struct Initiated {
     index: u32,
 }
 
-/// `index` identifies the resulting session. `ephemeral` is 32 random bytes. [`Jar`](crate::Jar) adds `mac2`
+/// `index` identifies the resulting session. `ephemeral` is 32 random bytes. [`PeerCookie`](crate::PeerCookie) adds `mac2`
 /// to the message. Fails if the peer's key has small order.
 pub fn initiate(
     identity: &Identity,
@@ -131,13 +131,13 @@ fn first_code(remote: &Remote, message: &[u8]) -> Result<[u8; TAG], NoiseError> 
 }
 
 /// An initiation whose initiator is known but has not proved its identity yet.
-pub struct Half {
+pub struct UnprovenInitiation {
     transcript: Transcript,
     public: [u8; KEY],
     message: Initiation,
 }
 
-impl Half {
+impl UnprovenInitiation {
     /// Decrypts the initiator's public key, with one curve operation. Fails if the message is not for this
     /// node, or its ephemeral key has small order.
     pub fn read(identity: &Identity, message: &Initiation) -> Result<Self, NoiseError> {
@@ -148,7 +148,7 @@ impl Half {
         Ok(Self { transcript, public, message: message.clone() })
     }
 
-    /// The initiator's public key. Any host can send any key; [`Half::prove`] verifies that it has the
+    /// The initiator's public key. Any host can send any key; [`UnprovenInitiation::prove`] verifies that it has the
     /// private one.
     pub fn public(&self) -> &[u8; KEY] {
         &self.public
@@ -156,13 +156,13 @@ impl Half {
 
     /// Verifies that the initiator is this peer. The time in the message has to be later than in all earlier
     /// initiations.
-    pub fn prove(mut self, remote: &Remote) -> Result<(Asked, Stamp), NoiseError> {
+    pub fn prove(mut self, remote: &Remote) -> Result<(ProvenInitiation, Stamp), NoiseError> {
         if remote.public != self.public {
             return Err(NoiseError::Stranger);
         }
         let key = self.transcript.agree_key(&*remote.shared);
         let stamp = self.transcript.open(&key, &self.message.stamp)?;
-        let asked = Asked {
+        let asked = ProvenInitiation {
             transcript: self.transcript,
             public: self.public,
             ephemeral: self.message.ephemeral,
@@ -173,14 +173,14 @@ impl Half {
 }
 
 /// An authentic initiation.
-pub struct Asked {
+pub struct ProvenInitiation {
     transcript: Transcript,
     public: [u8; KEY],
     ephemeral: [u8; KEY],
     index: u32,
 }
 
-impl Asked {
+impl ProvenInitiation {
     /// A session with this index, and the response to the initiation. `ephemeral` is 32 random bytes. This
     /// node must not send packets in the session before it has received one.
     ///

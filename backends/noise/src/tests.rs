@@ -1,6 +1,8 @@
 //! Helpers for the tests of all modules.
 
-use crate::{Half, Identity, Jar, KEY, NoiseError, Remote, Session, Stamp, initiate};
+use crate::{
+    Identity, KEY, NoiseError, PeerCookie, Remote, Session, Stamp, UnprovenInitiation, initiate,
+};
 use std::time::{Duration, Instant, SystemTime};
 
 pub(crate) fn bytes(hex: &str) -> Vec<u8> {
@@ -40,17 +42,17 @@ impl Pair {
 
     /// Both ends of a session that A initiated.
     pub(crate) fn sessions(&self, preshared: &[u8; KEY]) -> (Session, Session) {
-        self.shake(preshared, preshared).unwrap()
+        self.complete_handshake(preshared, preshared).unwrap()
     }
 
     /// A handshake between A and B, each with its own preshared key.
-    pub(crate) fn shake(
+    pub(crate) fn complete_handshake(
         &self,
         ours: &[u8; KEY],
         theirs: &[u8; KEY],
     ) -> Result<(Session, Session), NoiseError> {
         let (initiated, message) = initiate(&self.a, &self.to_b, 7, stamp(), &from(65))?;
-        let half = Half::read(&self.b, &message)?;
+        let half = UnprovenInitiation::read(&self.b, &message)?;
         let (asked, _) = half.prove(&self.to_a)?;
         let (at_b, answer) = asked.answer(&self.to_a, theirs, 8, &from(97))?;
         let at_a = initiated.complete(&self.a, ours, &answer)?;
@@ -78,7 +80,7 @@ pub(crate) fn opened(session: &Session, mut datagram: Vec<u8>) -> Result<Vec<u8>
     Ok(datagram)
 }
 
-/// An empty jar, and the current time.
-pub(crate) fn jar() -> (Jar, Instant) {
-    (Jar::default(), Instant::now())
+/// An empty peer_cookie, and the current time.
+pub(crate) fn peer_cookie() -> (PeerCookie, Instant) {
+    (PeerCookie::default(), Instant::now())
 }

@@ -4,12 +4,12 @@
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
 use ipnet::{IpNet, Ipv4Net};
-use packet_engine::checksum;
 use packet_engine::merge::Merger;
 use packet_engine::packet::Header;
-use packet_engine::split::{HEADERS, Split, split};
+use packet_engine::packet::checksum;
+use packet_engine::packet::virtio::VnetHeader;
+use packet_engine::split::{HEADERS, Split, prepare_split};
 use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
-use packet_engine::virtio::VnetHeader;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
@@ -26,7 +26,9 @@ fn main() {
 #[divan::bench(args = [40, 1450, 65535])]
 fn checksum_of_bytes(bencher: Bencher, length: usize) {
     let data: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
-    bencher.counter(BytesCount::new(length)).bench_local(|| checksum::sum(black_box(&data), 0));
+    bencher
+        .counter(BytesCount::new(length))
+        .bench_local(|| checksum::ones_complement_sum(black_box(&data), 0));
 }
 
 fn table(peers: u16) -> Table {
@@ -94,7 +96,7 @@ fn segments() -> (Vec<u8>, Vec<Range<usize>>) {
     let Ok(header) = Header::parse(&packet) else {
         return (buffer, places);
     };
-    if let Ok(Split::Segments(all)) = split(&vnet, &header, &mut packet) {
+    if let Ok(Split::Segments(all)) = prepare_split(&vnet, &header, &mut packet) {
         for index in 0..all.count() {
             let mut head = [0; HEADERS];
             let Some((length, payload)) = all.header(index, &packet, &mut head) else {
@@ -118,7 +120,7 @@ fn split_a_super_packet(bencher: Bencher) {
         let Ok(header) = Header::parse(&packet) else {
             return 0;
         };
-        let Ok(Split::Segments(all)) = split(&vnet, &header, &mut packet) else {
+        let Ok(Split::Segments(all)) = prepare_split(&vnet, &header, &mut packet) else {
             return 0;
         };
         (0..all.count())

@@ -1,6 +1,6 @@
 //! Counters that the engine's threads write, and others read without locks.
 
-use crate::reason::Reason;
+use crate::drop_error::DropError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The counters of one direction.
@@ -16,7 +16,7 @@ pub struct Direction {
     pub units: AtomicU64,
     /// Reads that failed for a reason other than an empty queue.
     pub errors: AtomicU64,
-    drops: [AtomicU64; Reason::ALL.len()],
+    drops: [AtomicU64; DropError::ALL.len()],
 }
 
 impl Default for Direction {
@@ -34,13 +34,13 @@ impl Default for Direction {
 }
 
 impl Direction {
-    pub fn dropped(&self, reason: Reason) {
+    pub fn dropped(&self, reason: DropError) {
         self.dropped_many(reason, 1);
     }
 
-    pub fn dropped_many(&self, reason: Reason, packets: usize) {
+    pub fn dropped_many(&self, reason: DropError, packets: usize) {
         if let Some(counter) = self.drops.get(reason.index()) {
-            add(counter, packets);
+            add_to_counter(counter, packets);
         }
     }
 
@@ -49,13 +49,13 @@ impl Direction {
         self.drops.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
 
-    pub fn drops(&self, reason: Reason) -> u64 {
+    pub fn drops(&self, reason: DropError) -> u64 {
         self.drops.get(reason.index()).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 }
 
 /// With relaxed ordering: no order between different counters.
-pub fn add(counter: &AtomicU64, count: usize) {
+pub fn add_to_counter(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 

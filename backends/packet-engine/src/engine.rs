@@ -11,7 +11,6 @@ mod errors;
 mod handshakes;
 mod io;
 mod log_limit;
-mod messages;
 mod priority;
 mod read_backoff;
 mod refusals;
@@ -20,13 +19,13 @@ mod send_error;
 mod tx;
 mod wake;
 
-use super::counters::Counters;
-use super::features::{self, Features};
-use super::socket::Socket;
-use super::table::Table;
-use super::tun::Tun;
+use crate::counters::Counters;
 use crate::error::EngineError;
-use crate::framing::Framing;
+use crate::features::{self, Features};
+use crate::packet::framing::Framing;
+use crate::socket::Socket;
+use crate::table::Table;
+use crate::tun::Tun;
 use crate::wireguard::Device as WireGuard;
 use arc_swap::ArcSwap;
 use config::EngineConfig;
@@ -254,7 +253,7 @@ impl Engine {
             for _ in 0..self.config.features.queues {
                 let socket =
                     Socket::bind(address, port, &self.config.features).map_err(|error| {
-                        refused(SocketAddr::new(address, port), &self.config.framing, &error)
+                        bind_error(SocketAddr::new(address, port), &self.config.framing, &error)
                     })?;
                 receive.push(Arc::new(socket));
             }
@@ -309,7 +308,7 @@ impl Engine {
                 .cloned()
                 .collect::<Vec<_>>()
         };
-        let scheduling = Scheduling::new(means, features::cpus(), self.counters.clone());
+        let scheduling = Scheduling::new(means, features::available_cpus(), self.counters.clone());
         for (number, tun) in queues.iter().enumerate() {
             let receive = of(number);
             let out = tx::Tx {
@@ -429,7 +428,7 @@ impl Engine {
     }
 }
 
-fn refused(address: SocketAddr, framing: &Framing, error: &std::io::Error) -> EngineError {
+fn bind_error(address: SocketAddr, framing: &Framing, error: &std::io::Error) -> EngineError {
     match Errno::from(error) {
         Errno(libc::EADDRINUSE) => EngineError::PortTaken { address, rival: framing.rival() },
         errno => EngineError::Bind { address, errno },

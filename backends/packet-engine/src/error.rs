@@ -1,6 +1,6 @@
 //! Errors of opening or changing an engine.
 
-use crate::framing::Rival;
+use crate::packet::framing::Rival;
 use std::net::{IpAddr, SocketAddr};
 use thiserror::Error;
 use types::problem::PortPurpose;

@@ -37,7 +37,7 @@ impl Features {
             gso: true,
             gro: true,
             batch: 64,
-            queues: queues(cpus()),
+            queues: tun_queue_count(available_cpus()),
             real_time: true,
         }
     }
@@ -92,12 +92,12 @@ impl Default for Features {
 }
 
 /// The processors that this process may use.
-pub(crate) fn cpus() -> usize {
+pub(crate) fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// At most 4. Each queue has two threads, so one uses two CPUs.
-fn queues(cpus: usize) -> usize {
+fn tun_queue_count(cpus: usize) -> usize {
     (cpus / 2).clamp(1, 4)
 }
 
@@ -113,6 +113,6 @@ mod tests {
             (64, 1)
         );
         assert_eq!(Features::named("fast"), Err(ModeError("fast".to_owned())));
-        assert_eq!([1, 2, 3, 4, 8, 64].map(queues), [1, 1, 1, 2, 4, 4]);
+        assert_eq!([1, 2, 3, 4, 8, 64].map(tun_queue_count), [1, 1, 1, 2, 4, 4]);
     }
 }

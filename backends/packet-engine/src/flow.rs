@@ -1,6 +1,9 @@
 //! Finds the flow of a packet; reads and writes 16-bit words.
 
-use super::packet::{Fragment, Header, Version};
+pub(crate) mod messages;
+pub(crate) mod schedule;
+
+use crate::packet::{Fragment, Header, Version};
 use std::net::SocketAddr;
 use std::ops::Range;
 
@@ -11,7 +14,7 @@ const SCTP: u8 = 132;
 /// A hash over addresses, protocol and ports, equal for all packets of a flow. For fragments it excludes the
 /// ports, which only the first one contains.
 #[inline]
-pub fn hash(packet: &[u8], header: &Header) -> u32 {
+pub fn flow_hash(packet: &[u8], header: &Header) -> u32 {
     let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
     let ports = match (header.protocol, header.fragment) {
         (TCP | UDP | SCTP, Fragment::No) => header.transport..header.transport + 4,
@@ -47,14 +50,14 @@ pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
 pub(crate) const SLOTS: usize = 64;
 
 #[inline]
-pub fn slot(packet: &[u8], header: &Header) -> usize {
-    (hash(packet, header) >> 16) as usize % SLOTS
+pub fn flow_table_slot(packet: &[u8], header: &Header) -> usize {
+    (flow_hash(packet, header) >> 16) as usize % SLOTS
 }
 
-/// Uses other bits of the hash than [`slot`], so that the flows of one queue use all slots.
+/// Uses other bits of the hash than [`flow_table_slot`], so that the flows of one queue use all slots.
 #[inline]
-pub(crate) fn queue(packet: &[u8], header: &Header, queues: usize) -> usize {
-    (hash(packet, header) >> 24) as usize % queues.max(1)
+pub(crate) fn flow_queue_number(packet: &[u8], header: &Header, queues: usize) -> usize {
+    (flow_hash(packet, header) >> 24) as usize % queues.max(1)
 }
 
 /// `None` for another protocol, or for a later fragment, which has no ports.
@@ -63,18 +66,18 @@ pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAd
     if header.protocol != UDP || header.fragment == Fragment::Later {
         return None;
     }
-    word(packet, header.transport + 2).map(|port| SocketAddr::new(header.destination, port))
+    read_word(packet, header.transport + 2).map(|port| SocketAddr::new(header.destination, port))
 }
 
 /// `None` beyond the end of `bytes`.
 #[inline]
-pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
+pub fn read_word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
 }
 
 /// `None` beyond the end of `bytes`.
 #[inline]
-pub fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
+pub fn write_word(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
     *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
     Some(())
 }
@@ -126,8 +129,9 @@ mod tests {
         let header = Header::parse(&packet).unwrap();
         let place = |payload: u8| {
             let longer = [&packet[..], &[payload; 9]].concat();
-            let (queue, slot) = (queue(&longer, &header, QUEUES), slot(&longer, &header));
-            (queue, slot, hash(&longer, &header))
+            let (queue, slot) =
+                (flow_queue_number(&longer, &header, QUEUES), flow_table_slot(&longer, &header));
+            (queue, slot, flow_hash(&longer, &header))
         };
         assert_eq!(place(1), place(2), "two packets of one flow");
         place(0)

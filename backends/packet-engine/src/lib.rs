@@ -4,28 +4,17 @@
 //! a GSO packet, which holds several segments, as a whole. [`split`] splits GSO packets before they are sent,
 //! and [`merge`] merges received packets into GSO packets.
 
-pub mod checksum;
 pub mod counters;
-pub mod ecn;
-pub mod endpoint;
+pub mod drop_error;
 pub mod engine;
 pub mod error;
 pub mod features;
 pub mod flow;
-pub(crate) mod flow_schedule;
-pub mod framing;
-pub mod icmp;
-pub mod limit;
-pub mod martian;
 pub mod merge;
 pub mod packet;
-pub mod partial_checksum;
-mod prefixes;
-pub mod reason;
 pub mod socket;
 pub mod split;
 pub mod table;
 pub mod tun;
 pub mod verdict;
-pub mod virtio;
 pub mod wireguard;

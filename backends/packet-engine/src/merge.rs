@@ -4,14 +4,14 @@
 //! A packet is added only to the latest group of its flow, so the order within a flow stays the same. Only
 //! UDP datagrams and plain data of established TCP streams are merged; the rest passes unchanged. The merger
 //! verifies a checksum first, because a GSO packet implies a correct one. A partial checksum (see
-//! [`super::partial_checksum`]) needs no verification and stays partial.
+//! [`crate::packet::partial_checksum`]) needs no verification and stays partial.
 
-use super::checksum;
-use super::flow::{self, SLOTS, TCP, UDP, put};
-use super::flow_schedule::FlowSchedule;
-use super::packet::{Fragment, Header, Version};
-use super::partial_checksum::{self, TCP_FIELD, UDP_FIELD};
-use super::virtio::{Gso, VnetHeader};
+use crate::flow::schedule::FlowSchedule;
+use crate::flow::{self, SLOTS, TCP, UDP, write_word};
+use crate::packet::checksum;
+use crate::packet::partial_checksum::{self, TCP_FIELD, UDP_FIELD};
+use crate::packet::virtio::{Gso, VnetHeader};
+use crate::packet::{Fragment, Header, Version};
 use std::ops::Range;
 
 const ACK: u8 = 0x10;
@@ -146,9 +146,9 @@ impl Merger {
             self.push(at, header, None, false);
             return;
         }
-        let slot = flow::slot(packet, header);
+        let slot = flow::flow_table_slot(packet, header);
         self.schedule.count(slot, at.len());
-        let pseudo = partial_checksum::pseudo(packet, header);
+        let pseudo = partial_checksum::packet_pseudo_header_sum(packet, header);
         let partial =
             pseudo.is_some_and(|pseudo| partial_checksum::is_partial(packet, header, pseudo));
         let wanted = match header.protocol {
@@ -199,7 +199,7 @@ impl Merger {
         let Some(packet) = buffer.get(at.clone()) else {
             return;
         };
-        let slot = flow::slot(packet, header);
+        let slot = flow::flow_table_slot(packet, header);
         self.schedule.count(slot, at.len());
         self.schedule.push(slot);
         let own = if header.protocol == TCP {
@@ -209,7 +209,7 @@ impl Merger {
         };
         let index = self.push(at, header, None, true);
         if let Some(group) = self.groups.get_mut(usize::from(index)) {
-            group.kind = gso(header);
+            group.kind = gso_kind(header);
             group.header_len = header.transport + own;
             group.size = size;
             group.whole = true;
@@ -238,7 +238,7 @@ impl Merger {
         group.rest.clear();
         group.total = at.len();
         group.first = at;
-        group.kind = if candidate.is_some() { gso(header) } else { Gso::None };
+        group.kind = if candidate.is_some() { gso_kind(header) } else { Gso::None };
         group.partial = partial;
         group.whole = false;
         group.open = candidate.is_some_and(|candidate| !candidate.push);
@@ -257,16 +257,16 @@ impl Merger {
             return VnetHeader::default();
         };
         if group.rest.is_empty() {
-            return alone(group).unwrap_or_default();
+            return unmerged_vnet_header(group).unwrap_or_default();
         }
         let Some(first) = buffer.get_mut(group.first.clone()) else {
             return VnetHeader::default();
         };
-        finish(group, first).unwrap_or_default()
+        write_merged_headers(group, first).unwrap_or_default()
     }
 }
 
-fn gso(header: &Header) -> Gso {
+fn gso_kind(header: &Header) -> Gso {
     match (header.protocol, header.version) {
         (UDP, _) => Gso::Udp,
         (_, Version::V4) => Gso::Tcp4,
@@ -275,14 +275,15 @@ fn gso(header: &Header) -> Gso {
 }
 
 /// The virtio header of a packet that stays alone and unchanged.
-fn alone(group: &Group) -> Option<VnetHeader> {
+fn unmerged_vnet_header(group: &Group) -> Option<VnetHeader> {
     if !group.partial {
         return None;
     }
     let plain = VnetHeader {
         needs_csum: true,
         csum_start: u16::try_from(group.transport).ok()?,
-        csum_offset: u16::try_from(partial_checksum::field(group.protocol)?).ok()?,
+        csum_offset: u16::try_from(partial_checksum::checksum_field_offset(group.protocol)?)
+            .ok()?,
         ..VnetHeader::default()
     };
     if group.kind() == Gso::None {
@@ -296,23 +297,23 @@ fn alone(group: &Group) -> Option<VnetHeader> {
     })
 }
 
-fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
+fn write_merged_headers(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
     let length = group.total - group.transport;
     let protocol = group.protocol;
     let pseudo = match group.kind {
-        Gso::Tcp6 => checksum::pseudo(
+        Gso::Tcp6 => checksum::pseudo_header_sum(
             first.get(8..24)?,
             first.get(24..40)?,
             protocol,
             u32::try_from(length).ok()?,
         ),
-        Gso::Udp if first.first()? >> 4 == 6 => checksum::pseudo(
+        Gso::Udp if first.first()? >> 4 == 6 => checksum::pseudo_header_sum(
             first.get(8..24)?,
             first.get(24..40)?,
             protocol,
             u32::try_from(length).ok()?,
         ),
-        _ => checksum::pseudo(
+        _ => checksum::pseudo_header_sum(
             first.get(12..16)?,
             first.get(16..20)?,
             protocol,
@@ -320,12 +321,15 @@ fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
         ),
     };
     if first.first()? >> 4 == 4 {
-        put(first, 2, u16::try_from(group.total).ok()?)?;
-        put(first, 10, 0)?;
-        let sum = checksum::checksum(checksum::sum(first.get(..group.transport)?, 0));
-        put(first, 10, sum)?;
+        write_word(first, 2, u16::try_from(group.total).ok()?)?;
+        write_word(first, 10, 0)?;
+        let sum = checksum::checksum_from_sum(checksum::ones_complement_sum(
+            first.get(..group.transport)?,
+            0,
+        ));
+        write_word(first, 10, sum)?;
     } else {
-        put(first, 4, u16::try_from(group.total - 40).ok()?)?;
+        write_word(first, 4, u16::try_from(group.total - 40).ok()?)?;
     }
     let csum_offset = if protocol == TCP {
         if group.push {
@@ -333,10 +337,10 @@ fn finish(group: &Group, first: &mut [u8]) -> Option<VnetHeader> {
         }
         TCP_FIELD
     } else {
-        put(first, group.transport + 4, u16::try_from(length).ok()?)?;
+        write_word(first, group.transport + 4, u16::try_from(length).ok()?)?;
         UDP_FIELD
     };
-    put(first, group.transport + csum_offset, checksum::fold(pseudo))?;
+    write_word(first, group.transport + csum_offset, checksum::fold_sum(pseudo))?;
     Some(VnetHeader {
         needs_csum: true,
         gso: group.kind,
@@ -387,7 +391,9 @@ impl Candidate {
             (8, 0, false)
         };
         let size = transport.len().checked_sub(own).filter(|size| *size > 0)?;
-        if !trusted && checksum::fold(checksum::sum(transport, pseudo)) != 0xffff {
+        if !trusted
+            && checksum::fold_sum(checksum::ones_complement_sum(transport, pseudo)) != 0xffff
+        {
             return None;
         }
         let next = sequence.wrapping_add(u32::try_from(size).ok()?);

@@ -1,7 +1,15 @@
 //! The IP header of an inner packet: parsed strictly, and changed in place.
 
-use super::checksum;
-use crate::reason::Reason;
+pub mod checksum;
+pub mod ecn;
+pub mod framing;
+pub mod icmp;
+pub mod icmp_limit;
+pub mod martian;
+pub mod partial_checksum;
+pub mod virtio;
+
+use crate::drop_error::DropError;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Without options.
@@ -57,24 +65,24 @@ pub struct Header {
 }
 
 impl Header {
-    /// The packet must fill its buffer exactly; checksums are left to its receiver. [`Reason::Short`] if it is
-    /// shorter than its header, [`Reason::Malformed`] if the version or a length is invalid.
+    /// The packet must fill its buffer exactly; checksums are left to its receiver. [`DropError::Short`] if it is
+    /// shorter than its header, [`DropError::Malformed`] if the version or a length is invalid.
     #[inline]
-    pub fn parse(packet: &[u8]) -> Result<Self, Reason> {
-        let fixed = packet.first_chunk().ok_or(Reason::Short)?;
+    pub fn parse(packet: &[u8]) -> Result<Self, DropError> {
+        let fixed = packet.first_chunk().ok_or(DropError::Short)?;
         match fixed[0] >> 4 {
             4 => Self::parse_v4(packet, fixed),
             6 => Self::parse_v6(packet),
-            _ => Err(Reason::Malformed),
+            _ => Err(DropError::Malformed),
         }
     }
 
     #[inline]
-    fn parse_v4(packet: &[u8], fixed: &[u8; V4_HEADER]) -> Result<Self, Reason> {
+    fn parse_v4(packet: &[u8], fixed: &[u8; V4_HEADER]) -> Result<Self, DropError> {
         let header_len = usize::from(fixed[0] & 15) * 4;
         let total_len = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
         if header_len < V4_HEADER || total_len != packet.len() || header_len > total_len {
-            return Err(Reason::Malformed);
+            return Err(DropError::Malformed);
         }
         let fragment = match u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff {
             0 => Fragment::No,
@@ -96,15 +104,15 @@ impl Header {
     }
 
     #[inline]
-    fn parse_v6(packet: &[u8]) -> Result<Self, Reason> {
-        let fixed: &[u8; V6_HEADER] = packet.first_chunk().ok_or(Reason::Short)?;
+    fn parse_v6(packet: &[u8]) -> Result<Self, DropError> {
+        let fixed: &[u8; V6_HEADER] = packet.first_chunk().ok_or(DropError::Short)?;
         let total_len = V6_HEADER + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
         // A jumbogram has a payload length of 0, and fails this check as well.
         if total_len != packet.len() {
-            return Err(Reason::Malformed);
+            return Err(DropError::Malformed);
         }
-        let (source, rest) = fixed[8..].split_first_chunk::<16>().ok_or(Reason::Short)?;
-        let destination: &[u8; 16] = rest.first_chunk().ok_or(Reason::Short)?;
+        let (source, rest) = fixed[8..].split_first_chunk::<16>().ok_or(DropError::Short)?;
+        let destination: &[u8; 16] = rest.first_chunk().ok_or(DropError::Short)?;
         let mut header = Self {
             version: Version::V6,
             header_len: V6_HEADER,
@@ -125,13 +133,13 @@ impl Header {
 
     /// Skips extension headers up to the transport header. Beyond the limits, the protocol becomes
     /// [`OPAQUE`].
-    fn skip_extensions(&mut self, packet: &[u8]) -> Result<(), Reason> {
+    fn skip_extensions(&mut self, packet: &[u8]) -> Result<(), DropError> {
         let mut followed = 0;
         while is_extension(self.protocol) && self.fragment != Fragment::Later {
             let start = packet
                 .get(self.transport..)
                 .and_then(|rest| rest.first_chunk::<8>())
-                .ok_or(Reason::Malformed)?;
+                .ok_or(DropError::Malformed)?;
             let len = match self.protocol {
                 FRAGMENT => 8,
                 AUTHENTICATION => (usize::from(start[1]) + 2) * 4,
@@ -143,7 +151,7 @@ impl Header {
                 return Ok(());
             }
             if end > packet.len() {
-                return Err(Reason::Malformed);
+                return Err(DropError::Malformed);
             }
             if self.protocol == FRAGMENT {
                 self.fragment = match u16::from_be_bytes([start[2], start[3]]) & 0xfff9 {
@@ -231,7 +239,7 @@ fn set_v4(fixed: &mut [u8; V4_HEADER], at: usize, word: [u8; 2]) {
     *place = word;
     // An unchanged word must not change the checksum: an update could turn one form of zero into the other.
     if old != new {
-        let sum = checksum::update(u16::from_be_bytes([fixed[10], fixed[11]]), old, new);
+        let sum = checksum::updated_checksum(u16::from_be_bytes([fixed[10], fixed[11]]), old, new);
         [fixed[10], fixed[11]] = sum.to_be_bytes();
     }
 }

@@ -7,9 +7,11 @@
     reason = "lengths of control messages are 32 bits wide in musl"
 )]
 
-use super::endpoint::Endpoint;
-use super::features::Features;
+pub mod endpoint;
+
 use crate::error::EngineError;
+use crate::features::Features;
+use crate::socket::endpoint::Endpoint;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
@@ -284,7 +286,7 @@ impl Sender {
             }
             let length = self.vectors.len() - from;
             let mut control = Control([0; CONTROL]);
-            let used = fill(&mut control, message, socket.family);
+            let used = write_control_messages(&mut control, message, socket.family);
             self.controls.push(control);
             self.names.push(message.to.to.into());
             // SAFETY: all zeros is a value of mmsghdr.
@@ -322,10 +324,10 @@ impl Sender {
 }
 
 /// Writes the control messages of a send, and returns their length in bytes.
-fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
+fn write_control_messages(control: &mut Control, message: &Message, family: Family) -> usize {
     let mut used = 0;
     if message.count > 1 {
-        used = push(
+        used = append_control_message(
             control,
             used,
             libc::SOL_UDP,
@@ -336,19 +338,31 @@ fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
     if message.tos != 0 {
         let (level, name) =
             family.pick((libc::IPPROTO_IP, libc::IP_TOS), (libc::IPPROTO_IPV6, libc::IPV6_TCLASS));
-        used = push(control, used, level, name, &libc::c_int::from(message.tos).to_ne_bytes());
+        used = append_control_message(
+            control,
+            used,
+            level,
+            name,
+            &libc::c_int::from(message.tos).to_ne_bytes(),
+        );
     }
     // in_pktinfo: interface, source, destination; in6_pktinfo: source, interface. The interface stays 0: the route selects it.
     match message.to.source {
         Some(IpAddr::V4(source)) if family.is_v4() => {
             let mut info = [0; 12];
             info[4..8].copy_from_slice(&source.octets());
-            used = push(control, used, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            used = append_control_message(control, used, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
         }
         Some(IpAddr::V6(source)) if family.is_v6() => {
             let mut info = [0; 20];
             info[..16].copy_from_slice(&source.octets());
-            used = push(control, used, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            used = append_control_message(
+                control,
+                used,
+                libc::IPPROTO_IPV6,
+                libc::IPV6_PKTINFO,
+                &info,
+            );
         }
         _ => {}
     }
@@ -357,12 +371,12 @@ fn fill(control: &mut Control, message: &Message, family: Family) -> usize {
 
 const HEADER: usize = size_of::<libc::cmsghdr>();
 
-const fn aligned(length: usize) -> usize {
+const fn aligned_cmsg_length(length: usize) -> usize {
     length.next_multiple_of(size_of::<usize>())
 }
 
 /// Appends a control message (cmsg(3)) at offset `at`, and returns the offset after it.
-fn push(
+fn append_control_message(
     control: &mut Control,
     at: usize,
     level: libc::c_int,
@@ -371,17 +385,17 @@ fn push(
 ) -> usize {
     // SAFETY: all zeros is a value of cmsghdr; musl's has padding that cannot be set otherwise.
     let mut head: libc::cmsghdr = unsafe { std::mem::zeroed() };
-    head.cmsg_len = (aligned(HEADER) + data.len()) as _;
+    head.cmsg_len = (aligned_cmsg_length(HEADER) + data.len()) as _;
     head.cmsg_level = level;
     head.cmsg_type = name;
     // SAFETY: a cmsghdr is plain data of HEADER bytes without uninitialised padding: it began as zeros.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const head).cast::<u8>(), HEADER) };
-    let end = at + aligned(HEADER) + aligned(data.len());
+    let end = at + aligned_cmsg_length(HEADER) + aligned_cmsg_length(data.len());
     let Some(room) = control.0.get_mut(at..end) else {
         return at;
     };
     room.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-    room.iter_mut().skip(aligned(HEADER)).zip(data).for_each(|(to, from)| *to = *from);
+    room.iter_mut().skip(aligned_cmsg_length(HEADER)).zip(data).for_each(|(to, from)| *to = *from);
     end
 }
 
@@ -477,7 +491,7 @@ impl Receiver {
         let start = index * STRIDE;
         let mut meta = RecvMeta {
             at: start..start + length.min(SLOT),
-            from: address(self.names.get(index)?)?.into(),
+            from: decode_socket_address(self.names.get(index)?)?.into(),
             segment: length,
             ecn: 0,
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
@@ -488,7 +502,7 @@ impl Receiver {
             // SAFETY: there are HEADER bytes, read without regard to alignment.
             let head: libc::cmsghdr = unsafe { std::ptr::read_unaligned(rest.as_ptr().cast()) };
             let length = usize::try_from(head.cmsg_len).unwrap_or(0);
-            let Some(data) = rest.get(aligned(HEADER)..length) else {
+            let Some(data) = rest.get(aligned_cmsg_length(HEADER)..length) else {
                 break;
             };
             match (head.cmsg_level, head.cmsg_type) {
@@ -511,13 +525,13 @@ impl Receiver {
                 }
                 _ => {}
             }
-            rest = rest.get(aligned(length)..).unwrap_or_default();
+            rest = rest.get(aligned_cmsg_length(length)..).unwrap_or_default();
         }
         Some(meta)
     }
 }
 
-fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+fn decode_socket_address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match libc::c_int::from(name.ss_family) {
         libc::AF_INET => {
             // SAFETY: the kernel wrote a sockaddr_in, as the family says; a storage is large enough and aligned for it.

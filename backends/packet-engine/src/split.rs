@@ -1,11 +1,11 @@
 //! Splits GSO packets of the TUN device into packets for the wire. Headers are generated for each segment;
 //! the payload is not copied.
 
-use super::checksum;
-use super::flow::{TCP, UDP, put, word};
-use super::packet::{Fragment, Header, Version};
-use super::virtio::{Gso, VnetHeader};
-use crate::reason::Reason;
+use crate::drop_error::DropError;
+use crate::flow::{TCP, UDP, read_word, write_word};
+use crate::packet::checksum;
+use crate::packet::virtio::{Gso, VnetHeader};
+use crate::packet::{Fragment, Header, Version};
 use std::ops::Range;
 
 /// The longest IP and transport headers of a GSO packet in bytes, with IPv6 extension headers.
@@ -42,23 +42,47 @@ pub struct Segments {
     pseudo: u64,
 }
 
-/// Completes the checksum of a single packet, or determines how to split a GSO packet. [`Reason::BadOffload`]
+/// Completes the checksum of a single packet, or determines how to split a GSO packet. [`DropError::BadOffload`]
 /// if the virtio header does not match the packet.
-pub fn split(vnet: &VnetHeader, header: &Header, packet: &mut [u8]) -> Result<Split, Reason> {
+///
+/// ```
+/// use etherparse::PacketBuilder;
+/// use packet_engine::packet::Header;
+/// use packet_engine::split::{HEADERS, Split, prepare_split};
+/// use packet_engine::packet::virtio::{Gso, VnetHeader};
+///
+/// let mut packet = Vec::new();
+/// let datagram = PacketBuilder::ipv4([10, 244, 1, 7], [10, 244, 2, 7], 64).udp(5000, 53);
+/// datagram.write(&mut packet, &[0; 2500])?;
+/// let mut vnet = VnetHeader::default();
+/// (vnet.gso, vnet.gso_size) = (Gso::Udp, 1000);
+/// let header = Header::parse(&packet).unwrap();
+/// let Ok(Split::Segments(segments)) = prepare_split(&vnet, &header, &mut packet) else { panic!() };
+/// assert_eq!(segments.count(), 3);
+/// // The last one has headers of 28 bytes, and the last 500 bytes of the payload.
+/// let mut headers = [0; HEADERS];
+/// assert_eq!(segments.header(2, &packet, &mut headers), Some((28, 2028..2528)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn prepare_split(
+    vnet: &VnetHeader,
+    header: &Header,
+    packet: &mut [u8],
+) -> Result<Split, DropError> {
     let protocol = match vnet.gso {
         Gso::None => {
             if vnet.needs_csum {
-                complete(vnet, packet)?;
+                complete_checksum(vnet, packet)?;
             }
             return Ok(Split::Whole);
         }
         Gso::Tcp4 if header.version == Version::V4 => TCP,
         Gso::Tcp6 if header.version == Version::V6 => TCP,
         Gso::Udp => UDP,
-        Gso::Tcp4 | Gso::Tcp6 => return Err(Reason::BadOffload),
+        Gso::Tcp4 | Gso::Tcp6 => return Err(DropError::BadOffload),
     };
     if header.protocol != protocol || header.fragment != Fragment::No || vnet.gso_size == 0 {
-        return Err(Reason::BadOffload);
+        return Err(DropError::BadOffload);
     }
     let own = match protocol {
         TCP => usize::from(packet.get(header.transport + 12).copied().unwrap_or(0) >> 4) * 4,
@@ -66,10 +90,10 @@ pub fn split(vnet: &VnetHeader, header: &Header, packet: &mut [u8]) -> Result<Sp
     };
     let payload = header.transport + own;
     if own < if protocol == TCP { 20 } else { 8 } || payload > HEADERS || payload > packet.len() {
-        return Err(Reason::BadOffload);
+        return Err(DropError::BadOffload);
     }
-    let addresses = addresses(header.version, packet).ok_or(Reason::BadOffload)?;
-    let pseudo = checksum::pseudo(addresses.0, addresses.1, protocol, 0);
+    let addresses = source_and_destination(header.version, packet).ok_or(DropError::BadOffload)?;
+    let pseudo = checksum::pseudo_header_sum(addresses.0, addresses.1, protocol, 0);
     let whole = Segments {
         version: header.version,
         protocol,
@@ -82,12 +106,12 @@ pub fn split(vnet: &VnetHeader, header: &Header, packet: &mut [u8]) -> Result<Sp
     if whole.count() <= 1 {
         // A GSO packet with a single segment also has a partial checksum.
         let partial = VnetHeader {
-            csum_start: u16::try_from(header.transport).map_err(|_| Reason::BadOffload)?,
+            csum_start: u16::try_from(header.transport).map_err(|_| DropError::BadOffload)?,
             csum_offset: if protocol == TCP { 16 } else { 6 },
             ..*vnet
         };
         if vnet.needs_csum {
-            complete(&partial, packet)?;
+            complete_checksum(&partial, packet)?;
         }
         return Ok(Split::Whole);
     }
@@ -95,20 +119,20 @@ pub fn split(vnet: &VnetHeader, header: &Header, packet: &mut [u8]) -> Result<Sp
 }
 
 /// Completes a partial checksum.
-fn complete(vnet: &VnetHeader, packet: &mut [u8]) -> Result<(), Reason> {
+fn complete_checksum(vnet: &VnetHeader, packet: &mut [u8]) -> Result<(), DropError> {
     let start = usize::from(vnet.csum_start);
     let at = start + usize::from(vnet.csum_offset);
-    let covered = packet.get(start..).ok_or(Reason::BadOffload)?;
-    let mut sum = checksum::checksum(checksum::sum(covered, 0));
+    let covered = packet.get(start..).ok_or(DropError::BadOffload)?;
+    let mut sum = checksum::checksum_from_sum(checksum::ones_complement_sum(covered, 0));
     if vnet.csum_offset == 6 && sum == 0 {
         // In UDP zero means "no checksum" (RFC 768).
         sum = 0xffff;
     }
-    packet.get_mut(at..at + 2).ok_or(Reason::BadOffload)?.copy_from_slice(&sum.to_be_bytes());
+    packet.get_mut(at..at + 2).ok_or(DropError::BadOffload)?.copy_from_slice(&sum.to_be_bytes());
     Ok(())
 }
 
-fn addresses(version: Version, packet: &[u8]) -> Option<(&[u8], &[u8])> {
+fn source_and_destination(version: Version, packet: &[u8]) -> Option<(&[u8], &[u8])> {
     match version {
         Version::V4 => Some((packet.get(12..16)?, packet.get(16..20)?)),
         Version::V6 => Some((packet.get(8..24)?, packet.get(24..40)?)),
@@ -145,20 +169,22 @@ impl Segments {
         let total = self.payload + payload.len();
         match self.version {
             Version::V4 => {
-                put(head, 2, u16::try_from(total).ok()?)?;
-                let id = word(head, 4)?.wrapping_add(u16::try_from(index).ok()?);
-                put(head, 4, id)?;
-                put(head, 10, 0)?;
+                write_word(head, 2, u16::try_from(total).ok()?)?;
+                let id = read_word(head, 4)?.wrapping_add(u16::try_from(index).ok()?);
+                write_word(head, 4, id)?;
+                write_word(head, 10, 0)?;
                 let own = usize::from(*head.first()? & 0xf) * 4;
-                let sum = checksum::checksum(checksum::sum(head.get(..own)?, 0));
-                put(head, 10, sum)?;
+                let sum =
+                    checksum::checksum_from_sum(checksum::ones_complement_sum(head.get(..own)?, 0));
+                write_word(head, 10, sum)?;
             }
-            Version::V6 => put(head, 4, u16::try_from(total - 40).ok()?)?,
+            Version::V6 => write_word(head, 4, u16::try_from(total - 40).ok()?)?,
         }
         let length = total - self.transport;
         let field = if self.protocol == TCP {
             let at = self.transport + 4;
-            let number = u32::from(word(head, at)?) << 16 | u32::from(word(head, at + 2)?);
+            let number =
+                u32::from(read_word(head, at)?) << 16 | u32::from(read_word(head, at + 2)?);
             let number = number.wrapping_add(u32::try_from(index * self.size).ok()?);
             head.get_mut(at..at + 4)?.copy_from_slice(&number.to_be_bytes());
             let flags = head.get_mut(self.transport + 13)?;
@@ -170,16 +196,19 @@ impl Segments {
             }
             self.transport + 16
         } else {
-            put(head, self.transport + 4, u16::try_from(length).ok()?)?;
+            write_word(head, self.transport + 4, u16::try_from(length).ok()?)?;
             self.transport + 6
         };
-        put(head, field, 0)?;
-        let sum = checksum::sum(head.get(self.transport..)?, self.pseudo + length_sum(length));
-        let mut sum = checksum::checksum(checksum::sum(payload, sum));
+        write_word(head, field, 0)?;
+        let sum = checksum::ones_complement_sum(
+            head.get(self.transport..)?,
+            self.pseudo + length_sum(length),
+        );
+        let mut sum = checksum::checksum_from_sum(checksum::ones_complement_sum(payload, sum));
         if self.protocol == UDP && sum == 0 {
             sum = 0xffff;
         }
-        put(head, field, sum)?;
+        write_word(head, field, sum)?;
         Some((self.payload, start..end))
     }
 }
@@ -188,7 +217,7 @@ impl Segments {
 #[inline]
 fn length_sum(length: usize) -> u64 {
     // The sum is over words in memory order, so this is right on machines of either byte order.
-    checksum::pseudo(&[], &[], 0, u32::try_from(length).unwrap_or(u32::MAX))
+    checksum::pseudo_header_sum(&[], &[], 0, u32::try_from(length).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

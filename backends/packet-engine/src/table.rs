@@ -1,6 +1,8 @@
 //! Immutable forwarding table, built from the leases.
 
-use crate::prefixes::{ByLength, NONE, Prefixes};
+pub(crate) mod prefixes;
+
+use crate::table::prefixes::{ByLength, NONE, Prefixes};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, SocketAddr};
 

@@ -3,9 +3,9 @@
 
 #![allow(unsafe_code)]
 
-use super::features::Features;
-use super::virtio;
 use crate::error::EngineError;
+use crate::features::Features;
+use crate::packet::virtio;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -71,10 +71,10 @@ impl Tun {
             .read(true)
             .write(true)
             .open("/dev/net/tun")
-            .map_err(|error| refused(name, &error))?;
-        let mut request = request(name, flags);
-        ioctl(file.as_fd(), TUNSETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong)
-            .map_err(|error| refused(name, &error))?;
+            .map_err(|error| device_setup_error(name, &error))?;
+        let mut request = interface_request(name, flags);
+        call_ioctl(file.as_fd(), TUNSETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong)
+            .map_err(|error| device_setup_error(name, &error))?;
         Self::adopt(file.into(), name, features, features.vnet)
     }
 
@@ -82,21 +82,20 @@ impl Tun {
     fn by_tun_tap(name: &str) -> Result<Self, EngineError> {
         use std::os::fd::IntoRawFd;
         let device = tun_tap::Iface::without_packet_info(name, tun_tap::Mode::Tun)
-            .map_err(|error| refused(name, &error))?;
+            .map_err(|error| device_setup_error(name, &error))?;
         // SAFETY: into_raw_fd gives up the descriptor, which is open and owned only here.
         let fd = unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) };
         let tun = Self { file: fd.into(), name: name.to_owned(), offload: Offload::default() };
-        tun.prepare().map_err(|error| refused(name, &error))?;
+        tun.prepare().map_err(|error| device_setup_error(name, &error))?;
         // Offloads are a property of the device, so an existing device may still have them enabled.
-        let _ = ioctl(tun.file.as_fd(), TUNSETOFFLOAD, 0);
+        let _ = call_ioctl(tun.file.as_fd(), TUNSETOFFLOAD, 0);
         Ok(tun)
     }
 
     /// Adopts a queue of a previous process, which must belong to a device with this name.
     pub fn inherit(fd: OwnedFd, name: &str, features: &Features) -> Result<Self, EngineError> {
-        let (found, flags) = identity(fd.as_fd()).map_err(|error| EngineError::NotTun {
-            device: name.to_owned(),
-            errno: error.into(),
+        let (found, flags) = device_name_and_flags(fd.as_fd()).map_err(|error| {
+            EngineError::NotTun { device: name.to_owned(), errno: error.into() }
         })?;
         if found != name {
             return Err(EngineError::OtherTun { device: name.to_owned(), found });
@@ -115,26 +114,28 @@ impl Tun {
             name: name.to_owned(),
             offload: Offload { vnet, ..Offload::default() },
         };
-        tun.prepare().map_err(|error| refused(name, &error))?;
+        tun.prepare().map_err(|error| device_setup_error(name, &error))?;
         let fd = tun.file.as_fd();
         if vnet {
             let size: libc::c_int = virtio::LEN as libc::c_int;
-            ioctl(fd, TUNSETVNETHDRSZ, std::ptr::from_ref(&size) as libc::c_ulong)
-                .map_err(|error| refused(name, &error))?;
+            call_ioctl(fd, TUNSETVNETHDRSZ, std::ptr::from_ref(&size) as libc::c_ulong)
+                .map_err(|error| device_setup_error(name, &error))?;
             let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
             if !features.vnet {
-                ioctl(fd, TUNSETOFFLOAD, 0).map_err(|error| refused(name, &error))?;
+                call_ioctl(fd, TUNSETOFFLOAD, 0)
+                    .map_err(|error| device_setup_error(name, &error))?;
             } else if features.uso
-                && ioctl(fd, TUNSETOFFLOAD, tcp | TUN_F_USO4 | TUN_F_USO6).is_ok()
+                && call_ioctl(fd, TUNSETOFFLOAD, tcp | TUN_F_USO4 | TUN_F_USO6).is_ok()
             {
                 tun.offload = Offload { vnet, tcp: true, udp: true };
-            } else if ioctl(fd, TUNSETOFFLOAD, tcp).is_ok() {
+            } else if call_ioctl(fd, TUNSETOFFLOAD, tcp).is_ok() {
                 tun.offload = Offload { vnet, tcp: true, udp: false };
             } else {
-                ioctl(fd, TUNSETOFFLOAD, 0).map_err(|error| refused(name, &error))?;
+                call_ioctl(fd, TUNSETOFFLOAD, 0)
+                    .map_err(|error| device_setup_error(name, &error))?;
             }
         } else {
-            let _ = ioctl(fd, TUNSETOFFLOAD, 0);
+            let _ = call_ioctl(fd, TUNSETOFFLOAD, 0);
         }
         Ok(tun)
     }
@@ -145,7 +146,7 @@ impl Tun {
         use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
         fcntl(&self.file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         fcntl(&self.file, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-        ioctl(self.file.as_fd(), TUNSETPERSIST, 0)?;
+        call_ioctl(self.file.as_fd(), TUNSETPERSIST, 0)?;
         // A shorter queue also works.
         let _ = self.lengthen();
         Ok(())
@@ -156,9 +157,9 @@ impl Tun {
     fn lengthen(&self) -> io::Result<()> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
         let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-        let mut request = request(&self.name, 0);
+        let mut request = interface_request(&self.name, 0);
         request.ifr_ifru.ifru_metric = QUEUE;
-        ioctl(socket.as_fd(), SIOCSIFTXQLEN, std::ptr::from_mut(&mut request) as libc::c_ulong)
+        call_ioctl(socket.as_fd(), SIOCSIFTXQLEN, std::ptr::from_mut(&mut request) as libc::c_ulong)
     }
 
     /// What the kernel granted (TUNSETOFFLOAD).
@@ -172,7 +173,7 @@ impl Tun {
 
     /// `None` if the device was deleted or renamed.
     pub fn index(&self) -> Option<u32> {
-        let (name, _) = identity(self.file.as_fd()).ok()?;
+        let (name, _) = device_name_and_flags(self.file.as_fd()).ok()?;
         let index = || nix::net::if_::if_nametoindex(self.name.as_str()).ok();
         (name == self.name).then(index).flatten()
     }
@@ -197,7 +198,7 @@ impl AsFd for Tun {
     }
 }
 
-fn request(name: &str, flags: libc::c_short) -> libc::ifreq {
+fn interface_request(name: &str, flags: libc::c_short) -> libc::ifreq {
     // SAFETY: ifreq is plain data for which all zeros is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request
@@ -210,9 +211,9 @@ fn request(name: &str, flags: libc::c_short) -> libc::ifreq {
 }
 
 /// The name and the flags of the device to which a file refers.
-fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
-    let mut request = request("", 0);
-    ioctl(fd, TUNGETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong)?;
+fn device_name_and_flags(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
+    let mut request = interface_request("", 0);
+    call_ioctl(fd, TUNGETIFF, std::ptr::from_mut(&mut request) as libc::c_ulong)?;
     let bytes: Vec<u8> =
         request.ifr_name.iter().take_while(|c| **c != 0).map(|c| c.to_ne_bytes()[0]).collect();
     let name = String::from_utf8_lossy(&bytes).into_owned();
@@ -220,13 +221,13 @@ fn identity(fd: BorrowedFd<'_>) -> io::Result<(String, libc::c_short)> {
     Ok((name, unsafe { request.ifr_ifru.ifru_flags }))
 }
 
-fn ioctl(fd: BorrowedFd<'_>, what: u32, argument: libc::c_ulong) -> io::Result<()> {
+fn call_ioctl(fd: BorrowedFd<'_>, what: u32, argument: libc::c_ulong) -> io::Result<()> {
     // SAFETY: callers pass a number, or the address of a live ifreq or int, as the request demands.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), what as libc::Ioctl, argument) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn refused(name: &str, error: &io::Error) -> EngineError {
+fn device_setup_error(name: &str, error: &io::Error) -> EngineError {
     let (device, errno) = (name.to_owned(), Errno::from(error));
     match errno.0 {
         libc::ENOENT | libc::ENODEV | libc::ENXIO => EngineError::TunMissing { errno },

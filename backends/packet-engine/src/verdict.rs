@@ -1,10 +1,10 @@
 //! Decides whether a packet is sent, delivered, rejected with an ICMP error, or dropped. This depends only on
 //! the packet and the forwarding table.
 
+use crate::drop_error::DropError;
 use crate::flow::udp_destination;
-use crate::martian::martian;
+use crate::packet::martian::is_martian;
 use crate::packet::{Header, Version};
-use crate::reason::Reason;
 use crate::table::{Checks, Peer, Table};
 use std::net::IpAddr;
 
@@ -25,49 +25,80 @@ pub enum Outbound<'t> {
     /// In a routed tunnel, with a decremented TTL.
     Send(&'t Peer),
     /// Drop it and send an ICMP error.
-    Reply(Icmp, Reason),
-    Drop(Reason),
+    Reply(Icmp, DropError),
+    Drop(DropError),
 }
 
 /// For a GSO packet, `segment_len` is the length of its largest segment in bytes.
+///
+/// ```
+/// use etherparse::PacketBuilder;
+/// use packet_engine::packet::Header;
+/// use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
+/// use packet_engine::verdict::{Outbound, judge_outbound_packet};
+///
+/// let settings = TableSettings {
+///     networks: Networks { v4: Some("10.244.0.0/16".parse()?), v6: None },
+///     own: Networks { v4: Some("10.244.1.0/24".parse()?), v6: None },
+///     checks: Checks::Cluster,
+///     mtu: 1450,
+///     routed: false,
+///     encap_port: 8472,
+///     address: None,
+/// };
+/// let address = "192.0.2.2:8472".parse()?;
+/// let peer = Peer { address, mac: [2; 6], carries_v6: true, outer_ecn: true };
+/// let table = Table::build(settings, [("10.244.2.0/24".parse()?, peer)]);
+/// let mut packet = Vec::new();
+/// let datagram = PacketBuilder::ipv4([10, 244, 1, 7], [10, 244, 2, 7], 64).udp(5000, 53);
+/// datagram.write(&mut packet, b"?")?;
+/// let header = Header::parse(&packet).unwrap();
+/// assert_eq!(judge_outbound_packet(&header, &packet, &table, None), Outbound::Send(&peer));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[inline]
-pub fn outbound<'t>(
+pub fn judge_outbound_packet<'t>(
     header: &Header,
     packet: &[u8],
     table: &'t Table,
     segment_len: Option<usize>,
 ) -> Outbound<'t> {
     if is_nested(header, packet, table) {
-        return Outbound::Drop(Reason::Loop);
+        return Outbound::Drop(DropError::Loop);
     }
-    if martian(&header.destination) {
-        return Outbound::Drop(Reason::Martian);
+    if is_martian(&header.destination) {
+        return Outbound::Drop(DropError::Martian);
     }
     let Some(peer) = table.lookup(header.destination) else {
-        return Outbound::Reply(Icmp::NetUnreachable, Reason::NoRoute);
+        return Outbound::Reply(Icmp::NetUnreachable, DropError::NoRoute);
     };
     if header.version == Version::V6 && !peer.carries_v6 {
-        return Outbound::Reply(Icmp::NetUnreachable, Reason::NoV6Peer);
+        return Outbound::Reply(Icmp::NetUnreachable, DropError::NoV6Peer);
     }
     if table.routed && header.ttl <= 1 {
-        return Outbound::Reply(Icmp::TimeExceeded, Reason::TtlExceeded);
+        return Outbound::Reply(Icmp::TimeExceeded, DropError::TtlExceeded);
     }
     if segment_len.unwrap_or(packet.len()) > usize::from(table.mtu) {
-        return Outbound::Reply(Icmp::TooBig(table.mtu), Reason::TooBig);
+        return Outbound::Reply(Icmp::TooBig(table.mtu), DropError::TooBig);
     }
     Outbound::Send(peer)
 }
 
 /// The packet arrived in a datagram from the address `from`. The error is the first reason to drop it.
 #[inline]
-pub fn inbound(header: &Header, packet: &[u8], from: IpAddr, table: &Table) -> Result<(), Reason> {
+pub fn judge_inbound_packet(
+    header: &Header,
+    packet: &[u8],
+    from: IpAddr,
+    table: &Table,
+) -> Result<(), DropError> {
     if table.checks != Checks::Off {
         from_a_peer_to_us(header, from.to_canonical(), table)?;
     }
     if header.ttl == 0 {
-        return Err(Reason::TtlExceeded);
+        return Err(DropError::TtlExceeded);
     }
-    if is_nested(header, packet, table) { Err(Reason::Loop) } else { Ok(()) }
+    if is_nested(header, packet, table) { Err(DropError::Loop) } else { Ok(()) }
 }
 
 /// Whether a packet is itself a datagram of the tunnel. A pod may build one, or a route to a node may lead
@@ -78,23 +109,27 @@ fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
 }
 
 #[inline]
-fn from_a_peer_to_us(header: &Header, from: IpAddr, table: &Table) -> Result<(), Reason> {
+fn from_a_peer_to_us(header: &Header, from: IpAddr, table: &Table) -> Result<(), DropError> {
     // Most packets come from a pod of the sending peer, so this lookup usually identifies the peer as well.
     let of_sender = table.lookup(header.source).is_some_and(|peer| peer.address.ip() == from);
     if !of_sender && !table.knows(from) {
-        return Err(Reason::UnknownPeer);
+        return Err(DropError::UnknownPeer);
     }
     if !table.is_own(header.destination) {
-        return Err(if martian(&header.destination) { Reason::Martian } else { Reason::NotOurs });
+        return Err(if is_martian(&header.destination) {
+            DropError::Martian
+        } else {
+            DropError::NotOurs
+        });
     }
     // A broadcast would reach the host's own programs and cause replies.
-    if martian(&header.source) || table.is_broadcast(header.destination) {
-        return Err(Reason::Martian);
+    if is_martian(&header.source) || table.is_broadcast(header.destination) {
+        return Err(DropError::Martian);
     }
     // If the network contains the nodes, their own addresses do not belong to pods.
     let of_a_pod = || table.in_network(header.source) && header.source != from;
     if table.is_own(header.source) || !of_sender && (table.checks == Checks::Strict || of_a_pod()) {
-        return Err(Reason::Spoofed);
+        return Err(DropError::Spoofed);
     }
     Ok(())
 }

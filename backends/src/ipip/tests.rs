@@ -6,7 +6,7 @@ use netstate::desired::{Desired, on_link_queries};
 use subnet_lease::NetworkConfig;
 use types::Addresses;
 
-fn ipip(text: &str) -> Result<Ipip, BackendError> {
+fn ipip(text: &str) -> Result<Ipip, Problem> {
     Ipip::new(&Setup::of(NetworkConfig::parse(text).unwrap()))
 }
 
@@ -16,8 +16,7 @@ fn plan(direct: bool) -> IpipPlan {
     );
     let backend = ipip(&text).unwrap();
     IpipPlan {
-        scope: backend.setup.scope(lease(1, KIND).subnets, vec![backend.device]),
-        device: backend.device,
+        scope: backend.setup.scope(lease(1, KIND).subnets, vec![LINK]),
         direct_routing: backend.direct_routing,
     }
 }
@@ -51,7 +50,7 @@ fn a_device_and_a_route_for_each_peer() {
         keys,
         ["link flannel.ipip", "address 10.244.1.0/32 on flannel.ipip", "route to 10.244.2.0/24"]
     );
-    let link = state.link(plan.device).unwrap();
+    let link = state.link(LINK).unwrap();
     let want =
         IpipSpec { local: Some([192, 168, 56, 1].into()), remote: None, ttl: 0, pmtudisc: false };
     assert_eq!((&link.kind, link.mtu, link.up), (&LinkKind::Ipip(want), 1480, true));
@@ -59,10 +58,7 @@ fn a_device_and_a_route_for_each_peer() {
     else {
         panic!("{keys:?}")
     };
-    assert_eq!(
-        (route.via, route.dev, route.onlink),
-        (Some([192, 168, 56, 2].into()), plan.device, true)
-    );
+    assert_eq!((route.via, route.dev, route.onlink), (Some([192, 168, 56, 2].into()), LINK, true));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The keys of the `Backend` object for udp.
 
 use crate::config_keys::ConfigKeys;
-use crate::error::ConfigError;
 use packet_engine::table::Checks;
+use types::Problem;
 
 /// The default, as in Go flannel.
 pub(super) const PORT: u16 = 8285;
@@ -16,7 +16,7 @@ pub struct Config {
 }
 
 impl Config {
-    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+    pub fn parse(text: &str) -> Result<Self, Problem> {
         let keys = ConfigKeys::parse(text, "UDP")?;
         let port = keys.read::<i64>("Port")?.unwrap_or(0);
         let port = u16::try_from(port).map_err(|_| keys.out_of_range("Port", port, 1, 65535))?;

@@ -2,10 +2,9 @@
 //! and the reconciler treat them as kernel interfaces: links with a key and a port, peers, allowed
 //! IPs and sessions. The kernel itself handles addresses and routes, as for other links.
 
-use super::{StoredFiles, queue_name, socket_name};
+use super::{EngineDevice, take_inheritance};
 use crate::handover::Files;
 use async_trait::async_trait;
-use netstate::error::RequestError;
 use netstate::kernel::{ExistingState, Facts, FailureKind, Kernel, KernelError, OpError};
 use netstate::link::tun::TunSpec;
 use netstate::link::wireguard::WireguardSpec;
@@ -17,58 +16,35 @@ use netstate::survey::Survey;
 use netstate::underlay::Underlay;
 use netstate::wireguard::{Session, WireguardPeer};
 use packet_engine::counters::Counters;
+use packet_engine::engine::Engine;
 use packet_engine::engine::config::EngineConfig;
-use packet_engine::engine::{Engine, Inheritance};
 use packet_engine::error::EngineError;
 use packet_engine::features::Features;
-use packet_engine::framing::Framing;
-use packet_engine::socket::Socket;
+use packet_engine::packet::framing::Framing;
 use packet_engine::table::{Checks, Networks, Table, TableSettings};
-use packet_engine::tun::Tun;
 use packet_engine::wireguard as engine;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
-use types::{Addresses, Coded, Problem};
+use types::Addresses;
 
 struct Tunnel {
-    name: LinkName,
-    engine: Engine,
+    base: EngineDevice,
     /// Peers, keys and allowed IPs.
     device: Arc<engine::Device>,
     listen: Addresses,
     spec: WireguardSpec,
     /// The adopted device still waits for peers from the reconciler.
     waits: bool,
-    /// Prevented the engine from starting or from binding its sockets; `None` while the engine
-    /// works.
-    problem: Option<EngineError>,
-    /// The tunnel's files that are in the file store.
-    queues: StoredFiles<Tun>,
-    sockets: StoredFiles<Socket>,
 }
 
 impl Tunnel {
-    /// The TUN device exists and is open in this process.
-    fn held(&self) -> bool {
-        self.engine.index().is_some()
-    }
-
-    /// Stores the engine's queues and sockets for the next process.
-    fn store(&mut self, files: &Files) {
-        let (queues, sockets) = self.engine.files();
-        self.queues.update(files, &queue_name(self.name), &queues);
-        self.sockets.update(files, &socket_name(self.name), &sockets);
-    }
-
     /// Opens the TUN device and the sockets if necessary, and starts to forward packets.
     fn open(&mut self, files: &Files) -> Result<(), EngineError> {
         self.waits = false;
-        let result = self.engine.open(self.listen);
-        self.store(files);
-        self.note(&result);
-        result
+        let result = self.base.engine.open(self.listen);
+        self.base.conclude(result, files)
     }
 
     /// Immediately binds the sockets of an open device to a new port.
@@ -80,28 +56,17 @@ impl Tunnel {
         }
         drop(change);
         self.spec = spec.clone();
-        self.engine.set_port(spec.port);
-        if !self.held() || self.waits {
+        self.base.engine.set_port(spec.port);
+        if !self.base.is_open() || self.waits {
             return Ok(());
         }
-        let result = self.engine.rebind(self.listen);
-        self.store(files);
-        self.note(&result);
-        result
-    }
-
-    /// Logs an error that differs from the previous one.
-    fn note(&mut self, result: &Result<(), EngineError>) {
-        let problem = result.as_ref().err().cloned();
-        if let Some(why) = problem.as_ref().filter(|_| self.problem != problem) {
-            tracing::warn!(code = why.code(), device = %self.name, error = %why, "the packet engine is not running");
-        }
-        self.problem = problem;
+        let result = self.base.engine.rebind(self.listen);
+        self.base.conclude(result, files)
     }
 
     /// The device's peers, allowed IPs and sessions.
     fn add_to(&self, found: &mut ExistingState) {
-        let now = SystemTime::now();
+        let (now, name) = (SystemTime::now(), self.base.name);
         for status in self.device.peers() {
             let key = status.key;
             let session = Session {
@@ -117,12 +82,10 @@ impl Tunnel {
                 preshared: status.state.preshared,
                 keepalive: status.state.keepalive,
             };
-            found.sessions.insert((self.name, key), session);
-            found
-                .ours
-                .set(Key::WireguardPeer(self.name, key), Value::WireguardPeer(Box::new(peer)));
+            found.sessions.insert((name, key), session);
+            found.ours.set(Key::WireguardPeer(name, key), Value::WireguardPeer(Box::new(peer)));
             status.state.allowed.into_iter().for_each(|net| {
-                found.ours.set(Key::AllowedIp(self.name, net), Value::AllowedIp(key));
+                found.ours.set(Key::AllowedIp(name, net), Value::AllowedIp(key));
             });
         }
     }
@@ -130,8 +93,8 @@ impl Tunnel {
     /// Makes the open TUN device look like a WireGuard interface of the kernel. A real one of the
     /// same name looks like a TUN device, so the reconciler replaces it.
     fn present(&self, found: &mut ExistingState) {
-        let held = self.held();
-        let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(self.name)) else {
+        let (held, name) = (self.base.is_open(), self.base.name);
+        let Some(Value::Link(spec)) = found.ours.0.get_mut(&Key::Link(name)) else {
             return;
         };
         match &mut spec.kind {
@@ -140,9 +103,9 @@ impl Tunnel {
             kind @ LinkKind::Wireguard(_) => *kind = LinkKind::Tun(TunSpec { held: false }),
             _ => {}
         }
-        let theirs = |key: &Key| matches!(key, Key::WireguardPeer(name, _) | Key::AllowedIp(name, _) if *name == self.name);
+        let theirs = |key: &Key| matches!(key, Key::WireguardPeer(on, _) | Key::AllowedIp(on, _) if *on == name);
         found.ours.0.retain(|key, _| !theirs(key));
-        found.sessions.retain(|(name, _), _| *name != self.name);
+        found.sessions.retain(|(on, _), _| *on != name);
         if held {
             self.add_to(found);
         }
@@ -172,14 +135,10 @@ impl Tunnel {
                 }
                 _ => Ok(()),
             };
-            errors.extend(result.err().map(|error| failed(op, FailureKind::Other, error)));
+            errors.extend(result.err().map(|error| OpError::new(op, FailureKind::Other, error)));
         }
         errors
     }
-}
-
-fn failed(op: &Op, kind: FailureKind, error: impl Into<Problem>) -> OpError {
-    OpError { verb: op.verb(), key: *op.key(), kind, why: RequestError::userspace(error) }
 }
 
 /// Converts an operation on a WireGuard interface to one on the TUN device in the kernel.
@@ -223,11 +182,7 @@ impl<K: Kernel> WireguardUserspace<K> {
         features: Features,
         sources: Option<Addresses>,
     ) {
-        let inherited = Inheritance {
-            queues: self.files.take(&queue_name(name)),
-            sockets: self.files.take(&socket_name(name)),
-        };
-        let left = (inherited.queues.len(), inherited.sockets.len());
+        let (inherited, left) = take_inheritance(&self.files, name);
         let config = EngineConfig {
             device: name.to_string(),
             framing: Framing::WireGuard,
@@ -246,35 +201,20 @@ impl<K: Kernel> WireguardUserspace<K> {
             encap_port: port,
             address: None,
         };
-        let (mut engine, device) = Engine::wireguard(config, Table::build(settings, []), inherited);
-        let waits = engine.adopt(listen);
+        let (engine, device) = Engine::wireguard(config, Table::build(settings, []), inherited);
+        let mut base = EngineDevice::new(name, engine, left);
+        let waits = base.engine.adopt(listen);
         if waits {
             tracing::info!(device = %name, "adopted the device and sockets of the previous process");
         }
-        let (mut queues, mut sockets) = (StoredFiles(None), StoredFiles(None));
-        let used = engine.files();
-        queues.inherited(left.0, &used.0);
-        sockets.inherited(left.1, &used.1);
+        base.note_inherited();
         let spec = WireguardSpec { key: None, port };
-        self.tunnels.push(Tunnel {
-            name,
-            engine,
-            device,
-            listen,
-            spec,
-            waits,
-            problem: None,
-            queues,
-            sockets,
-        });
+        self.tunnels.push(Tunnel { base, device, listen, spec, waits });
     }
 
     /// The first field is the device.
     pub(crate) fn counters(&self) -> Vec<(String, Arc<Counters>)> {
-        self.tunnels
-            .iter()
-            .map(|tunnel| (tunnel.name.to_string(), tunnel.engine.counters().clone()))
-            .collect()
+        self.tunnels.iter().map(|tunnel| tunnel.base.counters()).collect()
     }
 
     /// The tunnel whose link, peers or allowed IPs an operation changes.
@@ -283,7 +223,7 @@ impl<K: Kernel> WireguardUserspace<K> {
             Key::Link(name) | Key::WireguardPeer(name, _) | Key::AllowedIp(name, _) => *name,
             _ => return None,
         };
-        self.tunnels.iter().position(|tunnel| tunnel.name == name)
+        self.tunnels.iter().position(|tunnel| tunnel.base.name == name)
     }
 
     async fn apply_link(&mut self, place: usize, op: &Op) -> Vec<OpError> {
@@ -301,9 +241,9 @@ impl<K: Kernel> WireguardUserspace<K> {
                 }
             }
             Op::Delete(..) => {
-                tunnel.engine.close();
+                tunnel.base.engine.close();
                 tunnel.device.change().clear();
-                tunnel.store(&self.files);
+                tunnel.base.store(&self.files);
                 Ok(())
             }
             _ => Ok(()),
@@ -312,9 +252,9 @@ impl<K: Kernel> WireguardUserspace<K> {
         let mut errors: Vec<OpError> = result
             .err()
             .into_iter()
-            .map(|error| failed(op, FailureKind::Conflict, error))
+            .map(|error| OpError::new(op, FailureKind::Conflict, error))
             .collect();
-        if errors.is_empty() || tunnel.held() {
+        if errors.is_empty() || tunnel.base.is_open() {
             errors.extend(self.kernel.apply(&[as_tun(op)]).await);
         }
         errors
@@ -333,7 +273,7 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
         let mut found = self.kernel.read_peers(scope).await?;
         self.tunnels
             .iter()
-            .filter(|tunnel| tunnel.held())
+            .filter(|tunnel| tunnel.base.is_open())
             .for_each(|tunnel| tunnel.add_to(&mut found));
         Ok(found)
     }
@@ -349,7 +289,7 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
     ) -> Result<Facts, KernelError> {
         for tunnel in &mut self.tunnels {
             // The port may be free again. A device that is not open is opened when its link is added.
-            if tunnel.problem.is_some() && tunnel.held() && !tunnel.waits {
+            if tunnel.base.problem.is_some() && tunnel.base.is_open() && !tunnel.waits {
                 let _ = tunnel.open(&self.files);
             }
         }
@@ -403,6 +343,6 @@ impl<K: Kernel> Kernel for WireguardUserspace<K> {
     fn change_pending(&mut self, scope: &Scope, known: Option<&KernelState>) -> bool {
         // A full pass retries to bind.
         self.kernel.change_pending(scope, known)
-            || self.tunnels.iter().any(|tunnel| tunnel.problem.is_some())
+            || self.tunnels.iter().any(|tunnel| tunnel.base.problem.is_some())
     }
 }

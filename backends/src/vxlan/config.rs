@@ -1,10 +1,9 @@
 //! The keys of the `Backend` object for vxlan.
 
 use crate::config_keys::ConfigKeys;
-use crate::error::ConfigError;
 use netstate::names::LinkName;
 use packet_engine::table::Checks;
-use types::{Family, Subnets};
+use types::{Family, Problem, Subnets};
 
 /// In bytes, by family: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40.
 pub(super) const OVERHEAD_V4: u32 = 50;
@@ -47,7 +46,7 @@ pub struct Config {
 }
 
 impl Config {
-    pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
+    pub fn parse(text: &str, networks: &Subnets) -> Result<Self, Problem> {
         let keys = ConfigKeys::parse(text, "VXLAN")?;
         let switch = |key: &str| keys.read::<bool>(key).map(Option::unwrap_or_default);
         let vni = keys.number("VNI", 0..=0x00ff_ffff_u32)?.unwrap_or(1);
@@ -100,7 +99,7 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Config, ConfigError> {
+    fn parse(text: &str) -> Result<Config, Problem> {
         Config::parse(
             text,
             &Subnets::Both("10.0.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()),

@@ -1,17 +1,19 @@
 //! The keys of the `Backend` object for wireguard.
 
 use crate::config_keys::{ConfigKeys, one_of};
-use crate::error::ConfigError;
+use crate::error::invalid_config;
 use netstate::names::LinkName;
 use netstate::wireguard::Secret;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use subnet_lease::LeaseAttrs;
-use types::{Addresses, Dual, Family, Subnets};
+use types::{Addresses, Dual, Family, Problem, Subnets};
 
 /// The device for both families, or for IPv4 if each family has one.
 pub(super) const DEVICE: &str = "flannel-wg";
+const LINK: LinkName = LinkName::constant(DEVICE);
 pub(super) const DEVICE_V6: &str = "flannel-wg-v6";
+const LINK_V6: LinkName = LinkName::constant(DEVICE_V6);
 pub(super) const PORT: u16 = 51820;
 pub(super) const PORT_V6: u16 = 51821;
 /// In bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. Go flannel also reserves 40 bytes
@@ -55,11 +57,10 @@ pub struct Config {
     pub keepalive: u16,
     pub mode: Mode,
     pub implementation: Implementation,
-    names: (LinkName, LinkName),
 }
 
 impl Config {
-    pub fn parse(text: &str, networks: &Subnets) -> Result<Self, ConfigError> {
+    pub fn parse(text: &str, networks: &Subnets) -> Result<Self, Problem> {
         let keys = ConfigKeys::parse(text, "WireGuard")?;
         let mode = mode(&keys, networks)?;
         let of = |key, least: u16, default: u16| {
@@ -83,10 +84,6 @@ impl Config {
             ("userspace", Implementation::Userspace),
         ];
         let implementation = keys.choice("Implementation", &choices)?;
-        let name = |name: &'static str| {
-            let error = || keys.error(format!("{name} is not an interface name"));
-            LinkName::parse(name).ok_or_else(error)
-        };
         Ok(Self {
             port,
             port_v6,
@@ -98,7 +95,6 @@ impl Config {
             keepalive: of("PersistentKeepaliveInterval", 0, 0)?,
             mode,
             implementation,
-            names: (name(DEVICE)?, name(DEVICE_V6)?),
         })
     }
 
@@ -109,12 +105,12 @@ impl Config {
 
     /// The device that carries a family's packets.
     pub fn device(&self, family: Family) -> LinkName {
-        if self.second(family) { self.names.1 } else { self.names.0 }
+        if self.second(family) { LINK_V6 } else { LINK }
     }
 
     /// The devices of all configurations, even if this one does not use them.
-    pub fn devices(&self) -> Vec<LinkName> {
-        vec![self.names.0, self.names.1]
+    pub fn devices() -> Vec<LinkName> {
+        vec![LINK, LINK_V6]
     }
 
     pub fn port(&self, family: Family) -> u16 {
@@ -147,7 +143,7 @@ impl Config {
 }
 
 /// Checks that the network has the address family that the mode needs.
-fn mode(keys: &ConfigKeys<'_>, networks: &Subnets) -> Result<Mode, ConfigError> {
+fn mode(keys: &ConfigKeys<'_>, networks: &Subnets) -> Result<Mode, Problem> {
     let mode = match keys.word("Mode")?.as_str() {
         "" | "separate" => Mode::Separate,
         "auto" => Mode::Auto,
@@ -156,7 +152,7 @@ fn mode(keys: &ConfigKeys<'_>, networks: &Subnets) -> Result<Mode, ConfigError> 
         other => {
             let modes = one_of(&["separate", "auto", "ipv4", "ipv6"]);
             let text = format!("no valid Mode configured: Mode is {other:?}: it must be {modes}");
-            return Err(ConfigError::invalid(text));
+            return Err(invalid_config(text));
         }
     };
     let lacks = match mode {
@@ -173,11 +169,11 @@ fn mode(keys: &ConfigKeys<'_>, networks: &Subnets) -> Result<Mode, ConfigError> 
 }
 
 /// Errors do not quote the value, because it may be a secret.
-fn preshared(keys: &ConfigKeys<'_>) -> Result<Option<Secret>, ConfigError> {
+fn preshared(keys: &ConfigKeys<'_>) -> Result<Option<Secret>, Problem> {
     let error = || {
-        let text =
-            "could not parse psk: PSK must be 32 bytes in base64, as `wg genpsk` prints them";
-        ConfigError::invalid(text)
+        invalid_config(
+            "could not parse psk: PSK must be 32 bytes in base64, as `wg genpsk` prints them",
+        )
     };
     let text = keys.secret("PSK").ok_or_else(error)?;
     match text.as_str() {
@@ -208,7 +204,7 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn parse(text: &str) -> Result<Config, ConfigError> {
+    fn parse(text: &str) -> Result<Config, Problem> {
         Config::parse(
             text,
             &Subnets::Both("10.0.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()),

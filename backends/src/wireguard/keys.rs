@@ -1,13 +1,14 @@
 //! The key files of a node: the private key, which the node creates itself, and the preshared key.
 
-use crate::secret_error::FileError;
 use netstate::wireguard::Secret;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 use types::Errno;
-use types::file::{self, Links};
+use types::file::{self, IrregularFileError, Links};
+use types::wireguard::KEY_VARIABLE;
 use zeroize::Zeroizing;
 
 /// The private key, as in Go flannel.
@@ -21,6 +22,30 @@ pub(super) enum Content {
     /// The file is empty or holds something other than a key.
     Garbled,
     Missing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(super) enum FileError {
+    #[error(
+        "the path is a symbolic link, which flanneld does not accept; name the link's target in {KEY_VARIABLE}"
+    )]
+    Link,
+    #[error("the path does not lead to a file")]
+    NotAFile,
+    #[error("not the path of a file")]
+    NotAPath,
+    #[error("{0}")]
+    System(Errno),
+}
+
+impl From<io::Error> for FileError {
+    fn from(error: io::Error) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(IrregularFileError::Link) => FileError::Link,
+            Some(_) => FileError::NotAFile,
+            None => FileError::System(error.into()),
+        }
+    }
 }
 
 /// 32 bytes in base64. Fails if the file exists but is unreadable, or is a link and `links` refuses
@@ -200,10 +225,7 @@ mod tests {
         for result in [read(&path, Links::Refused).map(drop), own(&path, Links::Refused).map(drop)]
         {
             let error = result.unwrap_err().to_string();
-            assert!(
-                error.contains("symbolic link") && error.contains(types::wireguard::KEY_VARIABLE),
-                "{error}"
-            );
+            assert!(error.contains("symbolic link") && error.contains(KEY_VARIABLE), "{error}");
         }
         // Kubernetes mounts the files of a Secret as links.
         assert_eq!(own(&path, Links::Followed).unwrap(), key.clamped());

@@ -2,9 +2,8 @@
 //! and creates another private key if an older node has the same one.
 
 use super::config::Config;
-use super::keys::{self, Content};
+use super::keys::{self, Content, FileError};
 use crate::backend::{Renewal, Setup};
-use crate::secret_error::{FileError, SecretError};
 use arc_swap::ArcSwap;
 use netstate::wireguard::{PublicKey, Secret};
 use nix::sys::prctl;
@@ -13,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
+use types::Problem;
 use types::file::Links;
+use types::wireguard::{KEY_VARIABLE, PRESHARED_VARIABLE};
 
 const REREAD: Duration = Duration::from_secs(5);
 
@@ -74,14 +75,15 @@ impl Files {
     }
 
     /// Warns of each key file that other users can read; with `refuse_insecure`, fails instead.
-    fn guard(&self) -> Result<(), SecretError> {
+    fn guard(&self) -> Result<(), Problem> {
         let private = keys::exposed(keys::PRIVATE, &self.key);
         for exposed in private
             .into_iter()
             .chain(self.preshared.as_ref().and_then(|path| keys::exposed(keys::PRESHARED, path)))
         {
             if self.refuse_insecure {
-                return Err(SecretError::Exposed(exposed));
+                let text = format!("{exposed}; --refuse-insecure is set");
+                return Err(Problem::new("secret-exposed", text));
             }
             tracing::warn!(error = %exposed, "a file with a WireGuard key is exposed");
         }
@@ -105,28 +107,43 @@ impl Files {
 
     /// Generates a private key if none exists. Fails if the preshared key file contains no key, and
     /// with `refuse_insecure` also for a key file that other users can read.
-    pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, SecretError> {
+    pub(super) fn load(&self, configured: Option<Secret>) -> Result<Secrets, Problem> {
         self.guard()?;
         hide_memory();
-        let private = keys::own(&self.key, self.key_links)
-            .map_err(|why| SecretError::Private { path: self.key.clone(), why })?;
-        let preshared = match &self.preshared {
-            None => configured,
-            Some(path) => match keys::read(path, Links::Followed) {
-                Ok(Content::Key(key)) => Some(key),
-                Ok(Content::Garbled) => {
-                    return Err(SecretError::PresharedGarbled { path: path.clone() });
-                }
-                Ok(Content::Missing) => {
-                    return Err(SecretError::PresharedMissing { path: path.clone() });
-                }
-                Err(why) => {
-                    return Err(SecretError::Preshared { path: path.clone(), why });
-                }
-            },
-        };
-        Ok(Secrets::new(&private, preshared))
+        let private = keys::own(&self.key, self.key_links).map_err(|why| {
+            let path = self.key.display();
+            let text = format!(
+                "cannot read or write the WireGuard private key {path}: {why}; make the file's folder writable, or name another file in {KEY_VARIABLE}"
+            );
+            Problem::new("private-key-unusable", text)
+        })?;
+        let preshared = self.preshared.as_deref().map(load_preshared).transpose()?;
+        Ok(Secrets::new(&private, preshared.or(configured)))
     }
+}
+
+fn load_preshared(path: &Path) -> Result<Secret, Problem> {
+    let content = keys::read(path, Links::Followed);
+    let path = path.display();
+    let (code, text) = match content {
+        Ok(Content::Key(key)) => return Ok(key),
+        Ok(Content::Garbled) => (
+            "preshared-key-unusable",
+            format!(
+                "cannot use the preshared key of {path}: the file does not hold 32 bytes in base64; write the output of `wg genpsk` into the file"
+            ),
+        ),
+        Ok(Content::Missing) => (
+            "preshared-key-missing",
+            format!(
+                "cannot use the preshared key of {path}: the file does not exist; create it, or correct PSKFile in the Backend or {PRESHARED_VARIABLE}"
+            ),
+        ),
+        Err(why) => {
+            ("preshared-key-unusable", format!("cannot read the preshared key of {path}: {why}"))
+        }
+    };
+    Err(Problem::new(code, text))
 }
 
 /// Excludes the memory of this process from core dumps and from debuggers without CAP_SYS_PTRACE.

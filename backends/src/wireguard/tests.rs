@@ -52,7 +52,7 @@ fn plan(families: &str, keys: &str) -> WireguardPlan {
     );
     let secrets = Arc::new(Secrets::with(&Secret::new([1; 32]), Some(Secret::new([77; 32]))));
     WireguardPlan {
-        scope: backend.setup.scope(own.unwrap(), backend.config.devices()),
+        scope: backend.setup.scope(own.unwrap(), Config::devices()),
         config: backend.config,
         secrets,
     }
@@ -159,7 +159,8 @@ fn modes_other_than_separate_have_one_device() {
 #[test]
 fn hostile_leases_take_nothing_from_others() {
     let plan = plan(DUAL, "");
-    let accepts = |lease: &Lease| accepted(&plan.config, lease, &plan.scope.networks);
+    let rules = Rules { config: plan.config.clone(), networks: plan.scope.networks };
+    let accepts = |lease: &Lease| rules.accepts(lease);
     let zero = PublicKey([0; 32]);
     for (data, why) in [
         ("7", "not a JSON object"),

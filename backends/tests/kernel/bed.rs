@@ -234,7 +234,7 @@ pub(crate) struct Node {
     observer: Arc<dyn NetworkHandle>,
     kernel_audit: KernelAudit,
     stop: CancellationToken,
-    task: JoinHandle<Result<(), backends::BackendError>>,
+    task: JoinHandle<()>,
 }
 
 pub(crate) fn table(setup: &Setup, peers: impl IntoIterator<Item = u16>) -> LeaseTable {
@@ -311,7 +311,7 @@ impl Node {
     /// The node's objects remain in the kernel.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        self.task.await.unwrap().unwrap();
+        self.task.await.unwrap();
     }
 }
 

@@ -8,7 +8,7 @@ use nix::sched::{CloneFlags, setns};
 use packet_engine::engine::config::EngineConfig;
 use packet_engine::engine::{Engine, Inheritance};
 use packet_engine::features::Features;
-use packet_engine::framing::Framing;
+use packet_engine::packet::framing::Framing;
 use packet_engine::table::{Checks, Networks, Table, TableSettings};
 use packet_engine::wireguard as engine;
 use std::collections::BTreeSet;

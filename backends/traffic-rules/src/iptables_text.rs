@@ -202,6 +202,22 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
 ///
 /// iptables-restore commits each table as a whole. The input replaces a whole chain, or only this
 /// daemon's rules if other daemons also have rules in the chain.
+///
+/// ```
+/// use traffic_rules::iptables_text::payload;
+/// use traffic_rules::rules::{Match, Rule, Ruleset, Verdict};
+/// use types::Family;
+///
+/// let from_pods = Match::Source(true, "10.244.0.0/16".parse()?);
+/// let accept = Rule { matches: vec![from_pods], verdict: Verdict::Accept };
+/// let rules = Ruleset { forward: Some(vec![accept]), ..Ruleset::empty(Family::V4) };
+/// let input = payload(&rules, "").unwrap();
+/// let rule = input.lines().nth(2).unwrap();
+/// assert!(rule.starts_with("-A FLANNEL-FWD -s 10.244.0.0/16 ") && rule.ends_with(" -j ACCEPT"));
+/// // iptables-save then lists the same lines, and nothing is left to change.
+/// assert_eq!(payload(&rules, &input), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
     let mut out = String::new();
     let chains = managed_chains(rules, saved);

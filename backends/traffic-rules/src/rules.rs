@@ -209,6 +209,27 @@ pub enum Verdict {
 const KUBE_MARK: u32 = 0x4000;
 
 /// Masquerade and forward rules, for the whole pod network and this node's subnet.
+///
+/// ```
+/// use ipnet::IpNet;
+/// use traffic_rules::rules::{GuardOptions, Match, RuleOptions, Verdict, ruleset};
+///
+/// let options = RuleOptions {
+///     masquerade: true,
+///     fully_random: false,
+///     masquerade_inbound: false,
+///     non_masquerade: Vec::new(),
+///     forward: false,
+///     forward_insert: false,
+///     guard: GuardOptions::default(),
+/// };
+/// let network: IpNet = "10.244.0.0/16".parse()?;
+/// let rules = ruleset(network, "10.244.1.0/24".parse()?, &options);
+/// let last = rules.masquerade.unwrap().pop().unwrap();
+/// assert_eq!(last.verdict, Verdict::Masquerade(false));
+/// assert_eq!(last.matches[0], Match::Source(true, network));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     let family = Family::from(network);
     Ruleset {

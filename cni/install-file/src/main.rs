@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use install_file::{InstallError, install};
-use thiserror::Error;
+use install_file::install;
 
 const USAGE: &str = "\
 usage: install-conf SOURCE DESTINATION    install a file
@@ -39,44 +38,32 @@ fn main() -> ExitCode {
 }
 
 #[allow(clippy::print_stderr, reason = "the texts go to a container's log")]
-fn complain(error: &CommandError) {
+fn complain(error: &io::Error) {
     eprintln!("{error}");
 }
 
-#[derive(Debug, Error)]
-enum CommandError {
-    /// Invalid command, or invalid number of operands.
-    #[error("{USAGE}")]
-    Usage,
-    #[error("unknown option {0:?}\n{USAGE}")]
-    Option(OsString),
-    #[error("{0}")]
-    Install(#[from] InstallError),
-    #[error("cannot remove {file}: {cause}")]
-    Remove { file: PathBuf, cause: io::Error },
-}
-
-fn run(command: &str, operands: &[OsString]) -> Result<(), CommandError> {
+fn run(command: &str, operands: &[OsString]) -> io::Result<()> {
+    let refuse = || Err(io::Error::other(USAGE));
     match (command, operands) {
         ("install-conf", [source, destination]) => place(source, destination),
         ("cp", _) => match operands_of(operands)? {
             [source, destination] => place(source, &into(source, destination)),
-            _ => Err(CommandError::Usage),
+            _ => refuse(),
         },
         ("rm", _) => match operands_of(operands)? {
-            [] => Err(CommandError::Usage),
+            [] => refuse(),
             files => files.iter().map(Path::new).try_for_each(remove),
         },
         ("pause", []) => loop {
             std::thread::sleep(Duration::from_secs(3600));
         },
-        _ => Err(CommandError::Usage),
+        _ => refuse(),
     }
 }
 
 /// The operands after `-f`, `-p` and `-v`, which have no effect: a rename always replaces the destination,
 /// and the copy has the mode of its source. Other options are refused.
-fn operands_of(words: &[OsString]) -> Result<&[OsString], CommandError> {
+fn operands_of(words: &[OsString]) -> io::Result<&[OsString]> {
     let Some((option, rest)) = words.split_first() else {
         return Ok(words);
     };
@@ -85,7 +72,7 @@ fn operands_of(words: &[OsString]) -> Result<&[OsString], CommandError> {
         Some("-") => Ok(rest),
         Some("-force") => operands_of(rest),
         Some(letters) if letters.chars().all(|letter| "fpv".contains(letter)) => operands_of(rest),
-        Some(_) => Err(CommandError::Option(option.clone())),
+        Some(_) => Err(io::Error::other(format!("unknown option {option:?}\n{USAGE}"))),
     }
 }
 
@@ -97,14 +84,14 @@ fn into(source: &OsString, destination: &OsString) -> OsString {
     }
 }
 
-fn place(source: &OsString, destination: &OsString) -> Result<(), CommandError> {
-    Ok(install(Path::new(source), Path::new(destination))?)
+fn place(source: &OsString, destination: &OsString) -> io::Result<()> {
+    install(Path::new(source), Path::new(destination)).map_err(io::Error::other)
 }
 
-fn remove(file: &Path) -> Result<(), CommandError> {
+fn remove(file: &Path) -> io::Result<()> {
     match std::fs::remove_file(file) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-            Err(CommandError::Remove { file: file.to_owned(), cause })
+            Err(io::Error::other(format!("cannot remove {}: {cause}", file.display())))
         }
         _ => Ok(()),
     }

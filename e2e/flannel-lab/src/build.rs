@@ -61,7 +61,7 @@ impl Network {
             store.configure(&plan.net_conf()).map(|()| ((), plan.net_conf()))
         })?;
         if plan.vagrant {
-            trap::demonstrate(&hosts, &FlanneldOptions::new(&store), screen)?;
+            trap::demonstrate_address_conflict(&hosts, &FlanneldOptions::new(&store), screen)?;
         }
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut network = Network { daemons: Vec::new(), etcd, store, options, hosts, lab };

@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use terminal::lab::{Backend, StoreKind};
 
 /// The error contains the remedy.
-pub(crate) fn require(plan: &Plan) -> Result<()> {
+pub(crate) fn check_lab_requirements(plan: &Plan) -> Result<()> {
     let lab = Lab::new("checks")?;
     let mut tools = vec![("ip", "iproute2"), ("bridge", "iproute2"), ("ping", "iputils-ping")];
     if plan.vagrant {
@@ -18,9 +18,9 @@ pub(crate) fn require(plan: &Plan) -> Result<()> {
             bail!("`{tool}` is not installed: run `make setup` or `apt-get install {package}`");
         }
     }
-    binaries::own("flanneld")?;
+    binaries::flannel_binary("flanneld")?;
     if plan.store == StoreKind::Etcd {
-        binaries::etcd("etcd")?;
+        binaries::etcd_program("etcd")?;
     }
     let host =
         lab.host("probe", &[]).context("cannot create a network namespace: run as root, or give the container CAP_SYS_ADMIN and CAP_NET_ADMIN")?;

@@ -30,7 +30,7 @@ pub(crate) fn remove_labs_on_signals() -> Result<()> {
             }
         });
         INTERRUPTED.store(true, Ordering::SeqCst);
-        key::restore();
+        key::restore_terminal_settings();
         out::note("\nremoving the lab");
         if let Err(error) = lab::remove_of_process() {
             out::complain(format!("{error:#}"));

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 static CHANGED: Mutex<Option<(OwnedFd, Termios)>> = Mutex::new(None);
 
 /// Ignores earlier keys. The result is the first byte of the key, or 0 if the terminal is closed.
-pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
+pub(crate) fn wait_for_key(terminal: impl AsFd) -> Result<u8> {
     let before = tcgetattr(&terminal).context("reading the terminal's settings")?;
     let mut keys = before.clone();
     keys.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
@@ -36,12 +36,12 @@ pub(crate) fn wait(terminal: impl AsFd) -> Result<u8> {
             other => break other,
         }
     };
-    restore();
+    restore_terminal_settings();
     outcome.context("reading a key").map(|_| u8::from_be_bytes(key))
 }
 
 /// Restores the settings that [`wait`] changed. Any thread that ends the program may call it.
-pub(crate) fn restore() {
+pub(crate) fn restore_terminal_settings() {
     if let Some((terminal, before)) = CHANGED.lock().take() {
         // Some keys send several bytes, of which only one was read: TCSAFLUSH discards the rest. A closed terminal has nothing to restore.
         let _ = tcsetattr(&terminal, SetArg::TCSAFLUSH, &before);
@@ -70,10 +70,10 @@ mod tests {
             let mut line = [PollFd::new(pty.slave.as_fd(), PollFlags::POLLIN)];
             assert_eq!(poll(&mut line, PollTimeout::from(20_000_u16)), Ok(1));
             std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| wait(&pty.slave).unwrap());
+                let waiting = scope.spawn(|| wait_for_key(&pty.slave).unwrap());
                 lab::until("the terminal shows no keys", shows_no_keys).unwrap();
                 if interrupted {
-                    restore();
+                    restore_terminal_settings();
                     assert_eq!(settings(), before);
                     // The program would end now. In this test its thread still reads, now a line.
                     write(&pty.master, b"k\n").unwrap();

@@ -48,7 +48,7 @@ pub(crate) struct Plan<'a> {
 }
 
 /// Waits for a key at the end if standard input is a terminal.
-pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
+pub(crate) fn demonstrate_cluster(plan: &Plan, screen: Screen) -> Result<()> {
     let archives = ["flannel.tar", "flannel-cni-plugin.tar"].map(|name| plan.images.join(name));
     for archive in &archives {
         ensure!(
@@ -85,11 +85,12 @@ pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
             .map(|()| ((), "ready".to_owned()))
     })?;
     let pods = screen.step("a pod on each node, and a Service", || start_pods(&cluster))?;
-    let matrix = screen.step("every pod pings every other", || ping(&cluster, &pods))?;
+    let matrix =
+        screen.step("every pod pings every other", || ping_between_pods(&cluster, &pods))?;
     screen.table(&matrix);
     let answers = screen
         .step("each pod connects to the Service 10.96.0.80 until every pod has replied", || {
-            call(&cluster, &pods)
+            call_service_from_pods(&cluster, &pods)
         })?;
     screen.block(&answers);
     screen.heading("kubectl get nodes,pods --all-namespaces --output=wide");
@@ -102,13 +103,13 @@ pub(crate) fn demonstrate(plan: &Plan, screen: Screen) -> Result<()> {
     }
     let first = cluster.nodes.first().context("no nodes")?;
     let page = page::forward_in_background(first.host().netns())?;
-    hint(&cluster, page, screen)?;
+    print_cluster_commands(&cluster, page, screen)?;
     if !plan.keep && std::io::stdin().is_terminal() {
         screen.print(format!(
             "\n  {}",
             screen.styled(Style::Strong, "The cluster stays up until you press a key.")
         ));
-        key::wait(std::io::stdin())?;
+        key::wait_for_key(std::io::stdin())?;
         screen.print("  removing the cluster");
     }
     Ok(())
@@ -139,7 +140,7 @@ fn start_pods(cluster: &Cluster) -> Result<(Vec<(String, String)>, String)> {
 /// Each row consists of its cells.
 type Rows = Vec<Vec<(String, Style)>>;
 
-fn ping(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Rows, String)> {
+fn ping_between_pods(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Rows, String)> {
     let heading = std::iter::once("from \\ to").chain(pods.iter().map(|(name, _)| name.as_str()));
     let mut rows = vec![heading.map(|text| (text.to_owned(), Style::Strong)).collect::<Vec<_>>()];
     for (from, _) in pods {
@@ -164,7 +165,10 @@ fn ping(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Rows, String)> 
     Ok((rows, "over flannel.1".to_owned()))
 }
 
-fn call(cluster: &Cluster, pods: &[(String, String)]) -> Result<(String, String)> {
+fn call_service_from_pods(
+    cluster: &Cluster,
+    pods: &[(String, String)],
+) -> Result<(String, String)> {
     let mut lines = Vec::new();
     for (from, _) in pods {
         let mut answers = std::collections::BTreeSet::new();
@@ -198,7 +202,7 @@ fn show_node(cluster: &Cluster, node: &Member, screen: Screen) -> Result<()> {
     Ok(())
 }
 
-fn hint(cluster: &Cluster, page: SocketAddr, screen: Screen) -> Result<()> {
+fn print_cluster_commands(cluster: &Cluster, page: SocketAddr, screen: Screen) -> Result<()> {
     screen.heading("What to try");
     let kubectl = cluster.kubectl_command()?;
     let inside =

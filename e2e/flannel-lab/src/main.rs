@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         page::forward_until_removed(netns);
         return ExitCode::SUCCESS;
     }
-    match run(&cli.args).and_then(|()| out::end()) {
+    match run_lab_command(&cli.args).and_then(|()| out::end()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The error contains the ends of logs, which need several lines.
@@ -52,21 +52,21 @@ fn main() -> ExitCode {
 }
 
 /// Removes the lab at the end.
-fn run(args: &Args) -> Result<()> {
+fn run_lab_command(args: &Args) -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     if args.remove {
         out::print(format!("removed {} lab(s)", lab::remove_ended()?));
         return Ok(());
     }
     interrupt::remove_labs_on_signals()?;
-    demonstrate(args).map_err(interrupt::yield_to_signal)
+    demonstrate_flannel(args).map_err(interrupt::yield_to_signal)
 }
 
-fn demonstrate(args: &Args) -> Result<()> {
+fn demonstrate_flannel(args: &Args) -> Result<()> {
     let screen = Screen::open();
     if args.kube.kube {
         let (images, manifest) = (&args.kube.images, &args.kube.manifest);
-        return kube::demonstrate(
+        return kube::demonstrate_cluster(
             &kube::Plan {
                 nodes: args.hosts,
                 vagrant: args.vagrant,
@@ -86,28 +86,29 @@ fn demonstrate(args: &Args) -> Result<()> {
         vagrant: args.vagrant,
     };
     screen.heading(plan.title());
-    screen
-        .step("requirements of the lab", || checks::require(&plan).map(|()| ((), String::new())))?;
+    screen.step("requirements of the lab", || {
+        checks::check_lab_requirements(&plan).map(|()| ((), String::new()))
+    })?;
     let mut network = Network::build(&plan, screen)?;
     let pods = network.pods(screen)?;
     if args.status {
-        return page::demonstrate(&network, screen);
+        return page::demonstrate_status_page(&network, screen);
     }
     let complete = if plan.backend == Backend::Alloc {
         screen
             .print("  alloc only leases subnets: pods of different hosts do not reach each other");
         true
     } else {
-        traffic::demonstrate(&mut network, &pods, args.seconds, screen)?
+        traffic::demonstrate_pod_traffic(&mut network, &pods, args.seconds, screen)?
     };
-    show::store(&network, screen)?;
-    show::kernel(&network, &plan, screen)?;
+    show::print_stored_leases(&network, screen)?;
+    show::print_kernel_state(&network, &plan, screen)?;
     if args.keep {
         network.lab.keep()?;
     }
     let first = network.hosts.first().filter(|_| args.keep);
     let page = first.map(|host| page::forward_in_background(host.netns())).transpose()?;
-    show::hint(&network, &pods, page, screen)?;
+    show::print_suggested_commands(&network, &pods, page, screen)?;
     if !complete {
         bail!(
             "not every pod reaches every other; the last lines of the daemons' logs:\n{}",

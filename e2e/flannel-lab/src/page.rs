@@ -21,7 +21,7 @@ const PORT: u16 = 8474;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Makes the last host drop the tunnel's packets, and prints the address of the first host's status page.
-pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
+pub(crate) fn demonstrate_status_page(network: &Network, screen: Screen) -> Result<()> {
     let first = network.hosts.first().context("no hosts")?;
     let last = network.hosts.last().context("no hosts")?;
     let daemon = network.daemons.first().context("no daemons")?;
@@ -38,7 +38,7 @@ pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
     })?;
     screen.step("the first host notices", || {
         let state = until_ok("a verdict on the last host", || {
-            let document = document(daemon)?;
+            let document = node_status_document(daemon)?;
             let peers = document.pointer("/mesh/peers").and_then(|peers| peers.as_array());
             let state = peers
                 .into_iter()
@@ -49,10 +49,10 @@ pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
         })?;
         Ok(((), format!("{} is {state}", last.name())))
     })?;
-    let listener = listener()?;
+    let listener = status_page_listener()?;
     let address = listener.local_addr()?;
     let netns = first.netns().clone();
-    std::thread::spawn(move || forward(&listener, &netns));
+    std::thread::spawn(move || forward_page_connections(&listener, &netns));
     screen.heading(format!("The status page of {}", first.name()));
     screen.print(format!("  {}", screen.styled(Style::Good, format!("http://{address}/"))));
     screen.print(format!(
@@ -64,7 +64,7 @@ pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
         screen.styled(Style::Strong, "The lab stays up until you press a key.")
     ));
     if std::io::stdin().is_terminal() {
-        key::wait(std::io::stdin())?;
+        key::wait_for_key(std::io::stdin())?;
     } else {
         // Without a terminal, the lab stays up until the input ends.
         std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
@@ -74,14 +74,14 @@ pub(crate) fn demonstrate(network: &Network, screen: Screen) -> Result<()> {
 }
 
 /// The member `node` of what `flannelctl status -o json` prints.
-fn document(daemon: &Flanneld) -> Result<serde_json::Value> {
+fn node_status_document(daemon: &Flanneld) -> Result<serde_json::Value> {
     let output = daemon.flannelctl(&["status", "-o", "json"])?;
     let mut status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     Ok(status.get_mut("node").context("no daemon")?.take())
 }
 
 /// A free port if that of the status page is in use.
-fn listener() -> Result<TcpListener> {
+fn status_page_listener() -> Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))
         .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
         .context("no free port for the page")
@@ -90,7 +90,7 @@ fn listener() -> Result<TcpListener> {
 /// Starts a process that forwards connections to the status page, and ends after the removal of the namespace. The result is the address on which it
 /// accepts them.
 pub(crate) fn forward_in_background(netns: &Netns) -> Result<SocketAddr> {
-    let listener = listener()?;
+    let listener = status_page_listener()?;
     let address = listener.local_addr()?;
     let mut process = Command::new(std::env::current_exe()?);
     process
@@ -112,26 +112,26 @@ pub(crate) fn forward_until_removed(netns: &str) {
     };
     let (listener, netns) = (TcpListener::from(input), Netns::named(netns));
     let inside = netns.clone();
-    std::thread::spawn(move || forward(&listener, &inside));
+    std::thread::spawn(move || forward_page_connections(&listener, &inside));
     while netns.exists() {
         std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-fn forward(listener: &TcpListener, netns: &Netns) {
+fn forward_page_connections(listener: &TcpListener, netns: &Netns) {
     for client in listener.incoming().flatten() {
         let netns = netns.clone();
         std::thread::spawn(move || {
             let inside = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
             if let Ok(Ok(server)) = netns.run(|| TcpStream::connect(inside)) {
-                let _ = splice(&client, &server);
+                let _ = copy_bytes_both_ways(&client, &server);
             }
         });
     }
 }
 
 /// Copies bytes in both directions, until one of the connections closes.
-fn splice(client: &TcpStream, server: &TcpStream) -> std::io::Result<()> {
+fn copy_bytes_both_ways(client: &TcpStream, server: &TcpStream) -> std::io::Result<()> {
     let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut from_client, &mut to_server);

@@ -12,7 +12,7 @@ use terminal::lab::Backend;
 use terminal::screen::{Screen, Style};
 
 /// Prints the leases as the store contains them.
-pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
+pub(crate) fn print_stored_leases(network: &Network, screen: Screen) -> Result<()> {
     if let Some(etcd) = &network.etcd {
         let key = network.store.key("");
         screen.heading(format!("etcdctl get --prefix {key}"));
@@ -28,7 +28,7 @@ pub(crate) fn store(network: &Network, screen: Screen) -> Result<()> {
 }
 
 /// The first host's routes to the others, with vxlan also its FDB and neighbours.
-pub(crate) fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
+pub(crate) fn print_kernel_state(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
     let host = network.hosts.first().context("no hosts")?;
     let show = |program: &str, args: &[&str]| -> Result<()> {
         screen.heading(format!("{}: {program} {}", host.name(), args.join(" ")));
@@ -47,7 +47,7 @@ pub(crate) fn kernel(network: &Network, plan: &Plan, screen: Screen) -> Result<(
 }
 
 /// Commands to try next. `page` is the address of the first host's status page if the lab stays.
-pub(crate) fn hint(
+pub(crate) fn print_suggested_commands(
     network: &Network,
     pods: &[Pod],
     page: Option<SocketAddr>,
@@ -55,7 +55,7 @@ pub(crate) fn hint(
 ) -> Result<()> {
     screen.heading("What to try");
     let Some(page) = page else {
-        more(screen);
+        print_lab_variants(screen);
         return Ok(());
     };
     let host = network.hosts.first().context("no hosts")?;
@@ -89,7 +89,7 @@ pub(crate) fn hint(
     Ok(())
 }
 
-fn more(screen: Screen) {
+fn print_lab_variants(screen: Screen) {
     screen.commands(&[
         ("flannelctl lab --keep".to_owned(), "leave the lab running for inspection"),
         ("flannelctl lab --backend host-gw".to_owned(), "routes instead of a tunnel"),

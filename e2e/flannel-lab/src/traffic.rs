@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use lab::{PingMatrix, PingOptions, Pod, Probe, ProbeOptions, Transfer, TransferOptions, ping};
+use lab::{
+    PingMatrix, PingOptions, Pod, Probe, ProbeOptions, Transfer, TransferOptions, ping_address,
+};
 
 use crate::build::Network;
 use terminal::screen::{Screen, Style};
@@ -12,17 +14,17 @@ const CONVERGENCE: Duration = Duration::from_secs(15);
 const BULK: u64 = 500_000_000;
 
 /// True if every pod reaches every other pod.
-pub(crate) fn demonstrate(
+pub(crate) fn demonstrate_pod_traffic(
     network: &mut Network,
     pods: &[Pod],
     time: u64,
     screen: Screen,
 ) -> Result<bool> {
     screen.heading("Who reaches whom");
-    let mut complete = draw(&settled(PingMatrix::of, pods)?, screen);
+    let mut complete = print_ping_matrix(&ping_pods_until_converged(PingMatrix::of, pods)?, screen);
     if pods.iter().all(|pod| pod.v6().is_ok()) {
         screen.heading("Who reaches whom by IPv6");
-        complete &= draw(&settled(PingMatrix::of_v6, pods)?, screen);
+        complete &= print_ping_matrix(&ping_pods_until_converged(PingMatrix::of_v6, pods)?, screen);
     }
     let [from, to, ..] = pods else {
         return Ok(complete);
@@ -32,7 +34,8 @@ pub(crate) fn demonstrate(
     }
     screen.heading("Traffic");
     screen.step("the largest packet, unfragmented", || {
-        let answer = ping(from.netns(), to.address()?, &PingOptions::default().packet(from.mtu()))?;
+        let answer =
+            ping_address(from.netns(), to.address()?, &PingOptions::default().packet(from.mtu()))?;
         Ok((
             (),
             format!(
@@ -54,12 +57,18 @@ pub(crate) fn demonstrate(
             ),
         ))
     })?;
-    survive(network, from, to, time, screen)?;
+    restart_daemon_under_traffic(network, from, to, time, screen)?;
     Ok(complete)
 }
 
 /// Kills and restarts the receiving host's daemon while packets flow.
-fn survive(network: &mut Network, from: &Pod, to: &Pod, time: u64, screen: Screen) -> Result<()> {
+fn restart_daemon_under_traffic(
+    network: &mut Network,
+    from: &Pod,
+    to: &Pod,
+    time: u64,
+    screen: Screen,
+) -> Result<()> {
     let host = to.host().clone();
     let number = network
         .hosts
@@ -86,7 +95,10 @@ fn survive(network: &mut Network, from: &Pod, to: &Pod, time: u64, screen: Scree
 }
 
 /// Pings until all pods reach each other or [`CONVERGENCE`] has passed: daemons become ready before they know all peers.
-fn settled(matrix: impl Fn(&[Pod]) -> Result<PingMatrix>, pods: &[Pod]) -> Result<PingMatrix> {
+fn ping_pods_until_converged(
+    matrix: impl Fn(&[Pod]) -> Result<PingMatrix>,
+    pods: &[Pod],
+) -> Result<PingMatrix> {
     let end = Instant::now() + CONVERGENCE;
     loop {
         let found = matrix(pods)?;
@@ -96,7 +108,7 @@ fn settled(matrix: impl Fn(&[Pod]) -> Result<PingMatrix>, pods: &[Pod]) -> Resul
     }
 }
 
-fn draw(matrix: &PingMatrix, screen: Screen) -> bool {
+fn print_ping_matrix(matrix: &PingMatrix, screen: Screen) -> bool {
     let heading = |text: &str| (text.to_owned(), Style::Strong);
     let mut rows = vec![
         std::iter::once(heading("from \\ to"))

@@ -1,7 +1,7 @@
 //! The address conflict of Vagrant hosts: the daemons start with the interface of the default route, and the doctor prints the remedy.
 
 use anyhow::{Result, bail, ensure};
-use lab::{Flanneld, FlanneldOptions, Host, stdout, until_ok};
+use lab::{Flanneld, FlanneldOptions, Host, stdout_text, until_ok};
 use terminal::screen::Screen;
 
 /// Reports the address conflict on a host whose daemon ended.
@@ -10,7 +10,11 @@ const ENDED: &str = "wrong-interface";
 const RUNS: &str = "nat-interface";
 
 /// Starts a daemon without `--iface` on each host, prints the doctor's finding, and stops the daemons.
-pub(crate) fn demonstrate(hosts: &[Host], options: &FlanneldOptions, screen: Screen) -> Result<()> {
+pub(crate) fn demonstrate_address_conflict(
+    hosts: &[Host],
+    options: &FlanneldOptions,
+    screen: Screen,
+) -> Result<()> {
     let mut daemons =
         hosts.iter().map(|host| host.start_flanneld(options)).collect::<Result<Vec<_>>>()?;
     let finding = screen.step("flanneld without --iface: in the trap", || {
@@ -55,7 +59,7 @@ fn wait_finding(daemons: &[Flanneld], check: &str) -> Result<Found> {
     until_ok("a doctor names the trap", || {
         let mut last = String::new();
         for (number, daemon) in (1..).zip(daemons) {
-            last = stdout(&daemon.flannelctl(&["doctor"])?);
+            last = stdout_text(&daemon.flannelctl(&["doctor"])?);
             if let Some(text) = first_of(&last, check) {
                 return Ok(Found { host: format!("h{number}"), text });
             }

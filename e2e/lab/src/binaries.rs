@@ -22,7 +22,7 @@ pub enum CniVersion {
 }
 
 /// A binary of flannel-rs: in `$FLANNEL_BIN_DIR`, otherwise in this program's folder or its parent.
-pub fn own(name: &str) -> Result<PathBuf> {
+pub fn flannel_binary(name: &str) -> Result<PathBuf> {
     let mut folders = Vec::new();
     if let Some(folder) = std::env::var_os(BIN_DIR) {
         folders.push(PathBuf::from(folder));
@@ -40,10 +40,10 @@ pub fn own(name: &str) -> Result<PathBuf> {
 }
 
 /// `etcd`, `etcdctl` or `etcdutl`.
-pub fn etcd(name: &str) -> Result<PathBuf> {
+pub fn etcd_program(name: &str) -> Result<PathBuf> {
     let folders = match std::env::var_os(ETCD_DIR) {
         Some(folder) => vec![PathBuf::from(folder)],
-        None => vec![PathBuf::from("/usr/bin"), cache("etcd-3.4/usr/bin")],
+        None => vec![PathBuf::from("/usr/bin"), cache_path("etcd-3.4/usr/bin")],
     };
     match folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()) {
         Some(path) => Ok(path),
@@ -53,7 +53,7 @@ pub fn etcd(name: &str) -> Result<PathBuf> {
 
 /// A command of Kubernetes: in `$KUBEBUILDER_ASSETS`, in `PATH`, or in the folder that `make setup` fills. The first of these with all commands
 /// counts.
-pub fn kubernetes(name: &str) -> Result<PathBuf> {
+pub fn kubernetes_program(name: &str) -> Result<PathBuf> {
     const COMMANDS: [&str; 6] = [
         "kube-apiserver",
         "kube-controller-manager",
@@ -67,23 +67,23 @@ pub fn kubernetes(name: &str) -> Result<PathBuf> {
         .map(PathBuf::from)
         .into_iter()
         .chain(std::env::split_paths(&path));
-    let mut folders = folders.chain([cache("kubernetes-1.37")]);
+    let mut folders = folders.chain([cache_path("kubernetes-1.37")]);
     let found =
         folders.find(|folder| COMMANDS.iter().all(|command| folder.join(command).is_file()));
     Ok(found.context("cannot find the commands of Kubernetes; run `make setup`")?.join(name))
 }
 
 /// `PATH` comes before the folder that `make setup` fills.
-pub fn helm() -> Result<PathBuf> {
+pub fn helm_program() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path)
         .map(|folder| folder.join("helm"))
-        .chain([cache("helm-3.22/helm")]);
+        .chain([cache_path("helm-3.22/helm")]);
     places.find(|place| place.is_file()).context("cannot find helm; run `make setup`")
 }
 
 /// `libfaketime`, which changes the time of day for a program, from the library folders of distributions.
-pub fn faketime() -> Result<PathBuf> {
+pub fn faketime_library() -> Result<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib")
         .into_iter()
         .flatten()
@@ -96,8 +96,8 @@ pub fn faketime() -> Result<PathBuf> {
 }
 
 /// A file that `make setup` keeps in the cache, such as `containerd/usr/bin/containerd`.
-pub fn kept(name: &str) -> Result<PathBuf> {
-    let path = cache(name);
+pub fn cached_file(name: &str) -> Result<PathBuf> {
+    let path = cache_path(name);
     if !path.exists() {
         bail!("cannot find {}; run `make setup`", path.display());
     }
@@ -105,12 +105,12 @@ pub fn kept(name: &str) -> Result<PathBuf> {
 }
 
 /// The folder of the reference plugins.
-pub fn cni(version: CniVersion) -> Result<PathBuf> {
+pub fn cni_plugins_folder(version: CniVersion) -> Result<PathBuf> {
     let folder = match version {
         CniVersion::V191 => {
-            std::env::var_os(CNI_DIR).map_or_else(|| cache("cni-1.9.1"), PathBuf::from)
+            std::env::var_os(CNI_DIR).map_or_else(|| cache_path("cni-1.9.1"), PathBuf::from)
         }
-        CniVersion::V111 => cache("cni-1.1.1"),
+        CniVersion::V111 => cache_path("cni-1.1.1"),
     };
     if !folder.join("bridge").is_file() {
         bail!("cannot find {} ({version:?}); run `make setup`", folder.join("bridge").display());
@@ -119,29 +119,29 @@ pub fn cni(version: CniVersion) -> Result<PathBuf> {
 }
 
 /// The folder with the npm packages that drive a browser.
-pub fn browser() -> Result<PathBuf> {
-    installed(cache("browser"), "node_modules")
+pub fn browser_packages_folder() -> Result<PathBuf> {
+    require_folder_containing(cache_path("browser"), "node_modules")
 }
 
 /// `prometheus` or `promtool`.
-pub fn prometheus(name: &str) -> Result<PathBuf> {
-    let folder = installed(cache("prometheus/usr/bin"), name)?;
+pub fn prometheus_program(name: &str) -> Result<PathBuf> {
+    let folder = require_folder_containing(cache_path("prometheus/usr/bin"), name)?;
     Ok(folder.join(name))
 }
 
 /// The folder with nft and iptables of Debian 13.
 pub fn rule_programs() -> Result<PathBuf> {
-    installed(cache("userspace-trixie/bin"), "nft")
+    require_folder_containing(cache_path("userspace-trixie/bin"), "nft")
 }
 
-fn installed(folder: PathBuf, part: &str) -> Result<PathBuf> {
+fn require_folder_containing(folder: PathBuf, part: &str) -> Result<PathBuf> {
     if !folder.join(part).exists() {
         bail!("cannot find {}; run `make setup`", folder.join(part).display());
     }
     Ok(folder)
 }
 
-fn cache(name: &str) -> PathBuf {
+fn cache_path(name: &str) -> PathBuf {
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = base.unwrap_or_else(|| {
         PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache")

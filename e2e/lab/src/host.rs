@@ -43,7 +43,7 @@ pub struct Host {
 
 impl Host {
     pub(crate) fn build(site: &Arc<Site>, name: &str, uplinks: &[Uplink]) -> Result<Host> {
-        let netns = boot(site, name)?;
+        let netns = create_forwarding_netns(site, name)?;
         let inner = Inner {
             site: Arc::clone(site),
             name: name.to_owned(),
@@ -165,7 +165,7 @@ impl Host {
 
     /// Follows [`Host::power_off`]. The host keeps its uplinks, but not its pods and its kernel state.
     pub fn power_on(&self) -> Result<()> {
-        boot(&self.inner.site, &self.inner.name)?;
+        create_forwarding_netns(&self.inner.site, &self.inner.name)?;
         self.inner.pods.store(0, Ordering::Relaxed);
         for (uplink, port) in self.inner.uplinks.lock().iter_mut() {
             *port = uplink.attach(&self.inner.netns)?;
@@ -192,7 +192,7 @@ impl Host {
 }
 
 /// An empty namespace that forwards packets.
-fn boot(site: &Site, name: &str) -> Result<Netns> {
+fn create_forwarding_netns(site: &Site, name: &str) -> Result<Netns> {
     let netns = site.netns(name)?;
     netns.sysctl("net/ipv4/ip_forward", "1")?;
     netns.sysctl("net/ipv6/conf/all/forwarding", "1")?;

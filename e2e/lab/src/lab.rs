@@ -48,7 +48,7 @@ impl Lab {
         });
         let lab = Lab { site, title: title.to_owned() };
         // Before the first namespace, because a sweep must know the owner of remains.
-        std::fs::write(lab.folder("")?.join(OWNER), sweep::owner())?;
+        std::fs::write(lab.folder("")?.join(OWNER), sweep::current_process_identity())?;
         std::fs::write(lab.folder("")?.join("title"), title)?;
         if lab.site.is_kept() {
             lab.keep()?;
@@ -150,7 +150,7 @@ impl Drop for Lab {
         if self.site.is_kept() {
             return;
         }
-        if let Err(error) = sweep::remove(&self.site.name) {
+        if let Err(error) = sweep::remove_lab(&self.site.name) {
             eprintln!("lab {} ({}): {error:#}", self.title, self.prefix());
         }
     }
@@ -158,7 +158,7 @@ impl Drop for Lab {
 
 fn log_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for name in name::entries(folder) {
+    for name in name::folder_entries(folder) {
         let path = folder.join(name);
         if path.is_dir() {
             found.extend(log_files(&path));

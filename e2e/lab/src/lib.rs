@@ -5,7 +5,7 @@
 //!
 //! A module depends only on modules that come earlier in a fixed order. The order of the modules is `output`, `net`
 //! (namespaces, switches), `site` (names, removal), `host` (hosts, pods, routers, processes), `lab`, `store`,
-//! `daemon`, `measure`, `kube` ([`ApiServer`], [`Cluster`]), [`Bed`].
+//! `daemon`, `measure`, `kube` ([`ApiServer`], [`Cluster`]), [`Testbed`].
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
@@ -28,10 +28,9 @@
 //! ```
 
 pub mod binaries;
-pub mod limits;
 
-mod bed;
 mod daemon;
+mod testbed;
 
 mod host;
 mod kube;
@@ -45,7 +44,6 @@ mod store;
 mod vagrant;
 mod wait;
 
-pub use bed::Bed;
 pub use binaries::CniVersion;
 pub use daemon::file_store::FileStore;
 pub use daemon::flanneld::{Flanneld, FlanneldOptions};
@@ -71,26 +69,30 @@ pub use kube::node::{ANNOTATIONS, NodeObject};
 pub use kube::proxy::{Answer, Call, Proxy};
 pub use kube::users::User;
 pub use lab::Lab;
-pub use measure::capture::{Capture, Frame, holds};
+pub use measure::capture::{Capture, Frame, frame_contains_bytes};
 pub use measure::craft;
 pub use measure::echo::{Echo, seen_as};
 pub use measure::mesh::Mesh;
-pub use measure::ping::{PingMatrix, PingOptions, ping, reach};
+pub use measure::ping::{PingMatrix, PingOptions, ping_address, wait_pods_connected};
 pub use measure::probe::{Probe, ProbeOptions};
 pub use measure::report::{Passage, ProbeReport};
 pub use measure::transfer::{Transfer, TransferOptions};
-pub use net::http::get as http_get;
+pub use net::http::send_get_request as http_get;
 pub use net::multicast::MulticastRoutes;
 pub use net::netns::Netns;
 pub use net::observe;
 pub use net::switch::Switch;
-pub use output::{json, outcome, stderr, stdout, succeeded, texts};
+pub use output::{
+    describe_outcome, require_success, stderr_text, stdout_and_stderr, stdout_json, stdout_text,
+};
 pub use scene::{Node, Scene, SceneOptions};
+pub use site::limits::raise_kernel_limit;
 pub use site::sweep::{remove_ended, remove_of_process, remove_stale};
 pub use store::Store;
 pub use store::ca::Certificates;
 pub use store::etcd::{Etcd, EtcdOptions};
 pub use store::etcd_client::{EtcdClient, KeyValue};
+pub use testbed::Testbed;
 pub use vagrant::Vagrant;
 pub use wait::{until, until_ok};
 

@@ -5,38 +5,38 @@ use std::process::Output;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-pub fn stdout(output: &Output) -> String {
+pub fn stdout_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-pub fn stderr(output: &Output) -> String {
+pub fn stderr_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Standard output, then standard error.
-pub fn texts(output: &Output) -> String {
-    stdout(output) + &stderr(output)
+pub fn stdout_and_stderr(output: &Output) -> String {
+    stdout_text(output) + &stderr_text(output)
 }
 
 /// Exit status and whole output, for a failure message.
-pub fn outcome(output: &Output) -> String {
+pub fn describe_outcome(output: &Output) -> String {
     format!(
         "{}\nstdout: {}\nstderr: {}",
         output.status,
-        stdout(output).trim_end(),
-        stderr(output).trim_end()
+        stdout_text(output).trim_end(),
+        stderr_text(output).trim_end()
     )
 }
 
 /// Ignores the exit code. The error contains all output.
-pub fn json(output: &Output) -> Result<Value> {
-    serde_json::from_slice(&output.stdout).with_context(|| outcome(output))
+pub fn stdout_json(output: &Output) -> Result<Value> {
+    serde_json::from_slice(&output.stdout).with_context(|| describe_outcome(output))
 }
 
 /// Fails if the exit code is not 0; the error contains the whole output.
-pub fn succeeded(command: &str, output: &Output) -> Result<String> {
+pub fn require_success(command: &str, output: &Output) -> Result<String> {
     if !output.status.success() {
-        bail!("{command}: {}: {}", output.status, texts(output).trim());
+        bail!("{command}: {}: {}", output.status, stdout_and_stderr(output).trim());
     }
-    Ok(stdout(output))
+    Ok(stdout_text(output))
 }

@@ -23,7 +23,7 @@ use crate::host::pod::Pod;
 use crate::host::uplink::Uplink;
 use crate::lab::Lab;
 use crate::measure::mesh::Mesh;
-use crate::measure::ping::reach;
+use crate::measure::ping::wait_pods_connected;
 use crate::measure::probe::{Probe, ProbeOptions};
 use crate::net::switch::Switch;
 use crate::store::Store;
@@ -226,7 +226,7 @@ impl Scene<'_> {
 
     /// Waits until each node's first pod reaches that of every other node, in all families that they share. The error contains a matrix.
     pub fn reach(&self) -> Result<()> {
-        reach(&self.firsts()?)
+        wait_pods_connected(&self.firsts()?)
     }
 
     /// Probes run between the first pods of all nodes, in each direction.

@@ -9,6 +9,7 @@ use crate::net::netns::Netns;
 use crate::site::name::LabName;
 
 pub(crate) mod cgroups;
+pub(crate) mod limits;
 pub(crate) mod name;
 pub(crate) mod sweep;
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::site::name::entries;
+use crate::site::name::folder_entries;
 use crate::store::etcd_client::EtcdClient;
 
 pub(crate) mod ca;
@@ -88,8 +88,10 @@ impl Store {
         match &self.kind {
             Kind::Dir(folder) => {
                 let folder = folder.join(SUBNETS);
-                let mut names: Vec<String> =
-                    entries(&folder).into_iter().filter(|name| !name.starts_with('.')).collect();
+                let mut names: Vec<String> = folder_entries(&folder)
+                    .into_iter()
+                    .filter(|name| !name.starts_with('.'))
+                    .collect();
                 names.sort();
                 names
                     .into_iter()

@@ -36,7 +36,7 @@ struct Known {
 }
 
 /// On a host that receives all packets for the peers, replies to probes and sends probes until `stop` is true. Counts the replies in `answered`.
-pub(crate) fn serve(
+pub(crate) fn answer_and_send_probes(
     host: &Host,
     node: Ipv4Addr,
     stop: &AtomicBool,
@@ -52,15 +52,16 @@ pub(crate) fn serve(
         let (mut buffer, mut due, mut turn) = (vec![0; 65_536], Instant::now(), 0);
         while !stop.load(Relaxed) {
             if let Ok((length, _)) = tunnel.recv_from(&mut buffer)
-                && let Some((known, answer)) = through(buffer.get(..length).unwrap_or_default())
+                && let Some((known, answer)) =
+                    probed_peer_and_reply(buffer.get(..length).unwrap_or_default())
             {
                 tunnel.send_to(&in_tunnel(&known, &answer), (node, TUNNEL))?;
                 answered.fetch_add(1, Relaxed);
                 peers.insert(known.overlay.0, known);
             }
-            while let Some((length, to)) = receive(&underlay, &mut buffer)? {
-                if let Some(answer) = buffer.get(..length).and_then(reply) {
-                    send(&underlay, to, (node, PROBES), &answer)?;
+            while let Some((length, to)) = receive_datagram_for_peer(&underlay, &mut buffer)? {
+                if let Some(answer) = buffer.get(..length).and_then(probe_reply) {
+                    send_datagram_from_peer(&underlay, to, (node, PROBES), &answer)?;
                     answered.fetch_add(1, Relaxed);
                 }
             }
@@ -70,7 +71,7 @@ pub(crate) fn serve(
                 turn += 1;
                 if let Some(known) = peers.values().nth(turn % peers.len()) {
                     tunnel.send_to(
-                        &in_tunnel(known, &question(known, turn as u64)),
+                        &in_tunnel(known, &probe_message(known, turn as u64)),
                         (node, TUNNEL),
                     )?;
                 }
@@ -81,7 +82,7 @@ pub(crate) fn serve(
 }
 
 /// A probe that arrived through the tunnel: the probed peer and the reply.
-fn through(frame: &[u8]) -> Option<(Known, Vec<u8>)> {
+fn probed_peer_and_reply(frame: &[u8]) -> Option<(Known, Vec<u8>)> {
     let (message, packet) = (frame.get(HEADERS..)?, frame.get(22..)?);
     let address = |at: usize| -> Option<Ipv4Addr> {
         Some(<[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?.into())
@@ -92,11 +93,11 @@ fn through(frame: &[u8]) -> Option<(Known, Vec<u8>)> {
         overlay: (address(16)?, address(12)?),
         mac: frame.get(14..20)?.try_into().ok()?,
     };
-    Some((known, reply(message)?))
+    Some((known, probe_reply(message)?))
 }
 
 /// Replies as a node that has received all probes recently; `None` if the message is not a probe.
-fn reply(question: &[u8]) -> Option<Vec<u8>> {
+fn probe_reply(question: &[u8]) -> Option<Vec<u8>> {
     if question.len() < ECHO || !question.starts_with(b"flpr\x01\x01") {
         return None;
     }
@@ -105,31 +106,31 @@ fn reply(question: &[u8]) -> Option<Vec<u8>> {
         [&b"flpr\x01\x02"[..], question.get(6..16)?, question.get(24..32)?, question.get(16..24)?]
             .concat();
     answer.extend([0; 12]);
-    answer.extend(clock());
+    answer.extend(current_time_bytes());
     answer.extend([0; 16]);
     answer.extend(3_600_000u32.to_be_bytes());
     Some(answer)
 }
 
-fn question(known: &Known, nonce: u64) -> Vec<u8> {
+fn probe_message(known: &Known, nonce: u64) -> Vec<u8> {
     let mut bytes =
         [&b"flpr\x01\x01\0"[..], &[ECHO as u8], &nonce.to_be_bytes(), &known.who, &known.node]
             .concat();
     bytes.extend([0xff; 8]);
     bytes.extend([0; 4]);
-    bytes.extend(clock());
+    bytes.extend(current_time_bytes());
     bytes.resize(ECHO, 0);
     bytes
 }
 
-fn clock() -> [u8; 8] {
+fn current_time_bytes() -> [u8; 8] {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(0).to_be_bytes()
 }
 
 fn in_tunnel(known: &Known, message: &[u8]) -> Vec<u8> {
     let at = |ip: Ipv4Addr| SocketAddr::new(IpAddr::V4(ip), PROBES);
-    craft::vxlan(
+    craft::vxlan_datagram(
         1,
         known.mac,
         0x0800,
@@ -138,7 +139,10 @@ fn in_tunnel(known: &Known, message: &[u8]) -> Vec<u8> {
 }
 
 /// Does not block. The result is the datagram's length and its destination peer.
-pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, Ipv4Addr)>> {
+pub(crate) fn receive_datagram_for_peer(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+) -> Result<Option<(usize, Ipv4Addr)>> {
     let mut control = nix::cmsg_space!(libc::in_pktinfo);
     let mut pieces = [IoSliceMut::new(buffer)];
     let message = match recvmsg::<SockaddrIn>(
@@ -161,7 +165,7 @@ pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(u
 }
 
 /// The source is the address of a peer.
-pub(crate) fn send(
+pub(crate) fn send_datagram_from_peer(
     socket: &UdpSocket,
     from: Ipv4Addr,
     to: (Ipv4Addr, u16),

@@ -21,7 +21,7 @@ struct Carrier {
 }
 
 /// ADD, with the real delegate and with a stub that does nothing.
-pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
+pub(crate) fn measure_pod_add_time(rounds: usize, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-cni")?;
     let host = lab.host("h1", &[])?;
     let folder = host.folder()?;
@@ -31,7 +31,7 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
     )?;
     let stubs = lab.folder("stubs")?;
     write_script(&stubs.join("bridge"), STUB)?;
-    let real = binaries::cni(CniVersion::V111)?;
+    let real = binaries::cni_plugins_folder(CniVersion::V111)?;
     let (whole, delegate_only) =
         (in_turns(&host, &real, rounds)?, in_turns(&host, &stubs, rounds)?);
     for (what, times) in &whole {
@@ -43,11 +43,11 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
         );
     }
     let base = |times: &[(String, Vec<Duration>)]| {
-        times.first().map(|(_, times)| median(times)).context("nothing was measured")
+        times.first().map(|(_, times)| median_duration(times)).context("nothing was measured")
     };
     let (delegates, stub) = (base(&whole)?, base(&delegate_only)?);
     for ((what, times), (_, own)) in whole.iter().zip(&delegate_only).skip(1) {
-        let ratio = median(times).as_secs_f64() / delegates.as_secs_f64();
+        let ratio = median_duration(times).as_secs_f64() / delegates.as_secs_f64();
         table.figures(
             &format!("ratio of the ADD time to the time without a flannel plugin, {what}"),
             vec![ratio],
@@ -68,7 +68,7 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) -> Result<()> {
 
 /// The first entry is the delegate without a flannel plugin.
 fn in_turns(host: &Host, path: &Path, rounds: usize) -> Result<Vec<(String, Vec<Duration>)>> {
-    let carriers = carriers(host, path)?;
+    let carriers = measured_plugins(host, path)?;
     let mut times: Vec<_> =
         carriers.iter().map(|carrier| (carrier.name.clone(), Vec::new())).collect();
     // The first round does not count, because it creates the bridge.
@@ -77,7 +77,7 @@ fn in_turns(host: &Host, path: &Path, rounds: usize) -> Result<Vec<(String, Vec<
             let pod = host.empty_pod("pod")?;
             let added = carrier.cni.call("ADD", Some(&pod), "eth0", &carrier.conf)?;
             let deleted = carrier.cni.call("DEL", Some(&pod), "eth0", &carrier.conf)?;
-            remove(pod.name())?;
+            delete_netns(pod.name())?;
             if round > 0 {
                 times.push(added.time);
             }
@@ -88,7 +88,7 @@ fn in_turns(host: &Host, path: &Path, rounds: usize) -> Result<Vec<(String, Vec<
     Ok(times)
 }
 
-fn carriers(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
+fn measured_plugins(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
     let folder = host.folder()?;
     let delegate = json!({
         "name": "cbr0", "cniVersion": "0.3.1", "type": "bridge", "ipMasq": false, "isGateway": true, "isDefaultGateway": true,
@@ -106,7 +106,7 @@ fn carriers(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
     };
     let mut carriers = vec![
         carrier("without a flannel plugin", &path.join("bridge"), &delegate),
-        carrier("with the plugin of flannel-rs", &own()?, &flannel),
+        carrier("with the plugin of flannel-rs", &flannel_plugin_path()?, &flannel),
     ];
     if let Some(go) = std::env::var_os(GO).filter(|go| !go.is_empty()) {
         carriers.push(carrier("with the plugin of Go flannel", Path::new(&go), &flannel));
@@ -115,14 +115,14 @@ fn carriers(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
 }
 
 /// The static plugin if `make bench` built it.
-fn own() -> Result<PathBuf> {
+fn flannel_plugin_path() -> Result<PathBuf> {
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     let shipped =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/cni").join(arch).join("flannel");
-    if shipped.is_file() { Ok(shipped) } else { binaries::own("flannel") }
+    if shipped.is_file() { Ok(shipped) } else { binaries::flannel_binary("flannel") }
 }
 
-fn remove(netns: &str) -> Result<()> {
+fn delete_netns(netns: &str) -> Result<()> {
     let status = std::process::Command::new("ip")
         .args(["netns", "del", netns])
         .status()
@@ -131,7 +131,7 @@ fn remove(netns: &str) -> Result<()> {
     Ok(())
 }
 
-fn median(times: &[Duration]) -> Duration {
+fn median_duration(times: &[Duration]) -> Duration {
     let mut times = times.to_vec();
     times.sort();
     times.get(times.len() / 2).copied().unwrap_or_default()

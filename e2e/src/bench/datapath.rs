@@ -14,7 +14,9 @@ use lab::{
 use serde_json::{Value, json};
 
 use super::goals::{self, Loaded, Series};
-use super::load::{Cpu, Programs, median, quantile, round_trips, small, tcp};
+use super::load::{
+    Cpu, Programs, median_figure, round_trips, run_tcp_streams, send_small_packets, sorted_quantile,
+};
 
 /// The largest share of processor time for other programs during a sample. Above it, the benchmark repeats the sample, at most twice.
 const FOREIGN: f64 = 0.01;
@@ -127,12 +129,12 @@ impl Plan {
 }
 
 /// The result is a section of docs/performance.md and a diagram of its figures (SVG).
-pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
+pub(crate) fn measure_datapaths(plan: &Plan) -> Result<(String, String)> {
     let mut text = String::new();
     let mut bars = Vec::new();
     for cable in &plan.cables {
-        let figures = cabled(plan, *cable)?;
-        table(&mut text, *cable, &figures);
+        let figures = measure_over_cable(plan, *cable)?;
+        append_figures_table(&mut text, *cable, &figures);
         let series: Vec<Series<'_>> = figures
             .iter()
             .map(|(name, figures)| Series {
@@ -142,14 +144,16 @@ pub(crate) fn measure(plan: &Plan) -> Result<(String, String)> {
                 loaded: &figures.loaded,
             })
             .collect();
-        goals::table(&mut text, *cable, &series);
-        goals::waits(&mut text, *cable, &series);
-        goals::builds(&mut text, &series);
+        goals::append_kernel_comparison(&mut text, *cable, &series);
+        goals::append_loaded_round_trips(&mut text, *cable, &series);
+        goals::append_build_comparison(&mut text, &series);
         bars.extend(
-            figures.into_iter().map(|(name, figures)| (cable.name(), name, median(&figures.tcp1))),
+            figures
+                .into_iter()
+                .map(|(name, figures)| (cable.name(), name, median_figure(&figures.tcp1))),
         );
     }
-    Ok((text, picture(&bars)))
+    Ok((text, bar_chart_svg(&bars)))
 }
 
 /// The value of the environment variable `GO_FLANNELD`.
@@ -192,7 +196,7 @@ fn every_carrier() -> Vec<Recipe> {
     all
 }
 
-fn carriers(plan: &Plan) -> Vec<Recipe> {
+fn selected_recipes(plan: &Plan) -> Vec<Recipe> {
     let mut all = every_carrier();
     let named: Vec<String> = all.iter().map(|(name, ..)| name.clone()).collect();
     let wanted = |name: &str, only: &String| {
@@ -243,7 +247,7 @@ impl Registry {
     }
 }
 
-fn build(
+fn build_carrier(
     lab: &Lab,
     registry: &Registry,
     number: usize,
@@ -288,16 +292,20 @@ fn build(
     };
     let target = to.address()?;
     lab::until("an answer of the other pod", || {
-        lab::ping(from.netns(), target, &PingOptions::default().timeout(Duration::from_millis(20)))
-            .is_ok_and(|answer| answer.is_some())
+        lab::ping_address(
+            from.netns(),
+            target,
+            &PingOptions::default().timeout(Duration::from_millis(20)),
+        )
+        .is_ok_and(|answer| answer.is_some())
     })?;
     Ok(carrier)
 }
 
-fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(String, Figures)>> {
+fn measure_over_cable(plan: &Plan, cable: Cable) -> Result<Vec<(String, Figures)>> {
     let lab = Lab::new("bench")?;
     let registry = Registry::start(&lab)?;
-    let mut recipes = carriers(plan);
+    let mut recipes = selected_recipes(plan);
     if registry.lan.netns().ip("link add wg0 type wireguard\nlink delete wg0").is_err() {
         recipes.retain(|(name, ..)| name != KERNEL_WIREGUARD);
     }
@@ -307,7 +315,7 @@ fn cabled(plan: &Plan, cable: Cable) -> Result<Vec<(String, Figures)>> {
         .enumerate()
         .map(|(number, what)| {
             let name = what.0.clone();
-            build(&lab, &registry, number, cable, what).context(name)
+            build_carrier(&lab, &registry, number, cable, what).context(name)
         })
         .collect::<Result<_>>()?;
     let mut all: BTreeMap<usize, Figures> = BTreeMap::new();
@@ -346,7 +354,7 @@ impl Carrier {
         for _ in 0..=REPEATS {
             let mut before = Cpu::default();
             // Processor time is measured from the start of the streams until they are counted.
-            flow = tcp(from, to, 1, plan.time, || {
+            flow = run_tcp_streams(from, to, 1, plan.time, || {
                 before = Cpu::now(&pids);
             })?;
             used = Cpu::now(&pids).since(&before);
@@ -360,7 +368,8 @@ impl Carrier {
         figures.cpu.push((used.all - used.foreign) / gigabytes);
         figures.daemons.push(used.daemons / gigabytes);
         figures.foreign = figures.foreign.max(used.foreign / used.all);
-        let beside = |streams, programs| beside(from, to, streams, programs, plan.time);
+        let beside =
+            |streams, programs| round_trips_during_streams(from, to, streams, programs, plan.time);
         if plan.latency {
             figures.loaded.one.push(beside(1, Programs::Ordinary)?);
             figures.loaded.four.push(beside(4, Programs::Ordinary)?);
@@ -371,9 +380,9 @@ impl Carrier {
         if plan.streams_only || !round.is_multiple_of(3) {
             return Ok(());
         }
-        figures.tcp4.push(tcp(from, to, 4, plan.time, || ())?.gigabits());
+        figures.tcp4.push(run_tcp_streams(from, to, 4, plan.time, || ())?.gigabits());
         let idle = round_trips(from, to, plan.time / 2, Programs::Ordinary)?;
-        figures.idle.push((quantile(&idle, 0.5), quantile(&idle, 0.99)));
+        figures.idle.push((sorted_quantile(&idle, 0.5), sorted_quantile(&idle, 0.99)));
         figures.loaded.one.push(beside(1, Programs::Ordinary)?);
         if !plan.ladder {
             return Ok(());
@@ -381,9 +390,9 @@ impl Carrier {
         let (mut best, mut cost) = (0, f64::NAN);
         for rate in LADDER {
             // The machine may pause for longer than any queue can buffer. The carrier is not to blame for that loss, so try again.
-            let Some(taken) =
-                (0..TRIES).find_map(|_| lossless(from, to, rate * 1000, &pids).ok().flatten())
-            else {
+            let Some(taken) = (0..TRIES).find_map(|_| {
+                lossless_processor_time_per_packet(from, to, rate * 1000, &pids).ok().flatten()
+            }) else {
                 break;
             };
             (best, cost) = (rate, taken);
@@ -395,7 +404,7 @@ impl Carrier {
 }
 
 /// Round trips during `streams` TCP streams: median and 99th percentile, in microseconds.
-fn beside(
+fn round_trips_during_streams(
     from: &Pod,
     to: &Pod,
     streams: usize,
@@ -403,22 +412,27 @@ fn beside(
     time: Duration,
 ) -> Result<(f64, f64)> {
     let mut times = Ok(Vec::new());
-    tcp(from, to, streams, time, || {
+    run_tcp_streams(from, to, streams, time, || {
         times = round_trips(from, to, time * 9 / 10, programs);
     })?;
     let times = times?;
-    Ok((quantile(&times, 0.5), quantile(&times, 0.99)))
+    Ok((sorted_quantile(&times, 0.5), sorted_quantile(&times, 0.99)))
 }
 
 /// Sends at a fixed rate. The result is the processor time per packet in microseconds, or `None` if packets were lost.
-fn lossless(from: &Pod, to: &Pod, rate: u64, pids: &[u32]) -> Result<Option<f64>> {
+fn lossless_processor_time_per_packet(
+    from: &Pod,
+    to: &Pod,
+    rate: u64,
+    pids: &[u32],
+) -> Result<Option<f64>> {
     let before = Cpu::now(pids);
-    let passed = small(from, to, rate, Duration::from_secs(1))?;
+    let passed = send_small_packets(from, to, rate, Duration::from_secs(1))?;
     let used = Cpu::now(pids).since(&before);
     Ok((passed.loss() < NO_LOSS).then(|| used.all * 1e6 / passed.received as f64))
 }
 
-fn show(figure: f64) -> String {
+fn format_figure(figure: f64) -> String {
     match figure {
         figure if figure.is_nan() => "-".to_owned(),
         figure if figure >= 100.0 => format!("{figure:.0}"),
@@ -427,11 +441,11 @@ fn show(figure: f64) -> String {
     }
 }
 
-fn table(out: &mut String, cable: Cable, all: &[(String, Figures)]) {
+fn append_figures_table(out: &mut String, cable: Cable, all: &[(String, Figures)]) {
     let of = |name: &str| {
         all.iter()
             .find(|(other, _)| other == name)
-            .map_or(f64::NAN, |(_, figures)| median(&figures.tcp1))
+            .map_or(f64::NAN, |(_, figures)| median_figure(&figures.tcp1))
     };
     let (kernel, plain, go) = (of("vxlan (kernel)"), of("udp (plain)"), of("udp (Go flannel)"));
     let what = match cable {
@@ -442,41 +456,45 @@ fn table(out: &mut String, cable: Cable, all: &[(String, Figures)]) {
     out.push_str("| | TCP 1, Gb/s (worst-best) | of kernel vxlan | of plain udp | of Go's udp | TCP 4, Gb/s | CPU s/GB, all (daemons) | 64 B, kpps without loss | us CPU each | RTT idle p50/p99, us | RTT under TCP p50/p99, us | under TCP 4 | under TCP, real-time programs | foreign CPU |\n");
     out.push_str("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     for (name, figures) in all {
-        let tcp1 = median(&figures.tcp1);
+        let tcp1 = median_figure(&figures.tcp1);
         let (least, most) =
             figures.tcp1.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), figure| {
                 (least.min(*figure), most.max(*figure))
             });
         let pair = |pairs: &[(f64, f64)]| {
             let halves: (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-            format!("{}/{}", show(median(&halves.0)), show(median(&halves.1)))
+            format!(
+                "{}/{}",
+                format_figure(median_figure(&halves.0)),
+                format_figure(median_figure(&halves.1))
+            )
         };
         let _ = writeln!(
             out,
             "| {name} | {} ({}-{}) | {} | {} | {} | {} | {} ({}) | {} | {} | {} | {} | {} | {} | {}% |",
-            show(tcp1),
-            show(least),
-            show(most),
-            show(tcp1 / kernel),
-            show(tcp1 / plain),
-            show(tcp1 / go),
-            show(median(&figures.tcp4)),
-            show(median(&figures.cpu)),
-            show(median(&figures.daemons)),
-            show(median(&figures.rate)),
-            show(median(&figures.small_cpu)),
+            format_figure(tcp1),
+            format_figure(least),
+            format_figure(most),
+            format_figure(tcp1 / kernel),
+            format_figure(tcp1 / plain),
+            format_figure(tcp1 / go),
+            format_figure(median_figure(&figures.tcp4)),
+            format_figure(median_figure(&figures.cpu)),
+            format_figure(median_figure(&figures.daemons)),
+            format_figure(median_figure(&figures.rate)),
+            format_figure(median_figure(&figures.small_cpu)),
             pair(&figures.idle),
             pair(&figures.loaded.one),
             pair(&figures.loaded.four),
             pair(&figures.loaded.path),
-            show(figures.foreign * 100.0),
+            format_figure(figures.foreign * 100.0),
         );
     }
     out.push('\n');
 }
 
 /// An SVG bar chart of the rates of one stream, grouped by cable.
-fn picture(bars: &[(&str, String, f64)]) -> String {
+fn bar_chart_svg(bars: &[(&str, String, f64)]) -> String {
     const ROW: usize = 24;
     let most = bars.iter().map(|(_, _, rate)| *rate).fold(1.0, f64::max);
     let height = (bars.len() + 3) * ROW;
@@ -518,7 +536,7 @@ fn picture(bars: &[(&str, String, f64)]) -> String {
             "<text x=\"{:.1}\" y=\"{}\" fill=\"#1a1a1a\">{}</text>",
             246.0 + width,
             y + 15,
-            show(*rate)
+            format_figure(*rate)
         );
         y += ROW;
     }

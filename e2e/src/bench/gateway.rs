@@ -12,18 +12,22 @@ use lab::Netns;
 const BATCH: usize = 128;
 
 /// All keys belong to one etcd lease.
-pub(crate) fn put(store: &Netns, entries: &[(String, String)], lease: i64) -> Result<()> {
+pub(crate) fn put_entries_with_lease(
+    store: &Netns,
+    entries: &[(String, String)],
+    lease: i64,
+) -> Result<()> {
     for batch in entries.chunks(BATCH) {
         let puts: Vec<serde_json::Value> = batch
             .iter()
             .map(|(key, value)| serde_json::json!({"requestPut": {"key": STANDARD.encode(key), "value": STANDARD.encode(value), "lease": lease.to_string()}}))
             .collect();
-        post(store, "/v3/kv/txn", &serde_json::json!({"success": puts}))?;
+        post_json(store, "/v3/kv/txn", &serde_json::json!({"success": puts}))?;
     }
     Ok(())
 }
 
-fn post(store: &Netns, path: &str, body: &serde_json::Value) -> Result<()> {
+fn post_json(store: &Netns, path: &str, body: &serde_json::Value) -> Result<()> {
     let body = body.to_string();
     let answer = store.run(|| -> Result<String> {
         let mut stream = TcpStream::connect("127.0.0.1:2379")?;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use lab::Cable;
 
-use super::load::median;
+use super::load::median_figure;
 
 /// The goals are ratios to its results.
 const KERNEL: &str = "vxlan (kernel)";
@@ -36,19 +36,19 @@ struct Goal {
     limit: f64,
 }
 
-const fn goal(carrier: &'static str, cable: Cable, of: Of, goal: f64, limit: f64) -> Goal {
+const fn ratio_goal(carrier: &'static str, cable: Cable, of: Of, goal: f64, limit: f64) -> Goal {
     Goal { carrier, cable, of, goal, limit }
 }
 
 const GOALS: [Goal; 8] = [
-    goal("vxlan (userspace)", Cable::Wire, Of::Rate, 1.0, 0.75),
-    goal("vxlan (userspace to kernel)", Cable::Wire, Of::Rate, 1.0, 0.95),
-    goal("vxlan (kernel to userspace)", Cable::Wire, Of::Rate, 0.95, 0.8),
-    goal("udp", Cable::Wire, Of::Rate, 1.0, 0.75),
-    goal("wireguard (userspace)", Cable::Wire, Of::Rate, 0.7, 0.5),
-    goal("wireguard (userspace)", Cable::Wire, Of::Processor, 2.2, 2.8),
-    goal("vxlan (userspace)", Cable::Veth, Of::Rate, 0.8, 0.6),
-    goal("udp", Cable::Veth, Of::Rate, 0.8, 0.6),
+    ratio_goal("vxlan (userspace)", Cable::Wire, Of::Rate, 1.0, 0.75),
+    ratio_goal("vxlan (userspace to kernel)", Cable::Wire, Of::Rate, 1.0, 0.95),
+    ratio_goal("vxlan (kernel to userspace)", Cable::Wire, Of::Rate, 0.95, 0.8),
+    ratio_goal("udp", Cable::Wire, Of::Rate, 1.0, 0.75),
+    ratio_goal("wireguard (userspace)", Cable::Wire, Of::Rate, 0.7, 0.5),
+    ratio_goal("wireguard (userspace)", Cable::Wire, Of::Processor, 2.2, 2.8),
+    ratio_goal("vxlan (userspace)", Cable::Veth, Of::Rate, 0.8, 0.6),
+    ratio_goal("udp", Cable::Veth, Of::Rate, 0.8, 0.6),
 ];
 
 /// Round-trip times during TCP streams: the median and the 99th percentile of each round, in microseconds.
@@ -101,7 +101,7 @@ pub(crate) struct Series<'s> {
 }
 
 /// The goal, only the limit, or neither. If `more` is true, higher figures are better.
-fn reached(figure: f64, goal: f64, limit: f64, more: bool) -> &'static str {
+fn reached_goal_or_gate(figure: f64, goal: f64, limit: f64, more: bool) -> &'static str {
     let reaches = |mark: f64| if more { figure >= mark } else { figure <= mark };
     match (reaches(goal), reaches(limit)) {
         (true, _) => "the goal",
@@ -123,7 +123,7 @@ impl Series<'_> {
 }
 
 /// Whether the datapaths reached the goals for a virtual cable, if the run also measured the kernel's vxlan.
-pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
+pub(crate) fn append_kernel_comparison(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let Some(kernel) = find(KERNEL) else { return };
     let mut rows = String::new();
@@ -143,7 +143,7 @@ pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
         else {
             continue;
         };
-        let reached = reached(*median, *goal, *limit, matches!(of, Of::Rate));
+        let reached = reached_goal_or_gate(*median, *goal, *limit, matches!(of, Of::Rate));
         // Writing to a String cannot fail.
         let _ = writeln!(
             rows,
@@ -160,11 +160,11 @@ pub(crate) fn table(out: &mut String, cable: Cable, all: &[Series<'_>]) {
 }
 
 /// Round trips during TCP streams over a wire, if the run measured them.
-pub(crate) fn waits(out: &mut String, cable: Cable, all: &[Series<'_>]) {
+pub(crate) fn append_loaded_round_trips(out: &mut String, cable: Cable, all: &[Series<'_>]) {
     let find = |name: &str| all.iter().find(|series| series.name == name);
     let medians = |rounds: &[(f64, f64)]| {
         let (p50, p99): (Vec<f64>, Vec<f64>) = rounds.iter().copied().unzip();
-        (median(&p50), median(&p99))
+        (median_figure(&p50), median_figure(&p99))
     };
     let mut rows = String::new();
     for (name, load, goal, limit) in WAITS {
@@ -179,14 +179,14 @@ pub(crate) fn waits(out: &mut String, cable: Cable, all: &[Series<'_>]) {
         let _ = writeln!(
             rows,
             "| {name}: {what}, p50 | {p50:.0} | {goal:.0} | {limit:.0} | {} |",
-            reached(p50, goal, limit, false)
+            reached_goal_or_gate(p50, goal, limit, false)
         );
         if let (Load::Path, Some(kernel)) = (load, find(KERNEL)) {
             let (_, limit) = medians(&kernel.loaded.path);
             let _ = writeln!(
                 rows,
                 "| {name}: {what}, p99 | {p99:.0} | - | {limit:.0} (kernel vxlan's) | {} |",
-                reached(p99, 0.0, limit, false)
+                reached_goal_or_gate(p99, 0.0, limit, false)
             );
         }
     }
@@ -199,7 +199,7 @@ pub(crate) fn waits(out: &mut String, cable: Cable, all: &[Series<'_>]) {
 }
 
 /// Ratios of this build to an earlier one for each round, if the run measured both.
-pub(crate) fn builds(out: &mut String, all: &[Series<'_>]) {
+pub(crate) fn append_build_comparison(out: &mut String, all: &[Series<'_>]) {
     let mut rows = String::new();
     for former in all {
         let Some(series) = former
@@ -216,9 +216,9 @@ pub(crate) fn builds(out: &mut String, all: &[Series<'_>]) {
             let (Some(least), Some(most)) = (ratios.first(), ratios.last()) else {
                 return "-".to_owned();
             };
-            let ratio = median(&ratios);
+            let ratio = median_figure(&ratios);
             let reached = marks.map_or(String::new(), |(goal, limit)| {
-                format!(": {}", reached(ratio, goal, limit, goal > limit))
+                format!(": {}", reached_goal_or_gate(ratio, goal, limit, goal > limit))
             });
             format!("{ratio:.2} ({least:.2}-{most:.2}){reached}")
         };

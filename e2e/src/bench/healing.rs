@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::scale::{Fleet, NET_CONF, value};
+use crate::scale::{Fleet, NET_CONF, vxlan_lease_value};
 use crate::table::Table;
 
 pub(crate) const PEERS: u32 = 1000;
@@ -36,9 +36,9 @@ const DAMAGES: [(&str, &str, &str); 10] = [
 ];
 
 /// Damages the objects of a node with many peers.
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
+pub(crate) fn measure_repair_times(table: &mut Table) -> Result<()> {
     let net_conf = NET_CONF.replacen('{', r#"{"EnableNFTables":true,"#, 1);
-    let fleet = Fleet::with(PEERS, &net_conf, value)?;
+    let fleet = Fleet::with(PEERS, &net_conf, vxlan_lease_value)?;
     let netns = fleet.node.netns();
     let mut wanted = None;
     for (what, damage, goal) in DAMAGES {

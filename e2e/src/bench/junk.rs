@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use boringtun::noise::{Tunn, TunnResult};
 use boringtun::x25519::{PublicKey, StaticSecret};
-use lab::{Bed, Host, Lab, Uplink};
+use lab::{Host, Lab, Testbed, Uplink};
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg};
 
-use crate::load::{Small, small};
-use crate::scale::sum;
+use crate::load::{Small, send_small_packets};
+use crate::scale::sum_metrics;
 use crate::table::Table;
 use crate::wireguard::{PORT, key_of};
 
@@ -54,7 +54,7 @@ fn unknown_initiations(node: PublicKey) -> Result<Vec<Vec<u8>>> {
 }
 
 /// Type and length of a handshake initiation, with random content.
-fn noise() -> Vec<Vec<u8>> {
+fn random_initiations() -> Vec<Vec<u8>> {
     let message = |_| {
         let mut bytes: Vec<u8> = (0..INITIATION).map(|_| rand::random()).collect();
         if let Some(kind) = bytes.first_chunk_mut() {
@@ -66,7 +66,11 @@ fn noise() -> Vec<Vec<u8>> {
 }
 
 /// Sends from one thread, as fast as possible, until `stop` is true. The result is the number of messages per second.
-pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool) -> f64 {
+pub(crate) fn send_flood_until_stopped(
+    socket: &UdpSocket,
+    messages: &[Vec<u8>],
+    stop: &AtomicBool,
+) -> f64 {
     let (start, mut sent) = (Instant::now(), 0);
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     while !stop.load(Relaxed) {
@@ -83,13 +87,13 @@ pub(crate) fn flood(socket: &UdpSocket, messages: &[Vec<u8>], stop: &AtomicBool)
 }
 
 /// Sends from the second pod to the first. Tries again if this machine does not generate the packets fast enough.
-fn stream(bed: &Bed) -> Result<Small> {
+fn stream_small_packets(bed: &Testbed) -> Result<Small> {
     let [to, from] = bed.pods.as_slice() else {
         return Err(anyhow!("there are two pods"));
     };
     let mut last = anyhow!("never tried");
     for _ in 0..TRIES {
-        match small(from, to, RATE, TIME) {
+        match send_small_packets(from, to, RATE, TIME) {
             Ok(passed) => return Ok(passed),
             Err(error) => last = error,
         }
@@ -99,33 +103,33 @@ fn stream(bed: &Bed) -> Result<Small> {
 
 /// Sends from the second pod to the first. Also counts the junk packets per second, and the packets that the node's datapath dropped.
 fn stream_during_junk(
-    bed: &Bed,
+    bed: &Testbed,
     attacker: &Host,
     messages: &[Vec<u8>],
 ) -> Result<(Small, f64, f64)> {
     let (host, daemon) = bed.hosts.first().zip(bed.daemons.first()).context("a node")?;
     let socket = attacker.netns().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     socket.connect((host.v4()?, PORT))?;
-    let (stop, before) = (AtomicBool::new(false), sum(daemon, DROPPED)?);
+    let (stop, before) = (AtomicBool::new(false), sum_metrics(daemon, DROPPED)?);
     let (passed, rate) = std::thread::scope(|scope| -> Result<(Small, f64)> {
-        let flooding = scope.spawn(|| flood(&socket, messages, &stop));
-        let passed = stream(bed);
+        let flooding = scope.spawn(|| send_flood_until_stopped(&socket, messages, &stop));
+        let passed = stream_small_packets(bed);
         stop.store(true, Relaxed);
         let rate = flooding.join().map_err(|_| anyhow!("the flood panicked"))?;
         Ok((passed?, rate))
     })?;
     // The daemon updates its metrics every second.
     std::thread::sleep(Duration::from_millis(1500));
-    Ok((passed, rate, sum(daemon, DROPPED)? - before))
+    Ok((passed, rate, sum_metrics(daemon, DROPPED)? - before))
 }
 
 /// Alternates between no junk and each type of junk.
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
+pub(crate) fn measure_loss_during_junk(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-junk")?;
-    let bed = Bed::start(&lab, 2, NET_CONF, |_, options| options)?;
+    let bed = Testbed::start(&lab, 2, NET_CONF, |_, options| options)?;
     let attacker = lab.host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;
     let kinds = [
-        ("of random bytes", noise()),
+        ("of random bytes", random_initiations()),
         (
             "that have a correct first MAC",
             unknown_initiations(key_of(bed.daemons.first().context("a node")?)?)?,
@@ -134,7 +138,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let (mut undisturbed, mut rates) = (Vec::new(), Vec::new());
     let mut lost = kinds.each_ref().map(|_| Vec::new());
     for _ in 0..ROUNDS {
-        undisturbed.push(stream(&bed)?.loss() * 100.0);
+        undisturbed.push(stream_small_packets(&bed)?.loss() * 100.0);
         for ((kind, messages), lost) in kinds.iter().zip(&mut lost) {
             let (passed, rate, dropped) = stream_during_junk(&bed, &attacker, messages)?;
             ensure!(

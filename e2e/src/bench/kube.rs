@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 use lab::{ApiServer, Families, FlanneldOptions, Host, Lab, NodeObject, Uplink, User};
 
-use crate::scale::{memory, stop, sum};
+use crate::scale::{resident_memory_and_peak, stop_daemon_without_errors, sum_metrics};
 use crate::table::Table;
 
 /// The most that Kubernetes supports.
@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","Backend":{"Type":"vxlan"}}"#;
 
 /// Has as many image names as a kubelet reports, because they make up most of a Node's size.
-fn node(number: u32) -> serde_json::Value {
+fn node_with_images(number: u32) -> serde_json::Value {
     let [_, b, c, d] = number.to_be_bytes();
     let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8));
     let public = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number);
@@ -37,7 +37,7 @@ fn node(number: u32) -> serde_json::Value {
 }
 
 /// Starts one node's daemon in a cluster of `nodes` Nodes.
-pub(crate) fn measure(nodes: u32, table: &mut Table) -> Result<()> {
+pub(crate) fn measure_daemon_start_in_cluster(nodes: u32, table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench")?;
     let lan = lab.switch("lan")?;
     let host = lab.host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
@@ -73,7 +73,7 @@ fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
                 if number >= nodes {
                     return Ok(());
                 }
-                admin.create("/api/v1/nodes", &node(number))?;
+                admin.create("/api/v1/nodes", &node_with_images(number))?;
             }
         };
         let threads: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(create)).collect();
@@ -115,12 +115,12 @@ impl Starts {
         daemon.wait_ready()?;
         // The daemon updates its metrics every second.
         std::thread::sleep(Duration::from_millis(1500));
-        let (now, highest) = memory(&daemon)?;
+        let (now, highest) = resident_memory_and_peak(&daemon)?;
         self.resident.push(now);
         self.peak.push(highest);
         self.processor.push(daemon.cpu_seconds()? * 1e3);
-        self.calls.push(sum(&daemon, "flannel_store_requests_total")?);
-        stop(daemon)
+        self.calls.push(sum_metrics(&daemon, "flannel_store_requests_total")?);
+        stop_daemon_without_errors(daemon)
     }
 
     fn report(self, nodes: u32, table: &mut Table) {

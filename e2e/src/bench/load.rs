@@ -26,7 +26,7 @@ impl Flow {
 }
 
 /// Calls `during` while the streams run. Counts the bytes that arrive during `time`, which begins after 300 ms.
-pub(crate) fn tcp(
+pub(crate) fn run_tcp_streams(
     from: &Pod,
     to: &Pod,
     streams: usize,
@@ -112,7 +112,7 @@ impl Small {
 const VOLLEY: usize = 64;
 
 /// UDP packets with 64 bytes of payload. Fails if this machine does not generate `rate` packets per second.
-pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
+pub(crate) fn send_small_packets(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<Small> {
     let (here, there) = (from.address()?, to.address()?);
     let receiver = to.netns().run(|| UdpSocket::bind((there, 0)))?.context("binding")?;
     setsockopt(&receiver, sockopt::RcvBufForce, &(8 << 20)).context("SO_RCVBUFFORCE")?;
@@ -120,7 +120,7 @@ pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<S
     sender.connect(receiver.local_addr()?)?;
     receiver.set_read_timeout(Some(Duration::from_millis(300)))?;
     std::thread::scope(|scope| {
-        let counting = scope.spawn(|| count(&receiver));
+        let counting = scope.spawn(|| count_received_packets(&receiver));
         let mut headers = MultiHeaders::preallocate(VOLLEY, None);
         let begun = Instant::now();
         let mut sent = 0;
@@ -134,7 +134,7 @@ pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<S
             while sent < until {
                 // Errors are ignored: a packet that a full queue refuses counts as lost.
                 let volley = (until - sent).min(VOLLEY as u64);
-                fire(&sender, &mut headers, volley as usize);
+                send_packet_volley(&sender, &mut headers, volley as usize);
                 sent += volley;
             }
             if due > sent + rate / 50 {
@@ -145,7 +145,11 @@ pub(crate) fn small(from: &Pod, to: &Pod, rate: u64, time: Duration) -> Result<S
     })
 }
 
-fn fire(socket: &UdpSocket, headers: &mut MultiHeaders<SockaddrStorage>, packets: usize) {
+fn send_packet_volley(
+    socket: &UdpSocket,
+    headers: &mut MultiHeaders<SockaddrStorage>,
+    packets: usize,
+) {
     let payload = [IoSlice::new(&[7; 64])];
     let slices = vec![payload; packets];
     let _ =
@@ -153,7 +157,7 @@ fn fire(socket: &UdpSocket, headers: &mut MultiHeaders<SockaddrStorage>, packets
 }
 
 /// Ends when the socket's read timeout passes without a packet.
-fn count(socket: &UdpSocket) -> u64 {
+fn count_received_packets(socket: &UdpSocket) -> u64 {
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     let mut room = [[0; 128]; VOLLEY];
     let mut count = 0;
@@ -274,16 +278,16 @@ pub(crate) fn round_trips(
 }
 
 /// 0.5 selects the median.
-pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
+pub(crate) fn sorted_quantile(sorted: &[f64], part: f64) -> f64 {
     let place = (sorted.len().saturating_sub(1) as f64 * part).round();
     sorted.get(place as usize).copied().unwrap_or(f64::NAN)
 }
 
 /// Ignores NaN.
-pub(crate) fn median(figures: &[f64]) -> f64 {
+pub(crate) fn median_figure(figures: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = figures.iter().copied().filter(|figure| !figure.is_nan()).collect();
     sorted.sort_by(f64::total_cmp);
-    quantile(&sorted, 0.5)
+    sorted_quantile(&sorted, 0.5)
 }
 
 /// In seconds, from `/proc`.

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use lab::{Bed, Flanneld, Host, Lab, Uplink, binaries};
+use lab::{Flanneld, Host, Lab, Testbed, Uplink, binaries};
 
 use crate::answers;
-use crate::scale::{Fleet, memory, stop, sum};
+use crate::scale::{Fleet, resident_memory_and_peak, stop_daemon_without_errors, sum_metrics};
 use crate::table::Table;
 
 pub(crate) const PEERS: u32 = 1000;
@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 const THREE_NODES: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 /// The time of all threads, in seconds, from schedstat: /proc/PID/stat has a resolution of only 10 ms.
-pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
+pub(crate) fn processor_seconds(daemon: &Flanneld) -> Result<f64> {
     let mut sum = 0.0;
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
         let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
@@ -34,7 +34,7 @@ pub(crate) fn processor(daemon: &Flanneld) -> Result<f64> {
 }
 
 /// What a daemon uses: memory in MiB, and shares of a processor in percent.
-struct Taken {
+struct ResourceUse {
     memory: f64,
     rest: f64,
     /// While a status page is open.
@@ -44,10 +44,10 @@ struct Taken {
 }
 
 /// The share of a processor, in percent.
-fn share(daemon: &Flanneld, window: Duration) -> Result<f64> {
-    let (start, before) = (Instant::now(), processor(daemon)?);
+fn processor_share(daemon: &Flanneld, window: Duration) -> Result<f64> {
+    let (start, before) = (Instant::now(), processor_seconds(daemon)?);
     std::thread::sleep(window);
-    Ok((processor(daemon)? - before) / start.elapsed().as_secs_f64() * 100.0)
+    Ok((processor_seconds(daemon)? - before) / start.elapsed().as_secs_f64() * 100.0)
 }
 
 /// While a status page is open. Each response contains the whole document, even if it has not changed.
@@ -61,26 +61,26 @@ fn share_with_page(daemon: &Flanneld) -> Result<f64> {
                 let _ = daemon.api("/api/v1/view");
             }
         });
-        let share = share(daemon, PAGE_WINDOW);
+        let share = processor_share(daemon, PAGE_WINDOW);
         ended.store(true, Relaxed);
         share
     })
 }
 
 /// Measures first while all peers reply and then while none does.
-fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
+fn measure_daemon_usage(fleet: &Fleet, peers: &Host, probes: bool) -> Result<ResourceUse> {
     let options =
         if probes { fleet.options.clone() } else { fleet.options.clone().arg("--probe-port=0") };
     let mut daemon = fleet.node.start_flanneld(&options)?;
     daemon.wait_ready()?;
     std::thread::sleep(SETTLED);
-    let rest = share(&daemon, WINDOW)?;
-    let (resident, _) = memory(&daemon)?;
+    let rest = processor_share(&daemon, WINDOW)?;
+    let (resident, _) = resident_memory_and_peak(&daemon)?;
     let page = if probes { share_with_page(&daemon)? } else { rest };
     if probes {
         let (sent, answers) = (
-            sum(&daemon, "flannel_probe_sent_total")?,
-            sum(&daemon, "flannel_probe_answered_total")?,
+            sum_metrics(&daemon, "flannel_probe_sent_total")?,
+            sum_metrics(&daemon, "flannel_probe_answered_total")?,
         );
         eprintln!(
             "  {sent} questions sent, {answers} answers, {resident:.1} MiB, {rest:.3} %, with a page {page:.3} %"
@@ -97,19 +97,19 @@ fn taken(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Taken> {
         eprintln!("  without probes: {resident:.1} MiB, {rest:.3} %");
     }
     peers.cut("enp0s8")?;
-    let silence = share(&daemon, WINDOW)?;
+    let silence = processor_share(&daemon, WINDOW)?;
     if probes {
-        let cut = sum(&daemon, "flannel_probe_peers{state=\"cut-off\"}")?;
+        let cut = sum_metrics(&daemon, "flannel_probe_peers{state=\"cut-off\"}")?;
         eprintln!("  {cut} peers are cut off, {silence:.3} %");
         ensure!(cut as u32 == PEERS, "a fault of all is known of {cut} peers alone");
     }
     peers.reconnect("enp0s8")?;
-    stop(daemon)?;
-    Ok(Taken { memory: resident, rest, page, silence })
+    stop_daemon_without_errors(daemon)?;
+    Ok(ResourceUse { memory: resident, rest, page, silence })
 }
 
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
-    cuts(table)?;
+pub(crate) fn measure_probe_cost_and_detection(table: &mut Table) -> Result<()> {
+    measure_cut_detection(table)?;
     let fleet = Fleet::of(PEERS)?;
     let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
     // One host receives the packets to all peers.
@@ -119,9 +119,13 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let (mut memory, mut shares, mut silence) = (Vec::new(), Vec::new(), Vec::new());
     let mut pages = Vec::new();
     std::thread::scope(|scope| -> Result<()> {
-        let serving = scope.spawn(|| answers::serve(&peers, node, &ended, &answered));
+        let serving =
+            scope.spawn(|| answers::answer_and_send_probes(&peers, node, &ended, &answered));
         let outcome = (0..ROUNDS).try_for_each(|_| -> Result<()> {
-            let (without, with) = (taken(&fleet, &peers, false)?, taken(&fleet, &peers, true)?);
+            let (without, with) = (
+                measure_daemon_usage(&fleet, &peers, false)?,
+                measure_daemon_usage(&fleet, &peers, true)?,
+            );
             memory.push(with.memory - without.memory);
             shares.push(with.rest - without.rest);
             pages.push(with.page - with.rest);
@@ -169,14 +173,14 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
 }
 
 /// Repeatedly disconnects one of three nodes, and measures how soon the nodes report the fault and the recovery.
-fn cuts(table: &mut Table) -> Result<()> {
+fn measure_cut_detection(table: &mut Table) -> Result<()> {
     let lab = Lab::new("bench-probing")?;
-    let bed = Bed::start(&lab, 3, THREE_NODES, |_, options| options)?;
+    let bed = Testbed::start(&lab, 3, THREE_NODES, |_, options| options)?;
     let host = bed.hosts.get(2).context("a third host")?;
     let (mut others, mut itself, mut status, mut recovered) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut is_well = || all_peers_well(&bed);
-    wait(Instant::now(), "all are well", &mut is_well)?;
+    wait_for_condition(Instant::now(), "all are well", &mut is_well)?;
     for cut in 0..CUTS {
         // Varying times hit different moments of a probe cycle.
         std::thread::sleep(Duration::from_millis(6000 + 1100 * cut as u64));
@@ -188,7 +192,7 @@ fn cuts(table: &mut Table) -> Result<()> {
         }
         let start = Instant::now();
         host.reconnect("enp0s8")?;
-        recovered.push(wait(start, "all are well again", &mut is_well)?);
+        recovered.push(wait_for_condition(start, "all are well again", &mut is_well)?);
     }
     for (what, times) in [
         ("one node is cut off: time until both other nodes report the fault", &others),
@@ -207,21 +211,21 @@ fn cuts(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn peers_in(bed: &Bed, node: usize, state: &str) -> Result<f64> {
-    sum(
+fn peers_in(bed: &Testbed, node: usize, state: &str) -> Result<f64> {
+    sum_metrics(
         bed.daemons.get(node).context("a daemon")?,
         &format!("flannel_probe_peers{{state=\"{state}\"}}"),
     )
 }
 
-fn all_peers_well(bed: &Bed) -> Result<bool> {
+fn all_peers_well(bed: &Testbed) -> Result<bool> {
     let well = (0..3).map(|node| peers_in(bed, node, "well")).sum::<Result<f64>>()?;
     Ok(well == 6.0)
 }
 
 /// Exit code.
-fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
-    let program = binaries::own("flannelctl")?.to_string_lossy().into_owned();
+fn status_code(bed: &Testbed, node: usize) -> Result<Option<i32>> {
+    let program = binaries::flannel_binary("flannelctl")?.to_string_lossy().into_owned();
     let (host, daemon) = bed.hosts.get(node).zip(bed.daemons.get(node)).context("a node")?;
     let file = format!("--subnet-file={}", daemon.subnet_file().display());
     Ok(host.netns().output(&program, &["status".to_owned(), file])?.status.code())
@@ -230,9 +234,9 @@ fn status_code(bed: &Bed, node: usize) -> Result<Option<i32>> {
 /// When three reports say that a node is cut off: the connected nodes' metrics, their `flannelctl status`, and the metrics of the cut-off node.
 ///
 /// One loop polls for all three, so that waiting for one does not falsify the time of another.
-fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {
+fn wait_cut_off(bed: &Testbed, start: Instant) -> Result<[Option<Duration>; 3]> {
     let mut times: [Option<Duration>; 3] = [None; 3];
-    wait(start, "all know it", &mut || {
+    wait_for_condition(start, "all know it", &mut || {
         let know = peers_in(bed, 0, "cut-off")? == 1.0 && peers_in(bed, 1, "cut-off")? == 1.0;
         let holds = [
             know,
@@ -248,7 +252,11 @@ fn wait_cut_off(bed: &Bed, start: Instant) -> Result<[Option<Duration>; 3]> {
 }
 
 /// The result is the time since `start`.
-fn wait(start: Instant, what: &str, holds: &mut dyn FnMut() -> Result<bool>) -> Result<Duration> {
+fn wait_for_condition(
+    start: Instant,
+    what: &str,
+    holds: &mut dyn FnMut() -> Result<bool>,
+) -> Result<Duration> {
     while !holds()? {
         ensure!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));

@@ -13,11 +13,13 @@ use boringtun::x25519::{PublicKey, StaticSecret};
 use lab::{Host, Uplink};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::answers::{receive, send};
-use crate::junk::{DROPPED, INITIATION, VOLLEY, flood};
-use crate::scale::{DEADLINE, Fleet, public, stop, sum};
+use crate::answers::{receive_datagram_for_peer, send_datagram_from_peer};
+use crate::junk::{DROPPED, INITIATION, VOLLEY, send_flood_until_stopped};
+use crate::scale::{
+    DEADLINE, Fleet, peer_underlay_address, stop_daemon_without_errors, sum_metrics,
+};
 use crate::table::Table;
-use crate::wireguard::{NET_CONF, PORT, key_of, secret, value};
+use crate::wireguard::{NET_CONF, PORT, key_of, peer_private_key, wireguard_lease_value};
 
 const PEERS: u32 = 100;
 const ROUNDS: usize = 3;
@@ -32,12 +34,12 @@ const ANSWER: usize = 92;
 const COOKIE: usize = 64;
 
 /// The tunnel has no rate limit.
-fn tunnel(private: StaticSecret, node: PublicKey, number: u32) -> Tunn {
+fn tunnel_without_rate_limit(private: StaticSecret, node: PublicKey, number: u32) -> Tunn {
     let limiter = RateLimiter::new(&PublicKey::from(&private), u64::MAX);
     Tunn::new(private, node, None, None, number, Some(Arc::new(limiter)))
 }
 
-fn initiation(tunn: &mut Tunn) -> Result<Vec<u8>> {
+fn handshake_initiation(tunn: &mut Tunn) -> Result<Vec<u8>> {
     match tunn.format_handshake_initiation(&mut [0; INITIATION], true) {
         TunnResult::WriteToNetwork(message) => Ok(message.to_vec()),
         other => Err(anyhow!("no initiation: {other:?}")),
@@ -45,9 +47,10 @@ fn initiation(tunn: &mut Tunn) -> Result<Vec<u8>> {
 }
 
 /// A handshake initiation with a valid cookie, but of an unknown peer. Floods the node first, because it sends cookies only under load.
-fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
-    let mut unknown = tunnel(StaticSecret::from(rand::random::<[u8; 32]>()), node, 1);
-    let message = vec![initiation(&mut unknown)?; VOLLEY];
+fn initiation_with_cookie(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
+    let mut unknown =
+        tunnel_without_rate_limit(StaticSecret::from(rand::random::<[u8; 32]>()), node, 1);
+    let message = vec![handshake_initiation(&mut unknown)?; VOLLEY];
     socket.set_read_timeout(Some(Duration::from_millis(1)))?;
     let (start, mut buffer) = (Instant::now(), [0; 2048]);
     while start.elapsed() < DEADLINE {
@@ -57,7 +60,7 @@ fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
             if length == COOKIE
                 && !matches!(unknown.decapsulate(None, cookie, &mut [0; 256]), TunnResult::Err(_))
             {
-                return initiation(&mut unknown);
+                return handshake_initiation(&mut unknown);
             }
         }
     }
@@ -67,7 +70,7 @@ fn proven(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
 fn flood_for(socket: &UdpSocket, messages: &[Vec<u8>], time: Duration) -> Result<f64> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let flooding = scope.spawn(|| flood(socket, messages, &stop));
+        let flooding = scope.spawn(|| send_flood_until_stopped(socket, messages, &stop));
         std::thread::sleep(time);
         stop.store(true, Relaxed);
         flooding.join().map_err(|_| anyhow!("the flood panicked"))
@@ -83,13 +86,22 @@ struct Renewal {
 }
 
 /// The durations of the renewals that succeed within [`IN_TIME`].
-fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Duration>> {
+fn renew_peer_sessions(
+    socket: &UdpSocket,
+    node: Ipv4Addr,
+    key: PublicKey,
+) -> Result<Vec<Duration>> {
     let start = Instant::now();
     let peer = |number: u32| {
         let begins = start + START_INTERVAL * number;
         (
-            public(number),
-            Renewal { tunn: tunnel(secret(number), key, number), begins, next: begins, done: None },
+            peer_underlay_address(number),
+            Renewal {
+                tunn: tunnel_without_rate_limit(peer_private_key(number), key, number),
+                begins,
+                next: begins,
+                done: None,
+            },
         )
     };
     let mut peers: BTreeMap<Ipv4Addr, Renewal> = (0..PEERS).map(peer).collect();
@@ -101,10 +113,15 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
             let now = Instant::now();
             if peer.done.is_none() && now >= peer.next && now < peer.begins + IN_TIME {
                 peer.next = now + RETRY_INTERVAL;
-                send(socket, *from, (node, PORT), &initiation(&mut peer.tunn)?)?;
+                send_datagram_from_peer(
+                    socket,
+                    *from,
+                    (node, PORT),
+                    &handshake_initiation(&mut peer.tunn)?,
+                )?;
             }
         }
-        while let Some((length, to)) = receive(socket, &mut buffer)? {
+        while let Some((length, to)) = receive_datagram_for_peer(socket, &mut buffer)? {
             let message = buffer.get(..length).unwrap_or_default();
             let Some(peer) = peers.get_mut(&to) else {
                 continue;
@@ -112,7 +129,7 @@ fn renew(socket: &UdpSocket, node: Ipv4Addr, key: PublicKey) -> Result<Vec<Durat
             if let TunnResult::WriteToNetwork(reply) =
                 peer.tunn.decapsulate(None, message, &mut [0; 2048])
             {
-                send(socket, to, (node, PORT), reply)?;
+                send_datagram_from_peer(socket, to, (node, PORT), reply)?;
                 if length == ANSWER {
                     peer.done.get_or_insert(peer.begins.elapsed());
                 }
@@ -132,10 +149,11 @@ fn renew_during_flood(
 ) -> Result<(Vec<Duration>, f64)> {
     let from = attacker.netns().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     from.connect((node, PORT))?;
-    let (message, stop) = (vec![proven(&from, key)?; VOLLEY], AtomicBool::new(false));
+    let (message, stop) =
+        (vec![initiation_with_cookie(&from, key)?; VOLLEY], AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let flooding = scope.spawn(|| flood(&from, &message, &stop));
-        let times = renew(socket, node, key);
+        let flooding = scope.spawn(|| send_flood_until_stopped(&from, &message, &stop));
+        let times = renew_peer_sessions(socket, node, key);
         stop.store(true, Relaxed);
         let rate = flooding.join().map_err(|_| anyhow!("the flood panicked"))?;
         Ok((times?, rate))
@@ -143,8 +161,8 @@ fn renew_during_flood(
 }
 
 /// Alternates between no flood and a flood of handshakes.
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
-    let fleet = Fleet::with(PEERS, NET_CONF, value)?;
+pub(crate) fn measure_session_renewals(table: &mut Table) -> Result<()> {
+    let fleet = Fleet::with(PEERS, NET_CONF, wireguard_lease_value)?;
     let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
     let attacker = fleet.lab.host("attacker", &[Uplink::enp0s8(&fleet.lan, 51)?])?;
     // One host receives the packets to all peers.
@@ -159,24 +177,24 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let (mut undisturbed, mut flooded, mut shares, mut rates) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let times = renew(&socket, node, key)?;
+        let times = renew_peer_sessions(&socket, node, key)?;
         ensure!(
             times.len() == PEERS as usize,
             "without a flood {} of {PEERS} sessions were renewed",
             times.len()
         );
         undisturbed.extend(times);
-        let before = sum(&daemon, DROPPED)?;
+        let before = sum_metrics(&daemon, DROPPED)?;
         let (times, rate) = renew_during_flood(&attacker, &socket, node, key)?;
         // The daemon updates its metrics every second.
         std::thread::sleep(Duration::from_millis(1500));
-        let dropped = sum(&daemon, DROPPED)? - before;
+        let dropped = sum_metrics(&daemon, DROPPED)? - before;
         ensure!(dropped > 10_000.0, "no flood: the node dropped {dropped} messages");
         shares.push(100.0 - times.len() as f64 / f64::from(PEERS) * 100.0);
         flooded.extend(times);
         rates.push(rate / 1000.0);
     }
-    stop(daemon).context("the node")?;
+    stop_daemon_without_errors(daemon).context("the node")?;
     let what = format!("{PEERS} peers of wireguard in userspace renew their sessions");
     table.times(&format!("{what}: time until renewal"), &undisturbed, "-", "-");
     let what = format!("{what} during handshakes from one proved address");

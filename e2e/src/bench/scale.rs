@@ -37,7 +37,7 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// The etcd has the vxlan leases of `peers` peers.
     pub(crate) fn of(peers: u32) -> Result<Fleet> {
-        Fleet::with(peers, NET_CONF, value)
+        Fleet::with(peers, NET_CONF, vxlan_lease_value)
     }
 
     /// The etcd has `net_conf` and the leases of `peers` peers.
@@ -60,10 +60,13 @@ impl Fleet {
     fn put(&self, numbers: std::ops::Range<u32>) -> Result<()> {
         let entries: Vec<(String, String)> = numbers
             .map(|number| {
-                (self.store.key(&format!("subnets/{}-24", subnet(number))), (self.value)(number))
+                (
+                    self.store.key(&format!("subnets/{}-24", peer_subnet(number))),
+                    (self.value)(number),
+                )
             })
             .collect();
-        gateway::put(self.store_host.netns(), &entries, self.lease)
+        gateway::put_entries_with_lease(self.store_host.netns(), &entries, self.lease)
     }
 
     /// The vxlan device with its routes, neighbours and FDB entries, as a reboot does.
@@ -73,7 +76,7 @@ impl Fleet {
 
     /// Waits for the route to a peer's pods. The result is the time since `start`.
     fn wait_route(&self, number: u32, start: Instant) -> Result<Duration> {
-        let target = Ipv4Addr::from(u32::from(subnet(number)) + 2);
+        let target = Ipv4Addr::from(u32::from(peer_subnet(number)) + 2);
         self.node.netns().run(|| {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             // There is no default route: without the peer's route, the kernel refuses.
@@ -94,33 +97,33 @@ impl Fleet {
 }
 
 /// Outside the range from which the node gets its own subnet.
-fn subnet(number: u32) -> Ipv4Addr {
+fn peer_subnet(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 0)) + (number << 8))
 }
 
 /// The vxlan lease of peer `number`.
-pub(crate) fn value(number: u32) -> String {
+pub(crate) fn vxlan_lease_value(number: u32) -> String {
     value_at(number, number)
 }
 
 /// The underlay address of peer `number`.
-pub(crate) fn public(number: u32) -> Ipv4Addr {
+pub(crate) fn peer_underlay_address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number)
 }
 
 /// Node `number` with the underlay address of node `address`.
 fn value_at(number: u32, address: u32) -> String {
     let [_, b, c, d] = number.to_be_bytes();
-    lease(
+    lease_value(
         number,
-        public(address),
+        peer_underlay_address(address),
         "vxlan",
         &format!("{{\"VNI\":1,\"VtepMAC\":\"02:11:22:{b:02x}:{c:02x}:{d:02x}\"}}"),
     )
 }
 
 /// The value is as flannel-rs writes it.
-pub(crate) fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) -> String {
+pub(crate) fn lease_value(number: u32, public: Ipv4Addr, backend: &str, data: &str) -> String {
     format!(
         "{{\"PublicIP\":\"{public}\",\"PublicIPv6\":null,\"BackendType\":\"{backend}\",\"BackendData\":{data},\
          \"NodeID\":{{\"id\":\"{number:032x}\",\"name\":\"node-{number}\",\"instance\":\"{number:016x}\",\"rank\":{number}}}}}"
@@ -128,7 +131,7 @@ pub(crate) fn lease(number: u32, public: Ipv4Addr, backend: &str, data: &str) ->
 }
 
 /// Resident memory and its peak, in MiB.
-pub(crate) fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
+pub(crate) fn resident_memory_and_peak(daemon: &Flanneld) -> Result<(f64, f64)> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
     let field = |name: &str| -> Result<f64> {
         let line = status
@@ -141,7 +144,7 @@ pub(crate) fn memory(daemon: &Flanneld) -> Result<(f64, f64)> {
 }
 
 /// Adds the metrics whose lines begin with `name`, for example over all labels of one metric.
-pub(crate) fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
+pub(crate) fn sum_metrics(daemon: &Flanneld, name: &str) -> Result<f64> {
     let (_, text) = daemon.get("/metrics")?;
     let values = text
         .lines()
@@ -150,7 +153,7 @@ pub(crate) fn sum(daemon: &Flanneld, name: &str) -> Result<f64> {
     Ok(values.sum())
 }
 
-pub(crate) fn stop(mut daemon: Flanneld) -> Result<()> {
+pub(crate) fn stop_daemon_without_errors(mut daemon: Flanneld) -> Result<()> {
     let errors = daemon.errors();
     let status = daemon.terminate()?;
     if !errors.is_empty() || !status.success() {
@@ -160,7 +163,7 @@ pub(crate) fn stop(mut daemon: Flanneld) -> Result<()> {
 }
 
 /// Daemon starts and the time from a new lease to its route.
-pub(crate) fn measure(peers: u32, table: &mut Table) -> Result<()> {
+pub(crate) fn measure_starts_and_new_leases(peers: u32, table: &mut Table) -> Result<()> {
     let fleet = Fleet::of(peers)?;
     let mut starts = Starts::default();
     for round in 0..ROUNDS {
@@ -210,13 +213,13 @@ impl Starts {
         );
         // The daemon updates its metrics every second.
         std::thread::sleep(Duration::from_millis(1500));
-        let (now, highest) = memory(&daemon)?;
+        let (now, highest) = resident_memory_and_peak(&daemon)?;
         self.resident.push(now);
         self.peak.push(highest);
         self.processor.push(daemon.cpu_seconds()? * 1e3);
-        self.calls.push(sum(&daemon, "flannel_store_requests_total")?);
-        self.writes.push(sum(&daemon, "flannel_kernel_writes_total")?);
-        stop(daemon)
+        self.calls.push(sum_metrics(&daemon, "flannel_store_requests_total")?);
+        self.writes.push(sum_metrics(&daemon, "flannel_kernel_writes_total")?);
+        stop_daemon_without_errors(daemon)
     }
 
     fn measure_warm(&mut self, fleet: &Fleet) -> Result<()> {
@@ -224,8 +227,8 @@ impl Starts {
         let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
         daemon.wait_ready()?;
         self.warm.push(start.elapsed());
-        self.rewrites.push(sum(&daemon, "flannel_kernel_writes_total")?);
-        stop(daemon)
+        self.rewrites.push(sum_metrics(&daemon, "flannel_kernel_writes_total")?);
+        stop_daemon_without_errors(daemon)
     }
 
     fn report(self, peers: u32, table: &mut Table) {
@@ -309,15 +312,20 @@ fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
         "5 (gate 20) ms",
         "16 to 32 ms",
     );
-    churn(fleet, peers, &daemon, table)?;
+    measure_lease_churn(fleet, peers, &daemon, table)?;
     for number in peers..peers + NEW_LEASES {
-        fleet.client.del(&fleet.store.key(&format!("subnets/{}-24", subnet(number))))?;
+        fleet.client.del(&fleet.store.key(&format!("subnets/{}-24", peer_subnet(number))))?;
     }
-    stop(daemon)
+    stop_daemon_without_errors(daemon)
 }
 
 /// The daemon's processor share at a hundred lease changes per second, and the delay until the last one is in the kernel.
-fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Result<()> {
+fn measure_lease_churn(
+    fleet: &Fleet,
+    peers: u32,
+    daemon: &Flanneld,
+    table: &mut Table,
+) -> Result<()> {
     const ROUNDS: u32 = 5;
     const CHANGES: u32 = 300;
     const PAUSE: Duration = Duration::from_millis(10);
@@ -328,9 +336,9 @@ fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Res
             let number = peers + change % NEW_LEASES;
             // Each change has another address, so a route or an FDB entry changes.
             let value = value_at(number, 10_000 + round * CHANGES + change);
-            gateway::put(
+            gateway::put_entries_with_lease(
                 fleet.store_host.netns(),
-                &[(fleet.store.key(&format!("subnets/{}-24", subnet(number))), value)],
+                &[(fleet.store.key(&format!("subnets/{}-24", peer_subnet(number))), value)],
                 fleet.lease,
             )?;
             std::thread::sleep(
@@ -339,7 +347,7 @@ fn churn(fleet: &Fleet, peers: u32, daemon: &Flanneld, table: &mut Table) -> Res
         }
         shares.push((daemon.cpu_seconds()? - before) / start.elapsed().as_secs_f64() * 100.0);
         let done = Instant::now();
-        let last = public(10_000 + round * CHANGES + CHANGES - 1).to_string();
+        let last = peer_underlay_address(10_000 + round * CHANGES + CHANGES - 1).to_string();
         while !fleet
             .node
             .netns()

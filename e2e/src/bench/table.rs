@@ -32,7 +32,7 @@ impl Table {
         let show = |figure: Option<&f64>| {
             figure.map_or_else(
                 || "-".to_owned(),
-                |figure| format!("{} {unit}", rounded(*figure)).trim_end().to_owned(),
+                |figure| format!("{} {unit}", format_three_digits(*figure)).trim_end().to_owned(),
             )
         };
         let (median, worst) = (show(figures.get(figures.len() / 2)), show(figures.last()));
@@ -46,7 +46,7 @@ impl Table {
 
     /// A line that describes the machine comes first.
     pub(crate) fn markdown(&self) -> String {
-        let mut out = measured();
+        let mut out = measurement_source_line();
         out.push_str(
             "| | median | worst | goal | Go flannel v0.20.2 |\n|---|---:|---:|---:|---:|\n",
         );
@@ -59,12 +59,12 @@ impl Table {
 }
 
 /// The first line of a section, which names the command and the machine of the measurement.
-pub(crate) fn measured() -> String {
-    format!("`make bench` measured these figures on {}.\n\n", machine())
+pub(crate) fn measurement_source_line() -> String {
+    format!("`make bench` measured these figures on {}.\n\n", machine_description())
 }
 
 /// Keeps three significant digits.
-fn rounded(figure: f64) -> String {
+fn format_three_digits(figure: f64) -> String {
     match figure {
         figure if figure >= 100.0 || figure.fract() == 0.0 => format!("{figure:.0}"),
         figure if figure >= 10.0 => format!("{figure:.1}"),
@@ -72,7 +72,7 @@ fn rounded(figure: f64) -> String {
     }
 }
 
-fn machine() -> String {
+fn machine_description() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");
     let model = info
@@ -89,7 +89,7 @@ fn machine() -> String {
 }
 
 /// Replaces the text between the two comments that mark a section of docs/performance.md.
-pub(crate) fn write(section: &str, text: &str) -> Result<()> {
+pub(crate) fn replace_performance_section(section: &str, text: &str) -> Result<()> {
     let marks = [
         format!("<!-- make bench, {section}: begin -->\n"),
         format!("<!-- make bench, {section}: end -->\n"),
@@ -108,7 +108,7 @@ pub(crate) fn write(section: &str, text: &str) -> Result<()> {
 }
 
 /// Writes docs/datapath.svg.
-pub(crate) fn picture(svg: &str) -> Result<()> {
+pub(crate) fn write_datapath_picture(svg: &str) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/datapath.svg");
     std::fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))
 }

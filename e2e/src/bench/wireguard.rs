@@ -13,9 +13,12 @@ use boringtun::x25519::{PublicKey, StaticSecret};
 use lab::{Flanneld, Host, Uplink};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::answers::{receive, send};
-use crate::probing::processor;
-use crate::scale::{DEADLINE, Fleet, lease, memory, public, stop, sum};
+use crate::answers::{receive_datagram_for_peer, send_datagram_from_peer};
+use crate::probing::processor_seconds;
+use crate::scale::{
+    DEADLINE, Fleet, lease_value, peer_underlay_address, resident_memory_and_peak,
+    stop_daemon_without_errors, sum_metrics,
+};
 use crate::table::Table;
 
 pub(crate) const PEERS: u32 = 10_000;
@@ -28,7 +31,7 @@ const WINDOW: Duration = Duration::from_secs(20);
 pub(crate) const NET_CONF: &str = r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"wireguard","Implementation":"userspace"}}"#;
 
 /// The private key of peer `number`.
-pub(crate) fn secret(number: u32) -> StaticSecret {
+pub(crate) fn peer_private_key(number: u32) -> StaticSecret {
     let mut bytes = [7; 32];
     if let Some(first) = bytes.first_chunk_mut() {
         *first = number.to_be_bytes();
@@ -36,11 +39,11 @@ pub(crate) fn secret(number: u32) -> StaticSecret {
     StaticSecret::from(bytes)
 }
 
-pub(crate) fn value(number: u32) -> String {
-    let key = STANDARD.encode(PublicKey::from(&secret(number)));
-    lease(
+pub(crate) fn wireguard_lease_value(number: u32) -> String {
+    let key = STANDARD.encode(PublicKey::from(&peer_private_key(number)));
+    lease_value(
         number,
-        public(number),
+        peer_underlay_address(number),
         "wireguard",
         &format!("{{\"PublicKey\":\"{key}\",\"Port\":{PORT}}}"),
     )
@@ -56,7 +59,7 @@ pub(crate) fn key_of(daemon: &Flanneld) -> Result<PublicKey> {
 }
 
 /// Responds to the node's handshakes for all peers until `stop` is true. Counts in `sessions` the peers that have a session with it.
-fn serve(
+fn answer_handshakes_as_peers(
     host: &Host,
     node: Ipv4Addr,
     key: PublicKey,
@@ -69,17 +72,19 @@ fn serve(
     let (mut peers, mut confirmed) = (BTreeMap::new(), BTreeSet::new());
     let (mut buffer, mut out) = (vec![0; 65_536], vec![0; 65_536]);
     while !stop.load(Relaxed) {
-        let Some((length, to)) = receive(&socket, &mut buffer)? else {
+        let Some((length, to)) = receive_datagram_for_peer(&socket, &mut buffer)? else {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        let number = u32::from(to).wrapping_sub(u32::from(public(0)));
+        let number = u32::from(to).wrapping_sub(u32::from(peer_underlay_address(0)));
         let tunn = peers
             .entry(to)
-            .or_insert_with(|| Tunn::new(secret(number), key, None, None, number, None));
+            .or_insert_with(|| Tunn::new(peer_private_key(number), key, None, None, number, None));
         let message = buffer.get(..length).unwrap_or_default();
         match tunn.decapsulate(None, message, &mut out) {
-            TunnResult::WriteToNetwork(reply) => send(&socket, to, (node, PORT), reply)?,
+            TunnResult::WriteToNetwork(reply) => {
+                send_datagram_from_peer(&socket, to, (node, PORT), reply)?;
+            }
             TunnResult::Err(_) => {}
             // The first packet in a session confirms it.
             _ if message.first() == Some(&DATA) => {
@@ -103,8 +108,8 @@ struct Figures {
 }
 
 /// The start of a node with [`PEERS`] peers.
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
-    let fleet = Fleet::with(PEERS, NET_CONF, value)?;
+pub(crate) fn measure_start_with_sessions(table: &mut Table) -> Result<()> {
+    let fleet = Fleet::with(PEERS, NET_CONF, wireguard_lease_value)?;
     let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
     // One host receives the packets to all peers.
     fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
@@ -113,13 +118,14 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready()?;
     let (key, node) = (key_of(&daemon)?, fleet.node.v4()?);
-    stop(daemon)?;
+    stop_daemon_without_errors(daemon)?;
     let mut figures = Figures::default();
     for _ in 0..ROUNDS {
         let (ended, sessions) = (AtomicBool::new(false), AtomicUsize::new(0));
         std::thread::scope(|scope| -> Result<()> {
-            let serving = scope.spawn(|| serve(&peers, node, key, &ended, &sessions));
-            let outcome = round(&fleet, &sessions, &mut figures);
+            let serving =
+                scope.spawn(|| answer_handshakes_as_peers(&peers, node, key, &ended, &sessions));
+            let outcome = measure_one_start(&fleet, &sessions, &mut figures);
             ended.store(true, Relaxed);
             let served = serving.join().map_err(|_| anyhow!("the peers panicked"))?;
             outcome.and(served)
@@ -157,7 +163,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn round(fleet: &Fleet, sessions: &AtomicUsize, figures: &mut Figures) -> Result<()> {
+fn measure_one_start(fleet: &Fleet, sessions: &AtomicUsize, figures: &mut Figures) -> Result<()> {
     let start = Instant::now();
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     figures.ready.push(daemon.wait_ready()?);
@@ -166,13 +172,15 @@ fn round(fleet: &Fleet, sessions: &AtomicUsize, figures: &mut Figures) -> Result
         std::thread::sleep(Duration::from_millis(10));
     }
     figures.sessions.push(start.elapsed());
-    let (start, before) = (Instant::now(), processor(&daemon)?);
+    let (start, before) = (Instant::now(), processor_seconds(&daemon)?);
     std::thread::sleep(WINDOW);
-    figures.share.push((processor(&daemon)? - before) / start.elapsed().as_secs_f64() * 100.0);
-    let counted = sum(&daemon, "flannel_wireguard_peers{")?;
+    figures
+        .share
+        .push((processor_seconds(&daemon)? - before) / start.elapsed().as_secs_f64() * 100.0);
+    let counted = sum_metrics(&daemon, "flannel_wireguard_peers{")?;
     ensure!(counted == f64::from(PEERS), "{counted} peers instead of {PEERS}");
-    let (resident, peak) = memory(&daemon)?;
+    let (resident, peak) = resident_memory_and_peak(&daemon)?;
     figures.resident.push(resident);
     figures.peak.push(peak);
-    stop(daemon)
+    stop_daemon_without_errors(daemon)
 }

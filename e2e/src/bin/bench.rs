@@ -88,7 +88,7 @@ struct Order {
 }
 
 /// `None` for `--help`.
-fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
+fn parse_arguments(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     let (mut markdown, mut sizes, mut heal) = (false, scale::SIZES.to_vec(), true);
     let (mut packets, mut plan) = (true, datapath::Plan::default());
     let (mut cni, mut nodes, mut probing, mut wireguard) = (CNI_ROUNDS, kube::NODES, true, true);
@@ -129,16 +129,16 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
             arg => match arg.split_once('=') {
                 Some(("--peers", peers)) => {
                     (sizes, heal, packets, cni, nodes) =
-                        (vec![number("--peers", peers)?], false, false, 0, 0);
+                        (vec![parse_positive_number("--peers", peers)?], false, false, 0, 0);
                     (probing, wireguard) = (false, false);
                 }
                 Some(("--nodes", count)) => {
                     (sizes, heal, packets, cni, nodes) =
-                        (Vec::new(), false, false, 0, number("--nodes", count)?);
+                        (Vec::new(), false, false, 0, parse_positive_number("--nodes", count)?);
                     (probing, wireguard) = (false, false);
                 }
                 Some(("--rounds", rounds)) => {
-                    plan.rounds = usize::try_from(number("--rounds", rounds)?)?;
+                    plan.rounds = usize::try_from(parse_positive_number("--rounds", rounds)?)?;
                 }
                 Some(("--cable", "wire")) => plan.cables = vec![lab::Cable::Wire],
                 Some(("--cable", "veth")) => plan.cables = vec![lab::Cable::Veth],
@@ -170,41 +170,41 @@ fn order(arguments: impl Iterator<Item = String>) -> Result<Option<Order>> {
     }))
 }
 
-fn number(name: &str, text: &str) -> Result<u32> {
+fn parse_positive_number(name: &str, text: &str) -> Result<u32> {
     let number = text.parse().with_context(|| format!("{name}={text}"))?;
     ensure!(number > 0, "{name}={text}: at least 1 is meant");
     Ok(number)
 }
 
 fn main() -> ExitCode {
-    let order = match order(std::env::args().skip(1)) {
+    let order = match parse_arguments(std::env::args().skip(1)) {
         Ok(Some(order)) => order,
-        Ok(None) => return ended(show(HELP)),
+        Ok(None) => return report_outcome(print_to_stdout(HELP)),
         Err(error) => {
-            complain(&error);
+            print_error_line(&error);
             return ExitCode::from(2);
         }
     };
-    ended(measure(&order))
+    report_outcome(run_benchmarks(&order))
 }
 
-fn ended(outcome: Result<()>) -> ExitCode {
+fn report_outcome(outcome: Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error_line(&error);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Prints one line without a backtrace.
-fn complain(error: &anyhow::Error) {
+fn print_error_line(error: &anyhow::Error) {
     let _ = writeln!(stderr(), "bench: {error:#}");
 }
 
 /// Ignores the error when a reader closes the pipe early (`| head`).
-fn show(text: &str) -> Result<()> {
+fn print_to_stdout(text: &str) -> Result<()> {
     match writeln!(stdout(), "{text}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(error).context("writing the results")
@@ -214,22 +214,23 @@ fn show(text: &str) -> Result<()> {
 }
 
 /// Writes the tables into docs/performance.md with `--markdown`.
-fn measure(order: &Order) -> Result<()> {
+fn run_benchmarks(order: &Order) -> Result<()> {
     let scale = measure_scale(order)?;
-    let kube = measured(order.nodes > 0, |table| {
+    let kube = measure_to_markdown(order.nodes > 0, |table| {
         eprintln!("kube: {} Nodes of Kubernetes", order.nodes);
-        kube::measure(order.nodes, table)
+        kube::measure_daemon_start_in_cluster(order.nodes, table)
     })?;
-    let probing = measured(order.probing, |table| {
+    let probing = measure_to_markdown(order.probing, |table| {
         eprintln!("probing: {} peers", probing::PEERS);
-        probing::measure(table)
+        probing::measure_probe_cost_and_detection(table)
     })?;
     let wireguard = measure_wireguard(order)?;
-    let cni = measured(order.cni > 0, |table| {
+    let cni = measure_to_markdown(order.cni > 0, |table| {
         eprintln!("cni: {} pods in each way", order.cni);
-        cni::measure(order.cni, table)
+        cni::measure_pod_add_time(order.cni, table)
     })?;
-    let packets = if order.packets { Some(datapath::measure(&order.plan)?) } else { None };
+    let packets =
+        if order.packets { Some(datapath::measure_datapaths(&order.plan)?) } else { None };
     let tables = [
         ("scale", scale),
         ("wireguard", wireguard),
@@ -238,31 +239,31 @@ fn measure(order: &Order) -> Result<()> {
         ("cni", cni),
     ];
     for text in tables.iter().filter_map(|(_, text)| text.as_ref()) {
-        show(text)?;
+        print_to_stdout(text)?;
     }
     if let Some((text, _)) = &packets {
-        show(text)?;
+        print_to_stdout(text)?;
     }
     if order.markdown {
         for (name, text) in tables {
             if let Some(text) = text {
-                table::write(name, &text)?;
+                table::replace_performance_section(name, &text)?;
             }
         }
         if let Some((text, picture)) = packets {
             let text = format!(
                 "{}![One TCP stream, by backend](datapath.svg)\n\n{text}",
-                table::measured()
+                table::measurement_source_line()
             );
-            table::write("datapath", &text)?;
-            table::picture(&picture)?;
+            table::replace_performance_section("datapath", &text)?;
+            table::write_datapath_picture(&picture)?;
         }
     }
     Ok(())
 }
 
 /// The Markdown of a table; `None` without measurements.
-fn measured(
+fn measure_to_markdown(
     is_ordered: bool,
     measure: impl FnOnce(&mut Table) -> Result<()>,
 ) -> Result<Option<String>> {
@@ -274,28 +275,28 @@ fn measured(
 }
 
 fn measure_scale(order: &Order) -> Result<Option<String>> {
-    measured(true, |table| {
+    measure_to_markdown(true, |table| {
         for size in &order.sizes {
             eprintln!("scale: {size} peers");
-            scale::measure(*size, table)?;
+            scale::measure_starts_and_new_leases(*size, table)?;
         }
         if order.heal {
             eprintln!("healing: {} peers", healing::PEERS);
-            healing::measure(table)?;
+            healing::measure_repair_times(table)?;
         }
         Ok(())
     })
 }
 
 fn measure_wireguard(order: &Order) -> Result<Option<String>> {
-    measured(order.wireguard, |table| {
+    measure_to_markdown(order.wireguard, |table| {
         if !order.renewals {
             eprintln!("wireguard: {} peers", wireguard::PEERS);
-            wireguard::measure(table)?;
+            wireguard::measure_start_with_sessions(table)?;
             eprintln!("wireguard: junk handshakes");
-            junk::measure(table)?;
+            junk::measure_loss_during_junk(table)?;
         }
         eprintln!("wireguard: renewals during a flood of handshakes");
-        renewals::measure(table)
+        renewals::measure_session_renewals(table)
     })
 }

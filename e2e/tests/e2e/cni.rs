@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Cni, CniVersion, Host, Lab, Netns, PingOptions, Scene, binaries, ping, until};
+use lab::{Cni, CniVersion, Host, Lab, Netns, PingOptions, Scene, binaries, ping_address, until};
 use serde_json::{Value, json};
 
 use crate::healing::scenarios;
@@ -27,7 +27,8 @@ impl Runtime {
             "delegate": {"hairpinMode": true, "isDefaultGateway": true},
             "subnetFile": host.subnet_file()?, "dataDir": folder.join("cni"), "ipam": {"dataDir": folder.join("ipam")},
         });
-        let cni = host.cni(&binaries::own("flannel")?, &binaries::cni(version)?);
+        let cni = host
+            .cni(&binaries::flannel_binary("flannel")?, &binaries::cni_plugins_folder(version)?);
         Ok(Runtime { host: host.clone(), cni, conf })
     }
 
@@ -72,7 +73,7 @@ impl Runtime {
     }
 }
 
-fn addresses(result: &Value) -> Result<Vec<IpAddr>> {
+fn addresses_in_cni_result(result: &Value) -> Result<Vec<IpAddr>> {
     let ips = result["ips"].as_array().with_context(|| format!("no addresses: {result}"))?;
     let address =
         |ip: &Value| ip["address"].as_str().and_then(|text| text.split_once('/')?.0.parse().ok());
@@ -98,14 +99,14 @@ fn reference_plugins_connect_pods((version, cni_version): (CniVersion, &str)) ->
         s[1].start()?;
         let result = add()?.ok()?;
         let (pod, other) = near.pod("p1")?;
-        for address in addresses(&result)? {
+        for address in addresses_in_cni_result(&result)? {
             let options =
                 PingOptions::default().packet(if address.is_ipv4() { 1450 } else { 1430 });
             until("pods reach each other at full MTU", || {
-                ping(&pod, address, &options).is_ok_and(|time| time.is_some())
+                ping_address(&pod, address, &options).is_ok_and(|time| time.is_some())
             })?;
         }
-        ensure!(addresses(&other)?.len() == 2, "{other}");
+        ensure!(addresses_in_cni_result(&other)?.len() == 2, "{other}");
 
         // ADD and DEL of a second interface of the same container do not affect the first interface.
         let second = near.conf("delegate", &json!({"hairpinMode": true}));
@@ -124,7 +125,7 @@ fn reference_plugins_connect_pods((version, cni_version): (CniVersion, &str)) ->
             "an interface without its addresses passed"
         );
         if is_current {
-            collects(&near, &pod)?;
+            require_gc_frees_lost_pod(&near, &pod)?;
             ensure!(far.status()? == 0);
         }
         // Pods start and end while a daemon is dead or being replaced.
@@ -144,9 +145,10 @@ fn reference_plugins_connect_pods((version, cni_version): (CniVersion, &str)) ->
 }
 
 /// GC releases the address and removes the files of a pod that ended without DEL.
-fn collects(node: &Runtime, living: &Netns) -> Result<()> {
+fn require_gc_frees_lost_pod(node: &Runtime, living: &Netns) -> Result<()> {
     let (lost, result) = node.pod("lost")?;
-    let (address, name) = (addresses(&result)?[0].to_string(), lost.name().to_owned());
+    let (address, name) =
+        (addresses_in_cni_result(&result)?[0].to_string(), lost.name().to_owned());
     // The processes and the namespace are gone, and no DEL came.
     std::process::Command::new("ip").args(["netns", "del", &name]).status()?;
     ensure!(node.left()?.contains(&address), "{address} is not reserved: {:?}", node.left()?);
@@ -174,7 +176,8 @@ fn documented_cni_commands_work() -> Result<()> {
             .and_then(|(_, rest)| rest.split_once("```sh\n"))
             .context("the page has no commands")?;
         let (commands, _) = block.split_once("```").context("the block does not end")?;
-        let (bin, own) = (binaries::cni(CniVersion::V191)?, binaries::own("flannel")?);
+        let (bin, own) =
+            (binaries::cni_plugins_folder(CniVersion::V191)?, binaries::flannel_binary("flannel")?);
         // Opens the programs before tmpfs covers their folders.
         let script = format!(
             "exec 8<{own} 9<{bin}/bridge 7<{bin}/host-local\nfor folder in /run /opt /var/lib; do mount -t tmpfs tmpfs $folder; done\n\
@@ -188,7 +191,7 @@ fn documented_cni_commands_work() -> Result<()> {
         let output = host.netns().exec("unshare", &["--mount", "sh", "-ec", script.as_str()])?;
         let result: Value = serde_json::from_str(&output)
             .with_context(|| format!("more than ADD's result, or something is left: {output}"))?;
-        ensure!(addresses(&result)? == ["10.5.7.2".parse::<IpAddr>()?], "{result}");
+        ensure!(addresses_in_cni_result(&result)? == ["10.5.7.2".parse::<IpAddr>()?], "{result}");
         Ok(())
     })
 }

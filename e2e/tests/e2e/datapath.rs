@@ -1,6 +1,11 @@
 //! Tests that the userspace datapath of udp, vxlan and WireGuard carries packets unchanged in every packet mode.
 
+pub(crate) mod cables;
 pub(crate) mod engines;
+pub(crate) mod hostile;
+pub(crate) mod nested;
+pub(crate) mod restart;
+pub(crate) mod wireguard;
 
 use std::net::IpAddr;
 
@@ -45,7 +50,7 @@ fn packet_modes_interoperate(engine: &Engine) -> Result<()> {
         underlay_may_fragment(s, engine)?;
         for from in 0..3 {
             for to in (0..3).filter(|to| *to != from) {
-                transfer(s, from, to)?;
+                transfer_bulk_v4_and_v6(s, from, to)?;
             }
         }
         // Many flows at once spread over the queues.
@@ -58,8 +63,10 @@ fn packet_modes_interoperate(engine: &Engine) -> Result<()> {
         // Only the mode `offload` moves several packets at once.
         let device = engine.devices[0];
         for direction in ["sent", "received"] {
-            moves(&s[0], device, direction, |packets, units| packets > units)?;
-            moves(&s[2], device, direction, |packets, units| packets == units)?;
+            wait_for_datapath_counters(&s[0], device, direction, |packets, units| packets > units)?;
+            wait_for_datapath_counters(&s[2], device, direction, |packets, units| {
+                packets == units
+            })?;
         }
         checksums_are_right(s)?;
         s.require_no_errors()
@@ -100,7 +107,7 @@ fn underlay_may_fragment(s: &Scene<'_>, engine: &Engine) -> Result<()> {
     Ok(())
 }
 
-fn transfer(s: &Scene<'_>, from: usize, to: usize) -> Result<()> {
+fn transfer_bulk_v4_and_v6(s: &Scene<'_>, from: usize, to: usize) -> Result<()> {
     for options in [TransferOptions::default(), TransferOptions::default().v6()] {
         Transfer::run(&s[from].pods[0], &s[to].pods[0], BULK, &options)?;
     }
@@ -108,7 +115,7 @@ fn transfer(s: &Scene<'_>, from: usize, to: usize) -> Result<()> {
 }
 
 /// Waits until the counters of a device have a relation. A unit is one packet, or several that the datapath moves at once.
-fn moves(
+fn wait_for_datapath_counters(
     node: &Node,
     device: &str,
     direction: &str,
@@ -137,8 +144,8 @@ fn checksums_are_right(s: &Scene<'_>) -> Result<()> {
         s[number].sh(&format!("for d in veth1 cni0 enp0s8; do ethtool -K $d {off}; done"))?;
         let pod = &s[number].pods[0];
         pod.netns().sh(&format!("ethtool -K eth0 {off}"))?;
-        transfer(s, 0, 2)?;
-        transfer(s, 2, 0)?;
+        transfer_bulk_v4_and_v6(s, 0, 2)?;
+        transfer_bulk_v4_and_v6(s, 2, 0)?;
     }
     for pod in s.pods() {
         let wrong = pod.netns().sh("nstat -asz TcpInCsumErrors | tail -1")?;
@@ -149,7 +156,7 @@ fn checksums_are_right(s: &Scene<'_>) -> Result<()> {
 }
 
 /// flannel's devices on a host, each with its kind.
-pub(crate) fn kinds(node: &Node) -> Result<Vec<(String, String)>> {
+pub(crate) fn flannel_device_kinds(node: &Node) -> Result<Vec<(String, String)>> {
     let links = node.netns().links()?.into_iter();
     let ours = links.filter(|link| link.ifname.starts_with("flannel"));
     Ok(ours
@@ -164,7 +171,7 @@ pub(crate) fn kinds(node: &Node) -> Result<Vec<(String, String)>> {
 fn vxlan_mode_auto_uses_kernel_vxlan() -> Result<()> {
     let conf = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","Mode":"auto"}}"#;
     Scene::of("auto").nodes(1).net(conf).run(|s| {
-        let kinds = kinds(&s[0])?;
+        let kinds = flannel_device_kinds(&s[0])?;
         ensure!(kinds == [("flannel.1".to_owned(), "vxlan".to_owned())], "{kinds:?}");
         Ok(())
     })

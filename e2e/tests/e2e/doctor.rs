@@ -2,9 +2,11 @@
 
 mod between;
 mod firewalls;
+pub(crate) mod healthy;
 mod host;
 pub(crate) mod node;
 mod store;
 mod trap;
+pub(crate) mod verdicts;
 
 pub(crate) use between::{on_the_switch, protocol_4_is_dropped, remove_switch_fault};

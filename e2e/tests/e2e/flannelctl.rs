@@ -1,7 +1,15 @@
 //! `flannelctl leases` and `flannelctl release`, with leases in etcd and in a directory.
 
+pub(crate) mod cleanup;
+pub(crate) mod dropped_lab;
+pub(crate) mod killed_lab;
+pub(crate) mod packet_path;
+pub(crate) mod probe;
+pub(crate) mod routes;
+pub(crate) mod status_page;
+
 use anyhow::{Context, Result, ensure};
-use lab::{Scene, SceneOptions, json, texts, until};
+use lab::{Scene, SceneOptions, stdout_and_stderr, stdout_json, until};
 
 use crate::healing::scenarios;
 
@@ -18,14 +26,14 @@ fn lease_of_a_dead_node_is_released(scene: SceneOptions<'_>) -> Result<()> {
         let place = s.store.args();
         let (lease, subnet) = (s[2].lease()?, s[2].subnet()?);
         s[0].shows("ip route", &subnet)?;
-        let listed = json(&s[0].flannelctl(&["leases", "--json", &place[0]])?)?;
+        let listed = stdout_json(&s[0].flannelctl(&["leases", "--json", &place[0]])?)?;
         let leases = listed.as_array().context("leases")?;
         ensure!(
             leases.len() == 3
                 && leases.iter().any(|row| row["key"] == *lease && row["node"]["name"] == "h3"),
             "{listed}"
         );
-        let long = texts(&s[0].flannelctl(&["leases", "--long", &place[0]])?);
+        let long = stdout_and_stderr(&s[0].flannelctl(&["leases", "--long", &place[0]])?);
         ensure!(long.matches("last seen ").count() == 3, "{long}");
         s[2].kill()?;
         // A lease that was renewed just now needs --force, and each release without a terminal needs --yes.
@@ -57,7 +65,7 @@ fn unreadable_lease_is_listed_with_the_reason() -> Result<()> {
     Scene::of("odd").nodes(1).stopped().run(|s| {
         s.put("10.5.7.0-24", "{")?;
         s.put("notes", "mine")?;
-        let listed = texts(&s[0].flannelctl(&["leases", &s.store.args()[0]])?);
+        let listed = stdout_and_stderr(&s[0].flannelctl(&["leases", &s.store.args()[0]])?);
         ensure!(
             listed.contains("unreadable: ")
                 && listed.lines().any(|line| line.contains("notes") && line.contains("key")),

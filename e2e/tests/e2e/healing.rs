@@ -1,13 +1,14 @@
 //! flanneld repairs each damage to a node's data plane after a kernel event, and does not change the objects of other programs.
 
 mod backends;
+pub(crate) mod former_backend;
 mod state;
 
 use anyhow::{Context, Result, ensure};
 pub(crate) use backends::IPIP;
 use backends::{Backend, Foreign, HOST_GW, VXLAN_DUAL, WIREGUARD};
 use lab::{Launch, Mesh, Monitor, Scene, binaries, until, until_ok};
-use state::{others, ours, sorted};
+use state::{flannel_object_lines, foreign_object_lines, sort_lines};
 
 /// A test from each row of a table: `runner; name => row, …`. An attribute before a test's name, such as `#[ignore]`, applies to that test.
 macro_rules! scenarios {
@@ -33,7 +34,7 @@ const FOREIGN_ON_DEVICE: [&str; 3] = [
     "neighbour replace 10.98.0.9 lladdr 02:00:00:00:09:09 dev DEV nud permanent",
 ];
 
-scenarios! { heals;
+scenarios! { require_repair_of_each_damage;
     dual_stack_vxlan_heals => &VXLAN_DUAL,
     host_gw_heals => &HOST_GW,
     userspace_wireguard_heals => &WIREGUARD,
@@ -45,8 +46,8 @@ scenarios! { killed_daemon_writes_nothing;
 }
 
 /// The daemon repairs each damage to the backend's devices, to its routes and to the underlay.
-pub(crate) fn heals(backend: &'static Backend) -> Result<()> {
-    run("heal", backend, |plane| {
+pub(crate) fn require_repair_of_each_damage(backend: &'static Backend) -> Result<()> {
+    run_on_probed_plane("heal", backend, |plane| {
         for damage in backend.damages {
             let command = damage.command_for(backend.devices);
             plane.repairs(damage.what, &command, damage.foreign)?;
@@ -75,7 +76,7 @@ pub(crate) fn heals(backend: &'static Backend) -> Result<()> {
 
 /// After a kill and a restart, a daemon writes nothing to the kernel, and no path loses a probe.
 pub(crate) fn killed_daemon_writes_nothing(backend: &'static Backend) -> Result<()> {
-    run("kill", backend, |plane| {
+    run_on_probed_plane("kill", backend, |plane| {
         let mut monitor = Monitor::ip(&plane.s[0], &["link", "address", "neigh"])?;
         for number in 0..plane.s.nodes.len() {
             let env = plane.s[number].daemon()?.subnet_env()?;
@@ -116,7 +117,7 @@ struct Plane<'a, 'lab> {
 }
 
 /// The daemons do not audit their kernel objects. At the end, no packet has arrived at a wrong host, and no daemon has ended or logged an error.
-fn run(
+fn run_on_probed_plane(
     what: &str,
     backend: &'static Backend,
     work: impl FnOnce(&mut Plane<'_, '_>) -> Result<()>,
@@ -145,7 +146,7 @@ fn run(
 
 impl Plane<'_, '_> {
     fn picture(&self) -> Result<Vec<String>> {
-        self.s.nodes.iter().map(|node| ours(node)).collect()
+        self.s.nodes.iter().map(|node| flannel_object_lines(node)).collect()
     }
 
     fn flows(&self) -> Result<()> {
@@ -180,11 +181,11 @@ impl Plane<'_, '_> {
             let kinds = if self.backend.has_macs { 3 } else { 2 };
             first.netns().ip(&FOREIGN_ON_DEVICE[..kinds].join("\n").replace("DEV", device))?;
         }
-        let theirs = || others(first, foreign == Foreign::Stays);
+        let theirs = || foreign_object_lines(first, foreign == Foreign::Stays);
         let before = theirs()?;
         let wanted = self.before.iter().enumerate();
         let wanted: Vec<String> =
-            wanted.map(|(number, before)| sorted(&expected(number, before))).collect();
+            wanted.map(|(number, before)| sort_lines(&expected(number, before))).collect();
         first.sh(damage).with_context(|| what.to_owned())?;
         until_ok(what, || {
             let found = self.picture()?;
@@ -249,7 +250,7 @@ impl Plane<'_, '_> {
 
 #[test]
 fn sigterm_ends_daemons_and_leaves_the_data_plane() -> Result<()> {
-    run("sigterm", &VXLAN_DUAL, |plane| {
+    run_on_probed_plane("sigterm", &VXLAN_DUAL, |plane| {
         let file = plane.s[0].daemon()?.subnet_file().to_owned();
         for node in &mut plane.s.nodes {
             node.stop()?;
@@ -262,11 +263,11 @@ fn sigterm_ends_daemons_and_leaves_the_data_plane() -> Result<()> {
 
 #[test]
 fn second_daemon_on_the_same_state_is_refused() -> Result<()> {
-    run("second", &VXLAN_DUAL, |plane| {
+    run_on_probed_plane("second", &VXLAN_DUAL, |plane| {
         let first = plane.s[0].daemon()?;
         let other = plane.s.lab.folder("other")?.join("subnet.env");
         for (name, file) in [("same-file", first.subnet_file()), ("other-file", &other)] {
-            let launch = Launch::new(binaries::own("flanneld")?)
+            let launch = Launch::new(binaries::flannel_binary("flanneld")?)
                 .arg("--iface=enp0s8")
                 .args(plane.s.store.args());
             let mut second =

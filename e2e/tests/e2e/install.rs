@@ -11,18 +11,20 @@ mod chart;
 mod host_pages;
 mod images;
 mod manifests;
+pub(crate) mod monitoring;
+pub(crate) mod operator;
 mod pages;
 mod policy;
 pub(crate) mod shapes;
 mod vagrantfile;
 
 /// `path` is relative to the repository.
-fn repository(path: &str) -> PathBuf {
+fn repository_path(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-fn read(path: &str) -> Result<String> {
-    let path = repository(path);
+fn read_repository_file(path: &str) -> Result<String> {
+    let path = repository_path(path);
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
@@ -78,7 +80,7 @@ fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
 }
 
 /// `None` means any namespace.
-fn object<'a>(
+fn find_object<'a>(
     objects: &'a [Value],
     namespace: Option<&str>,
     kind: &str,
@@ -95,6 +97,6 @@ fn object<'a>(
 
 /// The network configuration in flannel's ConfigMap.
 fn net_conf(objects: &[Value], namespace: Option<&str>) -> Result<Value> {
-    let map = object(objects, namespace, "ConfigMap", "kube-flannel-cfg")?;
+    let map = find_object(objects, namespace, "ConfigMap", "kube-flannel-cfg")?;
     Ok(serde_json::from_str(map["data"]["net-conf.json"].as_str().context("net-conf.json")?)?)
 }

@@ -1,5 +1,13 @@
 //! Peers follow changes of a node's address, and a node follows changes of its network and of its device's name.
 
+pub(crate) mod admission;
+pub(crate) mod bad_peers;
+pub(crate) mod directory;
+pub(crate) mod etcd;
+pub(crate) mod go_like;
+pub(crate) mod golden;
+pub(crate) mod ownership;
+
 use anyhow::{Result, ensure};
 use lab::{FlanneldOptions, Node, Scene, SceneOptions};
 
@@ -8,7 +16,7 @@ use crate::healing::scenarios;
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{"Type":"vxlan"}}"#;
 
 /// Gives the node a new address as an operator or DHCP does.
-fn readdress(node: &Node, old: &str, new: &str, new_first: bool) -> Result<()> {
+fn change_node_address(node: &Node, old: &str, new: &str, new_first: bool) -> Result<()> {
     let add = format!("address add 192.168.56.{new}/24 dev enp0s8");
     let delete = format!("address del 192.168.56.{old}/24 dev enp0s8");
     let batch = if new_first { [add, delete] } else { [delete, add] };
@@ -22,7 +30,7 @@ fn changed_address_reaches_the_peers() -> Result<()> {
         s[0].netns().sysctl("net/ipv4/conf/all/promote_secondaries", "1")?;
         let etcd = s.etcd.as_ref().unwrap().client()?;
         for (old, new, new_first) in [("101", "51", false), ("51", "52", true), ("52", "53", false)] {
-            readdress(&s[0], old, new, new_first)?;
+            change_node_address(&s[0], old, new, new_first)?;
             s[1].shows("bridge fdb show dev flannel.1", &format!("dst 192.168.56.{new} "))?;
             s.reach()?;
             s[0].logs(&format!("publishes 192.168.56.{new} instead of 192.168.56.{old}"))?;
@@ -33,7 +41,7 @@ fn changed_address_reaches_the_peers() -> Result<()> {
         let switch = s.lan.netns();
         let cut = "table bridge cut { chain c { type filter hook forward priority 0; tcp dport 2379 drop; }; }";
         switch.feed("nft", &["-f", "-"], cut)?;
-        readdress(&s[0], "53", "77", false)?;
+        change_node_address(&s[0], "53", "77", false)?;
         lab::until("the node is not ready", || {
             let page = s[0].get("/readyz");
             page.is_ok_and(|(code, body)| code == 503 && body.contains("192.168.56.77") && body.contains("192.168.56.53"))

@@ -1,10 +1,16 @@
 //! Probes detect each fault between two nodes on both, and nodes report no fault if a firewall drops probes.
 
+pub(crate) mod hostile;
+pub(crate) mod hundred;
+pub(crate) mod mixed;
+pub(crate) mod ping_only;
+pub(crate) mod pod_probes;
+
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Flanneld, Host, Netns, Scene, Uplink, json, until_ok};
+use lab::{Flanneld, Host, Netns, Scene, Uplink, stdout_json, until_ok};
 use serde_json::Value;
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{"Type":"vxlan"}}"#;
@@ -12,7 +18,7 @@ pub(crate) const V4: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxl
 pub(crate) const PROBES: u16 = 8473;
 
 /// What a node says of a peer, by its name: a document for each address family.
-pub(crate) fn verdicts(daemon: &Flanneld, of: &str) -> Result<Vec<Value>> {
+pub(crate) fn peer_verdicts(daemon: &Flanneld, of: &str) -> Result<Vec<Value>> {
     let (code, text) = daemon.api("/api/v1/node")?;
     ensure!(code == 200, "{code}: {text}");
     let document: Value = serde_json::from_str(&text)?;
@@ -23,9 +29,13 @@ pub(crate) fn verdicts(daemon: &Flanneld, of: &str) -> Result<Vec<Value>> {
 }
 
 /// What nodes say of peers, given as pairs of their numbers, in all address families.
-fn require(s: &Scene<'_>, pairs: &[(usize, usize)], holds: impl Fn(&Value) -> bool) -> Result<()> {
+fn require_verdicts(
+    s: &Scene<'_>,
+    pairs: &[(usize, usize)],
+    holds: impl Fn(&Value) -> bool,
+) -> Result<()> {
     for (node, of) in pairs {
-        for said in verdicts(s[*node].daemon()?, s[*of].name())? {
+        for said in peer_verdicts(s[*node].daemon()?, s[*of].name())? {
             ensure!(holds(&said), "{} says of {}: {said}", s[*node].name(), s[*of].name());
         }
     }
@@ -33,7 +43,7 @@ fn require(s: &Scene<'_>, pairs: &[(usize, usize)], holds: impl Fn(&Value) -> bo
 }
 
 pub(crate) fn wait_verdict(s: &Scene<'_>, state: &str, pairs: &[(usize, usize)]) -> Result<()> {
-    until_ok(state, || require(s, pairs, |peer| peer["state"] == state))
+    until_ok(state, || require_verdicts(s, pairs, |peer| peer["state"] == state))
 }
 
 /// Peers have replied to packets that were sent after this call, and nobody calls them broken.
@@ -45,10 +55,10 @@ pub(crate) fn still_reached(s: &Scene<'_>, pairs: &[(usize, usize)]) -> Result<(
                 .as_u64()
                 .is_some_and(|age| u128::from(age) < begun.elapsed().as_millis())
         };
-        require(s, pairs, later)
+        require_verdicts(s, pairs, later)
     })?;
     // A busy machine may be slow.
-    require(s, pairs, |peer| peer["state"] == "well" || peer["state"] == "slow")
+    require_verdicts(s, pairs, |peer| peer["state"] == "well" || peer["state"] == "slow")
 }
 
 pub(crate) fn all_pairs(s: &Scene<'_>) -> Vec<(usize, usize)> {
@@ -76,7 +86,7 @@ fn each_fault_of_vxlan_has_its_verdict_at_both_ends() -> Result<()> {
                     && peer["carries"] == peer["mtu"]
                     && peer["ping_only"] == false
             };
-            require(s, &all, whole)
+            require_verdicts(s, &all, whole)
         })?;
         let tunnel = ["udp dport 8472"; 2];
         // The length field of IPv6 counts the payload only.
@@ -117,7 +127,7 @@ fn each_fault_of_vxlan_has_its_verdict_at_both_ends() -> Result<()> {
                 peer["carries"]
                     == if peer["subnet"].to_string().contains("::") { 1330 } else { 1350 }
             };
-            require(s, &[(0, 3), (3, 0)], carried)
+            require_verdicts(s, &[(0, 3), (3, 0)], carried)
         })?;
         // A verdict is about the path to another node, so this node stays ready.
         s.each(|node| node.require_ready())?;
@@ -142,17 +152,17 @@ fn filtered_probes_are_not_reported_as_a_fault() -> Result<()> {
         };
         let by_ping = |alone: bool| {
             let well = move |peer: &Value| peer["state"] == "well" && peer["ping_only"] == alone;
-            until_ok("peers are well", || require(s, &all, well))
+            until_ok("peers are well", || require_verdicts(s, &all, well))
         };
         firewall("udp dport 8473 drop")?;
         by_ping(true)?;
         // A firewall's rejection proves that the path works.
         for pings in ["drop", "reject"] {
             firewall(&format!("udp dport 8473 reject; icmp type echo-request {pings}; icmpv6 type echo-request {pings}"))?;
-            until_ok("peers refuse", || require(s, &all, |peer| peer["refuses"] == true))?;
+            until_ok("peers refuse", || require_verdicts(s, &all, |peer| peer["refuses"] == true))?;
             still_reached(s, &all)?;
             s.each(|node| {
-                let report = json(&node.daemon()?.flannelctl(&["doctor", "-o", "json"])?)?;
+                let report = stdout_json(&node.daemon()?.flannelctl(&["doctor", "-o", "json"])?)?;
                 let mut findings = report["findings"].as_array().context("no findings")?.iter();
                 ensure!(findings.all(|finding| finding["severity"] != "broken"), "{report:#}");
                 Ok(())
@@ -171,18 +181,23 @@ fn filtered_probes_are_not_reported_as_a_fault() -> Result<()> {
 }
 
 /// A probe as `docs/probing.md` describes it.
-fn question(length: u16, nonce: [u8; 8]) -> Vec<u8> {
+fn probe_datagram(length: u16, nonce: [u8; 8]) -> Vec<u8> {
     let mut bytes = [&b"flpr\x01\x01"[..], &length.to_be_bytes(), &nonce, &[7; 16]].concat();
     bytes.resize(length.into(), 0);
     bytes
 }
 
 /// Sends a probe from a network namespace. The result is the length of a reply that arrives within 500 ms.
-fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, length: u16) -> Result<Option<usize>> {
+fn probe_reply_length(
+    netns: &Netns,
+    from: SocketAddr,
+    to: IpAddr,
+    length: u16,
+) -> Result<Option<usize>> {
     netns.run(|| -> Result<Option<usize>> {
         let socket = UdpSocket::bind(from)?;
         socket.set_read_timeout(Some(Duration::from_millis(500)))?;
-        socket.send_to(&question(length, *b"nonce678"), (to, PROBES))?;
+        socket.send_to(&probe_datagram(length, *b"nonce678"), (to, PROBES))?;
         let mut answer = [0; 9000];
         // The node may send a probe of its own meanwhile.
         while let Ok(length) = socket.recv(&mut answer) {
@@ -195,11 +210,11 @@ fn asks(netns: &Netns, from: SocketAddr, to: IpAddr, length: u16) -> Result<Opti
 }
 
 /// Datagrams as fast as possible, half of them probes.
-fn flood(netns: &Netns, from: SocketAddr, to: IpAddr) -> Result<()> {
+fn flood_probe_port(netns: &Netns, from: SocketAddr, to: IpAddr) -> Result<()> {
     netns.run(|| -> Result<()> {
         let socket = UdpSocket::bind(from)?;
         for number in 0..50_000u64 {
-            let _ = socket.send_to(&question(72, number.to_be_bytes()), (to, PROBES));
+            let _ = socket.send_to(&probe_datagram(72, number.to_be_bytes()), (to, PROBES));
             let _ = socket.send_to(b"junk", (to, PROBES));
         }
         Ok(())
@@ -212,7 +227,7 @@ fn foreign_hosts_get_no_reply_and_junk_changes_nothing() -> Result<()> {
     Scene::of("mesh-strangers").nodes(3).net(V4).run(|s| {
         let outsider = s.lab.host("outsider", &[Uplink::enp0s8(&s.lan, 50)?])?;
         wait_verdict(s, "well", &[(0, 1), (0, 2), (1, 0)])?;
-        let first = verdicts(s[1].daemon()?, "h1")?.remove(0);
+        let first = peer_verdicts(s[1].daemon()?, "h1")?.remove(0);
         let overlay: IpAddr = first["overlay"].as_str().context("no overlay address")?.parse()?;
         let node = IpAddr::from(s[0].v4()?);
         // The third node is in the cluster, but its daemon does not run.
@@ -221,7 +236,7 @@ fn foreign_hosts_get_no_reply_and_junk_changes_nothing() -> Result<()> {
         let (third, stranger) = (IpAddr::from(s[2].v4()?), IpAddr::from(outsider.v4()?));
         for length in [72, 1400] {
             until_ok("a node with a lease is answered", || {
-                let answer = asks(s[2].netns(), at(third, PROBES), node, length)?;
+                let answer = probe_reply_length(s[2].netns(), at(third, PROBES), node, length)?;
                 ensure!(answer == Some(72), "a question of {length} bytes: {answer:?}");
                 Ok(())
             })?;
@@ -234,13 +249,13 @@ fn foreign_hosts_get_no_reply_and_junk_changes_nothing() -> Result<()> {
             ("a pod", pods[1].netns(), source(1), &[node, overlay]),
         ] {
             for to in targets {
-                let answer = asks(netns, from, *to, 72)?;
+                let answer = probe_reply_length(netns, from, *to, 72)?;
                 ensure!(answer.is_none(), "{who} got {answer:?} from {to}");
             }
         }
-        flood(outsider.netns(), at(stranger, PROBES), node)?;
-        flood(pods[1].netns(), source(1), overlay)?;
-        flood(pods[0].netns(), source(0), overlay)?;
+        flood_probe_port(outsider.netns(), at(stranger, PROBES), node)?;
+        flood_probe_port(pods[1].netns(), source(1), overlay)?;
+        flood_probe_port(pods[0].netns(), source(0), overlay)?;
         still_reached(s, &[(0, 1), (1, 0)])?;
         let dropped = s[0].daemon()?.metric("flannel_probe_dropped_total{reason=\"stranger\"}")?;
         ensure!(dropped >= 2.0, "{dropped}");
@@ -260,10 +275,10 @@ fn wrong_node_that_replies_is_named() -> Result<()> {
             "address del {other}/24 dev enp0s8\naddress add {address}/24 dev enp0s8"
         ))?;
         until_ok("another node answers", || {
-            require(s, &[(0, 1)], |peer| {
+            require_verdicts(s, &[(0, 1)], |peer| {
                 peer["state"] == "wrong-node" && peer["answered_by"] == "h3"
             })?;
-            require(s, &[(0, 2)], |peer| {
+            require_verdicts(s, &[(0, 2)], |peer| {
                 peer["state"] == "well" && peer["address"] == address.to_string()
             })
         })

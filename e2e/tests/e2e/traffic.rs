@@ -1,10 +1,16 @@
 //! Pods reach each other, at full MTU and with intact content, with each kernel backend and family, and nodes join and leave.
 
+pub(crate) mod two_networks;
+pub(crate) mod underlay;
+pub(crate) mod vagrant;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Node, PingMatrix, PingOptions, Pod, Scene, Transfer, TransferOptions, ping, until_ok};
+use lab::{
+    Node, PingMatrix, PingOptions, Pod, Scene, Transfer, TransferOptions, ping_address, until_ok,
+};
 use serde_json::{Value, json};
 
 use crate::healing::scenarios;
@@ -40,7 +46,7 @@ impl Families {
     }
 }
 
-scenarios! { carries;
+scenarios! { require_traffic_and_leases;
     vxlan_v4 => ("vxlan", Families::V4),
     vxlan_v6 => ("vxlan", Families::V6),
     vxlan_dual => ("vxlan", Families::Dual),
@@ -50,7 +56,7 @@ scenarios! { carries;
 }
 
 /// Three nodes and a fourth one that joins and leaves: traffic, leases and subnet.env.
-pub(crate) fn carries((backend, families): (&str, Families)) -> Result<()> {
+pub(crate) fn require_traffic_and_leases((backend, families): (&str, Families)) -> Result<()> {
     Scene::of(&format!("{backend} {families:?}"))
         .nodes(4)
         .etcd()
@@ -126,7 +132,7 @@ pub(crate) fn reach_each_other(backend: &str, pods: &[Pod]) -> Result<()> {
         })?;
         let too_long = PingOptions::default().packet(mtu + 1).timeout(Duration::from_millis(200));
         ensure!(
-            ping(pods[0].netns(), targets[1], &too_long)?.is_none(),
+            ping_address(pods[0].netns(), targets[1], &too_long)?.is_none(),
             "{mtu} bytes are not the full MTU"
         );
     }

@@ -6,6 +6,7 @@ mod clear;
 mod ipip;
 mod kernel;
 mod odd;
+pub(crate) mod scale;
 mod wireguard;
 mod wireguard_mixed;
 mod wireguard_silent;

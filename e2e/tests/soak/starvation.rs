@@ -47,7 +47,7 @@ enum Load {
 
 /// Of a run under load.
 #[derive(Debug, Default)]
-struct Left {
+struct UnderLoad {
     /// Processor time of the computing thread, in seconds per second of the run.
     computed: f64,
     /// Response time of a daemon.
@@ -59,7 +59,13 @@ struct Left {
 }
 
 /// Small packets until `stop` is true: as fast as possible, or as messages with pauses.
-fn send(from: &Pod, to: &Pod, port: u16, load: Load, stop: &AtomicBool) -> Result<()> {
+fn send_small_packets(
+    from: &Pod,
+    to: &Pod,
+    port: u16,
+    load: Load,
+    stop: &AtomicBool,
+) -> Result<()> {
     let (here, there) = (from.address()?, to.address()?);
     let flows = match load {
         Load::SmallPackets => FLOWS,
@@ -86,7 +92,7 @@ fn send(from: &Pod, to: &Pod, port: u16, load: Load, stop: &AtomicBool) -> Resul
 }
 
 /// Writes until `stop` is true.
-fn stream(mut stream: TcpStream, stop: &AtomicBool) {
+fn write_until_stopped(mut stream: TcpStream, stop: &AtomicBool) {
     let chunk = vec![7; CHUNK];
     while !stop.load(Relaxed) {
         let _ = stream.write(&chunk);
@@ -94,7 +100,7 @@ fn stream(mut stream: TcpStream, stop: &AtomicBool) {
 }
 
 /// Reads the stream to its end, and counts the bytes.
-fn drain(mut stream: TcpStream, streamed: &AtomicU64) {
+fn count_streamed_bytes(mut stream: TcpStream, streamed: &AtomicU64) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(length @ 1..) = stream.read(&mut buffer) {
         streamed.fetch_add(length as u64, Relaxed);
@@ -102,7 +108,7 @@ fn drain(mut stream: TcpStream, streamed: &AtomicU64) {
 }
 
 /// TCP streams from one pod to another, with both ends of each.
-fn connect(from: &Pod, to: &Pod) -> Result<Vec<(TcpStream, TcpStream)>> {
+fn connect_tcp_streams(from: &Pod, to: &Pod) -> Result<Vec<(TcpStream, TcpStream)>> {
     let address = to.address()?;
     let listener = to.netns().run(|| TcpListener::bind((address, 0)))??;
     let there = listener.local_addr()?;
@@ -116,7 +122,7 @@ fn connect(from: &Pod, to: &Pod) -> Result<Vec<(TcpStream, TcpStream)>> {
 }
 
 /// Counts packets until `stop` is true.
-fn receive(socket: &UdpSocket, stop: &AtomicBool, came: &AtomicU64) {
+fn count_received_packets(socket: &UdpSocket, stop: &AtomicBool, came: &AtomicU64) {
     let mut buffer = [0; 128];
     while !stop.load(Relaxed) {
         if socket.recv(&mut buffer).is_ok() {
@@ -126,7 +132,7 @@ fn receive(socket: &UdpSocket, stop: &AtomicBool, came: &AtomicU64) {
 }
 
 /// The result is the processor time of this thread.
-fn compute(stop: &AtomicBool) -> Duration {
+fn spend_processor_time(stop: &AtomicBool) -> Duration {
     let ran = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Into::into);
     let before = ran();
     while !stop.load(Relaxed) {
@@ -136,7 +142,12 @@ fn compute(stop: &AtomicBool) -> Duration {
 }
 
 /// Packets in both directions for `time`; measures the processor time of a computing thread.
-fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Result<Left> {
+fn measure_under_load(
+    pods: &[Pod],
+    daemons: &[Flanneld],
+    load: Load,
+    time: Duration,
+) -> Result<UnderLoad> {
     let sockets = pods
         .iter()
         .map(|pod| {
@@ -153,24 +164,24 @@ fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Resul
     let streams = match load {
         Load::SmallPackets => Vec::new(),
         Load::StreamsAndMessages => {
-            let mut streams = connect(a, b)?;
-            streams.extend(connect(b, a)?);
+            let mut streams = connect_tcp_streams(a, b)?;
+            streams.extend(connect_tcp_streams(b, a)?);
             streams
         }
     };
     std::thread::scope(|scope| {
         let (stop, came, streamed) = (&stop, &came, &streamed);
         let senders = [
-            scope.spawn(move || send(a, b, to_b, load, stop)),
-            scope.spawn(move || send(b, a, to_a, load, stop)),
+            scope.spawn(move || send_small_packets(a, b, to_b, load, stop)),
+            scope.spawn(move || send_small_packets(b, a, to_a, load, stop)),
         ];
         for (near, far) in streams {
-            scope.spawn(move || stream(near, stop));
-            scope.spawn(move || drain(far, streamed));
+            scope.spawn(move || write_until_stopped(near, stop));
+            scope.spawn(move || count_streamed_bytes(far, streamed));
         }
-        scope.spawn(move || receive(at_a, stop, came));
-        scope.spawn(move || receive(at_b, stop, came));
-        let computing = scope.spawn(move || compute(stop));
+        scope.spawn(move || count_received_packets(at_a, stop, came));
+        scope.spawn(move || count_received_packets(at_b, stop, came));
+        let computing = scope.spawn(move || spend_processor_time(stop));
         let begun = Instant::now();
         let mut longest = Duration::ZERO;
         let mut outcome = Ok(());
@@ -192,7 +203,7 @@ fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Resul
         }
         outcome?;
         let computed = computing.join().unwrap_or_default();
-        Ok(Left {
+        Ok(UnderLoad {
             computed: computed.as_secs_f64() / seconds,
             longest,
             came: came.load(Relaxed) as f64 / 1000.0 / seconds,
@@ -201,7 +212,11 @@ fn fill(pods: &[Pod], daemons: &[Flanneld], load: Load, time: Duration) -> Resul
     })
 }
 
-fn start(hosts: &[Host], options: &FlanneldOptions, real_time: bool) -> Result<Vec<Flanneld>> {
+fn start_ready_daemons(
+    hosts: &[Host],
+    options: &FlanneldOptions,
+    real_time: bool,
+) -> Result<Vec<Flanneld>> {
     let options = options.clone().arg(&format!("--datapath-real-time={real_time}"));
     let mut daemons =
         hosts.iter().map(|host| host.start_flanneld(&options)).collect::<Result<Vec<_>>>()?;
@@ -231,13 +246,13 @@ fn starves_nobody(backend: &Value, load: Load) -> Result<()> {
             &[(true, time)]
         };
         for (real_time, time) in turns {
-            let daemons = start(&hosts, &options, *real_time)?;
+            let daemons = start_ready_daemons(&hosts, &options, *real_time)?;
             if pods.is_empty() {
                 for (host, daemon) in hosts.iter().zip(&daemons) {
                     pods.push(host.pod("p1", &daemon.subnet_env()?)?);
                 }
             }
-            let left = fill(&pods, &daemons, load, *time)?;
+            let left = measure_under_load(&pods, &daemons, load, *time)?;
             println!("{backend}, {load:?}, real time {real_time}: {left:?}");
             ensure!(left.came > 0.0, "no packet came");
             ensure!(load == Load::SmallPackets || left.streamed > 0.0, "no stream flowed");
@@ -270,30 +285,30 @@ fn starves_nobody(backend: &Value, load: Load) -> Result<()> {
     })
 }
 
-fn udp() -> Value {
+fn udp_backend() -> Value {
     json!({ "Type": "udp" })
 }
 
-fn wireguard() -> Value {
+fn userspace_wireguard_backend() -> Value {
     json!({ "Type": "wireguard", "Implementation": "userspace" })
 }
 
 #[test]
 fn flood_over_udp_starves_nobody() -> Result<()> {
-    starves_nobody(&udp(), Load::SmallPackets)
+    starves_nobody(&udp_backend(), Load::SmallPackets)
 }
 
 #[test]
 fn flood_over_wireguard_starves_nobody() -> Result<()> {
-    starves_nobody(&wireguard(), Load::SmallPackets)
+    starves_nobody(&userspace_wireguard_backend(), Load::SmallPackets)
 }
 
 #[test]
 fn streams_with_messages_over_udp_starve_nobody() -> Result<()> {
-    starves_nobody(&udp(), Load::StreamsAndMessages)
+    starves_nobody(&udp_backend(), Load::StreamsAndMessages)
 }
 
 #[test]
 fn streams_with_messages_over_wireguard_starve_nobody() -> Result<()> {
-    starves_nobody(&wireguard(), Load::StreamsAndMessages)
+    starves_nobody(&userspace_wireguard_backend(), Load::StreamsAndMessages)
 }

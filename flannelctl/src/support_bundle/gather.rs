@@ -3,18 +3,17 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow, bail};
 use doctor::look::{Places, daemon_logs};
-use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
-use types::Coded;
 use types::file::{self, Links};
 
 use super::wanted::{Item, Source, suffixed};
-use crate::ask::{self, AskError};
+use crate::ask;
 
 /// For a program whose output is an item.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,36 +23,10 @@ const LIMIT: u64 = 4 * 1024 * 1024;
 /// Docker's container logs.
 const DOCKERS: &str = "/var/lib/docker/containers";
 
-/// Why an item is not in the bundle.
-#[derive(Debug, Error, Coded)]
-pub(super) enum ItemError {
-    #[error("{0}")]
-    #[code(of = _0)]
-    Daemon(AskError),
-    #[error("{}: {cause}", .path.display())]
-    #[code("file-unreadable")]
-    File { path: PathBuf, cause: io::Error },
-    /// `folder` has the logs of pods.
-    #[error("{}: no log of a flannel pod; with a kubeconfig, run kubectl -n kube-flannel logs [--previous] POD", .folder.display())]
-    #[code("no-pod-log")]
-    PodLog { folder: PathBuf },
-    #[error("{command}: {cause}")]
-    #[code("program-not-run")]
-    Run { command: String, cause: io::Error },
-    #[error("{command}: did not end within {TIMEOUT:?}")]
-    #[code("program-hangs")]
-    Hangs { command: String },
-    /// It printed nothing on stdout.
-    #[error("{command}: {status}: {stderr}")]
-    #[code("program-fails")]
-    Fails { command: String, status: ExitStatus, stderr: String },
-}
-
-pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String, ItemError> {
+/// The error is the reason why the item is not in the bundle.
+pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String> {
     match &item.source {
-        Source::Daemon(target) => ask::text(subnet_file, target)
-            .map_err(ItemError::Daemon)
-            .map(|text| cut(text.into_bytes())),
+        Source::Daemon(target) => Ok(cut(ask::text(subnet_file, target)?.into_bytes())),
         Source::Suffixed(end) => file(&suffixed(subnet_file, end)),
         Source::File(path) => file(Path::new(path)),
         Source::PodLog(before) => pod_log(&Places::default(), *before),
@@ -61,7 +34,7 @@ pub(super) async fn item(item: &Item, subnet_file: &Path) -> Result<String, Item
     }
 }
 
-fn file(path: &Path) -> Result<String, ItemError> {
+fn file(path: &Path) -> Result<String> {
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         file::open(path, OpenOptions::new().read(true), Links::Refused)?
@@ -69,13 +42,18 @@ fn file(path: &Path) -> Result<String, ItemError> {
             .read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map(cut).map_err(|cause| ItemError::File { path: path.to_owned(), cause })
+    read().map(cut).map_err(|cause| anyhow!("{}: {cause}", path.display()))
 }
 
 /// The end of the log of a daemon in a pod. `before` selects an earlier container; 0 is the newest.
-fn pod_log(places: &Places, before: usize) -> Result<String, ItemError> {
+fn pod_log(places: &Places, before: usize) -> Result<String> {
     let path = daemon_logs(places).into_iter().nth(before);
-    let path = path.ok_or_else(|| ItemError::PodLog { folder: places.pod_logs.clone() })?;
+    let path = path.with_context(|| {
+        format!(
+            "{}: no log of a flannel pod; with a kubeconfig, run kubectl -n kube-flannel logs [--previous] POD",
+            places.pod_logs.display()
+        )
+    })?;
     let read = || -> io::Result<Vec<u8>> {
         let mut file = file::open(&behind(&path), OpenOptions::new().read(true), Links::Refused)?;
         let length = file.metadata()?.len();
@@ -84,7 +62,7 @@ fn pod_log(places: &Places, before: usize) -> Result<String, ItemError> {
         file.take(LIMIT).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map(cut).map_err(|cause| ItemError::File { path: path.clone(), cause })
+    read().map(cut).map_err(|cause| anyhow!("{}: {cause}", path.display()))
 }
 
 /// The target of kubelet's link if that is a log of Docker, or else the path itself.
@@ -93,16 +71,15 @@ fn behind(path: &Path) -> PathBuf {
     target.filter(|target| target.starts_with(DOCKERS)).unwrap_or_else(|| path.to_owned())
 }
 
-async fn program(words: &[&str]) -> Result<String, ItemError> {
-    let command_line = || words.join(" ");
+async fn program(words: &[&str]) -> Result<String> {
+    let line = words.join(" ");
     let (name, args) = words.split_first().unwrap_or((&"", &[]));
     // Variables of this process may contain secrets, so the program gets only PATH and a locale.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
     let mut command = Command::new(name);
     command.args(args).env_clear().env("PATH", path).env("LC_ALL", "C.UTF-8");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child =
-        command.spawn().map_err(|cause| ItemError::Run { command: command_line(), cause })?;
+    let mut child = command.spawn().map_err(|cause| anyhow!("{line}: {cause}"))?;
     let (out, errors) = (child.stdout.take(), child.stderr.take());
     let run = async {
         let (out, errors) = tokio::join!(read(out), read(errors));
@@ -112,14 +89,12 @@ async fn program(words: &[&str]) -> Result<String, ItemError> {
     };
     let (out, errors, code) = tokio::time::timeout(TIMEOUT, run)
         .await
-        .map_err(|_| ItemError::Hangs { command: command_line() })?;
+        .map_err(|_| anyhow!("{line}: did not end within {TIMEOUT:?}"))?;
     let (out, errors) = (cut(out), cut(errors));
     match code {
-        Some(status) if !status.success() && out.is_empty() => Err(ItemError::Fails {
-            command: command_line(),
-            status,
-            stderr: errors.trim().to_owned(),
-        }),
+        Some(status) if !status.success() && out.is_empty() => {
+            bail!("{line}: {status}: {}", errors.trim())
+        }
         _ if errors.trim().is_empty() => Ok(out),
         _ => Ok(format!("{out}\n--- on standard error:\n{errors}")),
     }

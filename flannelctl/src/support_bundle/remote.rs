@@ -11,7 +11,7 @@ use kube::api::LogParams;
 use kube::{Api, Client, ResourceExt};
 
 use super::scrub::scrub;
-use crate::kubernetes::{self, ClusterFlags, PodError};
+use crate::kubernetes::{self, ClusterFlags, respond_within};
 use crate::store;
 
 /// For the command in the pod, where flannelctl also limits each program.
@@ -36,10 +36,7 @@ pub(super) fn gather(node: &str, flags: &ClusterFlags) -> Result<Files> {
         let pod = kubernetes::on_node(&pods, node)?;
         let command = ["flannelctl", "support-bundle", "--file=-"];
         let printed = kubernetes::exec(&cluster.client, pod, &command);
-        let printed = tokio::time::timeout(TIMEOUT, printed)
-            .await
-            .unwrap_or(Err(PodError::Timeout(TIMEOUT)))
-            .with_context(|| node.to_owned())?;
+        let printed = respond_within(TIMEOUT, printed).await.with_context(|| node.to_owned())?;
         let mut files = unpacked(&printed.out).with_context(|| {
             let line = printed.message.lines().next().unwrap_or_default();
             format!("flannelctl in the pod on {node} printed no bundle (Go flannel and earlier versions cannot print one): {line}")
@@ -56,7 +53,7 @@ pub(super) fn gather(node: &str, flags: &ClusterFlags) -> Result<Files> {
     })
 }
 
-async fn log(client: &Client, pod: &Pod, previous: bool) -> Result<String, PodError> {
+async fn log(client: &Client, pod: &Pod, previous: bool) -> Result<String> {
     let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
     let parameters = LogParams {
         container: Some(kubernetes::container(pod)),
@@ -65,11 +62,11 @@ async fn log(client: &Client, pod: &Pod, previous: bool) -> Result<String, PodEr
         timestamps: true,
         ..LogParams::default()
     };
-    match tokio::time::timeout(LOG_TIMEOUT, api.logs(&pod.name_any(), &parameters)).await {
-        Ok(Ok(text)) => Ok(text),
-        Ok(Err(error)) => Err(PodError::Api(error)),
-        Err(_) => Err(PodError::Timeout(LOG_TIMEOUT)),
-    }
+    let name = pod.name_any();
+    let log = async {
+        api.logs(&name, &parameters).await.map_err(|error| kubernetes::explain_failure(&error))
+    };
+    respond_within(LOG_TIMEOUT, log).await
 }
 
 /// The files in an archive, named without the top folder.

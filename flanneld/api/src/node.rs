@@ -14,6 +14,22 @@ use std::path::PathBuf;
 use types::Family;
 
 /// State of a node, as its daemon knows it. Fields that the daemon has not determined yet are absent.
+///
+/// ```
+/// use node_api::{Node, Readiness, SCHEMA};
+///
+/// let node = Node {
+///     schema: SCHEMA.to_owned(),
+///     node: "node-1".to_owned(),
+///     readiness: Readiness { ready: true, ..Readiness::default() },
+///     ..Node::default()
+/// };
+/// let document = serde_json::to_value(&node)?;
+/// assert_eq!(document["schema"], "flannel.node/1");
+/// assert_eq!(document["ready"], true);
+/// assert_eq!(serde_json::from_value::<Node>(document)?, node);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Node {
     /// Always [`crate::SCHEMA`].

@@ -1,4 +1,19 @@
 //! A check: its id, the facts it needs, and the function that judges them.
+//!
+//! ```
+//! use doctor::facts::host::Fill;
+//! use doctor::{Fact, Facts, table};
+//!
+//! let check = table::checks().find(|check| check.id == "conntrack-full").unwrap();
+//! let mut facts = Facts::default();
+//! assert_eq!(check.needs[0].missing(&facts), Some("not gathered"));
+//!
+//! facts.host.conntrack = Fact::Known(Fill { used: 95, limit: 100 });
+//! let findings = (check.judge)(&facts);
+//! assert_eq!(findings[0].what, "the connection tracking table has 95 of at most 100 entries");
+//! let commands = &findings[0].remedy.commands;
+//! assert_eq!(commands[0], "sysctl -w net.netfilter.nf_conntrack_max=200");
+//! ```
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Severity};

@@ -31,6 +31,16 @@ impl Command {
     }
 
     /// The argument of `line` is `kubectl -n NAMESPACE`.
+    ///
+    /// ```
+    /// use doctor::command::Command;
+    /// use doctor::shell::word;
+    ///
+    /// let command = Command::in_namespace("kube-flannel", |kubectl| {
+    ///     format!("{kubectl} delete pod {}", word("pod; reboot"))
+    /// });
+    /// assert_eq!(command.text, "kubectl -n kube-flannel delete pod 'pod; reboot'");
+    /// ```
     pub fn in_namespace(namespace: &str, line: impl FnOnce(&str) -> String) -> Self {
         Self { text: line(&format!("kubectl -n {}", word(namespace))), acts_on: ActsOn::Namespace }
     }

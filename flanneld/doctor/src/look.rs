@@ -2,7 +2,6 @@
 
 pub mod alone;
 mod cni;
-mod error;
 mod firewalls;
 mod kubernetes;
 mod netlink;
@@ -73,33 +72,22 @@ impl Look {
         peers: &[PodPeer],
     ) -> Host {
         let pods = network.map(|network| PodsOf { network, underlay, peers });
-        let mut seen = netlink::read(targets, pods.as_ref()).await;
-        if let Fact::Known(neighbours) = &mut seen.underlay_neighbours {
-            self.remember(neighbours);
-        }
+        // `sysctls`, `firewalls` and `foreign` are derived from the other facts, below or by the caller.
         let mut host = Host {
             name: proc::hostname(),
-            interfaces: seen.interfaces,
-            routes: seen.routes,
-            barring: seen.barring,
-            lookups: seen.lookups,
-            pod_routes: seen.pod_routes,
-            policy_rules: seen.policy_rules,
-            underlay_neighbours: seen.underlay_neighbours,
             // The caller calls `rival` if peers do not respond.
             rival: Fact::Absent,
-            // Derived from the other facts, below or by the caller.
-            sysctls: Fact::default(),
-            firewalls: Fact::default(),
-            foreign: Fact::default(),
             name_servers: proc::name_servers(&self.places.resolv),
             conntrack: proc::conntrack(),
             checksums: self.checksums(),
             ports: Fact::Known(Vec::new()),
             modules: Fact::Known(Vec::new()),
             daemons: Fact::Known(run_dir::instance::running::served().len()),
-            tunnel_receives: false,
+            ..netlink::read(targets, pods.as_ref()).await
         };
+        if let Fact::Known(neighbours) = &mut host.underlay_neighbours {
+            self.remember(neighbours);
+        }
         host.foreign = cni::foreign(&self.places, &host);
         let devices = Family::ALL.map(|family| host.named(&network?.device(family)?));
         let received = devices.into_iter().flatten().map(|device| device.received).sum();

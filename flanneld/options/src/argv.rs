@@ -4,8 +4,8 @@ use std::any::TypeId;
 use std::ffi::OsString;
 
 use clap::{Arg, Command};
+use types::Problem;
 
-use crate::error::OptionError;
 use crate::value::Value;
 
 /// Name of the flag whose value flanneld must never print.
@@ -27,7 +27,7 @@ pub(crate) struct Argv {
     pub(crate) help: Option<HelpKind>,
     /// The first argument that is not a flag. flanneld ignores this and all later arguments.
     pub(crate) ignored: Option<String>,
-    pub(crate) mistakes: Vec<OptionError>,
+    pub(crate) mistakes: Vec<Problem>,
 }
 
 impl Argv {
@@ -75,7 +75,10 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
         if name.is_empty() || name.starts_with('-') {
             // The value is left out, because it may be a secret.
             let flag = arg.split_once('=').map_or(arg.as_str(), |(flag, _)| flag);
-            read.mistakes.push(OptionError::Syntax { flag: shown(flag) });
+            read.mistakes.push(Problem::new(
+                "flag-syntax",
+                format!("bad flag syntax: {}; a flag looks like --name=value", shown(flag)),
+            ));
             continue;
         }
         let help = match name {
@@ -88,10 +91,14 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
             continue;
         }
         let Some(flag) = command.get_arguments().find(|arg| arg.get_long() == Some(name)) else {
-            read.mistakes.push(OptionError::Unknown {
-                name: shown(name),
-                near: nearest(command, name).map(str::to_owned),
-            });
+            let hint = nearest(command, name).map_or_else(
+                || "see --help-all".to_owned(),
+                |near| format!("did you mean --{near}?"),
+            );
+            read.mistakes.push(Problem::new(
+                "flag-unknown",
+                format!("flag provided but not defined: --{}; {hint}", shown(name)),
+            ));
             continue;
         };
         let value = match value {
@@ -100,10 +107,10 @@ pub(crate) fn normalise(command: &Command, args: impl IntoIterator<Item = OsStri
             None => match args.next() {
                 Some(value) => value,
                 None => {
-                    read.mistakes.push(OptionError::NoValue {
-                        name: name.to_owned(),
-                        value: value_name(flag).to_owned(),
-                    });
+                    read.mistakes.push(Problem::new(
+                        "flag-without-value",
+                        format!("flag needs an argument: --{name} {}", value_name(flag)),
+                    ));
                     continue;
                 }
             },

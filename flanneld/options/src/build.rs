@@ -9,7 +9,6 @@ mod rules;
 mod store;
 
 use crate::environment::{Environment, var};
-use crate::error::OptionError;
 use crate::flags::{DatapathFlags, Flags, LeaseFlags, OtherFlags};
 use crate::kube::node_identity;
 use crate::reader::Reader;
@@ -17,6 +16,7 @@ use crate::settings::Settings;
 use crate::store::Store;
 use packet_engine::features::Features;
 use std::time::Duration;
+use types::Problem;
 
 #[derive(Debug)]
 pub(crate) enum Asked {
@@ -31,7 +31,7 @@ impl Flags {
         mut reader: Reader,
         environment: &Environment,
         backends: &[&str],
-    ) -> Result<Asked, Vec<OptionError>> {
+    ) -> Result<Asked, Vec<Problem>> {
         let Self {
             store,
             lease,
@@ -56,8 +56,12 @@ impl Flags {
         if version && reader.argv.is_empty() {
             return Ok(Asked::Version);
         }
-        let also: Vec<OptionError> =
-            reader.warnings.iter().cloned().map(OptionError::Also).collect();
+        // Logging has not started, so the warnings are printed with the mistakes.
+        let also: Vec<Problem> = reader
+            .warnings
+            .iter()
+            .map(|warning| Problem { text: format!("also: {warning}"), ..warning.clone() })
+            .collect();
         let warnings = reader.end().map_err(|mistakes| [mistakes, also].concat())?;
         Ok(Asked::Run(Box::new(Settings {
             store,
@@ -84,7 +88,10 @@ fn with_node(store: Store, environment: &Environment, reader: &mut Reader) -> St
         && let Ok(depth) = depth.into_string()
         && depth.parse::<i64>().is_err()
     {
-        reader.wrong(OptionError::QueueDepth { depth });
+        reader.wrong(Problem::new(
+            "event-queue-depth",
+            format!("env EVENT_QUEUE_DEPTH={depth} format error: it is not an integer"),
+        ));
     }
     match node_identity(environment) {
         Ok(identity) => kube.identity = identity,

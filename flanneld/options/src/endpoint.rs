@@ -1,6 +1,5 @@
 //! Client addresses of etcd servers, and the root of flannel's keys in etcd.
 
-use crate::error::unusable;
 use std::fmt;
 use types::Problem;
 
@@ -30,7 +29,7 @@ impl Endpoint {
     /// `tls_by_default` decides whether an endpoint without a scheme uses TLS.
     pub fn parse(text: &str, tls_by_default: bool) -> Result<Self, Problem> {
         let bad = |code, why: &str| {
-            unusable(
+            Problem::new(
                 code,
                 format!(
                     "etcd endpoint {text:?}: {why}; write an endpoint such as http://10.0.0.1:2379"
@@ -50,7 +49,7 @@ impl Endpoint {
             }
         }
         if holds_user(text) {
-            return Err(unusable("endpoint-with-user", USER));
+            return Err(Problem::new("endpoint-with-user", USER));
         }
         let (tls, rest) = match text.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),

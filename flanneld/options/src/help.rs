@@ -1,9 +1,8 @@
 //! The output of `--help`: clap's flags by group, in the dense form `--flag=VALUE` that fits 80 columns.
 
 use crate::argv::{is_switch, value_name};
-use crate::error::OptionError;
 use clap::{Arg, Command};
-use types::printable;
+use types::{Problem, printable};
 
 /// Column at which descriptions begin.
 const COLUMN: usize = 30;
@@ -130,7 +129,7 @@ fn entry(head: &str, text: &str) -> String {
 }
 
 /// Lists the mistakes for stderr.
-pub(crate) fn mistakes(command: &Command, list: &[OptionError]) -> String {
+pub(crate) fn mistakes(command: &Command, list: &[Problem]) -> String {
     let mut out = String::from("flanneld cannot start:\n");
     for mistake in list {
         // The text of a mistake quotes the value without escapes.

@@ -1,7 +1,6 @@
 //! Options of the Kubernetes store: access to the API, and the name of this node's Node.
 
 use crate::environment::{Environment, var};
-use crate::error::{OptionError, unusable};
 use crate::flags::KubernetesFlags;
 use crate::reader::{Reader, file, given};
 use subnet_lease::kube::annotations::Prefix;
@@ -37,10 +36,8 @@ impl KubernetesFlags {
                         let text = format!(
                             "{named} is not the address of an API server: {why}; write it like https://10.0.0.1:6443"
                         );
-                        let parts = vec![Problem::of(&why)];
-                        reader.wrong(
-                            value.error(Problem { parts, ..unusable("not-an-api-server", text) }),
-                        );
+                        let problem = Problem::new("not-an-api-server", text);
+                        reader.wrong(value.error(Problem { parts: vec![why], ..problem }));
                     }
                 }
             }
@@ -48,7 +45,9 @@ impl KubernetesFlags {
         let prefix = kube_annotation_prefix.last().and_then(|value| {
             Prefix::parse(&value.text)
                 .map_err(|why| {
-                    reader.wrong(OptionError::Prefix { from: value.from.clone(), why });
+                    let text = format!("error creating network manager: {}: {why}", value.from);
+                    let problem = Problem::new("flag-annotation-prefix", text);
+                    reader.wrong(Problem { parts: vec![why], ..problem });
                 })
                 .ok()
         })?;
@@ -66,20 +65,24 @@ impl KubernetesFlags {
 }
 
 /// The Node that the daemon serves, from NODE_NAME or from POD_NAME and POD_NAMESPACE.
-pub(crate) fn node_identity(environment: &Environment) -> Result<Identity, OptionError> {
+pub(crate) fn node_identity(environment: &Environment) -> Result<Identity, Problem> {
     if let Some(name) = name_in(environment, "NODE_NAME")? {
         return Ok(Identity::Node(name));
     }
     let namespace = name_in(environment, "POD_NAMESPACE")?;
     match (namespace, name_in(environment, "POD_NAME")?) {
         (Some(namespace), Some(name)) => Ok(Identity::Pod { namespace, name }),
-        _ => Err(OptionError::NodeUnknown),
+        _ => Err(Problem::new(
+            "node-unknown",
+            "env variables POD_NAME and POD_NAMESPACE must be set, or NODE_NAME: --kube-subnet-mgr has to know which Node this is (in a pod's \
+             manifest: valueFrom.fieldRef.fieldPath spec.nodeName; elsewhere the name that `kubectl get nodes` shows)",
+        )),
     }
 }
 
 /// Checks the name, because it becomes part of a URL's path. The store later reports a name that differs from the
 /// Node's name only in upper and lower case.
-fn name_in(environment: &Environment, variable: &str) -> Result<Option<String>, OptionError> {
+fn name_in(environment: &Environment, variable: &str) -> Result<Option<String>, Problem> {
     let Some(name) = var(environment, variable).and_then(|name| name.into_string().ok()) else {
         return Ok(None);
     };
@@ -89,6 +92,11 @@ fn name_in(environment: &Environment, variable: &str) -> Result<Option<String>, 
     if fits {
         Ok(Some(name))
     } else {
-        Err(OptionError::NodeName { variable: variable.to_owned(), name })
+        Err(Problem::new(
+            "node-name",
+            format!(
+                "{variable}: {name:?} is not a Kubernetes name: use letters, digits, hyphens and dots"
+            ),
+        ))
     }
 }

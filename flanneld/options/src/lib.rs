@@ -14,7 +14,6 @@ mod argv;
 mod build;
 mod endpoint;
 mod environment;
-mod error;
 mod flags;
 mod go;
 mod help;
@@ -27,7 +26,6 @@ mod value;
 
 pub use endpoint::{Endpoint, Target};
 pub use environment::{Environment, apply_variables};
-pub use error::{OptionError, Warning};
 pub use flags::StoreFlags;
 pub use selector::{Pattern, Selector};
 pub use settings::{
@@ -43,13 +41,14 @@ use flags::Flags;
 use reader::Reader;
 use std::ffi::OsString;
 use std::io::Write;
+use types::Problem;
 
 #[derive(Debug)]
 pub enum Invocation {
     Run(Box<Settings>),
     Help(String),
     Version(String),
-    Mistakes(Vec<OptionError>),
+    Mistakes(Vec<Problem>),
 }
 
 /// The output of `--version`.
@@ -58,6 +57,19 @@ pub fn version() -> String {
 }
 
 /// Reads a command line (without the program's name) and the environment variables. `backends` are the names of all backends.
+///
+/// ```
+/// use options::{Invocation, read};
+/// use std::ffi::OsString;
+///
+/// let read = |args: &[&str]| read(args.iter().map(OsString::from), &|_| None, &["vxlan"]);
+/// let Invocation::Run(settings) = read(&["--iface=eth1", "--ip-masq"]) else { panic!() };
+/// assert!(settings.rules.options.masquerade);
+/// assert_eq!(settings.interface.selectors[0].to_string(), "--iface=eth1");
+///
+/// let Invocation::Mistakes(mistakes) = read(&["--ip-masq=maybe"]) else { panic!() };
+/// assert_eq!(mistakes[0].to_string(), r#"--ip-masq: "maybe" is neither true nor false"#);
+/// ```
 pub fn read(
     args: impl IntoIterator<Item = OsString>,
     environment: &Environment,
@@ -76,7 +88,10 @@ pub fn read(
         .and_then(|matches| Flags::from_arg_matches(&matches));
     let flags = match flags {
         Ok(flags) => flags,
-        Err(error) => return Invocation::Mistakes(vec![OptionError::Unreadable(error.kind())]),
+        Err(error) => {
+            let text = format!("cannot read the command line: {}", error.kind());
+            return Invocation::Mistakes(vec![Problem::new("command-line", text)]);
+        }
     };
     match flags.read(Reader::of(argv), environment, backends) {
         Ok(Asked::Run(settings)) => Invocation::Run(settings),

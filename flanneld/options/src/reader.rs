@@ -2,17 +2,17 @@
 
 use crate::argv::Argv;
 use crate::endpoint::holds_user;
-use crate::error::{OptionError, Warning};
 use crate::value::{Origin, Parse, Value};
 use std::path::PathBuf;
-use types::Family;
+use types::{Family, Problem};
 
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     /// Go's `flag` package reports these before all others, because it reads the whole command line first.
-    pub(crate) argv: Vec<OptionError>,
-    mistakes: Vec<OptionError>,
-    pub(crate) warnings: Vec<Warning>,
+    pub(crate) argv: Vec<Problem>,
+    mistakes: Vec<Problem>,
+    /// Questionable options, which do not keep the daemon from starting.
+    pub(crate) warnings: Vec<Problem>,
 }
 
 impl Reader {
@@ -22,13 +22,20 @@ impl Reader {
         if let Some(ignored) = &argv.ignored {
             // With `--etcd-password= secret`, the ignored argument is the secret.
             let secret = holds_user(ignored) || argv.gives_a_secret();
-            warnings.push(Warning::Ignored { from: (!secret).then(|| ignored.clone()) });
+            let from: &str =
+                if secret { "an argument that is not shown" } else { &format!("{ignored:?}") };
+            warnings.push(Problem::new(
+                "arguments-ignored",
+                format!(
+                    "flanneld ignores the command line from {from} onwards: flags end at the first argument that is not a flag; a switch takes its value with '=', as in --ip-masq=false"
+                ),
+            ));
         }
         Self { argv: argv.mistakes, mistakes: Vec::new(), warnings }
     }
 
     /// The warnings, or all mistakes if there are any.
-    pub(crate) fn end(self) -> Result<Vec<Warning>, Vec<OptionError>> {
+    pub(crate) fn end(self) -> Result<Vec<Problem>, Vec<Problem>> {
         if self.argv.is_empty() && self.mistakes.is_empty() {
             Ok(self.warnings)
         } else {
@@ -36,7 +43,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn wrong(&mut self, mistake: OptionError) {
+    pub(crate) fn wrong(&mut self, mistake: Problem) {
         self.mistakes.push(mistake);
     }
 

@@ -1,6 +1,5 @@
 //! The validated options of the daemon.
 
-use crate::error::Warning;
 use crate::selector::Selector;
 use crate::store::Store;
 use packet_engine::features::Features;
@@ -8,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use traffic_rules::rules::RuleOptions;
-use types::Addresses;
+use types::{Addresses, Problem};
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -22,7 +21,7 @@ pub struct Settings {
     pub listen: ListenSettings,
     pub logging: Logging,
     /// To log at start.
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<Problem>,
 }
 
 #[derive(Clone, Debug)]

@@ -11,7 +11,6 @@ use packet_engine::features::Features;
 use traffic_rules::rules::UnknownSenders;
 use types::Problem;
 
-use crate::error::{OptionError, unusable};
 use crate::go;
 use crate::settings::LogFormat;
 
@@ -32,7 +31,7 @@ impl Parse for String {
 impl Parse for bool {
     fn parse(text: &str) -> Result<Self, Problem> {
         go::truth(text).ok_or_else(|| {
-            unusable("not-a-truth-value", format!("{text:?} is neither true nor false"))
+            Problem::new("not-a-truth-value", format!("{text:?} is neither true nor false"))
         })
     }
 }
@@ -40,7 +39,7 @@ impl Parse for bool {
 impl Parse for i64 {
     fn parse(text: &str) -> Result<Self, Problem> {
         go::integer(text)
-            .ok_or_else(|| unusable("not-an-integer", format!("{text:?} is not an integer")))
+            .ok_or_else(|| Problem::new("not-an-integer", format!("{text:?} is not an integer")))
     }
 }
 
@@ -48,7 +47,7 @@ impl Parse for i64 {
 impl Parse for i32 {
     fn parse(text: &str) -> Result<Self, Problem> {
         go::decimal(text).ok_or_else(|| {
-            unusable("not-a-decimal-integer", format!("{text:?} is not a decimal integer"))
+            Problem::new("not-a-decimal-integer", format!("{text:?} is not a decimal integer"))
         })
     }
 }
@@ -60,7 +59,7 @@ impl Parse for LogFormat {
         match text {
             "text" => Ok(Self::Text),
             "json" => Ok(Self::Json),
-            _ => Err(unusable(
+            _ => Err(Problem::new(
                 "not-a-log-format",
                 format!("{text:?} is not a log format; use text or json"),
             )),
@@ -76,7 +75,7 @@ impl Parse for UnknownSenders {
             "off" => Ok(Self::Off),
             "count" => Ok(Self::Count),
             "drop" => Ok(Self::Drop),
-            _ => Err(unusable(
+            _ => Err(Problem::new(
                 "not-an-encap-peers-mode",
                 format!("{text:?} is not a mode: use off, count or drop"),
             )),
@@ -88,7 +87,7 @@ impl Parse for Features {
     const WORDS: &'static [&'static str] = Self::NAMES;
 
     fn parse(text: &str) -> Result<Self, Problem> {
-        Self::named(text).map_err(|_| unusable("not-a-datapath-mode", format!("{text:?} is not a mode: use offload, mmsg or plain, or omit the mode for the fastest available mode")))
+        Self::named(text).map_err(|_| Problem::new("not-a-datapath-mode", format!("{text:?} is not a mode: use offload, mmsg or plain, or omit the mode for the fastest available mode")))
     }
 }
 
@@ -110,13 +109,14 @@ pub(crate) struct Value<T> {
 
 impl<T> Value<T> {
     /// Names the flag or variable of this value, and its problem.
-    pub(crate) fn error(&self, problem: Problem) -> OptionError {
-        OptionError::Value { from: self.from.clone(), problem }
+    pub(crate) fn error(&self, problem: Problem) -> Problem {
+        let text = format!("{}: {problem}", self.from);
+        Problem { parts: vec![problem], ..Problem::new("flag-value", text) }
     }
 
     /// [`Value::error`] of a problem with `code` and `text`.
-    pub(crate) fn unusable(&self, code: &'static str, text: impl Into<String>) -> OptionError {
-        self.error(unusable(code, text))
+    pub(crate) fn unusable(&self, code: &'static str, text: impl Into<String>) -> Problem {
+        self.error(Problem::new(code, text))
     }
 }
 

@@ -58,6 +58,21 @@ pub fn turn_paths(who: u64, turn: u32, peers: usize) -> TurnPaths {
 }
 
 /// A schedule that probes each peer once per cycle, at even intervals. The order of the peers differs between nodes and between cycles.
+///
+/// ```
+/// use probing::schedule::Walk;
+/// use std::time::Duration;
+///
+/// let mut walk = Walk::new(1, Duration::ZERO);
+/// let peers = || [("node-2", 2_u64), ("node-3", 3), ("node-4", 4)].into_iter();
+/// let mut probed = Vec::new();
+/// for _ in 0..3 {
+///     let due = walk.next();
+///     probed.extend(walk.turn(due, peers));
+/// }
+/// probed.sort();
+/// assert_eq!(probed, ["node-2", "node-3", "node-4"]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Walk<K> {
     own: u64,

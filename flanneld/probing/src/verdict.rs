@@ -67,6 +67,18 @@ impl Evidence {
 }
 
 /// From a whole round of probes.
+///
+/// ```
+/// use probing::verdict::{Evidence, ProbeResult, judge};
+/// use types::reachability::{State, Verdict};
+///
+/// let (small, full) = (ProbeResult::Answered, ProbeResult::Lost);
+/// let evidence = Evidence { small, full, ..Evidence::default() };
+/// assert_eq!(judge(&evidence), Verdict::of(State::SmallMtu));
+///
+/// let evidence = Evidence { ping: ProbeResult::Answered, ..Evidence::default() };
+/// assert_eq!(judge(&evidence), Verdict::by_ping(State::Well));
+/// ```
 pub fn judge(evidence: &Evidence) -> Verdict {
     use ProbeResult::{Answered, Lost, NotAsked};
     let Evidence { full, small, ping, full_ping, underlay, underlay_ping, hears_us_ms, other } =

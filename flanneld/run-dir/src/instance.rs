@@ -8,18 +8,17 @@ pub mod running;
 mod sockets;
 pub mod taken;
 
-pub use error::{InstanceError, Resource};
-pub use sockets::Holder;
-
+use error::report_host;
 use names::HoldError;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use sockets::{SOCKETS, listener};
+use sockets::{Holder, SOCKETS, listener};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use types::Problem;
 use types::file::{self, IrregularFileError, Links};
 
 /// No other user may read the lock file, because read access is enough to lock a file.
@@ -37,24 +36,27 @@ pub struct Instance {
 ///
 /// Fails if another process holds the claim, or if this process cannot create the socket or the lock. The error names
 /// the other process if its pid is known.
-pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instance, InstanceError> {
+pub fn claim(network: &str, backend: &str, subnet_file: &Path) -> Result<Instance, Problem> {
     let socket = bind(network, backend)?;
     let lock = lock(subnet_file)?;
     Ok(Instance { _socket: socket, _lock: lock })
 }
 
-fn bind(network: &str, backend: &str) -> Result<UnixListener, InstanceError> {
+/// `backend` is empty without a backend.
+fn bind(network: &str, backend: &str) -> Result<UnixListener, Problem> {
     let name = format!("{SOCKETS}{network}/{backend}");
+    let backend = if backend.is_empty() { "no backend" } else { backend };
     names::hold(&name, "would have kept this daemon from starting").map_err(|denied| match denied {
-        HoldError::Held(holder) => InstanceError::Network {
-            network: network.to_owned(),
-            backend: backend.to_owned(),
-            holder: listener(&holder),
-        },
-        HoldError::Host(why) => InstanceError::Host {
-            claim: format!("binding the abstract socket of {network} ({})", error::named(backend)),
-            why,
-        },
+        HoldError::Held(holder) => {
+            let text = format!(
+                "another flanneld already serves {network} ({backend}) on this host ({}): two daemons would undo each other's work; stop the other daemon first (systemctl status flanneld, ps -p PID; on Kubernetes, kubectl get daemonsets --all-namespaces -l app=flannel)",
+                listener(&holder)
+            );
+            Problem::new("network-served", text)
+        }
+        HoldError::Host(why) => {
+            report_host(format!("binding the abstract socket of {network} ({backend})"), &why)
+        }
     })
 }
 
@@ -70,11 +72,10 @@ pub fn lock_path(subnet_file: &Path) -> PathBuf {
     folder.join(format!(".{name}.lock"))
 }
 
-fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
+fn lock(subnet_file: &Path) -> Result<Flock<File>, Problem> {
     let path = lock_path(subnet_file);
     let folder = path.parent().unwrap_or(Path::new("."));
-    let host =
-        |why: io::Error| InstanceError::Host { claim: format!("locking {}", path.display()), why };
+    let host = |why: io::Error| report_host(format!("locking {}", path.display()), &why);
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(host)?;
     let mut options = OpenOptions::new();
     let file = file::open(
@@ -98,7 +99,11 @@ fn lock(subnet_file: &Path) -> Result<Flock<File>, InstanceError> {
             // The holder is only needed for the message.
             let _ = file.read_to_string(&mut text);
             let holder = text.trim().parse().map_or(Holder::Unknown, Holder::of);
-            return Err(InstanceError::SubnetFile { file: subnet_file.to_owned(), holder });
+            let text = format!(
+                "another flanneld already writes {} ({holder}); stop the other daemon, or give this daemon its own --subnet-file",
+                subnet_file.display()
+            );
+            return Err(Problem::new("subnet-file-held", text));
         }
         Err((_, errno)) => return Err(host(errno.into())),
     };
@@ -158,7 +163,7 @@ pub(crate) mod tests {
         );
         let error = claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
         assert!(
-            matches!(&error, InstanceError::Network { .. })
+            error.code == "network-served"
                 && error.to_string().contains(&format!("pid {}", std::process::id())),
             "{error}"
         );
@@ -208,12 +213,7 @@ pub(crate) mod tests {
         let first = claim(&network, "vxlan", &file).unwrap();
         let error = claim(&network, "vxlan", &folder.path().join("other.env")).unwrap_err();
         let pid = format!("pid {}", std::process::id());
-        let here = i32::try_from(std::process::id()).unwrap();
-        assert!(
-            matches!(&error, InstanceError::Network { holder: Holder::Process { pid, .. }, .. } if *pid == here),
-            "{error}"
-        );
-        assert!(error.to_string().contains(&pid), "{error}");
+        assert!(error.code == "network-served" && error.text.contains(&pid), "{error}");
         assert!(running(&file).iter().any(|words| words.starts_with(&pid)), "{:?}", running(&file));
         assert!(
             sockets().iter().any(|name| name.base().ends_with(&format!("{network}/vxlan"))),
@@ -226,11 +226,7 @@ pub(crate) mod tests {
         }
         // Another network with the same subnet.env.
         let error = claim(&format!("{network} b"), "vxlan", &file).unwrap_err();
-        assert!(
-            matches!(&error, InstanceError::SubnetFile { holder: Holder::Process { pid, .. }, .. } if *pid == here),
-            "{error}"
-        );
-        assert!(error.to_string().contains(&pid), "{error}");
+        assert!(error.code == "subnet-file-held" && error.text.contains(&pid), "{error}");
         // A daemon with another backend type may serve the same network (issue #765 of Go flannel: several networks on one host).
         let other = claim(&network, "host-gw", &folder.path().join("third.env")).unwrap();
         drop(first);

@@ -27,6 +27,17 @@ pub(crate) fn replace<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>)
 
 /// Replaces the file at `path` by a file with these contents that everybody can read. A link at `path` is replaced,
 /// not followed. If a step fails, the former file stays.
+///
+/// ```
+/// use run_dir::replace::write_public;
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("new-folder/file");
+/// write_public(&path, b"former")?;
+/// write_public(&path, b"present")?;
+/// assert_eq!(std::fs::read(&path)?, b"present");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn write_public(path: &Path, contents: &[u8]) -> io::Result<()> {
     replace(path, |temporary| {
         let mut file = create(temporary)?;

@@ -1,4 +1,21 @@
 //! subnet.env, which the CNI plugin and Docker read: its exact bytes, a lenient reader and an atomic writer.
+//!
+//! ```
+//! use run_dir::subnet_env::{SubnetEnv, parse};
+//! use types::Subnets;
+//!
+//! let env = SubnetEnv {
+//!     networks: Subnets::V4("10.244.0.0/16".parse()?),
+//!     subnets: Subnets::V4("10.244.1.0/24".parse()?),
+//!     mtu: 1450,
+//!     ip_masq: true,
+//!     range_ends: Vec::new(),
+//! };
+//! let text = env.render();
+//! assert!(text.starts_with("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n"));
+//! assert_eq!(parse(text.as_bytes()).subnets(), Some(env.subnets));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod parse;
 
@@ -12,9 +29,8 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use thiserror::Error;
 use types::file::{self, Links};
-use types::{Coded, Subnets};
+use types::{Problem, Subnets};
 
 /// In bytes. flanneld never writes a longer file.
 const MAX_FILE: u64 = 64 * 1024;
@@ -66,45 +82,14 @@ impl SubnetEnv {
     }
 }
 
-/// Why the daemon cannot write subnet.env.
-#[derive(Debug, Error, Coded)]
-#[error(
-    "cannot write {}: {step}: {why}; pods cannot start on this node without this file; check the directory's permissions and free space, or choose another file with --subnet-file",
-    .path.display()
-)]
-#[code(of = step)]
-pub struct WriteError {
-    pub path: PathBuf,
-    pub step: Step,
-    #[source]
-    pub why: io::Error,
-}
-
-/// A step in the write of subnet.env, with the code of its [`WriteError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Coded)]
-pub enum Step {
-    #[error("creating its directory")]
-    #[code("subnet-env-directory")]
-    Directory,
-    #[error("creating a temporary file in its folder")]
-    #[code("subnet-env-temporary")]
-    Temporary,
-    #[error("writing a temporary file in its folder")]
-    #[code("subnet-env-write")]
-    Write,
-    #[error("setting its mode")]
-    #[code("subnet-env-mode")]
-    Mode,
-    #[error("syncing it")]
-    #[code("subnet-env-sync")]
-    Sync,
-    #[error("renaming the temporary file")]
-    #[code("subnet-env-rename")]
-    Rename,
-    /// The rename to [`former_path`].
-    #[error("renaming it")]
-    #[code("subnet-env-set-aside")]
-    SetAside,
+/// `step` is the code of a step in the write of subnet.env, and the step as a phrase.
+fn report_unwritten(path: &Path, step: (&'static str, &str), why: &io::Error) -> Problem {
+    let text = format!(
+        "cannot write {}: {}: {why}; pods cannot start on this node without this file; check the directory's permissions and free space, or choose another file with --subnet-file",
+        path.display(),
+        step.1
+    );
+    Problem::new(step.0, text)
 }
 
 /// Reads what an earlier run wrote. Empty if the file does not exist, and empty with a warning if the read fails.
@@ -122,27 +107,27 @@ pub fn read(path: &Path) -> Previous {
 
 /// Writes the file atomically: syncs a temporary file in the same directory and renames it over the target. If a step
 /// fails, the error names it and the old file stays unchanged.
-pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), WriteError> {
+pub fn write(path: &Path, env: &SubnetEnv) -> Result<(), Problem> {
     // A mode set by an operator is kept. A link is replaced, so the mode of its target does not matter.
     let mode = match std::fs::symlink_metadata(path) {
         Ok(old) if old.is_file() => old.permissions().mode() & 0o7777,
         _ => 0o644,
     };
-    let step = Cell::new(Step::Directory);
+    let step = Cell::new(("subnet-env-directory", "creating its directory"));
     replace(path, |temporary| {
-        step.set(Step::Temporary);
+        step.set(("subnet-env-temporary", "creating a temporary file in its folder"));
         let mut file = create(temporary)?;
-        step.set(Step::Write);
+        step.set(("subnet-env-write", "writing a temporary file in its folder"));
         file.write_all(env.render().as_bytes())?;
         // Set after opening, so that the umask does not apply.
-        step.set(Step::Mode);
+        step.set(("subnet-env-mode", "setting its mode"));
         file.set_permissions(std::fs::Permissions::from_mode(mode))?;
-        step.set(Step::Sync);
+        step.set(("subnet-env-sync", "syncing it"));
         file.sync_all()?;
-        step.set(Step::Rename);
+        step.set(("subnet-env-rename", "renaming the temporary file"));
         Ok(())
     })
-    .map_err(|why| WriteError { path: path.to_owned(), step: step.get(), why })?;
+    .map_err(|why| report_unwritten(path, step.get(), &why))?;
     // The node serves the new subnet, so the former file no longer matters. If it cannot be removed, the new file takes precedence.
     let _ = std::fs::remove_file(former_path(path));
     // Every reader sees the new name. Only a power loss could undo it, and /run is lost then anyway.
@@ -176,10 +161,10 @@ pub fn former_path(path: &Path) -> PathBuf {
 
 /// Renames subnet.env to [`former_path`], so that no pod gets an address of the lost subnet. After a restart, the
 /// daemon reads the lost subnet from there. Succeeds if the file does not exist.
-pub fn set_aside(path: &Path) -> Result<(), WriteError> {
+pub fn set_aside(path: &Path) -> Result<(), Problem> {
     match std::fs::rename(path, former_path(path)) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => {
-            Err(WriteError { path: path.to_owned(), step: Step::SetAside, why })
+            Err(report_unwritten(path, ("subnet-env-set-aside", "renaming it"), &why))
         }
         _ => Ok(()),
     }

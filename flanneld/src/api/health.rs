@@ -6,10 +6,9 @@
 
 use super::connections::{self, IsLocal, Times};
 use super::host::own_name_only;
-use super::listen::{self, Listener};
+use super::listen::{self, HttpServer, Listener};
 use super::pace::{Pace, paced};
 use super::shared::{DOCUMENT, METRICS, Shared};
-use crate::error::{DaemonError, HttpServer};
 use crate::health::{Health, Unused, prometheus_text};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -25,7 +24,7 @@ use subnet_lease::admission::Reason;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
-use types::printable;
+use types::{Problem, printable};
 
 /// Number of unused leases that /readyz lists.
 const REFUSED: usize = 20;
@@ -42,7 +41,7 @@ pub struct Server {
 impl Server {
     /// Fails if the port is taken, the address does not belong to this host, or the port needs a capability that this
     /// process lacks. The error contains the remedy.
-    pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, DaemonError> {
+    pub async fn bind(address: SocketAddr, health: Health) -> Result<Self, Problem> {
         let listener = listen::serving(HttpServer::Health, address).await?;
         info!(
             url = format!("http://{address}"),

@@ -9,6 +9,7 @@ use node_api::routes::{Routes, SCHEMA};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use types::Problem;
 
 /// Clients wait at most three seconds for the whole response.
 const TIMEOUT: Duration = Duration::from_millis(2500);
@@ -16,39 +17,36 @@ const TIMEOUT: Duration = Duration::from_millis(2500);
 /// flanneld reads the kernel for one client at a time.
 static ONE: Semaphore = Semaphore::const_new(1);
 
-#[derive(Debug, thiserror::Error)]
-pub enum RoutesError {
-    /// This node has no network.
-    #[error(
-        "this node has no network yet, so it needs no kernel objects; flannelctl status shows what flanneld waits for"
-    )]
-    NoNetwork,
-    /// The reconcile loop is busy.
-    #[error(
-        "flanneld did not compare the kernel with the desired state within {TIMEOUT:?}: its reconcile task is busy, or the kernel does not respond; run flannelctl status"
-    )]
-    Late,
-    #[error("cannot read the kernel's state: {0}")]
-    Unreadable(#[from] netstate::kernel::KernelError),
-}
-
 pub(super) async fn routes(
     kernel_audit: Option<KernelAudit>,
     node: String,
     rules: Option<Rules>,
-) -> Result<Routes, RoutesError> {
-    let kernel_audit = kernel_audit.ok_or(RoutesError::NoNetwork)?;
+) -> Result<Routes, Problem> {
+    let kernel_audit = kernel_audit.ok_or_else(|| {
+        Problem::new(
+            "no-network",
+            "this node has no network yet, so it needs no kernel objects; flannelctl status shows what flanneld waits for",
+        )
+    })?;
+    let late = || {
+        let text = format!(
+            "flanneld did not compare the kernel with the desired state within {TIMEOUT:?}: its reconcile task is busy, or the kernel does not respond; run flannelctl status"
+        );
+        Problem::new("late", text)
+    };
     let look = async {
         let _turn = ONE.acquire().await;
         kernel_audit.look().await
     };
-    let sighting = timeout(TIMEOUT, look).await.map_err(|_| RoutesError::Late)??;
+    let sighting = timeout(TIMEOUT, look).await.map_err(|_| late())?.map_err(|error| {
+        Problem::new("unreadable", format!("cannot read the kernel's state: {error}"))
+    })?;
     let at = Timestamp::now();
     // On a separate thread, so that the loops for packets and leases do not wait: tens of thousands of objects take a while.
     let compared =
         tokio::task::spawn_blocking(move || inspect(&sighting, &Protocols::of_this_host()));
     let Ok(Inspection { objects, foreign }) = compared.await else {
-        return Err(RoutesError::Late);
+        return Err(late());
     };
     Ok(Routes { schema: SCHEMA.to_owned(), at, node, objects, foreign, rules })
 }

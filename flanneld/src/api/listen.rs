@@ -1,7 +1,6 @@
 //! Listening sockets: TCP and Unix sockets.
 
 use super::stream::Stream;
-use crate::error::{DaemonError, HttpServer};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpMaxSeg;
 use run_dir::process::port_holder;
@@ -11,9 +10,61 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::either::Either;
 use tracing::debug;
+use types::problem::PortPurpose;
+use types::{Detail, Problem};
 
 /// In bytes. It affects only loopback, because segments on other networks are smaller.
 const SEGMENT: u32 = 8 * 1024;
+
+/// Each has its own TCP port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HttpServer {
+    Health,
+    Api,
+}
+
+impl HttpServer {
+    /// For messages.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            HttpServer::Health => "the health server",
+            HttpServer::Api => "the status API",
+        }
+    }
+
+    const fn purpose(self) -> PortPurpose {
+        match self {
+            HttpServer::Health => PortPurpose::Health,
+            HttpServer::Api => PortPurpose::Api,
+        }
+    }
+
+    fn remedy_of_taken(self, port: u16) -> String {
+        let flag = match self {
+            HttpServer::Health => "--healthz-port (0: no server)",
+            HttpServer::Api => "--status-port (0: none)",
+        };
+        let find = || format!("find the process with `ss -ltnp sport = :{port}`");
+        let holder = port_holder(port, false).map_or_else(find, |holder| format!("stop {holder}"));
+        format!("{holder}, or choose another port with {flag}")
+    }
+
+    fn remedy(self, error: &io::Error) -> &'static str {
+        match (error.kind(), self) {
+            (io::ErrorKind::AddrNotAvailable, HttpServer::Health) => {
+                "set --healthz-ip to an address of this host (0.0.0.0: all of them)"
+            }
+            (io::ErrorKind::AddrNotAvailable, HttpServer::Api) => {
+                "set --status-ip to an address of this host"
+            }
+            (io::ErrorKind::PermissionDenied, HttpServer::Health) => {
+                "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher port with --healthz-port"
+            }
+            (_, HttpServer::Health) => "check --healthz-ip and --healthz-port",
+            (_, HttpServer::Api) => "check --status-ip and --status-port (0: none)",
+        }
+    }
+}
 
 #[derive(Debug)]
 pub enum Listener {
@@ -32,21 +83,21 @@ impl Listener {
     }
 }
 
-/// The error names the program that holds the port.
+/// The error names the program that holds the port, where this process can see it.
 pub(super) async fn serving(
     server: HttpServer,
     address: SocketAddr,
-) -> Result<TcpListener, DaemonError> {
-    match tcp(address).await {
-        Ok(listener) => Ok(listener),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(DaemonError::PortTaken {
-            server,
-            address,
-            holder: port_holder(address.port(), false),
-            error,
-        }),
-        Err(error) => Err(DaemonError::CannotListen { server, address, error }),
-    }
+) -> Result<TcpListener, Problem> {
+    tcp(address).await.map_err(|error| {
+        let (name, number) = (server.name(), address.port());
+        let text = |remedy: &str| format!("{name} cannot listen on {address}: {error}; {remedy}");
+        if error.kind() == io::ErrorKind::AddrInUse {
+            let detail = Detail::PortTaken { number, udp: false, purpose: server.purpose() };
+            Problem::new("port-taken", text(&server.remedy_of_taken(number))).with(detail)
+        } else {
+            Problem::new("cannot-listen", text(server.remedy(&error)))
+        }
+    })
 }
 
 /// As in Go, 0.0.0.0 means all IPv4 and IPv6 addresses of this host, because kubelet probes an IPv6 node over IPv6.

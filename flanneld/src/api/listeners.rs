@@ -3,10 +3,9 @@
 
 use super::connections::{self, Times};
 use super::health::Server;
-use super::listen::{self, Listener};
+use super::listen::{self, HttpServer, Listener};
 use super::node::StatusSource;
 use super::routes;
-use crate::error::{DaemonError, HttpServer};
 use crate::health::Health;
 use crate::health::condition::Condition;
 use run_dir::api_socket::{Socket, SocketError};
@@ -61,7 +60,7 @@ pub async fn health_port(address: SocketAddr, health: Health, stop: Cancellation
 }
 
 /// Tries to listen until it succeeds. Logs each new problem once, and reports each problem and its end.
-async fn listening<T, F: Future<Output = Result<T, DaemonError>>>(
+async fn listening<T, F: Future<Output = Result<T, Problem>>>(
     listen: impl Fn() -> F,
     report: impl Fn(Option<Problem>),
 ) -> T {
@@ -73,11 +72,9 @@ async fn listening<T, F: Future<Output = Result<T, DaemonError>>>(
                 return listener;
             }
             Err(problem) => {
-                let problem = Problem::from(problem);
-                let text = problem.to_string();
-                if logged.as_ref() != Some(&text) {
-                    warn!(code = %problem.code, error = %text, "cannot listen on a port, retrying");
-                    logged = Some(text);
+                if logged.as_ref() != Some(&problem.text) {
+                    warn!(code = %problem.code, error = %problem, "cannot listen on a port, retrying");
+                    logged = Some(problem.text.clone());
                 }
                 report(Some(problem));
             }

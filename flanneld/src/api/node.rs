@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use subnet_lease::LeaseTable;
 use subnet_lease::manager::{Held, boot_time};
-use types::{Subnets, printable};
+use types::{Problem, Subnets, printable};
 
 #[derive(Clone, Debug)]
 pub struct StatusSource {
@@ -27,7 +27,7 @@ impl StatusSource {
         Self { health, subnet_file }
     }
 
-    pub async fn routes(&self) -> Result<Routes, kernel::RoutesError> {
+    pub async fn routes(&self) -> Result<Routes, Problem> {
         let kernel_audit = self.health.network().and_then(|running| running.kernel_audit);
         let document = self.health.document();
         kernel::routes(kernel_audit, document.node, document.rules).await

@@ -23,7 +23,13 @@ pub(super) async fn probe(State(status_source): State<StatusSource>, target: Uri
         return (StatusCode::SERVICE_UNAVAILABLE, "this node has no lease yet, or its backend carries no packets: there is nothing to probe\n")
             .into_response();
     };
-    match tracer.probe(&peer).await {
+    let target = match tracer.target(&peer) {
+        Ok(target) => target,
+        Err(error) => {
+            return (StatusCode::UNPROCESSABLE_ENTITY, format!("{error}\n")).into_response();
+        }
+    };
+    match tracer.probe(target).await {
         Ok(probe) => match safe(&probe) {
             Ok(text) => (
                 [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")],
@@ -35,13 +41,6 @@ pub(super) async fn probe(State(status_source): State<StatusSource>, target: Uri
                     .into_response()
             }
         },
-        Err(refusal) => {
-            let status = if refusal.is_final() {
-                StatusCode::UNPROCESSABLE_ENTITY
-            } else {
-                StatusCode::SERVICE_UNAVAILABLE
-            };
-            (status, format!("{refusal}\n")).into_response()
-        }
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::known::{Known, name};
 use super::{mesh, wireguard};
-use crate::error::{DaemonError, is_about_config};
+use crate::error::is_about_config;
 use crate::health::Health;
 use crate::network::RunningNetwork;
 use backends::status::NetworkHandle;
@@ -255,14 +255,10 @@ fn away(running: Option<&RunningNetwork>) -> Option<Problem> {
     if boot_time().saturating_sub(since) < RECONNECT {
         return None;
     }
-    let trouble = || running.held.borrow().trouble.clone().map(Problem::from);
-    Some(
-        running
-            .store
-            .why_not_followed()
-            .or_else(trouble)
-            .unwrap_or_else(|| DaemonError::WatchInterrupted.into()),
-    )
+    let trouble = || running.held.borrow().trouble.clone();
+    Some(running.store.why_not_followed().or_else(trouble).unwrap_or_else(|| {
+        Problem::new("watch-interrupted", "the watch of the leases is interrupted")
+    }))
 }
 
 /// With the interface's current name.
@@ -448,7 +444,7 @@ fn leases(running: Option<&RunningNetwork>, health: &Health) -> Leases {
     Leases {
         own: Fact::Known(Own {
             ends_in: left.map(|left| left.as_secs()),
-            trouble: held.trouble.clone().map(Problem::from),
+            trouble: held.trouble.clone(),
             within_margin: left.is_some_and(|left| left < running.margin),
             published: held.lease.iter().flat_map(|lease| lease.attrs.addresses()).collect(),
         }),

@@ -4,7 +4,7 @@ use types::{Detail, Problem};
 
 /// Why the daemon or its network ends without a stop request.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum End {
+pub(super) enum EndError {
     /// Waiting does not resolve the failure.
     #[error("{0}")]
     Failed(Box<Problem>),
@@ -19,7 +19,7 @@ pub(super) enum End {
     Moved(Box<Problem>),
 }
 
-impl End {
+impl EndError {
     pub(super) fn failed(problem: impl Into<Problem>) -> Self {
         Self::Failed(Box::new(problem.into()))
     }
@@ -43,17 +43,17 @@ impl End {
 
     pub(super) fn problem(&self) -> &Problem {
         match self {
-            End::Failed(problem)
-            | End::LeaseLost(problem)
-            | End::StartOver(problem)
-            | End::Moved(problem) => problem,
+            EndError::Failed(problem)
+            | EndError::LeaseLost(problem)
+            | EndError::StartOver(problem)
+            | EndError::Moved(problem) => problem,
         }
     }
 
     pub(super) fn code(&self) -> u8 {
         match self {
-            End::Failed(_) | End::StartOver(_) | End::Moved(_) => 1,
-            End::LeaseLost(_) => 5,
+            EndError::Failed(_) | EndError::StartOver(_) | EndError::Moved(_) => 1,
+            EndError::LeaseLost(_) => 5,
         }
     }
 }

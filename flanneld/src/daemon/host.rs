@@ -1,7 +1,7 @@
 //! Prepares the host before flanneld acquires a lease: creates the backend, and claims the right to serve the
 //! network.
 
-use super::end::End;
+use super::end::EndError;
 use super::{Daemon, bridge, left_behind, requirement, retry, rights};
 use crate::identity;
 use backends::{Backend, Options, Setup};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use subnet_lease::manager::{NodeInfo, SubnetManager};
 use subnet_lease::{NetworkConfig, NodeId};
 use tracing::{info, warn};
-use types::{Coded, Subnets};
+use types::Subnets;
 
 pub(super) struct Host {
     pub config: NetworkConfig,
@@ -30,7 +30,7 @@ impl Daemon {
     pub(super) async fn claim_host(
         &mut self,
         manager: &Arc<dyn SubnetManager>,
-    ) -> Result<Host, End> {
+    ) -> Result<Host, EndError> {
         let (config, info) = self.find_node_info(manager).await?;
         info!(
             network = %config.networks,
@@ -53,12 +53,13 @@ impl Daemon {
             document.network.backend = Some(config.backend.clone());
         });
         requirement::check(&self.settings.node.require_backend, &config, &self.settings.store)
-            .map_err(End::failed)?;
-        let backend = backends::create(&self.setup(&config, &node).await).map_err(End::failed)?;
+            .map_err(EndError::failed)?;
+        let backend =
+            backends::create(&self.setup(&config, &node).await).map_err(EndError::failed)?;
         let guard = self.settings.rules.options.guard.is_some() && !backend.guarded().is_none();
         let wants = rights::wants(&*backend).await;
         let claim = || rights::claim(&config, &wants, guard, &self.settings.node.subnet_file);
-        self.rights = retry::briefly(claim).await.map_err(End::failed)?;
+        self.rights = retry::briefly(claim).await.map_err(EndError::failed)?;
         subnet_env::clear(&self.settings.node.subnet_file);
         let previous = subnet_env::last_served(&self.settings.node.subnet_file);
         let released = match info.as_ref().and_then(|info| info.subnets) {
@@ -84,7 +85,7 @@ impl Daemon {
             return Vec::new();
         }
         if let Err(error) = subnet_env::set_aside(&self.settings.node.subnet_file) {
-            warn!(code = error.code(), error = %error, "cannot set subnet.env aside");
+            warn!(code = &*error.code, error = %error, "cannot set subnet.env aside");
         }
         let health = self.health.clone();
         let count = move |released: &[String]| {

@@ -1,6 +1,6 @@
 //! Tasks that maintain a running network. One method starts each of these tasks, in the order of [`Daemon::serve`].
 
-use super::end::End;
+use super::end::EndError;
 use super::node::Leased;
 use super::reconfigured::watch_configuration;
 use super::reconsider::Reconsider;
@@ -8,7 +8,6 @@ use super::tunnel::Tunnel;
 use super::{Daemon, readiness_monitor};
 use crate::checks::silence::{self, Heard};
 use crate::cni_conf::CniConfKeeper;
-use crate::error::DaemonError;
 use crate::health::condition::Condition;
 use crate::mesh::Mesh;
 use crate::network::RunningNetwork;
@@ -264,10 +263,8 @@ impl Daemon {
             let Some(Ok(now)) = changed else {
                 return Ok(());
             };
-            Err(End::start_over(DaemonError::MtuChanged {
-                interface: now.name.clone(),
-                mtu: now.mtu,
-            }))
+            let text = format!("the MTU of {} is now {}", now.name, now.mtu);
+            Err(EndError::start_over(Problem::new("mtu-changed", text)))
         });
     }
 
@@ -318,9 +315,10 @@ impl Daemon {
             underlay: network.underlay.clone(),
             stop: self.run.stop.clone(),
         };
-        self.run
-            .tasks
-            .spawn(async move { running.run(inputs, announced).await.map_err(End::failed) });
+        self.run.tasks.spawn(async move {
+            running.run(inputs, announced).await;
+            Ok(())
+        });
     }
 
     /// Renews this node's lease and publishes changed attributes, until this node loses it.
@@ -340,13 +338,13 @@ impl Daemon {
                 lost = node.manager.hold(&node.claim, &node.config, state, node.held.0) => Err(match lost {
                     LeaseLostError::Taken(why) => {
                         health.lost(why.clone());
-                        End::LeaseLost(Box::new(why))
+                        EndError::LeaseLost(Box::new(why))
                     }
                     LeaseLostError::Displaced(why) => {
                         health.lost(why.clone());
-                        End::failed(why)
+                        EndError::failed(why)
                     }
-                    LeaseLostError::Moved(why) => End::moved(why),
+                    LeaseLostError::Moved(why) => EndError::moved(why),
                 }),
             }
         });

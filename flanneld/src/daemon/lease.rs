@@ -1,17 +1,16 @@
 //! The steps from a host to a node with a lease: the choice of the underlay, the announcement and the acquisition.
 
-use super::end::End;
+use super::end::EndError;
 use super::host::Host;
 use super::node::{Leased, Node};
 use super::{Daemon, attrs, readiness_monitor, retry};
 use crate::api::node;
 use crate::checks::known::NodeAddresses;
-use crate::error::DaemonError;
 use crate::health::condition::Condition;
 use crate::identity;
 use crate::memory;
 use crate::underlay::read::{Wish, wait_for};
-use crate::underlay::{Found, SelectError, StoreAt};
+use crate::underlay::{Found, StoreAt};
 use backends::{Announced, Backend, Underlay};
 use doctor::facts::daemon::Choice;
 use run_dir::subnet_env::Previous;
@@ -24,7 +23,7 @@ use subnet_lease::manager::{
 use subnet_lease::{Lease, LeaseAttrs, NetworkConfig, NodeId, Term, wire};
 use tokio::sync::watch;
 use tracing::{info, warn};
-use types::{Coded, Family, Problem, Subnets};
+use types::{Family, Problem, Subnets};
 
 impl Daemon {
     /// Finds the underlay, prepares the data that this node publishes, and acquires the lease.
@@ -32,7 +31,7 @@ impl Daemon {
         &self,
         manager: Arc<dyn SubnetManager>,
         host: Host,
-    ) -> Result<Node, End> {
+    ) -> Result<Node, EndError> {
         let Host { config: whole, info, node, mut backend, previous, released } = host;
         let (found, config) = match &info {
             None => (self.find_underlay(&manager, &whole).await?, whole.clone()),
@@ -43,7 +42,7 @@ impl Daemon {
         if config != whole || node_at != node {
             // The families that this node lacks are left out.
             backend =
-                backends::create(&self.setup(&config, &node_at).await).map_err(End::failed)?;
+                backends::create(&self.setup(&config, &node_at).await).map_err(EndError::failed)?;
         }
         if let Some(info) = &info {
             self.note_node_addresses(info, &found);
@@ -60,7 +59,7 @@ impl Daemon {
                     info!(code = %why.code, error = %why, "other hosts answer on the link, and none at this address: the lease has no holder");
                     claim.host.alone_at_address = true;
                 }
-                Err(why) => return Err(End::failed(why)),
+                Err(why) => return Err(EndError::failed(why)),
             }
         };
         let rules = backend.rules();
@@ -77,10 +76,11 @@ impl Daemon {
             .filter(|judged| has_others(&lease.subnets, judged))
         {
             // The evidence of this host was evaluated for the former subnet.
-            return Err(End::moved(DaemonError::SubnetChanged {
-                now: lease.subnets,
-                before: judged,
-            }));
+            let text = format!(
+                "this node's subnet changed from {judged} to {} while flanneld waited for the lease",
+                lease.subnets
+            );
+            return Err(EndError::moved(Problem::new("subnet-changed", text)));
         }
         log_lease(&lease, info.as_ref());
         self.health.node(|node| node.network.subnets = lease.subnets.nets().collect());
@@ -99,7 +99,7 @@ impl Daemon {
         underlay: &Underlay,
         backend: &mut dyn Backend,
         held: &(watch::Sender<Held>, watch::Receiver<Held>),
-    ) -> Result<Result<(Option<LeaseAttrs>, Announced, Lease), Problem>, End> {
+    ) -> Result<Result<(Option<LeaseAttrs>, Announced, Lease), Problem>, EndError> {
         let stored = retry::until_available(&self.health, Condition::Store, || async {
             match manager.stored(claim, config).await {
                 Err(Error::Refused(why)) => Ok(Err(why)),
@@ -110,7 +110,8 @@ impl Daemon {
             Ok(stored) => stored,
             Err(why) => return Ok(Err(why)),
         };
-        let announced = backend.announce(underlay, stored.as_ref()).await.map_err(End::failed)?;
+        let announced =
+            backend.announce(underlay, stored.as_ref()).await.map_err(EndError::failed)?;
         let _reporting =
             readiness_monitor::report_lease_trouble(held.1.clone(), self.health.clone());
         let attrs = attrs::of(&announced, underlay);
@@ -140,17 +141,17 @@ impl Daemon {
         manager: &dyn SubnetManager,
         backend: &dyn Backend,
         found: &Found,
-    ) -> Result<NetworkConfig, End> {
+    ) -> Result<NetworkConfig, EndError> {
         let overlay = backend.overlay();
         let overlay = overlay.filter(|_| config.networks.has(Family::V6));
         let room = overlay.map(|overlay| overlay.has_room_for_v6(&found.chosen.underlay));
-        let problem = room.and_then(Result::err).map(Problem::from);
+        let problem = room.and_then(Result::err);
         self.health.notice("no-ipv6", problem.clone());
         let Some(problem) = problem else {
             return Ok(config);
         };
         let Some(v4) = config.networks.only(Family::is_v4) else {
-            return Err(End::failed(problem));
+            return Err(EndError::failed(problem));
         };
         warn!(code = %problem.code, error = %problem, "this node and its pods work without IPv6");
         manager.tell_operator(&problem).await;
@@ -168,22 +169,22 @@ impl Daemon {
         &self,
         manager: &Arc<dyn SubnetManager>,
         config: &NetworkConfig,
-    ) -> Result<Found, End> {
+    ) -> Result<Found, EndError> {
         let listing = retry::until_available(&self.health, Condition::Store, || async {
             manager.list().await.map_err(Error::Unavailable)
         });
         let wish =
             Wish::of(&self.settings, config.networks.map(|_| (), |_| ())).beside(&listing.await?);
         let found =
-            wait_for(&wish, |why| self.wait_for_interface(why)).await.map_err(End::failed)?;
+            wait_for(&wish, |why| self.wait_for_interface(why)).await.map_err(EndError::failed)?;
         self.note_underlay(&found);
         Ok(found)
     }
 
     /// Logs why no interface is usable yet, and sets [`Condition::Underlay`].
-    pub(super) fn wait_for_interface(&self, why: &SelectError) {
-        warn!(code = why.code(), error = %why, "no usable interface yet, waiting for an interface");
-        self.health.fail(Condition::Underlay, Problem::of(why));
+    pub(super) fn wait_for_interface(&self, why: &Problem) {
+        warn!(code = &*why.code, error = %why, "no usable interface yet, waiting for an interface");
+        self.health.fail(Condition::Underlay, why.clone());
     }
 
     /// Logs the chosen interface, clears [`Condition::Underlay`], and records the choice for the doctor and the

@@ -1,12 +1,11 @@
 //! Waits for this node's entry in a store that knows its nodes, and chooses the interface by the addresses in the entry.
 
-use super::end::End;
+use super::end::EndError;
 use super::{Daemon, retry};
-use crate::error::DaemonError;
 use crate::health::condition::Condition;
 use crate::systemd;
 use crate::underlay::read::{Wish, wait_for};
-use crate::underlay::{Address, Families, Found, SelectError, needs_servers};
+use crate::underlay::{Address, Families, Found, SHARED, needs_servers};
 use options::Settings;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -37,7 +36,7 @@ impl Daemon {
     pub(super) async fn find_node_info(
         &self,
         manager: &Arc<dyn SubnetManager>,
-    ) -> Result<(NetworkConfig, Option<NodeInfo>), End> {
+    ) -> Result<(NetworkConfig, Option<NodeInfo>), EndError> {
         let mut changes = manager.node_info_changes();
         let mut logged = LogOnce::default();
         let mut failures = 0;
@@ -53,18 +52,18 @@ impl Daemon {
                     self.health.clear(Condition::Store);
                     return Ok((config, info));
                 }
-                Err(Error::Refused(why)) => return Err(End::failed(why)),
+                Err(Error::Refused(why)) => return Err(EndError::failed(why)),
                 Err(Error::Unavailable(why)) => {
-                    let (is, is_not) = match why.problem.detail {
+                    let (is, is_not) = match why.detail {
                         Detail::Store { .. } | Detail::Forbidden { .. } => {
                             (Condition::Store, Condition::Lease)
                         }
                         _ => (Condition::Lease, Condition::Store),
                     };
-                    self.health.fail(is, why.problem.clone());
+                    self.health.fail(is, why.clone());
                     self.health.clear(is_not);
                     if logged.news(Some(&why)) {
-                        warn!(code = %why.problem.code, error = %why, "waiting");
+                        warn!(code = %why.code, error = %why, "waiting");
                         systemd::status(&format!("waiting: {why}"));
                     }
                 }
@@ -88,7 +87,7 @@ impl Daemon {
         manager: &Arc<dyn SubnetManager>,
         whole: &NetworkConfig,
         info: &NodeInfo,
-    ) -> Result<(Found, NetworkConfig), End> {
+    ) -> Result<(Found, NetworkConfig), EndError> {
         let mut changes = manager.node_info_changes();
         let mut info = info.clone();
         let mut logged = None;
@@ -104,11 +103,12 @@ impl Daemon {
             .await;
             withdraw(manager, &wish, &info, &local).await;
             let found = tokio::select! {
-                found = self.wait_for_families(manager, &wish, &mut logged) => found.map_err(End::failed)?,
+                found = self.wait_for_families(manager, &wish, &mut logged) => found.map_err(EndError::failed)?,
                 now = another(manager, whole, &info, &local, &mut changes) => {
                     if now.subnets != info.subnets {
                         // The evidence of this host must be evaluated for the new subnet.
-                        return Err(End::moved(DaemonError::SubnetChangedWhileWaiting));
+                        let text = "this node got another subnet while it waited for an interface";
+                        return Err(EndError::moved(Problem::new("subnet-changed", text)));
                     }
                     // Another Node came or went, with addresses that matter for the choice.
                     info = now;
@@ -143,15 +143,15 @@ impl Daemon {
         &self,
         manager: &Arc<dyn SubnetManager>,
         wish: &Wish,
-        logged: &mut Option<SelectError>,
-    ) -> Result<Found, SelectError> {
-        let waiting = |why: &SelectError| {
+        logged: &mut Option<Problem>,
+    ) -> Result<Found, Problem> {
+        let waiting = |why: &Problem| {
             if logged.as_ref() == Some(why) {
                 return;
             }
             *logged = Some(why.clone());
             self.wait_for_interface(why);
-            let (manager, why) = (manager.clone(), Problem::of(why));
+            let (manager, why) = (manager.clone(), why.clone());
             tokio::spawn(async move { manager.tell_operator(&why).await });
         };
         if wish.families == Dual::Both((), ()) {
@@ -159,14 +159,14 @@ impl Daemon {
             match wait_for(&both, |_| ()).await {
                 Ok(found) => return Ok(found),
                 // The node does not lack an address: it has one that other nodes also have.
-                Err(error) if error.shared().is_some() => return wait_for(wish, waiting).await,
+                Err(error) if error.has(SHARED) => return wait_for(wish, waiting).await,
                 Err(_) => {}
             }
             for families in [Dual::V4(()), Dual::V6(())] {
                 let one = Wish { families, wait: Some(Duration::ZERO), ..wish.clone() };
                 match wait_for(&one, |_| ()).await {
                     Ok(found) => return Ok(found),
-                    Err(error) if error.shared().is_some() => break,
+                    Err(error) if error.has(SHARED) => break,
                     Err(_) => {}
                 }
             }

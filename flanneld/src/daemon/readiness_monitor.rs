@@ -1,6 +1,5 @@
 //! Checks the health of the node every second, so that readiness changes promptly.
 
-use crate::error::DaemonError;
 use crate::health::condition::Condition;
 use crate::health::{Health, UNREADABLE, Unused};
 use crate::logging;
@@ -115,14 +114,25 @@ impl ReadinessMonitor {
             .interrupted
             .map(|since| boot_time().saturating_sub(since))
             .filter(|since| *since > MAX_AGE);
-        self.health
-            .condition(Condition::Watch, stale.map(|since| DaemonError::NoNews { since }.into()));
+        let no_news = |since: Duration| {
+            let text = format!(
+                "no news of the other nodes for {} s: the store does not respond, or reports no changes",
+                since.as_secs()
+            );
+            Problem::new("no-news", text)
+        };
+        self.health.condition(Condition::Watch, stale.map(no_news));
         if reading.cut_off.is_none() {
             last.in_touch_at = Instant::now();
         }
         let cut_off = reading.cut_off.filter(|_| last.in_touch_at.elapsed() > CUT_OFF);
-        self.health
-            .condition(Condition::Peers, cut_off.map(|nodes| DaemonError::CutOff { nodes }.into()));
+        let reaches_none = |nodes: usize| {
+            let text = format!(
+                "this node reaches none of the {nodes} other nodes: it can use none of their leases"
+            );
+            Problem::new("cut-off", text)
+        };
+        self.health.condition(Condition::Peers, cut_off.map(reaches_none));
         let unused = self.unused(&reading);
         if unused != *last.unused {
             last.unused = Arc::new(unused);
@@ -139,7 +149,7 @@ impl ReadinessMonitor {
             match &held.trouble {
                 None => info!("resolved: the lease has no problem"),
                 Some(why) => {
-                    warn!(code = %why.problem.code, error = %why, "the lease has a problem");
+                    warn!(code = %why.code, error = %why, "the lease has a problem");
                 }
             }
         }
@@ -165,10 +175,14 @@ impl ReadinessMonitor {
     }
 
     fn lease_trouble(&self, held: &Held, well_at: Instant) -> Option<Problem> {
-        let trouble = held.trouble.clone().map(Problem::from);
+        let trouble = held.trouble.clone();
         let left = held.until.map(|until| until.saturating_sub(boot_time()));
         if let Some(left) = left.filter(|left| *left < self.network.margin) {
-            return Some(DaemonError::LeaseEnds { left, trouble: trouble.map(Box::new) }.into());
+            let why = trouble.as_ref().map(ToString::to_string).unwrap_or_default();
+            let left = left.as_secs();
+            let text = format!("cannot renew the lease, which ends in {left} s: {why}");
+            let parts = trouble.into_iter().collect();
+            return Some(Problem { parts, ..Problem::new("lease-ends", text) });
         }
         // Peers that send to a former address do not reach this node, even if this node has no other fault.
         if let Some(unpublished) = held
@@ -176,13 +190,10 @@ impl ReadinessMonitor {
             .as_ref()
             .filter(|unpublished| boot_time().saturating_sub(unpublished.since) >= UNPUBLISHED)
         {
-            return Some(
-                DaemonError::Unpublished {
-                    what: Box::new(unpublished.what.clone()),
-                    trouble: trouble.map(Box::new),
-                }
-                .into(),
-            );
+            let why = trouble.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            let text = format!("{}{why}", unpublished.what);
+            let parts = trouble.into_iter().collect();
+            return Some(Problem { parts, ..Problem::new("unpublished", text) });
         }
         trouble.filter(|_| held.grave || well_at.elapsed() > LEASE_GRACE)
     }
@@ -236,9 +247,9 @@ pub(super) fn report_lease_trouble(
             if log.news(trouble.as_ref())
                 && let Some(why) = &trouble
             {
-                warn!(code = %why.problem.code, error = %why, "waiting for a lease");
+                warn!(code = %why.code, error = %why, "waiting for a lease");
             }
-            health.condition(Condition::Lease, trouble.map(Problem::from));
+            health.condition(Condition::Lease, trouble);
         }
     }))
 }
@@ -253,7 +264,6 @@ mod tests {
     use std::sync::Mutex;
     use subnet_lease::Peer;
     use subnet_lease::manager::Counters;
-    use subnet_lease::manager::TaskError;
 
     struct Inputs {
         store: Arc<Counters>,
@@ -282,7 +292,7 @@ mod tests {
 
         fn set_lease(&self, grave: bool) {
             self.held.send_modify(|held| {
-                held.trouble = Some(TaskError::NoLease.into());
+                held.trouble = Some(Problem::in_words("no lease"));
                 held.grave = grave;
             });
         }

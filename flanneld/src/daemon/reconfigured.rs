@@ -1,8 +1,8 @@
 //! Detects changes of the network's configuration. While a node waits for its lease, the current configuration in the
 //! store applies. Afterwards, only a restart applies a changed one.
 
-use super::end::End;
-use crate::error::{DaemonError, is_about_config};
+use super::end::EndError;
+use crate::error::is_about_config;
 use doctor::facts::store::NextConfig;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +20,15 @@ const CONFIGURATION: Duration = Duration::from_secs(2);
 pub(super) async fn another_configuration(
     manager: &Arc<dyn SubnetManager>,
     waiting_with: &NetworkConfig,
-) -> End {
+) -> EndError {
     if manager.node_info_changes().is_none() {
         return std::future::pending().await;
     }
     loop {
         tokio::time::sleep(CONFIGURATION).await;
         if manager.network_config().await.is_ok_and(|now| now != *waiting_with) {
-            return End::start_over(DaemonError::ConfigChanged);
+            let text = "the network configuration has changed";
+            return EndError::start_over(Problem::new("config-changed", text));
         }
     }
 }
@@ -100,7 +101,7 @@ mod tests {
     }
 
     fn read(text: &str) -> Result<NetworkConfig, Problem> {
-        NetworkConfig::parse(text).map_err(Problem::from)
+        NetworkConfig::parse(text)
     }
 
     #[test]

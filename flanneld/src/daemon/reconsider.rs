@@ -5,12 +5,11 @@
 //! into a Node. The node leaves an interface only if no packets arrive over it, the choice is in doubt, and another
 //! interface is better.
 
-use super::end::End;
+use super::end::EndError;
 use super::left::Left;
 use super::node_info::{SETTLE, families, wish_of};
 use super::silence::{Received, SILENCE, Silence};
 use crate::checks::known::{Known, NodeAddresses};
-use crate::error::{DaemonError, problem};
 use crate::network::RunningNetwork;
 use crate::underlay::read::{Wish, neighbours, received};
 use crate::underlay::{Chosen, doubt, select};
@@ -47,7 +46,7 @@ pub(super) struct Reconsider {
 
 impl Reconsider {
     /// Ends when another interface is better.
-    pub(super) async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), End> {
+    pub(super) async fn watch(self, mut changes: watch::Receiver<u64>) -> Result<(), EndError> {
         let mut logged: Option<Problem> = None;
         let (mut silence, mut silent) = (Silence::new(Instant::now()), false);
         let mut evaluated = Instant::now();
@@ -75,7 +74,7 @@ impl Reconsider {
             match self.better(&info, silent).await {
                 Outcome::Stays => logged = None,
                 Outcome::Better(why) => {
-                    return Err(End::start_over(DaemonError::BetterInterface(why)));
+                    return Err(EndError::start_over(Problem::new("better-interface", why)));
                 }
                 Outcome::Wanted(why) => {
                     if logged.as_ref() != Some(&why) {
@@ -168,9 +167,9 @@ impl Reconsider {
             _ if claimed.is_none() => Outcome::Stays,
             Ok(_) => {
                 let text = format!("{left}; this host has no better interface");
-                Outcome::Wanted(problem("no-better-interface", text))
+                Outcome::Wanted(Problem::new("no-better-interface", text))
             }
-            Err(error) => Outcome::Wanted(Problem { parts: Vec::new(), ..Problem::of(&error) }),
+            Err(error) => Outcome::Wanted(Problem { parts: Vec::new(), ..error }),
         }
     }
 }

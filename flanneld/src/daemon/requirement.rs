@@ -1,8 +1,8 @@
 //! `--require-backend`: limits which backends the network configuration may choose on this node.
 
-use crate::error::DaemonError;
 use options::Store;
 use subnet_lease::NetworkConfig;
+use types::{Detail, Problem, printable};
 
 /// An empty list accepts all backends. The error names the configured backend, the location of the configuration, and
 /// the remedy.
@@ -10,17 +10,21 @@ pub(super) fn check(
     required: &[String],
     config: &NetworkConfig,
     store: &Store,
-) -> Result<(), DaemonError> {
+) -> Result<(), Problem> {
     if required.is_empty() || required.contains(&config.backend) {
         return Ok(());
     }
     let (place, at) = store.config_place();
-    Err(DaemonError::BackendNotTaken {
-        found: config.backend.clone(),
-        required: required.to_vec(),
-        place,
-        at,
-    })
+    let found = match &*config.backend {
+        "" => "(none)".into(),
+        found => printable::value(found),
+    };
+    let text = format!(
+        "this node does not accept backend type {found} (--require-backend={}); set Backend.Type in the network configuration to {}, in {at}. To use {found}, change --require-backend on this node",
+        required.join(","),
+        required.join(" or "),
+    );
+    Err(Problem::new("backend-not-taken", text).with(Detail::ConfigInvalid { place: Some(place) }))
 }
 
 #[cfg(test)]
@@ -80,8 +84,8 @@ mod tests {
             check(&["ipip".to_owned()], &config(""), &Store::Dir("/leases".into())).unwrap_err();
         let place = Some(ConfigPlace::File("/leases/config".into()));
         assert_eq!(
-            types::Problem::of(&problem).detail,
-            types::Detail::ConfigInvalid { place },
+            problem.detail,
+            Detail::ConfigInvalid { place },
             "the doctor recognises the problem by its detail"
         );
         let endpoints = vec![options::Endpoint::parse("http://10.0.0.1:2379", false).unwrap()];

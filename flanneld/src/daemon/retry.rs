@@ -1,7 +1,7 @@
 //! Retries of the daemon: for two seconds while the previous daemon may still hold a resource, and indefinitely while
 //! the store does not respond.
 
-use super::end::End;
+use super::end::EndError;
 use crate::health::Health;
 use crate::health::condition::Condition;
 use crate::systemd;
@@ -36,7 +36,7 @@ pub(super) async fn until_available<T, F: Future<Output = Result<T, Error>>>(
     health: &Health,
     condition: Condition,
     ask: impl Fn() -> F,
-) -> Result<T, End> {
+) -> Result<T, EndError> {
     let mut logged = LogOnce::default();
     let mut failures = 0;
     loop {
@@ -45,11 +45,11 @@ pub(super) async fn until_available<T, F: Future<Output = Result<T, Error>>>(
                 health.clear(condition);
                 return Ok(answer);
             }
-            Err(Error::Refused(why)) => return Err(End::failed(why)),
+            Err(Error::Refused(why)) => return Err(EndError::failed(why)),
             Err(Error::Unavailable(why)) => {
-                health.fail(condition, why.problem.clone());
+                health.fail(condition, why.clone());
                 if logged.news(Some(&why)) {
-                    warn!(code = %why.problem.code, error = %why, "waiting");
+                    warn!(code = %why.code, error = %why, "waiting");
                     systemd::status(&format!("waiting: {why}"));
                 }
             }

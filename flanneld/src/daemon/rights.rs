@@ -3,9 +3,10 @@
 use backends::{Backend, Takes};
 use netstate::netlink::NetlinkKernel;
 use run_dir::instance::taken::{self, GuardSlot, Taken, Wants};
-use run_dir::instance::{self, Instance, InstanceError};
+use run_dir::instance::{self, Instance};
 use std::path::Path;
 use subnet_lease::NetworkConfig;
+use types::Problem;
 
 #[derive(Default)]
 pub(super) struct Rights {
@@ -21,7 +22,7 @@ pub(super) async fn claim(
     wants: &Wants,
     guard: bool,
     subnet_file: &Path,
-) -> Result<Rights, InstanceError> {
+) -> Result<Rights, Problem> {
     let instance = instance::claim(&config.networks.to_string(), &config.backend, subnet_file)?;
     let taken = taken::take(&config.networks, wants)?;
     let guard = if guard { Some(taken::take_guard_slot()?) } else { None };

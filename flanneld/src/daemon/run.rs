@@ -1,10 +1,10 @@
 //! The tasks that serve the network, from the acquisition of the lease until a restart of the network.
 
-use super::end::End;
-use crate::error::DaemonError;
+use super::end::EndError;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use types::Problem;
 
 /// Time for which the daemon waits until its tasks end, before it aborts them.
 pub(super) const FAREWELL: Duration = Duration::from_millis(1_500);
@@ -12,7 +12,7 @@ pub(super) const FAREWELL: Duration = Duration::from_millis(1_500);
 /// If one task fails, the daemon ends all.
 pub(super) struct Run {
     pub stop: CancellationToken,
-    pub tasks: JoinSet<Result<(), End>>,
+    pub tasks: JoinSet<Result<(), EndError>>,
 }
 
 impl Run {
@@ -30,7 +30,7 @@ impl Run {
     }
 
     /// Waits until a task fails, all tasks end, or the daemon stops the run.
-    pub(super) async fn supervise(&mut self) -> Result<(), End> {
+    pub(super) async fn supervise(&mut self) -> Result<(), EndError> {
         loop {
             let ended = tokio::select! {
                 ended = self.tasks.join_next() => ended,
@@ -41,7 +41,8 @@ impl Run {
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(end))) => return Err(end),
                 Some(Err(error)) => {
-                    return Err(End::failed(DaemonError::TaskFailed { error: error.to_string() }));
+                    let text = format!("a task of the daemon failed: {error}");
+                    return Err(EndError::failed(Problem::new("task-failed", text)));
                 }
             }
         }

@@ -3,7 +3,7 @@
 
 use super::Daemon;
 use super::attrs::{Ends, Following};
-use super::end::End;
+use super::end::EndError;
 use super::node::{Leased, Node};
 use super::tunnel::Tunnel;
 use crate::checks::{network, silence, vni};
@@ -46,7 +46,7 @@ impl Daemon {
         following: Following,
         ends: Ends,
         leases: Leases,
-    ) -> Result<(), End> {
+    ) -> Result<(), EndError> {
         let Node { backend, leased: node } = node;
         let tunnel = Tunnel::of(&*backend);
         self.health.carried_by(tunnel.devices.clone());
@@ -111,14 +111,14 @@ impl Daemon {
         lease: &Lease,
         underlay: &watch::Receiver<Underlay>,
         leases: &watch::Receiver<Arc<LeaseTable>>,
-    ) -> Result<Box<dyn Network>, End> {
+    ) -> Result<Box<dyn Network>, EndError> {
         if !backend.hands_over() {
             // An inherited device or socket that no backend takes over would conflict with its own.
             self.inherited.release();
         }
         let (table, present) = (leases.borrow().clone(), underlay.borrow().clone());
         let network =
-            backend.join(lease.clone(), &present, &table).await.map_err(End::not_joined)?;
+            backend.join(lease.clone(), &present, &table).await.map_err(EndError::not_joined)?;
         self.inherited.release();
         let others = table.iter().filter(|other| other.subnets != lease.subnets);
         info!(count = others.count(), "leases of other nodes");

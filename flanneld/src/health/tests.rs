@@ -215,7 +215,8 @@ fn serve_network(health: &Health) {
     let counters = Counters::default();
     counters.call("txn");
     counters.call("txn");
-    counters.unreadable("10.5.1.0-24", subnet_lease::wire::ValueError::PublicIp.into());
+    let unreadable = subnet_lease::wire::parse_value(br#"{"PublicIP":7}"#).unwrap_err();
+    counters.unreadable("10.5.1.0-24", unreadable);
     health.stores(Arc::new(counters));
     let refused = (3..5).map(|number| refused(&format!("10.5.{number}.0/24")));
     let unused = refused.clone().map(|refused| Unused {

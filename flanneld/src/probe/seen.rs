@@ -1,6 +1,5 @@
 //! Facts about a path, and the prober's verdicts on the path.
 
-use super::error::NotSentError;
 use doctor::finding::Unknown;
 use doctor::{Finding, Report, Severity};
 use ipnet::IpNet;
@@ -15,7 +14,7 @@ use probing::verdict::{self, Evidence, judge_rounds};
 use probing::view::Tally;
 use std::net::IpAddr;
 use types::reachability::Verdict;
-use types::{Encapsulation, Family};
+use types::{Encapsulation, Family, Problem};
 
 #[derive(Debug)]
 pub(super) struct Seen {
@@ -39,7 +38,7 @@ pub(super) struct Seen {
     /// The doctor's findings about packets that this node drops.
     pub rules: Rules,
     /// If this node pinged the pod.
-    pub pinged: Option<Result<Tally, NotSentError>>,
+    pub pinged: Option<Result<Tally, Problem>>,
     pub own: Own,
 }
 
@@ -120,7 +119,7 @@ pub(super) struct ProbeReplies {
     /// Whether this node sends probes over the overlay.
     pub overlay: bool,
     /// `None` if this node sends probes.
-    pub silenced: Option<NotSentError>,
+    pub silenced: Option<Problem>,
     /// Length of long probes, in bytes.
     pub mtu: u16,
     /// Small probes over the overlay.
@@ -273,7 +272,7 @@ pub(super) struct Local {
     /// For the pod's address.
     pub fate: Result<Fate, KernelError>,
     /// If this node pinged the pod.
-    pub pinged: Option<Result<Tally, NotSentError>>,
+    pub pinged: Option<Result<Tally, Problem>>,
     /// Looked up after the pings.
     pub neighbour: Result<Neighbour, KernelError>,
 }

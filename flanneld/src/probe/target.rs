@@ -1,16 +1,16 @@
 //! Target of a trace: a peer by its name, subnet or address, or a pod by its address. Without side effects.
 
-use super::error::{Candidate, ProbeError};
+use crate::error::joined;
 use ipnet::IpNet;
 use probing::target::Target;
 use std::net::IpAddr;
-use types::{Subnets, printable};
+use types::{Problem, Subnets, printable};
 
 /// Peers that the error about an unknown target lists.
 const LISTED: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ProbeTarget {
+pub(crate) enum ProbeTarget {
     /// Another node, or a pod of it.
     Peer {
         target: Target,
@@ -38,7 +38,7 @@ pub(super) struct Around<'a> {
 }
 
 /// Accepts a name, a subnet or an address.
-pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, ProbeError> {
+pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Problem> {
     if let Ok(ip) = asked.parse::<IpAddr>() {
         return by_address(asked, ip, around);
     }
@@ -50,10 +50,15 @@ pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Prob
     // A node has one target per family, and exactly one of them is primary.
     let nodes: Vec<&&Target> = named.iter().filter(|target| target.primary).collect();
     match (nodes.as_slice(), named.first()) {
-        ([_, _, ..], _) => Err(ProbeError::Ambiguous {
-            asked: asked.to_owned(),
-            subnets: nodes.iter().map(|target| target.subnet).collect(),
-        }),
+        ([_, _, ..], _) => {
+            let text = format!(
+                "{} nodes are named {}; name the subnet of one of them, {}",
+                nodes.len(),
+                printable::value(asked),
+                joined(nodes.iter().map(|target| target.subnet), " or ")
+            );
+            Err(Problem::new("probe-target-ambiguous", text))
+        }
         (_, Some(first)) => Ok(ProbeTarget::Peer {
             target: Target::clone(nodes.first().unwrap_or(&first)),
             pod: None,
@@ -63,7 +68,7 @@ pub(super) fn find(asked: &str, around: &Around<'_>) -> Result<ProbeTarget, Prob
     }
 }
 
-fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarget, ProbeError> {
+fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarget, Problem> {
     if let Some(target) = around.targets.iter().find(|target| target.address == ip) {
         return Ok(ProbeTarget::Peer { target: target.clone(), pod: None });
     }
@@ -81,7 +86,7 @@ fn by_address(asked: &str, ip: IpAddr, around: &Around<'_>) -> Result<ProbeTarge
     Err(nobody(asked, Some(IpNet::from(ip)), around))
 }
 
-fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<ProbeTarget, ProbeError> {
+fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<ProbeTarget, Problem> {
     if let Some(target) = around.targets.iter().find(|target| target.subnet == net.trunc()) {
         return Ok(ProbeTarget::Peer { target: target.clone(), pod: None });
     }
@@ -94,12 +99,14 @@ fn by_subnet(asked: &str, net: IpNet, around: &Around<'_>) -> Result<ProbeTarget
     Err(nobody(asked, Some(net), around))
 }
 
-fn this_node(asked: &str) -> ProbeError {
-    ProbeError::Itself { asked: asked.to_owned() }
+fn this_node(asked: &str) -> Problem {
+    let asked = printable::value(asked);
+    let text = format!("{asked} is this node; name a peer, or the address of a pod");
+    Problem::new("probe-target-is-this-node", text)
 }
 
-fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> ProbeError {
-    let asked = asked.to_owned();
+fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> Problem {
+    let asked = printable::value(asked);
     let holds = |lease: &str| {
         lease
             .split([',', ' '])
@@ -107,22 +114,27 @@ fn nobody(asked: &str, net: Option<IpNet>, around: &Around<'_>) -> ProbeError {
             .any(|part| net.is_some_and(|net| part.contains(&net)))
     };
     if let Some((lease, why)) = around.unused.iter().find(|(lease, _)| holds(lease)) {
-        return ProbeError::Unused { asked, lease: lease.clone(), why: why.clone() };
+        let (lease, why) = (printable::value(lease), printable::line(why));
+        let text = format!("{asked} is in a lease that this node does not use, {lease}: {why}");
+        return Problem::new("probe-target-unused", text);
     }
     let nodes: Vec<&Target> = around.targets.iter().filter(|target| target.primary).collect();
     if nodes.is_empty() {
-        return ProbeError::NoPeers { asked };
+        let text = format!(
+            "{asked} belongs to no peer: no other node has a lease that is active on this node"
+        );
+        return Problem::new("probe-no-peers", text);
     }
-    let candidate = |target: &&Target| Candidate {
-        title: title(target),
-        subnet: target.subnet,
-        address: target.address,
+    let described =
+        |target: &&Target| format!("{} ({}, {})", title(target), target.subnet, target.address);
+    let peers = joined(nodes.iter().take(LISTED).map(described), ", ");
+    let more = match nodes.len().saturating_sub(LISTED) {
+        0 => String::new(),
+        more => format!(" and {more} more; flannelctl peers lists them"),
     };
-    ProbeError::NoSuchPeer {
-        asked,
-        some: nodes.iter().take(LISTED).map(candidate).collect(),
-        more: nodes.len().saturating_sub(LISTED),
-    }
+    let text =
+        format!("{asked} is neither a peer nor in a peer's subnet: the peers are {peers}{more}");
+    Problem::new("probe-target-unknown", text)
 }
 
 /// The address if the peer has no name. Printable on one line.
@@ -152,7 +164,7 @@ mod tests {
     }
 
     /// The subnet and the pod's address of the target.
-    fn found(asked: &str) -> Result<(String, String), ProbeError> {
+    fn found(asked: &str) -> Result<(String, String), Problem> {
         let targets = [
             target("node-2", "10.244.2.0/24", "192.0.2.2", true),
             target("node-2", "fd00:2::/64", "2001:db8::2", false),
@@ -216,9 +228,7 @@ mod tests {
             ("10.1.2.3", "10.1.2.3 is neither"),
             ("x\u{1b}]0;t\u{7}", r"x\u{1b}]0;t\u{7} is neither"),
         ] {
-            let refusal = found(asked).unwrap_err();
-            assert!(refusal.is_final());
-            let error = refusal.to_string();
+            let error = found(asked).unwrap_err().to_string();
             assert!(error.contains(text), "{asked}: {error}");
             assert!(!error.contains(['\n', '\u{1b}', '\u{7}']), "{asked}: {error:?}");
         }

@@ -1,13 +1,11 @@
 //! Tests traces of working and broken paths to peers and pods: the outcome of each step, the sentence and the
 //! commands.
 
-use super::error::NotSentError;
 use super::here;
 use super::seen::{Local, Own, ProbeReplies, Rules, Seen, Wanted};
-use super::{end, steps};
+use super::{end, report_no_ping, steps};
 use doctor::finding::{DaemonState, Unknown};
 use doctor::{Finding, Report, Severity};
-use netstate::error::RequestError;
 use netstate::kernel::KernelError;
 use netstate::names::{LinkName, Mac};
 use netstate::netlink::lookup::{Fate, Hop, Neighbour, PeerStatus};
@@ -22,7 +20,7 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
 use types::reachability::{State, Verdict};
-use types::{Encapsulation, Family};
+use types::{Encapsulation, Family, Problem};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
 
@@ -402,8 +400,8 @@ fn entry_cases() -> Vec<Case> {
         (
             "the kernel is silent",
             with(|seen| {
-                let why =
-                    || KernelError::new("look up the route to 192.0.2.1", RequestError::Silent);
+                let silence = || Problem::new("kernel-silent", "the kernel does not respond");
+                let why = || KernelError::new("look up the route to 192.0.2.1", silence());
                 (seen.fate, seen.underlay) = (Err(why()), Err(why()));
                 (seen.neighbour, seen.fdb) = (Some(Err(why())), Some(Err(why())));
                 seen.rules = Rules::NotLooked;
@@ -586,7 +584,7 @@ fn unanswered_cases() -> Vec<Case> {
                 let h = &mut seen.replies;
                 *h = ProbeReplies {
                     overlay: true,
-                    silenced: Some(NotSentError::Off),
+                    silenced: Some(Problem::in_words("this node does not probe")),
                     ping: h.ping,
                     underlay_ping: h.underlay_ping,
                     ..ProbeReplies::default()
@@ -602,10 +600,10 @@ fn unanswered_cases() -> Vec<Case> {
             with(|seen| {
                 seen.replies = ProbeReplies {
                     overlay: true,
-                    silenced: Some(NotSentError::NoPing(ErrorKind::PermissionDenied.into())),
+                    silenced: Some(report_no_ping(&ErrorKind::PermissionDenied.into())),
                     ..ProbeReplies::default()
                 };
-                seen.pinged = Some(Err(NotSentError::NoPing(ErrorKind::PermissionDenied.into())));
+                seen.pinged = Some(Err(report_no_ping(&ErrorKind::PermissionDenied.into())));
             }),
             "+++-+--",
             "",

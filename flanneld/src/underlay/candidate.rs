@@ -1,14 +1,14 @@
 //! A candidate interface, and its conversion to a chosen interface with addresses, MTU and published addresses.
 
 use super::choice::{Chosen, Rule};
-use super::error::InterfaceError;
 use super::facts::{HostFacts, Leased};
 use super::request::Request;
 use crate::error::joined;
 use backends::Underlay;
 use netstate::host::{Address, Interface, Route};
+use std::fmt::Display;
 use std::net::IpAddr;
-use types::{Addresses, Family};
+use types::{Addresses, Family, Problem};
 
 /// Includes the addresses that the selector requires.
 pub(super) struct Candidate<'a> {
@@ -57,26 +57,42 @@ impl<'a> Candidate<'a> {
 pub(super) fn default_route<'a>(
     request: &Request,
     facts: &'a HostFacts,
-) -> Result<Candidate<'a>, InterfaceError> {
+) -> Result<Candidate<'a>, Problem> {
     let families = request.families.families();
     let lists = families.map(|family| default_of(family, facts));
     let lists: Vec<Vec<&Interface>> = lists.collect::<Result<_, _>>()?;
     let mut firsts = lists.iter().filter_map(|list| list.first().copied());
-    let interface = firsts.next().ok_or(InterfaceError::NoFamily)?;
+    let interface = firsts.next().ok_or_else(report_no_family)?;
     let is_in = |list: &Vec<&Interface>| list.iter().any(|other| other.index == interface.index);
     match firsts.next() {
-        Some(other) if !lists.iter().all(is_in) => Err(InterfaceError::Apart {
-            route: "default route ",
-            remedy: "; name the interface with --iface",
-            v4: interface.name.clone(),
-            v6: other.name.clone(),
-        }),
+        Some(other) if !lists.iter().all(is_in) => Err(refuse_two_interfaces(
+            "default route ",
+            [interface, other],
+            "; name the interface with --iface",
+        )),
         _ => Ok(Candidate { by_default: true, ..Candidate::new(interface, "the default route's") }),
     }
 }
 
+/// IPv4 and IPv6 settings or routes lead to different interfaces. `route` and `remedy` may be empty.
+pub(super) fn refuse_two_interfaces(
+    route: &str,
+    [v4, v6]: [&Interface; 2],
+    remedy: &str,
+) -> Problem {
+    let text = format!(
+        "v6 {route}interface {} must be the same with v4 {route}interface {}{remedy}",
+        v6.name, v4.name
+    );
+    Problem::new("interfaces-differ", text)
+}
+
+fn report_no_family() -> Problem {
+    Problem::new("network-without-family", "the network uses no address family")
+}
+
 /// The usable interfaces, preferred routes first.
-fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, InterfaceError> {
+fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Problem> {
     let routes: Vec<&Route> =
         facts.defaults.iter().filter(|route| route.family() == family).collect();
     let mut unusable = Vec::new();
@@ -102,7 +118,15 @@ fn default_of(family: Family, facts: &HostFacts) -> Result<Vec<&Interface>, Inte
         }
     }
     if found.is_empty() {
-        Err(InterfaceError::NoDefault { family, unusable, host: host(facts) })
+        Err(Problem::new(
+            "default-route-missing",
+            format!(
+                "failed to get default {}interface: unable to find default route{}; name the interface with --iface, this host has {}",
+                family.pick("", "v6 "),
+                in_brackets(&unusable, ", "),
+                host(facts)
+            ),
+        ))
     } else {
         Ok(found)
     }
@@ -114,19 +138,22 @@ pub(super) fn finish(
     facts: &HostFacts,
     candidate: Candidate<'_>,
     named: bool,
-) -> Result<Chosen, InterfaceError> {
+) -> Result<Chosen, Problem> {
     let interface = candidate.interface;
+    let name = &interface.name;
     if !interface.up {
-        return Err(InterfaceError::Down { interface: interface.name.clone() });
+        return Err(Problem::new(
+            "interface-down",
+            format!("interface {name} is down; bring it up with `ip link set {name} up`"),
+        ));
     }
     if interface.mtu == 0 {
-        return Err(InterfaceError::NoMtu { interface: interface.name.clone() });
+        let text = format!("failed to determine MTU for {name} interface");
+        return Err(Problem::new("interface-mtu-unknown", text));
     }
     if facts.serves_pods(interface) {
-        return Err(InterfaceError::Inward(format!(
-            "{} belongs to flannel's pods and reaches no other node",
-            interface.name
-        )));
+        let text = format!("{name} belongs to flannel's pods and reaches no other node");
+        return Err(Problem::new("interface-of-pods", text));
     }
     let own = |family: Family| {
         let mut fixed = candidate.fixed.iter();
@@ -134,24 +161,25 @@ pub(super) fn finish(
             return Ok(fixed.clone());
         }
         let eligible = facts.eligible(interface, family);
-        let best = eligible.first().ok_or_else(|| InterfaceError::NoAddress {
-            family,
-            interface: interface.name.clone(),
-            states: joined(
-                interface
-                    .addresses
-                    .iter()
-                    .filter(|address| Family::from(address.net) == family)
-                    .map(|address| format!("{}: {}", address.ip(), address.state())),
-                ", ",
-            ),
+        let best = eligible.first().ok_or_else(|| {
+            let all = interface.addresses.iter();
+            let unfit = all.filter(|address| Family::from(address.net) == family);
+            let states = unfit.map(|address| format!("{}: {}", address.ip(), address.state()));
+            let states = match joined(states, ", ") {
+                none if none.is_empty() => "it has none".to_owned(),
+                states => states,
+            };
+            Problem::new(
+                "interface-without-address",
+                format!("failed to find {family} address for interface {name}: {states}"),
+            )
         });
         best.map(|ip| (*ip, Rule::Best))
     };
     let rules = request.families.families().map(own);
     let rules: Vec<(IpAddr, Rule)> = rules.collect::<Result<_, _>>()?;
     let addresses = rules.iter().map(|(ip, _)| Addresses::from(*ip));
-    let addresses = addresses.reduce(Addresses::or).ok_or(InterfaceError::NoFamily)?;
+    let addresses = addresses.reduce(Addresses::or).ok_or_else(report_no_family)?;
     let given = request.given_public();
     let public = given.map_or(addresses, |given| given.or(addresses));
     let mut warnings = candidate.warnings;
@@ -159,7 +187,7 @@ pub(super) fn finish(
     Ok(Chosen {
         underlay: Underlay {
             index: interface.index,
-            name: interface.name.clone(),
+            name: name.clone(),
             mtu: facts.mtu(interface),
             addresses,
             public,
@@ -182,14 +210,15 @@ fn among_pods(
     interface: &Interface,
     addresses: impl Iterator<Item = IpAddr>,
     facts: &HostFacts,
-) -> Result<Option<String>, InterfaceError> {
+) -> Result<Option<String>, Problem> {
     let mut warning = None;
     for ip in addresses {
         if let Some(net) = facts.own_subnet_around(ip) {
-            return Err(InterfaceError::Inward(format!(
+            let text = format!(
                 "{ip} of {} is inside {net}, the subnet of this node's pods; other nodes cannot reach this node there",
                 interface.name
-            )));
+            );
+            return Err(Problem::new("interface-of-pods", text));
         }
         warning = warning.or(facts.leased_around(ip).map(|net| format!(
             "{ip} is inside the leased subnet {net}: nodes with older leases do not use this node's lease. Choose an address outside the leased subnets with --iface or --iface-cidr, or release the other lease"
@@ -214,4 +243,9 @@ pub(super) fn host(facts: &HostFacts) -> String {
         none if none.is_empty() => "no interface but lo".to_owned(),
         interfaces => interfaces,
     }
+}
+
+/// As ` (a, b)`, or empty without items.
+pub(super) fn in_brackets(items: &[impl Display], by: &str) -> String {
+    if items.is_empty() { String::new() } else { format!(" ({})", joined(items, by)) }
 }

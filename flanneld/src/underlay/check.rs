@@ -1,7 +1,6 @@
 //! Checks the chosen interface while the daemon runs, and delays the report of a problem.
 
 use super::facts::HostFacts;
-use crate::error::problem;
 use backends::Underlay;
 use netstate::host::Interface;
 use std::net::IpAddr;
@@ -21,7 +20,7 @@ pub(super) fn find_problem(
 ) -> Option<Problem> {
     let name = &underlay.name;
     let Some(interface) = facts.by_index(underlay.index) else {
-        return Some(problem(
+        return Some(Problem::new(
             "underlay-gone",
             format!(
                 "interface {name} is gone: no packets reach the other nodes; bring it back, or choose another interface with --iface and restart flanneld"
@@ -29,13 +28,13 @@ pub(super) fn find_problem(
         ));
     };
     if !interface.up {
-        return Some(problem(
+        return Some(Problem::new(
             "underlay-down",
             format!("interface {name} is down; bring it up with `ip link set {name} up`"),
         ));
     }
     if !interface.carrier {
-        return Some(problem(
+        return Some(Problem::new(
             "underlay-no-carrier",
             format!(
                 "interface {name} has no carrier; check its cable and the other end of the link"
@@ -78,7 +77,7 @@ fn unusable(
             ),
         },
     };
-    Some(problem(code, text))
+    Some(Problem::new(code, text))
 }
 
 /// The underlay's addresses that belong to another interface, such as a router's `lo`. flanneld computes them once,

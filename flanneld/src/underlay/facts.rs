@@ -6,8 +6,7 @@ use netstate::host::{
     serves_pods,
 };
 use std::net::IpAddr;
-use thiserror::Error;
-use types::{Coded, Family, Subnets, barred_by};
+use types::{Family, Problem, Subnets, barred_by};
 
 /// The choice of the underlay interface depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,20 +41,6 @@ pub struct Leased {
     pub published: Vec<IpAddr>,
     /// Addresses that a few other nodes publish.
     pub peers: Vec<IpAddr>,
-}
-
-/// Why flanneld knows no interface that leads to an address.
-#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
-pub enum ReachError {
-    #[error("{0}")]
-    #[code(of = _0)]
-    Route(RouteError),
-    #[error("interface {index} of the route is gone")]
-    #[code("route-interface-gone")]
-    Gone { index: u32 },
-    #[error("flanneld did not look up the route")]
-    #[code("route-not-asked")]
-    NotAsked,
 }
 
 /// MTU of Ethernet, in bytes.
@@ -204,18 +189,20 @@ impl HostFacts {
 
     /// The interface through which this host reaches an address. For an address of this host, the interface that has
     /// it.
-    pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), ReachError> {
+    pub fn towards(&self, target: IpAddr) -> Result<(&Interface, Option<IpAddr>), Problem> {
         if let Some(owner) = self.owner(target) {
             return Ok((owner, Some(target)));
         }
         match self.routes.iter().find(|(asked, _)| *asked == target) {
-            Some((_, Ok(answer))) => {
-                let interface =
-                    self.by_index(answer.index).ok_or(ReachError::Gone { index: answer.index })?;
-                Ok((interface, answer.source))
+            Some((_, Ok(RouteAnswer { index, source }))) => {
+                let interface = self.by_index(*index).ok_or_else(|| {
+                    let text = format!("interface {index} of the route is gone");
+                    Problem::new("route-interface-gone", text)
+                })?;
+                Ok((interface, *source))
             }
-            Some((_, Err(why))) => Err(ReachError::Route(why.clone())),
-            None => Err(ReachError::NotAsked),
+            Some((_, Err(why))) => Err(why.clone().into()),
+            None => Err(Problem::new("route-not-asked", "flanneld did not look up the route")),
         }
     }
 }

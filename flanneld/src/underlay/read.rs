@@ -3,11 +3,11 @@
 use super::arp;
 use super::check::{Alarm, elsewhere, find_problem};
 use super::choice::Chosen;
-use super::error::{ReadError, SelectError};
+use super::error::{ReadError, may_come};
 use super::facts::{HostFacts, Leased};
 use super::follow::{Steady, followed};
 use super::found::Found;
-use super::request::{Families, KnownAddresses, LOOKED_UP, NameError, Request, StoreAt};
+use super::request::{Families, KnownAddresses, LOOKED_UP, Request, StoreAt};
 use super::select::select;
 use backends::Underlay;
 use netstate::netlink::host::{HostEvents, HostReader};
@@ -168,7 +168,7 @@ impl Wish {
     }
 
     /// Does not wait for missing interfaces.
-    pub async fn choose(&self) -> Result<Chosen, SelectError> {
+    pub async fn choose(&self) -> Result<Chosen, Problem> {
         let (request, facts) = self.look().await?;
         select(&request, &facts)
     }
@@ -200,12 +200,13 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
             {
                 Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
                 Ok(Err(error)) => {
-                    return StoreAt::Unknown(NameError::Unresolved {
-                        host: host.clone(),
-                        words: error.to_string(),
-                    });
+                    let text = format!("{host}: {error}");
+                    return StoreAt::Unknown(Problem::new("store-name-unresolved", text));
                 }
-                Err(_) => return StoreAt::Unknown(NameError::NoReply { host: host.clone() }),
+                Err(_) => {
+                    let text = format!("{host}: the name server does not respond");
+                    return StoreAt::Unknown(Problem::new("name-server-silent", text));
+                }
             }
         }
     };
@@ -223,8 +224,8 @@ async fn store_at(host: Option<&(String, u16)>, timeout: Duration) -> StoreAt {
 /// The caller can drop the future at any time, because the future changes nothing.
 pub async fn wait_for(
     wish: &Wish,
-    mut waiting: impl FnMut(&SelectError) + Send,
-) -> Result<Found, SelectError> {
+    mut waiting: impl FnMut(&Problem) + Send,
+) -> Result<Found, Problem> {
     let mut events = HostEvents::open(true).map_err(ReadError::from)?;
     let mut reader = HostReader::open().map_err(ReadError::from)?;
     let start = Instant::now();
@@ -236,12 +237,14 @@ pub async fn wait_for(
             Ok(chosen) => {
                 return Ok(Found { chosen, request, facts });
             }
-            Err(error) if !error.may_come() => return Err(error),
+            Err(error) if !may_come(&error) => return Err(error),
             Err(error) => error,
         };
         let left = wish.wait.map(|wait| wait.saturating_sub(start.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
-            return Err(SelectError::Late { waited: start.elapsed(), missing: Box::new(error) });
+            let waited = start.elapsed().as_secs();
+            let text = format!("{error}; waited {waited} s for the interface (--iface-wait)");
+            return Err(Problem { parts: vec![error], ..Problem::new("interface-late", text) });
         }
         if last_reason.as_ref() != Some(&error) {
             waiting(&error);

@@ -4,8 +4,7 @@ use options::Selector;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subnet_lease::manager::Claimant;
-use thiserror::Error;
-use types::{Addresses, Coded, Dual, Family};
+use types::{Addresses, Dual, Family, Problem};
 
 /// The families that the network uses.
 pub type Families = Dual<(), ()>;
@@ -18,19 +17,7 @@ pub enum StoreAt {
     /// On other hosts, at the addresses of the store's first endpoint.
     There(Vec<IpAddr>),
     /// The resolver cannot resolve the store's host name.
-    Unknown(NameError),
-}
-
-/// The store's host name has no address.
-#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
-pub enum NameError {
-    /// `words` are the resolver's.
-    #[error("{host}: {words}")]
-    #[code("store-name-unresolved")]
-    Unresolved { host: String, words: String },
-    #[error("{host}: the name server does not respond")]
-    #[code("name-server-silent")]
-    NoReply { host: String },
+    Unknown(Problem),
 }
 
 /// Maximum number of published addresses, and of other addresses. flanneld looks up their routes one after the other,

@@ -1,64 +1,73 @@
 //! Selects the underlay interface in the order of Go flannel, and with Go flannel's rules for each address family.
 
-use super::candidate::{Candidate, default_route, finish, host};
+use super::candidate::{Candidate, default_route, finish, host, refuse_two_interfaces};
 use super::choice::{Chosen, Rule};
-use super::error::{InterfaceError, SelectError};
 use super::facts::HostFacts;
 use super::request::{Request, StoreAt};
 use super::whose;
+use crate::error::joined;
 use ipnet::IpNet;
 use netstate::host::Interface;
 use options::{Pattern, Selector};
 use std::net::IpAddr;
-use types::{Addresses, Family};
+use types::{Addresses, Family, Problem};
 
 /// The error lists the selectors and the reason why each failed.
-pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, SelectError> {
+pub fn select(request: &Request, facts: &HostFacts) -> Result<Chosen, Problem> {
     if let Some(clash) = facts.clash() {
-        return Err(SelectError::Unnamed(InterfaceError::Clash(clash)));
+        return Err(report_no_interface(Problem::new("podcidr-of-host", clash)));
     }
     if let Some(known) = request
         .known
         .as_ref()
         .filter(|_| request.selectors.is_empty() && request.given_public().is_none())
     {
-        return whose::choose(known, request, facts).map_err(SelectError::Unnamed);
+        return whose::choose(known, request, facts).map_err(report_no_interface);
     }
     if request.selectors.is_empty() {
         return unnamed(request, facts)
             .and_then(|(candidate, named)| finish(request, facts, candidate, named))
-            .map_err(SelectError::Unnamed);
+            .map_err(report_no_interface);
     }
-    let mut tried = Vec::new();
+    let (mut texts, mut parts) = (Vec::new(), Vec::new());
     for selector in &request.selectors {
         let named = !matches!(selector, Selector::DefaultRoute(_));
         let flag = (named && *selector != Selector::Auto).then(|| selector.to_string());
         let found = candidate(selector, request, facts).map(|candidate| candidate.named_by(flag));
         match found.and_then(|candidate| finish(request, facts, candidate, named)) {
             Ok(chosen) => return Ok(chosen),
-            Err(why) => tried.push((selector.clone(), why)),
+            Err(why) => {
+                texts.push(format!("{selector}: {why}"));
+                parts.push(why);
+            }
         }
     }
-    Err(SelectError::Named(tried))
+    let text = format!(
+        "Failed to find interface to use that matches the interfaces and/or regexes provided: {}",
+        texts.join("; ")
+    );
+    Err(Problem { parts, ..Problem::new("no-named-interface", text) })
+}
+
+/// If no flag names an interface.
+fn report_no_interface(why: Problem) -> Problem {
+    let text = format!("Failed to find any valid interface to use: {why}");
+    Problem { parts: vec![why], ..Problem::new("no-valid-interface", text) }
 }
 
 /// The interface with the configured public addresses, otherwise the default route's. This applies if no flag names
 /// an interface.
-fn unnamed<'a>(
-    request: &Request,
-    facts: &'a HostFacts,
-) -> Result<(Candidate<'a>, bool), InterfaceError> {
+fn unnamed<'a>(request: &Request, facts: &'a HostFacts) -> Result<(Candidate<'a>, bool), Problem> {
     let given = request.given_public();
     let given: Vec<IpAddr> = given.iter().flat_map(Addresses::ips).collect();
     let owned = given.iter().filter_map(|ip| Some((facts.owner(*ip)?, *ip)));
     let owned: Vec<(&Interface, IpAddr)> = owned.collect();
     match owned[..] {
-        [(a, _), (b, _)] if a.index != b.index => Err(InterfaceError::Apart {
-            route: "",
-            remedy: ": --public-ip and --public-ipv6 belong to these two interfaces",
-            v4: a.name.clone(),
-            v6: b.name.clone(),
-        }),
+        [(a, _), (b, _)] if a.index != b.index => Err(refuse_two_interfaces(
+            "",
+            [a, b],
+            ": --public-ip and --public-ipv6 belong to these two interfaces",
+        )),
         [(interface, ip), ..] => {
             let flag = Family::from(ip).pick("--public-ip", "--public-ipv6");
             let why = format!("the interface with the address of {flag}={ip}");
@@ -85,21 +94,29 @@ fn candidate<'a>(
     selector: &Selector,
     request: &Request,
     facts: &'a HostFacts,
-) -> Result<Candidate<'a>, InterfaceError> {
+) -> Result<Candidate<'a>, Problem> {
     match selector {
         Selector::DefaultRoute(_) => default_route(request, facts),
         Selector::Auto => auto(request, facts),
         Selector::Name(name) => {
-            let interface = facts.by_name(name).ok_or_else(|| InterfaceError::NoSuchName {
-                name: name.clone(),
-                host: host(facts),
+            let interface = facts.by_name(name).ok_or_else(|| {
+                let text = format!(
+                    "error looking up interface {name}: no such interface; this host has {}",
+                    host(facts)
+                );
+                Problem::new("interface-absent", text)
             })?;
             Ok(Candidate::new(interface, format!("named by {selector}")))
         }
         Selector::Address(ip) => {
-            let interface = facts
-                .owner(*ip)
-                .ok_or_else(|| InterfaceError::NoOwner { address: *ip, host: host(facts) })?;
+            let interface = facts.owner(*ip).ok_or_else(|| {
+                let (v6, kind) = Family::from(*ip).pick(("", "IP"), ("v6 ", "IPv6"));
+                let text = format!(
+                    "error looking up {v6}interface {ip}: no interface with given {kind} found; this host has {}",
+                    host(facts)
+                );
+                Problem::new("interface-address-absent", text)
+            })?;
             let mut candidate =
                 Candidate::new(interface, format!("named by {selector}")).at(*ip, Rule::Exactly);
             if let Some(public) = request
@@ -109,12 +126,7 @@ fn candidate<'a>(
                 && let Some(other) = facts.owner(public)
             {
                 if other.index != interface.index {
-                    return Err(InterfaceError::Apart {
-                        route: "",
-                        remedy: "",
-                        v4: interface.name.clone(),
-                        v6: other.name.clone(),
-                    });
+                    return Err(refuse_two_interfaces("", [interface, other], ""));
                 }
                 candidate = candidate.at(public, Rule::Exactly);
             }
@@ -123,9 +135,13 @@ fn candidate<'a>(
         Selector::Cidr(net) => cidr(*net, selector, request, facts),
         Selector::Regex(pattern) => regex(pattern, selector, request, facts),
         Selector::CanReach(target) => {
-            let (interface, source) = facts
-                .towards(*target)
-                .map_err(|why| InterfaceError::OutOfReach { target: *target, why })?;
+            let (interface, source) = facts.towards(*target).map_err(|why| {
+                let text = format!(
+                    "cannot choose an interface by --iface-can-reach: the lookup of the route to {target} failed: {why}"
+                );
+                let problem = Problem::new("interface-target-unreachable", text);
+                Problem { parts: vec![why], ..problem }
+            })?;
             let why = format!(
                 "named by {selector} (the kernel reaches this address through the interface)"
             );
@@ -147,7 +163,7 @@ fn cidr<'a>(
     selector: &Selector,
     request: &Request,
     facts: &'a HostFacts,
-) -> Result<Candidate<'a>, InterfaceError> {
+) -> Result<Candidate<'a>, Problem> {
     let inside = |interface: &'a Interface| {
         let mut addresses = facts.eligible(interface, Family::from(net)).into_iter();
         Some((interface, addresses.find(|ip| net.contains(ip))?))
@@ -162,8 +178,13 @@ fn cidr<'a>(
             interface.loopback,
         )
     });
-    let (interface, ip) =
-        found.ok_or_else(|| InterfaceError::NoneInside { net, host: host(facts) })?;
+    let (interface, ip) = found.ok_or_else(|| {
+        let text = format!(
+            "no interface that is up has a usable address inside {net}; this host has {}",
+            host(facts)
+        );
+        Problem::new("interface-cidr-unmatched", text)
+    })?;
     Ok(Candidate::new(interface, format!("named by {selector} (its address {ip} is inside)"))
         .at(ip, Rule::Inside(net)))
 }
@@ -175,7 +196,7 @@ fn regex<'a>(
     selector: &Selector,
     request: &Request,
     facts: &'a HostFacts,
-) -> Result<Candidate<'a>, InterfaceError> {
+) -> Result<Candidate<'a>, Problem> {
     let mut fit: Vec<&Interface> = facts
         .interfaces
         .iter()
@@ -205,14 +226,24 @@ fn regex<'a>(
         Some(interface) => {
             Ok(Candidate::new(interface, format!("named by {selector} (its name matches)")))
         }
-        None => Err(InterfaceError::NoMatch { pattern: pattern.clone(), host: host(facts) }),
+        None => Err(Problem::new(
+            "interface-regex-unmatched",
+            format!(
+                "could not match pattern {pattern} to any of the available network interfaces ({})",
+                host(facts)
+            ),
+        )),
     }
 }
 
-fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, InterfaceError> {
+fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, Problem> {
     let addresses = match &request.store {
         StoreAt::Here => &[][..],
-        StoreAt::Unknown(why) => return Err(InterfaceError::StoreUnknown(why.clone())),
+        StoreAt::Unknown(why) => {
+            let text = format!("the store's address is not known: {why}");
+            let problem = Problem::new("interface-store-unknown", text);
+            return Err(Problem { parts: vec![why.clone()], ..problem });
+        }
         StoreAt::There(addresses) => addresses,
     };
     let mut whys = Vec::new();
@@ -234,5 +265,9 @@ fn auto<'a>(request: &Request, facts: &'a HostFacts) -> Result<Candidate<'a>, In
         candidate.why.push_str(" (--iface=auto, and the store is on this host)");
         return Ok(candidate);
     }
-    Err(InterfaceError::StoreOutOfReach(whys))
+    let texts = joined(whys.iter().map(|(address, why)| format!("{address}: {why}")), ", ");
+    Err(Problem {
+        parts: whys.into_iter().map(|(_, why)| why).collect(),
+        ..Problem::new("interface-store-unreachable", format!("no route to the store ({texts})"))
+    })
 }

@@ -1,14 +1,14 @@
 //! Tests the choice of the underlay interface on made-up hosts.
 
 use super::check::{Alarm, find_problem};
+use super::error::may_come;
 use super::follow::Steady;
 use super::*;
 use ipnet::IpNet;
 use netstate::route::RouteKind;
 use std::net::IpAddr;
 use std::time::Duration;
-use types::Dual;
-use types::Family;
+use types::{Dual, Family, Problem};
 
 /// A Vagrant machine: NAT with the default route on enp0s3, the nodes' network on enp0s8, and a third interface that
 /// is down.
@@ -108,7 +108,7 @@ fn there(addresses: &[&str]) -> StoreAt {
 
 /// A store whose name does not resolve.
 fn nowhere() -> StoreAt {
-    StoreAt::Unknown(NameError::NoReply { host: "etcd".to_owned() })
+    StoreAt::Unknown(Problem::in_words("etcd: the name server does not respond"))
 }
 
 /// The name and the addresses of the interface that flanneld chooses.
@@ -119,7 +119,7 @@ fn chosen(request: &Request, facts: &HostFacts) -> String {
     }
 }
 
-fn refused(request: &Request, facts: &HostFacts) -> SelectError {
+fn refused(request: &Request, facts: &HostFacts) -> Problem {
     match select(request, facts) {
         Ok(chosen) => panic!("{request:?}: {chosen:?}"),
         Err(error) => error,
@@ -233,7 +233,7 @@ fn selector_without_a_match_is_refused_with_the_reason() {
         let error = refused(&request(families, selectors), &facts);
         assert!(error.to_string().contains(part), "{selectors:?}: {error}");
         assert!(error.to_string().starts_with("Failed to find interface to use that matches the interfaces and/or regexes provided"), "{error}");
-        assert!(error.may_come(), "{error}");
+        assert!(may_come(&error), "{error}");
     }
 }
 
@@ -253,7 +253,7 @@ fn unusable_default_routes_are_skipped() {
     facts.defaults.pop();
     let error = refused(&request(V4, ""), &facts);
     assert!(
-        error.may_come()
+        may_come(&error)
             && error.to_string().starts_with("Failed to find any valid interface to use: "),
         "{error}"
     );
@@ -281,12 +281,12 @@ fn default_routes_of_both_families_share_an_interface() {
     facts.defaults = vec![default(Family::V4, 2, 0), default(Family::V6, 3, 0)];
     let error = refused(&request(BOTH, ""), &facts);
     assert!(error.to_string().contains("v6 default route interface enp0s8 must be the same with v4 default route interface enp0s3"), "{error}");
-    assert!(!error.may_come());
+    assert!(!may_come(&error));
     facts.defaults.push(default(Family::V6, 2, 9));
     assert_eq!(chosen(&request(BOTH, ""), &facts), "enp0s3 10.0.2.15 and fd17::2");
     facts.defaults = vec![default(Family::V4, 2, 0)];
     assert!(
-        refused(&request(BOTH, ""), &facts).may_come(),
+        may_come(&refused(&request(BOTH, ""), &facts)),
         "the IPv6 one may come by an advertisement"
     );
 }
@@ -322,14 +322,14 @@ fn addresses_are_preferred_by_their_state() {
         "fd00::2: still tentative",
         "fd00::3: deprecated",
     ] {
-        assert!(error.may_come() && error.to_string().contains(part), "{error}");
+        assert!(may_come(&error) && error.to_string().contains(part), "{error}");
     }
     // A deprecated address can still be named.
     assert_eq!(chosen(&request(V6, "address fd00::3"), &facts), "enp0s8 fd00::3");
     stage(vec![plain("169.254.1.1/16"), plain("0.0.0.0/0"), plain("10.1.1.1/24")], &mut facts);
     assert_eq!(chosen(&request(V4, "name enp0s8"), &facts), "enp0s8 10.1.1.1");
     facts.interfaces[2].mtu = 0;
-    assert!(!refused(&request(V4, "name enp0s8"), &facts).may_come());
+    assert!(!may_come(&refused(&request(V4, "name enp0s8"), &facts)));
 }
 
 fn public(families: Families, v4: Option<&str>, v6: Option<&str>, selectors: &str) -> Request {
@@ -426,7 +426,7 @@ fn public_address_of_another_interface_is_refused() {
     let facts = vagrant();
     let error = refused(&public(BOTH, Some("10.0.2.15"), Some("fd00:56::11"), ""), &facts);
     assert!(
-        !error.may_come()
+        !may_come(&error)
             && error
                 .to_string()
                 .contains("v6 interface enp0s8 must be the same with v4 interface enp0s3"),
@@ -438,7 +438,7 @@ fn public_address_of_another_interface_is_refused() {
         "{error}"
     );
     let error = refused(&public(V4, Some("172.16.0.1"), None, ""), &facts);
-    assert!(error.may_come() && error.to_string().contains("enp0s9 is down"), "{error}");
+    assert!(may_come(&error) && error.to_string().contains("enp0s9 is down"), "{error}");
 }
 
 #[test]
@@ -467,7 +467,7 @@ fn auto_chooses_the_interface_that_reaches_the_store() {
         assert_eq!(chosen(&at(store), &facts), want);
     }
     for lost in [there(&["203.0.113.9"]), nowhere()] {
-        assert!(refused(&at(lost), &facts).may_come());
+        assert!(may_come(&refused(&at(lost), &facts)));
     }
 }
 
@@ -728,7 +728,7 @@ fn no_way_of_choosing_takes_an_interface_of_pods() {
         (public(V4, Some("10.244.1.77"), None, ""), inside),
     ] {
         let error = refused(&wish, &facts);
-        assert!(error.may_come() && error.to_string().contains(why), "{error}");
+        assert!(may_come(&error) && error.to_string().contains(why), "{error}");
     }
 }
 
@@ -928,8 +928,8 @@ fn assigned_subnet_clashes_with_the_hosts_network_but_not_with_pods_or_a_wide_ne
         facts.leased.assigned = Some((own.into(), net(words[0]).into()));
         match (select(&request, &facts), words.get(4)) {
             (Ok(_), None) => {}
-            (Err(SelectError::Unnamed(InterfaceError::Clash(why))), Some(net)) => {
-                assert!(why.contains(&format!("overlaps {net} on v4only")), "{why}");
+            (Err(error), Some(net)) if error.has("podcidr-of-host") => {
+                assert!(error.text.contains(&format!("overlaps {net} on v4only")), "{error}");
             }
             other => panic!("{text}: {other:?}"),
         }

@@ -5,18 +5,19 @@
 #[cfg(test)]
 mod tests;
 
-use super::candidate::{Candidate, default_route, finish, host};
+use super::candidate::{Candidate, default_route, finish, host, in_brackets};
 use super::choice::{Chosen, Rule};
-use super::error::InterfaceError;
+use super::error::SHARED;
 use super::facts::HostFacts;
 use super::request::{KnownAddresses, Request};
+use crate::error::joined;
 use backends::Underlay;
 use ipnet::IpNet;
 use netstate::host::{Interface, machine_nat};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use subnet_lease::manager::Claimant;
-use types::Family;
+use types::{Family, Problem};
 
 /// Why other nodes may not reach this node through an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,7 +94,7 @@ pub(super) fn choose(
     known: &KnownAddresses,
     request: &Request,
     facts: &HostFacts,
-) -> Result<Chosen, InterfaceError> {
+) -> Result<Chosen, Problem> {
     let mut search = Search { known, request, facts, passed_over: Vec::new(), whys: Vec::new() };
     if let Some(chosen) = search.published().or_else(|| search.undoubted()) {
         return Ok(chosen);
@@ -106,13 +107,23 @@ pub(super) fn choose(
         chosen.warnings.push(in_doubt(&chosen, &doubt));
         return Ok(chosen);
     }
-    // Other nodes have every address that could be used.
-    let whys = search.whys;
-    Err(if shared.is_empty() {
-        InterfaceError::Each(whys)
+    let parts = search.whys;
+    let problem = if shared.is_empty() {
+        Problem::new("no-candidate-interface", joined(&parts, "; "))
     } else {
-        InterfaceError::Shared { addresses: shared, host: host(facts), whys }
-    })
+        let text = format!(
+            "other Nodes also have the addresses of this host: {}. For example, every Vagrant machine has the address 10.0.2.15 on its NAT interface. Use --iface or --iface-cidr in the arguments of the DaemonSet to name the interface that connects the nodes. Alternatively, set the annotation node-public-ip of this Node or kubelet's --node-ip, or delete the Node that is gone; this host has {}{}",
+            joined_holders(shared),
+            host(facts),
+            in_brackets(&parts, "; ")
+        );
+        Problem::new(SHARED, text)
+    };
+    Err(Problem { parts, ..problem })
+}
+
+fn joined_holders(shared: impl IntoIterator<Item = (IpAddr, String)>) -> String {
+    joined(shared.into_iter().map(|(ip, node)| format!("{ip} (Node {node})")), ", ")
 }
 
 /// A search for an interface that is not in doubt, with the candidates that it skipped.
@@ -122,7 +133,7 @@ struct Search<'a> {
     facts: &'a HostFacts,
     passed_over: Vec<(Chosen, AddressConcern)>,
     /// Why flanneld cannot use some candidates.
-    whys: Vec<InterfaceError>,
+    whys: Vec<Problem>,
 }
 
 impl<'a> Search<'a> {
@@ -193,7 +204,7 @@ impl<'a> Search<'a> {
     }
 
     /// `Some` if the candidate is usable and not in doubt. Records any other.
-    fn consider(&mut self, candidate: Result<Candidate<'a>, InterfaceError>) -> Option<Chosen> {
+    fn consider(&mut self, candidate: Result<Candidate<'a>, Problem>) -> Option<Chosen> {
         match candidate.and_then(|candidate| finish(self.request, self.facts, candidate, false)) {
             Err(why) => self.whys.push(why),
             Ok(chosen) => {
@@ -202,10 +213,11 @@ impl<'a> Search<'a> {
                     return Some(chosen);
                 }
                 if doubt.was_left {
-                    self.whys.push(InterfaceError::GivenUp {
-                        addresses: chosen.underlay.addresses,
-                        interface: chosen.underlay.name.clone(),
-                    });
+                    let Underlay { addresses, name, .. } = &chosen.underlay;
+                    let text = format!(
+                        "this node stopped using {addresses} of {name} less than ten minutes ago, because no peer responded"
+                    );
+                    self.whys.push(Problem::new("interface-given-up", text));
                 }
                 self.passed_over.push((chosen, doubt));
             }
@@ -244,7 +256,7 @@ fn leading<'a>(
     known: &KnownAddresses,
     request: &Request,
     facts: &'a HostFacts,
-    whys: &mut Vec<InterfaceError>,
+    whys: &mut Vec<Problem>,
 ) -> Vec<Candidate<'a>> {
     let servers = known.servers.iter().map(|ip| (*ip, "the API server"));
     let mut candidates = Vec::new();
@@ -256,7 +268,11 @@ fn leading<'a>(
                 candidates.push(Candidate::new(interface, why).from(source));
             }
             Ok(_) => {}
-            Err(why) => whys.push(InterfaceError::PeerOutOfReach { peer, target, why }),
+            Err(why) => {
+                let text = format!("no route to {peer} at {target}: {why}");
+                let problem = Problem::new("interface-peer-unreachable", text);
+                whys.push(Problem { parts: vec![why], ..problem });
+            }
         }
     }
     candidates
@@ -269,14 +285,7 @@ fn in_doubt(chosen: &Chosen, doubt: &AddressConcern) -> String {
         "its router is the NAT that VirtualBox, QEMU and lima give to each machine separately"
             .to_owned()
     } else {
-        format!(
-            "other Nodes claim its address: {}",
-            doubt
-                .shared()
-                .map(|(ip, node)| format!("{ip} (Node {node})"))
-                .collect::<Vec<_>>()
-                .join(", ")
-        )
+        format!("other Nodes claim its address: {}", joined_holders(doubt.shared()))
     };
     format!(
         "packets between nodes use {name} ({addresses}) although {why}; this host has no better interface. If peers do not respond, use --iface, --iface-cidr, or the annotation node-public-ip of this Node to name the interface that connects the nodes"

@@ -13,6 +13,31 @@ use std::sync::Arc;
 use types::{Addresses, Dual, Family, Subnets, nets_overlap};
 
 /// Decides which leases of `raw` the node uses. If a lease's value is unusable, the node keeps the value in `before`.
+///
+/// ```
+/// use std::collections::BTreeSet;
+/// use std::sync::Arc;
+/// use subnet_lease::admission::{Terms, admitted};
+/// use subnet_lease::{Lease, LeaseAttrs, LeaseTable, NetworkConfig, Term};
+/// use types::Subnets;
+///
+/// let terms = Terms {
+///     config: NetworkConfig::parse(r#"{"Network": "10.244.0.0/16"}"#)?,
+///     own: None,
+///     local: Vec::new(),
+///     underlay: Vec::new(),
+///     links: None,
+///     rules: Arc::new(()),
+///     history: Arc::default(),
+/// };
+/// let subnets = Subnets::V4("10.9.2.0/24".parse()?);
+/// let lease = Lease { subnets, attrs: LeaseAttrs::default(), term: Term::Leased, since: 1 };
+/// let raw = LeaseTable::of([lease], BTreeSet::new());
+/// let (leases, refused) = admitted(&raw, &LeaseTable::default(), &terms);
+/// assert!(leases.is_empty());
+/// assert_eq!(refused[0].to_string(), "10.9.2.0/24 is not a subnet of 10.244.0.0/16");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn admitted(
     raw: &LeaseTable,
     before: &LeaseTable,

@@ -106,12 +106,12 @@ pub(super) struct Identities {
 
 /// A MAC or a key that is in use.
 #[derive(Clone, Debug)]
-pub(super) struct Used {
+pub(super) struct TakenError {
     identity: String,
     by: User,
 }
 
-impl Used {
+impl TakenError {
     pub(super) fn why(&self, lease: &Lease, terms: &Terms) -> UnusedLeaseError {
         let identity = excerpt(&self.identity);
         match self.by {
@@ -133,7 +133,7 @@ impl Used {
     }
 }
 
-impl Used {
+impl TakenError {
     /// True for a lease that this node had before and that has not expired yet.
     pub(super) fn is_former(&self, lease: &Lease, terms: &Terms) -> bool {
         let own = terms.own.as_ref().and_then(|own| Place::of(own).node);
@@ -281,14 +281,14 @@ impl Identities {
         }
     }
 
-    pub(super) fn check(&self, lease: &Lease) -> Result<(), Used> {
+    pub(super) fn check(&self, lease: &Lease) -> Result<(), TakenError> {
         let place = Place::of(lease);
         for (identity, _) in identities(&*self.rules, lease) {
             match self.used.get(identity.as_str()) {
                 None => {}
                 Some(User::Node(known, _)) if known.is(place) => {}
                 Some(user) => {
-                    return Err(Used { identity, by: *user });
+                    return Err(TakenError { identity, by: *user });
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Lists the directory, changes keys by rename under a lock, and updates modification times. Only the worker thread calls these functions.
 
 use super::changes::Watch;
-use super::error::{Act, DirError, LeaseFileError};
+use super::error::{DirError, FileError};
 use super::root::{Root, foreign, regular};
 use crate::protocol::registry::{Answer, Compare, Entry, Listing, Write, key_text};
 use crate::protocol::view::Item;
@@ -21,10 +21,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
-use types::Addresses;
+use types::problem::ConfigPlace;
+use types::{Addresses, Detail, Problem};
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK: &str = ".lock";
+const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 /// In bytes.
 const CONFIG_LIMIT: u64 = 1 << 20;
 
@@ -39,7 +41,7 @@ pub(super) struct Whole {
     /// A key whose file is unreadable has an empty value, but still occupies its subnets.
     pub listing: Listing,
     /// Keys whose files are unreadable.
-    pub(crate) flawed: BTreeMap<String, LeaseFileError>,
+    pub(crate) flawed: BTreeMap<String, Problem>,
     /// Whether inotify reports changes in the directory.
     pub watched: bool,
 }
@@ -56,9 +58,26 @@ impl Files {
     /// Reads the text of the network configuration. After the first success, only the directory that contained it is used.
     pub(super) fn config(&self) -> Result<Vec<u8>, DirError> {
         let path = self.root.path().join("config");
-        let failed = |error: &std::io::Error| match error.kind() {
-            ErrorKind::NotFound => DirError::NoConfig(path.clone()),
-            _ => DirError::ConfigUnread(path.clone(), error.into()),
+        let failed = |error: &std::io::Error| {
+            let (place, path) = (ConfigPlace::File(path.clone()), path.display());
+            let problem = match error.kind() {
+                ErrorKind::NotFound => Problem::new(
+                    "config-missing",
+                    format!(
+                        "the network configuration {path} does not exist; create the file, e.g. with {EXAMPLE}"
+                    ),
+                )
+                .with(Detail::ConfigMissing { place, example: EXAMPLE.to_owned() }),
+                _ => Problem::new(
+                    "config-unreadable",
+                    format!(
+                        "cannot read the network configuration {path}: {}",
+                        FileError::from(error)
+                    ),
+                )
+                .with(Detail::ConfigInvalid { place: Some(place) }),
+            };
+            DirError::Failed(problem)
         };
         // Later, a directory that is gone is an outage of the store, not of the configuration.
         if !self.root.is_settled() && !self.root.path().exists() {
@@ -94,7 +113,10 @@ impl Files {
     }
 
     fn whole(&self, folder: &OwnedFd) -> Result<Whole, DirError> {
-        let unreadable = |error: Errno| DirError::SubnetsUnlisted(self.path(""), error.into());
+        let unreadable = |error: Errno| {
+            let what = format!("cannot read the directory {}", self.path("").display());
+            DirError::unreadable("directory-subnets-unlisted", what, error)
+        };
         let mut whole =
             Whole { listing: Listing { revision: now(), entries: Vec::new() }, ..Whole::default() };
         let mut names = Dir::openat(
@@ -175,7 +197,7 @@ impl Files {
         let Some(folder) = self.root.open()?.subnets()? else {
             return Ok(false);
         };
-        let failed = |error: &std::io::Error| DirError::failed(Act::Touch, &self.path(key), error);
+        let failed = |error: &std::io::Error| DirError::of_file("touch", &self.path(key), error);
         match regular(&folder, key, OFlag::O_WRONLY | OFlag::O_APPEND) {
             Ok(file) => {
                 file.set_modified(SystemTime::now()).map(|()| true).map_err(|error| failed(&error))
@@ -231,25 +253,25 @@ impl Files {
         if compare.iter().any(
             |compare| matches!(compare, Compare::NoneElseAt { known, public } if overtaken(known, public)),
         ) {
-            return Err(DirError::Overtaken);
+            return Err(DirError::failed(
+                "directory-overtaken",
+                "another node wrote a lease with this node's address at the same time: flanneld lists the leases again",
+            ));
         }
         let mut revision = find(key).map_or(listing.revision, |entry| entry.modified);
         for write in write {
             match write {
                 Write::Put { key, value, .. } => {
                     put(&folder, key, value)
-                        .map_err(|error| DirError::failed(Act::Write, &self.path(key), &error))?;
+                        .map_err(|error| DirError::of_file("write", &self.path(key), &error))?;
                     revision = mark(value.as_bytes());
                 }
                 Write::Delete { key } => {
                     match unlinkat(&folder, key.as_str(), UnlinkatFlags::NoRemoveDir) {
                         Ok(()) | Err(Errno::ENOENT) => {}
                         Err(error) => {
-                            return Err(DirError::failed(
-                                Act::Delete,
-                                &self.path(key),
-                                &error.into(),
-                            ));
+                            let why = FileError::of(error);
+                            return Err(DirError::of_file("delete", &self.path(key), why));
                         }
                     }
                 }
@@ -263,7 +285,7 @@ impl Files {
     fn lock(&self, folder: &OwnedFd) -> Result<Flock<File>, DirError> {
         let path = self.path(LOCK);
         let mut file = regular(folder, LOCK, OFlag::O_WRONLY | OFlag::O_CREAT)
-            .map_err(|error| DirError::failed(Act::Open, &path, &error))?;
+            .map_err(|error| DirError::of_file("open", &path, &error))?;
         // A process that can read the file can lock it. Leave a file of another owner unchanged, because its mode is the owner's choice.
         if file.metadata().is_ok_and(|meta| {
             meta.mode() & 0o077 != 0 && meta.uid() == nix::unistd::geteuid().as_raw()
@@ -275,7 +297,11 @@ impl Files {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(lock),
                 Err((_, _)) if begun.elapsed() > LOCK_TIMEOUT => {
-                    return Err(DirError::Locked(path, LOCK_TIMEOUT));
+                    let path = path.display();
+                    let text = format!(
+                        "another process has held the lock {path} for {LOCK_TIMEOUT:?}; find the process with `fuser {path}`"
+                    );
+                    return Err(DirError::failed("directory-locked", text));
                 }
                 Err((back, _)) => file = back,
             }
@@ -285,7 +311,7 @@ impl Files {
 }
 
 /// `None` if the file is gone or its name is not a key.
-fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFileError> {
+fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, Problem> {
     if key.starts_with('.') || key.contains('/') {
         return Ok(None);
     }
@@ -299,7 +325,10 @@ fn read(folder: &OwnedFd, key: &str) -> Result<Option<Entry>, LeaseFileError> {
     let (value, touched) = match read() {
         Ok(read) => read,
         Err(error) if std::io::Error::kind(&error) == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(LeaseFileError((&error).into())),
+        Err(error) => {
+            let text = format!("cannot read the file of the lease: {}", FileError::from(&error));
+            return Err(Problem::new("lease-file-unreadable", text));
+        }
     };
     // A writer without a rank does not touch files. The entry of an operator is therefore as old as the file; otherwise it would precede every node.
     let rank = wire::parse_value(&value).ok().and_then(|attrs| attrs.node).map(|node| node.rank);

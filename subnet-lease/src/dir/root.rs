@@ -1,7 +1,7 @@
 //! Opens the store's directory, and checks that it is the one that flanneld found at the start. All files are opened relative to its descriptor, so
 //! flanneld never reads or writes another directory at the same path.
 
-use super::error::{Act, DirError, FileError};
+use super::error::{DirError, FileError};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, fstat, fstatat, mkdirat};
@@ -42,10 +42,20 @@ impl Root {
 
     /// Fails if another directory has replaced the store's directory, or if the configuration is gone.
     pub(super) fn open(&self) -> Result<Open<'_>, DirError> {
-        let path = || self.path.clone();
+        let path = self.path.display();
+        let unavailable = |code, what: &str| {
+            DirError::unavailable(code, format!("the directory of leases {path} {what}"))
+        };
+        let unreadable = |code, what: &str, error: Errno| {
+            let what = format!("the directory of leases {path} cannot be {what}");
+            DirError::unreadable(code, what, error)
+        };
         let file = open(&self.path, DIRECTORY, Mode::empty()).map_err(|error| match error {
-            Errno::ENOENT => DirError::Missing(path()),
-            error => DirError::Closed(path(), error.into()),
+            Errno::ENOENT => unavailable(
+                "directory-missing",
+                "does not exist; mount the directory, or move the directory back",
+            ),
+            error => unreadable("directory-not-opened", "opened", error),
         })?;
         let opened = Open { root: self, file };
         let Some(first) = self.first.get() else {
@@ -56,11 +66,23 @@ impl Root {
             .map(|meta| meta.st_mode & libc_type::MASK == libc_type::REGULAR);
         match (present == *first, config) {
             (true, Ok(true)) => Ok(opened),
-            (false, Ok(true)) => Err(DirError::Replaced(path())),
-            (false, _) => Err(DirError::Unmounted(path())),
-            (true, Ok(false)) => Err(DirError::ConfigNotRegular(path())),
-            (true, Err(Errno::ENOENT)) => Err(DirError::ConfigGone(path())),
-            (true, Err(error)) => Err(DirError::ConfigUnknown(path(), error.into())),
+            (false, Ok(true)) => Err(unavailable(
+                "directory-replaced",
+                "is not the directory that flanneld found at its start; restore the former directory, or restart flanneld to use this directory",
+            )),
+            (false, _) => Err(unavailable(
+                "directory-unmounted",
+                "is missing, and a directory without a config is in its place; mount the missing directory, or move it back",
+            )),
+            (true, Ok(false)) => Err(unavailable(
+                "directory-config-not-regular",
+                "has a config that is not a regular file; put the file back",
+            )),
+            (true, Err(Errno::ENOENT)) => Err(unavailable(
+                "directory-config-gone",
+                "no longer has a config; put the config back",
+            )),
+            (true, Err(error)) => Err(unreadable("directory-unreadable", "read: config", error)),
         }
     }
 }
@@ -74,8 +96,11 @@ mod libc_type {
 
 impl Open<'_> {
     fn identity(&self) -> Result<(u64, u64), DirError> {
-        let meta = fstat(&self.file)
-            .map_err(|error| DirError::Unreadable(self.root.path.clone(), error.into()))?;
+        let meta = fstat(&self.file).map_err(|error| {
+            let what =
+                format!("the directory of leases {} cannot be read", self.root.path.display());
+            DirError::unreadable("directory-unreadable", what, error)
+        })?;
         Ok((meta.st_dev, meta.st_ino))
     }
 
@@ -95,7 +120,10 @@ impl Open<'_> {
             Ok(folder) => Ok(Some(folder)),
             Err(Errno::ENOENT) => Ok(None),
             Err(error) => {
-                Err(DirError::SubnetsClosed(self.root.path.join(SUBNETS), FileError::of(error)))
+                let path = self.root.path.join(SUBNETS);
+                let what = format!("cannot open the directory {}", path.display());
+                let why = FileError::of(error);
+                Err(DirError::unreadable("directory-subnets-not-opened", what, why))
             }
         }
     }
@@ -103,7 +131,8 @@ impl Open<'_> {
     /// Creates it if it is missing.
     pub(super) fn subnets_made(&self) -> Result<OwnedFd, DirError> {
         let failed = |error: Errno| {
-            DirError::failed(Act::Make, &self.root.path.join(SUBNETS), &error.into())
+            let path = self.root.path.join(SUBNETS);
+            DirError::of_file("create the directory", &path, FileError::of(error))
         };
         match mkdirat(&self.file, SUBNETS, Mode::from_bits_truncate(0o777)) {
             Ok(()) | Err(Errno::EEXIST) => {}

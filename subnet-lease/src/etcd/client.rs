@@ -6,9 +6,7 @@ use super::error::EtcdError;
 use super::options::EtcdOptions;
 use crate::manager::Counters;
 use crate::protocol::drive::Registry;
-use crate::protocol::registry::{
-    Answer, Compare, Entry, Listing, NoReplyError, Request, TTL, Write, key_text,
-};
+use crate::protocol::registry::{Answer, Compare, Entry, Listing, Request, TTL, Write, key_text};
 use crate::wire::VALUE_LIMIT;
 use async_trait::async_trait;
 use etcd_client::{
@@ -308,7 +306,7 @@ impl EtcdRegistry {
 
 #[async_trait]
 impl Registry for EtcdRegistry {
-    async fn request(&self, request: Request) -> Result<Answer, NoReplyError> {
+    async fn request(&self, request: Request) -> Result<Answer, Problem> {
         Ok(match self.attempt(request.clone()).await {
             // etcd refused the request before executing it, and the client dropped the connection. The next connection logs in as etcd requires.
             Err(EtcdError::Refused(_, why))

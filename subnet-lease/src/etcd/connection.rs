@@ -373,7 +373,11 @@ async fn why_no_answer(
         _ if refusal.kind.is_unavailable() => refusal.into(),
         (Some(complaint), Some(tls)) => tls.explain(&complaint).into(),
         (None, Some(tls)) => tls.silent_end().into(),
-        (_, None) if speaks_tls(target).await => TlsError::ServerWantsTls.into(),
+        (_, None) if speaks_tls(target).await => TlsError::new(
+            "etcd-speaks-tls",
+            "etcd speaks TLS at this endpoint; write https:// in --etcd-endpoints, and name etcd's authority with --etcd-cafile",
+        )
+        .into(),
         _ => refusal.into(),
     }
 }

@@ -171,10 +171,13 @@ async fn shake_hands(
 async fn explained(error: &io::Error, target: &Target, tls: &Tls) -> TlsError {
     match spoken(error) {
         Some(rustls::Error::InvalidMessage(_)) | None if speaks_plain(target).await => {
-            TlsError::ServerIsPlain
+            TlsError::new(
+                "etcd-speaks-no-tls",
+                "etcd does not speak TLS at this endpoint; write http:// in --etcd-endpoints, or give etcd a certificate (--cert-file)",
+            )
         }
         Some(error) => tls.explain(error),
-        None => TlsError::Handshake(error.to_string()),
+        None => TlsError::new("etcd-tls-failed", format!("the TLS handshake failed: {error}")),
     }
 }
 

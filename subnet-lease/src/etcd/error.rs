@@ -2,12 +2,10 @@
 
 use super::call_error::{CallError, CallErrorKind};
 use super::tls::error::TlsError;
-use crate::config::ConfigError;
 use crate::foreign::ConnectError;
-use crate::reason::Lasting;
 use std::time::Duration;
 use thiserror::Error;
-use types::problem::{ConfigPlace, StoreCause};
+use types::problem::StoreCause;
 use types::{Coded, Detail, Problem};
 
 /// Request or handshake to which an endpoint did not reply.
@@ -83,7 +81,7 @@ pub enum EndpointError {
     #[code("etcd-no-address")]
     NoAddress(String),
     #[error(transparent)]
-    #[code(_0.code())]
+    #[code(_0.code)]
     Tls(#[from] TlsError),
     #[error(transparent)]
     #[code(_0.kind.code())]
@@ -118,38 +116,13 @@ impl EndpointError {
         match self {
             Self::NoAnswer(..) | Self::NoConnection(_) => StoreCause::Silent,
             Self::Unreachable(failure, _) => failure.cause(),
-            Self::Tls(trouble) => trouble.cause(),
+            Self::Tls(trouble) => trouble.cause,
             Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
                 refusal.kind.cause()
             }
             Self::Readdressed | Self::NoAddress(_) | Self::ForeignCluster { .. } => {
                 StoreCause::Other
             }
-        }
-    }
-}
-
-/// Log topic that all errors of an unreachable etcd server share, because refused connections and timeouts alternate.
-const UNREACHABLE: &str = "etcd-unreachable";
-
-impl Lasting for EndpointError {
-    fn topic(&self) -> String {
-        match self {
-            Self::Readdressed
-            | Self::NoAnswer(..)
-            | Self::NoConnection(_)
-            | Self::Unreachable(..) => UNREACHABLE.to_owned(),
-            Self::Tls(trouble) => trouble.topic(),
-            Self::NoAddress(_) => self.to_string(),
-            Self::Call(refusal) | Self::LogIn(_, refusal) | Self::Key { refusal, .. } => {
-                match refusal.kind {
-                    CallErrorKind::Client => self.to_string(),
-                    CallErrorKind::Refused(code) => format!("{} {code}", self.code()),
-                    kind if kind.is_unavailable() => CallErrorKind::Unavailable.code().to_owned(),
-                    _ => self.code().to_owned(),
-                }
-            }
-            Self::ForeignCluster { .. } => self.code().to_owned(),
         }
     }
 }
@@ -214,29 +187,11 @@ pub enum EtcdError {
     #[code(_0.kind.code())]
     #[detail(store_detail(_0.kind.cause(), None))]
     WatchCancelled(CallError),
-    /// With the key prefix.
-    #[error(
-        "the network configuration {0}/config is not in etcd (v3); put it there with `etcdctl put {0}/config '{EXAMPLE}'` \
-         (with ETCDCTL_API=3 on etcdctl 3.3 and older)"
-    )]
-    #[code("config-missing")]
-    #[detail(Detail::ConfigMissing { place: config_key(_0), example: EXAMPLE.to_owned() })]
-    NoConfig(String),
-    #[error("{0}/config: {1}")]
-    #[code(_1.code())]
-    #[detail(Detail::ConfigInvalid { place: Some(config_key(_0)) })]
-    Config(String, ConfigError),
 }
 
 fn store_detail(cause: StoreCause, server: Option<&String>) -> Detail {
     Detail::Store { cause, status: None, server: server.cloned() }
 }
-
-fn config_key(prefix: &str) -> ConfigPlace {
-    ConfigPlace::Key(format!("{prefix}/config"))
-}
-
-const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 impl EtcdError {
     /// An endpoint refused the request for a reason that satisfies `wanted`.
@@ -256,37 +211,10 @@ impl EtcdError {
     }
 }
 
-impl Lasting for EtcdError {
-    fn topic(&self) -> String {
-        match self {
-            Self::Endpoints(all) => {
-                let mut topics: Vec<String> =
-                    all.iter().map(|(_, trouble)| trouble.topic()).collect();
-                // If all endpoints have the same trouble, it is the trouble of etcd as a whole.
-                if topics.windows(2).all(|pair| pair.first() == pair.last()) {
-                    topics.truncate(1);
-                }
-                topics.join("; ")
-            }
-            Self::Foreign(_, trouble) | Self::Refused(_, trouble) => trouble.topic(),
-            Self::LeaseState(_, refusal) | Self::Watch(refusal) | Self::WatchCancelled(refusal) => {
-                EndpointError::Call(refusal.clone()).topic()
-            }
-            Self::Cut(_)
-            | Self::NoAnswer(..)
-            | Self::WatchClosed
-            | Self::WatchNotOpened(_)
-            | Self::WatchSilent
-            | Self::WatchUnanswered => UNREACHABLE.to_owned(),
-            Self::NoConfig(_) | Self::Config(..) => self.to_string(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reason::{LogOnce, Reason};
+    use crate::reason::LogOnce;
 
     fn refused(kind: CallErrorKind) -> EndpointError {
         EndpointError::Call(CallError { kind, words: "no".to_owned() })
@@ -304,11 +232,14 @@ mod tests {
         let silent = EndpointError::NoConnection(Duration::from_secs(3));
         let down = |first: EndpointError| endpoints(&[first, refused(CallErrorKind::Credentials)]);
         let mut log = LogOnce::default();
-        let mut news = |trouble: EtcdError| log.news(Some(&Reason::from(trouble)));
-        assert!(news(down(away("refused"))) && !news(down(silent.clone())));
+        let mut news = |trouble: EtcdError| log.news(Some(&trouble.into()));
+        assert!(news(endpoints(&[away("refused"), silent.clone()])));
         assert!(
-            news(endpoints(&[away("refused"), silent.clone()])) && !news(EtcdError::WatchSilent)
+            !news(endpoints(&[silent.clone(), silent.clone()])) && !news(EtcdError::WatchSilent)
         );
+        // One endpoint answers, and refuses the user.
+        assert!(news(down(away("refused"))) && !news(down(away("refused"))));
+        assert!(news(EtcdError::WatchClosed) && !news(EtcdError::WatchSilent));
         assert!(
             down(silent.clone()).has(|kind| kind == CallErrorKind::Credentials)
                 && !down(silent).has(|kind| kind == CallErrorKind::NoUser)

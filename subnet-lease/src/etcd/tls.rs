@@ -4,7 +4,7 @@ pub(super) mod error;
 
 use super::options::EtcdOptions;
 use crate::foreign::Certificate;
-use error::{ClientCertificateError, FileOf, TlsError};
+use error::{TlsError, code_of_refusal, refusal_text};
 use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -16,6 +16,7 @@ use rustls::{
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use types::problem::StoreCause;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 pub(super) struct Tls {
@@ -35,31 +36,45 @@ impl Tls {
             Arc::new(roots(options.ca.as_deref()).await?),
             provider.clone(),
         );
-        let inner = inner.build().map_err(|error| TlsError::Authorities(error.to_string()))?;
+        let inner = inner.build().map_err(|error| {
+            let text = format!("cannot use the certificate authorities: {error}");
+            TlsError::new("tls-authorities-unusable", text)
+        })?;
         let seen = Seen::default();
         let builder =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| TlsError::Setup(error.to_string()))?;
+        let builder = builder
+            .map_err(|error| TlsError::new("tls-setup", format!("cannot set up TLS: {error}")))?;
         let builder = builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Remembering { inner, seen: seen.clone() }));
         let (mut config, client) = match &options.identity {
             None => (builder.with_no_client_auth(), None),
             Some((cert, key)) => {
-                let chain = certificates(cert, FileOf::Client).await?;
+                let chain = certificates(cert, "client certificate", "--etcd-certfile").await?;
                 let own = chain.first().cloned();
                 let secret = PrivateKeyDer::from_pem_slice(&file(key).await?);
-                let secret = secret.map_err(|_| TlsError::NoKey(key.clone()))?;
+                let (path, key) = (cert.display(), key.display());
+                let secret = secret.map_err(|_| {
+                    let text = format!(
+                        "the file {key} holds no private key in PEM form; correct --etcd-keyfile"
+                    );
+                    TlsError::new("tls-file-without-key", text)
+                })?;
                 let config =
                     builder.with_client_auth_cert(chain, secret).map_err(|error| match error {
-                        rustls::Error::InconsistentKeys(_) => {
-                            TlsError::OtherKey { key: key.clone(), certificate: cert.clone() }
-                        }
-                        error => TlsError::Identity {
-                            key: key.clone(),
-                            certificate: cert.clone(),
-                            fault: error.to_string(),
-                        },
+                        rustls::Error::InconsistentKeys(_) => TlsError::new(
+                            "tls-key-of-another-certificate",
+                            format!(
+                                "the key {key} does not belong to the certificate {path}; name a key and certificate that belong together"
+                            ),
+                        ),
+                        error => TlsError::new(
+                            "tls-identity-unusable",
+                            format!(
+                                "cannot use the client certificate {path} with the key {key}: {error}"
+                            ),
+                        ),
                     })?;
                 (config, own.map(|own| (cert.clone(), own)))
             }
@@ -78,7 +93,7 @@ impl Tls {
             rustls::Error::AlertReceived(alert) => {
                 refused(*alert, self.client.as_ref().map(|(path, own)| (path.as_path(), own)))
             }
-            other => TlsError::Failed(other.to_string()),
+            other => TlsError::new("etcd-tls-failed", format!("TLS to etcd failed: {other}")),
         }
     }
 
@@ -86,9 +101,16 @@ impl Tls {
     pub(super) fn silent_end(&self) -> TlsError {
         match &self.client {
             Some((path, own)) => {
-                TlsError::MostLikelyRefused { path: path.clone(), own: described(own) }
+                let (path, own) = (path.display(), described(own));
+                let text = format!(
+                    "etcd closes the connection after the TLS handshake, most likely because it refuses this node's certificate {path} ({own})"
+                );
+                TlsError::new("etcd-refuses-client-certificate", text)
             }
-            None => TlsError::MostLikelyNoClient,
+            None => certificate_wanted(
+                "etcd closes the connection after the TLS handshake, most likely because it requires a client certificate; set --etcd-certfile and \
+                 --etcd-keyfile",
+            ),
         }
     }
 }
@@ -149,10 +171,14 @@ async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     match ca {
         Some(path) => {
-            let (good, _) =
-                roots.add_parsable_certificates(certificates(path, FileOf::Authority).await?);
+            let found = certificates(path, "certificate authority", "--etcd-cafile").await?;
+            let (good, _) = roots.add_parsable_certificates(found);
             if good == 0 {
-                return Err(TlsError::NoAuthority(path.to_owned()));
+                let text = format!(
+                    "no certificate in {} is usable as an authority; correct --etcd-cafile",
+                    path.display()
+                );
+                return Err(TlsError::new("tls-file-without-authority", text));
             }
         }
         None => {
@@ -160,28 +186,41 @@ async fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
             let (good, _) =
                 found.map_or((0, 0), |found| roots.add_parsable_certificates(found.certs));
             if good == 0 {
-                return Err(TlsError::NoSystemAuthorities);
+                let text = "this system has no certificate authorities; name etcd's authority with --etcd-cafile, or install ca-certificates";
+                return Err(TlsError::new("tls-no-system-authorities", text));
             }
         }
     }
     Ok(roots)
 }
 
-/// Fails if the bundle contains no certificate.
-async fn certificates(path: &Path, of: FileOf) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+/// Fails if the bundle contains no certificate. `what` should be in the file, which `flag` names.
+async fn certificates(
+    path: &Path,
+    what: &str,
+    flag: &str,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let bundle = file(path).await?;
+    let path = path.display();
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bundle).collect();
-    let found = found.map_err(|_| TlsError::NotPem(of, path.to_owned()))?;
+    let found = found.map_err(|_| {
+        let text = format!("the {what} {path} is not in PEM form; correct {flag}");
+        TlsError::new("tls-file-not-pem", text)
+    })?;
     if found.is_empty() {
-        return Err(TlsError::NoCertificate(of, path.to_owned()));
+        let text = format!(
+            "the file {path} holds no certificate; correct {flag}, which must name a {what} in PEM form"
+        );
+        return Err(TlsError::new("tls-file-without-certificate", text));
     }
     Ok(found)
 }
 
 async fn file(path: &Path) -> Result<Vec<u8>, TlsError> {
-    crate::file::read(path)
-        .await
-        .map_err(|error| TlsError::Unread(path.to_owned(), error.to_string()))
+    crate::file::read(path).await.map_err(|error| {
+        let text = format!("cannot read the TLS file {}: {error}", path.display());
+        TlsError::new("tls-file-unreadable", text)
+    })
 }
 
 /// Why this node refuses etcd's certificate.
@@ -190,32 +229,44 @@ fn server_certificate(
     seen: Option<&CertificateDer<'_>>,
     ca: Option<&Path>,
 ) -> TlsError {
-    let names = match error {
-        CertificateError::NotValidForNameContext { presented, .. } => presented.clone(),
-        _ => Vec::new(),
+    let names: &[String] = match error {
+        CertificateError::NotValidForNameContext { presented, .. } => presented,
+        _ => &[],
     };
-    TlsError::ServerCertificate {
-        seen: seen.map(described),
-        why: Certificate::of(error),
-        clock: date(ASN1Time::now()),
-        ca: ca.map(Path::to_owned),
-        names,
-        words: error.to_string(),
-    }
+    let why = Certificate::of(error);
+    let seen = seen.map_or_else(String::new, |seen| format!(" ({})", described(seen)));
+    let words = refusal_text(why, &date(ASN1Time::now()), ca, names, &error.to_string());
+    let text = format!("this node refuses etcd's certificate{seen}: {words}");
+    TlsError { cause: why.cause(), ..TlsError::new(code_of_refusal(why), text) }
+}
+
+fn certificate_wanted(text: &str) -> TlsError {
+    let error = TlsError::new("etcd-wants-client-certificate", text);
+    TlsError { cause: StoreCause::User, ..error }
 }
 
 /// Why etcd refuses this node's certificate or aborts the handshake, from its alert.
 fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -> TlsError {
     use AlertDescription as Alert;
-    let why = match alert {
-        Alert::CertificateExpired => ClientCertificateError::Expired,
-        Alert::CertificateRevoked => ClientCertificateError::Revoked,
-        Alert::UnknownCA => ClientCertificateError::Authority,
+    const EXPIRED: (StoreCause, &str) =
+        (StoreCause::CertificateExpired, "the certificate has expired; renew the certificate");
+    let refusal = match alert {
+        Alert::CertificateExpired => EXPIRED,
+        Alert::CertificateRevoked => {
+            (StoreCause::Tls, "the certificate was revoked; renew the certificate")
+        }
+        Alert::UnknownCA => (
+            StoreCause::CertificateAuthority,
+            "etcd does not know the certificate's authority; use a certificate of an authority in etcd's --trusted-ca-file",
+        ),
         Alert::BadCertificate
         | Alert::UnsupportedCertificate
         | Alert::CertificateUnknown
         | Alert::AccessDenied
-        | Alert::CertificateRequired => ClientCertificateError::Invalid,
+        | Alert::CertificateRequired => (
+            StoreCause::CertificateAuthority,
+            "use a valid client certificate, signed by an authority in etcd's --trusted-ca-file",
+        ),
         other => {
             let why = match other {
                 Alert::HandshakeFailure => {
@@ -227,17 +278,21 @@ fn refused(alert: AlertDescription, own: Option<(&Path, &CertificateDer<'_>)>) -
                 Alert::InternalError => "an error inside etcd",
                 _ => "for another reason",
             };
-            return TlsError::Aborted { why, alert: u8::from(other) };
+            // The number of a TLS alert is that of RFC 8446, section 6.
+            let text = format!("etcd aborts the TLS handshake: {why} (alert {})", u8::from(other));
+            return TlsError::new("etcd-tls-failed", text);
         }
     };
-    match own {
-        None => TlsError::NoClientCertificate,
-        Some((path, own)) => {
-            // Some versions report only "bad certificate".
-            let why = if expired(own) { ClientCertificateError::Expired } else { why };
-            TlsError::ClientCertificate { path: path.to_owned(), own: described(own), why }
-        }
-    }
+    let Some((path, own)) = own else {
+        return certificate_wanted(
+            "etcd requires a client certificate and this node has none; set --etcd-certfile and --etcd-keyfile",
+        );
+    };
+    // Some versions report only "bad certificate".
+    let (cause, why) = if expired(own) { EXPIRED } else { refusal };
+    let (path, own) = (path.display(), described(own));
+    let text = format!("etcd refuses this node's certificate {path} ({own}): {why}");
+    TlsError { cause, ..TlsError::new("etcd-refuses-client-certificate", text) }
 }
 
 fn expired(certificate: &CertificateDer<'_>) -> bool {

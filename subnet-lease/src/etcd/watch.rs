@@ -9,7 +9,6 @@ use etcd_client::{
     EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream,
 };
 use std::time::Duration;
-use thiserror::Error;
 use tonic::Code;
 
 /// Without a message for this time, the client requests a progress notification.
@@ -44,27 +43,9 @@ pub enum WatchError {
     Stream(EtcdError),
     /// The client replaced the connection, without an error.
     Renewed,
-    /// The store has another history, or etcd has compacted the last event that the watch saw. The caller must read all keys again.
-    History(HistoryError),
-}
-
-/// Difference between the store's history and the one that the watch has seen so far.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum HistoryError {
-    #[error("the event of revision {0} has changed")]
-    Event(i64),
-    /// With the revision up to which etcd compacted.
-    #[error("etcd compacted its history up to revision {0}")]
-    Compacted(i64),
-    #[error(
-        "etcd is at revision {now}, but flanneld has already seen revision {seen}: etcd was restored"
-    )]
-    Restored { now: i64, seen: i64 },
-    /// With etcd's text.
-    #[error("etcd does not have revision {0}: {1}")]
-    NotThere(i64, String),
-    #[error("the key {0} of revision {1} has changed")]
-    Key(String, i64),
+    /// The store has another history than the one that the watch has seen so far, or etcd has compacted the last event that the watch saw. The caller
+    /// must read all keys again. With the difference.
+    History(String),
 }
 
 /// Newest known list or event of the store, from which a watch starts.
@@ -210,7 +191,9 @@ impl<'a> Watch<'a> {
                 } else if changes.contains(&expected) {
                     changes.retain(|change| *change != expected);
                 } else {
-                    return Err(WatchError::History(HistoryError::Event(expected.revision())));
+                    let revision = expected.revision();
+                    let why = format!("the event of revision {revision} has changed");
+                    return Err(WatchError::History(why));
                 }
             }
             changes.retain(|change| change.revision() >= self.known);
@@ -220,7 +203,9 @@ impl<'a> Watch<'a> {
 
     async fn refuse(&self, response: &WatchResponse) -> Result<(), WatchError> {
         if response.compact_revision() > 0 {
-            return Err(WatchError::History(HistoryError::Compacted(response.compact_revision())));
+            let revision = response.compact_revision();
+            let why = format!("etcd compacted its history up to revision {revision}");
+            return Err(WatchError::History(why));
         }
         if response.canceled() {
             let refusal = CallError::cancelled(response.cancel_reason());
@@ -234,11 +219,11 @@ impl<'a> Watch<'a> {
     }
 
     fn behind(&self, header: &ResponseHeader) -> Result<(), WatchError> {
-        if header.revision() < self.known {
-            return Err(WatchError::History(HistoryError::Restored {
-                now: header.revision(),
-                seen: self.known,
-            }));
+        let (now, seen) = (header.revision(), self.known);
+        if now < seen {
+            return Err(WatchError::History(format!(
+                "etcd is at revision {now}, but flanneld has already seen revision {seen}: etcd was restored"
+            )));
         }
         Ok(())
     }
@@ -259,10 +244,9 @@ impl<'a> Watch<'a> {
             Ok(Err(etcd_client::Error::GRpcStatus(status)))
                 if status.code() == Code::OutOfRange =>
             {
-                return Err(WatchError::History(HistoryError::NotThere(
-                    self.known,
-                    status.message().to_owned(),
-                )));
+                let (revision, words) = (self.known, status.message());
+                let why = format!("etcd does not have revision {revision}: {words}");
+                return Err(WatchError::History(why));
             }
             Ok(Err(error)) => {
                 return Err(lost(self.registry, connection.number, reason(&error)).await);
@@ -275,7 +259,11 @@ impl<'a> Watch<'a> {
         };
         match response.kvs().first().and_then(|kv| self.registry.entry(kv)) {
             Some(then) if then == *newest => Ok(()),
-            _ => Err(WatchError::History(HistoryError::Key(newest.key.clone(), newest.modified))),
+            _ => {
+                let Entry { key, modified, .. } = newest;
+                let why = format!("the key {key} of revision {modified} has changed");
+                Err(WatchError::History(why))
+            }
         }
     }
 

@@ -1,10 +1,10 @@
 //! Annotations of a Node in which flannel's daemons publish how peers reach the node.
 
-use super::error::{PrefixError, UnusableNodeError};
 use crate::lease::{LeaseAttrs, RawJson};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use types::Problem;
 
 /// Marks a Node on which flannel runs.
 pub(crate) const MANAGED: &str = "kube-subnet-manager";
@@ -44,17 +44,21 @@ pub struct Prefix(String);
 
 impl Prefix {
     /// Parses `--kube-annotation-prefix` as Go flannel does: `a.b`, `a.b/`, `a.b/c` and `a.b/c-`.
-    pub fn parse(text: &str) -> Result<Self, PrefixError> {
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        const CODE: &str = "annotation-prefix";
         let Some((domain, word)) =
             text.split_once('/').or(Some((text, ""))).filter(|(_, word)| !word.contains('/'))
         else {
-            return Err(PrefixError::Slashes);
+            return Err(Problem::new(CODE, "prefix can contain at most single slash"));
         };
         let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
         let is_domain = domain.contains('.')
             && domain.split('.').all(|part| !part.is_empty() && part.chars().all(label));
         if !is_domain || !word.chars().all(label) {
-            return Err(PrefixError::Form(text.to_owned()));
+            let text = format!(
+                "{text:?}: prefix must be in a format: fqdn/[0-9a-z-_]*, such as flannel.alpha.coreos.com"
+            );
+            return Err(Problem::new(CODE, text));
         }
         let hyphen = if word.is_empty() || word.ends_with('-') { "" } else { "-" };
         Ok(Self(format!("{domain}/{word}{hyphen}")))
@@ -79,21 +83,23 @@ pub fn managed(annotations: &Annotations) -> bool {
 }
 
 /// The error names the unreadable annotation, but does not quote it, because any client with write access to the Node may have written it.
-pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, UnusableNodeError> {
+pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, Problem> {
+    let unreadable = |name: &str, what: &str| {
+        let text = format!("the annotation {name} is not {what}");
+        Problem::new("node-annotation-unreadable", text)
+    };
     let data = |name: &'static str| match annotations.get(name).map(String::as_str) {
         None | Some(NO_DATA | "") => Ok(None),
         Some(text) => without_mark(text)
             .map(|text| RawJson::parse(&text))
             .transpose()
-            .map_err(|_| UnusableNodeError::Annotation(name, "JSON")),
+            .map_err(|_| unreadable(name, "JSON")),
     };
     Ok(LeaseAttrs {
-        public_ip: v4(annotations, PUBLIC_IP).map_err(|NoAddressError| {
-            UnusableNodeError::Annotation(PUBLIC_IP, "an IPv4 address")
-        })?,
-        public_ipv6: v6(annotations, PUBLIC_IPV6).map_err(|NoAddressError| {
-            UnusableNodeError::Annotation(PUBLIC_IPV6, "an IPv6 address")
-        })?,
+        public_ip: v4(annotations, PUBLIC_IP)
+            .map_err(|NoAddressError| unreadable(PUBLIC_IP, "an IPv4 address"))?,
+        public_ipv6: v6(annotations, PUBLIC_IPV6)
+            .map_err(|NoAddressError| unreadable(PUBLIC_IPV6, "an IPv6 address"))?,
         backend: annotations.get(BACKEND_TYPE).cloned().unwrap_or_default(),
         data: data(BACKEND_DATA)?,
         v6_data: data(BACKEND_V6_DATA)?,

@@ -1,7 +1,7 @@
 //! Sends requests to the Kubernetes API, with one HTTP client at a time. After a failed connection or log-in, the credentials are read again for a
 //! new client.
 
-use super::error::{KubeError, NoResponseError};
+use super::error::{NoResponseError, store_detail};
 use super::options::KubeOptions;
 use super::request_error::{RequestError, Step};
 use super::token::Token;
@@ -20,11 +20,14 @@ use kube::config::{AuthInfo, Cluster, KubeConfigOptions, Kubeconfig};
 use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tower::util::BoxCloneService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
+use types::Problem;
+use types::problem::StoreCause;
 
 /// Without a reply to keepalive probes for this time, a connection ends. Only these probes detect a server that lost power.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -98,10 +101,7 @@ impl Api {
     /// Reads the credentials once, so that the daemon reports a mistake at the start. Fails with `Refused` for a mistake, and with `Unavailable` for
     /// missing files that may still appear.
     pub(super) async fn check(&self) -> Result<(), Error> {
-        let fail = |trouble: KubeError| {
-            if trouble.is_final() { Error::refused(trouble) } else { Error::unavailable(trouble) }
-        };
-        let (config, _) = self.config(0).await.map_err(fail)?;
+        let (config, _) = self.config(0).await?;
         let server = shown(&config.cluster_url);
         if config.accept_invalid_certs {
             tracing::warn!(
@@ -159,10 +159,10 @@ impl Api {
                     return Err(RequestError::too_large(&server, &what, BODY));
                 }
                 Ok(Err(error)) => {
-                    RequestError::unreachable(&server, &what, NoResponseError::of(&*error))
+                    RequestError::unreachable(&server, &what, &NoResponseError::of(&*error))
                 }
                 Err(_) => {
-                    RequestError::unreachable(&server, &what, NoResponseError::Unfinished(ANSWER))
+                    RequestError::unreachable(&server, &what, &NoResponseError::Unfinished(ANSWER))
                 }
             };
         self.give_up(generation);
@@ -183,10 +183,11 @@ impl Api {
             .header(header::USER_AGENT, &self.options.user_agent);
         request = request.header(header::ACCEPT, "application/json");
         if let Some(token) = token {
-            let value = token
-                .header()
-                .await
-                .map_err(|why| RequestError::local(KubeError::Token(server.to_owned(), why)))?;
+            let value = token.header().await.map_err(|why| {
+                let text = format!("cannot log in to the Kubernetes API at {server}: {why}");
+                let detail = store_detail(StoreCause::User, None, server);
+                RequestError::local(Problem { text, detail, ..why })
+            })?;
             request = request.header(header::AUTHORIZATION, value);
         }
         let content = call.content.clone();
@@ -197,21 +198,21 @@ impl Api {
             content.map_or_else(Body::empty, |(_, content)| Body::from(Bytes::from(content)));
         let request = request
             .body(body)
-            .map_err(|error| RequestError::nonsense(server, &call.what, error.to_string()))?;
+            .map_err(|error| RequestError::nonsense(server, &call.what, error))?;
         let answer = match tokio::time::timeout(ANSWER, stack.oneshot(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
                 return Err(RequestError::unreachable(
                     server,
                     &call.what,
-                    NoResponseError::of(&*error),
+                    &NoResponseError::of(&*error),
                 ));
             }
             Err(_) => {
                 return Err(RequestError::unreachable(
                     server,
                     &call.what,
-                    NoResponseError::NoAnswer(ANSWER),
+                    &NoResponseError::NoAnswer(ANSWER),
                 ));
             }
         };
@@ -261,11 +262,15 @@ impl Api {
         }
     }
 
-    async fn connect(&self, at: usize) -> Result<(Stack, String, Option<Arc<Token>>), KubeError> {
+    async fn connect(&self, at: usize) -> Result<(Stack, String, Option<Arc<Token>>), Problem> {
         let (config, token) = self.config(at).await?;
         let server = shown(&config.cluster_url);
-        let stack = build(&config)
-            .map_err(|error| KubeError::Connection(server.clone(), with_causes(&error)))?;
+        let stack = build(&config).map_err(|error| {
+            let why = with_causes(&error);
+            let text = format!("cannot connect to the Kubernetes API at {server}: {why}");
+            let detail = store_detail(StoreCause::Tls, None, &server);
+            Problem::new("kubernetes-connection", text).with(detail)
+        })?;
         Ok((stack, server, token.map(Arc::new)))
     }
 
@@ -285,22 +290,23 @@ impl Api {
     }
 
     /// Reads the server's address and the credentials from the kubeconfig or the service account, with a separate token.
-    async fn config(&self, at: usize) -> Result<(Config, Option<Token>), KubeError> {
+    async fn config(&self, at: usize) -> Result<(Config, Option<Token>), Error> {
         let url = self.options.urls.get(at);
         let mut config = match (&self.options.kubeconfig, url) {
-            (Some(path), _) => from_kubeconfig(path).await?,
-            (None, Some(url)) => from_account(url)?,
+            (Some(path), _) => from_kubeconfig(path).await.map_err(Error::Refused)?,
+            (None, Some(url)) => from_account(url).map_err(Error::Unavailable)?,
             (None, None) => in_cluster()?,
         };
         if let Some(url) = url {
             config.cluster_url = url.clone();
         }
         config.cluster_url = without_user(config.cluster_url);
-        let token =
-            Token::take(&mut config.auth_info).map_err(|why| match &self.options.kubeconfig {
-                Some(path) => KubeError::Kubeconfig(path.clone(), why.to_string()),
-                None => KubeError::AccountToken(why),
-            })?;
+        let token = Token::take(&mut config.auth_info).map_err(|why| {
+            Error::Refused(match &self.options.kubeconfig {
+                Some(path) => unusable_kubeconfig(path, why),
+                None => why,
+            })
+        })?;
         Ok((config, token))
     }
 }
@@ -315,10 +321,15 @@ pub(super) struct Answer {
     pub generation: u64,
 }
 
-async fn from_kubeconfig(path: &Path) -> Result<Config, KubeError> {
+fn unusable_kubeconfig(path: &Path, why: impl Display) -> Problem {
+    let text = format!("fail to create kubernetes config: {}: {why}", path.display());
+    Problem::new("kubeconfig", text)
+}
+
+async fn from_kubeconfig(path: &Path) -> Result<Config, Problem> {
     // A value that does not fit may be a token, so do not quote it.
     let unfit = |error: &dyn std::error::Error| {
-        KubeError::Kubeconfig(path.to_owned(), without_values(&with_causes(error)))
+        unusable_kubeconfig(path, without_values(&with_causes(error)))
     };
     // `read_from` would wait for the writer of a pipe.
     crate::file::read(path).await.map_err(|error| unfit(&error))?;
@@ -328,14 +339,14 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, KubeError> {
     if proxy.is_some_and(|url| !url.is_empty()) {
         let why = "the cluster has a proxy-url, which flannel does not support; remove proxy-url, and name an address that this \
                    node reaches as the cluster's server or with --kube-api-url";
-        return Err(KubeError::Kubeconfig(path.to_owned(), why.to_owned()));
+        return Err(unusable_kubeconfig(path, why));
     }
     let authority = cluster.and_then(|cluster| cluster.certificate_authority.as_ref());
     let files = user.map(|user| [&user.client_certificate, &user.client_key]);
     let files = files.into_iter().flatten().flatten();
     for file in authority.into_iter().chain(files) {
         if let Err(error) = crate::file::read(file.as_ref()).await {
-            return Err(KubeError::Kubeconfig(path.to_owned(), format!("{file}: {error}")));
+            return Err(unusable_kubeconfig(path, format_args!("{file}: {error}")));
         }
     }
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
@@ -382,20 +393,27 @@ fn without_values(text: &str) -> String {
 }
 
 /// For the pod's service account, with the server's address from the pod's environment.
-fn in_cluster() -> Result<Config, KubeError> {
+fn in_cluster() -> Result<Config, Error> {
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
-        return Err(KubeError::NoPod);
+        let text = "fail to create kubernetes config: flanneld does not run in a pod (KUBERNETES_SERVICE_HOST is not set); name a kubeconfig with --kubeconfig-file, \
+                    or the API server with --kube-api-url";
+        return Err(Error::Refused(Problem::new("kubernetes-no-pod", text)));
     }
-    Config::incluster_env().map_err(|error| KubeError::Account(ACCOUNT, with_causes(&error)))
+    Config::incluster_env().map_err(|error| {
+        let why = with_causes(&error);
+        let text = format!("cannot read the pod's service account in {ACCOUNT}: {why}");
+        Error::Unavailable(Problem::new("kubernetes-service-account", text))
+    })
 }
 
 /// Uses the pod's service account if it exists. A token is never sent without TLS.
-fn from_account(url: &http::Uri) -> Result<Config, KubeError> {
+fn from_account(url: &http::Uri) -> Result<Config, Problem> {
     let mut config = Config::new(url.clone());
     let (token, authority) = (Path::new(ACCOUNT).join("token"), Path::new(ACCOUNT).join("ca.crt"));
     if url.scheme_str() == Some("https") && token.exists() {
         let unreadable = |error: &dyn std::error::Error| {
-            KubeError::Authority(authority.clone(), with_causes(error))
+            let text = format!("cannot read {}: {}", authority.display(), with_causes(error));
+            Problem::new("kubernetes-service-account", text)
         };
         let roots =
             CertificateDer::pem_file_iter(&authority).map_err(|error| unreadable(&error))?;

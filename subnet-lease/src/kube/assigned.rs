@@ -1,12 +1,11 @@
 //! Determines the subnets that a Node assigns to its node. Pure.
 
-use super::error::PodCidrError;
 use super::node::Node;
 use super::nodes::{Nodes, trimmed};
 use crate::config::NetworkConfig;
 use crate::table;
 use std::path::Path;
-use types::Subnets;
+use types::{Detail, Problem, Subnets};
 
 /// podCIDRs of a Node that belong to the network's families and that no older Node holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,36 +20,45 @@ impl Assigned {
         config: &NetworkConfig,
         others: &Nodes,
         net_conf: &Path,
-    ) -> Result<Self, PodCidrError> {
-        let (name, networks) = (|| node.name.clone(), config.networks);
+    ) -> Result<Self, Problem> {
+        let (name, networks, net_conf) = (&node.name, config.networks, net_conf.display());
         let all = match &node.subnets {
             Ok(Some(subnets)) => *subnets,
             Ok(None) => {
-                return Err(PodCidrError::Missing { node: name(), networks });
+                let nets: Vec<String> = networks.nets().map(|net| net.to_string()).collect();
+                let cluster_cidr = nets.join(",");
+                let text = format!(
+                    "node \"{name}\" pod cidr not assigned: waiting for the controller manager; start kube-controller-manager with \
+                     --allocate-node-cidrs=true and --cluster-cidr={cluster_cidr}, or run kubeadm init with --pod-network-cidr={cluster_cidr}"
+                );
+                let detail = Detail::PodCidrMissing { cluster_cidr: Some(cluster_cidr) };
+                return Err(Problem::new("podcidr-missing", text).with(detail));
             }
             Err(why) => {
-                return Err(PodCidrError::Unusable { node: name(), why: why.clone() });
+                let text = format!("cannot use the podCIDRs of node \"{name}\": {why}");
+                return Err(Problem::new("podcidr-unusable", text));
             }
         };
-        let net_conf = || net_conf.to_owned();
         let Some(subnets) = trimmed(&all, &networks) else {
-            return Err(PodCidrError::Family {
-                node: name(),
-                subnets: all,
-                networks,
-                net_conf: net_conf(),
-            });
+            let text = format!(
+                "node \"{name}\" has podCIDR {all}, which is of another address family than the network {networks} in {net_conf}; change the ConfigMap \
+                 kube-flannel-cfg (kubectl -n kube-flannel edit configmap kube-flannel-cfg)"
+            );
+            return Err(Problem::new("podcidr-other-family", text));
         };
         if !table::inside(&subnets, &networks) || !config.contains(&subnets) {
-            return Err(PodCidrError::Outside {
-                node: name(),
-                subnets,
-                networks,
-                net_conf: net_conf(),
-            });
+            let text = format!(
+                "node \"{name}\" has podCIDR {subnets}, which is not inside the Network {networks} of {net_conf}. Set Network in the ConfigMap \
+                 kube-flannel-cfg to the cluster's pod network (kube-controller-manager's --cluster-cidr; 10.42.0.0/16 in k3s): kubectl -n \
+                 kube-flannel edit configmap kube-flannel-cfg. flanneld reads the change within two minutes, without a restart"
+            );
+            return Err(Problem::new("podcidr-outside-network", text));
         }
         if let Some(other) = others.senior(node) {
-            return Err(PodCidrError::Overlaps { node: name(), subnets, other: other.to_owned() });
+            let text = format!(
+                "node \"{name}\" has podCIDR {subnets}, which overlaps the podCIDR of the older Node {other}. Delete one of the two Nodes (kubectl delete node {name}), and restart the deleted Node's kubelet, which registers the Node again"
+            );
+            return Err(Problem::new("podcidr-overlaps", text));
         }
         Ok(Self { subnets })
     }

@@ -1,10 +1,9 @@
 //! Parses the lines that the API server sends in a watch on Nodes.
 
 use super::annotations::Prefix;
-use super::error::NodeError;
 use super::node::Node;
-use crate::json::Object;
-use std::borrow::Cow;
+use crate::json::{Object, excerpt, hide_values};
+use types::Problem;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
@@ -28,16 +27,23 @@ pub(super) enum Change {
         message: String,
     },
     /// Not a readable Node.
-    Odd(NodeError),
+    Odd(Problem),
+}
+
+/// Why a text is not from the Kubernetes API.
+pub(super) fn unusable_answer(why: impl Into<String>) -> Problem {
+    Problem::new("kubernetes-nonsense", why)
 }
 
 impl Change {
     /// The error tells why the line is not an event of a watch.
-    pub(super) fn read(line: &str, prefix: &Prefix) -> Result<Self, Cow<'static, str>> {
-        let json = |error| crate::json::JsonError::unquoted(&error).to_string();
+    pub(super) fn read(line: &str, prefix: &Prefix) -> Result<Self, Problem> {
+        let json = |error| unusable_answer(hide_values(&error));
         let event = Object::parse(line).map_err(json)?;
-        let kind: String = event.read("type").ok().flatten().ok_or("the event has no type")?;
-        let text = event.get("object").ok_or("the event has no object")?.get();
+        let kind: Option<String> = event.read("type").ok().flatten();
+        let kind = kind.ok_or_else(|| unusable_answer("the event has no type"))?;
+        let object = event.get("object");
+        let text = object.ok_or_else(|| unusable_answer("the event has no object"))?.get();
         let node = || Node::read(text, prefix);
         Ok(match kind.as_str() {
             "ADDED" | "MODIFIED" => {
@@ -52,12 +58,12 @@ impl Change {
                 let metadata = object
                     .get("metadata")
                     .and_then(|raw| Object::parse(raw.get()).ok())
-                    .ok_or("a bookmark without metadata")?;
+                    .ok_or_else(|| unusable_answer("a bookmark without metadata"))?;
                 let version = metadata
                     .read::<String>("resourceVersion")
                     .ok()
                     .flatten()
-                    .ok_or("a bookmark without a version")?;
+                    .ok_or_else(|| unusable_answer("a bookmark without a version"))?;
                 let annotations =
                     metadata.get("annotations").and_then(|raw| Object::parse(raw.get()).ok());
                 let complete = annotations
@@ -75,7 +81,7 @@ impl Change {
                 }
             }
             other => {
-                return Err(format!("an event of type {}", crate::json::excerpt(other)).into());
+                return Err(unusable_answer(format!("an event of type {}", excerpt(other))));
             }
         })
     }

@@ -1,9 +1,8 @@
 //! Lists flannel's pods on a node.
 
 use super::api::{Api, Call};
-use super::error::KubeError;
 use serde_json::Value;
-use types::DaemonPod;
+use types::{DaemonPod, Problem};
 
 /// The pods of flannel-rs' chart have this annotation.
 const OF_CHART: &str = "flannel-rs/net-conf";
@@ -13,7 +12,7 @@ pub(super) async fn list(
     api: &Api,
     namespace: &str,
     node: &str,
-) -> Result<Vec<DaemonPod>, KubeError> {
+) -> Result<Vec<DaemonPod>, Problem> {
     // `resourceVersion=0` lets the server answer from its cache, because every node sends this request.
     let path = format!(
         "/api/v1/namespaces/{namespace}/pods?resourceVersion=0&labelSelector=app%3Dflannel&fieldSelector=spec.nodeName%3D{node}"
@@ -23,8 +22,8 @@ pub(super) async fn list(
         format!("list the pods of flannel in the namespace {namespace}"),
         path,
     );
-    let text = api.read(&call).await.map_err(|failure| failure.trouble)?;
-    read(&text).map_err(|error| KubeError::Answer(error.to_string()))
+    let text = api.read(&call).await?;
+    read(&text).map_err(|error| Problem::new("kubernetes-answer", error.to_string()))
 }
 
 fn read(text: &str) -> serde_json::Result<Vec<DaemonPod>> {

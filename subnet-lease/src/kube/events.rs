@@ -1,6 +1,5 @@
 //! The Events that flanneld posts on its Node, and the limits on these posts.
 
-use super::error::{KubeError, PodCidrError};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -31,7 +30,7 @@ impl EventReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeEvent {
     /// The node has no usable subnet.
-    PodCidr(PodCidrError),
+    PodCidr(Problem),
     /// Pods with addresses of the old subnet cannot reach other pods.
     PodCidrChanged {
         node: String,
@@ -40,9 +39,7 @@ pub(super) enum NodeEvent {
         /// Bridges from which flanneld removed the old gateway address.
         released: Vec<String>,
     },
-    /// An annotation about the node's addresses.
-    Typo(KubeError),
-    /// No interface was found, or the chosen one may be unsuitable.
+    /// An annotation about the node's addresses is mistyped, no interface was found, or the chosen one may be unsuitable.
     Interface(Problem),
 }
 
@@ -52,7 +49,7 @@ impl NodeEvent {
         match self {
             NodeEvent::PodCidr(_) => EventReason::PodCidr,
             NodeEvent::PodCidrChanged { .. } => EventReason::PodCidrChanged,
-            NodeEvent::Typo(_) | NodeEvent::Interface(_) => EventReason::Interface,
+            NodeEvent::Interface(_) => EventReason::Interface,
         }
     }
 }
@@ -60,9 +57,7 @@ impl NodeEvent {
 impl fmt::Display for NodeEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NodeEvent::PodCidr(trouble) => trouble.fmt(f),
-            NodeEvent::Typo(trouble) => trouble.fmt(f),
-            NodeEvent::Interface(problem) => problem.fmt(f),
+            NodeEvent::PodCidr(problem) | NodeEvent::Interface(problem) => problem.fmt(f),
             NodeEvent::PodCidrChanged { node, now, before, released } => {
                 write!(
                     f,

@@ -2,19 +2,19 @@
 
 use super::annotations::Prefix;
 use super::api::{Api, Call};
-use super::change::Change;
-use super::error::{KubeError, NoResponseError};
+use super::change::{Change, unusable_answer};
+use super::error::NoResponseError;
 use super::lines::{Line, Lines};
 use super::node::Node;
 use super::request_error::RequestError;
 use super::stagger::{RequestStagger, SPREAD};
-use crate::json::Object;
-use crate::reason::{LogOnce, Reason};
+use crate::json::{Object, hide_values};
+use crate::reason::LogOnce;
 use http::StatusCode;
 use serde_json::value::RawValue;
-use std::borrow::Cow;
 use std::time::Duration;
 use tokio::time::Instant;
+use types::Problem;
 use types::backoff::Backoff;
 
 /// Minimum delay between two attempts to follow the Nodes. The actual delay is random, up to twice as long.
@@ -40,17 +40,17 @@ pub(super) trait Sink: Send {
     fn put(&mut self, node: Node);
     fn gone(&mut self, name: &str, version: u64);
     /// Changes during the interruption may not arrive.
-    fn interrupted(&mut self, why: &Reason);
+    fn interrupted(&mut self, why: &Problem);
     fn resumed(&mut self);
     /// The known Node with the highest version: name, uid, version.
     fn newest(&self) -> Option<(String, String, u64)>;
 }
 
-enum Ended {
+enum FollowError {
     /// At its time limit of some minutes.
     Normally,
     /// The server does not know the version. The follower lists all Nodes again.
-    Unknown(KubeError),
+    Unknown(Problem),
     /// Clean end before the time limit, e.g. because the server stops or a proxy closes the connection.
     Early(RequestError),
     Broken(RequestError),
@@ -121,17 +121,17 @@ impl<'a, S: Sink> Follower<'a, S> {
                 failures = 0;
             }
             let (why, pause) = match ended {
-                Ended::Normally => continue,
+                FollowError::Normally => continue,
                 // No change is lost yet. If the server is down, the next attempt shows it.
-                Ended::Early(_) if stood => {
+                FollowError::Early(_) if stood => {
                     tokio::time::sleep(RETRY.after(0) + self.stagger.share()).await;
                     continue;
                 }
-                Ended::Unknown(why) => {
+                FollowError::Unknown(why) => {
                     self.version = None;
                     (why, self.stagger.share().max(pause(failures)))
                 }
-                Ended::Broken(failure) | Ended::Early(failure) => {
+                FollowError::Broken(failure) | FollowError::Early(failure) => {
                     // An overloaded server refuses many nodes at once, so spread the retries.
                     let share = if listed && failures == 0 || failure.is_busy() {
                         self.stagger.share()
@@ -146,15 +146,14 @@ impl<'a, S: Sink> Follower<'a, S> {
                     (failure.trouble, pause)
                 }
             };
-            let why = Reason::from(why);
             failures += 1;
             self.interrupted = true;
             if failing.get_or_insert_with(Instant::now).elapsed() > AWAY {
-                self.api.counters.set_unavailable(why.problem.clone(), true);
+                self.api.counters.set_unavailable(why.clone(), true);
             }
             // A single lost response is not worth a log line. Only the follower of all Nodes logs, because both followers see the same failures.
             if failures > 1 && self.only.is_none() && self.log.news(Some(&why)) {
-                tracing::warn!(code = %why.problem.code, error = %why, "the watch on Nodes is interrupted; the last known state stays in force");
+                tracing::warn!(code = %why.code, error = %why, "the watch on Nodes is interrupted; the last known state stays in force");
             }
             self.sink.interrupted(&why);
             tokio::time::sleep(pause).await;
@@ -162,13 +161,13 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     /// Opens a watch that begins with a complete list.
-    async fn stream(&mut self) -> Ended {
+    async fn stream(&mut self) -> FollowError {
         let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
         let mut lines = match self.open(query).await {
             Ok(lines) => lines,
             Err(failure) if failure.is_unknown_request() => {
                 self.stagger.set_pages();
-                return Ended::Normally;
+                return FollowError::Normally;
             }
             Err(failure) => return broken(failure),
         };
@@ -187,7 +186,7 @@ impl<'a, S: Sink> Follower<'a, S> {
                 // Old servers do not support streamed lists: they send all Nodes without an end mark.
                 Ok(None) => {
                     self.stagger.set_pages();
-                    return Ended::Normally;
+                    return FollowError::Normally;
                 }
                 Ok(Some(_)) => {}
                 Err(ended) => return ended,
@@ -196,7 +195,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     /// Lists Nodes page by page, then watches from the list's version.
-    async fn paged(&mut self) -> Ended {
+    async fn paged(&mut self) -> FollowError {
         match pages(self.api, self.only).await {
             Ok((nodes, version)) => {
                 self.complete(nodes, version.clone());
@@ -216,7 +215,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     /// A server restored from a backup does not know the version, but reports no error. So the follower also requests the newest known Node.
-    async fn resume(&mut self, version: &str) -> Ended {
+    async fn resume(&mut self, version: &str) -> FollowError {
         let mut lines = match self
             .open(&format!("watch=1&resourceVersion={}&allowWatchBookmarks=true", escaped(version)))
             .await
@@ -228,12 +227,12 @@ impl<'a, S: Sink> Follower<'a, S> {
             match self.one(&name).await {
                 Ok(Some(node)) if node.uid == uid && node.version >= newest => {}
                 Ok(found) => {
-                    let server = lines.server().to_owned();
-                    return Ended::Unknown(KubeError::Discontinuity {
-                        server,
-                        node: name,
-                        gone: found.is_none(),
-                    });
+                    let server = lines.server();
+                    let state = if found.is_none() { "is gone" } else { "is older than before" };
+                    let text = format!(
+                        "the Kubernetes API at {server} does not continue from its last known state (the Node {name} {state}): listing all Nodes"
+                    );
+                    return FollowError::Unknown(Problem::new("kubernetes-discontinuity", text));
                 }
                 Err(failure) => return broken(failure),
             }
@@ -243,7 +242,7 @@ impl<'a, S: Sink> Follower<'a, S> {
     }
 
     /// Processes changes until the watch ends.
-    async fn changes(&mut self, lines: &mut Lines) -> Ended {
+    async fn changes(&mut self, lines: &mut Lines) -> FollowError {
         let opened = Instant::now();
         loop {
             // Do not log a recovery while the watch may end again soon.
@@ -257,7 +256,7 @@ impl<'a, S: Sink> Follower<'a, S> {
             }
             match self.change(lines, if unsettled.is_zero() { QUIET } else { unsettled }).await {
                 Ok(None) if !unsettled.is_zero() => {}
-                Ok(None) => return Ended::Normally,
+                Ok(None) => return FollowError::Normally,
                 Ok(Some(Change::Put(node))) => {
                     self.seen(node.version);
                     self.sink.put(*node);
@@ -278,7 +277,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         &mut self,
         lines: &mut Lines,
         patience: Duration,
-    ) -> Result<Option<Change>, Ended> {
+    ) -> Result<Option<Change>, FollowError> {
         let text = match lines.next(patience).await {
             Ok(Line::Text(text)) => {
                 self.api.counters.heard();
@@ -289,16 +288,16 @@ impl<'a, S: Sink> Follower<'a, S> {
                 // This may affect every node. Without a pause, all would come back at once.
                 self.api.give_up(lines.generation());
                 let (_, what) = self.words();
-                return Err(Ended::Early(RequestError::unreachable(
+                return Err(FollowError::Early(RequestError::unreachable(
                     lines.server(),
                     what,
-                    NoResponseError::EndedEarly,
+                    &NoResponseError::EndedEarly,
                 )));
             }
-            Ok(Line::End) => return Err(Ended::Normally),
+            Ok(Line::End) => return Err(FollowError::Normally),
             Err(failure) => {
                 self.api.give_up(lines.generation());
-                return Err(Ended::Broken(failure));
+                return Err(FollowError::Broken(failure));
             }
         };
         let (_, what) = self.words();
@@ -310,13 +309,13 @@ impl<'a, S: Sink> Follower<'a, S> {
                 Err(broken(RequestError::refused(lines.server(), what, status, None, &body)))
             }
             Ok(Change::Odd(why)) => {
-                self.api.counters.unreadable("a Node", why.clone().into());
+                self.api.counters.unreadable("a Node", why.clone());
                 Ok(Some(Change::Odd(why)))
             }
             Ok(change) => Ok(Some(change)),
             Err(why) => {
                 self.api.give_up(lines.generation());
-                Err(Ended::Broken(RequestError::nonsense(lines.server(), what, why)))
+                Err(FollowError::Broken(RequestError::nonsense(lines.server(), what, why)))
             }
         }
     }
@@ -409,8 +408,12 @@ pub(super) async fn pages(
     }
 }
 
-fn broken(failure: RequestError) -> Ended {
-    if failure.is_gone() { Ended::Unknown(failure.trouble) } else { Ended::Broken(failure) }
+fn broken(failure: RequestError) -> FollowError {
+    if failure.is_gone() {
+        FollowError::Unknown(failure.trouble)
+    } else {
+        FollowError::Broken(failure)
+    }
 }
 
 struct Page {
@@ -420,23 +423,22 @@ struct Page {
 }
 
 impl Page {
-    fn read(text: &str, prefix: &Prefix) -> Result<Self, Cow<'static, str>> {
-        let list = Object::parse(text)
-            .map_err(|error| crate::json::JsonError::unquoted(&error).to_string())?;
+    fn read(text: &str, prefix: &Prefix) -> Result<Self, Problem> {
+        let list = Object::parse(text).map_err(|error| unusable_answer(hide_values(&error)))?;
         let metadata = list
             .get("metadata")
             .and_then(|raw| Object::parse(raw.get()).ok())
-            .ok_or("a list without metadata")?;
+            .ok_or_else(|| unusable_answer("a list without metadata"))?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
-        let items: Vec<&RawValue> =
-            list.read_raw_list("items").map_err(|error| error.to_string())?;
+        let items: Vec<&RawValue> = list.read_raw_list("items")?;
         Ok(Self {
             // A malformed Node must not hide the others.
             nodes: items
                 .into_iter()
                 .filter_map(|item| Node::read(item.get(), prefix).ok())
                 .collect(),
-            version: word("resourceVersion").ok_or("a list without a version")?,
+            version: word("resourceVersion")
+                .ok_or_else(|| unusable_answer("a list without a version"))?,
             next: word("continue").unwrap_or_default(),
         })
     }

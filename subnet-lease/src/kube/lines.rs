@@ -67,7 +67,7 @@ impl Lines {
                     return Err(RequestError::unreachable(
                         &self.answer.server,
                         &self.answer.what,
-                        NoResponseError::of(&error),
+                        &NoResponseError::of(&error),
                     ));
                 }
                 Ok(Some(Ok(frame))) => {

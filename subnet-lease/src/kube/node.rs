@@ -1,12 +1,11 @@
 //! A Node, parsed leniently. Only the parts that flannel needs are kept, because the whole Node is many times larger.
 
 use super::annotations::{Annotations, Prefix};
-use super::error::{NodeError, PodCidrValueError};
-use crate::json::Object;
+use crate::json::{Object, excerpt, hide_values};
 use ipnet::IpNet;
 use serde_json::value::RawValue;
 use std::net::IpAddr;
-use types::{Dual, Subnets};
+use types::{Dual, Problem, Subnets};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -18,7 +17,7 @@ pub struct Node {
     /// In seconds since 1970.
     pub created: i64,
     /// `None` before the controller manager assigns podCIDRs; an error if they are not subnets, or if several belong to one family.
-    pub subnets: Result<Option<Subnets>, PodCidrValueError>,
+    pub subnets: Result<Option<Subnets>, Problem>,
     /// Those under flannel's prefix, by their short names.
     pub annotations: Annotations,
     /// Addresses of type InternalIP.
@@ -44,13 +43,16 @@ pub struct Report {
 
 impl Node {
     /// A malformed part counts as absent, because one malformed Node must not hide the others. Fails only without a JSON object, metadata or a name.
-    pub fn read(text: &str, prefix: &Prefix) -> Result<Self, NodeError> {
+    pub fn read(text: &str, prefix: &Prefix) -> Result<Self, Problem> {
         let node = Object::parse(text)
-            .map_err(|error| NodeError::Json(crate::json::JsonError::unquoted(&error)))?;
+            .map_err(|error| Problem::new("node-not-json", hide_values(&error)))?;
         let part = |name: &str| node.get(name).and_then(object);
-        let metadata = part("metadata").ok_or(NodeError::NoMetadata)?;
+        let metadata = part("metadata")
+            .ok_or_else(|| Problem::new("node-without-metadata", "the Node has no metadata"))?;
         let word = |name: &str| metadata.read::<String>(name).ok().flatten();
-        let name = word("name").filter(|name| !name.is_empty()).ok_or(NodeError::NoName)?;
+        let name = word("name")
+            .filter(|name| !name.is_empty())
+            .ok_or_else(|| Problem::new("node-without-name", "the Node has no name"))?;
         let annotations = metadata.get("annotations").and_then(object).map(|all| {
             let ours = |(key, value): &(String, &RawValue)| {
                 Some((prefix.name(key)?.to_owned(), serde_json::from_str(value.get()).ok()?))
@@ -84,21 +86,23 @@ fn object(raw: &RawValue) -> Option<Object<'_>> {
 }
 
 /// Reads `podCIDRs` in any order, or `podCIDR` if `podCIDRs` is empty.
-fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, PodCidrValueError> {
+fn pod_cidrs(spec: &Object<'_>) -> Result<Option<Subnets>, Problem> {
     let mut texts: Vec<String> = spec.read("podCIDRs").ok().flatten().unwrap_or_default();
     if texts.is_empty() {
         texts.extend(spec.read::<String>("podCIDR").ok().flatten());
     }
     texts.retain(|text| !text.is_empty());
+    let unusable = |text: String| Err(Problem::new("node-podcidr-unusable", text));
     let (mut v4, mut v6) = (None, None);
     for text in &texts {
         let twice = match text.parse() {
             Ok(IpNet::V4(net)) if net.prefix_len() > 0 => v4.replace(net.trunc()).is_some(),
             Ok(IpNet::V6(net)) if net.prefix_len() > 0 => v6.replace(net.trunc()).is_some(),
-            _ => return Err(PodCidrValueError::NoNetwork(crate::json::excerpt(text))),
+            _ => return unusable(format!("the podCIDR {} is not a network", excerpt(text))),
         };
         if twice {
-            return Err(PodCidrValueError::OneFamily(crate::json::excerpt(&texts.join(", "))));
+            let all = excerpt(&texts.join(", "));
+            return unusable(format!("pod cidrs should be IPv4/IPv6 only or dualstack: {all}"));
         }
     }
     Ok(Dual::from_options(v4, v6))
@@ -154,7 +158,7 @@ fn boot(status: &Object<'_>) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Node, NodeError> {
+    fn read(text: &str) -> Result<Node, Problem> {
         Node::read(text, &Prefix::parse("flannel.alpha.coreos.com").unwrap())
     }
 

@@ -2,7 +2,6 @@
 
 use super::annotations;
 use super::api::{Api, Call};
-use super::error::{KubeError, UnusableNodeError};
 use super::follow::pages;
 use super::node::Node;
 use super::options::KubeOptions;
@@ -11,13 +10,12 @@ use crate::config::NetworkConfig;
 use crate::entry::{Entry, Listing};
 use crate::lease::{LeaseAttrs, NodeId};
 use crate::manager::{Error, LeaseStore, Liveness, Nature};
-use crate::reason::Reason;
 use crate::wire;
 use async_trait::async_trait;
 use http::StatusCode;
 use serde_json::Value;
 use std::sync::Arc;
-use types::Subnets;
+use types::{Problem, Subnets};
 
 /// A Node in the form that tools display.
 #[derive(Clone, Debug)]
@@ -26,7 +24,7 @@ pub struct Listed {
     /// Flannel runs on the Node.
     pub managed: bool,
     /// The error names the unreadable annotation.
-    pub attrs: Result<LeaseAttrs, UnusableNodeError>,
+    pub attrs: Result<LeaseAttrs, Problem>,
 }
 
 pub struct NodeClient {
@@ -44,8 +42,8 @@ impl NodeClient {
         Self { api: api.clone() }
     }
 
-    pub async fn list(&self) -> Result<Vec<Listed>, KubeError> {
-        let nodes = pages(&self.api, None).await.map_err(|failure| failure.trouble)?.0;
+    pub async fn list(&self) -> Result<Vec<Listed>, Problem> {
+        let nodes = pages(&self.api, None).await?.0;
         let listed = |node: Node| Listed {
             managed: annotations::managed(&node.annotations),
             attrs: annotations::read(&node.annotations),
@@ -55,18 +53,22 @@ impl NodeClient {
     }
 
     /// Reads the file that a daemon's pod mounts. If it does not exist, the ConfigMap `kube-flannel-cfg` is read, in any namespace.
-    pub async fn config(&self) -> Result<NetworkConfig, KubeError> {
+    pub async fn config(&self) -> Result<NetworkConfig, Problem> {
         let file = &self.api.options().net_conf;
         let (place, text) = match crate::file::read(file).await {
             Ok(text) => (file.display().to_string(), String::from_utf8_lossy(&text).into_owned()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.config_map().await?,
-            Err(error) => return Err(KubeError::File(file.clone(), error.to_string())),
+            Err(error) => {
+                let text = format!("cannot read {}: {error}", file.display());
+                return Err(Problem::new("file-unreadable", text));
+            }
         };
-        NetworkConfig::parse_assigned(&text).map_err(|error| KubeError::ConfigAt(place, error))
+        NetworkConfig::parse_assigned(&text)
+            .map_err(|why| Problem { text: format!("{place}: {why}"), ..why })
     }
 
     /// Its name and its text.
-    async fn config_map(&self) -> Result<(String, String), KubeError> {
+    async fn config_map(&self) -> Result<(String, String), Problem> {
         let all = "/api/v1/configmaps?fieldSelector=metadata.name%3Dkube-flannel-cfg";
         let found = self
             .api
@@ -89,9 +91,9 @@ impl NodeClient {
                         path,
                     ))
                     .await;
-                vec![parsed(&text.map_err(|failure| failure.trouble)?)?]
+                vec![parsed(&text?)?]
             }
-            Err(failure) => return Err(failure.trouble),
+            Err(failure) => return Err(failure.into()),
         };
         let named = |map: &Value| {
             let namespace = map
@@ -105,21 +107,27 @@ impl NodeClient {
         maps.dedup_by(|one, other| one.1 == other.1);
         match maps.as_slice() {
             [one] => Ok(one.clone()),
-            [] => Err(KubeError::NoConfigMap),
-            several => Err(KubeError::ConfigMapsDiffer(
-                several.iter().map(|(name, _)| name.clone()).collect(),
+            [] => Err(Problem::new(
+                "no-configmap",
+                "no ConfigMap kube-flannel-cfg contains a net-conf.json; name a copy of the file with --net-config-path",
             )),
+            several => {
+                let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
+                let text = format!(
+                    "{} differ; delete the ConfigMaps that no daemon uses, or name a copy of the file with --net-config-path",
+                    names.join(" and ")
+                );
+                Err(Problem::new("configmaps-differ", text))
+            }
         }
     }
 
     /// Removes the annotation `kube-subnet-manager`. One minute later, the peers treat the Node's lease as ended.
-    pub async fn withdraw(&self, name: &str, uid: &str) -> Result<(), KubeError> {
+    pub async fn withdraw(&self, name: &str, uid: &str) -> Result<(), Problem> {
         let key = self.api.options().prefix.key(annotations::MANAGED);
         let change = [(key, None)].into_iter().collect();
-        requests::annotate(&self.api, name, uid, &change)
-            .await
-            .map(|_| ())
-            .map_err(|failure| failure.trouble)
+        requests::annotate(&self.api, name, uid, &change).await?;
+        Ok(())
     }
 }
 
@@ -134,10 +142,10 @@ impl LeaseStore for NodeClient {
     }
 
     async fn config(&self) -> Result<NetworkConfig, Error> {
-        NodeClient::config(self).await.map_err(Error::unavailable)
+        NodeClient::config(self).await.map_err(Error::Unavailable)
     }
 
-    async fn list(&self) -> Result<Listing, Reason> {
+    async fn list(&self) -> Result<Listing, Problem> {
         Ok(Listing {
             revision: 0,
             entries: NodeClient::list(self).await?.iter().map(entry).collect(),
@@ -145,20 +153,22 @@ impl LeaseStore for NodeClient {
     }
 
     /// Gives no heartbeat time, because only the kubelet reports whether a Node is alive.
-    async fn liveness(&self, _: &Entry) -> Result<Liveness, Reason> {
+    async fn liveness(&self, _: &Entry) -> Result<Liveness, Problem> {
         Ok(Liveness::default())
     }
 
-    async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
+    async fn release(&self, entry: &Entry) -> Result<bool, Problem> {
         let attrs = wire::parse_value(&entry.value).ok().filter(|_| entry.subnets().is_some());
-        let node = attrs
-            .and_then(|attrs| attrs.node)
-            .ok_or_else(|| KubeError::NoNodeNamed(entry.key.clone()))?;
-        Ok(self.withdraw(&node.name, &node.instance).await.map(|()| true)?)
+        let Some(node) = attrs.and_then(|attrs| attrs.node) else {
+            let text = format!("{} names no Node", entry.key);
+            return Err(Problem::new("lease-without-node", text));
+        };
+        self.withdraw(&node.name, &node.instance).await.map(|()| true)
     }
 
-    async fn reserve(&self, _: &Subnets, _: String, _: Option<&Entry>) -> Result<bool, Reason> {
-        Err(KubeError::NothingReserved.into())
+    async fn reserve(&self, _: &Subnets, _: String, _: Option<&Entry>) -> Result<bool, Problem> {
+        let text = "on Kubernetes, a node's subnet is its Node's podCIDR: flannelctl cannot reserve a subnet";
+        Err(Problem::new("kubernetes-nothing-reserved", text))
     }
 }
 
@@ -185,6 +195,6 @@ fn entry(listed: &Listed) -> Entry {
     Entry { key, value: value.into_bytes().into(), created: node.created, modified: 0, lease: 0 }
 }
 
-fn parsed(text: &str) -> Result<Value, KubeError> {
-    serde_json::from_str(text).map_err(|error| KubeError::Answer(error.to_string()))
+fn parsed(text: &str) -> Result<Value, Problem> {
+    serde_json::from_str(text).map_err(|error| Problem::new("kubernetes-answer", error.to_string()))
 }

@@ -4,7 +4,6 @@
 
 use super::annotations;
 use super::claims::Claims;
-use super::error::UnusableNodeError;
 use super::holders::{Claim, Holders};
 use super::node::{Node, Report};
 use crate::lease::{Lease, LeaseAttrs, NodeId, Term};
@@ -14,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{Dual, Subnets};
+use types::{Dual, Problem, Subnets};
 
 /// A lease stays in force for this time without the annotation `kube-subnet-manager`, because an operator may be replacing the annotations.
 pub(crate) const WITHDRAWAL: Duration = Duration::from_secs(60);
@@ -38,7 +37,7 @@ enum Published {
     /// Flannel does not run on the Node, or it has no podCIDR.
     Nothing,
     /// The Node's last readable lease, if any, stays in force.
-    Unreadable(UnusableNodeError, Option<Arc<Lease>>),
+    Unreadable(Box<Problem>, Option<Arc<Lease>>),
     /// With all podCIDRs of the Node.
     Lease(Arc<Lease>),
     /// The Node lost the annotation `kube-subnet-manager` at this time. The lease stays in force for `WITHDRAWAL`.
@@ -61,7 +60,7 @@ pub struct Leases {
     /// Subnets of Nodes with unreadable annotations, with the Nodes' names.
     pub unreadable: BTreeMap<Subnets, String>,
     /// Nodes that flanneld does not use.
-    pub left_out: BTreeMap<String, UnusableNodeError>,
+    pub left_out: BTreeMap<String, Problem>,
 }
 
 impl Nodes {
@@ -194,10 +193,12 @@ impl Nodes {
                     Some(subnets),
                     Published::Lease(_) | Published::Unreadable(..) | Published::Withdrawn(..),
                 ) if *name != self.own => {
-                    out.left_out.insert(name.clone(), UnusableNodeError::Outside(subnets));
+                    let text = format!("the podCIDR {subnets} is not inside the network");
+                    let why = Problem::new("node-podcidr-outside-network", text);
+                    out.left_out.insert(name.clone(), why);
                 }
                 (None, Published::Unreadable(why, _)) if *name != self.own => {
-                    drop(out.left_out.insert(name.clone(), why.clone()));
+                    drop(out.left_out.insert(name.clone(), Problem::clone(why)));
                 }
                 _ => {}
             }
@@ -213,10 +214,11 @@ impl Nodes {
             }
             if let Err(holder) = taken {
                 if !matches!(known.lease, Published::Nothing) {
-                    out.left_out.insert(
-                        name.to_owned(),
-                        UnusableNodeError::Overlaps(subnets, holder.to_owned()),
+                    let text = format!(
+                        "the podCIDR {subnets} overlaps the podCIDR of the older Node {holder}"
                     );
+                    let why = Problem::new("node-podcidr-overlaps", text);
+                    out.left_out.insert(name.to_owned(), why);
                 }
                 continue;
             }
@@ -224,7 +226,7 @@ impl Nodes {
                 Published::Nothing => {}
                 Published::Unreadable(why, _) => {
                     out.unreadable.insert(subnets, name.to_owned());
-                    out.left_out.insert(name.to_owned(), why.clone());
+                    out.left_out.insert(name.to_owned(), Problem::clone(why));
                 }
                 Published::Lease(lease) => {
                     drop(out.readable.insert(subnets, with_subnets(lease, subnets)));
@@ -259,7 +261,7 @@ impl Known {
             .map(|attrs| LeaseAttrs { node: Some(id), ..attrs });
         let (subnets, odd) = match node.subnets {
             Ok(subnets) => (subnets, None),
-            Err(why) => (None, Some(UnusableNodeError::PodCidr(why))),
+            Err(why) => (None, Some(why)),
         };
         let lease = |attrs: LeaseAttrs, subnets: Subnets| {
             Arc::new(Lease { subnets, attrs, term: Term::Reserved, since: node.created })
@@ -270,7 +272,7 @@ impl Known {
                 .map_or(Published::Nothing, |before| before.withdrawn(subnets, now)),
             (false, _, _, None) => Published::Nothing,
             (true, Some(why), ..) | (true, None, Err(why), _) => {
-                Published::Unreadable(why, before.and_then(Known::last_good))
+                Published::Unreadable(Box::new(why), before.and_then(Known::last_good))
             }
             (true, None, Ok(_), None) => Published::Nothing,
             (true, None, Ok(attrs), Some(subnets)) => match before {

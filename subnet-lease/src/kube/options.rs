@@ -5,8 +5,7 @@ use http::Uri;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
-use thiserror::Error;
-use types::Coded;
+use types::Problem;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeOptions {
@@ -28,56 +27,41 @@ pub struct KubeOptions {
 }
 
 /// An absolute http or https URI with a host, without user, query and fragment. The error omits the text, which may contain a secret.
-pub fn server_url(text: &str) -> Result<Uri, UrlError> {
+pub fn server_url(text: &str) -> Result<Uri, Problem> {
+    let wrong = |why: &str| Problem::new("server-url", why);
+    let brackets = || wrong("an IPv6 address needs brackets, as in https://[fd00::1]:6443");
     let is_http =
         |scheme: &str| scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http");
     let Some((_, rest)) = text.split_once("://").filter(|(scheme, _)| is_http(scheme)) else {
-        return Err(UrlError::Scheme);
+        return Err(wrong("the address begins neither with https:// nor with http://"));
     };
     if text.contains('@') {
-        return Err(UrlError::User);
+        return Err(wrong(
+            "the address contains a user; remove the user, and put the credentials into a kubeconfig (--kubeconfig-file)",
+        ));
     }
     if text.contains(['?', '#']) {
-        return Err(UrlError::Query);
+        return Err(wrong("the address contains a query or a fragment"));
     }
     let authority = rest.split('/').next().unwrap_or_default();
     let (host, port) = match authority.strip_prefix('[') {
         Some(inside) => {
-            let (address, port) = inside.split_once(']').ok_or(UrlError::Brackets)?;
-            address.parse::<Ipv6Addr>().map_err(|_| UrlError::Brackets)?;
+            let (address, port) = inside.split_once(']').ok_or_else(brackets)?;
+            address.parse::<Ipv6Addr>().map_err(|_| brackets())?;
             (address, port)
         }
-        None if authority.matches(':').count() > 1 => return Err(UrlError::Brackets),
+        None if authority.matches(':').count() > 1 => return Err(brackets()),
         None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
     };
     if host.is_empty() {
-        return Err(UrlError::NoHost);
+        return Err(wrong("the address names no host"));
     }
     if !port.is_empty() && port.strip_prefix(':').is_none_or(|port| port.parse::<u16>().is_err()) {
-        return Err(UrlError::Port);
+        return Err(wrong("the port is not a number up to 65535"));
     }
-    text.trim_end_matches('/').parse().map_err(|_| UrlError::Host)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Coded)]
-#[code("server-url")]
-pub enum UrlError {
-    #[error("the address begins neither with https:// nor with http://")]
-    Scheme,
-    #[error(
-        "the address contains a user; remove the user, and put the credentials into a kubeconfig (--kubeconfig-file)"
-    )]
-    User,
-    #[error("the address contains a query or a fragment")]
-    Query,
-    #[error("an IPv6 address needs brackets, as in https://[fd00::1]:6443")]
-    Brackets,
-    #[error("the address names no host")]
-    NoHost,
-    #[error("the port is not a number up to 65535")]
-    Port,
-    #[error("the host contains a character that is invalid in a host name")]
-    Host,
+    text.trim_end_matches('/')
+        .parse()
+        .map_err(|_| wrong("the host contains a character that is invalid in a host name"))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

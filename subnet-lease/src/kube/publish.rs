@@ -3,24 +3,21 @@
 use super::annotations;
 use super::api::Api;
 use super::assigned::Assigned;
-use super::error::{KubeError, PodCidrError};
 use super::node::Node;
 use super::patches::{self, CONDITION_EVERY, Due, Pace, RESTORE_EVERY, Wanted};
 use super::request_error::RequestError;
 use super::requests;
-use super::state::{All, Own, OwnState};
+use super::state::{All, Own, OwnState, nodes_watch_ended};
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs};
-use crate::manager::{Held, LeaseLostError, NodeState, TaskError, Unpublished, boot_time};
-use crate::reason::Reason;
+use crate::manager::{Held, LeaseLostError, NodeState, Unpublished, boot_time, publication_ended};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use thiserror::Error;
 use tokio::sync::watch;
 use types::backoff::Backoff;
-use types::{Coded, Subnets};
+use types::{Problem, Subnets};
 
 /// Between two attempts to write to the Node.
 pub(super) const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
@@ -185,36 +182,13 @@ impl Written {
     }
 }
 
-#[derive(Debug, Error, Coded)]
-#[error("the other nodes do not know yet that this node's address is {0}")]
-#[code("lease-unpublished")]
-struct UnpublishedAddressError(String);
-
-/// `subnets` is the Node's former podCIDR, which the Node `other` now has.
-#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
-enum LeaseMovedError {
-    #[error("the Node {node} was deleted, and the Node {other} now has its podCIDR {subnets}")]
-    #[code("node-deleted-podcidr-given-away")]
-    Deleted { node: String, subnets: Subnets, other: String },
-    #[error(
-        "the Node {node} was created again, and the Node {other} now has its podCIDR {subnets}"
-    )]
-    #[code("node-recreated-podcidr-given-away")]
-    Recreated { node: String, subnets: Subnets, other: String },
-    #[error("this node's podCIDR changed from {before} to {now}")]
-    #[code("podcidr-changed")]
-    Subnet { now: Subnets, before: Subnets },
-    #[error(transparent)]
-    #[code(of = _0)]
-    PodCidr(PodCidrError),
-}
-
 /// From the Node's current podCIDR.
 enum Verdict {
     Ours,
     /// The daemon cannot publish its attributes.
-    Wait(Reason),
-    Over(LeaseMovedError),
+    Wait(Problem),
+    /// The subnets belong to this node no longer.
+    Over(Problem),
 }
 
 impl Holding<'_> {
@@ -235,7 +209,7 @@ impl Holding<'_> {
             let programmed = *node.programmed.borrow_and_update();
             let now = boot_time();
             let (trouble, next) = match self.judge(&present) {
-                Verdict::Over(why) => return LeaseLostError::Moved(why.into()),
+                Verdict::Over(why) => return LeaseLostError::Moved(why),
                 Verdict::Wait(why) => (Some((why, true)), None),
                 Verdict::Ours => match &present.own {
                     Own::Present(known) => {
@@ -249,10 +223,13 @@ impl Holding<'_> {
             let nap =
                 next.map_or(Duration::from_secs(3600), |next| next.saturating_sub(boot_time()));
             tokio::select! {
-                changed = own.changed() => if changed.is_err() { return LeaseLostError::Taken(TaskError::OwnNode.into()) },
-                changed = all.changed() => if changed.is_err() { return LeaseLostError::Taken(TaskError::Nodes.into()) },
-                changed = node.attrs.changed() => if changed.is_err() { return LeaseLostError::Taken(TaskError::Publication.into()) },
-                changed = node.programmed.changed() => if changed.is_err() { return LeaseLostError::Taken(TaskError::Publication.into()) },
+                changed = own.changed() => if changed.is_err() {
+                    let text = "the watch of this node's Node ended";
+                    return LeaseLostError::Taken(Problem::new("own-node-watch-ended", text));
+                },
+                changed = all.changed() => if changed.is_err() { return LeaseLostError::Taken(nodes_watch_ended()) },
+                changed = node.attrs.changed() => if changed.is_err() { return publication_ended() },
+                changed = node.programmed.changed() => if changed.is_err() { return publication_ended() },
                 () = tokio::time::sleep(nap) => {}
             }
         }
@@ -260,45 +237,56 @@ impl Holding<'_> {
 
     /// Decides whether the lease still belongs to this node.
     fn judge(&self, present: &OwnState) -> Verdict {
-        let subnets = self.lease.subnets;
+        let (name, subnets) = (self.name, self.lease.subnets);
+        let moved = |now: &Subnets| {
+            let text = format!("this node's podCIDR changed from {subnets} to {now}");
+            Verdict::Over(Problem::new("podcidr-changed", text))
+        };
         match &present.own {
             // The Node existed when the lease was acquired.
             Own::Unknown => Verdict::Ours,
-            Own::Absent => {
-                let node = self.name.to_owned();
-                match self.holder() {
-                    Some(other) => Verdict::Over(LeaseMovedError::Deleted { node, subnets, other }),
-                    None => Verdict::Wait(KubeError::NodeDeleted(node, subnets).into()),
-                }
-            }
+            Own::Absent => match self.holder() {
+                Some(other) => Verdict::Over(Problem::new(
+                    "node-deleted-podcidr-given-away",
+                    format!(
+                        "the Node {name} was deleted, and the Node {other} now has its podCIDR {subnets}"
+                    ),
+                )),
+                None => Verdict::Wait(Problem::new(
+                    "node-deleted",
+                    format!(
+                        "the Node {name} was deleted: this node keeps its subnet {subnets} until Kubernetes assigns the subnet to another Node. Restart the kubelet, which registers \
+                         the Node again, or remove the machine from the cluster"
+                    ),
+                )),
+            },
             Own::Present(node) => {
                 let assigned = self.all.with(|nodes| {
                     Assigned::of(node, self.config, nodes, &self.api.options().net_conf)
                 });
                 match assigned {
                     Ok(assigned) if assigned.subnets == subnets => Verdict::Ours,
-                    Ok(assigned) => Verdict::Over(LeaseMovedError::Subnet {
-                        now: assigned.subnets,
-                        before: subnets,
-                    }),
+                    Ok(assigned) => moved(&assigned.subnets),
                     // A Node that was created again has no podCIDR for a moment.
                     Err(why) if matches!(node.subnets, Ok(None)) => match self.holder() {
-                        Some(other) => Verdict::Over(LeaseMovedError::Recreated {
-                            node: node.name.clone(),
-                            subnets,
-                            other,
-                        }),
-                        None => Verdict::Wait(why.into()),
+                        Some(other) => Verdict::Over(Problem::new(
+                            "node-recreated-podcidr-given-away",
+                            format!(
+                                "the Node {} was created again, and the Node {other} now has its podCIDR {subnets}",
+                                node.name
+                            ),
+                        )),
+                        None => Verdict::Wait(why),
                     },
                     // The reason refers to the configuration in use. The current configuration decides about the new podCIDR.
-                    Err(why) => Verdict::Over(match &node.subnets {
+                    Err(why) => match &node.subnets {
                         Ok(Some(now))
                             if !subnets.nets().all(|net| now.nets().any(|now| now == net)) =>
                         {
-                            LeaseMovedError::Subnet { now: *now, before: subnets }
+                            moved(now)
                         }
-                        _ => LeaseMovedError::PodCidr(why),
-                    }),
+                        _ => Verdict::Over(why),
+                    },
                 }
             }
         }
@@ -320,7 +308,7 @@ impl Holding<'_> {
         attrs: &LeaseAttrs,
         programmed: bool,
         now: Duration,
-    ) -> (Option<(Reason, bool)>, Option<Duration>) {
+    ) -> (Option<(Problem, bool)>, Option<Duration>) {
         if written.uid != node.uid {
             // A new Node has no annotations yet, so no other writer has undone anything.
             *written = Written {
@@ -348,7 +336,7 @@ impl Holding<'_> {
                     .max(RETRY.after(written.failures).mul_f64(1.0 + rand::random::<f64>() / 2.0));
                 written.failures += 1;
                 written.retry = Some(boot_time() + pause);
-                (Some((failure.trouble.into(), false)), written.retry)
+                (Some((failure.trouble, false)), written.retry)
             }
         }
     }
@@ -357,7 +345,7 @@ impl Holding<'_> {
         &self,
         state: &watch::Sender<Held>,
         attrs: &LeaseAttrs,
-        trouble: Option<(Reason, bool)>,
+        trouble: Option<(Problem, bool)>,
         written: &Written,
     ) {
         let failing = written.retry.is_some();
@@ -373,7 +361,11 @@ impl Holding<'_> {
             };
             let published = written.attrs.as_ref().is_none_or(|known| known.tells_the_same(attrs));
             held.unpublished = (!published).then(|| {
-                let what = UnpublishedAddressError(attrs.public_text()).into();
+                let address = attrs.public_text();
+                let text = format!(
+                    "the other nodes do not know yet that this node's address is {address}"
+                );
+                let what = Problem::new("lease-unpublished", text);
                 before.unpublished.clone().unwrap_or(Unpublished { since: boot_time(), what })
             });
             *held != before

@@ -1,10 +1,12 @@
 //! Failed requests to the Kubernetes API, and the effect of each failure on the connection.
 
-use super::error::{KubeError, NoResponseError};
-use super::status::RefusedCall;
+use super::error::{NoResponseError, store_detail};
+use super::status::{self, RefusedCall};
 use http::StatusCode;
-use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
+use types::Problem;
+use types::problem::StoreCause;
 
 /// Effect of a failure on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,36 +23,50 @@ pub(super) enum Step {
 pub(super) struct RequestError {
     /// The server's status; `None` if the server sent no response.
     pub status: Option<StatusCode>,
-    pub trouble: KubeError,
+    pub trouble: Problem,
     /// Time that the server asks the client to wait (Retry-After).
     pub(crate) retry_after: Option<Duration>,
+    /// The server does not have the requested resource version yet.
+    is_too_new: bool,
 }
 
+impl From<RequestError> for Problem {
+    fn from(failure: RequestError) -> Self {
+        failure.trouble
+    }
+}
+
+/// `what` describes the request, e.g. `list all Nodes`.
 impl RequestError {
-    pub(super) fn unreachable(server: &str, what: &str, why: NoResponseError) -> Self {
-        let trouble =
-            KubeError::Unreachable { server: server.to_owned(), what: what.to_owned(), why };
-        Self { status: None, trouble, retry_after: None }
+    pub(super) fn unreachable(server: &str, what: &str, why: &NoResponseError) -> Self {
+        let text =
+            format!("the Kubernetes API at {server} did not respond to a request to {what}: {why}");
+        let detail = store_detail(why.cause(), None, server);
+        Self::local(Problem::new("kubernetes-unreachable", text).with(detail))
     }
 
     /// For unusable files or options, before any request.
-    pub(super) fn local(trouble: KubeError) -> Self {
-        Self { status: None, trouble, retry_after: None }
+    pub(super) fn local(trouble: Problem) -> Self {
+        Self { status: None, trouble, retry_after: None, is_too_new: false }
     }
 
+    /// `limit` is in bytes.
     pub(super) fn too_large(server: &str, what: &str, limit: usize) -> Self {
-        let trouble =
-            KubeError::TooLarge { server: server.to_owned(), what: what.to_owned(), limit };
-        Self { status: Some(StatusCode::PAYLOAD_TOO_LARGE), trouble, retry_after: None }
+        let text = format!(
+            "the response of the Kubernetes API at {server} to a request to {what} has more than {limit} bytes"
+        );
+        let detail = store_detail(StoreCause::Other, None, server);
+        let error = Self::local(Problem::new("kubernetes-too-large", text).with(detail));
+        Self { status: Some(StatusCode::PAYLOAD_TOO_LARGE), ..error }
     }
 
-    pub(super) fn nonsense(server: &str, what: &str, why: impl Into<Cow<'static, str>>) -> Self {
-        let trouble = KubeError::Nonsense {
-            server: server.to_owned(),
-            what: what.to_owned(),
-            why: why.into(),
-        };
-        Self { status: None, trouble, retry_after: None }
+    pub(super) fn nonsense(server: &str, what: &str, why: impl Display) -> Self {
+        let text = format!(
+            "the response of {server} to a request to {what} is not from the Kubernetes API: {why}; check that --kube-api-url or the \
+             kubeconfig names an API server"
+        );
+        let detail = store_detail(StoreCause::Other, None, server);
+        Self::local(Problem::new("kubernetes-nonsense", text).with(detail))
     }
 
     pub(super) fn refused(
@@ -60,14 +76,16 @@ impl RequestError {
         retry_after: Option<Duration>,
         body: &str,
     ) -> Self {
-        let refusal = Box::new(RefusedCall::read(status, body));
-        let trouble = KubeError::Refused {
-            server: server.to_owned(),
-            what: what.to_owned(),
-            status,
-            refusal,
-        };
-        Self { status: Some(status), trouble, retry_after }
+        let RefusedCall { words, is_too_new, forbidden } = RefusedCall::read(status, body);
+        let text = format!(
+            "the Kubernetes API at {server} refused a request to {what} ({}): {words}{}",
+            status.as_u16(),
+            remedy_of_refusal(status)
+        );
+        let detail =
+            forbidden.unwrap_or_else(|| store_detail(status::cause(status), Some(status), server));
+        let trouble = Problem::new(code_of_refusal(status), text).with(detail);
+        Self { status: Some(status), trouble, retry_after, is_too_new }
     }
 
     /// `reads`: the request only reads.
@@ -84,8 +102,7 @@ impl RequestError {
 
     /// Whether the server no longer has the requested resource version, or does not have it yet.
     pub(super) fn is_gone(&self) -> bool {
-        self.status == Some(StatusCode::GONE)
-            || matches!(&self.trouble, KubeError::Refused { refusal, .. } if refusal.is_too_new)
+        self.status == Some(StatusCode::GONE) || self.is_too_new
     }
 
     pub(super) fn is_unknown_request(&self) -> bool {
@@ -109,11 +126,35 @@ impl RequestError {
     }
 }
 
+fn code_of_refusal(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => "kubernetes-credentials",
+        StatusCode::FORBIDDEN => "kubernetes-forbidden",
+        StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::INTERNAL_SERVER_ERROR => "kubernetes-unavailable",
+        _ => "kubernetes-refused",
+    }
+}
+
+fn remedy_of_refusal(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            "; the API server does not accept the token or the certificate. Check the expiry of the token or certificate, this host's clock, and whether the service account still exists"
+        }
+        StatusCode::FORBIDDEN => {
+            "; apply the ClusterRole and the ClusterRoleBinding of conf/kube-flannel.yml"
+        }
+        _ => "",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::problem::StoreCause;
-    use types::{Coded, Detail};
+    use types::Detail;
 
     fn refused(code: u16, message: &str) -> RequestError {
         let body = format!(r#"{{"kind":"Status","message":"{message}"}}"#);
@@ -141,7 +182,7 @@ mod tests {
         for &(status, code, cause, steps) in REFUSALS {
             let failure = refused(status, "because");
             assert_eq!(
-                (failure.trouble.code(), [true, false].map(|reads| failure.step(reads))),
+                (&*failure.trouble.code, [true, false].map(|reads| failure.step(reads))),
                 (code, steps),
                 "{status}"
             );
@@ -150,7 +191,7 @@ mod tests {
                 status: Some(status),
                 server: Some("https://a:6443".to_owned()),
             };
-            assert_eq!(failure.trouble.detail(), detail, "{status}");
+            assert_eq!(failure.trouble.detail, detail, "{status}");
             let text = failure.trouble.to_string();
             assert!(text.contains("because") && text.contains("list Nodes"), "{failure:?}");
         }

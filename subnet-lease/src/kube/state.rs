@@ -5,10 +5,10 @@ use super::node::Node;
 use super::nodes::Nodes;
 use super::stagger::RequestStagger;
 use crate::manager::boot_time;
-use crate::reason::Reason;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::watch;
+use types::Problem;
 
 /// As the follower last read it.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ pub(super) enum Own {
 pub(super) struct OwnState {
     pub own: Own,
     /// Why the watch is interrupted; `None` while it works.
-    pub trouble: Option<Reason>,
+    pub trouble: Option<Problem>,
 }
 
 /// Receives the events of the watch of this node's Node.
@@ -64,7 +64,7 @@ impl Sink for OwnSink {
         }
     }
 
-    fn interrupted(&mut self, why: &Reason) {
+    fn interrupted(&mut self, why: &Problem) {
         self.out.send_modify(|state| state.trouble = Some(why.clone()));
     }
 
@@ -94,7 +94,7 @@ struct Inner {
     listed: bool,
     /// Number of complete lists that the follower has read.
     lists: u64,
-    trouble: Option<Reason>,
+    trouble: Option<Problem>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(super) struct Look {
     /// Number of complete lists that the follower has read. A higher number shows that it may have missed changes since the previous one.
     pub lists: u64,
     /// Why the watch is interrupted; `None` while it works.
-    pub trouble: Option<Reason>,
+    pub trouble: Option<Problem>,
 }
 
 impl All {
@@ -154,6 +154,11 @@ impl All {
     }
 }
 
+/// The task that follows all Nodes has ended.
+pub(super) fn nodes_watch_ended() -> Problem {
+    Problem::new("nodes-watch-ended", "the task that follows the Nodes ended")
+}
+
 /// Receives the events of the watch of all Nodes.
 pub(super) struct AllSink(pub Arc<All>);
 
@@ -175,7 +180,7 @@ impl Sink for AllSink {
         self.0.change(|inner| inner.nodes.remove(name));
     }
 
-    fn interrupted(&mut self, why: &Reason) {
+    fn interrupted(&mut self, why: &Problem) {
         self.0.change(|inner| {
             let news = inner.trouble.as_ref() != Some(why);
             inner.trouble = Some(why.clone());

@@ -3,31 +3,23 @@
 
 use crate::json::{Object, excerpt_within};
 use http::StatusCode;
+use types::Detail;
 use types::problem::StoreCause;
-
-/// A permission that RBAC denies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forbidden {
-    /// The account that lacks the permission.
-    pub user: String,
-    pub verb: String,
-    /// With its subresource.
-    pub resource: String,
-}
 
 /// From the `Status` object of a refused request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusedCall {
+pub(super) struct RefusedCall {
     /// Beginning of the server's message.
     pub words: String,
     /// The server does not have the requested resource version yet.
     pub(crate) is_too_new: bool,
-    pub forbidden: Option<Forbidden>,
+    /// A permission that RBAC denies.
+    pub forbidden: Option<Detail>,
 }
 
 impl RefusedCall {
     /// `body` is that of the HTTP response.
-    pub fn read(status: StatusCode, body: &str) -> Self {
+    pub(super) fn read(status: StatusCode, body: &str) -> Self {
         let object = Object::parse(body).ok();
         let message =
             object.as_ref().and_then(|object| object.read::<String>("message").ok().flatten());
@@ -59,7 +51,7 @@ pub(super) fn words(text: &str) -> String {
 }
 
 /// Parses a text such as `User "u" cannot list resource "nodes" in API group "" at the cluster scope`.
-fn forbidden(text: &str) -> Option<Forbidden> {
+fn forbidden(text: &str) -> Option<Detail> {
     let (_, rest) = text.split_once("User \"")?;
     let (user, rest) = rest.split_once("\" cannot ")?;
     let (verb, rest) = rest.split_once(" resource \"")?;
@@ -67,7 +59,7 @@ fn forbidden(text: &str) -> Option<Forbidden> {
     let plain = |text: &str| {
         !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "/-.".contains(c))
     };
-    (plain(verb) && plain(resource)).then(|| Forbidden {
+    (plain(verb) && plain(resource)).then(|| Detail::Forbidden {
         user: user.to_owned(),
         verb: verb.to_owned(),
         resource: resource.to_owned(),
@@ -93,8 +85,10 @@ mod tests {
         let text = r#"nodes is forbidden: User "system:serviceaccount:kube-flannel:flannel" cannot list resource "nodes" in API group "" at the cluster scope"#;
         let body = serde_json::json!({ "kind": "Status", "message": text, "reason": "Forbidden" })
             .to_string();
-        let Forbidden { user, verb, resource } =
-            RefusedCall::read(StatusCode::FORBIDDEN, &body).forbidden.unwrap();
+        let refusal = RefusedCall::read(StatusCode::FORBIDDEN, &body);
+        let Some(Detail::Forbidden { user, verb, resource }) = refusal.forbidden else {
+            panic!("the text names the permission")
+        };
         assert_eq!(
             (user.as_str(), verb.as_str(), resource.as_str()),
             ("system:serviceaccount:kube-flannel:flannel", "list", "nodes")

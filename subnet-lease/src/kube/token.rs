@@ -6,15 +6,17 @@
 use http::HeaderValue;
 use kube::config::AuthInfo;
 use secrecy::ExposeSecret;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
-use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use types::Problem;
 
 /// After this time, the token file is read again. client-go uses the same time.
 const FRESH: Duration = Duration::from_secs(50);
 
+const OF_KUBECONFIG: &str = "the user's token";
 const EMPTY: &str = "is empty";
 
 pub(super) struct Token {
@@ -29,19 +31,9 @@ struct Held {
     read: Option<Instant>,
 }
 
-/// It never quotes the token.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum TokenError {
-    /// In the kubeconfig.
-    #[error("the user's token {0}")]
-    User(String),
-    #[error("the token file {0} {1}")]
-    File(PathBuf, String),
-}
-
 impl Token {
     /// Removes the token and the path of its file from the credentials. As in client-go, the file takes precedence over a token in the kubeconfig.
-    pub(super) fn take(auth: &mut AuthInfo) -> Result<Option<Self>, TokenError> {
+    pub(super) fn take(auth: &mut AuthInfo) -> Result<Option<Self>, Problem> {
         // kube prefers these two kinds of credentials.
         if auth.auth_provider.is_some() || auth.username.is_some() && auth.password.is_some() {
             return Ok(None);
@@ -52,23 +44,23 @@ impl Token {
             return Ok(None);
         }
         let header = inline
-            .map(|token| header(token.expose_secret().as_bytes(), TokenError::User))
+            .map(|token| header(token.expose_secret().as_bytes(), OF_KUBECONFIG))
             .transpose()?;
         Ok(Some(Self { file, held: Mutex::new(Held { header, read: None }) }))
     }
 
     /// Value of `Authorization`. While the token file is unusable, the last token stays in use. Fails only if there is none.
-    pub(super) async fn header(&self) -> Result<HeaderValue, TokenError> {
+    pub(super) async fn header(&self) -> Result<HeaderValue, Problem> {
         let mut held = self.held.lock().await;
         let mut trouble = None;
         if let Some(file) =
             self.file.as_ref().filter(|_| held.read.is_none_or(|read| read.elapsed() >= FRESH))
         {
-            let unusable = |why| TokenError::File(file.clone(), why);
+            let token = format!("the token file {}", file.display());
             match crate::file::read(file)
                 .await
-                .map_err(|error| unusable(format!("cannot be read: {error}")))
-                .and_then(|text| header(&text, unusable))
+                .map_err(|error| unusable_token(&token, format_args!("cannot be read: {error}")))
+                .and_then(|text| header(&text, &token))
             {
                 Ok(header) => held.header = Some(header),
                 Err(why) => trouble = Some(why),
@@ -79,21 +71,28 @@ impl Token {
             // Read the file again for the next request.
             held.read = None;
         }
-        held.header.clone().ok_or_else(|| trouble.unwrap_or(TokenError::User(EMPTY.to_owned())))
+        held.header
+            .clone()
+            .ok_or_else(|| trouble.unwrap_or_else(|| unusable_token(OF_KUBECONFIG, EMPTY)))
     }
 }
 
-/// Ignores the white space around the token.
-fn header(text: &[u8], unusable: impl Fn(String) -> TokenError) -> Result<HeaderValue, TokenError> {
+/// It never quotes the token.
+fn unusable_token(token: &str, why: impl Display) -> Problem {
+    Problem::new("kubernetes-token", format!("{token} {why}"))
+}
+
+/// Ignores the white space around the token, which the error calls `token`.
+fn header(text: &[u8], token: &str) -> Result<HeaderValue, Problem> {
     let not_text = "is not text in UTF-8; write only the token, without other text";
-    let text = std::str::from_utf8(text).map_err(|_| unusable(not_text.to_owned()))?.trim();
+    let text = std::str::from_utf8(text).map_err(|_| unusable_token(token, not_text))?.trim();
     let line = text.lines().next().unwrap_or_default();
     if line.is_empty() {
-        return Err(unusable(EMPTY.to_owned()));
+        return Err(unusable_token(token, EMPTY));
     }
     if line.len() < text.len() {
         let several = "has several lines, and line 1 is followed by other text; write only the token, without other text";
-        return Err(unusable(several.to_owned()));
+        return Err(unusable_token(token, several));
     }
     for (at, character) in line.chars().enumerate() {
         let kind = match character {
@@ -102,13 +101,13 @@ fn header(text: &[u8], unusable: impl Fn(String) -> TokenError) -> Result<Header
             c if !c.is_ascii() => "a character outside ASCII",
             _ => continue,
         };
-        return Err(unusable(format!(
-            "has {kind} at position {}; write only the token, without other characters",
-            at + 1
-        )));
+        let at = at + 1;
+        let why =
+            format!("has {kind} at position {at}; write only the token, without other characters");
+        return Err(unusable_token(token, why));
     }
     let mut value = HeaderValue::try_from(format!("Bearer {line}"))
-        .map_err(|error| unusable(error.to_string()))?;
+        .map_err(|error| unusable_token(token, error))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -120,11 +119,11 @@ mod tests {
     #[test]
     fn token_is_sent_without_white_space_around_it() {
         for text in ["a.b-c", " a.b-c\r\n", "a.b-c\n\n", "\ta.b-c "] {
-            let header = header(text.as_bytes(), TokenError::User).unwrap();
+            let header = header(text.as_bytes(), OF_KUBECONFIG).unwrap();
             assert!(header.is_sensitive() && header == "Bearer a.b-c", "{text:?}");
         }
         for text in ["", "\n", "a\nb", "a b", "a\u{7}b", "é"] {
-            assert!(header(text.as_bytes(), TokenError::User).is_err(), "{text:?}");
+            assert!(header(text.as_bytes(), OF_KUBECONFIG).is_err(), "{text:?}");
         }
     }
 

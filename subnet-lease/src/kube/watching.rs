@@ -96,7 +96,7 @@ impl<'a> Watching<'a> {
         let news = leases
             .left_out
             .iter()
-            .filter(|(name, why)| self.counters.unreadable(name, (*why).clone().into()));
+            .filter(|(name, why)| self.counters.unreadable(name, (*why).clone()));
         let news: Vec<_> = news.collect();
         for (name, why) in news.iter().take(LINES) {
             tracing::warn!(node = %name, error = %why, "flanneld does not use a Node");

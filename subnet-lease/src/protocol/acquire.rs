@@ -5,7 +5,7 @@ use super::ask::{
 };
 use super::coroutine::Io;
 use super::decide::{Decision, Keep, LastSeen, decide};
-use super::error::LeaseError;
+use super::error::{lease_contested, lease_may_be_contested, out_of_subnets};
 use super::registry::{Answer, Compare, Request, TTL, Write};
 use super::settle::{Settled, settle, sweep};
 use super::tenure::Tenure;
@@ -18,8 +18,8 @@ use crate::wire;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use types::Subnets;
 use types::backoff::Backoff;
+use types::{Problem, Subnets};
 
 /// Time for which a new instance waits before it takes over a contested lease. A live holder renews its lease every 60 s.
 pub(crate) const CONTEST: Duration = Duration::from_secs(66);
@@ -35,7 +35,7 @@ pub async fn stored(
     io: Io,
     claim: Claim,
     config: NetworkConfig,
-) -> Result<Option<LeaseAttrs>, LeaseError> {
+) -> Result<Option<LeaseAttrs>, Problem> {
     let view = list(&io).await;
     let mut last_seen = LastSeen::new();
     loop {
@@ -44,7 +44,7 @@ pub async fn stored(
                 ask_last_seen(&io, &view, key, &mut last_seen).await;
                 continue;
             }
-            Decision::Refuse(why) => Err(*why),
+            Decision::Refuse(why) => Err(why),
             Decision::Keep(Keep { key, ours: true, .. }) | Decision::Reshape(key, _) => {
                 Ok(view.get(&key).and_then(|item| item.attrs.clone()))
             }
@@ -59,7 +59,7 @@ pub async fn acquire(
     claim: Claim,
     config: NetworkConfig,
     attrs: LeaseAttrs,
-) -> Result<Tenure, LeaseError> {
+) -> Result<Tenure, Problem> {
     let mut refused = BTreeSet::new();
     let mut patient = false;
     let mut attempt = 0u32;
@@ -79,17 +79,17 @@ pub async fn acquire(
         };
         let (tenure, new) = match decision {
             Decision::AskLastSeen(_) => continue,
-            Decision::Refuse(why) => return Err(*why),
+            Decision::Refuse(why) => return Err(why),
             Decision::Keep(Keep { key, contested, .. }) => {
                 let Some(item) = view.get(&key) else { continue };
                 if contested && !patient {
                     io.show(|held| {
-                        held.trouble = Some(LeaseError::MayBeContested(item.subnets).into());
+                        held.trouble = Some(lease_may_be_contested(&item.subnets));
                     });
                     io.sleep(CONTEST).await;
                     patient = true;
                     if seen_within(&io, item, CONTEST).await {
-                        return Err(LeaseError::contested(&claim, item));
+                        return Err(lease_contested(&claim, item));
                     }
                     continue;
                 }
@@ -107,7 +107,7 @@ pub async fn acquire(
                     Allocation::Exhausted => {
                         refused.clear();
                         io.show(|held| {
-                            held.trouble = Some(LeaseError::out_of_subnets(&claim, &config).into());
+                            held.trouble = Some(out_of_subnets(&claim, &config));
                         });
                         io.sleep(jitter(&claim, attempt, POOL_LOOK)).await;
                         continue;
@@ -130,7 +130,7 @@ pub async fn acquire(
                 return Ok(tenure);
             }
             Settled::Yielded => {}
-            Settled::Refused(why) => return Err(*why),
+            Settled::Refused(why) => return Err(why),
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use super::coroutine::Io;
 use super::decide::{LastSeen, seen_lately};
-use super::error::LeaseError;
-use super::registry::{Answer, Compare, Entry, Listing, NoReplyError, Request, Write};
+use super::registry::{Answer, Compare, Entry, Listing, Request, Write};
 use super::view::{Item, View};
 use crate::lease::LeaseAttrs;
 use crate::manager::Claim;
 use crate::wire;
 use std::time::Duration;
+use types::Problem;
 use types::backoff::Backoff;
 
 /// Between two requests while the store does not reply.
@@ -56,10 +56,13 @@ pub(super) async fn txn(
     compare: Vec<Compare>,
     write: Vec<Write>,
     key: &str,
-) -> Result<(bool, i64, Option<Entry>), NoReplyError> {
+) -> Result<(bool, i64, Option<Entry>), Problem> {
     match io.ask(Request::Txn { compare, write, key: key.to_owned() }).await? {
         Answer::Txn { done, revision, present } => Ok((done, revision, present)),
-        other => Err(NoReplyError(LeaseError::OddAnswer(Box::new(other)).into())),
+        other => {
+            let text = format!("the store returned {other:?} for a transaction");
+            Err(Problem::new("store-odd-answer", text))
+        }
     }
 }
 
@@ -88,11 +91,11 @@ pub(super) async fn ask_last_seen(io: &Io, view: &View, key: String, last_seen: 
     last_seen.insert(key, seen);
 }
 
-pub(super) fn complain(io: &Io, failure: &NoReplyError) {
-    io.show(|held| held.trouble = Some(failure.0.clone()));
+pub(super) fn complain(io: &Io, failure: &Problem) {
+    io.show(|held| held.trouble = Some(failure.clone()));
 }
 
-pub(super) async fn pause(io: &Io, failure: &NoReplyError, attempt: u32) {
+pub(super) async fn pause(io: &Io, failure: &Problem, attempt: u32) {
     complain(io, failure);
     io.sleep(NO_ANSWER.after(attempt)).await;
 }

@@ -4,7 +4,7 @@
 //! [`Coroutine::step`] runs it until it needs one of the two, and tells which.
 
 use super::news::News;
-use super::registry::{Answer, NoReplyError, Notice, Request};
+use super::registry::{Answer, Notice, Request};
 use crate::manager::Held;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use types::Problem;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<T> {
@@ -36,7 +37,7 @@ pub struct LogLine {
 struct Mailbox {
     now: Duration,
     request: Option<Request>,
-    answer: Option<Result<Answer, NoReplyError>>,
+    answer: Option<Result<Answer, Problem>>,
     notices: VecDeque<Notice>,
     until: Option<Duration>,
     held: Held,
@@ -55,7 +56,7 @@ impl Io {
 
     /// Sends one request and waits for the reply. Notices that arrive before it are kept. After an error, the store may still have executed the
     /// request.
-    pub async fn ask(&self, request: Request) -> Result<Answer, NoReplyError> {
+    pub async fn ask(&self, request: Request) -> Result<Answer, Problem> {
         self.0.lock().request = Some(request);
         std::future::poll_fn(|_| match self.0.lock().answer.take() {
             Some(answer) => Poll::Ready(answer),
@@ -142,7 +143,7 @@ impl<T> Coroutine<T> {
     }
 
     /// To the last [`Step::Ask`].
-    pub fn answer(&mut self, answer: Result<Answer, NoReplyError>) {
+    pub fn answer(&mut self, answer: Result<Answer, Problem>) {
         self.io.0.lock().answer = Some(answer);
     }
 

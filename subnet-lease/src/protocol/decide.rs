@@ -1,13 +1,13 @@
 //! Decides at the start which lease belongs to this node, from the listed keys and the data about this host.
 
-use super::error::LeaseError;
+use super::error::{address_in_use, identity_in_use, reservation_outside_network};
 use super::view::{Item, View};
 use crate::config::NetworkConfig;
 use crate::manager::Claim;
 use crate::{alloc, table};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use types::{Dual, Subnets};
+use types::{Dual, Problem, Subnets};
 
 /// Time after the last renewal during which other nodes treat the holder as alive. Holders renew their leases every 60 s.
 pub const SILENCE: Duration = Duration::from_secs(180);
@@ -26,7 +26,7 @@ pub enum Decision {
     /// No key belongs to this node. It tries these subnets first.
     Allocate(Vec<Subnets>),
     /// E.g. because another live node has this node's address.
-    Refuse(Box<LeaseError>),
+    Refuse(Problem),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub fn decide(
 enum Owner<'a> {
     Ours(&'a Item, bool),
     AskLastSeen(String),
-    Refuse(Box<LeaseError>),
+    Refuse(Problem),
     Nobody,
 }
 
@@ -77,7 +77,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
         return match seen_lately(item, last_seen) {
             None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, true),
-            Some(true) => Owner::Refuse(Box::new(LeaseError::identity_in_use(claim, item))),
+            Some(true) => Owner::Refuse(identity_in_use(claim, item)),
         };
     }
     if let Some(item) = named_but_unreadable(claim, view) {
@@ -102,7 +102,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
             _ if claim.host.alone_at_address => Owner::Ours(item, false),
             None => Owner::AskLastSeen(item.entry.key.clone()),
             Some(false) => Owner::Ours(item, false),
-            Some(true) => Owner::Refuse(Box::new(LeaseError::address_in_use(claim, item))),
+            Some(true) => Owner::Refuse(address_in_use(claim, item)),
         };
     }
     // Go flannel or an operator wrote the lease. It is ours if nodes really reach each other at this address.
@@ -121,11 +121,7 @@ fn owner<'a>(claim: &Claim, view: &'a View, last_seen: &LastSeen) -> Owner<'a> {
                 .flat_map(Item::addresses)
                 .any(|address| !is_own(claim, address) && leads_to(address))
     };
-    if reached() {
-        Owner::Ours(item, true)
-    } else {
-        Owner::Refuse(Box::new(LeaseError::address_in_use(claim, item)))
-    }
+    if reached() { Owner::Ours(item, true) } else { Owner::Refuse(address_in_use(claim, item)) }
 }
 
 /// For hosts that may share an address with other nodes. Evidence is the backend's identity of the host (a MAC, a key), or subnet.env together with
@@ -224,7 +220,7 @@ fn fate(claim: &Claim, config: &NetworkConfig, view: &View, item: &Item, ours: b
     // In a directory no lease expires. Only a reservation made by an operator must not be dropped.
     let made_by_operator = item.reserved() && item.node().is_none_or(|node| node.lease.is_some());
     if made_by_operator && !table::inside(&item.subnets, &config.networks) {
-        return Decision::Refuse(Box::new(LeaseError::reserved_outside(config, item)));
+        return Decision::Refuse(reservation_outside_network(config, item));
     }
     Decision::Allocate(wishes(claim, config, view))
 }

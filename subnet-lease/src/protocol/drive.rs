@@ -1,18 +1,18 @@
 //! Drives a protocol coroutine: sends its requests to the store, and passes replies, notices and the time to it.
 
 use super::coroutine::{Coroutine, Step};
-use super::registry::{Answer, NoReplyError, Notice, Request};
+use super::registry::{Answer, Notice, Request};
 use crate::lease::LeaseAttrs;
 use crate::manager::{Held, boot_time};
 use async_trait::async_trait;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use types::Coded;
+use types::{Coded, Problem};
 
-/// It replies to each request within a deadline.
+/// It replies to each request within a deadline. After an error, the store may still have executed the request.
 #[async_trait]
 pub trait Registry: Send + Sync {
-    async fn request(&self, request: Request) -> Result<Answer, NoReplyError>;
+    async fn request(&self, request: Request) -> Result<Answer, Problem>;
 }
 
 /// Passes every change of the desired attributes to the coroutine. Never returns.

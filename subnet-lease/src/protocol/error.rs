@@ -1,136 +1,26 @@
-//! Reasons why a node cannot acquire or keep a lease, with the event, the key, the cause and the remedy.
+//! Why a node cannot acquire or keep a lease: the event, the key, the cause and the remedy.
 
-use super::registry::Answer;
 use super::view::Item;
 use crate::config::{NetworkConfig, Pool};
-use crate::lease::{LeaseAttrs, NodeId};
+use crate::lease::LeaseAttrs;
 use crate::manager::{Choice, Claim};
-use crate::reason::Lasting;
 use ipnet::IpNet;
-use std::fmt;
-use thiserror::Error;
-use types::{Addresses, Coded, Detail, Subnets, nets_overlap};
+use types::{Detail, Problem, Subnets, nets_overlap};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// `id` is stable over restarts and address changes.
-    Node { name: String, id: String },
-    /// Go flannel, or an operator.
-    Unknown,
-}
-
-impl Holder {
-    pub fn of(item: &Item) -> Self {
-        item.node().map_or(Holder::Unknown, |node| Holder::Node {
-            name: node.name.to_string(),
-            id: node.id.to_string(),
-        })
+/// The id is stable over restarts and address changes.
+pub(super) fn holder_name(item: &Item) -> String {
+    match item.node() {
+        Some(node) => format!("node {} (id {})", node.name, node.id),
+        None => "another node (written by Go flannel or manually)".to_owned(),
     }
 }
 
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Holder::Node { name, id } => write!(f, "node {name} (id {id})"),
-            Holder::Unknown => f.write_str("another node (written by Go flannel or manually)"),
-        }
-    }
+pub(super) fn public_address(item: &Item) -> String {
+    item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default()
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub node: NodeId,
-    pub public: Addresses,
-}
-
-impl Place {
-    fn of(claim: &Claim) -> Self {
-        Self { node: claim.node.clone(), public: claim.public }
-    }
-}
-
-/// `key` is the key of the lease in the store.
-#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
-pub enum LeaseError {
-    /// Another live node also uses this node's address, as on Vagrant machines behind NAT.
-    #[error(
-        "the public address {} of this node ({}, id {}) is already the address of {holder}, which holds {subnets} and is alive. Other nodes cannot distinguish nodes that share an address. This conflict is usual where every machine has the same address on its NAT interface (Vagrant's 10.0.2.15): name the interface that connects the nodes. {} If the other node never returns, its lease is available 3 minutes after the last keepalive (or after a change of etcd's leader). `flannelctl release {key}` frees the lease at once.",
-        own.public, own.node.name, own.node.id, choice_text(choice.as_deref())
-    )]
-    #[detail(Detail::AddressInUse { address: own.public.ips().next(), holder: holder.to_string() })]
-    AddressInUse {
-        own: Box<Place>,
-        holder: Holder,
-        subnets: Subnets,
-        key: String,
-        choice: Option<Box<Choice>>,
-    },
-    /// Another machine has this node's identity. `name`, `address` and `subnets` are those of the other machine.
-    #[error(
-        "another machine uses this node's identity {}: it is named {name}, has the address {address}, holds {subnets} and was seen within the last 3 minutes. This machine is named {} and has the address {}. Cloned machines share an identity: give this machine its own /etc/machine-id (`rm /etc/machine-id; systemd-machine-id-setup`), or start flanneld with --node-id=NAME.",
-        own.node.id, own.node.name, own.public
-    )]
-    #[detail(Detail::IdentityInUse { holder: name.clone() })]
-    IdentityInUse { own: Box<Place>, name: String, address: String, subnets: Subnets },
-    /// Another instance of this node keeps the lease alive.
-    #[error(
-        "another running flanneld, named {name}, has this node's identity ({}) and address ({}), and renews this node's lease {subnets}. Stop one of the two daemons, or give each daemon its own --node-id and address.",
-        own.node.id, own.public
-    )]
-    #[code("lease-contested")]
-    Contested { own: Box<Place>, name: String, subnets: Subnets },
-    #[error(
-        "another instance has restored the lease of {0}: flanneld waits to check whether that instance is still running"
-    )]
-    #[code("lease-may-be-contested")]
-    MayBeContested(Subnets),
-    /// `networks` are those of the configuration.
-    #[error(
-        "the subnet {subnets} is reserved for this node (key subnets/{key}, without a lease), but lies outside the configured network {networks}. \
-         flanneld never removes a reservation; delete the key, or correct Network in the configuration."
-    )]
-    #[code("reservation-outside-network")]
-    ReservedOutside { subnets: Subnets, key: String, networks: Subnets },
-    #[error(
-        "this node's lease subnets/{key} now belongs to {holder} at {address}; this node leases another subnet"
-    )]
-    #[code("lease-taken")]
-    Taken { key: String, holder: Holder, address: String },
-    #[error(
-        "this node's lease subnets/{0} was deleted and its subnet is no longer free; this node leases another subnet"
-    )]
-    #[code("lease-deleted")]
-    Deleted(String),
-    /// Another instance of this node holds the key and has precedence.
-    #[error(
-        "the lease subnets/{key} is held by an earlier running flanneld with this node's identity or address: {holder} at {address}. Two daemons on one lease would overwrite each other forever, so this daemon stops. Give each node its own address (--iface) and identity (--node-id)."
-    )]
-    #[code("lease-displaced")]
-    Displaced { key: String, holder: Holder, address: String },
-    #[error(
-        "Go flannel or an operator overwrote this node's lease subnets/{0} with this node's address: another machine may have the \
-         same address. flanneld does not change the data plane, and restores the lease once a minute. Search for a second machine with this address."
-    )]
-    #[code("lease-overwritten")]
-    Overwritten(String),
-    /// `closed` are the underlay networks that overlap the pools.
-    #[error(
-        "out of subnets: every subnet of the pool ({}) is taken{}. This node waits for a free subnet. Widen Network or SubnetMax, choose a longer SubnetLen for new clusters, or use `flannelctl release` to free leases of nodes that are gone.",
-        pools.iter().map(|pool| format!("{} in {}", pool.size(), pool.network)).collect::<Vec<_>>().join(", "),
-        closed_text(closed)
-    )]
-    #[detail(Detail::OutOfSubnets)]
-    OutOfSubnets { pools: Vec<Pool>, closed: Vec<IpNet> },
-    /// Any attributes of this node except its address.
-    #[error("the peers do not know yet that this node's lease has changed")]
-    #[code("lease-unpublished")]
-    Unpublished,
-    #[error("the peers do not know yet that this node's address is {now} and no longer {before}")]
-    #[code("lease-unpublished")]
-    UnpublishedAddress { now: String, before: String },
-    #[error("the store returned {0:?} for a transaction")]
-    #[code("store-odd-answer")]
-    OddAnswer(Box<Answer>),
+fn node_name(item: &Item) -> String {
+    item.node().map(|node| node.name.to_string()).unwrap_or_default()
 }
 
 fn choice_text(choice: Option<&Choice>) -> String {
@@ -141,90 +31,131 @@ fn choice_text(choice: Option<&Choice>) -> String {
     })
 }
 
-fn closed_text(closed: &[IpNet]) -> String {
-    let closed: Vec<String> = closed.iter().map(ToString::to_string).collect();
-    if closed.is_empty() {
-        return String::new();
-    }
-    format!(", or overlaps {}, the network of the nodes", closed.join(" and "))
+/// Another live node also uses this node's address, as on Vagrant machines behind NAT.
+pub(super) fn address_in_use(claim: &Claim, item: &Item) -> Problem {
+    let holder = holder_name(item);
+    let text = format!(
+        "the public address {} of this node ({}, id {}) is already the address of {holder}, which holds {} and is alive. Other nodes cannot distinguish nodes that share an address. This conflict is usual where every machine has the same address on its NAT interface (Vagrant's 10.0.2.15): name the interface that connects the nodes. {} If the other node never returns, its lease is available 3 minutes after the last keepalive (or after a change of etcd's leader). `flannelctl release {}` frees the lease at once.",
+        claim.public,
+        claim.node.name,
+        claim.node.id,
+        item.subnets,
+        choice_text(claim.host.choice.as_ref()),
+        item.entry.key
+    );
+    let address = claim.public.ips().next();
+    Problem::new("address-in-use", text).with(Detail::AddressInUse { address, holder })
 }
 
-fn address(item: &Item) -> String {
-    item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default()
+/// Another machine has this node's identity.
+pub(super) fn identity_in_use(claim: &Claim, item: &Item) -> Problem {
+    let holder = node_name(item);
+    let text = format!(
+        "another machine uses this node's identity {}: it is named {holder}, has the address {}, holds {} and was seen within the last 3 minutes. This machine is named {} and has the address {}. Cloned machines share an identity: give this machine its own /etc/machine-id (`rm /etc/machine-id; systemd-machine-id-setup`), or start flanneld with --node-id=NAME.",
+        claim.node.id,
+        public_address(item),
+        item.subnets,
+        claim.node.name,
+        claim.public
+    );
+    Problem::new("identity-in-use", text).with(Detail::IdentityInUse { holder })
 }
 
-fn name(item: &Item) -> String {
-    item.node().map(|node| node.name.to_string()).unwrap_or_default()
+/// Another instance of this node keeps the lease alive.
+pub(super) fn lease_contested(claim: &Claim, item: &Item) -> Problem {
+    let text = format!(
+        "another running flanneld, named {}, has this node's identity ({}) and address ({}), and renews this node's lease {}. Stop one of the two daemons, or give each daemon its own --node-id and address.",
+        node_name(item),
+        claim.node.id,
+        claim.public,
+        item.subnets
+    );
+    Problem::new("lease-contested", text)
 }
 
-impl LeaseError {
-    pub(crate) fn address_in_use(claim: &Claim, item: &Item) -> Self {
-        let choice = claim.host.choice.clone().map(Box::new);
-        let (holder, key) = (Holder::of(item), item.entry.key.clone());
-        Self::AddressInUse {
-            own: Box::new(Place::of(claim)),
-            holder,
-            subnets: item.subnets,
-            key,
-            choice,
-        }
-    }
+pub(super) fn lease_may_be_contested(subnets: &Subnets) -> Problem {
+    let text = format!(
+        "another instance has restored the lease of {subnets}: flanneld waits to check whether that instance is still running"
+    );
+    Problem::new("lease-may-be-contested", text)
+}
 
-    pub(crate) fn identity_in_use(claim: &Claim, item: &Item) -> Self {
-        Self::IdentityInUse {
-            own: Box::new(Place::of(claim)),
-            name: name(item),
-            address: address(item),
-            subnets: item.subnets,
-        }
-    }
+pub(super) fn reservation_outside_network(config: &NetworkConfig, item: &Item) -> Problem {
+    let text = format!(
+        "the subnet {} is reserved for this node (key subnets/{}, without a lease), but lies outside the configured network {}. \
+         flanneld never removes a reservation; delete the key, or correct Network in the configuration.",
+        item.subnets, item.entry.key, config.networks
+    );
+    Problem::new("reservation-outside-network", text)
+}
 
-    pub fn contested(claim: &Claim, item: &Item) -> Self {
-        Self::Contested { own: Box::new(Place::of(claim)), name: name(item), subnets: item.subnets }
-    }
-
-    pub(crate) fn reserved_outside(config: &NetworkConfig, item: &Item) -> Self {
-        Self::ReservedOutside {
-            subnets: item.subnets,
-            key: item.entry.key.clone(),
-            networks: config.networks,
-        }
-    }
-
-    /// `item` is `None` if the key does not exist.
-    pub fn taken(key: &str, item: Option<&Item>) -> Self {
-        match item {
-            Some(item) => Self::Taken {
-                key: key.to_owned(),
-                holder: Holder::of(item),
-                address: address(item),
-            },
-            None => Self::Deleted(key.to_owned()),
-        }
-    }
-
-    pub fn displaced(key: &str, item: &Item) -> Self {
-        Self::Displaced { key: key.to_owned(), holder: Holder::of(item), address: address(item) }
-    }
-
-    pub(crate) fn out_of_subnets(claim: &Claim, config: &NetworkConfig) -> Self {
-        let pools: Vec<Pool> =
-            config.pools.v4().iter().chain(config.pools.v6().iter()).map(|pool| **pool).collect();
-        let overlaps = |net: &&IpNet| pools.iter().any(|pool| nets_overlap(&pool.network, net));
-        let closed = claim.host.underlay.iter().filter(overlaps).copied().collect();
-        Self::OutOfSubnets { pools, closed }
-    }
-
-    pub fn unpublished(published: &LeaseAttrs, wanted: &LeaseAttrs) -> Self {
-        if published.same_public(wanted) {
-            return Self::Unpublished;
-        }
-        Self::UnpublishedAddress { now: wanted.public_text(), before: published.public_text() }
+/// `item` is `None` if the key does not exist.
+pub(super) fn lease_taken(key: &str, item: Option<&Item>) -> Problem {
+    match item {
+        Some(item) => Problem::new(
+            "lease-taken",
+            format!(
+                "this node's lease subnets/{key} now belongs to {} at {}; this node leases another subnet",
+                holder_name(item),
+                public_address(item)
+            ),
+        ),
+        None => Problem::new(
+            "lease-deleted",
+            format!(
+                "this node's lease subnets/{key} was deleted and its subnet is no longer free; this node leases another subnet"
+            ),
+        ),
     }
 }
 
-impl Lasting for LeaseError {
-    fn topic(&self) -> String {
-        self.code().to_owned()
-    }
+/// Another instance of this node holds the key and has precedence.
+pub(super) fn lease_displaced(key: &str, item: &Item) -> Problem {
+    let text = format!(
+        "the lease subnets/{key} is held by an earlier running flanneld with this node's identity or address: {} at {}. Two daemons on one lease would overwrite each other forever, so this daemon stops. Give each node its own address (--iface) and identity (--node-id).",
+        holder_name(item),
+        public_address(item)
+    );
+    Problem::new("lease-displaced", text)
+}
+
+pub(super) fn lease_overwritten(key: &str) -> Problem {
+    let text = format!(
+        "Go flannel or an operator overwrote this node's lease subnets/{key} with this node's address: another machine may have the \
+         same address. flanneld does not change the data plane, and restores the lease once a minute. Search for a second machine with this address."
+    );
+    Problem::new("lease-overwritten", text)
+}
+
+/// Names the underlay networks that overlap the pools.
+pub(super) fn out_of_subnets(claim: &Claim, config: &NetworkConfig) -> Problem {
+    let pools: Vec<Pool> =
+        config.pools.v4().iter().chain(config.pools.v6().iter()).map(|pool| **pool).collect();
+    let overlaps = |net: &&IpNet| pools.iter().any(|pool| nets_overlap(&pool.network, net));
+    let closed: Vec<String> =
+        claim.host.underlay.iter().filter(overlaps).map(ToString::to_string).collect();
+    let closed = match closed.as_slice() {
+        [] => String::new(),
+        closed => format!(", or overlaps {}, the network of the nodes", closed.join(" and ")),
+    };
+    let sizes: Vec<String> =
+        pools.iter().map(|pool| format!("{} in {}", pool.size(), pool.network)).collect();
+    let text = format!(
+        "out of subnets: every subnet of the pool ({}) is taken{closed}. This node waits for a free subnet. Widen Network or SubnetMax, choose a longer SubnetLen for new clusters, or use `flannelctl release` to free leases of nodes that are gone.",
+        sizes.join(", ")
+    );
+    Problem::new("out-of-subnets", text).with(Detail::OutOfSubnets)
+}
+
+pub(super) fn lease_unpublished(published: &LeaseAttrs, wanted: &LeaseAttrs) -> Problem {
+    let text = if published.same_public(wanted) {
+        "the peers do not know yet that this node's lease has changed".to_owned()
+    } else {
+        format!(
+            "the peers do not know yet that this node's address is {} and no longer {}",
+            wanted.public_text(),
+            published.public_text()
+        )
+    };
+    Problem::new("lease-unpublished", text)
 }

@@ -3,12 +3,12 @@
 use super::reading;
 use super::registry::{Entry, Listing};
 use crate::manager::Counters;
-use crate::reason::{LogOnce, Reason};
+use crate::reason::LogOnce;
 use crate::table::LeaseEvent;
 use crate::wire;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use types::Subnets;
+use types::{Problem, Subnets};
 
 pub(crate) struct Following {
     counters: Arc<Counters>,
@@ -75,18 +75,15 @@ impl Following {
     }
 
     /// After this, the list of leases becomes stale. `why` is logged if it is new.
-    pub(crate) fn interrupted(&mut self, why: Option<&Reason>) {
+    pub(crate) fn interrupted(&mut self, why: Option<&Problem>) {
         self.failing = true;
         if self.listed && !std::mem::replace(&mut self.interrupted, true) {
             self.ready.push_back(LeaseEvent::Interrupted);
         }
-        if let Some(why) = why {
-            self.counters.following(Some(why.problem.clone()));
-        }
-        if let Some(why) = why
-            && self.log.news(Some(why))
-        {
-            tracing::warn!(code = %why.problem.code, error = %why, "the watch of the leases is interrupted; keeping the last state");
+        let Some(why) = why else { return };
+        self.counters.following(Some(why.clone()));
+        if self.log.news(Some(why)) {
+            tracing::warn!(code = %why.code, error = %why, "the watch of the leases is interrupted; keeping the last state");
         }
     }
 

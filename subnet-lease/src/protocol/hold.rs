@@ -6,7 +6,7 @@ mod restore;
 use super::ask::{complain, grant, list, seen_within, txn};
 use super::coroutine::Io;
 use super::decide::SILENCE;
-use super::error::LeaseError;
+use super::error::{lease_displaced, lease_overwritten, lease_taken, lease_unpublished};
 use super::news::News;
 use super::registry::{Answer, Compare, Entry, Notice, Request, TTL};
 use super::settle::sweep;
@@ -152,7 +152,7 @@ impl Holder {
             .filter(|_| !self.tenure.attrs.tells_the_same(&self.wanted))
             .map(|since| Unpublished {
                 since,
-                what: LeaseError::unpublished(&self.tenure.attrs, &self.wanted).into(),
+                what: lease_unpublished(&self.tenure.attrs, &self.wanted),
             });
         self.io.show(|held| {
             held.until = renewed.map(|renewed| renewed + TTL);
@@ -163,7 +163,7 @@ impl Holder {
                 held.lease = Some(lease);
             }
             if distrusted {
-                held.trouble = Some(LeaseError::Overwritten(self.tenure.key.clone()).into());
+                held.trouble = Some(lease_overwritten(&self.tenure.key));
             } else if !failing {
                 held.trouble = None;
             }
@@ -288,11 +288,11 @@ impl Holder {
                 self.proof = self.defence.grace;
                 Ok(())
             }
-            Verdict::Displaced | Verdict::AskLastSeen => Err(LeaseLostError::Displaced(
-                LeaseError::displaced(&self.tenure.key, &item).into(),
-            )),
+            Verdict::Displaced | Verdict::AskLastSeen => {
+                Err(LeaseLostError::Displaced(lease_displaced(&self.tenure.key, &item)))
+            }
             Verdict::Taken => {
-                Err(LeaseLostError::Taken(LeaseError::taken(&self.tenure.key, Some(&item)).into()))
+                Err(LeaseLostError::Taken(lease_taken(&self.tenure.key, Some(&item))))
             }
         }
     }

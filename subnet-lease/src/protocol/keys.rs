@@ -3,18 +3,16 @@
 use super::acquire::{acquire, stored};
 use super::coroutine::{Coroutine, Io};
 use super::drive::{Registry, drive, forward};
-use super::error::LeaseError;
 use super::hold::hold;
-use super::registry::{Answer, Compare, Entry, Listing, NoReplyError, Notice, Request, Write};
+use super::registry::{Answer, Compare, Entry, Listing, Notice, Request, Write};
 use super::tenure::Tenure;
 use super::view::Item;
 use crate::config::NetworkConfig;
 use crate::lease::{Lease, LeaseAttrs};
 use crate::manager::{
     Claim, Counters, Error, Held, LastHeard, LeaseLostError, LeaseStore, Liveness, Nature,
-    NodeState, SubnetManager, TaskError,
+    NodeState, SubnetManager, no_lease_acquired, publication_ended,
 };
-use crate::reason::Reason;
 use crate::table::LeaseEvent;
 use crate::wire;
 use async_trait::async_trait;
@@ -23,7 +21,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, mpsc, watch};
-use types::Subnets;
+use types::{Problem, Subnets};
 
 /// Maximum age of a list that a reader may reuse.
 const FRESH: Duration = Duration::from_secs(3);
@@ -53,7 +51,7 @@ pub trait KeyStore: Registry {
         Nature::default()
     }
 
-    async fn liveness(&self, item: &Item) -> Result<Liveness, NoReplyError>;
+    async fn liveness(&self, item: &Item) -> Result<Liveness, Problem>;
 }
 
 pub struct KeyManager<S> {
@@ -68,47 +66,6 @@ impl<S: KeyStore> KeyManager<S> {
         Self { store, tenure: Mutex::new(None), recent: Recent::default() }
     }
 
-    /// For tools.
-    pub async fn list(&self) -> Result<Listing, NoReplyError> {
-        match self.store.request(Request::List).await? {
-            Answer::Listing(listing) => Ok(listing),
-            _ => Ok(Listing::default()),
-        }
-    }
-
-    /// Does nothing if the key has changed since the listing. True if it was deleted.
-    pub async fn release(&self, entry: &Entry) -> Result<bool, NoReplyError> {
-        let compare = vec![Compare::Unchanged { key: entry.key.clone(), modified: entry.modified }];
-        let write = vec![Write::Delete { key: entry.key.clone() }];
-        match self.store.request(Request::Txn { compare, write, key: entry.key.clone() }).await? {
-            Answer::Txn { done, .. } => Ok(done),
-            _ => Ok(false),
-        }
-    }
-
-    /// Writes a key that never expires: a new one, or a replacement of `present`, unless that has changed since the listing. True if it was written.
-    pub async fn reserve(
-        &self,
-        subnets: &Subnets,
-        value: String,
-        present: Option<&Entry>,
-    ) -> Result<bool, NoReplyError> {
-        let key = present.map_or_else(|| wire::render_key(subnets), |entry| entry.key.clone());
-        let compare = match present {
-            Some(entry) => Compare::Unchanged { key: entry.key.clone(), modified: entry.modified },
-            None => Compare::NoneUnder(wire::key_prefix(subnets)),
-        };
-        let write = Write::Put { key: key.clone(), value, lease: 0 };
-        match self
-            .store
-            .request(Request::Txn { compare: vec![compare], write: vec![write], key })
-            .await?
-        {
-            Answer::Txn { done, .. } => Ok(done),
-            _ => Ok(false),
-        }
-    }
-
     /// `first` is the reply to the coroutine's first request for a list. The last list is kept for the next reader.
     async fn run<T, F>(
         &self,
@@ -117,7 +74,7 @@ impl<S: KeyStore> KeyManager<S> {
         part: impl FnOnce(Io) -> F,
     ) -> Result<T, Error>
     where
-        F: Future<Output = Result<T, LeaseError>> + Send + 'static,
+        F: Future<Output = Result<T, Problem>> + Send + 'static,
     {
         let reuse =
             Reuse { registry: &self.store, first: Mutex::new(first), last: Mutex::new(None) };
@@ -126,7 +83,7 @@ impl<S: KeyStore> KeyManager<S> {
         if let Some(last) = reuse.last.into_inner() {
             self.recent.keep(last).await;
         }
-        done.map_err(Error::refused)
+        done.map_err(Error::Refused)
     }
 }
 
@@ -141,7 +98,7 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         claim: &Claim,
         config: &NetworkConfig,
     ) -> Result<Option<LeaseAttrs>, Error> {
-        let listing = self.list().await.map_err(|NoReplyError(why)| Error::Unavailable(why))?;
+        let listing = self.list().await.map_err(Error::Unavailable)?;
         let (claim, config) = (claim.clone(), config.clone());
         self.run(Some(listing), None, move |io| stored(io, claim, config)).await
     }
@@ -174,7 +131,7 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         state: watch::Sender<Held>,
     ) -> LeaseLostError {
         let Some(tenure) = self.tenure.lock().await.clone() else {
-            return LeaseLostError::Taken(TaskError::NoLease.into());
+            return no_lease_acquired();
         };
         let (notices, mut inbox) = mpsc::unbounded_channel();
         let (key, modified) = (tenure.key.clone(), tenure.modified);
@@ -182,8 +139,11 @@ impl<S: KeyStore> SubnetManager for KeyManager<S> {
         let coroutine = Coroutine::new(move |io| hold(io, claim, config, tenure));
         tokio::select! {
             lost = drive(coroutine, &self.store, &mut inbox, Some(&state)) => lost,
-            () = self.store.watch_key(&key, modified, &notices) => LeaseLostError::Taken(TaskError::Watch.into()),
-            () = forward(node.attrs, &notices) => LeaseLostError::Taken(TaskError::Publication.into()),
+            () = self.store.watch_key(&key, modified, &notices) => {
+                let text = "the watch of this node's lease ended";
+                LeaseLostError::Taken(Problem::new("lease-watch-ended", text))
+            }
+            () = forward(node.attrs, &notices) => publication_ended(),
         }
     }
 
@@ -235,19 +195,27 @@ impl<S: KeyStore> LeaseStore for KeyManager<S> {
         self.store.network_config().await
     }
 
-    async fn list(&self) -> Result<Listing, Reason> {
-        KeyManager::list(self).await.map_err(|NoReplyError(why)| why)
+    async fn list(&self) -> Result<Listing, Problem> {
+        match self.store.request(Request::List).await? {
+            Answer::Listing(listing) => Ok(listing),
+            _ => Ok(Listing::default()),
+        }
     }
 
-    async fn liveness(&self, entry: &Entry) -> Result<Liveness, Reason> {
+    async fn liveness(&self, entry: &Entry) -> Result<Liveness, Problem> {
         let Some(item) = Item::of(entry.clone()) else {
             return Ok(Liveness::default());
         };
-        self.store.liveness(&item).await.map_err(|NoReplyError(why)| why)
+        self.store.liveness(&item).await
     }
 
-    async fn release(&self, entry: &Entry) -> Result<bool, Reason> {
-        KeyManager::release(self, entry).await.map_err(|NoReplyError(why)| why)
+    async fn release(&self, entry: &Entry) -> Result<bool, Problem> {
+        let compare = vec![Compare::Unchanged { key: entry.key.clone(), modified: entry.modified }];
+        let write = vec![Write::Delete { key: entry.key.clone() }];
+        match self.store.request(Request::Txn { compare, write, key: entry.key.clone() }).await? {
+            Answer::Txn { done, .. } => Ok(done),
+            _ => Ok(false),
+        }
     }
 
     async fn reserve(
@@ -255,8 +223,21 @@ impl<S: KeyStore> LeaseStore for KeyManager<S> {
         subnets: &Subnets,
         value: String,
         present: Option<&Entry>,
-    ) -> Result<bool, Reason> {
-        KeyManager::reserve(self, subnets, value, present).await.map_err(|NoReplyError(why)| why)
+    ) -> Result<bool, Problem> {
+        let key = present.map_or_else(|| wire::render_key(subnets), |entry| entry.key.clone());
+        let compare = match present {
+            Some(entry) => Compare::Unchanged { key: entry.key.clone(), modified: entry.modified },
+            None => Compare::NoneUnder(wire::key_prefix(subnets)),
+        };
+        let write = Write::Put { key: key.clone(), value, lease: 0 };
+        match self
+            .store
+            .request(Request::Txn { compare: vec![compare], write: vec![write], key })
+            .await?
+        {
+            Answer::Txn { done, .. } => Ok(done),
+            _ => Ok(false),
+        }
     }
 }
 
@@ -289,7 +270,7 @@ struct Reuse<'a> {
 
 #[async_trait]
 impl Registry for Reuse<'_> {
-    async fn request(&self, request: Request) -> Result<Answer, NoReplyError> {
+    async fn request(&self, request: Request) -> Result<Answer, Problem> {
         let first = if request == Request::List { self.first.lock().await.take() } else { None };
         let answer = match first {
             Some(listing) => Ok(Answer::Listing(listing)),

@@ -1,6 +1,6 @@
 //! Log lines about changes of a held lease, and about this node's reactions to the changes.
 
-use super::error::Holder;
+use super::error::{holder_name, public_address};
 use super::view::Item;
 use crate::lease::LeaseAttrs;
 use crate::manager::Claim;
@@ -45,7 +45,7 @@ pub enum News {
         "the lease subnets/{key} was overwritten by another flanneld with this node's identity or address, {holder} at {address}: flanneld restored the lease. Stop one of the two daemons, or give each daemon its own --node-id and address."
     )]
     #[code("lease-overwrite-undone")]
-    Contested { key: String, holder: Holder, address: String },
+    Contested { key: String, holder: String, address: String },
     #[error("the lease subnets/{key} publishes {now} instead of {before}")]
     #[code("lease-readdressed")]
     Readdressed { key: String, now: String, before: String },
@@ -73,8 +73,8 @@ impl News {
     }
 
     pub fn contested(key: &str, item: &Item) -> Self {
-        let address = item.attrs.as_ref().map(LeaseAttrs::public_text).unwrap_or_default();
-        Self::Contested { key: key.to_owned(), holder: Holder::of(item), address }
+        let (holder, address) = (holder_name(item), public_address(item));
+        Self::Contested { key: key.to_owned(), holder, address }
     }
 
     pub fn readdressed(key: &str, before: &LeaseAttrs, now: &LeaseAttrs) -> Self {

@@ -7,14 +7,14 @@ use crate::lease::Lease;
 use crate::manager::Counters;
 use crate::wire;
 use std::collections::BTreeSet;
-use thiserror::Error;
-use types::{Coded, Problem, Subnets};
+use types::{Problem, Subnets};
 
 /// An unreadable entry is counted, and logged once.
 pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Subnets>> {
     let key = entry.key.clone();
     let Some(subnets) = entry.subnets() else {
-        tell(counters, &key, &LeaseKeyError.into());
+        let text = "the key names no subnet in canonical form (such as 10.5.34.0-24)";
+        tell(counters, &key, &Problem::new("lease-key-unreadable", text));
         return None;
     };
     match wire::parse_value(&entry.value) {
@@ -23,7 +23,7 @@ pub(crate) fn read(counters: &Counters, entry: Entry) -> Option<Result<Lease, Su
             Item::of(entry).and_then(|item| item.lease()).map(Ok)
         }
         Err(reason) => {
-            tell(counters, &key, &reason.into());
+            tell(counters, &key, &reason);
             Some(Err(subnets))
         }
     }
@@ -35,11 +35,6 @@ pub(crate) fn unreadable(counters: &Counters, key: &str, why: &Problem) -> Optio
     tell(counters, key, why);
     wire::parse_key(key)
 }
-
-#[derive(Debug, Error, Coded)]
-#[error("the key names no subnet in canonical form (such as 10.5.34.0-24)")]
-#[code("lease-key-unreadable")]
-struct LeaseKeyError;
 
 fn tell(counters: &Counters, key: &str, why: &Problem) {
     if counters.unreadable(key, why.clone()) {

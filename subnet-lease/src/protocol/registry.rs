@@ -1,10 +1,8 @@
 //! Requests of the protocol to a store, and the replies.
 
-use crate::reason::{Lasting, Reason};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use thiserror::Error;
 use types::Addresses;
 
 pub use crate::entry::{Entry, Listing};
@@ -114,17 +112,6 @@ pub enum Answer {
     /// Reply to `KeepAlive` and `Inherit`: whether the lease exists and is usable.
     Alive(bool),
     Revoked,
-}
-
-/// The store may still have executed the request.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(transparent)]
-pub struct NoReplyError(pub Reason);
-
-impl<E: Lasting> From<E> for NoReplyError {
-    fn from(problem: E) -> Self {
-        Self(problem.into())
-    }
 }
 
 /// A message to the protocol that is not a reply.

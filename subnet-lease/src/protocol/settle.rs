@@ -3,17 +3,18 @@
 use super::ask::{list, revoke, seen_within, txn};
 use super::coroutine::Io;
 use super::decide::SILENCE;
-use super::error::LeaseError;
+use super::error::address_in_use;
 use super::registry::{Compare, Write};
 use super::tenure::Tenure;
 use super::view::{Item, View};
 use crate::config::NetworkConfig;
 use crate::manager::Claim;
+use types::Problem;
 
 pub(super) enum Settled {
     Ours(View),
     Yielded,
-    Refused(Box<LeaseError>),
+    Refused(Problem),
 }
 
 /// Lists the keys once more after a write, and resolves conflicts with other leases. If leases overlap, the older one takes precedence. A node
@@ -62,7 +63,7 @@ pub(super) async fn settle(
         for item in others.filter(|item| item.node().is_some_and(|node| node.id != claim.node.id)) {
             if seen_within(io, item, SILENCE).await {
                 give_up(io, tenure).await;
-                return Settled::Refused(Box::new(LeaseError::address_in_use(claim, item)));
+                return Settled::Refused(address_in_use(claim, item));
             }
         }
     }

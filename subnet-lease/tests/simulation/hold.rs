@@ -1,7 +1,7 @@
 //! Runs one holder on the model store step by step, with lost replies and manual changes of its key.
 
 use super::node::OnUnderlay;
-use super::store::{NoAnswerError, Store};
+use super::store::{Store, no_answer};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,7 +118,7 @@ impl Bench {
                         (Fate::Answered, Some(answer)) => answer,
                         _ => {
                             self.now += Duration::from_secs(5);
-                            Err(NoAnswerError.into())
+                            Err(no_answer())
                         }
                     });
                 }

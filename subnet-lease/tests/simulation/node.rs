@@ -1,6 +1,6 @@
 //! One node: its machine, its process (a protocol coroutine), and the network between it and the store.
 
-use super::store::{NoAnswerError, Store};
+use super::store::{Store, no_answer};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,12 +9,11 @@ use std::time::Duration;
 use subnet_lease::manager::{Claim, HostEvidence, HostQueries, LeaseLostError};
 use subnet_lease::protocol::acquire::acquire;
 use subnet_lease::protocol::coroutine::{Coroutine, Step};
-use subnet_lease::protocol::error::LeaseError;
 use subnet_lease::protocol::hold::hold;
-use subnet_lease::protocol::registry::{Answer, NoReplyError, Request};
+use subnet_lease::protocol::registry::{Answer, Request};
 use subnet_lease::protocol::tenure::Tenure;
 use subnet_lease::{LeaseAttrs, NetworkConfig, NodeId};
-use types::{Dual, Subnets};
+use types::{Dual, Problem, Subnets};
 
 /// A host that reaches every address over its underlay.
 #[derive(Debug)]
@@ -33,7 +32,7 @@ impl HostQueries for OnUnderlay {
 /// State of flanneld's process on the machine.
 pub(crate) enum Process {
     Off { restart: Duration },
-    Acquiring(Coroutine<Result<Tenure, LeaseError>>),
+    Acquiring(Coroutine<Result<Tenure, Problem>>),
     Holding(Coroutine<LeaseLostError>, String),
 }
 
@@ -41,7 +40,7 @@ enum Travel {
     /// On its way to the store.
     Out(Request),
     /// On its way back, after the store has carried out the request.
-    Back(Result<Answer, NoReplyError>),
+    Back(Result<Answer, Problem>),
 }
 
 pub(crate) struct Node {
@@ -201,7 +200,7 @@ impl Node {
                     Travel::Out(request) => {
                         let reset = rng.random_bool(0.02) && self.healthy(now);
                         let answer = if reset || self.cut > now {
-                            Err(NoAnswerError.into())
+                            Err(no_answer())
                         } else {
                             store.carry_out(&request, now)
                         };
@@ -221,7 +220,7 @@ impl Node {
                             );
                         }
                         let lost = rng.random_bool(0.02);
-                        let answer = if lost { Err(NoAnswerError.into()) } else { answer };
+                        let answer = if lost { Err(no_answer()) } else { answer };
                         if !matches!(self.process, Process::Off { .. }) {
                             self.travel = Some((
                                 now + Duration::from_millis(rng.random_range(1..40)),

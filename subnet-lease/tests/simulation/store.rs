@@ -3,18 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 use subnet_lease::protocol::registry::{
-    Answer, Compare, Entry, Listing, NoReplyError, Notice, Request, TTL, Write,
+    Answer, Compare, Entry, Listing, Notice, Request, TTL, Write,
 };
-use subnet_lease::reason::Lasting;
-use thiserror::Error;
-use types::Coded;
+use types::Problem;
 
-#[derive(Debug, Error, Coded)]
-#[error("no answer")]
-#[code("no-answer")]
-pub(crate) struct NoAnswerError;
-
-impl Lasting for NoAnswerError {}
+pub(crate) fn no_answer() -> Problem {
+    Problem::new("no-answer", "no answer")
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
@@ -42,7 +37,7 @@ impl Store {
         &mut self,
         request: &Request,
         now: Duration,
-    ) -> Result<Answer, NoReplyError> {
+    ) -> Result<Answer, Problem> {
         self.expire(now);
         Ok(match request {
             Request::List => Answer::Listing(Listing {
@@ -100,11 +95,11 @@ impl Store {
         }
     }
 
-    pub(crate) fn write(&mut self, write: &Write, now: Duration) -> Result<(), NoReplyError> {
+    pub(crate) fn write(&mut self, write: &Write, now: Duration) -> Result<(), Problem> {
         match write {
             Write::Put { key, value, lease } => {
                 if *lease != 0 && !self.leases.contains_key(lease) {
-                    return Err(NoAnswerError.into());
+                    return Err(no_answer());
                 }
                 self.revision += 1;
                 self.writes += 1;

@@ -3,6 +3,15 @@
 use std::time::Duration;
 
 /// The delay doubles with each failure.
+///
+/// ```
+/// use std::time::Duration;
+/// use types::backoff::Backoff;
+///
+/// let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+/// let delays = [0, 1, 2, 3, 4, 5, 6].map(|failures| backoff.after(failures).as_secs());
+/// assert_eq!(delays, [1, 2, 4, 8, 16, 30, 30]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     least: Duration,

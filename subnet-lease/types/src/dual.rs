@@ -13,6 +13,16 @@ pub enum Dual<A, B> {
 }
 
 /// They identify a lease.
+///
+/// ```
+/// use types::{Family, Subnets};
+///
+/// let subnets = Subnets::Both("10.244.1.0/24".parse()?, "fd00:1::/64".parse()?);
+/// assert_eq!(subnets.to_string(), "10.244.1.0/24 and fd00:1::/64");
+/// assert!(subnets.contains(&"10.244.1.128/25".parse()?));
+/// assert_eq!(subnets.only(Family::is_v4), Some(Subnets::V4("10.244.1.0/24".parse()?)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type Subnets = Dual<Ipv4Net, Ipv6Net>;
 
 pub type Addresses = Dual<Ipv4Addr, Ipv6Addr>;

@@ -10,6 +10,18 @@ pub const BOUNDS: [f64; 16] = [
 ];
 
 /// Tasks record durations in it.
+///
+/// ```
+/// use std::time::Duration;
+/// use types::Histogram;
+///
+/// let histogram = Histogram::default();
+/// histogram.record(Duration::from_millis(3));
+/// histogram.record(Duration::from_secs(20));
+/// let durations = histogram.snapshot();
+/// assert_eq!((durations.count(), durations.sum), (2, Duration::from_millis(20_003)));
+/// assert_eq!(durations.buckets().last(), Some((f64::INFINITY, 1)));
+/// ```
 #[derive(Debug, Default)]
 pub struct Histogram {
     /// One counter per upper bound, and one for longer durations.

@@ -34,6 +34,14 @@ pub fn is_printable(c: char) -> bool {
 }
 
 /// Makes an untrusted value (a name, a key, a type) safe: one line of at most [`VALUE`] characters.
+///
+/// ```
+/// use types::printable;
+///
+/// assert_eq!(printable::value("node-1"), "node-1");
+/// // This sequence would clear the terminal.
+/// assert_eq!(printable::value("node-1\u{1b}[2J"), r"node-1\u{1b}[2J");
+/// ```
 pub fn value(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: false, styles: false, limit: VALUE })
 }

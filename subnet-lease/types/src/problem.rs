@@ -11,6 +11,25 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 /// An error whose `Display` is the text for people.
+///
+/// The derived code is the name of the variant:
+///
+/// ```
+/// use thiserror::Error;
+/// use types::problem::PortPurpose;
+/// use types::{Coded, Detail, Problem};
+///
+/// #[derive(Debug, Error, Coded)]
+/// enum TunnelError {
+///     #[error("another program uses UDP port {0}; choose another Port in the Backend")]
+///     #[detail(Detail::PortTaken { number: *_0, udp: true, purpose: PortPurpose::Tunnel })]
+///     PortTaken(u16),
+/// }
+/// let problem = Problem::from(TunnelError::PortTaken(8472));
+/// assert_eq!(problem.code, "port-taken");
+/// assert!(problem.text.starts_with("another program uses UDP port 8472;"));
+/// assert!(matches!(problem.detail, Detail::PortTaken { number: 8472, .. }));
+/// ```
 pub trait Coded: fmt::Display {
     /// In kebab-case. The code stays the same between releases, because logs, metrics, files and the status API contain it.
     fn code(&self) -> &'static str;
@@ -41,6 +60,20 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// Where no caller branches on the error. The code never changes; the text has the remedy.
+    pub fn new(code: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            code: Cow::Borrowed(code),
+            text: text.into(),
+            detail: Detail::None,
+            parts: Vec::new(),
+        }
+    }
+
+    pub fn with(self, detail: Detail) -> Self {
+        Self { detail, ..self }
+    }
+
     pub fn of<E: Coded>(problem: &E) -> Self {
         Self {
             code: Cow::Borrowed(problem.code()),
@@ -52,12 +85,7 @@ impl Problem {
 
     /// From the text of an older version or of another program.
     pub fn in_words(text: impl Into<String>) -> Self {
-        Self {
-            code: Cow::Borrowed("unclassified"),
-            text: text.into(),
-            detail: Detail::None,
-            parts: Vec::new(),
-        }
+        Self::new("unclassified", text)
     }
 
     /// This problem and the problems in `parts`, at any depth.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::diff::diff;
-use crate::error::RequestError;
+use crate::error::kernel_refusal;
 use crate::kernel::FailureKind;
 use crate::link::LinkSpec;
 use crate::names::Mac;
@@ -11,12 +11,11 @@ use crate::route::RouteSpec;
 use crate::survey::Survey;
 use ipnet::IpNet;
 use proptest::prelude::*;
-use types::Errno;
-use types::Subnets;
 use types::kernel_object::Holder;
+use types::{Errno, Problem, Subnets};
 
-fn refused(code: i32) -> RequestError {
-    RequestError::refused(Errno(code))
+fn refused(code: i32) -> Problem {
+    kernel_refusal(Errno(code))
 }
 
 fn net(text: &str) -> IpNet {
@@ -134,7 +133,7 @@ impl Sighting {
         self.survey.objects.push(seen(Key::Route(net(to), metric), route, Origin::Set));
     }
 
-    fn fails(&mut self, verb: &'static str, key: Key, kind: FailureKind, why: RequestError) {
+    fn fails(&mut self, verb: &'static str, key: Key, kind: FailureKind, why: Problem) {
         self.errors = vec![OpError { verb, key, kind, why }];
     }
 }
@@ -374,7 +373,7 @@ fn another_kind_under_our_name_is_refused() {
     let bridge = LinkSpec { kind: LinkKind::Other("bridge".to_owned()), ..tunnel(1) };
     sighting.have = KernelState::default();
     sighting.has(Key::Link(name), Value::Link(Box::new(bridge)));
-    let taken = RequestError::NameTaken { link: name, kind: "dummy".to_owned() };
+    let taken = Problem::new("interface-name-taken", "an interface flannel.1 exists");
     sighting.fails("take over", Key::Link(name), FailureKind::Conflict, taken.clone());
     let found = look(&sighting);
     let link = &found.objects[0];

@@ -1,48 +1,34 @@
 //! Classifies the kernel's refusals of operations by their errnos.
 
 use super::socket::Answer;
-use crate::error::{RefusalError, RequestError};
 use crate::kernel::{FailureKind, OpError};
 use crate::link::{LinkKind, ipip, vxlan};
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
 use crate::route::RouteSpec;
 use ipnet::IpNet;
-use types::Errno;
-
-pub(super) fn failed(op: &Op, kind: FailureKind, why: RequestError) -> OpError {
-    OpError { verb: op.verb(), key: *op.key(), kind, why }
-}
+use types::problem::PortPurpose;
+use types::{Detail, Errno, Problem};
 
 /// `None` if the object now has the requested state.
 pub(super) fn op_error(op: &Op, answer: &Answer) -> Option<OpError> {
     let (code, words) = match answer {
         Answer::Done => return None,
-        Answer::Lost => return Some(failed(op, FailureKind::Other, RequestError::Unanswered)),
+        // It is not known whether the operation took effect.
+        Answer::Lost => {
+            let text = "the kernel did not respond; the next pass checks the result";
+            let why = Problem::new("kernel-silent", text);
+            return Some(OpError::new(op, FailureKind::Other, why));
+        }
         Answer::Refused(code, words) => (*code, words.trim()),
     };
     if is_already_done(op, code) {
         return None;
     }
-    let (kind, cause) = match (op.key(), code) {
-        (_, libc::EPERM) => (FailureKind::Unsupported, RefusalError::Forbidden),
-        (Key::Address(name, IpNet::V6(_)), libc::EACCES) => {
-            (FailureKind::Unsupported, RefusalError::Ipv6Disabled(*name))
-        }
-        (Key::Link(name), _) => of_link(op, *name, code),
-        (Key::Route(net, _), _) => of_route(op, net, code),
-        (Key::Fdb(..) | Key::Neighbor(..) | Key::WireguardPeer(..) | Key::AllowedIp(..), _)
-            if is_about_one_peer(code) =>
-        {
-            (FailureKind::Conflict, RefusalError::Unknown)
-        }
-        _ => (FailureKind::Other, RefusalError::Unknown),
-    };
-    Some(failed(
-        op,
-        kind,
-        RequestError::Refused { errno: Errno(code), words: words.to_owned(), cause },
-    ))
+    let cause = likely_cause(op, code);
+    let colon = if words.is_empty() { "" } else { ": " };
+    let text = format!("{}{colon}{words}{cause}", Errno(code));
+    Some(OpError::new(op, failure_kind(op, code), Problem { text, ..cause }))
 }
 
 /// The operation would have no effect: the object to delete does not exist, or the address to add
@@ -72,42 +58,111 @@ fn is_about_one_peer(code: i32) -> bool {
     )
 }
 
-fn of_route(op: &Op, net: &IpNet, code: i32) -> (FailureKind, RefusalError) {
-    match (op, code) {
-        (Op::Add(..), libc::EEXIST) => (FailureKind::Conflict, RefusalError::RouteExists(*net)),
-        (_, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL) => {
-            (FailureKind::Conflict, of_gateway(op))
-        }
-        _ if is_about_one_peer(code) => (FailureKind::Conflict, RefusalError::Unknown),
-        _ => (FailureKind::Other, RefusalError::Unknown),
+fn failure_kind(op: &Op, code: i32) -> FailureKind {
+    match (op.key(), code) {
+        (_, libc::EPERM)
+        | (Key::Address(_, IpNet::V6(_)), libc::EACCES)
+        | (Key::Link(_), libc::EOPNOTSUPP) => FailureKind::Unsupported,
+        (Key::Link(_), libc::EEXIST | libc::EADDRINUSE) => FailureKind::Conflict,
+        (Key::Link(_) | Key::Address(..), _) => FailureKind::Other,
+        _ if is_about_one_peer(code) => FailureKind::Conflict,
+        _ => FailureKind::Other,
     }
 }
 
-fn of_link(op: &Op, link: LinkName, code: i32) -> (FailureKind, RefusalError) {
+/// Its text continues the kernel's.
+fn likely_cause(op: &Op, code: i32) -> Problem {
+    match (op, op.key(), code) {
+        (_, _, libc::EPERM) => Problem::new(
+            "kernel-forbidden",
+            "; run this program with CAP_NET_ADMIN in this network namespace",
+        ),
+        (_, Key::Address(name, IpNet::V6(_)), libc::EACCES) => Problem::new(
+            "ipv6-disabled",
+            format!(
+                "; IPv6 is disabled on {name}; run sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, and the same command for default"
+            ),
+        ),
+        (_, Key::Link(name), _) => likely_link_cause(op, *name, code),
+        (Op::Add(..), Key::Route(net, _), libc::EEXIST) => Problem::new(
+            "route-exists",
+            format!(
+                "; another route to {net} already exists; find the route with `ip route show {net}` and remove it (an address of cni0 causes a route through cni0: remove the address with `ip address del`, and restart the pods of its subnet)"
+            ),
+        ),
+        (
+            Op::Add(_, Value::Route(RouteSpec { via: Some(via), dev, onlink, .. }))
+            | Op::Replace(_, Value::Route(RouteSpec { via: Some(via), dev, onlink, .. })),
+            Key::Route(..),
+            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL,
+        ) => match onlink {
+            // The interface is the underlay's.
+            false => Problem::new(
+                "peer-not-on-link",
+                format!(
+                    "; the peer's address {via} is not on the network of {dev}: host-gw and DirectRouting need a direct link; other peers are not affected"
+                ),
+            ),
+            true => Problem::new(
+                "gateway-unreachable",
+                format!(
+                    "; {via} must be reachable over {dev}; check that the interface is up and that no other route to {via} takes precedence (ip route get {via})"
+                ),
+            ),
+        },
+        _ => Problem::new("kernel-refused", ""),
+    }
+}
+
+fn likely_link_cause(op: &Op, link: LinkName, code: i32) -> Problem {
     let kind = match op {
         Op::Add(_, Value::Link(spec)) | Op::Replace(_, Value::Link(spec)) => Some(&spec.kind),
         _ => None,
     };
     match (code, kind) {
-        (libc::EOPNOTSUPP, _) => (
-            FailureKind::Unsupported,
-            RefusalError::ModuleMissing { link, module: module(op).to_owned() },
-        ),
-        // The kernel identifies tunnels by their addresses (net/ipv4/ip_tunnel.c, `ip_tunnel_find`).
-        (libc::EEXIST, Some(kind)) if kind.name() == ipip::KIND => {
-            (FailureKind::Conflict, RefusalError::SameEnds(link))
+        (libc::EOPNOTSUPP, _) => {
+            let module = module(op);
+            let text = format!(
+                "; {link} needs the kernel module {module}; run modprobe {module} (some distributions package the module separately, as linux-modules-extra-$(uname -r) or kernel-modules-extra)"
+            );
+            Problem::new("module-missing", text)
+                .with(Detail::ModuleMissing { name: module.to_owned() })
         }
+        // The kernel identifies tunnels by their addresses (net/ipv4/ip_tunnel.c, `ip_tunnel_find`).
+        (libc::EEXIST, Some(kind)) if kind.name() == ipip::KIND => Problem::new(
+            "tunnel-exists",
+            format!(
+                "; an interface {link}, or another IPIP interface with the same addresses, exists; find the interface with `ip -d link show type ipip`, and delete it"
+            ),
+        ),
         (libc::EADDRINUSE, Some(LinkKind::Wireguard(spec))) => {
-            (FailureKind::Conflict, RefusalError::WireguardPortTaken { link, port: spec.port })
+            let port = spec.port;
+            let text = format!(
+                "; another WireGuard interface or program uses UDP port {port}, which {link} needs. Find the user of the port with `wg show all listen-port` and `ss -ulpn`, or set another ListenPort in the Backend, on all nodes"
+            );
+            taken_tunnel_port(port, text)
         }
         (libc::EADDRINUSE, Some(LinkKind::Vxlan(spec))) => {
-            (FailureKind::Conflict, RefusalError::PortTaken { link, port: spec.port })
+            let port = spec.port;
+            let text = format!(
+                "; another program uses UDP port {port}, which {link} needs. Find the program with `ss -ulpn sport = :{port}`, or set another Port in the Backend, on all nodes"
+            );
+            taken_tunnel_port(port, text)
         }
-        (libc::EEXIST | libc::EADDRINUSE, _) => {
-            (FailureKind::Conflict, RefusalError::TunnelExists(link))
-        }
-        _ => (FailureKind::Other, RefusalError::Unknown),
+        // Another vxlan interface with the same VNI and UDP port, or another program that uses the port.
+        (libc::EEXIST | libc::EADDRINUSE, _) => Problem::new(
+            "tunnel-exists",
+            format!(
+                "; another vxlan interface or program uses the VNI and UDP port of {link}. Find the interface or program with `ip -d link show type vxlan` and `ss -ulpn`, or set another Port or VNI in the Backend"
+            ),
+        ),
+        _ => Problem::new("kernel-refused", ""),
     }
+}
+
+fn taken_tunnel_port(number: u16, text: String) -> Problem {
+    let detail = Detail::PortTaken { number, udp: true, purpose: PortPurpose::Tunnel };
+    Problem::new("tunnel-port-taken", text).with(detail)
 }
 
 /// The kernel module that an operation on a link needs.
@@ -117,19 +172,6 @@ fn module(op: &Op) -> &str {
         | Op::Replace(_, Value::Link(spec))
         | Op::Refuse(_, Value::Link(spec)) => spec.kind.module(),
         _ => vxlan::KIND,
-    }
-}
-
-fn of_gateway(op: &Op) -> RefusalError {
-    match op {
-        Op::Add(_, Value::Route(RouteSpec { via: Some(via), dev, onlink, .. }))
-        | Op::Replace(_, Value::Route(RouteSpec { via: Some(via), dev, onlink, .. })) => {
-            match onlink {
-                false => RefusalError::NotOnLink { via: *via, dev: *dev },
-                true => RefusalError::Unreachable { via: *via, dev: *dev },
-            }
-        }
-        _ => RefusalError::Unknown,
     }
 }
 
@@ -250,6 +292,26 @@ mod tests {
         for (op, code, failure, part) in refusals() {
             let error = refused(&op, code).unwrap();
             assert!(error.kind == failure && error.to_string().contains(part), "{error}");
+            assert!(error.why.text.starts_with(&format!("{}: words", Errno(code))), "{error}");
+        }
+        for (op, code, name, detail) in [
+            (
+                add(link()),
+                libc::EOPNOTSUPP,
+                "module-missing",
+                Detail::ModuleMissing { name: "vxlan".to_owned() },
+            ),
+            (
+                replace(link()),
+                libc::EADDRINUSE,
+                "tunnel-port-taken",
+                Detail::PortTaken { number: 8472, udp: true, purpose: PortPurpose::Tunnel },
+            ),
+            (add(route()), libc::ENETUNREACH, "peer-not-on-link", Detail::None),
+            (add(route()), libc::ENOBUFS, "kernel-refused", Detail::None),
+        ] {
+            let problem = Problem::of(&refused(&op, code).unwrap());
+            assert_eq!((problem.code.as_ref(), problem.detail), (name, detail));
         }
         assert!(op_error(&add(route()), &Answer::Lost).is_some());
     }

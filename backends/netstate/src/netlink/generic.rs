@@ -1,10 +1,11 @@
 //! Generic netlink (linux/genetlink.h), which the kernel uses for families such as WireGuard.
 
-use super::socket::{Answer, Requests};
+use super::socket::{Answer, Requests, answer_problem};
 use super::uapi::*;
 use super::wire::{self, Message, inside};
-use crate::error::{KernelError, RequestError};
-use types::Errno;
+use crate::error::KernelError;
+use crate::link::wireguard::KIND;
+use types::{Detail, Problem};
 
 /// A connection for the WireGuard family.
 pub(super) struct Generic {
@@ -25,20 +26,23 @@ impl Generic {
                 .and_then(|value| wire::u16_at(value, 0));
         });
         let answer = answers.await.pop();
-        let failed = |why| KernelError::new("check for WireGuard support", why);
         match (family, answer) {
             (Some(family), _) => Ok(Some(Self { requests, family })),
             (None, Some(Answer::Refused(libc::ENOENT | libc::EOPNOTSUPP, _))) => Ok(None),
-            (None, Some(Answer::Refused(code, _))) => {
-                Err(failed(RequestError::refused(Errno(code))))
+            (None, answer) => {
+                let why = answer_problem(answer.as_ref());
+                Err(KernelError::new("check for WireGuard support", why))
             }
-            (None, _) => Err(failed(RequestError::Silent)),
         }
     }
 
     /// Fails if the kernel has no WireGuard.
     pub(super) async fn open() -> Result<Self, KernelError> {
-        let missing = RequestError::NotLoaded { module: crate::link::wireguard::KIND };
-        Self::find().await?.ok_or_else(|| KernelError::new("configure WireGuard", missing))
+        Self::find().await?.ok_or_else(|| {
+            let text = format!("the kernel module {KIND} is not loaded; run modprobe {KIND}");
+            let detail = Detail::ModuleMissing { name: KIND.to_owned() };
+            let why = Problem::new("module-missing", text).with(detail);
+            KernelError::new("configure WireGuard", why)
+        })
     }
 }

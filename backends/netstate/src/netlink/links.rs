@@ -1,29 +1,30 @@
 //! Creates, changes and deletes links. Each kind of link has its own file.
 
 use super::decode::SeenLink;
-use super::errno::failed;
 use super::header::{flag_header, link_header};
 use super::socket::Answer;
 use super::uapi::*;
 use super::wire::Message;
 use super::{NetlinkKernel, ethtool, ipip, port, vxlan};
-use crate::error::{FailureKind, OpError, RequestError};
+use crate::error::{FailureKind, OpError, vanished_interface};
 use crate::link::{LinkKind, LinkSpec};
 use crate::names::LinkName;
 use crate::object::{Op, Value};
 use crate::probe_port::bridge_of;
 use std::io;
+use types::Problem;
 
 impl NetlinkKernel {
     pub(super) async fn apply_link(&mut self, name: LinkName, op: &Op) -> Option<OpError> {
         match op {
             Op::Add(_, Value::Link(spec)) => {
                 let Some(message) = creation(name, spec) else {
-                    return Some(failed(
-                        op,
-                        FailureKind::Unsupported,
-                        RequestError::OpenedByProgram { kind: spec.kind.name().to_owned() },
-                    ));
+                    let kind = spec.kind.name();
+                    let text = format!(
+                        "only the program that opens a {kind} device can create the device"
+                    );
+                    let why = Problem::new("interface-not-creatable", text);
+                    return Some(OpError::new(op, FailureKind::Unsupported, why));
                 };
                 // Otherwise a second device would be created, and could not have the port of the first.
                 if matches!(spec.kind, LinkKind::Wireguard(_)) && self.rename_back(name, spec).await
@@ -48,8 +49,12 @@ impl NetlinkKernel {
                 self.one(op, Message::new(RTM_DELLINK, 0, &link_header(link.index))).await
             }
             Op::Refuse(_, Value::Link(spec)) => {
-                let why = RequestError::NameTaken { link: name, kind: spec.kind.name().to_owned() };
-                Some(failed(op, FailureKind::Conflict, why))
+                let kind = spec.kind.name();
+                let text = format!(
+                    "an interface {name} of kind {kind} already exists; rename or delete the interface (ip link delete {name})"
+                );
+                let why = Problem::new("interface-name-taken", text);
+                Some(OpError::new(op, FailureKind::Conflict, why))
             }
             Op::Add(..) | Op::Replace(..) | Op::Refuse(..) => None,
         }
@@ -97,7 +102,7 @@ impl NetlinkKernel {
     async fn change_link(&mut self, name: LinkName, spec: &LinkSpec, op: &Op) -> Option<OpError> {
         let links = self.links_by_name(&[name]).await.unwrap_or_default();
         let Some(found) = links.get(&name) else {
-            return Some(failed(op, FailureKind::Other, RequestError::InterfaceGone));
+            return Some(OpError::new(op, FailureKind::Other, vanished_interface()));
         };
         let header = link_header(found.index);
         if let Some(message) =
@@ -154,7 +159,7 @@ impl NetlinkKernel {
         }
         let index = match self.links_by_name(&[name]).await {
             Ok(mut links) => links.remove(&name)?.index,
-            Err(problem) => return Some(failed(op, FailureKind::Other, problem.why)),
+            Err(error) => return Some(OpError::new(op, FailureKind::Other, error.why)),
         };
         if let LinkKind::Wireguard(spec) = &spec.kind
             && let Some(error) = self.set_wireguard(index, spec, op).await

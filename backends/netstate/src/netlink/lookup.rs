@@ -2,17 +2,17 @@
 
 use super::decode::{SeenRoute, link, neighbor, route};
 use super::header::{link_header, lookup_header, neighbor_header, route_header};
-use super::socket::{Answer, Requests};
+use super::socket::{Answer, Requests, answer_problem};
 use super::uapi::*;
 use super::wire::Message;
 use super::wireguard;
 pub use super::wireguard::PeerStatus;
-use crate::error::{KernelError, RequestError};
+use crate::error::KernelError;
 use crate::names::{LinkName, Mac};
 use crate::route::RouteKind;
 use ipnet::IpNet;
 use std::net::IpAddr;
-use types::Errno;
+use types::Problem;
 
 /// Works in the network namespace of the thread that opened it.
 pub struct Lookup {
@@ -88,13 +88,11 @@ impl Lookup {
             Some(Answer::Refused(libc::EINVAL | libc::EHOSTUNREACH | libc::EACCES, _)) => {
                 return Ok(Fate::Dropped(self.obstacle(to).await?));
             }
-            Some(Answer::Refused(code, _)) => {
-                return Err(failed(RequestError::refused(Errno(*code))));
-            }
-            Some(Answer::Lost) | None => return Err(failed(RequestError::Silent)),
+            answer => return Err(failed(answer_problem(answer))),
         }
         let [Some(way), matched] = seen else {
-            return Err(failed(RequestError::NoRoute));
+            let why = Problem::new("kernel-answer-unusable", "the kernel returned no route");
+            return Err(failed(why));
         };
         // Kernels before 4.13 return only the lookup's result.
         let from = matched.as_ref().unwrap_or(&way);

@@ -9,15 +9,15 @@
 use super::decode::neighbor;
 use super::header::{flag_header, link_header, neighbor_header};
 use super::host::HostReader;
-use super::socket::{Answer, Requests};
+use super::socket::{Answer, Requests, answer_problem};
 use super::uapi::*;
 use super::wire::Message;
-use crate::error::{KernelError, RequestError};
+use crate::error::{KernelError, vanished_interface};
 use crate::host::Interface;
 use crate::names::Mac;
 use crate::probe_port::names;
 use std::net::IpAddr;
-use types::Errno;
+use types::Problem;
 
 /// The MAC in the neighbour entries of probe addresses. Each bridge has one probe port, so they can
 /// share a MAC.
@@ -57,7 +57,7 @@ impl Ports {
             ends = self.ends(&outer, &inner).await?;
         }
         let Some((outer, inner)) = ends else {
-            return Err(failed(RequestError::InterfaceGone));
+            return Err(failed(vanished_interface()));
         };
         self.request(silent(inner)).await?;
         self.request(silent(outer)).await?;
@@ -145,12 +145,11 @@ async fn ask(requests: &mut Requests, message: Message) -> Result<(), KernelErro
     let answers = requests.batch(vec![message], 1, |_, _| ()).await;
     match answers.first() {
         Some(Answer::Done | Answer::Refused(libc::ENOENT | libc::ENODEV, _)) => Ok(()),
-        Some(Answer::Refused(code, _)) => Err(failed(RequestError::refused(Errno(*code)))),
-        Some(Answer::Lost) | None => Err(failed(RequestError::Silent)),
+        answer => Err(failed(answer_problem(answer))),
     }
 }
 
-fn failed(why: RequestError) -> KernelError {
+fn failed(why: Problem) -> KernelError {
     KernelError::new("create a probe port in the pods' bridge", why)
 }
 

@@ -2,12 +2,12 @@
 
 use super::decode::{SeenLink, SeenRoute, address, link, neighbor, route};
 use super::header::{address_header, link_header, neighbor_header, route_header};
-use super::socket::{Answer, LOOKUPS};
+use super::socket::{Answer, LOOKUPS, answer_problem};
 use super::uapi::*;
 use super::wire::Message;
 use super::{NetlinkKernel, ethtool};
 use crate::cleanup::Inventory;
-use crate::error::{KernelError, RequestError};
+use crate::error::KernelError;
 use crate::kernel::{ExistingState, Facts};
 use crate::link::LinkKind;
 use crate::names::{LinkName, Mac};
@@ -18,7 +18,6 @@ use crate::underlay::Underlay;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use types::Errno;
 
 type Links = BTreeMap<LinkName, SeenLink>;
 
@@ -147,14 +146,11 @@ impl NetlinkKernel {
         let mut links = Vec::new();
         let answers =
             self.requests.batch(requests, LOOKUPS, |_, message| links.extend(link(message))).await;
-        let problem = answers.iter().find_map(|answer| match answer {
-            Answer::Done | Answer::Refused(libc::ENODEV, _) => None,
-            Answer::Refused(code, _) => Some(RequestError::refused(Errno(*code))),
-            Answer::Lost => Some(RequestError::Silent),
-        });
-        match problem {
+        let is_done =
+            |answer: &&Answer| matches!(answer, Answer::Done | Answer::Refused(libc::ENODEV, _));
+        match answers.iter().find(|answer| !is_done(answer)) {
             None => Ok(links),
-            Some(why) => Err(KernelError::new("list network interfaces", why)),
+            failed => Err(KernelError::new("list network interfaces", answer_problem(failed))),
         }
     }
 

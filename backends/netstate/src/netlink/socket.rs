@@ -3,13 +3,14 @@
 
 use super::uapi::*;
 use super::wire::{self, Message, Received};
-use crate::error::{KernelError, RequestError};
+use crate::error::{KernelError, kernel_refusal, kernel_silence};
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 use std::future::poll_fn;
 use std::io;
 use std::time::Duration;
 use tokio::time::timeout;
+use types::{Errno, Problem};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Requests in one sendto call. The kernel queues acknowledgements while sendmsg still runs, and
@@ -32,6 +33,14 @@ pub(super) enum Answer {
     Refused(i32, String),
     /// No reply before the deadline. The request may have taken effect.
     Lost,
+}
+
+/// Of a request that was not done.
+pub(super) fn answer_problem(answer: Option<&Answer>) -> Problem {
+    match answer {
+        Some(Answer::Refused(code, _)) => kernel_refusal(Errno(*code)),
+        _ => kernel_silence(),
+    }
 }
 
 pub(super) struct Requests {
@@ -89,12 +98,12 @@ impl Requests {
                 // The socket buffer overflowed. The dump is repeated.
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Ok(Err(error)) => return Err(failed(format!("list {what}"), error)),
-                Err(_) => {
-                    return Err(KernelError::new(format!("list {what}"), RequestError::Silent));
-                }
+                Err(_) => return Err(KernelError::new(format!("list {what}"), kernel_silence())),
             }
         }
-        Err(KernelError::new(format!("list {what}"), RequestError::Interrupted(DUMP_TRIES)))
+        let text =
+            format!("changes of the kernel's objects interrupted {DUMP_TRIES} consecutive reads");
+        Err(KernelError::new(format!("list {what}"), Problem::new("kernel-changing", text)))
     }
 
     /// False if the kernel did not complete the dump.
@@ -316,5 +325,5 @@ fn set_flags(message: &mut [u8], more: u16) {
 }
 
 fn failed(what: impl Into<String>, error: io::Error) -> KernelError {
-    KernelError::new(what, RequestError::refused(error))
+    KernelError::new(what, kernel_refusal(error))
 }

@@ -11,7 +11,7 @@ use super::generic::Generic;
 use super::socket::Answer;
 use super::uapi::*;
 use super::wire::{self, Message, Received, inside};
-use crate::error::{KernelError, OpError};
+use crate::error::{FailureKind, KernelError, OpError};
 use crate::kernel::ExistingState;
 use crate::link::wireguard::WireguardSpec;
 use crate::names::LinkName;
@@ -186,13 +186,7 @@ impl NetlinkKernel {
         let others = self.wireguards.clone();
         let generic = match self.generic().await {
             Ok(generic) => generic,
-            Err(problem) => {
-                return Some(super::errno::failed(
-                    op,
-                    crate::kernel::FailureKind::Unsupported,
-                    problem.why,
-                ));
-            }
+            Err(error) => return Some(OpError::new(op, FailureKind::Unsupported, error.why)),
         };
         let setting = |generic: &Generic| {
             let message =
@@ -243,17 +237,10 @@ impl NetlinkKernel {
     pub(super) async fn apply_wireguard(&mut self, index: u32, ops: &[&Op]) -> Vec<OpError> {
         let generic = match self.generic().await {
             Ok(generic) => generic,
-            Err(problem) => {
-                return ops
-                    .iter()
-                    .map(|op| {
-                        super::errno::failed(
-                            op,
-                            crate::kernel::FailureKind::Unsupported,
-                            problem.why.clone(),
-                        )
-                    })
-                    .collect();
+            Err(error) => {
+                let failed =
+                    |op: &&Op| OpError::new(op, FailureKind::Unsupported, error.why.clone());
+                return ops.iter().map(failed).collect();
             }
         };
         let message = |generic: &Generic, ops: &[&Op]| {

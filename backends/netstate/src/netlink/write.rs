@@ -1,18 +1,19 @@
 //! Converts operations to messages and sends the messages in batches.
 
-use super::errno::{failed, op_error};
+use super::errno::op_error;
 use super::header::{address_header, neighbor_header, route_header};
 use super::socket::{Answer, BATCH};
 use super::uapi::*;
 use super::wire::Message;
 use super::{NetlinkKernel, wireguard};
-use crate::error::{FailureKind, OpError, RequestError};
+use crate::error::{FailureKind, OpError};
 use crate::names::LinkName;
 use crate::object::{Key, Op, Value};
 use crate::route::{RouteKind, RouteSpec};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use types::Problem;
 
 /// At most so many operations become messages at once. The limit reduces memory use and does not affect the
 /// size of batches.
@@ -46,9 +47,7 @@ impl NetlinkKernel {
                 .filter_map(|op| match message(op, &indices) {
                     Ok(message) => Some((message, op)),
                     Err(missing) => {
-                        errors.extend(missing.map(|name| {
-                            failed(op, FailureKind::Other, RequestError::NoInterface(name))
-                        }));
+                        errors.extend(missing.map(|name| missing_interface(op, name)));
                         None
                     }
                 })
@@ -72,11 +71,7 @@ impl NetlinkKernel {
                 // Deletions are skipped: the kernel deleted the objects with the interface.
                 None => {
                     let missing = on_it.into_iter().filter(|op| !matches!(op, Op::Delete(..)));
-                    errors.extend(
-                        missing.map(|op| {
-                            failed(op, FailureKind::Other, RequestError::NoInterface(name))
-                        }),
-                    );
+                    errors.extend(missing.map(|op| missing_interface(op, name)));
                 }
             }
         }
@@ -96,6 +91,11 @@ impl NetlinkKernel {
             self.requests.batch(vec![message], 1, |_, _| ()).await.pop().unwrap_or(Answer::Lost);
         op_error(op, &answer)
     }
+}
+
+fn missing_interface(op: &Op, name: LinkName) -> OpError {
+    let text = format!("interface {name} does not exist");
+    OpError::new(op, FailureKind::Other, Problem::new("interface-missing", text))
 }
 
 fn device(op: &Op) -> Option<LinkName> {

@@ -81,7 +81,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::RequestError;
+    use crate::error::kernel_refusal;
     use crate::names::{LinkName, Mac};
     use proptest::prelude::*;
     use types::Errno;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     fn error(key: Key, kind: FailureKind) -> OpError {
-        OpError { verb: "add", key, kind, why: RequestError::refused(Errno(libc::EINVAL)) }
+        OpError { verb: "add", key, kind, why: kernel_refusal(Errno(libc::EINVAL)) }
     }
 
     /// Each peer has a route and an FDB entry. The result is the number of this node's failures,

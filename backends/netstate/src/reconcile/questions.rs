@@ -1,9 +1,10 @@
 //! Kernel audits that other tasks request from the running loop, which reads the kernel state again
 //! for each.
 
-use crate::error::{KernelError, RequestError};
+use crate::error::KernelError;
 use crate::sighting::Sighting;
 use tokio::sync::{mpsc, oneshot};
+use types::Problem;
 
 /// The task that requested the audit may have ended.
 pub(super) type Question = oneshot::Sender<Result<Sighting, KernelError>>;
@@ -24,7 +25,10 @@ impl KernelAudit {
     /// # Cancel safety
     /// The loop does not answer a request whose caller dropped the future.
     pub async fn look(&self) -> Result<Sighting, KernelError> {
-        let ended = || KernelError::new("read the kernel's state", RequestError::Stopping);
+        let ended = || {
+            let why = Problem::new("network-stopping", "flanneld is stopping the network");
+            KernelError::new("read the kernel's state", why)
+        };
         let (sender, answer) = oneshot::channel();
         self.0.send(sender).await.map_err(|_| ended())?;
         answer.await.unwrap_or_else(|_| Err(ended()))

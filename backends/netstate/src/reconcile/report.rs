@@ -281,17 +281,11 @@ impl Drop for Comparing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{FailureKind, RefusalError, RequestError};
+    use crate::error::FailureKind;
     use crate::names::LinkName;
-    use types::Errno;
     use types::problem::PortPurpose;
 
-    fn error(name: &str, cause: RefusalError) -> OpError {
-        let why = RequestError::Refused {
-            errno: Errno(libc::EOPNOTSUPP),
-            words: "words".to_owned(),
-            cause,
-        };
+    fn error(name: &str, why: Problem) -> OpError {
         OpError {
             verb: "add",
             key: Key::Link(LinkName::parse(name).unwrap()),
@@ -302,28 +296,26 @@ mod tests {
 
     #[test]
     fn unfinished_pass_names_the_first_refusals_with_what_others_act_on() {
-        let link = LinkName::parse("flannel.1").unwrap();
+        let module = Detail::ModuleMissing { name: "vxlan".to_owned() };
+        let taken = Detail::PortTaken { number: 8472, udp: true, purpose: PortPurpose::Tunnel };
         let mut errors = vec![
-            error("flannel.1", RefusalError::ModuleMissing { link, module: "vxlan".to_owned() }),
-            error("flannel.1", RefusalError::PortTaken { link, port: 8472 }),
+            error("flannel.1", Problem::new("module-missing", "words").with(module.clone())),
+            error("flannel.1", Problem::new("tunnel-port-taken", "words").with(taken.clone())),
         ];
         assert!(unfinished_work(false, &[]).is_none());
         let held = unfinished_work(true, &[]).unwrap();
         assert_eq!((held.code.as_ref(), held.parts.len()), ("deletions-held", 0));
         let problem = unfinished_work(true, &errors).unwrap();
         let details: Vec<Detail> = problem.details().cloned().collect();
-        let taken = Detail::PortTaken { number: 8472, udp: true, purpose: PortPurpose::Tunnel };
-        assert_eq!(details, [Detail::ModuleMissing { name: "vxlan".to_owned() }, taken]);
+        assert_eq!(details, [module, taken]);
         assert!(
             problem.has("module-missing")
                 && problem.has("tunnel-port-taken")
                 && problem.has("kernel-not-in-sync")
         );
-        errors.extend([
-            error("a", RefusalError::Unknown),
-            error("b", RefusalError::Unknown),
-            error("c", RefusalError::Unknown),
-        ]);
+        errors.extend(
+            ["a", "b", "c"].map(|name| error(name, Problem::new("kernel-refused", "words"))),
+        );
         let problem = unfinished_work(true, &errors).unwrap();
         assert_eq!(problem.parts.len(), NAMED);
     }

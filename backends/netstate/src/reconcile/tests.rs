@@ -5,6 +5,7 @@ mod encrypting;
 use super::questions::KernelAudit;
 use super::*;
 use crate::blackhole;
+use crate::error::kernel_refusal;
 use crate::fake::FakeKernel;
 use crate::link::LinkKind;
 use crate::names::LinkName;
@@ -472,10 +473,7 @@ fn a_conflict_does_not_affect_other_peers_and_ends_with_its_cause() {
             .iter()
             .map(|failed| (failed.peer.subnet.to_string(), failed.why.why.clone()))
             .collect();
-        assert_eq!(
-            named,
-            [("10.244.3.0/24".to_owned(), RequestError::refused(Errno(libc::EEXIST)))]
-        );
+        assert_eq!(named, [("10.244.3.0/24".to_owned(), kernel_refusal(Errno(libc::EEXIST)))]);
         // The longest pause between attempts is five seconds.
         kernel.world().foreign.clear();
         sleep(Duration::from_secs(7)).await;
@@ -598,7 +596,7 @@ fn an_unreadable_kernel_fails_the_start() {
             Reconciler::join(routes(), kernel.clone(), &underlay(), &table([]), Options::default())
                 .await;
         let error = result.err().unwrap();
-        assert_eq!(error.why, RequestError::refused(Errno(libc::EIO)), "{error}");
+        assert_eq!(error.why, kernel_refusal(Errno(libc::EIO)), "{error}");
     });
 }
 

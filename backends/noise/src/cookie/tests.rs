@@ -1,7 +1,7 @@
 //! Cookies, which prove the addresses of senders.
 
 use super::*;
-use crate::tests::{Pair, from, jar, stamp};
+use crate::tests::{Pair, from, peer_cookie, stamp};
 use crate::{Initiated, initiate};
 use boringtun::noise::rate_limiter::RateLimiter;
 use boringtun::noise::{Tunn, TunnResult};
@@ -13,60 +13,63 @@ fn here() -> SocketAddr {
     HERE.parse().unwrap()
 }
 
-fn message(pair: &Pair, jar: &mut Jar, now: Instant) -> (Initiated, Initiation) {
+fn message(pair: &Pair, peer_cookie: &mut PeerCookie, now: Instant) -> (Initiated, Initiation) {
     let (initiated, mut message) = initiate(&pair.a, &pair.to_b, 7, stamp(), &from(65)).unwrap();
-    jar.prove(&mut message, now);
+    peer_cookie.prove(&mut message, now);
     (initiated, message)
 }
 
 #[test]
 fn cookie_proves_an_address_and_port_for_two_minutes() {
-    let (pair, (mut jar, now)) = (Pair::new(), jar());
-    let baker = Baker::new(from(1), now);
-    let (_, first) = message(&pair, &mut jar, now);
-    assert!(!baker.is_proven(here(), first.bytes(), now));
-    let reply = baker.reply(&pair.b, here(), first.bytes(), [5; 24]).unwrap();
+    let (pair, (mut peer_cookie, now)) = (Pair::new(), peer_cookie());
+    let checker = CookieChecker::new(from(1), now);
+    let (_, first) = message(&pair, &mut peer_cookie, now);
+    assert!(!checker.is_proven(here(), first.bytes(), now));
+    let reply = checker.reply(&pair.b, here(), first.bytes(), [5; 24]).unwrap();
     assert_eq!(reply.receiver(), 7);
-    jar.keep(&pair.to_b, &reply, now).unwrap();
+    peer_cookie.keep(&pair.to_b, &reply, now).unwrap();
 
-    let (_, second) = message(&pair, &mut jar, now);
-    let proven = |from: &str, at| baker.is_proven(from.parse().unwrap(), second.bytes(), at);
+    let (_, second) = message(&pair, &mut peer_cookie, now);
+    let proven = |from: &str, at| checker.is_proven(from.parse().unwrap(), second.bytes(), at);
     assert!(proven(HERE, now));
     // Another host behind the same address, and another address.
     assert!(!proven("192.0.2.7:51821", now));
     assert!(!proven("192.0.2.8:51820", now));
     assert!(!proven("[::ffff:192.0.2.7]:51820", now));
     let late = now + LASTS;
-    assert!(baker.is_stale(late) && !proven(HERE, late));
+    assert!(checker.is_stale(late) && !proven(HERE, late));
     assert!(proven(HERE, late - Duration::from_millis(1)));
     // The receiver of a cookie stops using it a little earlier.
-    let (_, third) = message(&pair, &mut jar, now + LASTS - MARGIN);
+    let (_, third) = message(&pair, &mut peer_cookie, now + LASTS - MARGIN);
     assert_eq!(third.codes.second, [0; TAG]);
     // A new secret invalidates all cookies.
-    assert!(!Baker::new(from(2), now).is_proven(here(), second.bytes(), now));
+    assert!(!CookieChecker::new(from(2), now).is_proven(here(), second.bytes(), now));
 }
 
 #[test]
 fn cookie_that_answers_nothing_is_refused() {
-    let (pair, (mut jar, now)) = (Pair::new(), jar());
-    let baker = Baker::new(from(1), now);
-    let (_, first) = message(&pair, &mut jar, now);
-    let reply = baker.reply(&pair.b, here(), first.bytes(), [5; 24]).unwrap();
-    // The reply to the message of another jar, and the reply of another node.
-    let mut others = Jar::default();
+    let (pair, (mut peer_cookie, now)) = (Pair::new(), peer_cookie());
+    let checker = CookieChecker::new(from(1), now);
+    let (_, first) = message(&pair, &mut peer_cookie, now);
+    let reply = checker.reply(&pair.b, here(), first.bytes(), [5; 24]).unwrap();
+    // The reply to the message of another peer_cookie, and the reply of another node.
+    let mut others = PeerCookie::default();
     assert_eq!(others.keep(&pair.to_b, &reply, now), Err(NoiseError::Unasked));
-    let foreign = baker.reply(&pair.a, here(), first.bytes(), [5; 24]).unwrap();
-    assert_eq!(jar.keep(&pair.to_b, &foreign, now), Err(NoiseError::Tag));
-    jar.keep(&pair.to_b, &reply, now).unwrap();
+    let foreign = checker.reply(&pair.a, here(), first.bytes(), [5; 24]).unwrap();
+    assert_eq!(peer_cookie.keep(&pair.to_b, &foreign, now), Err(NoiseError::Tag));
+    peer_cookie.keep(&pair.to_b, &reply, now).unwrap();
     // A copy of the reply.
-    assert_eq!(jar.keep(&pair.to_b, &reply, now), Err(NoiseError::Unasked));
-    assert_eq!(baker.reply(&pair.b, here(), &[4; 148], [5; 24]).err(), Some(NoiseError::Malformed));
+    assert_eq!(peer_cookie.keep(&pair.to_b, &reply, now), Err(NoiseError::Unasked));
+    assert_eq!(
+        checker.reply(&pair.b, here(), &[4; 148], [5; 24]).err(),
+        Some(NoiseError::Malformed)
+    );
 }
 
 /// boringtun requests a proof of this node's address and accepts it.
 #[test]
 fn the_other_implementation_takes_our_proof() {
-    let (pair, (mut jar, now)) = (Pair::new(), jar());
+    let (pair, (mut peer_cookie, now)) = (Pair::new(), peer_cookie());
     let private = boringtun::x25519::StaticSecret::from(from(33));
     let public = boringtun::x25519::PublicKey::from(&private);
     // It asks every sender for a proof.
@@ -74,14 +77,14 @@ fn the_other_implementation_takes_our_proof() {
     let peer = boringtun::x25519::PublicKey::from(*pair.a.public());
     let mut theirs = Tunn::new(private, peer, None, None, 5, Some(limiter));
     let mut room = [0; 256];
-    let (_, first) = message(&pair, &mut jar, now);
+    let (_, first) = message(&pair, &mut peer_cookie, now);
     let from = Some(here().ip());
     let reply = match theirs.decapsulate(from, first.bytes(), &mut room) {
         TunnResult::WriteToNetwork(reply) => CookieReply::read(reply).unwrap().clone(),
         other => panic!("{other:?}"),
     };
-    jar.keep(&pair.to_b, &reply, now).unwrap();
-    let (initiated, second) = message(&pair, &mut jar, now);
+    peer_cookie.keep(&pair.to_b, &reply, now).unwrap();
+    let (initiated, second) = message(&pair, &mut peer_cookie, now);
     match theirs.decapsulate(from, second.bytes(), &mut room) {
         TunnResult::WriteToNetwork(answer) => {
             let answer = Response::read(answer).unwrap();
@@ -94,8 +97,8 @@ fn the_other_implementation_takes_our_proof() {
 /// This crate requests a proof of the boringtun peer's address and accepts it.
 #[test]
 fn the_other_implementation_proves_its_address() {
-    let (pair, (_, now)) = (Pair::new(), jar());
-    let baker = Baker::new(from(1), now);
+    let (pair, (_, now)) = (Pair::new(), peer_cookie());
+    let checker = CookieChecker::new(from(1), now);
     let private = boringtun::x25519::StaticSecret::from(from(1));
     let peer = boringtun::x25519::PublicKey::from(*pair.b.public());
     let mut theirs = Tunn::new(private, peer, None, None, 5, None);
@@ -106,9 +109,9 @@ fn the_other_implementation_proves_its_address() {
             other => panic!("{other:?}"),
         };
     let first = initiation(&mut theirs, &mut room);
-    assert!(!baker.is_proven(here(), &first, now));
-    let reply = baker.reply(&pair.b, here(), &first, [5; 24]).unwrap();
+    assert!(!checker.is_proven(here(), &first, now));
+    let reply = checker.reply(&pair.b, here(), &first, [5; 24]).unwrap();
     assert!(matches!(theirs.decapsulate(None, reply.bytes(), &mut room), TunnResult::Done));
     let second = initiation(&mut theirs, &mut room);
-    assert!(baker.is_proven(here(), &second, now));
+    assert!(checker.is_proven(here(), &second, now));
 }

@@ -30,7 +30,7 @@ fn messages_are_those_of_the_paper() {
     assert_eq!(message.bytes(), initiation);
     assert!(pair.b.is_addressed(message.bytes()) && !pair.a.is_addressed(message.bytes()));
 
-    let half = Half::read(&pair.b, &message).unwrap();
+    let half = UnprovenInitiation::read(&pair.b, &message).unwrap();
     assert_eq!(half.public(), pair.a.public());
     let (asked, at) = half.prove(&pair.to_a).unwrap();
     assert_eq!(at, stamp());
@@ -95,7 +95,7 @@ fn ours_answers_the_other_implementation() {
     let mut room = [0; 256];
     let message = to_network(theirs.format_handshake_initiation(&mut room, false));
     assert!(pair.b.is_addressed(&message));
-    let half = Half::read(&pair.b, Initiation::read(&message).unwrap()).unwrap();
+    let half = UnprovenInitiation::read(&pair.b, Initiation::read(&message).unwrap()).unwrap();
     let (asked, _) = half.prove(&pair.to_a).unwrap();
     let (ours, answer) = asked.answer(&pair.to_a, &from(129), 8, &from(97)).unwrap();
     // The initiator's first message confirms the session.
@@ -122,7 +122,9 @@ fn initiation_that_was_changed_is_refused() {
             "byte {at}, the second code is not covered by the first"
         );
         let proven = Initiation::read(&changed).map(|message| {
-            Half::read(&pair.b, message).and_then(|half| half.prove(&pair.to_a)).map(drop)
+            UnprovenInitiation::read(&pair.b, message)
+                .and_then(|half| half.prove(&pair.to_a))
+                .map(drop)
         });
         match at {
             0..4 => assert_eq!(proven, None),
@@ -138,11 +140,11 @@ fn initiation_of_another_node_is_refused() {
     let stranger = Identity::new(&from(200));
     let to_b = Remote::new(&stranger, pair.b.public()).unwrap();
     let (_, message) = initiate(&stranger, &to_b, 7, stamp(), &from(65)).unwrap();
-    let half = Half::read(&pair.b, &message).unwrap();
+    let half = UnprovenInitiation::read(&pair.b, &message).unwrap();
     assert_eq!(half.public(), stranger.public());
     assert_eq!(half.prove(&pair.to_a).err(), Some(NoiseError::Stranger));
     assert_eq!(
-        Half::read(&pair.a, &message).err(),
+        UnprovenInitiation::read(&pair.a, &message).err(),
         Some(NoiseError::Tag),
         "it is for another node"
     );
@@ -151,10 +153,10 @@ fn initiation_of_another_node_is_refused() {
 #[test]
 fn answer_under_another_preshared_key_is_refused_and_the_right_one_taken_after_it() {
     let pair = Pair::new();
-    assert_eq!(pair.shake(&from(1), &from(2)).err(), Some(NoiseError::Tag));
+    assert_eq!(pair.complete_handshake(&from(1), &from(2)).err(), Some(NoiseError::Tag));
     let (initiated, message) = initiate(&pair.a, &pair.to_b, 7, stamp(), &from(65)).unwrap();
     let answer = |preshared, ephemeral| {
-        let half = Half::read(&pair.b, &message).unwrap();
+        let half = UnprovenInitiation::read(&pair.b, &message).unwrap();
         let (asked, _) = half.prove(&pair.to_a).unwrap();
         asked.answer(&pair.to_a, &preshared, 8, &ephemeral).unwrap().1
     };

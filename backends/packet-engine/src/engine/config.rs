@@ -1,7 +1,7 @@
 //! The configuration of an engine.
 
 use crate::features::Features;
-use crate::framing::Framing;
+use crate::packet::framing::Framing;
 use types::Addresses;
 
 #[derive(Clone, Debug)]

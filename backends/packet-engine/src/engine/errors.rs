@@ -1,10 +1,10 @@
 //! ICMP errors to pods, sent by a raw socket as packets of this host. From the TUN device, the kernel would
 //! drop them as forged, because their source is this host's own address.
 
-use crate::counters::{Counters, add};
-use crate::icmp;
-use crate::limit::Buckets;
+use crate::counters::{Counters, add_to_counter};
 use crate::packet::Header;
+use crate::packet::icmp;
+use crate::packet::icmp_limit::Buckets;
 use crate::verdict::Icmp;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{IpAddr, SocketAddr};
@@ -56,7 +56,8 @@ impl Errors {
             return;
         };
         let mut room = [0; icmp::V6_MAX];
-        let Some(length) = icmp::reply(kind, packet, header, *source, &mut room) else {
+        let Some(length) = icmp::write_error_packet(kind, packet, header, *source, &mut room)
+        else {
             return;
         };
         if !self.buckets.allow(header.source, self.began.elapsed()) {
@@ -67,7 +68,7 @@ impl Errors {
             &SocketAddr::new(header.source, 0).into(),
         );
         if sent.is_ok() {
-            add(&counters.icmp, 1);
+            add_to_counter(&counters.icmp, 1);
         }
     }
 }

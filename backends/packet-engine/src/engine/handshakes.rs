@@ -3,10 +3,10 @@
 
 use super::io::Port;
 use super::log_limit::LogLimit;
-use super::send_error::{hint, kind};
+use super::send_error::{log_limit_key, send_error_remedy};
 use super::wake::Wake;
-use crate::endpoint::Endpoint;
-use crate::reason::Reason;
+use crate::drop_error::DropError;
+use crate::socket::endpoint::Endpoint;
 use crate::socket::{Message, Piece, Sender, Socket};
 use crate::wireguard::{Device, Worker, tos};
 use std::sync::Arc;
@@ -58,10 +58,10 @@ impl<P: Port> Handshakes<P> {
         datagram: &[u8],
         sender: &mut Sender,
         log: &mut LogLimit,
-    ) -> Result<(), Reason> {
+    ) -> Result<(), DropError> {
         let Some(socket) = self.sockets.iter().find(|socket| socket.is_ipv6() == to.to.is_ipv6())
         else {
-            return Err(Reason::NoEndpoint);
+            return Err(DropError::NoEndpoint);
         };
         let len = datagram.len();
         let message = Message {
@@ -79,17 +79,17 @@ impl<P: Port> Handshakes<P> {
                 socket.send(sender, std::slice::from_ref(&message), &[piece], datagram, &[]);
             let Some(error) = error else { return Ok(()) };
             // The first error may be that of an earlier datagram.
-            if last && let Some(times) = log.count(kind(&error), 1) {
+            if last && let Some(times) = log.count(log_limit_key(&error), 1) {
                 tracing::warn!(
                     device = %self.name,
                     address = %to.to,
                     error = %error,
-                    remedy = hint(&error),
+                    remedy = send_error_remedy(&error),
                     count = times,
                     "cannot send a handshake"
                 );
             }
         }
-        Err(Reason::SendFailed)
+        Err(DropError::SendFailed)
     }
 }

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::budget::{Budget, Part};
-use crate::counters::{Counters, add};
+use crate::counters::{Counters, add_to_counter};
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -63,12 +63,12 @@ impl Means {
     /// False if the kernel refuses.
     fn use_now(self) -> bool {
         match self {
-            Means::RealTime => schedule(&Attributes {
+            Means::RealTime => set_thread_scheduling(&Attributes {
                 policy: libc::SCHED_RR as u32,
                 priority: LOWEST,
                 ..Attributes::default()
             }),
-            Means::Weight => schedule(&ordinary(NICEST)),
+            Means::Weight => set_thread_scheduling(&ordinary_thread_attributes(NICEST)),
             Means::Nothing => false,
         }
     }
@@ -89,12 +89,12 @@ struct Attributes {
 }
 
 /// For an ordinary thread. Since Linux 6.12, the short time slice lets it run earlier.
-fn ordinary(nice: i32) -> Attributes {
+fn ordinary_thread_attributes(nice: i32) -> Attributes {
     Attributes { policy: libc::SCHED_OTHER as u32, nice, runtime: SLICE, ..Attributes::default() }
 }
 
 /// Sets policy and attributes of the calling thread (sched_setattr(2)). False if the kernel refuses.
-fn schedule(attributes: &Attributes) -> bool {
+fn set_thread_scheduling(attributes: &Attributes) -> bool {
     let attributes = Attributes { size: size_of::<Attributes>() as u32, ..*attributes };
     // SAFETY: the kernel reads as many bytes as `size` says, and 0 is the calling thread.
     let set =
@@ -104,14 +104,14 @@ fn schedule(attributes: &Attributes) -> bool {
 
 /// Gives the calling thread more than the default weight, or the default without CAP_SYS_NICE and
 /// RLIMIT_NICE.
-fn share() {
-    if !schedule(&ordinary(NICE)) {
-        schedule(&ordinary(0));
+fn give_thread_ordinary_weight() {
+    if !set_thread_scheduling(&ordinary_thread_attributes(NICE)) {
+        set_thread_scheduling(&ordinary_thread_attributes(0));
     }
 }
 
 /// The CPU time of the calling thread.
-fn ran() -> Duration {
+fn thread_cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
@@ -148,7 +148,7 @@ pub(super) struct Priority {
 impl Priority {
     /// Gives the calling thread its ordinary weight.
     pub(super) fn new(scheduling: Scheduling) -> Self {
-        share();
+        give_thread_ordinary_weight();
         let now = Instant::now();
         Self {
             ahead: false,
@@ -157,7 +157,7 @@ impl Priority {
             messages: [None; MESSAGES],
             oldest: 0,
             looked: now,
-            ran: ran(),
+            ran: thread_cpu_time(),
         }
     }
 
@@ -196,7 +196,7 @@ impl Priority {
     }
 
     fn look(&mut self, now: Instant) {
-        let ran = ran();
+        let ran = thread_cpu_time();
         let spent = if self.ahead { ran.saturating_sub(self.ran) } else { Duration::ZERO };
         let all = self.scheduling.budget.lock().spend(now, spent);
         let may = self.budget.spend(now, spent) && all;
@@ -205,9 +205,9 @@ impl Priority {
         if goes && !self.ahead {
             self.ahead = self.scheduling.means.use_now();
         } else if self.ahead && !goes {
-            share();
+            give_thread_ordinary_weight();
             self.ahead = false;
-            add(&self.scheduling.counters.budgets_spent, usize::from(!may));
+            add_to_counter(&self.scheduling.counters.budgets_spent, usize::from(!may));
         }
     }
 }

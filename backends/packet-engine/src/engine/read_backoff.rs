@@ -50,7 +50,7 @@ impl ReadBackoff {
     /// Pauses after a failed read: not after the first, and longer after each further one. The wake signal
     /// ends a pause.
     pub(super) fn failed(&mut self, wake: &Wake) {
-        let pause = pause(self.failures);
+        let pause = pause_millis(self.failures);
         self.failures = self.failures.saturating_add(1);
         if pause > 0 {
             wake.sleep(pause);
@@ -59,7 +59,7 @@ impl ReadBackoff {
 }
 
 /// In milliseconds, after this many earlier failures.
-fn pause(failures: u32) -> u16 {
+fn pause_millis(failures: u32) -> u16 {
     match failures {
         // An ICMP error about an earlier send, or a single bad packet. The next call may succeed.
         0 => 0,
@@ -76,9 +76,9 @@ mod tests {
 
     #[test]
     fn pauses_grow_up_to_a_second() {
-        let pauses: Vec<u16> = (0..14).map(pause).collect();
+        let pauses: Vec<u16> = (0..14).map(pause_millis).collect();
         assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000, 1000]);
-        assert_eq!(pause(u32::MAX), LONGEST);
+        assert_eq!(pause_millis(u32::MAX), LONGEST);
     }
 
     #[test]

@@ -3,25 +3,25 @@
 use super::config::EngineConfig;
 use super::io::{Device, Port};
 use super::log_limit::LogLimit;
-use super::messages::Messages;
 use super::priority::Priority;
 use super::read_backoff::ReadBackoff;
 use super::refusals::{self, REMEMBERED};
 use super::wake::Wake;
-use crate::counters::{Counters, add};
+use crate::counters::{Counters, add_to_counter};
+use crate::drop_error::DropError;
 use crate::flow;
+use crate::flow::messages::Messages;
 use crate::merge::{Merger, SEGMENTS};
+use crate::packet::virtio::{Gso, VnetHeader};
 use crate::packet::{Header, set_ecn, told_length};
-use crate::reason::Reason;
+use crate::packet::{ecn, partial_checksum};
 use crate::socket::{Receiver, RecvMeta, Socket};
-use crate::split::{HEADERS, Split, split};
+use crate::split::{HEADERS, Split, prepare_split};
 use crate::table::Checks;
 use crate::table::Table;
 use crate::tun::{Offload, Tun};
-use crate::verdict::inbound;
-use crate::virtio::{Gso, VnetHeader};
+use crate::verdict::judge_inbound_packet;
 use crate::wireguard::{Device as WireGuard, Opener};
-use crate::{ecn, partial_checksum};
 use arc_swap::ArcSwap;
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
@@ -131,9 +131,8 @@ impl<D: Device, P: Port> Rx<D, P> {
     fn queue_of(&self, packet: &[u8]) -> Option<&D> {
         let number = match self.queues.len() {
             0 | 1 => 0,
-            queues => {
-                Header::parse(packet).map_or(0, |header| flow::queue(packet, &header, queues))
-            }
+            queues => Header::parse(packet)
+                .map_or(0, |header| flow::flow_queue_number(packet, &header, queues)),
         };
         self.queues.get(number).map(Arc::as_ref)
     }
@@ -169,7 +168,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    add(&self.counters.received.errors, 1);
+                    add_to_counter(&self.counters.received.errors, 1);
                     if let Some(times) = state.log.count("receive", 1) {
                         tracing::warn!(
                             device = %self.config.device,
@@ -193,7 +192,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         table: &Table,
         state: &mut RxState,
     ) -> usize {
-        add(&self.counters.received.batches, 1);
+        add_to_counter(&self.counters.received.batches, 1);
         if !state.merges() {
             state.forgive(Instant::now());
         }
@@ -213,7 +212,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                 }
             } else {
                 // The sender has no IP address.
-                self.counters.received.dropped(Reason::Malformed);
+                self.counters.received.dropped(DropError::Malformed);
             }
         }
         // Counters and timers of the last session are updated before the kernel takes the packets.
@@ -226,12 +225,18 @@ impl<D: Device, P: Port> Rx<D, P> {
     fn meta(&self, meta: &RecvMeta, buffer: &mut [u8], table: &Table, state: &mut RxState) {
         let datagrams = meta.at.len().div_ceil(meta.segment.max(1)).max(1);
         if meta.truncated {
-            return self.dropped(Reason::Truncated, meta.from.ip(), datagrams, &mut state.log, &[]);
+            return self.dropped(
+                DropError::Truncated,
+                meta.from.ip(),
+                datagrams,
+                &mut state.log,
+                &[],
+            );
         }
         // Datagrams from unknown senders are not inspected at all.
         if table.checks != Checks::Off && !table.knows(meta.from.ip()) {
             return self.dropped(
-                Reason::UnknownPeer,
+                DropError::UnknownPeer,
                 meta.from.ip(),
                 datagrams,
                 &mut state.log,
@@ -299,13 +304,13 @@ impl<D: Device, P: Port> Rx<D, P> {
         meta: &RecvMeta,
         buffer: &mut [u8],
         table: &Table,
-    ) -> Result<(Range<usize>, Header), Reason> {
-        let datagram = buffer.get_mut(at.clone()).ok_or(Reason::Short)?;
+    ) -> Result<(Range<usize>, Header), DropError> {
+        let datagram = buffer.get_mut(at.clone()).ok_or(DropError::Short)?;
         let inner = self.config.framing.strip(datagram)?;
-        let packet = datagram.get_mut(inner.clone()).ok_or(Reason::Short)?;
+        let packet = datagram.get_mut(inner.clone()).ok_or(DropError::Short)?;
         let header = Header::parse(packet)?;
-        inbound(&header, packet, meta.from.ip(), table)?;
-        let mark = ecn::decapsulate(header.tos, meta.ecn)?;
+        judge_inbound_packet(&header, packet, meta.from.ip(), table)?;
+        let mark = ecn::decapsulated_ecn(header.tos, meta.ecn)?;
         if mark != header.tos & 3 {
             set_ecn(packet, mark);
         }
@@ -329,9 +334,9 @@ impl<D: Device, P: Port> Rx<D, P> {
             let vnet = state.merger.finish(index, buffer);
             self.group(queue, index, &vnet, buffer, state, &mut written);
         }
-        add(&self.counters.received.packets, written.packets);
-        add(&self.counters.received.bytes, written.bytes);
-        add(&self.counters.received.units, written.units);
+        add_to_counter(&self.counters.received.packets, written.packets);
+        add_to_counter(&self.counters.received.bytes, written.bytes);
+        add_to_counter(&self.counters.received.units, written.units);
     }
 
     /// Writes a group as a whole, or packet by packet if the kernel does not accept it.
@@ -355,9 +360,11 @@ impl<D: Device, P: Port> Rx<D, P> {
         };
         let mut refused = false;
         if taken {
-            let Err(error) =
-                put(queue, vnet, group.ranges().filter_map(|range| buffer.get(range.clone())))
-            else {
+            let Err(error) = write_packet(
+                queue,
+                vnet,
+                group.ranges().filter_map(|range| buffer.get(range.clone())),
+            ) else {
                 written.add(count, group.bytes());
                 return state.writes_of(kind).into_iter().for_each(refusals::Offload::worked);
             };
@@ -414,10 +421,10 @@ impl<D: Device, P: Port> Rx<D, P> {
         written: &mut Written,
     ) -> usize {
         let plain = VnetHeader::default();
-        let done = Header::parse(packet).and_then(|header| split(vnet, &header, packet));
+        let done = Header::parse(packet).and_then(|header| prepare_split(vnet, &header, packet));
         let mut lost = 0;
         match done {
-            Ok(Split::Whole) => match put(queue, &plain, std::iter::once(&*packet)) {
+            Ok(Split::Whole) => match write_packet(queue, &plain, std::iter::once(&*packet)) {
                 Ok(()) => written.add(count, packet.len()),
                 Err(error) => {
                     self.count_lost(&error, count, log);
@@ -431,11 +438,11 @@ impl<D: Device, P: Port> Rx<D, P> {
                     let parts = made
                         .and_then(|(own, payload)| Some((room.get(..own)?, packet.get(payload)?)));
                     let Some((head, payload)) = parts else {
-                        self.counters.received.dropped(Reason::BadOffload);
+                        self.counters.received.dropped(DropError::BadOffload);
                         lost += 1;
                         continue;
                     };
-                    match put(queue, &plain, [head, payload].into_iter()) {
+                    match write_packet(queue, &plain, [head, payload].into_iter()) {
                         Ok(()) => written.add(1, head.len() + payload.len()),
                         Err(error) => {
                             self.count_lost(&error, 1, log);
@@ -454,7 +461,7 @@ impl<D: Device, P: Port> Rx<D, P> {
 
     #[cold]
     fn count_lost(&self, error: &io::Error, count: usize, log: &mut LogLimit) {
-        self.counters.received.dropped_many(Reason::WriteFailed, count);
+        self.counters.received.dropped_many(DropError::WriteFailed, count);
         if let Some(times) = log.count("write", count) {
             tracing::warn!(
                 device = %self.config.device,
@@ -479,7 +486,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     #[cold]
     fn dropped(
         &self,
-        reason: Reason,
+        reason: DropError,
         from: IpAddr,
         times: usize,
         log: &mut LogLimit,
@@ -506,7 +513,7 @@ impl<D: Device, P: Port> Rx<D, P> {
 }
 
 /// Writes one packet or GSO packet from several parts.
-fn put<'a>(
+fn write_packet<'a>(
     queue: &impl Device,
     vnet: &VnetHeader,
     parts: impl Iterator<Item = &'a [u8]>,

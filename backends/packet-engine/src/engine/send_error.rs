@@ -33,7 +33,7 @@ pub(super) fn action_for(error: &io::Error, many: bool, tries: usize) -> SendAct
 }
 
 /// The log lines of each kind are limited separately.
-pub(super) fn kind(error: &io::Error) -> &'static str {
+pub(super) fn log_limit_key(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "send: forbidden",
         Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::ECONNREFUSED) => {
@@ -46,7 +46,7 @@ pub(super) fn kind(error: &io::Error) -> &'static str {
 }
 
 /// The likely cause of a send error, and the remedy.
-pub(super) fn hint(error: &io::Error) -> &'static str {
+pub(super) fn send_error_remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             "a firewall on this host drops the packets; check the firewall's rules for outgoing packets (`nft list ruleset`, `iptables -S OUTPUT`)"

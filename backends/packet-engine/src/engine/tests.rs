@@ -7,16 +7,16 @@ use super::rx::{self, Rx};
 use super::tx::{self, Tx};
 use super::wake::Wake;
 use super::*;
-use crate::checksum;
-use crate::framing::Framing;
+use crate::packet::checksum;
+use crate::packet::framing::Framing;
 
 use crate::socket::{Message, Piece, Receiver, Sender};
-use crate::split::tests::{Recipe, all, recipe};
+use crate::split::tests::{Recipe, any_packet_recipe, split_into_packets};
 
+use crate::packet::virtio::{self, Gso, VnetHeader};
 use crate::table::Checks;
 use crate::table::{Networks, Peer, TableSettings};
 use crate::tun::Offload;
-use crate::virtio::{self, Gso, VnetHeader};
 use nix::sys::eventfd::EventFd;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use proptest::collection::vec;
@@ -40,7 +40,7 @@ const ALL: Offload = Offload { vnet: true, tcp: true, udp: true };
 /// The results of system calls, in order; later calls succeed.
 type Script = Mutex<VecDeque<i32>>;
 
-fn next(script: &Script) -> io::Result<()> {
+fn take_next_result(script: &Script) -> io::Result<()> {
     match script.lock().unwrap().pop_front() {
         None | Some(0) => Ok(()),
         Some(code) => Err(io::Error::from_raw_os_error(code)),
@@ -90,7 +90,7 @@ impl Device for FakeTun {
     }
 
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        next(&self.faults)?;
+        take_next_result(&self.faults)?;
         let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         if *self.refuses.lock().unwrap() && VnetHeader::parse(&all).unwrap().gso != Gso::None {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -105,7 +105,7 @@ struct FakeSocket {
     faults: Script,
     /// Packets and bytes that the socket accepted.
     taken: Mutex<(usize, usize)>,
-    /// Datagrams in each call of `send`.
+    /// Datagrams in each call of `send_and_count_packets`.
     runs: Mutex<Vec<usize>>,
     /// Destinations for which the socket refuses segmented sends, with the errno. A smaller MTU of the route
     /// or an IPsec policy has this effect.
@@ -141,7 +141,7 @@ impl Port for FakeSocket {
     }
 
     fn receive(&self, _: &mut Receiver, _: usize) -> io::Result<usize> {
-        next(&self.faults)?;
+        take_next_result(&self.faults)?;
         Err(io::ErrorKind::WouldBlock.into())
     }
 
@@ -155,7 +155,7 @@ impl Port for FakeSocket {
     ) -> (usize, Option<io::Error>) {
         self.runs.lock().unwrap().push(messages.iter().map(|message| message.count).sum());
         for (done, message) in messages.iter().enumerate() {
-            if let Err(error) = next(&self.faults) {
+            if let Err(error) = take_next_result(&self.faults) {
                 return (done, Some(error));
             }
             if message.count > 1 {
@@ -178,7 +178,7 @@ impl Port for FakeSocket {
     }
 }
 
-fn settings(networks: Networks, own: Networks) -> TableSettings {
+fn table_settings(networks: Networks, own: Networks) -> TableSettings {
     TableSettings {
         networks,
         own,
@@ -190,28 +190,28 @@ fn settings(networks: Networks, own: Networks) -> TableSettings {
     }
 }
 
-fn networks(v4: &str, v6: Option<&str>) -> Networks {
+fn parse_networks(v4: &str, v6: Option<&str>) -> Networks {
     Networks { v4: Some(v4.parse().unwrap()), v6: v6.map(|net| net.parse().unwrap()) }
 }
 
 /// The peer at this address of loopback.
-fn peer(n: u8) -> Peer {
+fn loopback_peer(n: u8) -> Peer {
     Peer { address: (peer_at(n), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: true }
 }
 
-fn table(own: bool) -> Table {
+fn table_for_recipes(own: bool) -> Table {
     // The recipes' sources are the peer's and their destinations ours, or the other way round.
     let nets =
         [("10.5.1.0/24", "fdfd:fdfd:fdfd:fdfd::/64"), ("10.5.2.0/24", "fcfc:fcfc:fcfc:fcfc::/64")];
     let [(peer4, peer6), (own4, own6)] = if own { nets } else { [nets[1], nets[0]] };
-    let all = networks("10.5.0.0/16", Some("fc00::/7"));
+    let all = parse_networks("10.5.0.0/16", Some("fc00::/7"));
     Table::build(
-        settings(all, networks(own4, Some(own6))),
-        [peer4, peer6].map(|net| (net.parse().unwrap(), peer(1))),
+        table_settings(all, parse_networks(own4, Some(own6))),
+        [peer4, peer6].map(|net| (net.parse().unwrap(), loopback_peer(1))),
     )
 }
 
-fn config() -> Arc<EngineConfig> {
+fn engine_config() -> Arc<EngineConfig> {
     let features = Features { queues: 1, ..Features::offload() };
     Arc::new(EngineConfig {
         device: "flannel0".to_owned(),
@@ -223,25 +223,28 @@ fn config() -> Arc<EngineConfig> {
     })
 }
 
-fn rx<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Rx<FakeTun, P> {
+fn build_rx<P: Port>(tun: &Arc<FakeTun>, socket: Arc<P>) -> Rx<FakeTun, P> {
     Rx {
-        config: config(),
+        config: engine_config(),
         queues: Arc::new([tun.clone()]),
         socket,
-        table: Arc::new(ArcSwap::from_pointee(table(true))),
+        table: Arc::new(ArcSwap::from_pointee(table_for_recipes(true))),
         wireguard: None,
         counters: Arc::default(),
         wake: Arc::new(Wake::new().unwrap()),
     }
 }
 
-fn tx(tun: &Arc<FakeTun>, faults: Vec<i32>) -> (Tx<FakeTun, FakeSocket>, Arc<FakeSocket>) {
+fn build_tx_and_socket(
+    tun: &Arc<FakeTun>,
+    faults: Vec<i32>,
+) -> (Tx<FakeTun, FakeSocket>, Arc<FakeSocket>) {
     let line = FakeSocket::new(true, faults);
     let tx = Tx {
-        config: config(),
+        config: engine_config(),
         tun: tun.clone(),
         sockets: vec![line.clone()],
-        table: Arc::new(ArcSwap::from_pointee(table(false))),
+        table: Arc::new(ArcSwap::from_pointee(table_for_recipes(false))),
         wireguard: None,
         counters: Arc::default(),
         wake: Arc::new(Wake::new().unwrap()),
@@ -294,7 +297,7 @@ impl Receiving {
             Socket::inherit(bound.into(), to.ip(), to.port(), &Features::offload()).unwrap();
         let from = UdpSocket::bind("127.0.0.1:0").unwrap();
         from.connect(to).unwrap();
-        Self { rx: rx(&tape, Arc::new(socket)), tape, state: rx::RxState::new(offload), from }
+        Self { rx: build_rx(&tape, Arc::new(socket)), tape, state: rx::RxState::new(offload), from }
     }
 
     /// Handles the datagrams that arrived.
@@ -322,15 +325,15 @@ impl Receiving {
     /// Received and dropped packets.
     fn counts(&self) -> (usize, u64) {
         let received = &self.rx.counters.received;
-        (count(&received.packets), received.all_drops())
+        (counter_value(&received.packets), received.all_drops())
     }
 }
 
 /// The single packets in a write.
-fn packets(write: &[u8], offload: Offload) -> Vec<Vec<u8>> {
+fn packets_in_write(write: &[u8], offload: Offload) -> Vec<Vec<u8>> {
     let (head, packet) = write.split_at(if offload.vnet { virtio::LEN } else { 0 });
     let vnet = VnetHeader::parse(head).unwrap_or_default();
-    all(&vnet, &mut packet.to_vec()).unwrap()
+    split_into_packets(&vnet, &mut packet.to_vec()).unwrap()
 }
 
 #[derive(Clone, Debug)]
@@ -343,19 +346,19 @@ enum Incoming {
     Noise(Vec<u8>),
 }
 
-fn incoming() -> impl Strategy<Value = Incoming> {
+fn any_incoming_datagram() -> impl Strategy<Value = Incoming> {
     let stream = |recipe: Recipe| Recipe { flags: 0x10, ..recipe };
     prop_oneof![
-        4 => recipe(1400).prop_map(move |recipe| Incoming::Packet(stream(recipe))),
-        4 => recipe(1300).prop_map(move |recipe| Incoming::Partial(stream(recipe))),
-        1 => (recipe(9000), 200usize..1300).prop_map(|(recipe, size)| Incoming::Super(recipe, size)),
-        1 => (recipe(1400), any::<usize>()).prop_map(|(recipe, at)| Incoming::Damaged(recipe, at)),
+        4 => any_packet_recipe(1400).prop_map(move |recipe| Incoming::Packet(stream(recipe))),
+        4 => any_packet_recipe(1300).prop_map(move |recipe| Incoming::Partial(stream(recipe))),
+        1 => (any_packet_recipe(9000), 200usize..1300).prop_map(|(recipe, size)| Incoming::Super(recipe, size)),
+        1 => (any_packet_recipe(1400), any::<usize>()).prop_map(|(recipe, at)| Incoming::Damaged(recipe, at)),
         1 => vec(any::<u8>(), 0..60).prop_map(Incoming::Noise),
     ]
 }
 
 /// Sends a datagram, and returns the number of packets in it.
-fn send(from: &UdpSocket, came: &Incoming) -> usize {
+fn send_and_count_packets(from: &UdpSocket, came: &Incoming) -> usize {
     match came {
         Incoming::Packet(recipe) => from.send(&recipe.packet()).map(|_| 1).unwrap(),
         Incoming::Partial(recipe) => from.send(&recipe.partial()).map(|_| 1).unwrap(),
@@ -402,7 +405,7 @@ fn send(from: &UdpSocket, came: &Incoming) -> usize {
     }
 }
 
-fn fault() -> impl Strategy<Value = i32> {
+fn errno_or_zero() -> impl Strategy<Value = i32> {
     let codes = [
         libc::EINVAL,
         libc::EIO,
@@ -417,11 +420,11 @@ fn fault() -> impl Strategy<Value = i32> {
     prop_oneof![3 => Just(0), 1 => proptest::sample::select(codes.to_vec()), 1 => proptest::sample::select(vec![libc::ENETUNREACH, libc::ECONNREFUSED])]
 }
 
-fn offload() -> impl Strategy<Value = Offload> {
+fn any_offload() -> impl Strategy<Value = Offload> {
     prop_oneof![3 => Just(ALL), 1 => Just(Offload { udp: false, ..ALL }), 1 => Just(Offload { vnet: true, ..Offload::default() }), 1 => Just(Offload::default())]
 }
 
-fn count(counter: &std::sync::atomic::AtomicU64) -> usize {
+fn counter_value(counter: &std::sync::atomic::AtomicU64) -> usize {
     counter.load(Relaxed) as usize
 }
 
@@ -429,13 +432,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn incoming_packets_are_delivered_or_counted(all in vec((incoming(), any::<bool>()), 1..30), faults in vec(fault(), 0..40), offload in offload()) {
+    fn incoming_packets_are_delivered_or_counted(all in vec((any_incoming_datagram(), any::<bool>()), 1..30), faults in vec(errno_or_zero(), 0..40), offload in any_offload()) {
         let mut bed = Receiving::new(offload, faults);
         let unknown = UdpSocket::bind("127.0.0.2:0").unwrap();
         unknown.connect(bed.from.peer_addr().unwrap()).unwrap();
         let mut read = 0;
         for (came, follows) in &all {
-            read += send(&bed.from, came);
+            read += send_and_count_packets(&bed.from, came);
             if *follows {
                 continue;
             }
@@ -445,9 +448,9 @@ proptest! {
         }
         bed.drain();
         let counted = &bed.rx.counters.received;
-        let delivered: Vec<Vec<u8>> = bed.tape.written.lock().unwrap().iter().flat_map(|write| packets(write, offload)).collect();
-        prop_assert_eq!(count(&counted.packets), delivered.len());
-        prop_assert_eq!(count(&counted.bytes), delivered.iter().map(Vec::len).sum::<usize>());
+        let delivered: Vec<Vec<u8>> = bed.tape.written.lock().unwrap().iter().flat_map(|write| packets_in_write(write, offload)).collect();
+        prop_assert_eq!(counter_value(&counted.packets), delivered.len());
+        prop_assert_eq!(counter_value(&counted.bytes), delivered.iter().map(Vec::len).sum::<usize>());
         prop_assert_eq!(read, delivered.len() + counted.all_drops() as usize, "{:?}", counted);
         // No packet made from a GSO packet exceeds the pods' MTU.
         let longest = all.iter().map(|(came, _)| if let Incoming::Packet(recipe) | Incoming::Damaged(recipe, _) = came { recipe.packet().len() } else { 0 }).max();
@@ -457,11 +460,11 @@ proptest! {
     #[test]
     fn outgoing_packets_are_sent_or_counted(
         all in vec(prop_oneof![
-            8 => (recipe(20_000), 400usize..1380, any::<bool>()).prop_map(|(recipe, size, routed)| Ok((recipe, size, routed))),
+            8 => (any_packet_recipe(20_000), 400usize..1380, any::<bool>()).prop_map(|(recipe, size, routed)| Ok((recipe, size, routed))),
             1 => vec(any::<u8>(), 0..60).prop_map(|noise| Err(Ok(noise))),
             1 => proptest::sample::select(vec![libc::EINVAL, libc::EFAULT, libc::EIO, libc::EBADFD]).prop_map(|code| Err(Err(code))),
         ], 1..30),
-        faults in vec(fault(), 0..60),
+        faults in vec(errno_or_zero(), 0..60),
     ) {
         let (mut read, mut errors) = (0, 0);
         let mut reads = Vec::new();
@@ -487,7 +490,7 @@ proptest! {
             });
         }
         let tape = FakeTun::new(ALL, reads, Vec::new());
-        let (tx, line) = tx(&tape, faults);
+        let (tx, line) = build_tx_and_socket(&tape, faults);
         let (table, mut state) = (tx.table.load_full(), tx::TxState::new(&tx.config));
         loop {
             match send_read(&tx, &table, &mut state, tx::BATCH) {
@@ -498,9 +501,9 @@ proptest! {
         }
         let counted = &tx.counters.sent;
         let taken = *line.taken.lock().unwrap();
-        prop_assert_eq!((count(&counted.packets), count(&counted.bytes)), taken);
+        prop_assert_eq!((counter_value(&counted.packets), counter_value(&counted.bytes)), taken);
         prop_assert_eq!(read, taken.0 + counted.all_drops() as usize, "{:?}", counted);
-        prop_assert_eq!(count(&counted.errors), errors);
+        prop_assert_eq!(counter_value(&counted.errors), errors);
     }
 }
 
@@ -518,7 +521,8 @@ fn packets_of_a_flow_are_written_into_one_queue() {
             for _ in 0..=round % 2 * 2 {
                 let mut packet = recipe.packet();
                 let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
-                let sum = checksum::update(word(26), word(20), word(20) ^ u16::from(port));
+                let sum =
+                    checksum::updated_checksum(word(26), word(20), word(20) ^ u16::from(port));
                 packet[21] ^= port;
                 packet[26..28].copy_from_slice(&sum.to_be_bytes());
                 bed.from.send(&packet).unwrap();
@@ -527,10 +531,10 @@ fn packets_of_a_flow_are_written_into_one_queue() {
         bed.drain();
     }
     let received = &bed.rx.counters.received;
-    assert!(count(&received.packets) > count(&received.units), "{received:?}");
+    assert!(counter_value(&received.packets) > counter_value(&received.units), "{received:?}");
     let [one, other] = tapes.map(|tape| {
         let written = tape.written.lock().unwrap();
-        let ports = written.iter().flat_map(|write| packets(write, ALL));
+        let ports = written.iter().flat_map(|write| packets_in_write(write, ALL));
         ports.map(|packet| packet[21]).collect::<Vec<u8>>()
     });
     assert_eq!(one.len() + other.len(), usize::from(FLOWS) * 12);
@@ -555,7 +559,8 @@ struct Sending {
 impl Sending {
     /// `refusing` are the peers to which the kernel refuses messages of several datagrams, with the errno.
     fn new(refusing: impl IntoIterator<Item = (u8, i32)>) -> Self {
-        let (tx, line) = tx(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
+        let (tx, line) =
+            build_tx_and_socket(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
         let refusing = refusing.into_iter().map(|(n, code)| (peer_at(n), code));
         line.refuses.lock().unwrap().extend(refusing);
         let state = tx::TxState::new(&tx.config);
@@ -567,8 +572,11 @@ impl Sending {
     fn send(&mut self, to: &[u8], tried: &[u8]) {
         let subnet = |n: u8| format!("10.5.{n}.0/24").parse().unwrap();
         let table = Table::build(
-            settings(networks("10.5.0.0/16", None), networks("10.5.1.0/24", None)),
-            (2..100).map(|n| (subnet(n), peer(n))),
+            table_settings(
+                parse_networks("10.5.0.0/16", None),
+                parse_networks("10.5.1.0/24", None),
+            ),
+            (2..100).map(|n| (subnet(n), loopback_peer(n))),
         );
         self.line.segmented.lock().unwrap().clear();
         for n in to {
@@ -594,7 +602,7 @@ fn segmented_sends_continue_to_others_when_one_peer_refuses_them() {
     let mut bed = Sending::new([(2, libc::EINVAL)]);
     // The refusing peer comes alone, and between others. It is tried once.
     bed.send(&[2, 2, 2, 2, 3, 2, 3], &[2, 3, 3]);
-    assert_eq!(count(&bed.tx.counters.unsegmented), 1);
+    assert_eq!(counter_value(&bed.tx.counters.unsegmented), 1);
     assert_eq!(bed.line.taken.lock().unwrap().0, 7 * 3, "every datagram is sent");
     // The refusal is remembered for a while, because the path may change.
     bed.line.refuses.lock().unwrap().clear();
@@ -686,9 +694,9 @@ fn inherited_sockets_are_known_by_their_addresses() {
         ([1, 2, 3, 0].map(copy), adopted),
         ([copy(0), copy(1), copy(2), other], vec![]),
     ] {
-        let config = EngineConfig { port, features, ..EngineConfig::clone(&config()) };
+        let config = EngineConfig { port, features, ..EngineConfig::clone(&engine_config()) };
         let inheritance = Inheritance { queues: Vec::new(), sockets: sockets.into() };
-        let mut engine = Engine::new(config, table(true), inheritance);
+        let mut engine = Engine::new(config, table_for_recipes(true), inheritance);
         engine.adopt(listen);
         let found: Vec<bool> = engine.files().1.iter().map(|socket| socket.is_ipv6()).collect();
         assert_eq!(found, families);
@@ -705,8 +713,8 @@ fn port_holder_hint_depends_on_the_framing() {
         (Framing::WireGuard, "type wireguard"),
     ] {
         let config =
-            EngineConfig { framing, port: address.port(), ..EngineConfig::clone(&config()) };
-        let mut engine = Engine::new(config, table(true), Inheritance::default());
+            EngineConfig { framing, port: address.port(), ..EngineConfig::clone(&engine_config()) };
+        let mut engine = Engine::new(config, table_for_recipes(true), Inheritance::default());
         let error = engine.open(address.ip()).unwrap_err();
         let detail =
             Detail::PortTaken { number: address.port(), udp: true, purpose: PortPurpose::Tunnel };
@@ -719,7 +727,7 @@ fn port_holder_hint_depends_on_the_framing() {
 const TRIES: usize = 8;
 const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32);
 
-fn unscheduled() -> Priority {
+fn ordinary_thread_priority() -> Priority {
     Priority::new(Scheduling::new(Means::Nothing, 2, Arc::default()))
 }
 
@@ -740,11 +748,19 @@ fn count_errors(wake: &Wake, direction: impl Fn() -> usize, run: impl FnOnce() +
 #[test]
 fn an_unreadable_device_or_socket_causes_no_busy_loop() {
     let tape = FakeTun::new(ALL, vec![Err(libc::EIO); TRIES], Vec::new());
-    let (tx, _) = tx(&tape, Vec::new());
+    let (tx, _) = build_tx_and_socket(&tape, Vec::new());
     let (wake, counters) = (tx.wake.clone(), tx.counters.clone());
-    count_errors(&wake, || count(&counters.sent.errors), || tx.run(unscheduled()));
+    count_errors(
+        &wake,
+        || counter_value(&counters.sent.errors),
+        || tx.run(ordinary_thread_priority()),
+    );
     let line = FakeSocket::new(false, vec![libc::ENETDOWN; TRIES]);
-    let rx = rx(&tape, line);
+    let rx = build_rx(&tape, line);
     let (wake, counters) = (rx.wake.clone(), rx.counters.clone());
-    count_errors(&wake, || count(&counters.received.errors), || rx.run(unscheduled()));
+    count_errors(
+        &wake,
+        || counter_value(&counters.received.errors),
+        || rx.run(ordinary_thread_priority()),
+    );
 }

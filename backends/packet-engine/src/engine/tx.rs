@@ -6,24 +6,25 @@ use super::config::EngineConfig;
 use super::errors::Errors;
 use super::io::{Device, Port};
 use super::log_limit::LogLimit;
-use super::messages::Messages;
 use super::priority::Priority;
 use super::read_backoff::ReadBackoff;
 use super::refusals::{REMEMBERED, Segmenting};
-use super::send_error::{SendAction, action_for, hint, kind};
+use super::send_error::{SendAction, action_for, log_limit_key, send_error_remedy};
 use super::wake::Wake;
-use crate::counters::{Counters, add};
-use crate::endpoint::Endpoint;
+use crate::counters::{Counters, add_to_counter};
+use crate::drop_error::DropError;
+use crate::flow;
+use crate::flow::messages::Messages;
+use crate::packet::virtio::{self, VnetHeader};
 use crate::packet::{Fragment, Header, decrement_ttl};
-use crate::reason::Reason;
+use crate::packet::{ecn, framing};
+use crate::socket::endpoint::Endpoint;
 use crate::socket::{LARGEST, Message, Piece, Sender, Socket};
-use crate::split::{HEADERS, Split, split};
+use crate::split::{HEADERS, Split, prepare_split};
 use crate::table::{Peer, Table};
 use crate::tun::Tun;
-use crate::verdict::{Icmp, Outbound, outbound};
-use crate::virtio::{self, VnetHeader};
+use crate::verdict::{Icmp, Outbound, judge_outbound_packet};
 use crate::wireguard::{Device as WireGuard, Sealer};
-use crate::{ecn, flow, framing};
 use arc_swap::ArcSwap;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
@@ -178,7 +179,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         table: &Table,
         state: &mut TxState,
     ) {
-        add(&self.counters.sent.batches, 1);
+        add_to_counter(&self.counters.sent.batches, 1);
         if !state.segmenting.is_unrestricted() {
             state.segmenting.forgive(Instant::now());
         }
@@ -235,7 +236,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         let packet = read.get(self.vnet()..).unwrap_or_default();
         // Data that is not a packet will be dropped, so its flow does not matter.
         Header::parse(packet).map_or((0, false), |header| {
-            (flow::slot(packet, &header), header.fragment != Fragment::No)
+            (flow::flow_table_slot(packet, &header), header.fragment != Fragment::No)
         })
     }
 
@@ -246,7 +247,7 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     #[cold]
     pub(super) fn read_failed(&self, error: &io::Error, log: &mut LogLimit) {
-        add(&self.counters.sent.errors, 1);
+        add_to_counter(&self.counters.sent.errors, 1);
         // The device was deleted. The code that creates it again logs this and starts new threads.
         if error.raw_os_error() == Some(libc::EBADFD) {
             return;
@@ -272,18 +273,18 @@ impl<D: Device, P: Port> Tx<D, P> {
         let Some((head, packet)) =
             buffer.get_mut(at..at + length).and_then(|all| all.split_at_mut_checked(vnet))
         else {
-            return dropped(Reason::Short);
+            return dropped(DropError::Short);
         };
         let Some(vnet_header) =
             (if vnet > 0 { VnetHeader::parse(head) } else { Some(VnetHeader::default()) })
         else {
-            return dropped(Reason::BadOffload);
+            return dropped(DropError::BadOffload);
         };
         let header = match Header::parse(packet) {
             Ok(header) => header,
             Err(reason) => return dropped(reason),
         };
-        match split(&vnet_header, &header, packet) {
+        match prepare_split(&vnet_header, &header, packet) {
             Ok(split) => Some(Unpacked { start: at + vnet, length: packet.len(), header, split }),
             Err(reason) => dropped(reason),
         }
@@ -294,7 +295,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     fn refuse(
         &self,
         reply: Option<Icmp>,
-        reason: Reason,
+        reason: DropError,
         unpacked: &Unpacked,
         buffer: &[u8],
         state: &mut TxState,
@@ -304,7 +305,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             let packet =
                 buffer.get(unpacked.start..unpacked.start + unpacked.length).unwrap_or_default();
             state.errors.reply(kind, packet, &unpacked.header, &self.counters);
-            if let Some(times) = (reason == Reason::NoRoute)
+            if let Some(times) = (reason == DropError::NoRoute)
                 .then(|| state.log.count(reason.as_str(), count))
                 .flatten()
             {
@@ -316,7 +317,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                 );
             }
         }
-        if reason == Reason::Loop
+        if reason == DropError::Loop
             && let Some(times) = state.log.count(reason.as_str(), count)
         {
             tracing::warn!(
@@ -338,9 +339,9 @@ impl<D: Device, P: Port> Tx<D, P> {
         let (segment, count) = unpacked.segments();
         let sent = &self.counters.sent;
         let Some(packet) = buffer.get_mut(start..start + length) else {
-            return sent.dropped_many(Reason::Short, count);
+            return sent.dropped_many(DropError::Short, count);
         };
-        let peer = match outbound(&header, packet, table, segment) {
+        let peer = match judge_outbound_packet(&header, packet, table, segment) {
             Outbound::Send(peer) => peer,
             Outbound::Drop(reason) => return self.refuse(None, reason, unpacked, buffer, state),
             Outbound::Reply(kind, reason) => {
@@ -352,7 +353,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
         let datagram = Datagram {
             to: peer.address.into(),
-            ecn: ecn::encapsulate(header.tos, peer.outer_ecn),
+            ecn: ecn::outer_header_ecn(header.tos, peer.outer_ecn),
             socket: self.socket(&header, packet),
             bytes: 0,
         };
@@ -372,7 +373,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                     let front = self.front(gathered, peer, &header);
                     let room = gathered.made.get_mut(gathered.used + front..).unwrap_or_default();
                     let Some((own, payload)) = segments.header(index, packet, room) else {
-                        sent.dropped(Reason::BadOffload);
+                        sent.dropped(DropError::BadOffload);
                         continue;
                     };
                     let from = gathered.pieces.len();
@@ -404,7 +405,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         if self.sockets.len() <= 1 {
             return 0;
         }
-        (flow::hash(packet, header) >> 16) as usize % self.sockets.len()
+        (flow::flow_hash(packet, header) >> 16) as usize % self.sockets.len()
     }
 
     fn flush(&self, buffer: &[u8], state: &mut TxState) {
@@ -468,9 +469,9 @@ impl<D: Device, P: Port> Tx<D, P> {
     #[inline]
     fn count_sent(&self, message: &Message) {
         let sent = &self.counters.sent;
-        add(&sent.units, 1);
-        add(&sent.packets, message.count);
-        add(
+        add_to_counter(&sent.units, 1);
+        add_to_counter(&sent.packets, message.count);
+        add_to_counter(
             &sent.bytes,
             message.bytes.saturating_sub(message.count * self.config.framing.overhead()),
         );
@@ -478,13 +479,13 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     #[cold]
     fn count_lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
-        self.counters.sent.dropped_many(Reason::SendFailed, message.count);
-        if let Some(times) = log.count(kind(error), message.count) {
+        self.counters.sent.dropped_many(DropError::SendFailed, message.count);
+        if let Some(times) = log.count(log_limit_key(error), message.count) {
             tracing::warn!(
                 device = %self.config.device,
                 address = %message.to.to,
                 error = %error,
-                remedy = hint(error),
+                remedy = send_error_remedy(error),
                 count = times,
                 "cannot send packets"
             );
@@ -505,7 +506,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     fn one_by_one(&self, message: &Message, error: &io::Error, state: &mut TxState, buffer: &[u8]) {
-        add(&self.counters.unsegmented, 1);
+        add_to_counter(&self.counters.unsegmented, 1);
         tracing::debug!(
             address = %message.to.to,
             count = message.count,

@@ -1,10 +1,10 @@
 //! The merger merges the right packets, and does not lose, invent or reorder packets of a flow.
 
-use super::super::split::tests::{Recipe, all, recipe};
 use super::*;
+use crate::split::tests::{Recipe, any_packet_recipe, split_into_packets};
 use proptest::prelude::*;
 
-fn offer(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
+fn offer_packets(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
     let buffer = packets.concat();
     let mut at = 0;
     for packet in packets {
@@ -16,24 +16,25 @@ fn offer(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// The number of packets in each group.
-fn counts(packets: &[Vec<u8>]) -> Vec<usize> {
+fn merged_group_sizes(packets: &[Vec<u8>]) -> Vec<usize> {
     let mut merger = Merger::new(true, true);
-    offer(&mut merger, packets);
+    offer_packets(&mut merger, packets);
     merger.groups().iter().map(Group::count).collect()
 }
 
 /// A packet with one changed byte and a correct TCP checksum.
-fn changed(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
+fn packet_with_changed_byte(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
     let mut packet = recipe.packet();
     packet[at] = value;
     if at < 20 {
         packet[10..12].fill(0);
-        let sum = checksum::checksum(checksum::sum(&packet[..20], 0));
+        let sum = checksum::checksum_from_sum(checksum::ones_complement_sum(&packet[..20], 0));
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
     }
     packet[36..38].fill(0);
-    let pseudo = checksum::pseudo(&packet[12..16], &packet[16..20], 6, packet.len() as u32 - 20);
-    let sum = checksum::checksum(checksum::sum(&packet[20..], pseudo));
+    let pseudo =
+        checksum::pseudo_header_sum(&packet[12..16], &packet[16..20], 6, packet.len() as u32 - 20);
+    let sum = checksum::checksum_from_sum(checksum::ones_complement_sum(&packet[20..], pseudo));
     packet[36..38].copy_from_slice(&sum.to_be_bytes());
     packet
 }
@@ -44,9 +45,13 @@ fn a_stream_is_merged_until_it_ends() {
         let segment = |n| Recipe::stream(n * length as u32, length).packet();
         (0..number).map(segment).collect()
     };
-    assert_eq!(counts(&stream(5, 1000)), [5]);
-    assert_eq!(counts(&stream(130, 10)), [64, 64, 2]);
-    assert_eq!(counts(&stream(50, 1448)), [45, 5], "no packet is longer than 65535 bytes");
+    assert_eq!(merged_group_sizes(&stream(5, 1000)), [5]);
+    assert_eq!(merged_group_sizes(&stream(130, 10)), [64, 64, 2]);
+    assert_eq!(
+        merged_group_sizes(&stream(50, 1448)),
+        [45, 5],
+        "no packet is longer than 65535 bytes"
+    );
     let segments = |parts: &[(u32, usize, u8)]| -> Vec<_> {
         let segment = |&(sequence, length, flags)| {
             Recipe { flags, ..Recipe::stream(sequence, length) }.packet()
@@ -69,11 +74,11 @@ fn a_stream_is_merged_until_it_ends() {
         ("a repetition", [(0, 900, 0x10), (0, 900, 0x10), (900, 900, 0x10)], &[1, 2]),
         ("no packet is overtaken", [(0, 900, 0x10), (900, 0, 0x10), (900, 900, 0x10)], &[1, 1, 1]),
     ] {
-        assert_eq!(counts(&segments(&parts)), wanted, "{what}");
+        assert_eq!(merged_group_sizes(&segments(&parts)), wanted, "{what}");
     }
     for flags in [0x11, 0x12, 0x14, 0x30, 0x90, 0x50, 0x00] {
         let parts = [(0, 900, flags), (900, 900, 0x10), (1800, 900, flags)];
-        assert_eq!(counts(&segments(&parts)), [1, 1, 1], "flags {flags:#x}");
+        assert_eq!(merged_group_sizes(&segments(&parts)), [1, 1, 1], "flags {flags:#x}");
     }
 }
 
@@ -87,16 +92,16 @@ fn packets_that_differ_are_not_merged() {
     for (at, value) in
         [(1, 3), (6, 0), (6, 0x20), (8, 62), (15, 9), (21, 9), (31, 9), (34, 9), (41, 9)]
     {
-        others.push((format!("byte {at}"), changed(&second, at, value)));
+        others.push((format!("byte {at}"), packet_with_changed_byte(&second, at, value)));
     }
     for (what, other) in others {
-        assert_eq!(counts(&[first.packet(), other]), [1, 1], "{what}");
+        assert_eq!(merged_group_sizes(&[first.packet(), other]), [1, 1], "{what}");
     }
     let datagram = Recipe { tcp: false, ..first }.packet();
-    assert_eq!(counts(&[datagram.clone(), datagram.clone()]), [2]);
+    assert_eq!(merged_group_sizes(&[datagram.clone(), datagram.clone()]), [2]);
     let mut unchecked = datagram;
     unchecked[26..28].fill(0);
-    assert_eq!(counts(&[unchecked.clone(), unchecked]), [1, 1], "UDP without checksum");
+    assert_eq!(merged_group_sizes(&[unchecked.clone(), unchecked]), [1, 1], "UDP without checksum");
 }
 
 #[test]
@@ -105,7 +110,7 @@ fn small_flows_are_written_before_a_stream() {
     let answer = Recipe { tcp: false, ..Recipe::stream(0, 40) }.packet();
     let turns = |packets: &[Vec<u8>]| {
         let mut merger = Merger::new(true, true);
-        offer(&mut merger, packets);
+        offer_packets(&mut merger, packets);
         merger.arrange();
         (0..merger.groups().len()).map(|position| merger.group_at(position)).collect::<Vec<_>>()
     };
@@ -121,7 +126,7 @@ fn small_flows_are_written_before_a_stream() {
 fn disabled_merging_merges_nothing() {
     let stream = [Recipe::stream(0, 100).packet(), Recipe::stream(100, 100).packet()];
     let mut merger = Merger::new(false, true);
-    offer(&mut merger, &stream);
+    offer_packets(&mut merger, &stream);
     assert_eq!(merger.groups().len(), 2);
     merger.clear();
     assert!(merger.groups().is_empty());
@@ -131,21 +136,26 @@ fn disabled_merging_merges_nothing() {
 fn with_partial_checksum(packet: &[u8]) -> Vec<u8> {
     let header = Header::parse(packet).unwrap();
     let mut packet = packet.to_vec();
-    let sum = checksum::fold(partial_checksum::pseudo(&packet, &header).unwrap());
-    put(&mut packet, header.transport + partial_checksum::field(header.protocol).unwrap(), sum)
-        .unwrap();
+    let sum =
+        checksum::fold_sum(partial_checksum::packet_pseudo_header_sum(&packet, &header).unwrap());
+    write_word(
+        &mut packet,
+        header.transport + partial_checksum::checksum_field_offset(header.protocol).unwrap(),
+        sum,
+    )
+    .unwrap();
     packet
 }
 
 /// The single packets of a group.
-fn out(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
+fn packets_of_group(vnet: &VnetHeader, group: &Group, buffer: &[u8]) -> Vec<Vec<u8>> {
     let mut packet: Vec<u8> =
         group.ranges().flat_map(|range| buffer[range.clone()].iter().copied()).collect();
-    all(vnet, &mut packet).unwrap()
+    split_into_packets(vnet, &mut packet).unwrap()
 }
 
 /// The flow of a packet, and the packet.
-fn order(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
+fn flow_and_packet(packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let header = Header::parse(packet).unwrap();
     let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
     let ports = &packet[header.transport..header.transport + 4];
@@ -159,33 +169,33 @@ proptest! {
 
     /// After the split, all checksums are complete.
     #[test]
-    fn partial_checksums_make_no_difference(recipe in recipe(20_000), size in 400usize..1500, left in any::<u64>()) {
+    fn partial_checksums_make_no_difference(recipe in any_packet_recipe(20_000), size in 400usize..1500, left in any::<u64>()) {
         let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };
         let singles = recipe.singles(size);
         prop_assume!(singles.len() <= 64);
         let came: Vec<Vec<u8>> = singles.iter().enumerate().map(|(index, single)| if left >> index & 1 == 1 { with_partial_checksum(single) } else { single.clone() }).collect();
         let mut merger = Merger::new(true, true);
-        let mut buffer = offer(&mut merger, &came);
+        let mut buffer = offer_packets(&mut merger, &came);
         prop_assert_eq!(merger.groups().len(), 1);
         let group = &merger.groups()[0];
         prop_assert_eq!((group.count(), group.bytes()), (singles.len(), singles.iter().map(Vec::len).sum()));
         let vnet = merger.finish(0, &mut buffer);
         prop_assert_eq!(vnet, if singles.len() > 1 { recipe.vnet(size) } else { vnet });
-        let found = out(&vnet, &merger.groups()[0], &buffer);
+        let found = packets_of_group(&vnet, &merger.groups()[0], &buffer);
         prop_assert_eq!(&found, &singles);
         // Without merging, each checksum is completed.
         let mut merger = Merger::new(false, false);
-        let mut buffer = offer(&mut merger, &came);
+        let mut buffer = offer_packets(&mut merger, &came);
         for (index, single) in singles.iter().enumerate() {
             let vnet = merger.finish(index, &mut buffer);
             prop_assert_eq!(vnet.needs_csum, came[index] == with_partial_checksum(single));
-            prop_assert_eq!(out(&vnet, &merger.groups()[index], &buffer), std::slice::from_ref(single));
+            prop_assert_eq!(packets_of_group(&vnet, &merger.groups()[index], &buffer), std::slice::from_ref(single));
         }
     }
 
     /// Its segments are counted, and no packet is added to it.
     #[test]
-    fn a_super_packet_stays_whole(recipe in recipe(20_000), size in 400usize..1500) {
+    fn a_super_packet_stays_whole(recipe in any_packet_recipe(20_000), size in 400usize..1500) {
         let packet = recipe.partial();
         let after = Recipe { sequence: recipe.sequence.wrapping_add(recipe.payload.len() as u32), ..recipe.clone() }.packet();
         let mut buffer = [packet.clone(), after.clone()].concat();
@@ -197,12 +207,12 @@ proptest! {
         let group = &merger.groups()[0];
         prop_assert_eq!((group.count(), group.bytes()), (singles.len(), singles.iter().map(Vec::len).sum()));
         let vnet = merger.finish(0, &mut buffer);
-        prop_assert_eq!(out(&vnet, &merger.groups()[0], &buffer), singles);
+        prop_assert_eq!(packets_of_group(&vnet, &merger.groups()[0], &buffer), singles);
     }
 
     /// After merging, scheduling and splitting.
     #[test]
-    fn each_flow_keeps_its_packets_and_order(recipes in proptest::collection::vec((recipe(4000), 0u8..3, any::<bool>()), 1..60)) {
+    fn each_flow_keeps_its_packets_and_order(recipes in proptest::collection::vec((any_packet_recipe(4000), 0u8..3, any::<bool>()), 1..60)) {
         let mut next = [[0u32; 4]; 3];
         let packets: Vec<Vec<u8>> = recipes.into_iter().map(|(recipe, flow, follows)| {
             let kind = usize::from(recipe.ipv6) * 2 + usize::from(recipe.tcp);
@@ -215,19 +225,19 @@ proptest! {
             let port = if recipe.ipv6 { 41 } else { 21 };
             // Another port, with a matching checksum.
             let at = port + if recipe.tcp { 15 } else { 5 };
-            let sum = checksum::update(u16::from_be_bytes([packet[at], packet[at + 1]]), u16::from_be_bytes([packet[port - 1], packet[port]]), u16::from_be_bytes([packet[port - 1], flow]));
+            let sum = checksum::updated_checksum(u16::from_be_bytes([packet[at], packet[at + 1]]), u16::from_be_bytes([packet[port - 1], packet[port]]), u16::from_be_bytes([packet[port - 1], flow]));
             packet[port] = flow;
             packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
             packet
         }).collect();
         let mut merger = Merger::new(true, true);
-        let mut buffer = offer(&mut merger, &packets);
+        let mut buffer = offer_packets(&mut merger, &packets);
         let mut found: Vec<Vec<u8>> = Vec::new();
         merger.arrange();
         for position in 0..merger.groups().len() {
             let index = merger.group_at(position);
             let vnet = merger.finish(index, &mut buffer);
-            found.extend(out(&vnet, &merger.groups()[index], &buffer));
+            found.extend(packets_of_group(&vnet, &merger.groups()[index], &buffer));
         }
         // Merging loses only the identifier.
         let bare = |packets: &[Vec<u8>]| {
@@ -237,7 +247,7 @@ proptest! {
                     packet[4..6].fill(0);
                     packet[10..12].fill(0);
                 }
-                order(&packet)
+                flow_and_packet(&packet)
             }).collect();
             all.sort_by(|a, b| a.0.cmp(&b.0));
             all

@@ -1,10 +1,10 @@
 use super::*;
-use crate::checksum::{checksum, fold, sum};
+use crate::packet::checksum::{checksum_from_sum, fold_sum, ones_complement_sum};
 use etherparse::{IpSlice, PacketBuilder};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-fn v6(next: u8, body: &[u8]) -> Vec<u8> {
+fn v6_packet(next: u8, body: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0, (body.len() >> 8) as u8, body.len() as u8, next, 64];
     packet.extend([0xfd; 16]);
     packet.extend([0xfc; 16]);
@@ -13,7 +13,7 @@ fn v6(next: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// Extension headers with the given kinds and length bytes, followed by the payload.
-fn chain(headers: &[(u8, u8)], last: u8, payload: &[u8]) -> Vec<u8> {
+fn v6_packet_with_extensions(headers: &[(u8, u8)], last: u8, payload: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     for (n, (kind, len)) in headers.iter().enumerate() {
         let bytes = match kind {
@@ -28,14 +28,14 @@ fn chain(headers: &[(u8, u8)], last: u8, payload: &[u8]) -> Vec<u8> {
         body[at + 1] = *len;
     }
     body.extend(payload);
-    v6(headers.first().map_or(last, |(kind, _)| *kind), &body)
+    v6_packet(headers.first().map_or(last, |(kind, _)| *kind), &body)
 }
 
-fn packets() -> impl Strategy<Value = Vec<u8>> {
+fn any_packet_bytes() -> impl Strategy<Value = Vec<u8>> {
     let kind = prop_oneof![4 => proptest::sample::select(vec![0u8, 43, 44, 51, 60, 135, 139, 140]), 1 => any::<u8>()];
     let headers = vec((kind, prop_oneof![6 => 0u8..3, 1 => any::<u8>()]), 0..11);
     let v6 = (headers, any::<u8>(), vec(any::<u8>(), 0..40))
-        .prop_map(|(headers, last, payload)| chain(&headers, last, &payload));
+        .prop_map(|(headers, last, payload)| v6_packet_with_extensions(&headers, last, &payload));
     let v4 = (5u8..16, vec(any::<u8>(), 20..100)).prop_map(|(words, mut packet)| {
         packet[0] = 0x40 | words;
         let len = packet.len() as u16;
@@ -48,7 +48,7 @@ fn packets() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
 
     #[test]
-    fn only_the_ttl_is_decremented(packet in packets()) {
+    fn only_the_ttl_is_decremented(packet in any_packet_bytes()) {
         let mut after = packet.clone();
         decrement_ttl(&mut after);
         let Ok(header) = Header::parse(&packet) else {
@@ -63,27 +63,27 @@ proptest! {
     fn a_correct_checksum_stays_correct(mut packet in vec(any::<u8>(), 20..60), ecn: u8) {
         packet[0] = 0x45;
         packet[10..12].fill(0);
-        let right = checksum(sum(&packet[..20], 0)).to_be_bytes();
+        let right = checksum_from_sum(ones_complement_sum(&packet[..20], 0)).to_be_bytes();
         packet[10..12].copy_from_slice(&right);
         set_ecn(&mut packet, ecn);
         decrement_ttl(&mut packet);
         // The updated checksum must equal a newly calculated one.
         let patched = [packet[10], packet[11]];
         packet[10..12].fill(0);
-        prop_assert_eq!(patched, checksum(sum(&packet[..20], 0)).to_be_bytes());
+        prop_assert_eq!(patched, checksum_from_sum(ones_complement_sum(&packet[..20], 0)).to_be_bytes());
     }
 
     #[test]
     fn a_wrong_checksum_stays_wrong(mut packet in vec(any::<u8>(), 20..60), ecn: u8) {
         packet[0] = 0x45;
-        let before = fold(sum(&packet[..20], 0)) % 0xffff;
+        let before = fold_sum(ones_complement_sum(&packet[..20], 0)) % 0xffff;
         set_ecn(&mut packet, ecn);
         decrement_ttl(&mut packet);
-        prop_assert_eq!(fold(sum(&packet[..20], 0)) % 0xffff, before);
+        prop_assert_eq!(fold_sum(ones_complement_sum(&packet[..20], 0)) % 0xffff, before);
     }
 
     #[test]
-    fn only_ecn_is_set(packet in packets(), ecn: u8) {
+    fn only_ecn_is_set(packet in any_packet_bytes(), ecn: u8) {
         let mut after = packet.clone();
         set_ecn(&mut after, ecn);
         let Ok(header) = Header::parse(&packet) else {
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_packets_never_panic(mut bytes in prop_oneof![packets(), vec(any::<u8>(), 0..64)], first in prop_oneof![0x40u8..0x50, 0x60u8..0x70, any::<u8>()], changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4)) {
+    fn arbitrary_packets_never_panic(mut bytes in prop_oneof![any_packet_bytes(), vec(any::<u8>(), 0..64)], first in prop_oneof![0x40u8..0x50, 0x60u8..0x70, any::<u8>()], changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4)) {
         if let Some(byte) = bytes.first_mut() {
             *byte = first;
         }
@@ -138,35 +138,35 @@ fn wrong_lengths_are_refused() {
     let mut v4 = vec![0; 28];
     (v4[0], v4[1], v4[3]) = (0x45, 0xb8, 28);
     assert_eq!(Header::parse(&v4).unwrap().tos, 0xb8);
-    let mut v6 = v6(59, &[]);
+    let mut v6 = v6_packet(59, &[]);
     (v6[0], v6[1]) = (0x6b, 0x8f);
     // A header without payload is a valid packet.
     let header = Header::parse(&v6).unwrap();
     assert_eq!((header.tos, header.protocol), (0xb8, 59));
     for (packet, at, value, reason) in [
-        (&v4, 3, 29, Reason::Malformed),
-        (&v4, 3, 27, Reason::Malformed),
-        (&v4, 0, 0x44, Reason::Malformed),
-        (&v4, 0, 0x48, Reason::Malformed),
-        (&v4, 0, 0x55, Reason::Malformed),
-        (&v4, 0, 0x65, Reason::Short),
-        (&v6, 5, 1, Reason::Malformed),
-        (&v6, 4, 1, Reason::Malformed),
-        (&v6, 0, 0x75, Reason::Malformed),
+        (&v4, 3, 29, DropError::Malformed),
+        (&v4, 3, 27, DropError::Malformed),
+        (&v4, 0, 0x44, DropError::Malformed),
+        (&v4, 0, 0x48, DropError::Malformed),
+        (&v4, 0, 0x55, DropError::Malformed),
+        (&v4, 0, 0x65, DropError::Short),
+        (&v6, 5, 1, DropError::Malformed),
+        (&v6, 4, 1, DropError::Malformed),
+        (&v6, 0, 0x75, DropError::Malformed),
     ] {
         let mut packet = packet.clone();
         packet[at] = value;
         assert_eq!(Header::parse(&packet), Err(reason), "byte {at}: {value:#x}");
     }
     for short in [&v4[..19], &v4[..0], &v6[..39]] {
-        assert_eq!(Header::parse(short), Err(Reason::Short), "{}", short.len());
+        assert_eq!(Header::parse(short), Err(DropError::Short), "{}", short.len());
     }
 }
 
 #[test]
 fn extension_headers_are_followed_to_a_limit() {
     let parsed = |headers: &[(u8, u8)]| {
-        let header = Header::parse(&chain(headers, 17, &[0; 8])).unwrap();
+        let header = Header::parse(&v6_packet_with_extensions(headers, 17, &[0; 8])).unwrap();
         (header.protocol, header.transport, header.fragment)
     };
     let whole = |protocol, transport| (protocol, transport, Fragment::No);
@@ -187,10 +187,12 @@ fn extension_headers_are_followed_to_a_limit() {
     assert_eq!(parsed(&[(60, 64)]), whole(OPAQUE, 40));
     assert_eq!(parsed(&[(0, 0), (60, 63)]), whole(OPAQUE, 48));
     // Headers that end beyond the packet, and a jumbogram: its payload length is zero.
-    let mut jumbo = v6(0, &[6, 0, 0xc2, 4, 0, 1, 0, 0]);
+    let mut jumbo = v6_packet(0, &[6, 0, 0xc2, 4, 0, 1, 0, 0]);
     (jumbo[4], jumbo[5]) = (0, 0);
-    for packet in [v6(60, &[17, 1, 0, 0, 0, 0, 0, 0]), v6(60, &[17, 0, 0, 0, 0, 0, 0]), jumbo] {
-        assert_eq!(Header::parse(&packet), Err(Reason::Malformed));
+    for packet in
+        [v6_packet(60, &[17, 1, 0, 0, 0, 0, 0, 0]), v6_packet(60, &[17, 0, 0, 0, 0, 0, 0]), jumbo]
+    {
+        assert_eq!(Header::parse(&packet), Err(DropError::Malformed));
     }
 }
 
@@ -212,7 +214,7 @@ fn fragments() {
     let v6 = |offset: u16, more: u16| {
         let [high, low] = (offset << 3 | 6 | more).to_be_bytes();
         let header =
-            Header::parse(&v6(44, &[60, 0, high, low, 0, 0, 0, 9, 17, 0, 1, 1, 1, 1, 1, 1]))
+            Header::parse(&v6_packet(44, &[60, 0, high, low, 0, 0, 0, 9, 17, 0, 1, 1, 1, 1, 1, 1]))
                 .unwrap();
         (header.fragment, header.protocol, header.transport)
     };
@@ -236,7 +238,7 @@ fn unchanged_fields_leave_the_packet_alone() {
 
 #[test]
 fn an_expired_ttl_does_not_wrap() {
-    for (mut packet, at) in [(vec![0x45; 20], 8), (v6(59, &[]), 7)] {
+    for (mut packet, at) in [(vec![0x45; 20], 8), (v6_packet(59, &[]), 7)] {
         packet[at] = 1;
         decrement_ttl(&mut packet);
         assert_eq!(packet[at], 0);

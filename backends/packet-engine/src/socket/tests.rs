@@ -3,7 +3,7 @@
 
 use super::*;
 
-fn pair(features: &Features, address: &str) -> (Socket, Socket, SocketAddr) {
+fn bind_sender_and_receiver(features: &Features, address: &str) -> (Socket, Socket, SocketAddr) {
     let address: IpAddr = address.parse().unwrap();
     let receiver = Socket::bind(address, 0, features).unwrap();
     receiver.prepare(features, true, address.is_unspecified());
@@ -11,7 +11,7 @@ fn pair(features: &Features, address: &str) -> (Socket, Socket, SocketAddr) {
     (Socket::bind(address, 0, features).unwrap(), receiver, to)
 }
 
-fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
+fn receive_datagrams(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
     for _ in 0..1000 {
         match receiver.receive(socket, 64) {
             Ok(count) => {
@@ -27,7 +27,7 @@ fn receive(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> {
 }
 
 /// The bytes and the ECN field of each datagram in the receive buffer.
-fn datagrams(receiver: &mut Receiver, metas: &[RecvMeta]) -> Vec<(Vec<u8>, u8)> {
+fn received_datagrams(receiver: &mut Receiver, metas: &[RecvMeta]) -> Vec<(Vec<u8>, u8)> {
     let buffer = receiver.buffer().to_vec();
     metas
         .iter()
@@ -39,7 +39,7 @@ fn datagrams(receiver: &mut Receiver, metas: &[RecvMeta]) -> Vec<(Vec<u8>, u8)> 
         .collect()
 }
 
-fn piece(made: bool, at: u32, len: u32) -> Piece {
+fn message_piece(made: bool, at: u32, len: u32) -> Piece {
     Piece { made, at, len }
 }
 
@@ -47,38 +47,38 @@ fn piece(made: bool, at: u32, len: u32) -> Piece {
 fn messages_arrive_as_they_were_sent() {
     for features in [Features::offload(), Features::mmsg(), Features::plain()] {
         for address in ["127.0.0.1", "::1"] {
-            let (from, socket, to) = pair(&features, address);
+            let (from, socket, to) = bind_sender_and_receiver(&features, address);
             let made = [1; 10];
             let read: Vec<u8> = (0..3000u32).map(|n| n as u8).collect();
             // Three datagrams of 1010, 1010 and 510 bytes in one send, and a single one with a congestion mark.
             let pieces = [
-                piece(true, 0, 10),
-                piece(false, 0, 1000),
-                piece(true, 0, 10),
-                piece(false, 1000, 1000),
-                piece(true, 0, 10),
-                piece(false, 2000, 500),
-                piece(false, 2500, 77),
+                message_piece(true, 0, 10),
+                message_piece(false, 0, 1000),
+                message_piece(true, 0, 10),
+                message_piece(false, 1000, 1000),
+                message_piece(true, 0, 10),
+                message_piece(false, 2000, 500),
+                message_piece(false, 2500, 77),
             ];
             let many = Message {
                 segment: 1010,
                 count: 3,
                 bytes: 2530,
                 tos: 0,
-                ..message(to.into(), 0..6)
+                ..message_of_pieces(to.into(), 0..6)
             };
-            let one = Message { segment: 77, bytes: 77, ..message(to.into(), 6..7) };
+            let one = Message { segment: 77, bytes: 77, ..message_of_pieces(to.into(), 6..7) };
             let mut sender = Sender::default();
             let (sent, error) = sender.send(&from, &[many, one], &pieces, &made, &read);
             assert!(error.is_none() && sent == 2, "{error:?}");
             let mut receiver = Receiver::new(if features.batch == 1 { 1 } else { 8 });
             let mut got = Vec::new();
             while got.len() < 4 {
-                let metas = receive(&mut receiver, &socket);
+                let metas = receive_datagrams(&mut receiver, &socket);
                 for meta in &metas {
                     assert!(meta.from.ip() == to.ip() && !meta.truncated);
                 }
-                got.extend(datagrams(&mut receiver, &metas));
+                got.extend(received_datagrams(&mut receiver, &metas));
             }
             let with_head = |range: Range<usize>| ([&made[..], &read[range]].concat(), 0);
             let [a, b, c] = [0..1000, 1000..2000, 2000..2500].map(with_head);
@@ -91,10 +91,10 @@ fn messages_arrive_as_they_were_sent() {
 #[test]
 fn a_failed_send_is_reported_and_the_rest_is_sent() {
     let features = Features::mmsg();
-    let (from, socket, to) = pair(&features, "127.0.0.1");
+    let (from, socket, to) = bind_sender_and_receiver(&features, "127.0.0.1");
     let read = vec![0; 100_000];
-    let pieces = [10, 70_000, 20].map(|len| piece(false, 0, len));
-    let messages = [0, 1, 2].map(|n| message(to.into(), n..n + 1));
+    let pieces = [10, 70_000, 20].map(|len| message_piece(false, 0, len));
+    let messages = [0, 1, 2].map(|n| message_of_pieces(to.into(), n..n + 1));
     let mut sender = Sender::default();
     let (sent, error) = sender.send(&from, &messages, &pieces, &[], &read);
     assert_eq!((sent, error.and_then(|error| error.raw_os_error())), (1, Some(libc::EMSGSIZE)));
@@ -103,7 +103,7 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
     let mut receiver = Receiver::new(8);
     let mut lengths = Vec::new();
     while lengths.len() < 2 {
-        let metas = receive(&mut receiver, &socket);
+        let metas = receive_datagrams(&mut receiver, &socket);
         lengths.extend(metas.iter().map(|meta| meta.at.len()));
     }
     assert_eq!(lengths, [10, 20]);
@@ -112,11 +112,11 @@ fn a_failed_send_is_reported_and_the_rest_is_sent() {
 /// A buffer of six pieces of 100 bytes; each byte is the index of its piece.
 fn six_pieces() -> (Vec<u8>, [Piece; 6]) {
     let read = (0..600u16).map(|n| (n / 100) as u8).collect();
-    let pieces = [0, 100, 200, 300, 400, 500].map(|at| piece(false, at, 100));
+    let pieces = [0, 100, 200, 300, 400, 500].map(|at| message_piece(false, at, 100));
     (read, pieces)
 }
 
-fn message(to: Endpoint, pieces: Range<usize>) -> Message {
+fn message_of_pieces(to: Endpoint, pieces: Range<usize>) -> Message {
     Message {
         to,
         bytes: 100 * pieces.len(),
@@ -143,8 +143,8 @@ struct Dialog {
 
 impl Dialog {
     fn new(features: &Features, any: &str, asked: IpAddr) -> Self {
-        let (_, answerer, at) = pair(features, any);
-        let (_, asker, back) = pair(features, any);
+        let (_, answerer, at) = bind_sender_and_receiver(features, any);
+        let (_, asker, back) = bind_sender_and_receiver(features, any);
         Self {
             name: format!("{} {any}", features.name),
             asker,
@@ -170,8 +170,8 @@ impl Dialog {
         );
         let (mut froms, mut got) = (Vec::new(), Vec::new());
         while got.len() < messages.iter().map(|message| message.count).sum() {
-            let metas = receive(&mut self.receiver, to);
-            got.extend(datagrams(&mut self.receiver, &metas));
+            let metas = receive_datagrams(&mut self.receiver, to);
+            got.extend(received_datagrams(&mut self.receiver, &metas));
             froms.extend(metas.iter().map(|meta| meta.from));
         }
         let sent = messages
@@ -184,7 +184,7 @@ impl Dialog {
 
     /// Sends one query. Returns the querying node's address, and the local address for replies.
     fn ask(&mut self) -> Endpoint {
-        let question = self.pass(false, &[message(self.asked.into(), 0..3)])[0];
+        let question = self.pass(false, &[message_of_pieces(self.asked.into(), 0..3)])[0];
         assert_eq!(
             (question.source, question.to.port()),
             (Some(self.asked.ip()), self.back.port()),
@@ -195,7 +195,7 @@ impl Dialog {
     }
 }
 
-fn dialogs() -> Vec<(Dialog, [&'static str; 2])> {
+fn dialogs_and_lost_addresses() -> Vec<(Dialog, [&'static str; 2])> {
     let mut dialogs = Vec::new();
     for features in [Features::offload(), Features::mmsg(), Features::plain()] {
         for (any, asked, lost) in [
@@ -210,9 +210,10 @@ fn dialogs() -> Vec<(Dialog, [&'static str; 2])> {
 
 #[test]
 fn answers_come_from_the_address_that_was_asked() {
-    for (mut dialog, _) in dialogs() {
+    for (mut dialog, _) in dialogs_and_lost_addresses() {
         let question = dialog.ask();
-        let answers = dialog.pass(true, &[message(question, 0..1), message(question, 1..3)]);
+        let answers = dialog
+            .pass(true, &[message_of_pieces(question, 0..1), message_of_pieces(question, 1..3)]);
         assert!(answers.iter().all(|from| from.to == dialog.asked), "{}: {answers:?}", dialog.name);
         assert_eq!(dialog.sender.refused(), []);
     }
@@ -221,16 +222,16 @@ fn answers_come_from_the_address_that_was_asked() {
 /// All datagrams still arrive, in their order.
 #[test]
 fn answers_from_a_lost_address_are_sent_from_another() {
-    for (mut dialog, lost) in dialogs() {
+    for (mut dialog, lost) in dialogs_and_lost_addresses() {
         let question = dialog.ask();
         let [first, second] =
             lost.map(|lost| Endpoint { source: Some(lost.parse().unwrap()), ..question });
         let late = [
-            message(question, 0..1),
-            message(first, 1..3),
-            message(second, 3..4),
-            message(first, 4..5),
-            message(question, 5..6),
+            message_of_pieces(question, 0..1),
+            message_of_pieces(first, 1..3),
+            message_of_pieces(second, 3..4),
+            message_of_pieces(first, 4..5),
+            message_of_pieces(question, 5..6),
         ];
         let answers = dialog.pass(true, &late);
         assert!(
@@ -249,12 +250,17 @@ fn answers_from_a_lost_address_are_sent_from_another() {
 /// A rejected destination does not count against the source address.
 #[test]
 fn source_is_not_refused_when_the_destination_is_invalid() {
-    for (mut dialog, _) in dialogs() {
+    for (mut dialog, _) in dialogs_and_lost_addresses() {
         let question = dialog.ask();
         let nowhere = Endpoint { to: SocketAddr::new(question.ip(), 0), ..question };
         let (read, pieces) = six_pieces();
-        let (sent, error) =
-            dialog.sender.send(&dialog.answerer, &[message(nowhere, 0..1)], &pieces, &[], &read);
+        let (sent, error) = dialog.sender.send(
+            &dialog.answerer,
+            &[message_of_pieces(nowhere, 0..1)],
+            &pieces,
+            &[],
+            &read,
+        );
         assert_eq!(
             (sent, error.and_then(|error| error.raw_os_error()), dialog.sender.refused()),
             (0, Some(libc::EINVAL), vec![]),

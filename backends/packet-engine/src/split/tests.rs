@@ -1,7 +1,7 @@
 //! The split of a GSO packet yields the single packets that the sender would have sent without GSO.
 
 use super::*;
-use crate::reason::Reason;
+use crate::drop_error::DropError;
 use proptest::prelude::*;
 
 /// Parameters of a generated packet, for the tests of splitting and of merging.
@@ -40,7 +40,7 @@ impl Recipe {
         let (from, to) = addresses.split_at(addresses.len() / 2);
         let (protocol, at) = if self.tcp { (TCP, 16) } else { (UDP, 6) };
         let length = packet.len() - self.transport();
-        (checksum::pseudo(from, to, protocol, length as u32), self.transport() + at)
+        (checksum::pseudo_header_sum(from, to, protocol, length as u32), self.transport() + at)
     }
 
     fn headers(&self) -> usize {
@@ -64,7 +64,7 @@ impl Recipe {
             out.extend((total as u16).to_be_bytes());
             out.extend(self.id.to_be_bytes());
             out.extend([0x40, 0, 63, protocol, 0, 0, 10, 5, 1, 2, 10, 5, 2, 2]);
-            let sum = checksum::checksum(checksum::sum(&out, 0));
+            let sum = checksum::checksum_from_sum(checksum::ones_complement_sum(&out, 0));
             out[10..12].copy_from_slice(&sum.to_be_bytes());
             out
         };
@@ -80,7 +80,10 @@ impl Recipe {
         }
         out.extend(&self.payload);
         let (pseudo, at) = self.pseudo(&out);
-        let mut sum = checksum::checksum(checksum::sum(&out[self.transport()..], pseudo));
+        let mut sum = checksum::checksum_from_sum(checksum::ones_complement_sum(
+            &out[self.transport()..],
+            pseudo,
+        ));
         if !self.tcp && sum == 0 {
             sum = 0xffff;
         }
@@ -91,7 +94,7 @@ impl Recipe {
     pub(crate) fn partial(&self) -> Vec<u8> {
         let mut out = self.packet();
         let (pseudo, at) = self.pseudo(&out);
-        out[at..at + 2].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
+        out[at..at + 2].copy_from_slice(&checksum::fold_sum(pseudo).to_be_bytes());
         out
     }
 
@@ -139,7 +142,7 @@ impl Recipe {
     }
 }
 
-pub(crate) fn recipe(longest: usize) -> impl Strategy<Value = Recipe> {
+pub(crate) fn any_packet_recipe(longest: usize) -> impl Strategy<Value = Recipe> {
     let flags = prop_oneof![4 => Just(0x10u8), 4 => Just(0x18), 1 => Just(0x11), 1 => Just(0x90)];
     (
         any::<bool>(),
@@ -162,9 +165,12 @@ pub(crate) fn recipe(longest: usize) -> impl Strategy<Value = Recipe> {
 }
 
 /// The single packets of a packet with a virtio header.
-pub(crate) fn all(vnet: &VnetHeader, packet: &mut [u8]) -> Result<Vec<Vec<u8>>, Reason> {
+pub(crate) fn split_into_packets(
+    vnet: &VnetHeader,
+    packet: &mut [u8],
+) -> Result<Vec<Vec<u8>>, DropError> {
     let header = Header::parse(packet)?;
-    Ok(match split(vnet, &header, packet)? {
+    Ok(match prepare_split(vnet, &header, packet)? {
         Split::Whole => vec![packet.to_vec()],
         Split::Segments(segments) => (0..segments.count())
             .map(|index| {
@@ -179,15 +185,15 @@ pub(crate) fn all(vnet: &VnetHeader, packet: &mut [u8]) -> Result<Vec<Vec<u8>>, 
 proptest! {
 
     #[test]
-    fn segments_are_the_single_packets(recipe in recipe(9000), size in 1usize..2000) {
-        prop_assert_eq!(all(&recipe.vnet(size), &mut recipe.partial()), Ok(recipe.singles(size)));
+    fn segments_are_the_single_packets(recipe in any_packet_recipe(9000), size in 1usize..2000) {
+        prop_assert_eq!(split_into_packets(&recipe.vnet(size), &mut recipe.partial()), Ok(recipe.singles(size)));
     }
 
     #[test]
-    fn a_partial_checksum_is_completed(recipe in recipe(1500)) {
+    fn a_partial_checksum_is_completed(recipe in any_packet_recipe(1500)) {
         let vnet = VnetHeader { gso: Gso::None, gso_size: 0, ..recipe.vnet(0) };
-        prop_assert_eq!(all(&vnet, &mut recipe.partial()), Ok(vec![recipe.packet()]));
-        prop_assert_eq!(all(&VnetHeader::default(), &mut recipe.packet()), Ok(vec![recipe.packet()]), "a complete one is not changed");
+        prop_assert_eq!(split_into_packets(&vnet, &mut recipe.partial()), Ok(vec![recipe.packet()]));
+        prop_assert_eq!(split_into_packets(&VnetHeader::default(), &mut recipe.packet()), Ok(vec![recipe.packet()]), "a complete one is not changed");
     }
 
     /// No resulting packet is longer than the original either.
@@ -205,7 +211,7 @@ proptest! {
             packet[2..4].copy_from_slice(&length.to_be_bytes());
             packet[9] = protocol;
         }
-        if let Some(vnet) = VnetHeader::parse(&head) && let Ok(parts) = all(&vnet, &mut packet) {
+        if let Some(vnet) = VnetHeader::parse(&head) && let Ok(parts) = split_into_packets(&vnet, &mut packet) {
             prop_assert!(parts.iter().all(|part| part.len() <= packet.len()));
         }
     }
@@ -224,6 +230,10 @@ fn wrong_virtio_headers_are_refused() {
     for change in changes {
         let mut wrong = recipe.vnet(1000);
         change(&mut wrong);
-        assert_eq!(all(&wrong, &mut recipe.partial()), Err(Reason::BadOffload), "{wrong:?}");
+        assert_eq!(
+            split_into_packets(&wrong, &mut recipe.partial()),
+            Err(DropError::BadOffload),
+            "{wrong:?}"
+        );
     }
 }

@@ -5,11 +5,11 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
-fn ip(text: &str) -> IpAddr {
+fn parse_ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn net(text: &str) -> IpNet {
+fn parse_net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
@@ -28,7 +28,12 @@ const HERE: &str = "192.168.0.1";
 const OWN: [&str; 2] = ["10.5.1.0/24", "fd00:5:0:1::/64"];
 const NETWORKS: [&str; 2] = ["10.5.0.0/16", "fd00:5::/48"];
 
-fn settings(networks: Networks, own: Networks, checks: Checks, routed: bool) -> TableSettings {
+fn table_settings(
+    networks: Networks,
+    own: Networks,
+    checks: Checks,
+    routed: bool,
+) -> TableSettings {
     TableSettings {
         networks,
         own,
@@ -36,36 +41,38 @@ fn settings(networks: Networks, own: Networks, checks: Checks, routed: bool) -> 
         mtu: 1472,
         routed,
         encap_port: 8285,
-        address: Some(ip(HERE)),
+        address: Some(parse_ip(HERE)),
     }
 }
 
-fn peer(address: &str, carries_v6: bool) -> Peer {
-    Peer { address: (ip(address), 8285).into(), mac: [0; 6], carries_v6, outer_ecn: false }
+fn peer_at_address(address: &str, carries_v6: bool) -> Peer {
+    Peer { address: (parse_ip(address), 8285).into(), mac: [0; 6], carries_v6, outer_ecn: false }
 }
 
-fn build(checks: Checks, routed: bool) -> Table {
+fn build_table(checks: Checks, routed: bool) -> Table {
     let both = |nets: [&str; 2]| Networks {
         v4: Some(nets[0].parse().unwrap()),
         v6: Some(nets[1].parse().unwrap()),
     };
     Table::build(
-        settings(both(NETWORKS), both(OWN), checks, routed),
-        LEASES.iter().map(|(subnet, address, v6)| (net(subnet), peer(address, *v6))),
+        table_settings(both(NETWORKS), both(OWN), checks, routed),
+        LEASES
+            .iter()
+            .map(|(subnet, address, v6)| (parse_net(subnet), peer_at_address(address, *v6))),
     )
 }
 
 /// For all combinations of settings, built only once.
 static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
-    let settings = |checks| [false, true].map(|routed| build(checks, routed));
+    let settings = |checks| [false, true].map(|routed| build_table(checks, routed));
     [Checks::Cluster, Checks::Strict, Checks::Off].into_iter().flat_map(settings).collect()
 });
 
-fn table(checks: Checks, routed: bool) -> &'static Table {
+fn prebuilt_table(checks: Checks, routed: bool) -> &'static Table {
     TABLES.iter().find(|table| table.checks == checks && table.routed == routed).unwrap()
 }
 
-fn header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -> Header {
+fn udp_packet_header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -> Header {
     let (version, header_len) =
         if source.is_ipv4() { (Version::V4, 20) } else { (Version::V6, 40) };
     let fragment = Fragment::No;
@@ -104,7 +111,7 @@ const MARTIANS: [&str; 10] = [
     "::ffff:0:0/96",
 ];
 
-static MARTIAN_NETS: LazyLock<Vec<IpNet>> = LazyLock::new(|| MARTIANS.map(net).into());
+static MARTIAN_NETS: LazyLock<Vec<IpNet>> = LazyLock::new(|| MARTIANS.map(parse_net).into());
 
 fn slow_martian(ip: &IpAddr) -> bool {
     MARTIAN_NETS.iter().any(|range| range.contains(ip))
@@ -112,8 +119,8 @@ fn slow_martian(ip: &IpAddr) -> bool {
 
 /// Whether a packet goes to the UDP port of the tunnel at an address of a node.
 fn slow_nested(header: &Header, port: u16) -> bool {
-    let is_node = header.destination == ip(HERE)
-        || LEASES.iter().any(|(_, address, _)| ip(address) == header.destination);
+    let is_node = header.destination == parse_ip(HERE)
+        || LEASES.iter().any(|(_, address, _)| parse_ip(address) == header.destination);
     header.protocol == 17 && header.fragment != Fragment::Later && port == 8285 && is_node
 }
 
@@ -124,37 +131,38 @@ fn slow_inbound(
     from: IpAddr,
     ttl: u8,
     checks: Checks,
-) -> Result<(), Reason> {
+) -> Result<(), DropError> {
     let mapped = |ip: IpAddr| match ip {
         IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4),
         v4 => v4,
     };
     let from = mapped(from);
     if checks != Checks::Off {
-        let mut of_sender = LEASES.iter().filter(|(_, address, _)| ip(address) == from).peekable();
+        let mut of_sender =
+            LEASES.iter().filter(|(_, address, _)| parse_ip(address) == from).peekable();
         if of_sender.peek().is_none() {
-            return Err(Reason::UnknownPeer);
+            return Err(DropError::UnknownPeer);
         }
         if slow_martian(&destination) {
-            return Err(Reason::Martian);
+            return Err(DropError::Martian);
         }
-        if !OWN.iter().any(|own| net(own).contains(&destination)) {
-            return Err(Reason::NotOurs);
+        if !OWN.iter().any(|own| parse_net(own).contains(&destination)) {
+            return Err(DropError::NotOurs);
         }
-        if slow_martian(&source) || destination == ip("10.5.1.255") {
-            return Err(Reason::Martian);
+        if slow_martian(&source) || destination == parse_ip("10.5.1.255") {
+            return Err(DropError::Martian);
         }
-        let inside = NETWORKS.iter().any(|network| net(network).contains(&source));
-        if !of_sender.any(|(subnet, ..)| net(subnet).contains(&source))
+        let inside = NETWORKS.iter().any(|network| parse_net(network).contains(&source));
+        if !of_sender.any(|(subnet, ..)| parse_net(subnet).contains(&source))
             && (inside || checks == Checks::Strict)
         {
-            return Err(Reason::Spoofed);
+            return Err(DropError::Spoofed);
         }
     }
-    if ttl == 0 { Err(Reason::TtlExceeded) } else { Ok(()) }
+    if ttl == 0 { Err(DropError::TtlExceeded) } else { Ok(()) }
 }
 
-fn addresses() -> impl Strategy<Value = IpAddr> {
+fn any_ip_address() -> impl Strategy<Value = IpAddr> {
     let near = (0u32..30, 0u32..5).prop_map(|(subnet, host)| {
         IpAddr::V4((0x0a05_0000 + (subnet << 8) + host.wrapping_sub(1) % 256).into())
     });
@@ -163,7 +171,7 @@ fn addresses() -> impl Strategy<Value = IpAddr> {
     let nodes = (0u32..6).prop_map(|n| IpAddr::V4((0xc0a8_0000 + n).into()));
     let martian =
         (proptest::sample::select(MARTIANS.to_vec()), any::<u128>()).prop_map(|(range, bits)| {
-            match net(range) {
+            match parse_net(range) {
                 IpNet::V4(net) => IpAddr::V4(
                     (net.network().to_bits() | bits as u32 & net.hostmask().to_bits()).into(),
                 ),
@@ -177,26 +185,27 @@ fn addresses() -> impl Strategy<Value = IpAddr> {
     prop_oneof![4 => near, 4 => near_v6, 2 => nodes, 2 => martian, 1 => any_v4, 1 => any_v6]
 }
 
-fn senders() -> impl Strategy<Value = IpAddr> {
-    let known = proptest::sample::select(LEASES.to_vec()).prop_map(|(_, address, _)| ip(address));
+fn any_sender_address() -> impl Strategy<Value = IpAddr> {
+    let known =
+        proptest::sample::select(LEASES.to_vec()).prop_map(|(_, address, _)| parse_ip(address));
     let mapped = known.clone().prop_map(|ip| match ip {
         IpAddr::V4(ip) => IpAddr::V6(ip.to_ipv6_mapped()),
         v6 => v6,
     });
-    prop_oneof![4 => known, 1 => mapped, 2 => addresses()]
+    prop_oneof![4 => known, 1 => mapped, 2 => any_ip_address()]
 }
 
-fn ports() -> impl Strategy<Value = u16> {
+fn any_udp_port() -> impl Strategy<Value = u16> {
     prop_oneof![3 => Just(8285), 1 => Just(8284), 1 => any::<u16>()]
 }
 
 /// A transport protocol and a fragment state.
-fn kinds() -> impl Strategy<Value = (u8, Fragment)> {
+fn any_protocol_and_fragment() -> impl Strategy<Value = (u8, Fragment)> {
     let fragments = prop_oneof![3 => Just(Fragment::No), 1 => Just(Fragment::First), 1 => Just(Fragment::Later)];
     (prop_oneof![4 => Just(17), 1 => Just(6)], fragments)
 }
 
-fn checks() -> impl Strategy<Value = Checks> {
+fn any_checks() -> impl Strategy<Value = Checks> {
     prop_oneof![Just(Checks::Cluster), Just(Checks::Strict), Just(Checks::Off)]
 }
 
@@ -204,33 +213,33 @@ proptest! {
 
     #[test]
     fn inbound_equals_the_simple_checker(
-        source in addresses(), destination in addresses(), from in senders(), ttl in 0u8..3, checks in checks(), port in ports(), kind in kinds(),
+        source in any_ip_address(), destination in any_ip_address(), from in any_sender_address(), ttl in 0u8..3, checks in any_checks(), port in any_udp_port(), kind in any_protocol_and_fragment(),
     ) {
-        let header = Header { protocol: kind.0, fragment: kind.1, ..header(source, destination, ttl, 100) };
-        let nested = if slow_nested(&header, port) { Err(Reason::Loop) } else { Ok(()) };
+        let header = Header { protocol: kind.0, fragment: kind.1, ..udp_packet_header(source, destination, ttl, 100) };
+        let nested = if slow_nested(&header, port) { Err(DropError::Loop) } else { Ok(()) };
         let want = slow_inbound(source, destination, from, ttl, checks).and(nested);
-        prop_assert_eq!(inbound(&header, &to_port(&header, port), from, table(checks, true)), want);
+        prop_assert_eq!(judge_inbound_packet(&header, &to_port(&header, port), from, prebuilt_table(checks, true)), want);
     }
 
     #[test]
     fn outbound_equals_the_simple_checker(
-        destination in addresses(), ttl in 0u8..4, len in 1400usize..1500, segment in proptest::option::of(1400usize..1500), routed: bool, checks in checks(),
-        port in ports(), kind in kinds(),
+        destination in any_ip_address(), ttl in 0u8..4, len in 1400usize..1500, segment in proptest::option::of(1400usize..1500), routed: bool, checks in any_checks(),
+        port in any_udp_port(), kind in any_protocol_and_fragment(),
     ) {
-        let table = table(checks, routed);
-        let source = if destination.is_ipv4() { ip("10.5.1.2") } else { ip("fd00:5:0:1::2") };
-        let header = Header { protocol: kind.0, fragment: kind.1, ..header(source, destination, ttl, len) };
-        let lease = LEASES.iter().find(|(subnet, ..)| net(subnet).contains(&destination));
+        let table = prebuilt_table(checks, routed);
+        let source = if destination.is_ipv4() { parse_ip("10.5.1.2") } else { parse_ip("fd00:5:0:1::2") };
+        let header = Header { protocol: kind.0, fragment: kind.1, ..udp_packet_header(source, destination, ttl, len) };
+        let lease = LEASES.iter().find(|(subnet, ..)| parse_net(subnet).contains(&destination));
         let want = match lease {
-            _ if slow_nested(&header, port) => Err(Outbound::Drop(Reason::Loop)),
-            _ if slow_martian(&destination) => Err(Outbound::Drop(Reason::Martian)),
-            None => Err(Outbound::Reply(Icmp::NetUnreachable, Reason::NoRoute)),
-            Some((_, _, false)) if destination.is_ipv6() => Err(Outbound::Reply(Icmp::NetUnreachable, Reason::NoV6Peer)),
-            _ if routed && ttl < 2 => Err(Outbound::Reply(Icmp::TimeExceeded, Reason::TtlExceeded)),
-            _ if segment.unwrap_or(len) > 1472 => Err(Outbound::Reply(Icmp::TooBig(1472), Reason::TooBig)),
-            Some((_, address, _)) => Ok(ip(address)),
+            _ if slow_nested(&header, port) => Err(Outbound::Drop(DropError::Loop)),
+            _ if slow_martian(&destination) => Err(Outbound::Drop(DropError::Martian)),
+            None => Err(Outbound::Reply(Icmp::NetUnreachable, DropError::NoRoute)),
+            Some((_, _, false)) if destination.is_ipv6() => Err(Outbound::Reply(Icmp::NetUnreachable, DropError::NoV6Peer)),
+            _ if routed && ttl < 2 => Err(Outbound::Reply(Icmp::TimeExceeded, DropError::TtlExceeded)),
+            _ if segment.unwrap_or(len) > 1472 => Err(Outbound::Reply(Icmp::TooBig(1472), DropError::TooBig)),
+            Some((_, address, _)) => Ok(parse_ip(address)),
         };
-        let got = match outbound(&header, &to_port(&header, port), table, segment) {
+        let got = match judge_outbound_packet(&header, &to_port(&header, port), table, segment) {
             Outbound::Send(peer) => Ok(peer.address.ip()),
             other => Err(other),
         };
@@ -250,11 +259,11 @@ fn martian_ranges_have_exact_ends() {
                 IpNet::V4(_) => IpAddr::V4((bits as u32).into()),
                 IpNet::V6(_) => IpAddr::V6(bits.into()),
             };
-            assert_eq!(martian(&ip), slow_martian(&ip), "{ip}");
+            assert_eq!(is_martian(&ip), slow_martian(&ip), "{ip}");
         }
     }
     for ordinary in ["10.5.2.1", "100.64.0.1", "fd00::1", "2001:db8::1", "::10.5.2.1"] {
-        assert!(!martian(&ip(ordinary)), "{ordinary}");
+        assert!(!is_martian(&parse_ip(ordinary)), "{ordinary}");
     }
 }
 
@@ -269,8 +278,8 @@ fn peers_send_as_themselves_and_not_from_our_subnet() {
             "10.5.2.0/24",
             HERE,
             "10.6.1.0",
-            Err(Reason::Spoofed),
-            Err(Reason::Spoofed),
+            Err(DropError::Spoofed),
+            Err(DropError::Spoofed),
         ),
         (
             "10.5.0.0/16",
@@ -278,8 +287,8 @@ fn peers_send_as_themselves_and_not_from_our_subnet() {
             "10.5.0.0/20",
             HERE,
             "10.5.1.0",
-            Err(Reason::Spoofed),
-            Err(Reason::Spoofed),
+            Err(DropError::Spoofed),
+            Err(DropError::Spoofed),
         ),
         (
             "10.5.0.0/16",
@@ -288,7 +297,7 @@ fn peers_send_as_themselves_and_not_from_our_subnet() {
             "10.5.56.2",
             "10.5.56.2",
             Ok(()),
-            Err(Reason::Spoofed),
+            Err(DropError::Spoofed),
         ),
         ("10.5.0.0/16", "10.5.1.0/24", "10.5.2.0/24", "10.5.56.2", "10.5.2.9", Ok(()), Ok(())),
         (
@@ -297,16 +306,16 @@ fn peers_send_as_themselves_and_not_from_our_subnet() {
             "10.5.2.0/24",
             "10.5.56.2",
             "10.5.56.3",
-            Err(Reason::Spoofed),
-            Err(Reason::Spoofed),
+            Err(DropError::Spoofed),
+            Err(DropError::Spoofed),
         ),
     ] {
         let judge = |checks| {
             let only = |net: &str| Networks { v4: Some(net.parse().unwrap()), v6: None };
-            let settings = settings(only(network), only(own), checks, true);
-            let table = Table::build(settings, [(net(lease), peer(node, true))]);
-            let header = header(ip(source), net(own).addr(), 64, 100);
-            inbound(&header, &[], ip(node), &table)
+            let settings = table_settings(only(network), only(own), checks, true);
+            let table = Table::build(settings, [(parse_net(lease), peer_at_address(node, true))]);
+            let header = udp_packet_header(parse_ip(source), parse_net(own).addr(), 64, 100);
+            judge_inbound_packet(&header, &[], parse_ip(node), &table)
         };
         assert_eq!(
             (judge(Checks::Cluster), judge(Checks::Strict)),
@@ -319,7 +328,7 @@ fn peers_send_as_themselves_and_not_from_our_subnet() {
 #[test]
 fn every_reason_has_an_index_and_a_label() {
     let labels: std::collections::BTreeSet<&str> =
-        Reason::ALL.iter().map(|reason| reason.as_str()).collect();
-    assert_eq!(labels.len(), Reason::ALL.len());
-    assert!((0..).zip(Reason::ALL).all(|(n, reason)| reason.index() == n));
+        DropError::ALL.iter().map(|reason| reason.as_str()).collect();
+    assert_eq!(labels.len(), DropError::ALL.len());
+    assert!((0..).zip(DropError::ALL).all(|(n, reason)| reason.index() == n));
 }

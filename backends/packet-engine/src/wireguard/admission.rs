@@ -5,7 +5,7 @@ use super::allowance::{Allowances, exact, source};
 use super::copies::Copies;
 use super::pending::{INBOX, Message};
 use super::snapshot::Snapshot;
-use crate::reason::Reason;
+use crate::drop_error::DropError;
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const KNOWN: Duration = Duration::from_secs(1);
 /// Why an initiation is not queued.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AdmissionError {
-    Drop(Reason),
+    Drop(DropError),
     /// The sender first has to prove its address.
     Prove,
 }
@@ -66,7 +66,7 @@ impl Admission {
         let rank = self.rank(&message, snapshot, now);
         if rank.is_none() && self.is_loaded(now) {
             return Err(if message.proven {
-                AdmissionError::Drop(Reason::HandshakeLimit)
+                AdmissionError::Drop(DropError::HandshakeLimit)
             } else {
                 AdmissionError::Prove
             });
@@ -76,7 +76,7 @@ impl Admission {
             return Ok(());
         };
         if queue.len() >= *room {
-            return Err(AdmissionError::Drop(Reason::HandshakeFlood));
+            return Err(AdmissionError::Drop(DropError::HandshakeFlood));
         }
         // Beyond its rate limit, a message is treated like one without a proof.
         message.proven = rank < 2;

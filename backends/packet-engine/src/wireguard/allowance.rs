@@ -1,7 +1,7 @@
 //! Rate limit of curve operations for senders that proved their address: a token bucket for each, in a table
 //! of fixed size.
 
-use crate::limit::{Rate, mix};
+use crate::packet::icmp_limit::{Rate, mix_bits};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ impl Allowances {
             self.seeded = now;
             self.turns.fill(0);
         }
-        let slot = mix(mix(self.seed ^ (key >> 64) as u64) ^ key as u64) as usize % SLOTS;
+        let slot = mix_bits(mix_bits(self.seed ^ (key >> 64) as u64) ^ key as u64) as usize % SLOTS;
         let Some(turn) = self.turns.get_mut(slot) else {
             return false;
         };

@@ -6,12 +6,12 @@ use super::link::Link;
 use super::peer::{Peer, PeerState, PeerStatus};
 use super::pending::Pending;
 use super::routes::Routes;
-use super::snapshot::{Ends, Snapshot};
+use super::snapshot::{PeerEndpoints, Snapshot};
 use super::traffic::Clock;
 use crate::counters::Counters;
-use crate::endpoint::Endpoint;
+use crate::drop_error::DropError;
 use crate::error::PeerError;
-use crate::reason::Reason;
+use crate::socket::endpoint::Endpoint;
 use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
 use parking_lot::{Mutex, MutexGuard};
@@ -179,7 +179,7 @@ impl Device {
     pub(super) fn give_up(&self, link: &mut Link) {
         let parked = std::mem::take(&mut link.parked);
         parked.iter().for_each(|packet| self.unparked(packet));
-        self.counters.sent.dropped_many(Reason::NoSession, parked.len());
+        self.counters.sent.dropped_many(DropError::NoSession, parked.len());
     }
 
     /// Handles the peer's first packet in a session that this node's response created. From then on threads
@@ -195,7 +195,7 @@ impl Device {
         peer.traffic.wants_session.store(false, Ordering::Relaxed);
         self.end(over);
         self.free(link.forget_initiation());
-        crate::counters::add(&self.counters.handshakes.completed, 1);
+        crate::counters::add_to_counter(&self.counters.handshakes.completed, 1);
         if !link.parked.is_empty() {
             self.visit_by(peer, now, now);
         }
@@ -373,7 +373,8 @@ impl Drop for Change<'_> {
                 Arc::new(Routes::build(self.control.allowed.iter().filter_map(slot)));
         }
         if self.ends {
-            self.next.ends = Arc::new(Ends::build(self.control.endpoints.values().copied()));
+            self.next.ends =
+                Arc::new(PeerEndpoints::build(self.control.endpoints.values().copied()));
         }
         if self.routes || self.ends || self.dirty {
             self.device.published.store(Arc::new(self.next.clone()));
@@ -385,10 +386,10 @@ impl Drop for Change<'_> {
                 peer.send_in(None);
                 self.device.end(over);
                 self.device.free(index);
-                self.device.pending.greet(peer.slot);
+                self.device.pending.schedule_initiation(peer.slot);
             }
         } else {
-            self.added.iter().for_each(|slot| self.device.pending.greet(*slot));
+            self.added.iter().for_each(|slot| self.device.pending.schedule_initiation(*slot));
         }
         // Done only after publishing, so that no packet is routed to a removed peer whose allowed IPs already belong to another. A thread with the
         // former snapshot is stopped by the peer's lock.

@@ -11,9 +11,9 @@ use super::peer::Peer;
 use super::pending::Message;
 use super::snapshot::Snapshot;
 use super::work::Send;
-use crate::counters::add;
-use crate::reason::Reason;
-use noise::{CookieReply, Half, Initiation, Response};
+use crate::counters::add_to_counter;
+use crate::drop_error::DropError;
+use noise::{CookieReply, Initiation, Response, UnprovenInitiation};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -36,14 +36,14 @@ impl Device {
     ) {
         let received = &self.counters.received;
         let Some(identity) = &snapshot.identity else {
-            return received.dropped(Reason::NoSession);
+            return received.dropped(DropError::NoSession);
         };
         if admission.copies.has(message.bytes()) {
-            return received.dropped(Reason::Replayed);
+            return received.dropped(DropError::Replayed);
         }
         let from = message.from.to;
         let Some(proven) = identity.proof(from, message.bytes(), now) else {
-            return received.dropped(Reason::BadHandshake);
+            return received.dropped(DropError::BadHandshake);
         };
         message.proven = proven;
         match admission.admit(message, snapshot, now) {
@@ -51,7 +51,7 @@ impl Device {
             Err(AdmissionError::Drop(reason)) => received.dropped(reason),
             Err(AdmissionError::Prove) => {
                 if *cookies == 0 && !admission.is_peer(from, snapshot, now) {
-                    return received.dropped(Reason::HandshakeFlood);
+                    return received.dropped(DropError::HandshakeFlood);
                 }
                 *cookies = cookies.saturating_sub(1);
                 if let Err(reason) = self.demand_proof(&message, identity, now, send) {
@@ -73,10 +73,10 @@ impl Device {
     ) {
         // A copy may also have been queued.
         if admission.copies.has(message.bytes()) {
-            return self.counters.received.dropped(Reason::Replayed);
+            return self.counters.received.dropped(DropError::Replayed);
         }
-        let done = self.shake(message, snapshot, now, buffer, send);
-        if matches!(done, Ok(true) | Err(Reason::Replayed)) {
+        let done = self.process_handshake(message, snapshot, now, buffer, send);
+        if matches!(done, Ok(true) | Err(DropError::Replayed)) {
             admission.copies.remember(message.bytes());
         }
         if let Err(reason) = done {
@@ -96,17 +96,17 @@ impl Device {
     ) {
         let received = &self.counters.received;
         let Some(identity) = &snapshot.identity else {
-            return received.dropped(Reason::NoSession);
+            return received.dropped(DropError::NoSession);
         };
         // A cookie reply has no MACs to verify, and costs no curve operation.
         if message.is_response() {
             let Some(proven) = identity.proof(message.from.to, message.bytes(), now) else {
-                return received.dropped(Reason::BadHandshake);
+                return received.dropped(DropError::BadHandshake);
             };
             message.proven = proven;
             message.proven = admission.rank(&message, snapshot, now).is_some();
         }
-        if let Err(reason) = self.shake(&message, snapshot, now, buffer, send) {
+        if let Err(reason) = self.process_handshake(&message, snapshot, now, buffer, send) {
             received.dropped(reason);
         }
     }
@@ -118,42 +118,48 @@ impl Device {
         identity: &Identity,
         now: Instant,
         send: Send<'_>,
-    ) -> Result<(), Reason> {
+    ) -> Result<(), DropError> {
         // A sender that already has a cookie has no tokens left.
-        let cookie =
-            identity.cookie(message.from.to, message.bytes(), now).ok_or(Reason::HandshakeLimit)?;
-        add(&self.counters.handshakes.cookies, usize::from(send(message.from, cookie.bytes())));
+        let cookie = identity
+            .cookie(message.from.to, message.bytes(), now)
+            .ok_or(DropError::HandshakeLimit)?;
+        add_to_counter(
+            &self.counters.handshakes.cookies,
+            usize::from(send(message.from, cookie.bytes())),
+        );
         Ok(())
     }
 
     /// False if the sender first has to prove its address.
-    fn shake(
+    fn process_handshake(
         &self,
         message: &Message,
         snapshot: &Snapshot,
         now: Instant,
         buffer: &mut [u8],
         send: Send<'_>,
-    ) -> Result<bool, Reason> {
-        let identity = snapshot.identity.as_ref().ok_or(Reason::NoSession)?;
+    ) -> Result<bool, DropError> {
+        let identity = snapshot.identity.as_ref().ok_or(DropError::NoSession)?;
         let named = |index| {
-            let slot = self.indices.get(index).ok_or(Reason::NoSession)?.slot();
-            snapshot.peer(slot).ok_or(Reason::NoSession)
+            let slot = self.indices.get(index).ok_or(DropError::NoSession)?.slot();
+            snapshot.peer(slot).ok_or(DropError::NoSession)
         };
         if let Some(cookie) = CookieReply::read(message.bytes()) {
             let peer = named(cookie.receiver())?;
             return self.cookie(cookie, peer, now).map(|()| true);
         }
         let (peer, asked) = if let Some(response) = Response::read(message.bytes()) {
-            (named(response.receiver())?, Asked::Response(response))
+            (named(response.receiver())?, HandshakeMessage::Response(response))
         } else {
-            let initiation = Initiation::read(message.bytes()).ok_or(Reason::BadHandshake)?;
-            let half = Half::read(&identity.keys, initiation).map_err(|_| Reason::BadHandshake)?;
-            let peer = snapshot.peers.get(&PublicKey(*half.public())).ok_or(Reason::UnknownPeer)?;
-            (&**peer, Asked::Initiation(Box::new(half)))
+            let initiation = Initiation::read(message.bytes()).ok_or(DropError::BadHandshake)?;
+            let half = UnprovenInitiation::read(&identity.keys, initiation)
+                .map_err(|_| DropError::BadHandshake)?;
+            let peer =
+                snapshot.peers.get(&PublicKey(*half.public())).ok_or(DropError::UnknownPeer)?;
+            (&**peer, HandshakeMessage::Initiation(Box::new(half)))
         };
         if peer.is_removed() {
-            return Err(Reason::UnknownPeer);
+            return Err(DropError::UnknownPeer);
         }
         // Forged messages in a peer's name must not keep the peer out, so only messages without a proven address are affected.
         let refused = peer.lock().refused;
@@ -163,13 +169,13 @@ impl Device {
             return self.demand_proof(message, identity, now, send).map(|()| false);
         }
         let done = match asked {
-            Asked::Initiation(half) => self.answer(message, *half, peer, now, send),
-            Asked::Response(response) => {
+            HandshakeMessage::Initiation(half) => self.answer(message, *half, peer, now, send),
+            HandshakeMessage::Response(response) => {
                 self.complete(message, response, peer, snapshot, now, buffer, send)
             }
         };
         // Messages that are rejected for these reasons have cost curve operations.
-        if let Err(Reason::Replayed | Reason::BadTag) = done {
+        if let Err(DropError::Replayed | DropError::BadTag) = done {
             peer.lock().refused = Some(now);
         }
         done.map(|()| true)
@@ -180,23 +186,23 @@ impl Device {
     fn answer(
         &self,
         message: &Message,
-        half: Half,
+        half: UnprovenInitiation,
         peer: &Peer,
         now: Instant,
         send: Send<'_>,
-    ) -> Result<(), Reason> {
+    ) -> Result<(), DropError> {
         let draft = {
             let mut link = peer.lock();
             if link.answered.is_some_and(|last| now.saturating_duration_since(last) < ANSWERS) {
-                return Err(Reason::HandshakeFlood);
+                return Err(DropError::HandshakeFlood);
             }
-            link.draft(&peer.key).ok_or(Reason::BadHandshake)?
+            link.draft(&peer.key).ok_or(DropError::BadHandshake)?
         };
         let (asked, stamp) = half.prove(&draft.remote).map_err(reason)?;
         peer.lock().see(stamp).map_err(reason)?;
-        let index = self.indices.reserve(peer.slot).ok_or(Reason::NoSession)?;
+        let index = self.indices.reserve(peer.slot).ok_or(DropError::NoSession)?;
         let made = random_key()
-            .ok_or(Reason::NoSession)
+            .ok_or(DropError::NoSession)
             .and_then(|ephemeral| {
                 asked.answer(&draft.remote, draft.preshared(), index, &ephemeral).map_err(reason)
             })
@@ -207,9 +213,9 @@ impl Device {
             let mut link = peer.lock();
             if peer.is_removed() || !link.is_current(&draft) {
                 self.indices.set(index, None);
-                return Err(Reason::BadHandshake);
+                return Err(DropError::BadHandshake);
             }
-            link.jar.prove_answer(&mut reply, now);
+            link.peer_cookie.prove_answer(&mut reply, now);
             self.indices.set(index, Some(&Named::Session(Arc::clone(&keypair))));
             let over = link.answer_with(keypair);
             self.end(over);
@@ -217,7 +223,7 @@ impl Device {
             self.enter_next(peer, &link, now);
         }
         let sent = send(message.from, reply.bytes());
-        add(&self.counters.handshakes.answered, usize::from(sent));
+        add_to_counter(&self.counters.handshakes.answered, usize::from(sent));
         peer.traffic.count(reply.bytes(), sent, message.bytes());
         if peer.endpoint().is_none() {
             peer.set_endpoint(message.from);
@@ -239,11 +245,11 @@ impl Device {
         now: Instant,
         buffer: &mut [u8],
         send: Send<'_>,
-    ) -> Result<(), Reason> {
+    ) -> Result<(), DropError> {
         let (draft, initiated) = {
             let mut link = peer.lock();
-            let initiated = link.initiated(response.receiver()).ok_or(Reason::NoSession)?;
-            let draft = link.draft(&peer.key).ok_or(Reason::BadHandshake)?;
+            let initiated = link.initiated(response.receiver()).ok_or(DropError::NoSession)?;
+            let draft = link.draft(&peer.key).ok_or(DropError::BadHandshake)?;
             (draft, initiated)
         };
         let session = initiated
@@ -252,14 +258,14 @@ impl Device {
         let keypair = Arc::new(Keypair::new(session, peer.key, peer.slot, now, true));
         let mut link = peer.lock();
         if peer.is_removed() || !link.is_current(&draft) {
-            return Err(Reason::BadHandshake);
+            return Err(DropError::BadHandshake);
         }
         self.indices.set(initiated.index(), Some(&Named::Session(Arc::clone(&keypair))));
         let over = link.complete_with(Arc::clone(&keypair));
         self.end(over);
         peer.send_in(Some(keypair));
         peer.traffic.wants_session.store(false, Ordering::Relaxed);
-        add(&self.counters.handshakes.completed, 1);
+        add_to_counter(&self.counters.handshakes.completed, 1);
         peer.set_endpoint(message.from);
         peer.traffic.count(&[], false, message.bytes());
         peer.traffic.note_received(&self.clock, now, false);
@@ -271,15 +277,15 @@ impl Device {
     }
 
     /// Stores a cookie for the next initiation, but does not reschedule it.
-    fn cookie(&self, cookie: &CookieReply, peer: &Peer, now: Instant) -> Result<(), Reason> {
+    fn cookie(&self, cookie: &CookieReply, peer: &Peer, now: Instant) -> Result<(), DropError> {
         let mut link = peer.lock();
-        let remote = link.draft(&peer.key).ok_or(Reason::NoSession)?.remote;
-        link.jar.keep(&remote, cookie, now).map_err(reason)
+        let remote = link.draft(&peer.key).ok_or(DropError::NoSession)?.remote;
+        link.peer_cookie.keep(&remote, cookie, now).map_err(reason)
     }
 }
 
 /// An initiation or a response.
-enum Asked<'m> {
-    Initiation(Box<Half>),
+enum HandshakeMessage<'m> {
+    Initiation(Box<UnprovenInitiation>),
     Response(&'m Response),
 }

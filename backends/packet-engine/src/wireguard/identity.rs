@@ -1,7 +1,7 @@
 //! The device's own key, and the cookies with which senders prove their addresses.
 
 use super::keypair::random;
-use noise::{Baker, CookieReply};
+use noise::{CookieChecker, CookieReply};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -10,18 +10,21 @@ use types::wireguard::Secret;
 pub(super) struct Identity {
     pub(super) keys: noise::Identity,
     /// Creates and verifies cookies. The callers decide which senders have to prove their address.
-    baker: Mutex<Option<Baker>>,
+    checker: Mutex<Option<CookieChecker>>,
 }
 
 impl Identity {
     pub(super) fn new(private: &Secret) -> Self {
-        Self { keys: noise::Identity::new(private.bytes()), baker: Mutex::new(None) }
+        Self { keys: noise::Identity::new(private.bytes()), checker: Mutex::new(None) }
     }
 
     /// Whether the sender of a message proved its address with a correct mac2. `None` if mac1 is invalid.
     pub(super) fn proof(&self, from: SocketAddr, message: &[u8], now: Instant) -> Option<bool> {
         self.keys.is_addressed(message).then(|| {
-            self.baker.lock().as_ref().is_some_and(|baker| baker.is_proven(from, message, now))
+            self.checker
+                .lock()
+                .as_ref()
+                .is_some_and(|checker| checker.is_proven(from, message, now))
         })
     }
 
@@ -33,14 +36,14 @@ impl Identity {
         message: &[u8],
         now: Instant,
     ) -> Option<CookieReply> {
-        let mut baker = self.baker.lock();
-        if baker.as_ref().is_none_or(|baker| baker.is_stale(now)) {
-            *baker = Some(Baker::new(random()?, now));
+        let mut checker = self.checker.lock();
+        if checker.as_ref().is_none_or(|checker| checker.is_stale(now)) {
+            *checker = Some(CookieChecker::new(random()?, now));
         }
-        let baker = baker.as_ref()?;
-        if baker.is_proven(from, message, now) {
+        let checker = checker.as_ref()?;
+        if checker.is_proven(from, message, now) {
             return None;
         }
-        baker.reply(&self.keys, from, message, random()?).ok()
+        checker.reply(&self.keys, from, message, random()?).ok()
     }
 }

@@ -3,8 +3,8 @@
 
 use super::identity::Identity;
 use super::keypair::{Keypair, LASTS};
-use crate::reason::Reason;
-use noise::{Initiated, Jar, NoiseError, Remote, Stamp};
+use crate::drop_error::DropError;
+use noise::{Initiated, NoiseError, PeerCookie, Remote, Stamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -72,7 +72,7 @@ pub(super) struct Link {
     /// so that an old initiation is recognised as a copy.
     stamped: Option<Stamp>,
     seen: Option<Stamp>,
-    pub(super) jar: Jar,
+    pub(super) peer_cookie: PeerCookie,
     /// Unencrypted, oldest first.
     pub(super) parked: VecDeque<Vec<u8>>,
     /// Time of the last response to an initiation of the peer.
@@ -120,7 +120,7 @@ impl Link {
             sessions: Sessions::default(),
             stamped: None,
             seen: None,
-            jar: Jar::default(),
+            peer_cookie: PeerCookie::default(),
             parked: VecDeque::new(),
             answered: None,
             refused: None,
@@ -331,13 +331,13 @@ impl Link {
 }
 
 #[cold]
-pub(super) fn reason(error: NoiseError) -> Reason {
+pub(super) fn reason(error: NoiseError) -> DropError {
     match error {
-        NoiseError::Malformed => Reason::Malformed,
-        NoiseError::Tag | NoiseError::WeakKey => Reason::BadTag,
-        NoiseError::Stranger => Reason::UnknownPeer,
-        NoiseError::Replayed | NoiseError::Exhausted => Reason::Replayed,
-        NoiseError::Unasked => Reason::NoSession,
+        NoiseError::Malformed => DropError::Malformed,
+        NoiseError::Tag | NoiseError::WeakKey => DropError::BadTag,
+        NoiseError::Stranger => DropError::UnknownPeer,
+        NoiseError::Replayed | NoiseError::Exhausted => DropError::Replayed,
+        NoiseError::Unasked => DropError::NoSession,
     }
 }
 

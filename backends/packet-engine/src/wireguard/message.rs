@@ -3,7 +3,7 @@
 use noise::Kind;
 
 /// Bytes that a data message adds: type, receiver and counter before the packet, and the tag after it.
-pub(super) const OVERHEAD: usize = crate::framing::WIREGUARD;
+pub(super) const OVERHEAD: usize = crate::packet::framing::WIREGUARD;
 /// The longest message except data messages in bytes: an initiation.
 pub(super) const LONGEST: usize = 148;
 /// Granularity of the padding of inner packets, in bytes.

@@ -8,9 +8,9 @@ use super::link::reason;
 use super::peer::Peer;
 use super::pending::Message;
 use super::snapshot::Snapshot;
-use crate::endpoint::Endpoint;
+use crate::drop_error::DropError;
 use crate::packet::{Header, told_length};
-use crate::reason::Reason;
+use crate::socket::endpoint::Endpoint;
 use noise::Session;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,11 +22,11 @@ pub struct Opener<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
     now: Instant,
-    held: Option<Held<'s>>,
+    held: Option<CurrentSession<'s>>,
 }
 
 /// The session of the current run of datagrams.
-struct Held<'s> {
+struct CurrentSession<'s> {
     peer: &'s Peer,
     keypair: Arc<Keypair>,
     /// The sender of the last authentic datagram in this run.
@@ -45,26 +45,30 @@ impl<'s> Opener<'s> {
     /// Opens a datagram in place, so that the packet is at its beginning. `None` for a keepalive, and for a
     /// handshake message, which is queued for the handshake thread.
     #[inline]
-    pub fn open(&mut self, datagram: &mut [u8], from: Endpoint) -> Result<Option<Header>, Reason> {
+    pub fn open(
+        &mut self,
+        datagram: &mut [u8],
+        from: Endpoint,
+    ) -> Result<Option<Header>, DropError> {
         if let Some(index) = Session::index_in(datagram) {
             return self.data(index, datagram, from);
         }
-        let kind = datagram.first_chunk::<4>().ok_or(Reason::Short)?;
+        let kind = datagram.first_chunk::<4>().ok_or(DropError::Short)?;
         match (u32::from_le_bytes(*kind), datagram.len()) {
             // The lengths of initiation, response and cookie reply.
             (1, 148) => self.leave(datagram, from),
             (2, 92) => self.response(datagram, 8, from),
             (3, 64) => self.response(datagram, 4, from),
-            (1..=4, _) => Err(Reason::Short),
-            _ => Err(Reason::BadHeader),
+            (1..=4, _) => Err(DropError::Short),
+            _ => Err(DropError::BadHeader),
         }
     }
 
     /// Queues a message for the handshake thread.
     #[cold]
-    fn leave(&mut self, datagram: &[u8], from: Endpoint) -> Result<Option<Header>, Reason> {
-        let message = Message::new(from, datagram).ok_or(Reason::BadHeader)?;
-        if self.device.pending.leave(message) { Ok(None) } else { Err(Reason::HandshakeFlood) }
+    fn leave(&mut self, datagram: &[u8], from: Endpoint) -> Result<Option<Header>, DropError> {
+        let message = Message::new(from, datagram).ok_or(DropError::BadHeader)?;
+        if self.device.pending.leave(message) { Ok(None) } else { Err(DropError::HandshakeFlood) }
     }
 
     /// Queues a response or cookie reply. `at` is the offset of the receiver index, which a forger has to
@@ -75,10 +79,10 @@ impl<'s> Opener<'s> {
         datagram: &[u8],
         at: usize,
         from: Endpoint,
-    ) -> Result<Option<Header>, Reason> {
+    ) -> Result<Option<Header>, DropError> {
         let index =
-            datagram.get(at..).and_then(|rest| rest.first_chunk::<4>()).ok_or(Reason::Short)?;
-        self.device.indices.get(u32::from_le_bytes(*index)).ok_or(Reason::NoSession)?;
+            datagram.get(at..).and_then(|rest| rest.first_chunk::<4>()).ok_or(DropError::Short)?;
+        self.device.indices.get(u32::from_le_bytes(*index)).ok_or(DropError::NoSession)?;
         self.leave(datagram, from)
     }
 
@@ -88,7 +92,7 @@ impl<'s> Opener<'s> {
         index: u32,
         datagram: &mut [u8],
         from: Endpoint,
-    ) -> Result<Option<Header>, Reason> {
+    ) -> Result<Option<Header>, DropError> {
         let held = self.hold(index)?;
         let length = held.keypair.session.open(datagram).map_err(reason)?;
         held.opened += datagram.len();
@@ -105,36 +109,37 @@ impl<'s> Opener<'s> {
         if length == 0 {
             return Ok(None);
         }
-        let padded = datagram.get(..length).ok_or(Reason::Short)?;
-        let length = told_length(padded).ok_or(Reason::Malformed)?;
-        let header = Header::parse(padded.get(..length).ok_or(Reason::Short)?)?;
+        let padded = datagram.get(..length).ok_or(DropError::Short)?;
+        let length = told_length(padded).ok_or(DropError::Malformed)?;
+        let header = Header::parse(padded.get(..length).ok_or(DropError::Short)?)?;
         // Only the peer that owns the source address may send from it.
         if self.snapshot.slot_of(header.source) != Some(slot) {
-            return Err(Reason::Spoofed);
+            return Err(DropError::Spoofed);
         }
         if self.snapshot.is_nested(&header, datagram.get(..length).unwrap_or_default()) {
-            return Err(Reason::Loop);
+            return Err(DropError::Loop);
         }
         Ok(Some(header))
     }
 
     /// Selects the session of this receiver index.
     #[inline]
-    fn hold(&mut self, index: u32) -> Result<&mut Held<'s>, Reason> {
-        let same = |held: &Held<'_>| held.keypair.session.index() == index;
+    fn hold(&mut self, index: u32) -> Result<&mut CurrentSession<'s>, DropError> {
+        let same = |held: &CurrentSession<'_>| held.keypair.session.index() == index;
         if !self.held.as_ref().is_some_and(same) {
             self.release();
             let Some(Named::Session(keypair)) = self.device.indices.get(index) else {
-                return Err(Reason::NoSession);
+                return Err(DropError::NoSession);
             };
-            let peer = self.snapshot.peer(keypair.slot).ok_or(Reason::NoSession)?;
+            let peer = self.snapshot.peer(keypair.slot).ok_or(DropError::NoSession)?;
             // The slot may already belong to another peer, and the session may be over.
             if peer.key != keypair.peer || peer.is_removed() || !keypair.lasts(self.now) {
-                return Err(Reason::NoSession);
+                return Err(DropError::NoSession);
             }
-            self.held = Some(Held { peer, keypair, from: None, opened: 0, carried: false });
+            self.held =
+                Some(CurrentSession { peer, keypair, from: None, opened: 0, carried: false });
         }
-        self.held.as_mut().ok_or(Reason::NoSession)
+        self.held.as_mut().ok_or(DropError::NoSession)
     }
 
     /// Ends the run of datagrams of a session, and updates the counters and timers of its peer.

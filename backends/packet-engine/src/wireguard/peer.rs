@@ -3,7 +3,7 @@
 use super::keypair::Keypair;
 use super::link::Link;
 use super::traffic::Traffic;
-use crate::endpoint::Endpoint;
+use crate::socket::endpoint::Endpoint;
 use arc_swap::{ArcSwapOption, Guard};
 use ipnet::IpNet;
 use parking_lot::{Mutex, MutexGuard};

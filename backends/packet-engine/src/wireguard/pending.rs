@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::allowance::{exact, source};
 use super::message::LONGEST;
-use crate::endpoint::Endpoint;
+use crate::socket::endpoint::Endpoint;
 
 /// Maximum number of waiting initiations, and likewise of waiting responses and cookie replies. More are
 /// dropped before any computation.
@@ -127,7 +127,7 @@ struct Queues {
     /// Peers by the time at which their timers next run. An entry is valid only while the peer's timers are
     /// still scheduled for this time.
     due: BinaryHeap<Reverse<(Instant, u32)>>,
-    greet: VecDeque<u32>,
+    to_initiate: VecDeque<u32>,
     /// Whether new work waits.
     rung: bool,
     waiting: bool,
@@ -188,21 +188,21 @@ impl Pending {
     }
 
     /// Schedules a handshake initiation, which is sent as soon as the rate limit allows.
-    pub(super) fn greet(&self, slot: u32) {
+    pub(super) fn schedule_initiation(&self, slot: u32) {
         let mut queues = self.queues.lock();
-        queues.greet.push_back(slot);
+        queues.to_initiate.push_back(slot);
         self.ring_for(queues);
     }
 
     /// The next peer that awaits an initiation, and whether more wait.
-    pub(super) fn greeting(&self) -> Option<(u32, bool)> {
+    pub(super) fn next_initiation(&self) -> Option<(u32, bool)> {
         let mut queues = self.queues.lock();
-        let slot = queues.greet.pop_front()?;
-        Some((slot, !queues.greet.is_empty()))
+        let slot = queues.to_initiate.pop_front()?;
+        Some((slot, !queues.to_initiate.is_empty()))
     }
 
-    pub(super) fn greets(&self) -> bool {
-        !self.queues.lock().greet.is_empty()
+    pub(super) fn has_initiations(&self) -> bool {
+        !self.queues.lock().to_initiate.is_empty()
     }
 
     /// The earliest time for which a peer's timers are scheduled.

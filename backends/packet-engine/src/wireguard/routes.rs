@@ -1,7 +1,7 @@
 //! Cryptokey routing: maps an inner address to its peer. The allowed IP with the longest prefix takes
 //! precedence, for sent and for received packets.
 
-use crate::prefixes::{ByLength, NONE, Prefixes};
+use crate::table::prefixes::{ByLength, NONE, Prefixes};
 use ipnet::IpNet;
 use std::net::IpAddr;
 

@@ -5,10 +5,10 @@ use super::keypair::Keypair;
 use super::message::{LONGEST, OVERHEAD, padded};
 use super::peer::Peer;
 use super::snapshot::Snapshot;
-use crate::endpoint::Endpoint;
-use crate::martian::martian;
+use crate::drop_error::DropError;
 use crate::packet::Header;
-use crate::reason::Reason;
+use crate::packet::martian::is_martian;
+use crate::socket::endpoint::Endpoint;
 use crate::verdict::Icmp;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,11 +30,11 @@ pub struct Sealer<'s> {
     device: &'s Device,
     snapshot: &'s Snapshot,
     now: Instant,
-    held: Option<Held<'s>>,
+    held: Option<CurrentSession<'s>>,
 }
 
 /// The peer of the current run of packets.
-struct Held<'s> {
+struct CurrentSession<'s> {
     peer: &'s Peer,
     state: SendState,
     keypair: Option<Arc<Keypair>>,
@@ -57,16 +57,16 @@ impl<'s> Sealer<'s> {
     /// The slot of the peer that should receive a packet. `longest` is the packet's longest segment in bytes.
     /// The error is the reason to drop it, and an ICMP error for its sender.
     #[inline]
-    pub fn route(&self, header: &Header, longest: usize) -> Result<u32, (Option<Icmp>, Reason)> {
-        if martian(&header.destination) {
-            return Err((None, Reason::Martian));
+    pub fn route(&self, header: &Header, longest: usize) -> Result<u32, (Option<Icmp>, DropError)> {
+        if is_martian(&header.destination) {
+            return Err((None, DropError::Martian));
         }
         let slot = self
             .snapshot
             .slot_of(header.destination)
-            .ok_or((Some(Icmp::NetUnreachable), Reason::NoRoute))?;
+            .ok_or((Some(Icmp::NetUnreachable), DropError::NoRoute))?;
         if longest > usize::from(self.snapshot.mtu) {
-            return Err((Some(Icmp::TooBig(self.snapshot.mtu)), Reason::TooBig));
+            return Err((Some(Icmp::TooBig(self.snapshot.mtu)), DropError::TooBig));
         }
         Ok(slot)
     }
@@ -85,16 +85,16 @@ impl<'s> Sealer<'s> {
 
     /// Selects a peer for the following packets, until [`Self::release`] or the next call.
     #[inline]
-    pub fn hold(&mut self, slot: u32) -> Result<SendState, Reason> {
+    pub fn hold(&mut self, slot: u32) -> Result<SendState, DropError> {
         if let Some(held) = self.held.as_ref().filter(|held| held.peer.slot == slot) {
             return Ok(held.state);
         }
         self.release();
-        let peer = self.snapshot.peer(slot).ok_or(Reason::NoRoute)?;
+        let peer = self.snapshot.peer(slot).ok_or(DropError::NoRoute)?;
         if peer.is_removed() {
-            return Err(Reason::NoRoute);
+            return Err(DropError::NoRoute);
         }
-        let endpoint = peer.endpoint().ok_or(Reason::NoEndpoint)?;
+        let endpoint = peer.endpoint().ok_or(DropError::NoEndpoint)?;
         let keypair = peer.sending().clone().filter(|own| own.lasts(self.now));
         let state = match &keypair {
             Some(keypair) => {
@@ -105,7 +105,7 @@ impl<'s> Sealer<'s> {
             }
             None => SendState::AwaitingSession,
         };
-        self.held = Some(Held { peer, state, keypair, sealed: 0 });
+        self.held = Some(CurrentSession { peer, state, keypair, sealed: 0 });
         Ok(state)
     }
 

@@ -60,13 +60,13 @@ impl Peers {
 
 /// Configured endpoints of the peers. A UDP packet to one of them is a datagram of this tunnel.
 #[derive(Default)]
-pub(super) struct Ends {
+pub(super) struct PeerEndpoints {
     /// Sorted. They are compared first, because packets of pods seldom have one of these few ports.
     ports: Vec<u16>,
     all: HashSet<SocketAddr>,
 }
 
-impl Ends {
+impl PeerEndpoints {
     pub(super) fn build(all: impl Iterator<Item = SocketAddr>) -> Self {
         let all: HashSet<SocketAddr> = all.collect();
         let mut ports: Vec<u16> = all.iter().map(SocketAddr::port).collect();
@@ -87,7 +87,7 @@ pub struct Snapshot {
     pub(super) identity: Option<Arc<Identity>>,
     pub(super) peers: Arc<Peers>,
     pub(super) routes: Arc<Routes>,
-    pub(super) ends: Arc<Ends>,
+    pub(super) ends: Arc<PeerEndpoints>,
     pub(super) mtu: u16,
 }
 

@@ -3,10 +3,10 @@
 use super::message::{OVERHEAD, padded};
 use super::*;
 use crate::counters::{Counters, Handshakes};
-use crate::endpoint::Endpoint;
+use crate::drop_error::DropError;
 use crate::error::PeerError;
 use crate::packet::Header;
-use crate::reason::Reason;
+use crate::socket::endpoint::Endpoint;
 use ipnet::IpNet;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -146,16 +146,16 @@ impl Node {
         &self.device.counters.handshakes
     }
 
-    fn refused(&self, reason: Reason) -> u64 {
+    fn refused(&self, reason: DropError) -> u64 {
         self.device.counters.received.drops(reason)
     }
 
-    fn unsent(&self, reason: Reason) -> u64 {
+    fn unsent(&self, reason: DropError) -> u64 {
         self.device.counters.sent.drops(reason)
     }
 
     /// `None` if the packet waits for a session.
-    fn pod_sends(&self, packet: &[u8]) -> Result<Option<(SocketAddr, Vec<u8>)>, Reason> {
+    fn pod_sends(&self, packet: &[u8]) -> Result<Option<(SocketAddr, Vec<u8>)>, DropError> {
         let snapshot = self.device.snapshot();
         let mut sealer = Sealer::new(&self.device, &snapshot, self.now());
         let slot = sealer
@@ -178,7 +178,7 @@ impl Node {
         }
     }
 
-    fn receives(&mut self, from: impl Into<Endpoint>, datagram: &[u8]) -> Result<(), Reason> {
+    fn receives(&mut self, from: impl Into<Endpoint>, datagram: &[u8]) -> Result<(), DropError> {
         let snapshot = self.device.snapshot();
         let mut opener = Opener::new(&self.device, &snapshot, self.now());
         let mut datagram = datagram.to_vec();
@@ -307,7 +307,7 @@ fn a_node_that_restarted_begins() {
     let mut b = Node::new(2);
     b.add(&a, &["10.5.1.0/24"]);
     let lost = a.sealed(&there(b"lost"));
-    assert_eq!(b.receives(a.address, &lost), Err(Reason::NoSession));
+    assert_eq!(b.receives(a.address, &lost), Err(DropError::NoSession));
     settle(&mut [&mut a, &mut b]);
     passes(&mut a, &mut b, &there(b"found"));
 }
@@ -325,11 +325,11 @@ fn the_longest_allowed_ip_wins_and_moves_at_once() {
     a.allow("10.5.2.0/24", c.key);
     passes(&mut a, &mut c, &low);
     // Until a moment ago, B owned this subnet.
-    assert_eq!(a.receives(b.address, &b.sealed(&back(b"mine"))), Err(Reason::Spoofed));
+    assert_eq!(a.receives(b.address, &b.sealed(&back(b"mine"))), Err(DropError::Spoofed));
     let remove = |subnet, key| a.device.change().remove_allowed_ip(net(subnet), key);
     assert!(remove("10.5.2.0/24", &c.key));
     assert!(!remove("10.5.2.128/25", &b.key), "it is C's");
-    assert_eq!(a.pod_sends(&low), Err(Reason::NoRoute));
+    assert_eq!(a.pod_sends(&low), Err(DropError::NoRoute));
     passes(&mut a, &mut c, &high);
 }
 
@@ -341,7 +341,7 @@ fn waiting_packet_is_not_sent_to_a_peer_without_its_subnet() {
     assert_eq!(a.pod_sends(&there(b"x")), Ok(None));
     a.add(&c, &["10.5.2.0/24"]);
     settle(&mut [&mut a, &mut b, &mut c]);
-    assert_eq!((b.delivered.len(), a.unsent(Reason::NoRoute)), (0, 1));
+    assert_eq!((b.delivered.len(), a.unsent(DropError::NoRoute)), (0, 1));
 }
 
 #[test]
@@ -355,9 +355,9 @@ fn endpoint_follows_authentic_packets() {
     forged[40] ^= 1;
     // The forged datagram and the copy do not move the endpoint.
     for (from, datagram, result, known) in [
-        (elsewhere(), &forged, Err(Reason::BadTag), old),
+        (elsewhere(), &forged, Err(DropError::BadTag), old),
         (moved, &datagram, Ok(()), moved),
-        (elsewhere(), &datagram, Err(Reason::Replayed), moved),
+        (elsewhere(), &datagram, Err(DropError::Replayed), moved),
     ] {
         assert_eq!((a.receives(from, datagram), endpoint(&a)), (result, Some(known)));
     }
@@ -467,7 +467,7 @@ fn an_initiation_that_is_repeated_moves_nothing_and_is_refused() {
     pause();
     b.receives(elsewhere(), &initiation).unwrap();
     b.work();
-    assert_eq!(b.refused(Reason::Replayed), 1);
+    assert_eq!(b.refused(DropError::Replayed), 1);
     assert_eq!(b.sees(&a.key).state.endpoint, Some(a.address));
 }
 
@@ -520,12 +520,12 @@ fn removed_peer_is_gone_for_old_snapshots() {
     let there = there(b"there");
     let mut sealer = Sealer::new(device, &before, Instant::now());
     let slot = sealer.route(&Header::parse(&there).unwrap(), there.len()).unwrap();
-    assert_eq!(sealer.hold(slot), Err(Reason::NoRoute));
+    assert_eq!(sealer.hold(slot), Err(DropError::NoRoute));
     sealer.release();
     let mut opener = Opener::new(device, &before, Instant::now());
-    assert_eq!(opener.open(&mut datagram, b.address.into()), Err(Reason::NoSession));
+    assert_eq!(opener.open(&mut datagram, b.address.into()), Err(DropError::NoSession));
     drop(opener);
-    assert_eq!(a.pod_sends(&there), Err(Reason::NoRoute));
+    assert_eq!(a.pod_sends(&there), Err(DropError::NoRoute));
     assert!(a.device.peers().is_empty());
 }
 
@@ -609,7 +609,7 @@ fn waiting_packets_are_bounded() {
         (0..20_000).map(|n| left(SocketAddr::new(Ipv4Addr::from(0x0a00_0000 + n).into(), 1)));
     assert_eq!(many.sum::<usize>(), 1024 - 128);
     a.device.change().remove_peer(&b.key);
-    assert_eq!(a.unsent(Reason::NoSession), 128);
+    assert_eq!(a.unsent(DropError::NoSession), 128);
 }
 
 /// Both sides answer each other's initiations. But neither can use an answer, or a session that its peer has
@@ -637,7 +637,7 @@ fn handshakes_with_two_preshared_keys_are_given_up() {
         .map(count);
         assert!((10..=25).contains(&initiated) && answered >= 10, "{handshakes:?}");
         assert_eq!((failed, completed), (1, 0));
-        let lost = node.unsent(Reason::NoSession) as usize;
+        let lost = node.unsent(DropError::NoSession) as usize;
         assert!((88..=100).contains(&lost), "{lost} packets waited for a session in vain");
         lost
     });
@@ -666,7 +666,7 @@ fn a_single_packet_is_tried_for_until_it_is_given_up() {
         let seen = (
             count(&handshakes.initiated) > 1,
             count(&handshakes.failed),
-            a.unsent(Reason::NoSession),
+            a.unsent(DropError::NoSession),
         );
         assert_eq!(seen, (repeats, failed, failed), "after {second} s");
     }
@@ -680,10 +680,10 @@ fn a_packet_that_waited_and_cannot_be_sent_is_not_counted_as_sent() {
     assert_eq!(a.pod_sends(&there(b"x")), Ok(None));
     b.receives(a.address, &a.message()).unwrap();
     a.receives(b.address, &b.message()).unwrap();
-    a.device.work(&mut a.worker, &mut |_, _| Err(Reason::SendFailed));
+    a.device.work(&mut a.worker, &mut |_, _| Err(DropError::SendFailed));
     // Two sends failed: the keepalive that confirms the session, and the packet.
     let sent = count(&a.device.counters.sent.packets);
-    assert_eq!((sent, a.unsent(Reason::SendFailed)), (0, 2));
+    assert_eq!((sent, a.unsent(DropError::SendFailed)), (0, 2));
 }
 
 /// Packets for silent nodes use up the memory for waiting packets. Packets still reach a node that responds.

@@ -9,9 +9,9 @@ use super::peer::Peer;
 use super::snapshot::Snapshot;
 use super::traffic::{ANSWER, KEEPALIVE};
 use super::work::Send;
-use crate::counters::add;
+use crate::counters::add_to_counter;
+use crate::drop_error::DropError;
 use crate::packet::{Header, told_length};
-use crate::reason::Reason;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -67,7 +67,7 @@ impl Device {
     fn given_up(&self, peer: &Peer, link: &mut Link) {
         self.free(link.given_up());
         peer.traffic.wants_session.store(false, Ordering::Relaxed);
-        add(&self.counters.handshakes.failed, 1);
+        add_to_counter(&self.counters.handshakes.failed, 1);
         self.give_up(link);
     }
 
@@ -159,11 +159,11 @@ impl Device {
         if repeated {
             peer.forget_source();
         }
-        link.jar.prove(&mut message, now);
+        link.peer_cookie.prove(&mut message, now);
         self.free(link.begun(initiated, now));
         drop(link);
         if peer.endpoint().is_some_and(|to| send(to, message.bytes())) {
-            add(&self.counters.handshakes.initiated, 1);
+            add_to_counter(&self.counters.handshakes.initiated, 1);
             peer.traffic.count(message.bytes(), true, &[]);
         }
     }
@@ -188,7 +188,7 @@ impl Device {
                 .filter(|(_, to)| snapshot.slot_of(*to) == Some(peer.slot))
                 .map(|(length, _)| length)
             else {
-                self.counters.sent.dropped(Reason::NoRoute);
+                self.counters.sent.dropped(DropError::NoRoute);
                 continue;
             };
             let sealed = buffer.get_mut(..plain.len() + OVERHEAD).and_then(|datagram| {
@@ -197,13 +197,13 @@ impl Device {
                 Some(&*datagram)
             });
             let Some(datagram) = sealed else {
-                self.counters.sent.dropped(Reason::NoSession);
+                self.counters.sent.dropped(DropError::NoSession);
                 continue;
             };
             if send(to, datagram) {
-                add(&self.counters.sent.packets, 1);
-                add(&self.counters.sent.bytes, length);
-                add(&self.counters.sent.units, 1);
+                add_to_counter(&self.counters.sent.packets, 1);
+                add_to_counter(&self.counters.sent.bytes, length);
+                add_to_counter(&self.counters.sent.units, 1);
                 peer.traffic.count(datagram, true, &[]);
             }
             if let Some(at) = peer.traffic.note_sent(&self.clock, now, true) {

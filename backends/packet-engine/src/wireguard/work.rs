@@ -6,8 +6,8 @@ use super::device::Device;
 use super::message::OVERHEAD;
 use super::pending::Message;
 use super::snapshot::Snapshot;
-use crate::endpoint::Endpoint;
-use crate::reason::Reason;
+use crate::drop_error::DropError;
+use crate::socket::endpoint::Endpoint;
 use std::time::{Duration, Instant};
 
 /// Maximum number of initiations, responses and peers with due timers in one round, so that no long queue
@@ -30,7 +30,7 @@ pub struct Worker {
     initiations: Vec<Message>,
     admission: Admission,
     /// Earliest time of the next scheduled initiation.
-    greet: Instant,
+    next_initiation: Instant,
 }
 
 impl Default for Worker {
@@ -41,13 +41,13 @@ impl Default for Worker {
             answers: Vec::new(),
             initiations: Vec::new(),
             admission: Admission::new(now),
-            greet: now,
+            next_initiation: now,
         }
     }
 }
 
 /// Sends a datagram, or gives the reason for a failure.
-pub type Transmit<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> Result<(), Reason>;
+pub type Transmit<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> Result<(), DropError>;
 
 /// Sends a datagram and counts a failure, in which case it is false.
 pub(super) type Send<'s> = &'s mut dyn FnMut(Endpoint, &[u8]) -> bool;
@@ -89,13 +89,13 @@ impl Device {
             }
         }
         let mut next = self.pending.next();
-        if now >= worker.greet {
+        if now >= worker.next_initiation {
             for _ in 0..GREETINGS {
-                let Some((slot, more)) = self.pending.greeting() else {
+                let Some((slot, more)) = self.pending.next_initiation() else {
                     break;
                 };
                 if more {
-                    worker.greet = now + PACE;
+                    worker.next_initiation = now + PACE;
                 }
                 let snapshot = self.snapshot();
                 let Some(peer) = snapshot.peer(slot) else {
@@ -105,8 +105,8 @@ impl Device {
             }
             next = self.pending.next();
         }
-        let greet = self.pending.greets().then_some(worker.greet);
-        next.into_iter().chain(greet).chain(busy.then_some(now)).min()
+        let initiation = self.pending.has_initiations().then_some(worker.next_initiation);
+        next.into_iter().chain(initiation).chain(busy.then_some(now)).min()
     }
 
     /// Handles up to [`ANSWERS`] responses or cookie replies and [`INITIATIONS`] initiations. True if more

@@ -37,8 +37,8 @@ impl FileStore {
         let (ours, ends) = (handle.clone(), Arc::clone(&end));
         let thread = std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
-                if let Some((text, sent)) = receive(&listener) {
-                    keep(&mut ours.0.lock(), &text, sent);
+                if let Some((text, sent)) = receive_text_and_files(&listener) {
+                    update_stored_files(&mut ours.0.lock(), &text, sent);
                 }
             }
         });
@@ -87,7 +87,7 @@ fn is_usable(file: &OwnedFd) -> bool {
     poll(&mut polled, PollTimeout::ZERO) == Ok(0)
 }
 
-fn receive(listener: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
+fn receive_text_and_files(listener: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
     let mut buffer = [0; 4096];
     let mut space = nix::cmsg_space!([RawFd; 16]);
     let mut parts = [IoSliceMut::new(&mut buffer)];
@@ -109,7 +109,7 @@ fn receive(listener: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
     Some((String::from_utf8_lossy(buffer.get(..length)?).into_owned(), files))
 }
 
-fn keep(files: &mut Files, text: &str, sent: Vec<OwnedFd>) {
+fn update_stored_files(files: &mut Files, text: &str, sent: Vec<OwnedFd>) {
     let has = |line: &str| text.lines().any(|have| have == line);
     let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored");
     if has("FDSTOREREMOVE=1") {

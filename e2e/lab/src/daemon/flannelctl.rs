@@ -12,7 +12,7 @@ use crate::net::netns::Netns;
 impl Host {
     /// Runs in this host's namespace. The exit code does not matter.
     pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
-        run(self.netns(), args)
+        run_flannelctl(self.netns(), args)
     }
 }
 
@@ -20,10 +20,10 @@ impl Flanneld {
     /// Runs in this daemon's namespace, with its `--subnet-file`. The exit code does not matter.
     pub fn flannelctl(&self, args: &[&str]) -> Result<Output> {
         let file = format!("--subnet-file={}", self.subnet_file().display());
-        run(&self.netns, &[args, &[file.as_str()]].concat())
+        run_flannelctl(&self.netns, &[args, &[file.as_str()]].concat())
     }
 }
 
-fn run(netns: &Netns, args: &[&str]) -> Result<Output> {
-    netns.output(&binaries::own("flannelctl")?.to_string_lossy(), args)
+fn run_flannelctl(netns: &Netns, args: &[&str]) -> Result<Output> {
+    netns.output(&binaries::flannel_binary("flannelctl")?.to_string_lossy(), args)
 }

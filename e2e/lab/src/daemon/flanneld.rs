@@ -172,7 +172,8 @@ impl Host {
 
 impl Flanneld {
     fn start(host: &Host, options: &FlanneldOptions) -> Result<Flanneld> {
-        let binary = options.binary.clone().map_or_else(|| binaries::own("flanneld"), Ok)?;
+        let binary =
+            options.binary.clone().map_or_else(|| binaries::flannel_binary("flanneld"), Ok)?;
         let usual = host.subnet_file()?;
         let (subnet_file, log) = match &options.second {
             Some(name) => (usual.with_file_name(format!("{name}.env")), format!("flanneld-{name}")),
@@ -255,12 +256,16 @@ impl Flanneld {
 
     /// Sends a GET request for a path of the health endpoint, such as `/readyz` or `/metrics`. The result is the status code and the body.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
-        http::get(&self.netns, self.health.context("this daemon has no health endpoint")?, path)
+        http::send_get_request(
+            &self.netns,
+            self.health.context("this daemon has no health endpoint")?,
+            path,
+        )
     }
 
     /// A document of the status API on the default port, such as `/api/v1/node`. The result is the status code and the body.
     pub fn api(&self, path: &str) -> Result<(u16, String)> {
-        http::get(&self.netns, SocketAddr::from((Ipv4Addr::LOCALHOST, 8474)), path)
+        http::send_get_request(&self.netns, SocketAddr::from((Ipv4Addr::LOCALHOST, 8474)), path)
     }
 
     /// `name` is the exact name with its labels. Fails if the metric does not exist.

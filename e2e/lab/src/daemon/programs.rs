@@ -46,13 +46,13 @@ impl Programs {
 
     /// A link to this machine's `nft`.
     pub fn with_nft(self) -> Result<Programs> {
-        self.link("nft", &installed("nft")?)?;
+        self.link("nft", &installed_program_path("nft")?)?;
         Ok(self)
     }
 
     /// `iptables`, `ip6tables` and the related programs of this variant, as Debian's alternatives set them.
     pub fn with_iptables(self, which: Xtables) -> Result<Programs> {
-        let program = installed(&format!("xtables-{}-multi", which.name()))?;
+        let program = installed_program_path(&format!("xtables-{}-multi", which.name()))?;
         for family in ["iptables", "ip6tables"] {
             for companion in ["", "-save", "-restore"] {
                 self.link(&format!("{family}{companion}"), &program)?;
@@ -63,7 +63,7 @@ impl Programs {
 
     /// Adds the programs under their full names, such as `iptables-legacy-save`.
     pub fn with_variant(self, which: Xtables) -> Result<Programs> {
-        let program = installed(&format!("xtables-{}-multi", which.name()))?;
+        let program = installed_program_path(&format!("xtables-{}-multi", which.name()))?;
         for family in ["iptables", "ip6tables"] {
             for companion in ["", "-save", "-restore"] {
                 self.link(&format!("{family}-{}{companion}", which.name()), &program)?;
@@ -113,7 +113,7 @@ pub fn write_script(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn installed(name: &str) -> Result<PathBuf> {
+fn installed_program_path(name: &str) -> Result<PathBuf> {
     let folders = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
     let found =
         folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());

@@ -44,9 +44,9 @@ impl Pod {
             bail!("a pod needs a subnet: {subnet:?}");
         }
         if number == 1 {
-            bridge(host, subnet)?;
+            create_pod_bridge(host, subnet)?;
         } else {
-            gateways(host, subnet)?;
+            add_missing_bridge_addresses(host, subnet)?;
         }
         let v4 = subnet.subnet.map(|gateway| after_v4(gateway, number)).transpose()?;
         let v6 = subnet.v6_subnet.map(|gateway| after_v6(gateway, number)).transpose()?;
@@ -121,7 +121,7 @@ impl Pod {
     }
 }
 
-fn bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
+fn create_pod_bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     let mut batch = format!(
         "link add {BRIDGE} mtu {} type bridge forward_delay 0 mcast_snooping 0\n",
         subnet.mtu
@@ -137,7 +137,7 @@ fn bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
 }
 
 /// Adds the addresses that the bridge lacks, as the bridge plugin does when the host receives another subnet.
-fn gateways(host: &Host, subnet: &SubnetEnv) -> Result<()> {
+fn add_missing_bridge_addresses(host: &Host, subnet: &SubnetEnv) -> Result<()> {
     let present = host.netns().exec("ip", &["-oneline", "address", "show", "dev", BRIDGE])?;
     let wanted = [
         subnet.subnet.map(|net| net.to_string()),

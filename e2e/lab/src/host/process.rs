@@ -233,9 +233,10 @@ impl Process {
         let spawned = std::thread::scope(|scope| {
             let spawn = move || -> Result<Child> {
                 setns(netns, CloneFlags::CLONE_NEWNET)?;
-                furnish(machine).context("cannot give the host its own name and files")?;
+                isolate_calling_thread(machine)
+                    .context("cannot give the host its own name and files")?;
                 for place in launch.confinement.iter().flat_map(|unit| &unit.read_only) {
-                    protect(place).with_context(|| format!("protecting {place}"))?;
+                    make_folder_read_only(place).with_context(|| format!("protecting {place}"))?;
                 }
                 let mut command = launch.command();
                 // The environment of the person who runs the tests must not configure the daemon.
@@ -361,7 +362,7 @@ impl Drop for Process {
 }
 
 /// Gives the calling thread, and therefore its children, a host name, `/sys`, `/run` and [`PLACES`] of its own.
-fn furnish(machine: &Machine) -> Result<()> {
+fn isolate_calling_thread(machine: &Machine) -> Result<()> {
     const NONE: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
@@ -379,7 +380,7 @@ fn furnish(machine: &Machine) -> Result<()> {
 }
 
 /// Makes a folder of the calling thread read-only, with the mounts in it.
-fn protect(folder: &str) -> Result<()> {
+fn make_folder_read_only(folder: &str) -> Result<()> {
     const NONE: Option<&str> = None;
     mount(Some(folder), folder, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?;
     let within = PLACES.into_iter().filter(|place| place.starts_with(folder));

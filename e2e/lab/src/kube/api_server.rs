@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::binaries;
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
-use crate::kube::client::{ApiClient, Endpoint, trusting};
+use crate::kube::client::{ApiClient, Endpoint, tls_client_config};
 use crate::kube::door::Door;
 use crate::kube::fake::FakeApi;
 use crate::kube::proxy::Proxy;
@@ -91,7 +91,7 @@ impl ApiServer {
     pub fn fake(host: &Host, families: Families) -> Result<ApiServer> {
         ApiServer::build(host, families, |advertised| {
             let api = FakeApi::at(advertised);
-            let door = api.serve(listener(host, SocketAddr::new(advertised, PORT))?)?;
+            let door = api.serve(listen_on_host(host, SocketAddr::new(advertised, PORT))?)?;
             Ok(Server::Fake(api, door))
         })
     }
@@ -109,7 +109,7 @@ impl ApiServer {
             })))
         })?;
         server.launch()?;
-        until_ok("roles can be bound", || users::grant(&server.admin()))?;
+        until_ok("roles can be bound", || users::grant_user_rights(&server.admin()))?;
         Ok(server)
     }
 
@@ -135,7 +135,7 @@ impl ApiServer {
         names.push("fd00:96::1".parse()?);
         let certificates = Certificates::create(&folder, &names)?;
         users::write_tokens(&folder.join("tokens.csv"))?;
-        let tls = trusting(&certificates.ca())?;
+        let tls = tls_client_config(&certificates.ca())?;
         Ok(ApiServer {
             server: server(advertised)?,
             host: host.clone(),
@@ -256,13 +256,13 @@ impl ApiServer {
     /// The server uses the new certificates after its next restart.
     pub fn replace_authority(&mut self) -> Result<()> {
         self.certificates = Certificates::create(&self.folder, &self.names)?;
-        self.tls = trusting(&self.certificates.ca())?;
+        self.tls = tls_client_config(&self.certificates.ca())?;
         Ok(())
     }
 
     /// The proxy is on the server's host.
     pub fn proxy(&self, port: u16) -> Result<Proxy> {
-        Proxy::start(listener(&self.host, self.address(port))?, self.endpoint())
+        Proxy::start(listen_on_host(&self.host, self.address(port))?, self.endpoint())
     }
 
     /// The proxy has a free port of the loopback address in the namespace of this process.
@@ -278,7 +278,7 @@ impl ApiServer {
     /// Runs as the administrator. The result is the standard output.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let config = self.kubeconfig(User::Admin, None)?;
-        let program = binaries::kubernetes("kubectl")?;
+        let program = binaries::kubernetes_program("kubectl")?;
         let output = self
             .host
             .netns()
@@ -349,7 +349,7 @@ impl ApiServer {
             }
         };
         let (folder, files) = (&self.folder, &self.certificates);
-        let launch = Launch::new(binaries::kubernetes("kube-apiserver")?)
+        let launch = Launch::new(binaries::kubernetes_program("kube-apiserver")?)
             .args([
                 "--etcd-servers=http://127.0.0.1:2379",
                 "--authorization-mode=Node,RBAC",
@@ -391,7 +391,7 @@ impl ApiServer {
     }
 }
 
-fn listener(host: &Host, address: SocketAddr) -> Result<TcpListener> {
+fn listen_on_host(host: &Host, address: SocketAddr) -> Result<TcpListener> {
     host.netns()
         .run(|| TcpListener::bind(address))?
         .with_context(|| format!("listening on {address}"))

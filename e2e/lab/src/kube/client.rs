@@ -57,7 +57,7 @@ pub(crate) struct Response {
 }
 
 /// Trusts only this certificate authority.
-pub(crate) fn trusting(ca: &Path) -> Result<Arc<ClientConfig>> {
+pub(crate) fn tls_client_config(ca: &Path) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add(
         CertificateDer::from_pem_file(ca).with_context(|| format!("reading {}", ca.display()))?,

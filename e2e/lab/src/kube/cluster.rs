@@ -13,7 +13,6 @@ use crate::kube::api_server::{ApiServer, Families};
 use crate::kube::cluster::member::Member;
 use crate::kube::users::User;
 use crate::lab::Lab;
-use crate::limits;
 use crate::net::switch::Switch;
 use crate::wait::{until, until_ok};
 
@@ -54,7 +53,7 @@ impl Cluster {
 
     /// Starts the control plane. The nodes are hosts without any processes yet.
     pub fn prepare(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
-        limits::raise(
+        crate::site::limits::raise_kernel_limit(
             "fs/inotify/max_user_instances",
             WATCHES,
             "containerd and kubelets watch many files",
@@ -69,7 +68,7 @@ impl Cluster {
         } else {
             let lan = lab.switch("lan")?;
             let uplink = |number| -> Result<Uplink> {
-                let (v4, v6) = addresses(options.families);
+                let (v4, v6) = has_v4_and_v6(options.families);
                 let mut uplink = Uplink::new(&lan, "enp0s8");
                 let last = u16::from(number) + 100;
                 if v4 {
@@ -94,7 +93,7 @@ impl Cluster {
             .gateway("fd00:56::254")?;
         let host = lab.host("control-plane", &[outward])?;
         let api = ApiServer::start(&host, options.families)?;
-        let controllers = controllers(&api, options)?;
+        let controllers = start_controllers(&api, options)?;
         let admin = api.kubeconfig(User::Admin, None)?;
         let has_node_ip = |at: usize| options.node_ip.get(at).copied().unwrap_or(true);
         let nodes = hosts
@@ -115,7 +114,7 @@ impl Cluster {
 
     pub fn restart_control_plane(&mut self) -> Result<()> {
         self.api.restart()?;
-        self.controllers = controllers(&self.api, &self.options)?;
+        self.controllers = start_controllers(&self.api, &self.options)?;
         Ok(())
     }
 
@@ -161,7 +160,7 @@ impl Cluster {
     /// `kubectl apply` with the manifest. The result is the standard output.
     pub fn apply(&self, manifest: &str) -> Result<String> {
         let config = self.api.kubeconfig(User::Admin, None)?.display().to_string();
-        let program = binaries::kubernetes("kubectl")?.display().to_string();
+        let program = binaries::kubernetes_program("kubectl")?.display().to_string();
         self.api.host().netns().feed(
             &program,
             &["--kubeconfig", &config, "apply", "-f", "-"],
@@ -205,7 +204,7 @@ impl Cluster {
     /// A user of this machine can manage the cluster with it.
     pub fn kubectl_command(&self) -> Result<String> {
         let (program, config) =
-            (binaries::kubernetes("kubectl")?, self.api.kubeconfig(User::Admin, None)?);
+            (binaries::kubernetes_program("kubectl")?, self.api.kubeconfig(User::Admin, None)?);
         Ok(format!(
             "ip netns exec {} {} --kubeconfig {}",
             self.api.host().netns().name(),
@@ -216,9 +215,9 @@ impl Cluster {
 }
 
 /// The controller manager and the scheduler.
-fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>> {
+fn start_controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>> {
     let admin = api.kubeconfig(User::Admin, None)?;
-    let controller = Launch::new(binaries::kubernetes("kube-controller-manager")?)
+    let controller = Launch::new(binaries::kubernetes_program("kube-controller-manager")?)
         .args([
             "--use-service-account-credentials=true",
             "--allocate-node-cidrs",
@@ -235,7 +234,7 @@ fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>
         .arg(format!("--service-cluster-ip-range={}", options.families.services()))
         // Detect a lost node within seconds.
         .args(["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]);
-    let scheduler = Launch::new(binaries::kubernetes("kube-scheduler")?)
+    let scheduler = Launch::new(binaries::kubernetes_program("kube-scheduler")?)
         .args(["--leader-elect=false", "--secure-port=0"])
         .arg(format!("--kubeconfig={}", admin.display()));
     Ok(vec![
@@ -245,6 +244,6 @@ fn controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>
 }
 
 /// Whether nodes have IPv4 addresses and whether they have IPv6 addresses.
-fn addresses(families: Families) -> (bool, bool) {
+fn has_v4_and_v6(families: Families) -> (bool, bool) {
     (families != Families::V6, families != Families::V4)
 }

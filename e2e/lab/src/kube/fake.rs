@@ -15,8 +15,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 use crate::kube::client::{Answers, ApiClient, Endpoint, Request, Response};
-use crate::kube::fake::object::{Object, changed, created, status};
-use crate::kube::fake::target::{Key, Refusal, Target, refuse};
+use crate::kube::fake::object::{Object, created_object, failure_status, patched_object};
+use crate::kube::fake::target::{Key, Refusal, Target, refuse_request};
 use crate::kube::http::Head;
 use crate::kube::proxy::Proxy;
 use crate::kube::users::User;
@@ -167,7 +167,7 @@ impl Answers for FakeApi {
         if state.version != before {
             self.0.changed.notify_all();
         }
-        Ok(match answer.unwrap_or_else(|refusal| refused(&refusal)) {
+        Ok(match answer.unwrap_or_else(|refusal| refusal_answer(&refusal)) {
             Answer::Whole(status, text) => Response {
                 head: Head::of_json(status),
                 body: Box::new(Cursor::new(text.into_bytes())),
@@ -183,13 +183,13 @@ impl Answers for FakeApi {
 impl State {
     fn answer(&mut self, request: &Request<'_>) -> Result<Answer, Refusal> {
         let Some(user) = User::of_token(request.token) else {
-            return refuse(401, "Unauthorized");
+            return refuse_request(401, "Unauthorized");
         };
         if matches!(request.target, "/readyz" | "/version") {
             return Ok(Answer::Whole(200, json!({ "major": "1" }).to_string()));
         }
         let Some(target) = Target::parse(request.target) else {
-            return refuse(404, "the server could not find the requested resource");
+            return refuse_request(404, "the server could not find the requested resource");
         };
         let verb = target.verb(request.method);
         target.require_right(user, verb)?;
@@ -197,15 +197,15 @@ impl State {
         match (verb, target.key()) {
             ("get", Some(key)) => Ok(Answer::Whole(200, self.object(&key)?.text.clone())),
             ("create", None) => {
-                let (key, value) = created(&target, request.body, next)?;
+                let (key, value) = created_object(&target, request.body, next)?;
                 if self.objects.contains_key(&key) {
-                    return refuse(409, format!("{} already exists", key.2));
+                    return refuse_request(409, format!("{} already exists", key.2));
                 }
                 Ok(Answer::Whole(201, self.put(key, "ADDED", value)))
             }
             ("patch", Some(key)) => {
                 let old = self.object(&key)?;
-                let text = match changed(&target, request, &old.value, next)? {
+                let text = match patched_object(&target, request, &old.value, next)? {
                     Some(value) => self.put(key, "MODIFIED", value),
                     None => old.text.clone(),
                 };
@@ -220,13 +220,13 @@ impl State {
             }
             ("list", None) => self.list(&target),
             ("watch", None) => Ok(Answer::Watch(Watch::open(self, target)?)),
-            _ => refuse(405, "the server does not allow this method"),
+            _ => refuse_request(405, "the server does not allow this method"),
         }
     }
 
     fn object(&self, key: &Key) -> Result<Arc<Object>, Refusal> {
         let found = self.objects.get(key).cloned();
-        found.map_or_else(|| refuse(404, format!("{} not found", key.2)), Ok)
+        found.map_or_else(|| refuse_request(404, format!("{} not found", key.2)), Ok)
     }
 
     /// The next version of an object; the result is its text.
@@ -255,7 +255,7 @@ impl State {
             None => (self.version_for(target)?, self.selected(target)),
             Some(list) => match self.pages.get(&list) {
                 Some(page) => page.clone(),
-                None => return refuse(410, "The provided continue parameter is too old"),
+                None => return refuse_request(410, "The provided continue parameter is too old"),
             },
         };
         let mut metadata = json!({ "resourceVersion": version.to_string() });
@@ -281,15 +281,15 @@ impl State {
         match target.number("resourceVersion")? {
             Some(wanted) if wanted > self.version => {
                 let words = "Timeout: Too large resource version";
-                refuse(504, format!("{words}: {wanted}, current: {}", self.version))
+                refuse_request(504, format!("{words}: {wanted}, current: {}", self.version))
             }
             _ => Ok(self.version),
         }
     }
 }
 
-fn refused(refusal: &Refusal) -> Answer {
-    Answer::Whole(refusal.0, status(refusal.0, &refusal.1).to_string())
+fn refusal_answer(refusal: &Refusal) -> Answer {
+    Answer::Whole(refusal.0, failure_status(refusal.0, &refusal.1).to_string())
 }
 
 /// Of a collection.
@@ -309,7 +309,7 @@ impl Watch {
     fn open(state: &State, target: Target) -> Result<Watch, Refusal> {
         let streams = target.is("sendInitialEvents", "true");
         if streams && !(state.streams && target.is("resourceVersionMatch", "NotOlderThan")) {
-            return refuse(422, "sendInitialEvents: Forbidden");
+            return refuse_request(422, "sendInitialEvents: Forbidden");
         }
         let bookmarks = target.is("allowWatchBookmarks", "true");
         let seconds = target.number("timeoutSeconds")?.unwrap_or(LONGEST);
@@ -320,14 +320,14 @@ impl Watch {
         if streams || from == 0 {
             seen = state.version_for(&target)?;
             for object in state.selected(&target) {
-                first.push_str(&line("ADDED", &object.text));
+                first.push_str(&watch_event_line("ADDED", &object.text));
             }
             if streams && bookmarks {
-                first.push_str(&bookmark(seen, true));
+                first.push_str(&bookmark_event_line(seen, true));
             }
         } else if from < state.oldest {
-            let expired = status(410, "too old resource version");
-            first = line("ERROR", &expired.to_string());
+            let expired = failure_status(410, "too old resource version");
+            first = watch_event_line("ERROR", &expired.to_string());
             until = now;
         }
         Ok(Watch {
@@ -386,7 +386,7 @@ impl FakeApi {
                 .filter(|(_, _, resource, object)| {
                     *resource == watch.target.resource && watch.target.selector.takes(&object.value)
                 })
-                .map(|(_, kind, _, object)| line(kind, &object.text))
+                .map(|(_, kind, _, object)| watch_event_line(kind, &object.text))
                 .collect();
             watch.seen = watch.seen.max(state.version);
             if !lines.is_empty() {
@@ -394,7 +394,7 @@ impl FakeApi {
             }
             if let Some(due) = watch.bookmark.as_mut().filter(|due| now >= **due) {
                 *due = now + BOOKMARK;
-                return Some(bookmark(watch.seen, false));
+                return Some(bookmark_event_line(watch.seen, false));
             }
             let end = watch.bookmark.map_or(watch.until, |due| due.min(watch.until));
             self.0.changed.wait_until(&mut state, end);
@@ -402,15 +402,15 @@ impl FakeApi {
     }
 }
 
-fn line(kind: &str, object: &str) -> String {
+fn watch_event_line(kind: &str, object: &str) -> String {
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }
 
-fn bookmark(version: u64, ends_list: bool) -> String {
+fn bookmark_event_line(version: u64, ends_list: bool) -> String {
     let mut metadata = json!({ "resourceVersion": version.to_string() });
     if ends_list {
         metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
     }
     let object = json!({ "kind": "Node", "metadata": metadata });
-    line("BOOKMARK", &object.to_string())
+    watch_event_line("BOOKMARK", &object.to_string())
 }

@@ -23,11 +23,12 @@ impl Head {
     /// `None` if the peer has closed the connection.
     pub(crate) fn read(from: &mut dyn BufRead) -> Result<Option<Head>> {
         let mut from = from.take(LONGEST);
-        let Some(first) = line(&mut from)? else {
+        let Some(first) = read_line_without_ending(&mut from)? else {
             return Ok(None);
         };
         let mut head = Head { first, fields: Vec::new() };
-        while let Some(line) = line(&mut from)?.filter(|line| !line.is_empty()) {
+        while let Some(line) = read_line_without_ending(&mut from)?.filter(|line| !line.is_empty())
+        {
             let (name, value) = line
                 .split_once(':')
                 .ok_or_else(|| Error::new(ErrorKind::InvalidData, line.clone()))?;
@@ -72,7 +73,7 @@ impl Head {
 }
 
 /// A line has no line ending here; `None` at the end of the stream.
-fn line(from: &mut dyn BufRead) -> Result<Option<String>> {
+fn read_line_without_ending(from: &mut dyn BufRead) -> Result<Option<String>> {
     let mut line = String::new();
     if from.read_line(&mut line)? == 0 {
         return Ok(None);

@@ -11,7 +11,7 @@ use anyhow::Result;
 use parking_lot::Mutex;
 
 use crate::kube::client::Endpoint;
-use crate::kube::proxy::exchange::serve;
+use crate::kube::proxy::exchange::serve_client_connection;
 use crate::kube::proxy::shared::{Shared, State};
 
 mod call;
@@ -48,7 +48,9 @@ impl Proxy {
                     return;
                 }
                 let shared = Arc::clone(&accepted);
-                std::thread::spawn(move || drop(serve(&shared, &Arc::new(socket), from)));
+                std::thread::spawn(move || {
+                    drop(serve_client_connection(&shared, &Arc::new(socket), from));
+                });
             }
         });
         Ok(Proxy { shared, address, listener })

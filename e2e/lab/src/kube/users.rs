@@ -77,7 +77,7 @@ pub(crate) fn write_tokens(file: &Path) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn grant(admin: &ApiClient) -> Result<()> {
+pub(crate) fn grant_user_rights(admin: &ApiClient) -> Result<()> {
     const GROUP: &str = "/apis/rbac.authorization.k8s.io/v1";
     for user in ALL {
         let Some(rules) = user.rules() else { continue };

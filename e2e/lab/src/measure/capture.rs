@@ -60,7 +60,7 @@ impl Capture {
             let mut frames = Vec::new();
             let mut buffer = vec![0; 1 << 17];
             loop {
-                match receive(&fd, &mut buffer) {
+                match receive_frame(&fd, &mut buffer) {
                     Ok((length, at)) => frames.push(Frame {
                         at,
                         bytes: buffer.get(..length).unwrap_or_default().to_vec(),
@@ -94,7 +94,7 @@ impl Drop for Capture {
 }
 
 /// The result is the frame's length and its time.
-fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> {
+fn receive_frame(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [IoSliceMut::new(buffer)];
     let message = recvmsg::<()>(fd.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty())?;
@@ -109,6 +109,6 @@ fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(usize, SystemTime)> 
 }
 
 /// The bytes may be at any offset.
-pub fn holds(frame: &[u8], bytes: &[u8]) -> bool {
+pub fn frame_contains_bytes(frame: &[u8], bytes: &[u8]) -> bool {
     frame.windows(bytes.len().max(1)).any(|window| window == bytes)
 }

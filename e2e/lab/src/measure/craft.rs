@@ -25,15 +25,21 @@ pub fn udp_packet(source: SocketAddr, destination: SocketAddr, ttl: u8, payload:
         0 => 0xffff,
         sum => sum,
     };
-    put(&mut datagram, 6, sum);
+    write_u16_at(&mut datagram, 6, sum);
     ip_packet(source.ip(), destination.ip(), UDP, ttl, &datagram)
 }
 
 fn transport_checksum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
     let length = (segment.len() as u32).to_be_bytes();
-    checksum(
-        &[&octets(source), &octets(destination), &length[..], &[0, 0, 0, protocol], segment]
-            .concat(),
+    internet_checksum(
+        &[
+            &address_octets(source),
+            &address_octets(destination),
+            &length[..],
+            &[0, 0, 0, protocol],
+            segment,
+        ]
+        .concat(),
     )
 }
 
@@ -44,14 +50,14 @@ fn ip_packet(
     ttl: u8,
     payload: &[u8],
 ) -> Vec<u8> {
-    let addresses = [octets(source), octets(destination)].concat();
+    let addresses = [address_octets(source), address_octets(destination)].concat();
     let length = payload.len() as u16;
     let mut packet = if source.is_ipv4() {
         let [high, low] = (20 + length).to_be_bytes();
         let mut header = vec![0x45, 0, high, low, 0x12, 0x34, 0, 0, ttl, protocol, 0, 0];
         header.extend(&addresses);
-        let sum = checksum(&header);
-        put(&mut header, 10, sum);
+        let sum = internet_checksum(&header);
+        write_u16_at(&mut header, 10, sum);
         header
     } else {
         let [high, low] = length.to_be_bytes();
@@ -64,20 +70,20 @@ fn ip_packet(
 }
 
 /// A changed copy with a new IPv4 header checksum. An IPv6 header has none.
-pub fn changed(packet: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+pub fn changed_packet(packet: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let v4 = packet.first().is_some_and(|first| first >> 4 == 4);
     change(&mut packet);
     if v4 {
-        put(&mut packet, 10, 0);
-        let sum = checksum(packet.get(..20).unwrap_or_default());
-        put(&mut packet, 10, sum);
+        write_u16_at(&mut packet, 10, 0);
+        let sum = internet_checksum(packet.get(..20).unwrap_or_default());
+        write_u16_at(&mut packet, 10, sum);
     }
     packet
 }
 
 /// The VXLAN header and an Ethernet frame.
-pub fn vxlan(vni: u32, to: [u8; 6], kind: u16, packet: &[u8]) -> Vec<u8> {
+pub fn vxlan_datagram(vni: u32, to: [u8; 6], kind: u16, packet: &[u8]) -> Vec<u8> {
     let mut frame = vec![8, 0, 0, 0];
     frame.extend((vni << 8).to_be_bytes());
     frame.extend(to);
@@ -128,7 +134,7 @@ pub fn send_raw(netns: &Netns, packets: &[Vec<u8>]) -> Result<()> {
     netns.run(send)?.with_context(|| format!("cannot send raw packets in {}", netns.name()))
 }
 
-fn octets(ip: IpAddr) -> Vec<u8> {
+fn address_octets(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
@@ -136,7 +142,7 @@ fn octets(ip: IpAddr) -> Vec<u8> {
 }
 
 /// RFC 1071.
-fn checksum(bytes: &[u8]) -> u16 {
+fn internet_checksum(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| {
         u32::from(pair.first().copied().unwrap_or(0)) << 8
             | u32::from(pair.get(1).copied().unwrap_or(0))
@@ -148,7 +154,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-fn put(bytes: &mut [u8], at: usize, value: u16) {
+fn write_u16_at(bytes: &mut [u8], at: usize, value: u16) {
     if let Some(place) = bytes.get_mut(at..at + 2) {
         place.copy_from_slice(&value.to_be_bytes());
     }
@@ -162,12 +168,15 @@ mod tests {
     fn checksums_are_right() {
         let packet =
             udp_packet("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap(), 64, b"abc");
-        assert_eq!((packet.len(), checksum(&packet[..20])), (31, 0));
+        assert_eq!((packet.len(), internet_checksum(&packet[..20])), (31, 0));
         let pseudo = [&packet[12..20], &[0, 17, 0, 11], &packet[20..]].concat();
-        assert_eq!(checksum(&pseudo), 0);
-        assert_eq!(checksum(&changed(&packet, |packet| packet[8] = 0)[..20]), 0);
+        assert_eq!(internet_checksum(&pseudo), 0);
+        assert_eq!(internet_checksum(&changed_packet(&packet, |packet| packet[8] = 0)[..20]), 0);
         let packet =
             udp_packet("[fd00::1]:1".parse().unwrap(), "[fd00::2]:2".parse().unwrap(), 64, b"abc");
-        assert_eq!(checksum(&[&packet[8..40], &[0, 17, 0, 11], &packet[40..]].concat()), 0);
+        assert_eq!(
+            internet_checksum(&[&packet[8..40], &[0, 17, 0, 11], &packet[40..]].concat()),
+            0
+        );
     }
 }

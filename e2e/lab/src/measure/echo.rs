@@ -106,7 +106,7 @@ pub fn seen_as(
     netns.run(|| {
         let mut answers = Vec::new();
         for port in ports {
-            let seen = ask(SocketAddr::new(from, port), to)?;
+            let seen = ask_seen_source_address(SocketAddr::new(from, port), to)?;
             answers.push((port, seen));
             // After a port without a reply, further attempts would only cost time.
             if seen.is_none() {
@@ -117,7 +117,7 @@ pub fn seen_as(
     })?
 }
 
-fn ask(from: SocketAddr, to: SocketAddr) -> Result<Option<SocketAddr>> {
+fn ask_seen_source_address(from: SocketAddr, to: SocketAddr) -> Result<Option<SocketAddr>> {
     let socket = UdpSocket::bind(from).with_context(|| format!("binding {from}"))?;
     if to.ip().is_multicast() {
         multicast::set_hops(&socket, to.ip(), HOPS)?;

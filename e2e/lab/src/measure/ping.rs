@@ -33,7 +33,7 @@ impl PingOptions {
 }
 
 /// The round-trip time; `None` without a reply.
-pub fn ping(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Duration>> {
+pub fn ping_address(from: &Netns, to: IpAddr, options: &PingOptions) -> Result<Option<Duration>> {
     let timeout = options.timeout.unwrap_or(Duration::from_secs(1)).as_secs_f32();
     let mut args = vec!["-n".to_owned(), "-c1".to_owned(), format!("-W{timeout}")];
     if let Some(length) = options.packet {
@@ -80,7 +80,7 @@ impl PingMatrix {
     pub fn to(pods: &[Pod], targets: &[IpAddr], options: &PingOptions) -> Result<PingMatrix> {
         let row = |number: usize, pod: &Pod| {
             let cell = |(to, target): (usize, &IpAddr)| {
-                if to == number { Ok(None) } else { ping(pod.netns(), *target, options) }
+                if to == number { Ok(None) } else { ping_address(pod.netns(), *target, options) }
             };
             targets.iter().enumerate().map(cell).collect::<Result<Vec<_>>>()
         };
@@ -153,7 +153,7 @@ impl fmt::Display for PingMatrix {
 }
 
 /// Waits until each pod reaches every other pod, in each family that all of them have. The error contains a matrix.
-pub fn reach(pods: &[Pod]) -> Result<()> {
+pub fn wait_pods_connected(pods: &[Pod]) -> Result<()> {
     for v6 in [false, true] {
         let of_family = |pod: &Pod| {
             let mut addresses = pod.addresses().into_iter();

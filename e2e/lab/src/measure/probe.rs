@@ -169,11 +169,15 @@ impl Probe {
         let (theirs, ours, options) =
             (Arc::clone(&progress), Arc::clone(&progress), options.clone());
         let payload = options.payload;
-        let receiver = std::thread::spawn(move || receive(&into, expected, id, payload, &theirs));
+        let receiver = std::thread::spawn(move || {
+            receive_numbered_packets(&into, expected, id, payload, &theirs)
+        });
         let netns = from.0.clone();
         let sender = std::thread::spawn(move || {
             // The sender may open more sockets later, and these must belong to the namespace.
-            netns.run(|| send(&out, target, id, &options, &ours)).unwrap_or_default()
+            netns
+                .run(|| send_numbered_packets(&out, target, id, &options, &ours))
+                .unwrap_or_default()
         });
         Ok(Probe { progress, sender: Some(sender), receiver: Some(receiver) })
     }
@@ -235,7 +239,7 @@ impl Drop for Probe {
     }
 }
 
-fn send(
+fn send_numbered_packets(
     socket: &UdpSocket,
     target: SocketAddr,
     id: u64,
@@ -248,7 +252,7 @@ fn send(
     while !progress.end_sending.load(Ordering::Relaxed) {
         // After a pause of this machine, the probe sends all late packets at once.
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let packet = packet(id, number, options.payload);
+        let packet = numbered_packet(id, number, options.payload);
         sent.times.push(progress.start.elapsed());
         let result = match options.flow_each {
             false => socket.send_to(&packet, target),
@@ -279,7 +283,7 @@ impl Expected {
     }
 }
 
-fn receive(
+fn receive_numbered_packets(
     socket: &UdpSocket,
     expected: Expected,
     id: u64,
@@ -295,7 +299,7 @@ fn receive(
         let now = progress.start.elapsed();
         let data = buffer.get(..length).unwrap_or_default();
         match number_of(data)
-            .filter(|number| expected.fits(from) && data == packet(id, *number, payload))
+            .filter(|number| expected.fits(from) && data == numbered_packet(id, *number, payload))
         {
             Some(number) => {
                 received.arrivals.push((number, now));
@@ -308,7 +312,7 @@ fn receive(
 }
 
 /// Depends only on the probe's ID, the packet's number and the length.
-fn packet(id: u64, number: u64, length: usize) -> Vec<u8> {
+fn numbered_packet(id: u64, number: u64, length: usize) -> Vec<u8> {
     let mut bytes = [id.to_be_bytes(), number.to_be_bytes()].concat();
     let filling = (0..length.saturating_sub(HEADER))
         .map(|place| (place as u64).wrapping_mul(31).wrapping_add(number) as u8);

@@ -47,11 +47,14 @@ impl Transfer {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let end = Instant::now() + Wait::start().left();
-        let content = content();
+        let content = pseudorandom_bytes();
         let (start, segment) = std::thread::scope(|scope| {
-            let receiving = scope.spawn(|| receive(&listener, bytes, &content, end));
-            let sent =
-                from.netns().run(|| send(address, bytes, &content, end)).and_then(|sent| sent);
+            let receiving =
+                scope.spawn(|| receive_and_check_content(&listener, bytes, &content, end));
+            let sent = from
+                .netns()
+                .run(|| send_repeated_content(address, bytes, &content, end))
+                .and_then(|sent| sent);
             let received =
                 receiving.join().unwrap_or_else(|_| bail!("the receiving thread panicked"));
             let what = || format!("{bytes} bytes from {} to {}", from.name(), to.name());
@@ -74,12 +77,18 @@ impl Transfer {
     }
 }
 
-fn send(address: SocketAddr, bytes: u64, content: &[u8], end: Instant) -> Result<(Instant, u32)> {
-    let mut stream = TcpStream::connect_timeout(&address, left(end)?).context("connecting")?;
+fn send_repeated_content(
+    address: SocketAddr,
+    bytes: u64,
+    content: &[u8],
+    end: Instant,
+) -> Result<(Instant, u32)> {
+    let mut stream =
+        TcpStream::connect_timeout(&address, remaining_time(end)?).context("connecting")?;
     let start = Instant::now();
     let mut rest = bytes;
     while rest > 0 {
-        stream.set_write_timeout(Some(left(end)?))?;
+        stream.set_write_timeout(Some(remaining_time(end)?))?;
         let piece =
             content.get(..usize::try_from(rest).unwrap_or(PERIOD).min(PERIOD)).unwrap_or_default();
         stream.write_all(piece).with_context(|| format!("sending, {rest} bytes left"))?;
@@ -89,12 +98,17 @@ fn send(address: SocketAddr, bytes: u64, content: &[u8], end: Instant) -> Result
     Ok((start, segment))
 }
 
-fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> Result<()> {
+fn receive_and_check_content(
+    listener: &TcpListener,
+    bytes: u64,
+    content: &[u8],
+    end: Instant,
+) -> Result<()> {
     let mut stream = loop {
         match listener.accept() {
             Ok((stream, _)) => break stream,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                std::thread::sleep(Duration::from_millis(1).min(left(end)?));
+                std::thread::sleep(Duration::from_millis(1).min(remaining_time(end)?));
             }
             Err(error) => return Err(error).context("accepting"),
         }
@@ -103,7 +117,7 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
     let mut buffer = vec![0; 1 << 16];
     let mut place = 0u64;
     loop {
-        stream.set_read_timeout(Some(left(end)?))?;
+        stream.set_read_timeout(Some(remaining_time(end)?))?;
         let length = stream
             .read(&mut buffer)
             .with_context(|| format!("cannot receive after {place} of {bytes} bytes"))?;
@@ -129,7 +143,7 @@ fn receive(listener: &TcpListener, bytes: u64, content: &[u8], end: Instant) -> 
 }
 
 /// Never zero, because std refuses a socket timeout of zero.
-fn left(end: Instant) -> Result<Duration> {
+fn remaining_time(end: Instant) -> Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() {
         bail!("the test has reached its guard");
@@ -137,7 +151,7 @@ fn left(end: Instant) -> Result<Duration> {
     Ok(left)
 }
 
-fn content() -> Vec<u8> {
+fn pseudorandom_bytes() -> Vec<u8> {
     let mut state = 0x9e37_79b9_u32;
     let next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -9,7 +9,7 @@ use crate::net::netns::Netns;
 use crate::wait::Wait;
 
 /// The status code and the body.
-pub fn get(netns: &Netns, address: SocketAddr, path: &str) -> Result<(u16, String)> {
+pub fn send_get_request(netns: &Netns, address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let text = netns.run(|| -> Result<String> {
         let left = Wait::start().left();
         let mut stream = TcpStream::connect_timeout(&address, left)?;

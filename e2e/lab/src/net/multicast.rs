@@ -84,7 +84,14 @@ impl MulticastRoutes {
                 // struct mf6cctl: origin, group, parent, a bit for each of 256 interfaces.
                 let mut bits = [0u8; 32];
                 bits.get_mut(..4).context("bits")?.copy_from_slice(&(1u32 << to).to_ne_bytes());
-                [&sockaddr(source)[..], &sockaddr(group), &parent, &[0; 2], &bits].concat()
+                [
+                    &sockaddr_in6_bytes(source)[..],
+                    &sockaddr_in6_bytes(group),
+                    &parent,
+                    &[0; 2],
+                    &bits,
+                ]
+                .concat()
             }
             _ => bail!("{source} and {group} are of different families"),
         };
@@ -107,12 +114,12 @@ impl MulticastRoutes {
     }
 
     fn set(&self, option: i32, value: &[u8]) -> io::Result<()> {
-        set(&self.socket, self.level, option, value)
+        set_socket_option(&self.socket, self.level, option, value)
     }
 }
 
 /// `struct sockaddr_in6` without port, flow and scope.
-fn sockaddr(address: Ipv6Addr) -> Vec<u8> {
+fn sockaddr_in6_bytes(address: Ipv6Addr) -> Vec<u8> {
     let family = libc::AF_INET6 as u16;
     [&family.to_ne_bytes()[..], &[0; 6], &address.octets(), &[0; 4]].concat()
 }
@@ -120,7 +127,7 @@ fn sockaddr(address: Ipv6Addr) -> Vec<u8> {
 /// `index` selects the interface, because std identifies IPv4 interfaces only by their addresses.
 pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Result<()> {
     // struct ip_mreqn: group, address, index.
-    set(
+    set_socket_option(
         socket,
         libc::IPPROTO_IP,
         libc::IP_ADD_MEMBERSHIP,
@@ -132,7 +139,7 @@ pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Re
 pub(crate) fn set_hops(socket: &UdpSocket, group: IpAddr, hops: u8) -> io::Result<()> {
     match group {
         IpAddr::V4(_) => socket.set_multicast_ttl_v4(u32::from(hops)),
-        IpAddr::V6(_) => set(
+        IpAddr::V6(_) => set_socket_option(
             socket,
             libc::IPPROTO_IPV6,
             libc::IPV6_MULTICAST_HOPS,
@@ -141,7 +148,7 @@ pub(crate) fn set_hops(socket: &UdpSocket, group: IpAddr, hops: u8) -> io::Resul
     }
 }
 
-fn set(socket: &impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<()> {
+fn set_socket_option(socket: &impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<()> {
     let length = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
     // SAFETY: the pointer and the length come from a slice that outlives the call.
     let result = unsafe {

@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::output::succeeded;
+use crate::output::require_success;
 
 /// Where `ip netns` keeps the handles of named namespaces.
 pub(crate) const NETNS: &str = "/run/netns";
@@ -31,7 +31,7 @@ impl Netns {
     /// The loopback interface is up, and there is no duplicate address detection.
     pub(crate) fn create(name: impl Into<String>) -> Result<Netns> {
         let netns = Netns::named(name);
-        command("ip", ["netns", "add", netns.name.as_str()])?;
+        run_program("ip", ["netns", "add", netns.name.as_str()])?;
         netns.ip("link set lo up")?;
         // A tentative IPv6 address cannot be bound for a second or two after it was set.
         netns.sysctl("net/ipv6/conf/all/accept_dad", "0")?;
@@ -45,7 +45,7 @@ impl Netns {
     pub(crate) fn attach(name: impl Into<String>, pid: u32) -> Result<Netns> {
         let netns = Netns::named(name);
         if !netns.exists() {
-            command("ip", ["netns", "attach", netns.name.as_str(), &pid.to_string()])?;
+            run_program("ip", ["netns", "attach", netns.name.as_str(), &pid.to_string()])?;
         }
         Ok(netns)
     }
@@ -83,7 +83,8 @@ impl Netns {
     /// The result is the standard output. If the exit code is not 0, the error contains the whole output.
     pub fn exec<S: AsRef<OsStr> + Sync>(&self, program: &str, args: &[S]) -> Result<String> {
         let output = self.output(program, args)?;
-        succeeded(&describe(program, args), &output).with_context(|| format!("in {}", self.name))
+        require_success(&command_line(program, args), &output)
+            .with_context(|| format!("in {}", self.name))
     }
 
     /// The exit code does not matter.
@@ -116,7 +117,7 @@ impl Netns {
             }
             Ok(child.wait_with_output()?)
         })?;
-        succeeded(&format!("{} <<< {input:?}", describe(program, args)), &output?)
+        require_success(&format!("{} <<< {input:?}", command_line(program, args)), &output?)
             .with_context(|| format!("in {}", self.name))
     }
 
@@ -128,7 +129,7 @@ impl Netns {
     }
 
     pub fn pids(&self) -> Vec<i32> {
-        let found = command("ip", ["netns", "pids", self.name.as_str()]).unwrap_or_default();
+        let found = run_program("ip", ["netns", "pids", self.name.as_str()]).unwrap_or_default();
         found.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
@@ -151,7 +152,7 @@ impl Netns {
     /// Deletes its processes and interfaces too.
     pub(crate) fn delete(&self) -> Result<()> {
         self.kill_all();
-        command("ip", ["netns", "del", self.name.as_str()]).map(drop)
+        run_program("ip", ["netns", "del", self.name.as_str()]).map(drop)
     }
 
     pub(crate) fn open(&self) -> Result<File> {
@@ -166,7 +167,7 @@ pub(crate) fn is_zombie(pid: i32) -> bool {
 }
 
 /// Runs in the namespace of this process. The result is the standard output.
-pub(crate) fn command<S: AsRef<OsStr>>(
+pub(crate) fn run_program<S: AsRef<OsStr>>(
     program: &str,
     args: impl IntoIterator<Item = S>,
 ) -> Result<String> {
@@ -176,10 +177,10 @@ pub(crate) fn command<S: AsRef<OsStr>>(
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("starting {program}"))?;
-    succeeded(&describe(program, &args), &output)
+    require_success(&command_line(program, &args), &output)
 }
 
-fn describe<S: AsRef<OsStr>>(program: &str, args: &[S]) -> String {
+fn command_line<S: AsRef<OsStr>>(program: &str, args: &[S]) -> String {
     let args: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
     format!("{program} {}", args.join(" "))
 }

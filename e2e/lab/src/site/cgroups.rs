@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::site::name::entries;
+use crate::site::name::folder_entries;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// A killed process has to leave its cgroup within this time.
@@ -13,22 +13,22 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 const TASKS: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io";
 
 /// The IDs of a node's containers, from its folder.
-pub(crate) fn containers(node: &Path) -> Vec<String> {
-    entries(&node.join(TASKS)).into_iter().filter(|id| id.len() == 64).collect()
+pub(crate) fn container_ids(node: &Path) -> Vec<String> {
+    folder_entries(&node.join(TASKS)).into_iter().filter(|id| id.len() == 64).collect()
 }
 
 /// The IDs of the containers of all nodes, from a lab's folder.
 pub(crate) fn containers_of_lab(lab: &Path) -> Vec<String> {
-    entries(lab).into_iter().flat_map(|host| containers(&lab.join(host))).collect()
+    folder_entries(lab).into_iter().flat_map(|host| container_ids(&lab.join(host))).collect()
 }
 
 /// Follows the kill of the processes. Waits up to [`EXIT_TIMEOUT`] for the last one to leave.
-pub(crate) fn remove(containers: &[String]) {
+pub(crate) fn remove_container_cgroups(containers: &[String]) {
     if containers.is_empty() {
         return;
     }
     // cgroup v2 has one hierarchy, v1 has one for each controller.
-    let parents: Vec<PathBuf> = entries(Path::new(CGROUPS))
+    let parents: Vec<PathBuf> = folder_entries(Path::new(CGROUPS))
         .into_iter()
         .map(|name| Path::new(CGROUPS).join(name))
         .chain([PathBuf::from(CGROUPS)])

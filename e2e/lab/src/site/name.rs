@@ -74,10 +74,10 @@ impl LabName {
 }
 
 /// Those with a namespace or a folder.
-pub(crate) fn existing() -> Vec<LabName> {
+pub(crate) fn existing_labs() -> Vec<LabName> {
     let mut labs: Vec<LabName> = Vec::new();
     for folder in [NETNS, LABS] {
-        for name in entries(Path::new(folder)) {
+        for name in folder_entries(Path::new(folder)) {
             if let Some(lab) = LabName::parse(&name).filter(|lab| !labs.contains(lab)) {
                 labs.push(lab);
             }
@@ -87,7 +87,7 @@ pub(crate) fn existing() -> Vec<LabName> {
 }
 
 /// Empty if the folder does not exist.
-pub(crate) fn entries(folder: &Path) -> Vec<String> {
+pub(crate) fn folder_entries(folder: &Path) -> Vec<String> {
     let Ok(read) = std::fs::read_dir(folder) else {
         return Vec::new();
     };

@@ -14,17 +14,19 @@ use nix::unistd::Pid;
 
 use crate::net::netns::{NETNS, Netns, is_zombie};
 use crate::site::cgroups;
-use crate::site::name::{KEPT, LabName, OWNER, create_folder_of_labs, entries, existing};
+use crate::site::name::{
+    KEPT, LabName, OWNER, create_folder_of_labs, existing_labs, folder_entries,
+};
 
 /// For killed processes to end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Attempts to remove a lab: a program of its owner may add a namespace during the removal.
 const ROUNDS: usize = 3;
 
-pub(crate) fn remove(lab: &LabName) -> Result<()> {
+pub(crate) fn remove_lab(lab: &LabName) -> Result<()> {
     let mut outcome = Ok(());
     let names = || {
-        entries(Path::new(NETNS))
+        folder_entries(Path::new(NETNS))
             .into_iter()
             .filter(|name| LabName::parse(name).as_ref() == Some(lab))
             .collect::<Vec<_>>()
@@ -35,11 +37,11 @@ pub(crate) fn remove(lab: &LabName) -> Result<()> {
         outcome = Ok(());
         // Kill all processes first: a daemon would fill its log when its peers vanish.
         kill_all(|| {
-            let mut found = processes(&mark);
+            let mut found = processes_with_mount(&mark);
             found.extend(names().into_iter().flat_map(|name| Netns::named(name).pids()));
             found
         })?;
-        cgroups::remove(&containers);
+        cgroups::remove_container_cgroups(&containers);
         for name in names() {
             outcome = Netns::named(name).delete().and(outcome);
         }
@@ -76,27 +78,27 @@ pub(crate) fn kill_below(folder: &Path) -> Result<()> {
     let below = format!("{}/", folder.display());
     // mountinfo has paths relative to their file system, which may be mounted at /tmp or above.
     let mark = below.strip_prefix("/tmp").unwrap_or(&below).to_owned();
-    kill_all(|| processes(&mark))
+    kill_all(|| processes_with_mount(&mark))
 }
 
 fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
     create_folder_of_labs()?;
     let mut outcome = Ok(());
     let mut count = 0;
-    for lab in existing().iter().filter(|lab| chosen(lab)) {
-        outcome = remove(lab).and(outcome);
+    for lab in existing_labs().iter().filter(|lab| chosen(lab)) {
+        outcome = remove_lab(lab).and(outcome);
         count += 1;
     }
     outcome.map(|()| count)
 }
 
 /// Identifies this process in the file [`OWNER`]. A PID is not enough, because the kernel reuses PIDs, in this boot and in the next one.
-pub(crate) fn owner() -> String {
-    identity(std::process::id()).unwrap_or_default()
+pub(crate) fn current_process_identity() -> String {
+    process_identity(std::process::id()).unwrap_or_default()
 }
 
 /// Start time and boot ID. `None` if the process has ended, even if its parent has not waited for it yet.
-fn identity(pid: u32) -> Option<String> {
+fn process_identity(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     // proc_pid_stat(5): the third field is the state, the twenty-second the start time in ticks since boot.
@@ -109,7 +111,7 @@ fn identity(pid: u32) -> Option<String> {
 fn is_alive(lab: &LabName) -> bool {
     let noted = std::fs::read_to_string(lab.folder().join(OWNER)).unwrap_or_default();
     // A lab without the file is being created, or its process was killed during the creation. In that case only the PID identifies the process.
-    identity(lab.pid).is_some_and(|now| noted.is_empty() || noted.trim() == now)
+    process_identity(lab.pid).is_some_and(|now| noted.is_empty() || noted.trim() == now)
 }
 
 fn is_kept(lab: &LabName) -> bool {
@@ -117,9 +119,10 @@ fn is_kept(lab: &LabName) -> bool {
 }
 
 /// Processes with a mounted folder whose path contains `mark`. Every process of a host has a subfolder of the lab's folder mounted.
-fn processes(mark: &str) -> Vec<i32> {
+fn processes_with_mount(mark: &str) -> Vec<i32> {
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
-    let pids = entries(Path::new("/proc")).into_iter().filter_map(|name| name.parse::<i32>().ok());
+    let pids =
+        folder_entries(Path::new("/proc")).into_iter().filter_map(|name| name.parse::<i32>().ok());
     let others = pids.filter(|pid| {
         std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|space| Some(space) != own)
     });
@@ -167,13 +170,13 @@ mod tests {
     fn identity_is_none_after_the_process_ended() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id();
-        let first = identity(pid).unwrap();
-        assert_eq!(identity(pid), Some(first));
+        let first = process_identity(pid).unwrap();
+        assert_eq!(process_identity(pid), Some(first));
         child.kill().unwrap();
         // The process is dead but was not waited for: /proc still lists it.
-        crate::wait::until("it is dead", || identity(pid).is_none()).unwrap();
+        crate::wait::until("it is dead", || process_identity(pid).is_none()).unwrap();
         child.wait().unwrap();
-        assert_eq!(identity(pid), None);
+        assert_eq!(process_identity(pid), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::binaries;
 use crate::host::Host;
 use crate::host::process::{Launch, Process};
-use crate::net::netns::command;
+use crate::net::netns::run_program;
 use crate::store::ca::Certificates;
 use crate::store::etcd_client::EtcdClient;
 use crate::store::{PREFIX, Store};
@@ -126,7 +126,7 @@ impl Etcd {
     fn anonymous(&self, member: usize) -> Result<EtcdClient> {
         Ok(EtcdClient {
             netns: self.member(member)?.host.netns().clone(),
-            etcdctl: binaries::etcd("etcdctl")?,
+            etcdctl: binaries::etcd_program("etcdctl")?,
             local: self.url("127.0.0.1", 2379),
             endpoints: self
                 .members
@@ -173,7 +173,8 @@ impl Etcd {
             let member = self.member(number)?;
             std::fs::remove_dir_all(&member.data)?;
             // etcdctl 3.6 has no `snapshot restore`, and etcd 3.4 has no etcdutl.
-            let program = binaries::etcd("etcdutl").or_else(|_| binaries::etcd("etcdctl"))?;
+            let program =
+                binaries::etcd_program("etcdutl").or_else(|_| binaries::etcd_program("etcdctl"))?;
             let peer = format!("http://{}:2380", member.address);
             let args = [
                 "snapshot".to_owned(),
@@ -184,7 +185,7 @@ impl Etcd {
                 format!("--initial-cluster={}", self.initial_cluster()),
                 format!("--initial-advertise-peer-urls={peer}"),
             ];
-            command(&program.to_string_lossy(), args)?;
+            run_program(&program.to_string_lossy(), args)?;
         }
         self.start_all()
     }
@@ -209,7 +210,7 @@ impl Etcd {
             self.url(&member.address.to_string(), 2379),
             format!("http://{}:2380", member.address),
         );
-        let mut launch = Launch::new(binaries::etcd("etcd")?)
+        let mut launch = Launch::new(binaries::etcd_program("etcd")?)
             .args([
                 "--unsafe-no-fsync",
                 "--log-level=warn",

@@ -125,10 +125,10 @@ impl EtcdClient {
     /// `None` if the lease has ended.
     pub fn seconds_left(&self, lease: i64) -> Result<Option<i64>> {
         #[derive(Deserialize)]
-        struct Left {
+        struct TimeToLive {
             ttl: i64,
         }
-        let left: Left = serde_json::from_str(&self.etcdctl(&[
+        let left: TimeToLive = serde_json::from_str(&self.etcdctl(&[
             "lease",
             "timetolive",
             "-w",

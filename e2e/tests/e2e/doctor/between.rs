@@ -132,7 +132,7 @@ fn wrong_checksums_are_found_and_fixed() -> Result<()> {
 #[test]
 fn clock_that_is_ahead_is_found_where_it_is() -> Result<()> {
     well_nodes(Scene::of("doctor: clock").nodes(3), |_, nodes| {
-        let library = binaries::faketime()?;
+        let library = binaries::faketime_library()?;
         nodes[2].wrap(&format!(
             "export LD_PRELOAD='{}' FAKETIME=+60 FAKETIME_DONT_FAKE_MONOTONIC=1",
             library.display()

@@ -33,16 +33,25 @@ fn admits_peers_only(
     well_nodes(Scene::of(&format!("doctor: {check}")), |_, nodes| {
         nodes[0].run(COUNTERS)?;
         nodes[1].run(&format!("ip address add {STRANGER}/32 dev enp0s8"))?;
-        ensure!(arrives(nodes, STRANGER)?, "without a firewall everybody gets in");
+        ensure!(
+            packets_reach_tunnel_port(nodes, STRANGER)?,
+            "without a firewall everybody gets in"
+        );
         let mut processes = begin(&mut nodes[0])?;
-        ensure!(!arrives(nodes, STRANGER)?, "the firewall is active");
+        ensure!(!packets_reach_tunnel_port(nodes, STRANGER)?, "the firewall is active");
         nodes[0].expect(&[check])?;
         nodes[0].mend()?;
         for reload in [&["true"], reloads].concat() {
             nodes[0].run(reload)?;
             let peer = nodes[1].host.v4()?.to_string();
-            ensure!(arrives(nodes, &peer)?, "{reload}: the peer's packets are dropped");
-            ensure!(!arrives(nodes, STRANGER)?, "{reload}: the port is open to {STRANGER}");
+            ensure!(
+                packets_reach_tunnel_port(nodes, &peer)?,
+                "{reload}: the peer's packets are dropped"
+            );
+            ensure!(
+                !packets_reach_tunnel_port(nodes, STRANGER)?,
+                "{reload}: the port is open to {STRANGER}"
+            );
         }
         all_well(nodes).context("after its commands")?;
         processes.clear();
@@ -52,7 +61,7 @@ fn admits_peers_only(
 }
 
 /// True if packets to the tunnel's port of the first node pass. `from` is one of the second node's two addresses.
-fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
+fn packets_reach_tunnel_port(nodes: &mut [Node], from: &str) -> Result<bool> {
     let to = nodes[0].host.v4()?;
     let from: Ipv4Addr = from.parse()?;
     let name = if from.to_string() == STRANGER { "stranger" } else { "peer" };
@@ -68,7 +77,7 @@ fn arrives(nodes: &mut [Node], from: &str) -> Result<bool> {
 }
 
 /// The script runs a program from a package that is unpacked but not installed.
-fn wrapper(
+fn write_wrapper_script(
     node: &Node,
     name: &str,
     packages: &std::path::Path,
@@ -84,8 +93,8 @@ fn wrapper(
 }
 
 /// Keeps ufw's files in the node's folder.
-fn ufw(node: &mut Node) -> Result<()> {
-    let packages = binaries::kept("firewalls/complete")?.with_file_name("");
+fn install_ufw(node: &mut Node) -> Result<()> {
+    let packages = binaries::cached_file("firewalls/complete")?.with_file_name("");
     let (from, root) =
         (packages.display().to_string(), node.files.join("ufw").display().to_string());
     node.run(&format!(
@@ -93,7 +102,7 @@ fn ufw(node: &mut Node) -> Result<()> {
         if [ -d {from}/lib/ufw ]; then cp -r {from}/lib/ufw {root}/lib/; else cp -r {from}/usr/lib/ufw {root}/lib/; fi
         cd {from}/usr/share/ufw; cp *.rules *.init ufw.conf {root}/etc/ufw/; cp iptables/*.rules {root}/etc/ufw/"
     ))?;
-    wrapper(
+    write_wrapper_script(
         node,
         "ufw",
         &packages,
@@ -105,7 +114,7 @@ fn ufw(node: &mut Node) -> Result<()> {
 #[test]
 fn ufw_remedy_admits_peers_only() -> Result<()> {
     let begin = |node: &mut Node| {
-        ufw(node)?;
+        install_ufw(node)?;
         // Rules that admit somebody else do not hide the finding.
         node.run("ufw --force enable; ufw allow from 203.0.113.77; ufw allow 8472/tcp")?;
         Ok(Vec::new())
@@ -116,8 +125,8 @@ fn ufw_remedy_admits_peers_only() -> Result<()> {
 }
 
 /// Keeps firewalld's files in the node's folder, and gives it a D-Bus of its own. It runs until the lab removes the host.
-fn firewalld(node: &mut Node) -> Result<Vec<Process>> {
-    let packages = binaries::kept("firewalls/complete")?.with_file_name("");
+fn start_firewalld(node: &mut Node) -> Result<Vec<Process>> {
+    let packages = binaries::cached_file("firewalls/complete")?.with_file_name("");
     let folder = node.files.join("firewalld");
     let (from, root) = (packages.display().to_string(), folder.display().to_string());
     node.run(&format!("mkdir -p {root}; cp -r {from}/etc/firewalld {root}/etc"))?;
@@ -133,11 +142,17 @@ fn firewalld(node: &mut Node) -> Result<Vec<Process>> {
         ),
     )?;
     let bus = format!("DBUS_SYSTEM_BUS_ADDRESS='unix:path={root}/bus'");
-    wrapper(node, "firewall-cmd", &packages, &bus, &format!("{from}/usr/bin/firewall-cmd"))?;
+    write_wrapper_script(
+        node,
+        "firewall-cmd",
+        &packages,
+        &bus,
+        &format!("{from}/usr/bin/firewall-cmd"),
+    )?;
     let files = format!(
         "--system-config {root}/etc --default-config {from}/usr/lib/firewalld --log-file {root}/log"
     );
-    wrapper(
+    write_wrapper_script(
         node,
         "firewalld",
         &packages,
@@ -157,7 +172,7 @@ fn firewalld(node: &mut Node) -> Result<Vec<Process>> {
 #[test]
 fn firewalld_remedy_admits_peers_only() -> Result<()> {
     let begin = |node: &mut Node| {
-        let processes = firewalld(node)?;
+        let processes = start_firewalld(node)?;
         // The interface is not in the default zone, where a rule would fix nothing.
         node.run("firewall-cmd --zone=internal --change-interface=enp0s8; firewall-cmd --permanent --zone=internal --change-interface=enp0s8")?;
         Ok(processes)

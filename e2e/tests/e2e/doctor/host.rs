@@ -22,7 +22,7 @@ struct Fault {
     unready: bool,
 }
 
-const fn fault(check: &'static str, make: &'static str, clear: &'static str) -> Fault {
+const fn host_fault(check: &'static str, make: &'static str, clear: &'static str) -> Fault {
     Fault { check, make, clear, by_hand: false, unready: false }
 }
 
@@ -48,51 +48,51 @@ const PROGRAMS: &str = "for name in iptables nft; do nsenter -m -t $(cat /run/fl
 
 const FAULTS: &[Fault] = &[
     // Afterwards simulates a boot: the remedy's files fix the fault again.
-    fault("ip-forward", "sysctl -q -w net.ipv4.ip_forward=0", "sysctl -q -w net.ipv4.ip_forward=0; sysctl -q -p /etc/sysctl.d/99-zz-flannel.conf"),
-    fault(
+    host_fault("ip-forward", "sysctl -q -w net.ipv4.ip_forward=0", "sysctl -q -w net.ipv4.ip_forward=0; sysctl -q -p /etc/sysctl.d/99-zz-flannel.conf"),
+    host_fault(
         "bridge-nf-call",
         "sysctl -q -w net.bridge.bridge-nf-call-iptables=0",
         "sysctl -q -w net.bridge.bridge-nf-call-iptables=0; sysctl -q -p /etc/sysctl.d/99-zz-flannel.conf",
     ),
-    fault(
+    host_fault(
         "forward-policy",
         "nft 'table inet wall { chain gate { type filter hook forward priority 7; policy drop; }; }'",
         "nft delete table inet wall",
     ),
-    fault(
+    host_fault(
         "forward-reject",
         "iptables -I FORWARD -j REJECT",
         // Simulates a boot: the rejecting rule is back, and the remedy's units run.
         "iptables -D FORWARD -s 10.5.0.0/16 -j ACCEPT; iptables -D FORWARD -d 10.5.0.0/16 -j ACCEPT
         sed -n 's/^ExecStart=//p' /etc/systemd/system/flannel-forward-*.service | sh -e",
     ),
-    fault("stale-bridge", "ip link add cni0 type bridge; ip address add 10.5.254.1/24 dev cni0", "ip link delete cni0"),
-    fault(
+    host_fault("stale-bridge", "ip link add cni0 type bridge; ip address add 10.5.254.1/24 dev cni0", "ip link delete cni0"),
+    host_fault(
         "bridge-mtu",
         "ip link add cni0 type bridge; ip link set cni0 up; ip address add $OWN.1/24 dev cni0; ip link add veth7 mtu 1500 type veth peer name eth7; ip link set veth7 master cni0",
         "ip link delete veth7; ip link delete cni0",
     ),
-    fault("foreign-route", "ip route replace $PEER via 192.168.56.250 dev enp0s8", "ip route delete $PEER metric 4096"),
-    fault("foreign-cni", "echo '{\"plugins\":[{\"type\":\"calico\"}]}' > /etc/cni/net.d/20-calico.conflist", "rm /etc/cni/net.d/*.aside"),
-    fault("cni-config", "echo '{\"type\":\"bridge\"}' > /etc/cni/net.d/05-other.conf", "rm /etc/cni/net.d/*.aside"),
-    fault("ipam-full", FULL, "test -e /var/lib/cni/networks/cbr0/$OWN.7 -a -e /var/lib/cni/networks/cbr0/$OWN.8 -a -e /var/lib/cni/networks/cbr0/lock"),
-    fault("subnet-env", "rm /run/flannel/subnet.env; mkdir /run/flannel/subnet.env", "rmdir /run/flannel/subnet.env.aside").unready(),
-    fault("lease-refused", "echo '{' > $LEASES/subnets/10.5.77.0-24", "rm $LEASES/subnets/10.5.77.0-24").by_hand(),
-    fault("duplicate-address", "echo '{\"PublicIP\":\"192.168.56.101\",\"BackendType\":\"vxlan\",\"BackendData\":{\"VNI\":1,\"VtepMAC\":\"02:00:00:00:00:77\"}}' > $LEASES/subnets/10.5.77.0-24", "rm $LEASES/subnets/10.5.77.0-24").by_hand(),
-    fault("rules", NO_PROGRAMS, PROGRAMS).by_hand().unready(),
-    fault("no-interface", "ip link set enp0s8 down", "true").unready(),
+    host_fault("foreign-route", "ip route replace $PEER via 192.168.56.250 dev enp0s8", "ip route delete $PEER metric 4096"),
+    host_fault("foreign-cni", "echo '{\"plugins\":[{\"type\":\"calico\"}]}' > /etc/cni/net.d/20-calico.conflist", "rm /etc/cni/net.d/*.aside"),
+    host_fault("cni-config", "echo '{\"type\":\"bridge\"}' > /etc/cni/net.d/05-other.conf", "rm /etc/cni/net.d/*.aside"),
+    host_fault("ipam-full", FULL, "test -e /var/lib/cni/networks/cbr0/$OWN.7 -a -e /var/lib/cni/networks/cbr0/$OWN.8 -a -e /var/lib/cni/networks/cbr0/lock"),
+    host_fault("subnet-env", "rm /run/flannel/subnet.env; mkdir /run/flannel/subnet.env", "rmdir /run/flannel/subnet.env.aside").unready(),
+    host_fault("lease-refused", "echo '{' > $LEASES/subnets/10.5.77.0-24", "rm $LEASES/subnets/10.5.77.0-24").by_hand(),
+    host_fault("duplicate-address", "echo '{\"PublicIP\":\"192.168.56.101\",\"BackendType\":\"vxlan\",\"BackendData\":{\"VNI\":1,\"VtepMAC\":\"02:00:00:00:00:77\"}}' > $LEASES/subnets/10.5.77.0-24", "rm $LEASES/subnets/10.5.77.0-24").by_hand(),
+    host_fault("rules", NO_PROGRAMS, PROGRAMS).by_hand().unready(),
+    host_fault("no-interface", "ip link set enp0s8 down", "true").unready(),
 ];
 
 const DEVICES: &[Fault] = &[
-    fault("ipv6-forwarding", "sysctl -q -w net.ipv6.conf.all.forwarding=0", "true"),
+    host_fault("ipv6-forwarding", "sysctl -q -w net.ipv6.conf.all.forwarding=0", "true"),
     // The daemon restores its own device at once, so it is stopped while another device takes the name.
-    fault(
+    host_fault(
         "foreign-device",
         "kill -STOP $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add flannel.1 type bridge; kill -CONT $(cat /run/flanneld.pid)",
         "ip link delete was-flannel.1",
     )
     .unready(),
-    fault(
+    host_fault(
         "foreign-device",
         "kill -STOP $(cat /run/flanneld.pid); ip link delete flannel.1; ip link add vx1 type vxlan id 1 dstport 8472 nolearning
         kill -CONT $(cat /run/flanneld.pid)",
@@ -103,11 +103,13 @@ const DEVICES: &[Fault] = &[
 ];
 
 /// Causes, detects and fixes one fault at a time.
-fn walk(node: &mut Node, faults: &[Fault]) -> Result<()> {
-    faults.iter().try_for_each(|fault| one(node, fault).with_context(|| fault.check))
+fn cause_and_mend_each_fault(node: &mut Node, faults: &[Fault]) -> Result<()> {
+    faults
+        .iter()
+        .try_for_each(|fault| cause_and_mend_fault(node, fault).with_context(|| fault.check))
 }
 
-fn one(node: &mut Node, fault: &Fault) -> Result<()> {
+fn cause_and_mend_fault(node: &mut Node, fault: &Fault) -> Result<()> {
     node.require_readyz(200)?;
     node.run(fault.make).context("making it")?;
     node.expect(&[fault.check])?;
@@ -131,7 +133,7 @@ fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
     let network = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.200.0","Backend":{"Type":"vxlan"}}"#;
     well_nodes(Scene::of("doctor: faults").net(network), |_, nodes| {
         let node = &mut nodes[0];
-        walk(node, FAULTS)?;
+        cause_and_mend_each_fault(node, FAULTS)?;
         // The daemon remembers this fault for ten minutes, so it comes last.
         for _ in 0..5 {
             node.run("ip route delete $PEER; until ip route show $PEER | grep -q flannel; do sleep 0.1; done; sleep 0.5")?;
@@ -145,7 +147,7 @@ fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
 fn conflicting_devices_are_found_and_renamed() -> Result<()> {
     let network = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"vxlan"}}"#;
     well_nodes(Scene::of("doctor: devices").net(network), |_, nodes| {
-        walk(&mut nodes[0], DEVICES)?;
+        cause_and_mend_each_fault(&mut nodes[0], DEVICES)?;
         // A foreign device that is there when the daemon starts makes it exit.
         let node = &mut nodes[0];
         node.daemon()?.kill()?;

@@ -78,7 +78,10 @@ impl Node {
             &format!("#!/bin/sh\necho \"$@\" >> '{}'", marker.display()),
         )?;
         write_script(&files.join("bin/systemd-run"), SYSTEMD_RUN)?;
-        std::os::unix::fs::symlink(binaries::own("flannelctl")?, files.join("bin/flannelctl"))?;
+        std::os::unix::fs::symlink(
+            binaries::flannel_binary("flannelctl")?,
+            files.join("bin/flannelctl"),
+        )?;
         let node = Node {
             host: host.clone(),
             files,
@@ -99,12 +102,12 @@ impl Node {
 
     /// Mounts the host's files, runs the shell line `before`, and then starts the daemon.
     pub(crate) fn wrap(&self, before: &str) -> Result<()> {
-        let flanneld = binaries::own("flanneld")?;
+        let flanneld = binaries::flannel_binary("flanneld")?;
         write_script(
             &self.wrapper(),
             &format!(
                 "#!/bin/sh -e\n{}{before}\necho $$ > /run/flanneld.pid\nexec '{}' \"$@\"",
-                mounts(&self.files),
+                bind_mount_commands(&self.files),
                 flanneld.display()
             ),
         )
@@ -166,7 +169,7 @@ impl Node {
             self.variables.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect();
         let whole = format!(
             "{}PATH='{}':$PATH\n{variables}{script}",
-            mounts(&self.files),
+            bind_mount_commands(&self.files),
             self.files.join("bin").display()
         );
         let mut process = self.host.spawn(&name, &Launch::new("sh").args(["-ec", &whole]))?;
@@ -296,7 +299,7 @@ impl Node {
 }
 
 /// Mount the host's own files where programs expect them. Only the process that runs the commands sees the mounts.
-fn mounts(files: &Path) -> String {
+fn bind_mount_commands(files: &Path) -> String {
     FOLDERS
         .map(|(name, place)| {
             format!("mkdir -p {place}; mount --bind '{}' {place}\n", files.join(name).display())

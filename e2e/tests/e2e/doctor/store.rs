@@ -9,7 +9,7 @@ use super::node::{Node, all_well, nodes_on, well_nodes};
 
 const WRONG: &str = r#"{"Network":"10.5.0.0/16","SubnetLen":99,"Backend":{"Type":"vxlan"}}"#;
 
-fn options() -> FlanneldOptions {
+fn bare_options_on_enp0s8() -> FlanneldOptions {
     FlanneldOptions::bare().iface("enp0s8")
 }
 
@@ -52,7 +52,7 @@ fn mismatched_certificates_are_reported_with_their_cause() -> Result<()> {
     scene.stopped().run(|s| {
         let client = s.etcd.as_ref().context("an etcd")?.client()?;
         let files = client.certificates().context("no certificates")?;
-        let mut nodes = nodes_on(s, &options())?;
+        let mut nodes = nodes_on(s, &bare_options_on_enp0s8())?;
         let node = &mut nodes[0];
         for (years, cause) in [((2001, 2002), "expired"), ((2100, 2101), "not valid yet")] {
             files.renew_server(Some(years))?;
@@ -85,7 +85,7 @@ fn mismatched_certificates_are_reported_with_their_cause() -> Result<()> {
 #[test]
 fn unusable_configuration_is_reported_and_created() -> Result<()> {
     Scene::of("doctor: configuration").stopped().run(|s| {
-        let mut nodes = nodes_on(s, &options())?;
+        let mut nodes = nodes_on(s, &bare_options_on_enp0s8())?;
         let node = &mut nodes[0];
         node.run("rm $LEASES/config")?;
         node.start()?;
@@ -118,7 +118,7 @@ fn lost_or_changed_configuration_is_put_back_or_taken() -> Result<()> {
         let client = s.etcd.as_ref().context("an etcd")?.client()?;
         let leases = s.store.subnets()?;
         let etcdctl = nodes[0].files.join("bin/etcdctl");
-        std::os::unix::fs::symlink(binaries::etcd("etcdctl")?, etcdctl)?;
+        std::os::unix::fs::symlink(binaries::etcd_program("etcdctl")?, etcdctl)?;
 
         client.etcdctl(&["del", "--prefix", ""])?;
         for node in nodes.iter_mut() {
@@ -146,7 +146,7 @@ fn lost_or_changed_configuration_is_put_back_or_taken() -> Result<()> {
 fn node_without_a_free_subnet_is_reported() -> Result<()> {
     let network = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.7.0","SubnetMax":"10.5.7.0","Backend":{"Type":"vxlan"}}"#;
     Scene::of("doctor: pool").net(network).stopped().run(|s| {
-        let mut nodes = nodes_on(s, &options())?;
+        let mut nodes = nodes_on(s, &bare_options_on_enp0s8())?;
         nodes[0].start()?;
         nodes[0].ready()?;
         nodes[1].start()?;
@@ -165,7 +165,7 @@ fn node_without_a_free_subnet_is_reported() -> Result<()> {
 #[test]
 fn cloned_machine_is_reported_and_gets_its_own_identity() -> Result<()> {
     Scene::of("doctor: clone").stopped().run(|s| {
-        let mut nodes = nodes_on(s, &options())?;
+        let mut nodes = nodes_on(s, &bare_options_on_enp0s8())?;
         for node in &mut nodes {
             node.run("echo FLANNELD_NODE_ID=image >> /etc/default/flanneld")?;
         }

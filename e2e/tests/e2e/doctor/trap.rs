@@ -5,7 +5,7 @@ use lab::{Etcd, EtcdOptions, FlanneldOptions, Lab, PingMatrix, Store, Uplink, Va
 
 use super::node::{Node, all_well, pods_on};
 use crate::healing::scenarios;
-use crate::operator::remedies_of_the_trap;
+use crate::install::operator::remedies_of_the_trap;
 
 /// Hosts behind separate NAT boxes, whether their store is etcd, and the findings of the first node and of the others. Without a finding, the operator
 /// has named the interface of the first node.

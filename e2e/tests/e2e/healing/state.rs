@@ -4,7 +4,7 @@ use anyhow::Result;
 use lab::Host;
 
 /// All kernel objects of flannel, as sorted lines.
-pub(super) fn ours(host: &Host) -> Result<String> {
+pub(super) fn flannel_object_lines(host: &Host) -> Result<String> {
     let netns = host.netns();
     let mut lines = Vec::new();
     for link in netns.links()?.iter().filter(|link| link.ifname.starts_with("flannel")) {
@@ -38,11 +38,11 @@ pub(super) fn ours(host: &Host) -> Result<String> {
     lines.extend(routes.map(|route| {
         format!("route {} via {:?} dev {:?} {:?}", route.dst, route.gateway, route.dev, route.flags)
     }));
-    Ok(sorted(&lines.join("\n")))
+    Ok(sort_lines(&lines.join("\n")))
 }
 
 /// A link with its address and routes, and objects on flannel's device.
-pub(super) fn others(host: &Host, on_device: bool) -> Result<String> {
+pub(super) fn foreign_object_lines(host: &Host, on_device: bool) -> Result<String> {
     let netns = host.netns();
     let is_theirs = |dev: &str| dev == "other0" || on_device && dev.starts_with("flannel");
     let mut lines: Vec<String> = netns
@@ -71,10 +71,10 @@ pub(super) fn others(host: &Host, on_device: bool) -> Result<String> {
     }
     // The kernel creates the device's own IPv6 addresses, and they appear and disappear with it.
     lines.retain(|line| !line.contains("fe80") && !line.contains("fd00:5"));
-    Ok(sorted(&lines.join("\n")))
+    Ok(sort_lines(&lines.join("\n")))
 }
 
-pub(super) fn sorted(text: &str) -> String {
+pub(super) fn sort_lines(text: &str) -> String {
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
     lines.join("\n")

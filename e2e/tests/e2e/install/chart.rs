@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use lab::{ApiServer, Lab, binaries, succeeded, until_ok};
+use lab::{ApiServer, Lab, binaries, require_success, until_ok};
 use serde_json::{Value, json};
 
-use super::{api_server, dry_run, net_conf, object, read, repository};
+use super::{api_server, dry_run, find_object, net_conf, read_repository_file, repository_path};
 use cases::Case;
 
 mod cases;
@@ -23,7 +23,7 @@ fn policy_prefix_is_normalised_like_the_flag() -> Result<()> {
         ("\"example.org/net\"", "example.org/net-"),
         ("\"example.org/net-\"", "example.org/net-"),
     ] {
-        let text = rendered(
+        let text = render_chart(
             "kube-flannel",
             &[("policy.enabled", "true"), ("policy.annotationPrefix", value)],
         )?;
@@ -53,7 +53,7 @@ fn chart_refuses_values_of_the_wrong_type_and_unknown_names() -> Result<()> {
         ("netpol.enable", "true"),
         ("podCIDR", "\"10.244.0.0/16\""),
     ] {
-        let refused = rendered("x", &[(path, value)]);
+        let refused = render_chart("x", &[(path, value)]);
         ensure!(
             refused.is_err_and(|why| why.to_string().contains("the schema")),
             "{path}={value} is accepted"
@@ -66,17 +66,17 @@ fn chart_refuses_values_of_the_wrong_type_and_unknown_names() -> Result<()> {
         ("flannel.image.tag", "1.5"),
         ("global.own", "{\"of\":\"a parent chart\"}"),
     ];
-    ensure!(rendered("x", &texts)?.contains("\"VNI\": 7"), "VNI 7");
+    ensure!(render_chart("x", &texts)?.contains("\"VNI\": 7"), "VNI 7");
     Ok(())
 }
 
-fn helm(args: &[&str]) -> Result<String> {
-    let output = Command::new(binaries::helm()?).args(args).output()?;
-    succeeded(&format!("helm {}", args.join(" ")), &output)
+fn run_helm(args: &[&str]) -> Result<String> {
+    let output = Command::new(binaries::helm_program()?).args(args).output()?;
+    require_success(&format!("helm {}", args.join(" ")), &output)
 }
 
-pub(super) fn rendered(namespace: &str, values: &[(&str, &str)]) -> Result<String> {
-    let chart = repository("conf/chart").display().to_string();
+pub(super) fn render_chart(namespace: &str, values: &[(&str, &str)]) -> Result<String> {
+    let chart = repository_path("conf/chart").display().to_string();
     let set: Vec<String> =
         values.iter().map(|(path, value)| format!("--set-json={path}={value}")).collect();
     let mut args = vec![
@@ -89,14 +89,16 @@ pub(super) fn rendered(namespace: &str, values: &[(&str, &str)]) -> Result<Strin
         "1.37.0",
     ];
     args.extend(set.iter().map(String::as_str));
-    helm(&args)
+    run_helm(&args)
 }
 
 /// The paths of all values that are not maps, or are empty maps.
-fn leaves(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+fn collect_leaf_paths(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value.as_object().filter(|map| !map.is_empty()) {
         Some(map) => {
-            map.iter().for_each(|(key, value)| leaves(value, &format!("{path}.{key}"), found));
+            map.iter().for_each(|(key, value)| {
+                collect_leaf_paths(value, &format!("{path}.{key}"), found);
+            });
         }
         None => {
             found.insert(path.trim_start_matches('.').to_owned());
@@ -106,23 +108,28 @@ fn leaves(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 
 #[test]
 fn chart_renders_valid_objects_for_every_value() -> Result<()> {
-    helm(&["lint", "--strict", "--quiet", &repository("conf/chart").display().to_string()])?;
+    run_helm(&[
+        "lint",
+        "--strict",
+        "--quiet",
+        &repository_path("conf/chart").display().to_string(),
+    ])?;
     ensure!(
-        rendered("x", &[("podCidr", "\"\"")])
+        render_chart("x", &[("podCidr", "\"\"")])
             .is_err_and(|why| why.to_string().contains("pods need at least one network")),
         "no network at all"
     );
     Lab::run("chart", |lab| {
-        let cases = cases::all();
+        let cases = cases::all_cases();
         let mut namespaces: Vec<&str> = cases.iter().map(|case| case.name).collect();
         namespaces.push("kube-flannel");
         let api = api_server(lab, &namespaces)?;
         add_prometheus_operator(&api)?;
 
         // One call for all cases, because each is in a namespace of its own.
-        let mut all = rendered("kube-flannel", &[])?;
+        let mut all = render_chart("kube-flannel", &[])?;
         for case in &cases {
-            all += &rendered(case.name, case.values)?;
+            all += &render_chart(case.name, case.values)?;
         }
         let objects = dry_run(lab, &api, &all)?;
         cases.iter().try_for_each(|case| require_case(&objects, case))?;
@@ -143,7 +150,7 @@ fn require_case(objects: &[Value], case: &Case) -> Result<()> {
         case.backend.as_ref().is_none_or(|backend| conf["Backend"] == *backend),
         "{name}: {conf}: {values:?}"
     );
-    let set = object(objects, Some(name), "DaemonSet", "kube-flannel-ds")?;
+    let set = find_object(objects, Some(name), "DaemonSet", "kube-flannel-ds")?;
     let pod = &set["spec"]["template"]["spec"];
     for (place, wanted) in &case.places {
         let have = pod.pointer(place).cloned().unwrap_or_default();
@@ -183,13 +190,13 @@ fn add_prometheus_operator(api: &ApiServer) -> Result<()> {
 }
 
 fn require_monitoring(objects: &[Value]) -> Result<()> {
-    let monitor = object(objects, Some("monitoring"), "PodMonitor", "kube-flannel")?;
+    let monitor = find_object(objects, Some("monitoring"), "PodMonitor", "kube-flannel")?;
     ensure!(
         monitor["metadata"]["labels"]["release"] == "a"
             && monitor["spec"]["podMetricsEndpoints"][0]["interval"] == "15s",
         "{monitor}"
     );
-    let rules = object(objects, Some("monitoring"), "PrometheusRule", "kube-flannel")?;
+    let rules = find_object(objects, Some("monitoring"), "PrometheusRule", "kube-flannel")?;
     let groups = rules["spec"]["groups"].as_array().map_or(0, Vec::len);
     ensure!(rules["metadata"]["labels"]["release"] == "b" && groups > 3, "{rules}");
     Ok(())
@@ -213,7 +220,7 @@ fn require_network_configurations(objects: &[Value]) -> Result<()> {
 
 fn require_cni_configurations(objects: &[Value]) -> Result<()> {
     let cni = |name: &str| -> Result<Value> {
-        let map = object(objects, Some(name), "ConfigMap", "kube-flannel-cfg")?;
+        let map = find_object(objects, Some(name), "ConfigMap", "kube-flannel-cfg")?;
         Ok(serde_json::from_str(map["data"]["cni-conf.json"].as_str().context("cni-conf.json")?)?)
     };
     ensure!(
@@ -235,7 +242,7 @@ fn require_labels(objects: &[Value]) -> Result<()> {
             "{object}"
         );
     }
-    let set = object(objects, Some("labels"), "DaemonSet", "kube-flannel-ds")?;
+    let set = find_object(objects, Some("labels"), "DaemonSet", "kube-flannel-ds")?;
     let (own, pod) = (&set["metadata"], &set["spec"]["template"]["metadata"]);
     ensure!(own["labels"]["set"] == "l" && own["annotations"]["set"] == "a", "{own}");
     ensure!(
@@ -249,7 +256,7 @@ fn require_labels(objects: &[Value]) -> Result<()> {
 
 fn require_policy(objects: &[Value]) -> Result<()> {
     let policy =
-        object(objects, None, "ValidatingAdmissionPolicy", "flannel-own-node")?.to_string();
+        find_object(objects, None, "ValidatingAdmissionPolicy", "flannel-own-node")?.to_string();
     ensure!(
         policy.contains("startsWith('example.org/net-')")
             && policy.contains("system:serviceaccount:policy:flannel"),
@@ -265,7 +272,7 @@ fn chart_values(lab: &Lab, api: &ApiServer) -> Result<BTreeSet<String>> {
         &file,
         format!(
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: x}}\n{}",
-            read("conf/chart/values.yaml")?
+            read_repository_file("conf/chart/values.yaml")?
         ),
     )?;
     let path = file.display().to_string();
@@ -278,7 +285,7 @@ fn chart_values(lab: &Lab, api: &ApiServer) -> Result<BTreeSet<String>> {
         &path,
     ])?)?;
     let mut there = BTreeSet::new();
-    leaves(&values, "", &mut there);
+    collect_leaf_paths(&values, "", &mut there);
     there.retain(|leaf| {
         !["apiVersion", "kind"].contains(&leaf.as_str()) && !leaf.starts_with("metadata.")
     });
@@ -305,14 +312,14 @@ fn chart_without_values_renders_the_manifest() -> Result<()> {
     Lab::run("chart as manifest", |lab| {
         let api = api_server(lab, &["kube-flannel"])?;
         let charted =
-            dry_run(lab, &api, &rendered("kube-flannel", &[("policy.enabled", "true")])?)?;
+            dry_run(lab, &api, &render_chart("kube-flannel", &[("policy.enabled", "true")])?)?;
         let written = dry_run(
             lab,
             &api,
             &format!(
                 "{}\n---\n{}",
-                read("conf/kube-flannel.yml")?,
-                read("conf/kube-flannel-policy.yml")?
+                read_repository_file("conf/kube-flannel.yml")?,
+                read_repository_file("conf/kube-flannel-policy.yml")?
             ),
         )?;
         // The manifest has one object more, the namespace. helm or its user creates that, so the chart has none.
@@ -325,13 +332,14 @@ fn chart_without_values_renders_the_manifest() -> Result<()> {
         for object_of_chart in &charted {
             let (kind, name) = (&object_of_chart["kind"], &object_of_chart["metadata"]["name"]);
             let place = object_of_chart["metadata"]["namespace"].as_str();
-            let other = object(
+            let other = find_object(
                 &written,
                 place,
                 kind.as_str().unwrap_or_default(),
                 name.as_str().unwrap_or_default(),
             )?;
-            let (chart, manifest) = (comparable(object_of_chart)?, comparable(other)?);
+            let (chart, manifest) =
+                (comparable_fields(object_of_chart)?, comparable_fields(other)?);
             ensure!(
                 chart == manifest,
                 "{kind} {name}:\nthe chart has {chart}\nthe manifest {manifest}"
@@ -342,7 +350,7 @@ fn chart_without_values_renders_the_manifest() -> Result<()> {
 }
 
 /// The fields in which an object of the chart must equal the manifest's, with sorted arguments.
-fn comparable(object: &Value) -> Result<Value> {
+fn comparable_fields(object: &Value) -> Result<Value> {
     let mut object = object.clone();
     let mut parts = json!({ "spec": object["spec"].take(), "rules": object["rules"].take(), "subjects": object["subjects"].take(), "data": object["data"].take() });
     // The order of arguments has no meaning.
@@ -377,13 +385,15 @@ fn chart_reads_booleans_from_text_and_refuses_go_flannels_image() -> Result<()> 
         ("flannel.directRouting", "\"true\""),
         ("flannel.enableNFTables", "\"true\""),
     ];
-    let manifest = rendered("kube-flannel", &texts)?;
+    let manifest = render_chart("kube-flannel", &texts)?;
     for part in ["\"DirectRouting\": true", "\"EnableNFTables\": true"] {
         ensure!(manifest.contains(part), "no {part} in {manifest}");
     }
     ensure!(!manifest.contains("GBP"), "{manifest}");
-    let refused =
-        rendered("kube-flannel", &[("flannel.image.repository", "\"ghcr.io/flannel-io/flannel\"")]);
+    let refused = render_chart(
+        "kube-flannel",
+        &[("flannel.image.repository", "\"ghcr.io/flannel-io/flannel\"")],
+    );
     let error = format!("{:#}", refused.err().context("Go flannel's image was taken")?);
     ensure!(error.contains("ghcr.io/flannel-io/flannel is Go flannel's"), "{error}");
     Ok(())
@@ -409,7 +419,7 @@ fn container_is_privileged_when_its_backend_needs_tun() -> Result<()> {
         ("wireguard", r#"{"Implementation":"auto"}"#, true),
         ("wireguard", r#"{"implementation":"UserSpace"}"#, true),
     ] {
-        let text = rendered(
+        let text = render_chart(
             "kube-flannel",
             &[("flannel.backend", &format!("{backend:?}")), ("flannel.backendExtra", extra)],
         )?;
@@ -433,7 +443,7 @@ fn images_are_pulled_when_a_registry_has_them() -> Result<()> {
         (&[repository], ["Never", "IfNotPresent"]),
         (&[repository, always], ["Never", "Always"]),
     ] {
-        let text = rendered("kube-flannel", values)?;
+        let text = render_chart("kube-flannel", values)?;
         let policies: Vec<&str> =
             text.lines().filter_map(|line| line.trim().strip_prefix("imagePullPolicy: ")).collect();
         ensure!(policies == want, "{values:?}: {policies:?}");

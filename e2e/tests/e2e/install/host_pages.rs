@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use lab::{Etcd, EtcdOptions, FlanneldOptions, Lab, Uplink, binaries, until_ok};
 
-use super::{read, repository, require_known};
+use super::{read_repository_file, repository_path, require_known};
 use crate::doctor::node::{Node, all_well};
-use crate::operator::blocks;
+use crate::install::operator::shell_command_blocks;
 
 /// The documents about Kubernetes and the doctor's commands have their own tests (`pages` and `doctor`).
 const PAGES: &[&str] = &[
@@ -218,12 +218,15 @@ const DOCKER: &str = "docs/docker.md";
 fn host_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
     let mut on_pages = BTreeSet::new();
     for file in PAGES.iter().filter(|file| **file != DOCKER) {
-        let page = read(file)?;
-        on_pages.extend(blocks(&page).into_iter().flatten());
+        let page = read_repository_file(file)?;
+        on_pages.extend(shell_command_blocks(&page).into_iter().flatten());
     }
     let run = [BEFORE, WHILE_IT_RUNS, AFTERWARDS].concat();
     require_known(&on_pages, &run, NOT_HERE)?;
-    ensure!(!blocks(&read(DOCKER)?).is_empty(), "{DOCKER} has no commands");
+    ensure!(
+        !shell_command_blocks(&read_repository_file(DOCKER)?).is_empty(),
+        "{DOCKER} has no commands"
+    );
     Ok(())
 }
 
@@ -251,10 +254,13 @@ fn documented_host_commands_work_with_etcd() -> Result<()> {
         for node in &mut nodes {
             // As it is installed.
             std::fs::copy(
-                repository("conf/default/flanneld"),
+                repository_path("conf/default/flanneld"),
                 node.files.join("default/flanneld"),
             )?;
-            std::os::unix::fs::symlink(binaries::etcd("etcdctl")?, node.files.join("bin/etcdctl"))?;
+            std::os::unix::fs::symlink(
+                binaries::etcd_program("etcdctl")?,
+                node.files.join("bin/etcdctl"),
+            )?;
             node.variables.push(("ETCDCTL_ENDPOINTS", endpoint.clone()));
             for command in BEFORE {
                 node.run(&format!("export ETCDCTL_ENDPOINTS; {}", here(command)))?;

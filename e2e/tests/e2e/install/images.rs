@@ -5,43 +5,46 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Lab, binaries, succeeded, texts, until};
+use lab::{Lab, binaries, require_success, stdout_and_stderr, until};
 use serde_json::Value;
 
-use super::{read, repository};
+use super::{read_repository_file, repository_path};
 
 /// stdout and stderr. Fails if the program fails.
-fn output(command: &mut Command) -> Result<String> {
+fn successful_output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
-    succeeded(&format!("{command:?}"), &output)?;
-    Ok(texts(&output))
+    require_success(&format!("{command:?}"), &output)?;
+    Ok(stdout_and_stderr(&output))
 }
 
 /// The images hold the programs under test.
-pub(super) fn build(images: &Path) -> Result<()> {
-    let programs = binaries::own("flanneld")?;
+pub(super) fn build_images(images: &Path) -> Result<()> {
+    let programs = binaries::flannel_binary("flanneld")?;
     let programs = programs.parent().context("a folder")?;
-    let mut build = Command::new(repository("conf/image/build.sh"));
-    output(build.env("PROFILE", "dev").env("PROGRAMS", programs).env("IMAGES", images)).map(drop)
+    let mut build = Command::new(repository_path("conf/image/build.sh"));
+    successful_output(build.env("PROFILE", "dev").env("PROGRAMS", programs).env("IMAGES", images))
+        .map(drop)
 }
 
-fn member(archive: &Path, name: &str) -> Result<Value> {
-    Ok(serde_json::from_str(&output(Command::new("tar").arg("-xOf").arg(archive).arg(name))?)?)
+fn read_json_from_archive(archive: &Path, name: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&successful_output(
+        Command::new("tar").arg("-xOf").arg(archive).arg(name),
+    )?)?)
 }
 
 /// Unpacks the image's files. The archive's OCI index and its Docker index agree.
-fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
+fn unpack_image(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     let reference = format!("docker.io/flannel-rs/{name}:v{}", env!("CARGO_PKG_VERSION"));
-    let index = member(archive, "index.json")?;
+    let index = read_json_from_archive(archive, "index.json")?;
     let entry = &index["manifests"][0];
     ensure!(entry["annotations"]["io.containerd.image.name"] == reference.as_str(), "{index}");
     let blob = |digest: &Value| {
         digest.as_str().map(|text| format!("blobs/{}", text.replace(':', "/"))).context("a digest")
     };
-    let manifest = member(archive, &blob(&entry["digest"])?)?;
+    let manifest = read_json_from_archive(archive, &blob(&entry["digest"])?)?;
     let (config, layer) =
         (blob(&manifest["config"]["digest"])?, blob(&manifest["layers"][0]["digest"])?);
-    let docker = member(archive, "manifest.json")?;
+    let docker = read_json_from_archive(archive, "manifest.json")?;
     ensure!(
         docker[0]["RepoTags"][0].as_str().is_some_and(|tag| reference.ends_with(tag)),
         "{docker}"
@@ -52,15 +55,17 @@ fn unpacked(archive: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     );
     let root = folder.join(format!("{name}-root"));
     std::fs::create_dir_all(&root)?;
-    output(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(folder))?;
-    output(Command::new("tar").arg("-xzf").arg(folder.join(layer)).arg("-C").arg(&root))?;
+    successful_output(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(folder))?;
+    successful_output(
+        Command::new("tar").arg("-xzf").arg(folder.join(layer)).arg("-C").arg(&root),
+    )?;
     Ok(root)
 }
 
 /// Runs in a chroot of the image and in a network namespace of its own.
-fn inside(root: &Path, script: &str) -> Result<String> {
+fn run_in_chroot(root: &Path, script: &str) -> Result<String> {
     let mut words = script.split(' ');
-    output(Command::new("unshare").args(["--net", "chroot"]).arg(root).args(&mut words))
+    successful_output(Command::new("unshare").args(["--net", "chroot"]).arg(root).args(&mut words))
 }
 
 /// A drop ends the process.
@@ -74,7 +79,7 @@ impl Drop for Ended {
 }
 
 /// Starts a containerd of its own. The result is the image names that it lists.
-fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
+fn import_and_list_images(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     let folder = folder.join("containerd");
     std::fs::create_dir_all(&folder)?;
     let (socket, config) = (folder.join("sock"), folder.join("config.toml"));
@@ -95,21 +100,21 @@ fn imported(folder: &Path, archives: &[PathBuf]) -> Result<String> {
     std::fs::write(&config, text)?;
     let log = std::fs::File::create(folder.join("log"))?;
     let _daemon = Ended(
-        Command::new(binaries::kept("containerd/usr/bin/containerd")?)
+        Command::new(binaries::cached_file("containerd/usr/bin/containerd")?)
             .arg("--config")
             .arg(&config)
             .stderr(log)
             .spawn()?,
     );
     let ctr = || -> Result<Command> {
-        let mut command = Command::new(binaries::kept("containerd/usr/bin/ctr")?);
+        let mut command = Command::new(binaries::cached_file("containerd/usr/bin/ctr")?);
         command.arg("--address").arg(&socket).args(["--namespace", "k8s.io", "images"]);
         Ok(command)
     };
-    let list = || output(ctr()?.args(["list", "--quiet"]));
+    let list = || successful_output(ctr()?.args(["list", "--quiet"]));
     until("containerd answers", || list().is_ok())?;
     for archive in archives {
-        output(ctr()?.args(["import", "--snapshotter", "native"]).arg(archive))?;
+        successful_output(ctr()?.args(["import", "--snapshotter", "native"]).arg(archive))?;
     }
     list()
 }
@@ -134,26 +139,26 @@ fn images_are_complete_reproducible_and_loadable() -> Result<()> {
         let folder = lab.folder("images")?;
         let archives = built_twice(&folder)?;
         let [daemon, plugin] = &archives;
-        let root = unpacked(daemon, &folder, "flannel")?;
+        let root = unpack_image(daemon, &folder, "flannel")?;
         require_daemon_files(&root)?;
         require_programs_run(&root)?;
         require_iptables(&root)?;
 
-        let root = unpacked(plugin, &folder, "flannel-cni-plugin")?;
-        inside(&root, "cp -p -v /flannel /flannel.new")?;
+        let root = unpack_image(plugin, &folder, "flannel-cni-plugin")?;
+        run_in_chroot(&root, "cp -p -v /flannel /flannel.new")?;
         ensure!(
             std::fs::read(root.join("flannel"))? == std::fs::read(root.join("flannel.new"))?,
             "the copy differs"
         );
-        require_names_of_manifests(&imported(&folder, &archives)?)
+        require_names_of_manifests(&import_and_list_images(&folder, &archives)?)
     })
 }
 
 /// Both builds have the same bytes. The result is the first archives.
 fn built_twice(folder: &Path) -> Result<[PathBuf; 2]> {
     let (first, second) = (folder.join("first"), folder.join("second"));
-    build(&first)?;
-    build(&second)?;
+    build_images(&first)?;
+    build_images(&second)?;
     let archives = ["flannel", "flannel-cni-plugin"].map(|name| first.join(format!("{name}.tar")));
     for archive in &archives {
         let again = second.join(archive.file_name().context("a name")?);
@@ -181,10 +186,10 @@ fn require_daemon_files(root: &Path) -> Result<()> {
 }
 
 fn require_programs_run(root: &Path) -> Result<()> {
-    let version = inside(root, "/opt/bin/flanneld --version")?;
+    let version = run_in_chroot(root, "/opt/bin/flanneld --version")?;
     ensure!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
-    inside(root, "/opt/bin/flannelctl --version")?;
-    inside(
+    run_in_chroot(root, "/opt/bin/flannelctl --version")?;
+    run_in_chroot(
         root,
         "/usr/sbin/nft add table inet x; add chain inet x c { type nat hook postrouting priority 0; }; add rule inet x c meta l4proto udp masquerade fully-random",
     )
@@ -196,10 +201,10 @@ fn require_iptables(root: &Path) -> Result<()> {
     for (family, net) in [("iptables", "10.244.0.0/16"), ("ip6tables", "fd00:244::/48")] {
         for (variant, named) in [("", "nf_tables"), ("-nft", "nf_tables"), ("-legacy", "legacy")] {
             let program = format!("/usr/sbin/{family}{variant}");
-            let version = inside(root, &format!("{program}-save --version"))?;
+            let version = run_in_chroot(root, &format!("{program}-save --version"))?;
             ensure!(version.contains(named), "{family}{variant}: {version}");
-            inside(root, &format!("{program}-restore --version"))?;
-            inside(
+            run_in_chroot(root, &format!("{program}-restore --version"))?;
+            run_in_chroot(
                 root,
                 &format!(
                     "{program} -t nat -A POSTROUTING -s {net} -m comment --comment x -j MASQUERADE --random-fully"
@@ -213,7 +218,10 @@ fn require_iptables(root: &Path) -> Result<()> {
 /// The manifests name the images in the archives.
 fn require_names_of_manifests(names: &str) -> Result<()> {
     let names: BTreeSet<&str> = names.lines().collect();
-    let texts = [read("conf/kube-flannel.yml")?, read("conf/kube-flannel-cleanup.yml")?];
+    let texts = [
+        read_repository_file("conf/kube-flannel.yml")?,
+        read_repository_file("conf/kube-flannel-cleanup.yml")?,
+    ];
     let wanted: BTreeSet<&str> = texts
         .iter()
         .flat_map(|text| text.lines())

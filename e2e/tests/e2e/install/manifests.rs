@@ -4,7 +4,10 @@ use anyhow::{Context, Result, ensure};
 use lab::{ApiServer, Lab};
 use serde_json::{Value, json};
 
-use super::{api_server, chart, dry_run, net_conf, object, read, repository, shapes};
+use super::{
+    api_server, chart, dry_run, find_object, net_conf, read_repository_file, repository_path,
+    shapes,
+};
 
 fn daemon_set(api: &ApiServer) -> Result<Value> {
     api.admin().get("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds")
@@ -19,16 +22,16 @@ fn manifests_are_accepted_by_an_api_server() -> Result<()> {
             ("conf/kube-flannel-policy.yml", 2),
             ("conf/kube-flannel-cleanup.yml", 1),
         ] {
-            let objects = dry_run(lab, &api, &read(file)?)?;
+            let objects = dry_run(lab, &api, &read_repository_file(file)?)?;
             ensure!(objects.len() == count, "{file}: {} objects", objects.len());
         }
-        let objects = dry_run(lab, &api, &read("conf/kube-flannel.yml")?)?;
+        let objects = dry_run(lab, &api, &read_repository_file("conf/kube-flannel.yml")?)?;
         ensure!(
             net_conf(&objects, None)?
                 == json!({ "Network": "10.244.0.0/16", "EnableNFTables": false, "Backend": { "Type": "vxlan" } }),
             "net-conf"
         );
-        let spec = &object(&objects, None, "DaemonSet", "kube-flannel-ds")?["spec"];
+        let spec = &find_object(&objects, None, "DaemonSet", "kube-flannel-ds")?["spec"];
         let pod = &spec["template"]["spec"];
         let container = &pod["containers"][0];
         let rights = json!({
@@ -68,11 +71,11 @@ fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Res
         std::fs::create_dir_all(folder.join("overlay"))?;
         for file in ["kube-flannel.yml", "kustomization.yaml"] {
             std::fs::copy(
-                repository("conf").join(file),
+                repository_path("conf").join(file),
                 folder.join("flannel-rs/conf").join(file),
             )?;
         }
-        let page = read("docs/kubernetes.md")?;
+        let page = read_repository_file("docs/kubernetes.md")?;
         let overlay = page
             .split("```yaml\n")
             .nth(1)
@@ -88,7 +91,7 @@ fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Res
         };
 
         let (plain, own) = (rendered("flannel-rs/conf")?, rendered("overlay")?);
-        let written = dry_run(lab, &api, &read("conf/kube-flannel.yml")?)?;
+        let written = dry_run(lab, &api, &read_repository_file("conf/kube-flannel.yml")?)?;
         ensure!(
             plain.len() == written.len() && own.len() == written.len(),
             "{} and {} objects",
@@ -96,7 +99,7 @@ fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Res
             own.len()
         );
         let set = |objects: &[Value]| -> Result<String> {
-            Ok(object(objects, None, "DaemonSet", "kube-flannel-ds")?["spec"].to_string())
+            Ok(find_object(objects, None, "DaemonSet", "kube-flannel-ds")?["spec"].to_string())
         };
         ensure!(set(&plain)? == set(&written)?, "the kustomization is another manifest");
         let changed = set(&written)?
@@ -107,7 +110,7 @@ fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Res
     })
 }
 
-fn apply(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
+fn apply_manifests(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
     let file = lab.folder("manifests")?.join("applied.yml");
     std::fs::write(&file, text)?;
     api.kubectl(&["apply", "--filename", &file.display().to_string()])
@@ -125,14 +128,14 @@ fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
             json!({ "tier": "node", "app": "flannel" }),
         );
         for (name, text, selector, pods) in [
-            ("Go flannel as released", shapes::released()?, &both, &pods_of_both),
-            ("our manifest", read("conf/kube-flannel.yml")?, &both, &pods_of_both),
-            ("Go flannel's raw manifest", shapes::raw()?, &one, &pods_of_one),
-            ("Go flannel's chart", shapes::charted()?, &one, &pods_of_one),
-            ("our chart", chart::rendered("kube-flannel", &[])?, &one, &pods_of_one),
+            ("Go flannel as released", shapes::released_go_manifest()?, &both, &pods_of_both),
+            ("our manifest", read_repository_file("conf/kube-flannel.yml")?, &both, &pods_of_both),
+            ("Go flannel's raw manifest", shapes::raw_go_manifest()?, &one, &pods_of_one),
+            ("Go flannel's chart", shapes::rendered_go_chart()?, &one, &pods_of_one),
+            ("our chart", chart::render_chart("kube-flannel", &[])?, &one, &pods_of_one),
         ] {
             let objects = dry_run(lab, &api, &text)?;
-            let set = object(&objects, None, "DaemonSet", "kube-flannel-ds")?;
+            let set = find_object(&objects, None, "DaemonSet", "kube-flannel-ds")?;
             ensure!(
                 set["spec"]["selector"]["matchLabels"] == *selector,
                 "{name} selects {}",
@@ -164,16 +167,18 @@ fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
 fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> {
     Lab::run("manifests over each other", |lab| {
         let api = api_server(lab, &["kube-flannel"])?;
-        let (manifest, chart) =
-            (read("conf/kube-flannel.yml")?, chart::rendered("kube-flannel", &[])?);
+        let (manifest, chart) = (
+            read_repository_file("conf/kube-flannel.yml")?,
+            chart::render_chart("kube-flannel", &[])?,
+        );
         for (name, theirs, ours, other) in [
-            ("the manifest", shapes::released()?, &manifest, &chart),
-            ("the chart", shapes::charted()?, &chart, &manifest),
-            ("the raw manifest", shapes::raw()?, &chart, &manifest),
+            ("the manifest", shapes::released_go_manifest()?, &manifest, &chart),
+            ("the chart", shapes::rendered_go_chart()?, &chart, &manifest),
+            ("the raw manifest", shapes::raw_go_manifest()?, &chart, &manifest),
         ] {
             manifests_replace_each_other(lab, &api, &theirs, ours)
                 .with_context(|| format!("{name} of Go flannel"))?;
-            let refused = apply(lab, &api, other);
+            let refused = apply_manifests(lab, &api, other);
             ensure!(
                 refused
                     .as_ref()
@@ -201,16 +206,16 @@ fn manifests_replace_each_other(
             .flat_map(|list| list.as_array().cloned().unwrap_or_default());
         all.map(|container| container["name"].as_str().unwrap_or_default().to_owned()).collect()
     };
-    apply(lab, api, theirs)?;
+    apply_manifests(lab, api, theirs)?;
     let first = daemon_set(api)?;
-    apply(lab, api, ours)?;
+    apply_manifests(lab, api, ours)?;
     let second = daemon_set(api)?;
     ensure!(
         containers(&second) == ["install-cni-plugin", "kube-flannel"],
         "{:?}",
         containers(&second)
     );
-    apply(lab, api, theirs)?;
+    apply_manifests(lab, api, theirs)?;
     let third = daemon_set(api)?;
     ensure!(
         third["spec"] == first["spec"],
@@ -218,7 +223,7 @@ fn manifests_replace_each_other(
         third["spec"],
         first["spec"]
     );
-    apply(lab, api, ours)?;
+    apply_manifests(lab, api, ours)?;
     ensure!(daemon_set(api)?["spec"] == second["spec"], "what was theirs is left");
     ensure!(
         first["metadata"]["uid"] == third["metadata"]["uid"],

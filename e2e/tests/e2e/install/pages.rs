@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Lab, stdout, until_ok};
+use lab::{Cluster, ClusterOptions, Lab, stdout_text, until_ok};
 
-use super::{images, read, repository, require_known, shapes};
-use crate::operator::{Operator, blocks};
+use super::{images, read_repository_file, repository_path, require_known, shapes};
+use crate::install::operator::{Operator, shell_command_blocks};
 
 /// Each with the heading of the part whose commands the test runs. An empty heading means the whole document.
 const PAGES: &[(&str, &str)] = &[
@@ -184,14 +184,14 @@ const CHART: &[&str] = &[
 fn documented_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
     let mut on_pages = BTreeSet::new();
     for (file, heading) in PAGES {
-        let page = read(file)?;
+        let page = read_repository_file(file)?;
         let part = page.split_once(heading).with_context(|| format!("{file} has no {heading}"))?.1;
         let part = if heading.is_empty() {
             part
         } else {
             part.split_once("\n## ").map_or(part, |(part, _)| part)
         };
-        on_pages.extend(blocks(part).into_iter().flatten());
+        on_pages.extend(shell_command_blocks(part).into_iter().flatten());
     }
     let run = [WHILE_THERE, REMOVAL, CHART, CROSSED, &[ON_A_NODE]].concat();
     require_known(&on_pages, &run, NOT_HERE)?;
@@ -199,7 +199,7 @@ fn documented_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
 }
 
 /// Whether a node has flannel's device, and whether it has flannel's CNI configuration.
-fn left(cluster: &Cluster, number: usize) -> Result<(bool, bool)> {
+fn has_device_and_cni_configuration(cluster: &Cluster, number: usize) -> Result<(bool, bool)> {
     let node = cluster.nodes.get(number).context("a node")?;
     let device = node.host().netns().output("ip", &["link", "show", "flannel.1"])?.status.success();
     let conf = node.command(&["ls", "/etc/cni/net.d"])?.contains("10-flannel.conflist");
@@ -210,7 +210,7 @@ fn left(cluster: &Cluster, number: usize) -> Result<(bool, bool)> {
 fn documented_commands_work_in_a_real_cluster() -> Result<()> {
     Lab::run("commands of the pages", |lab| {
         let archives = lab.folder("archives")?.join("images");
-        images::build(&archives)?;
+        images::build_images(&archives)?;
         let mut options = ClusterOptions::new(2);
         for name in ["flannel", "flannel-cni-plugin"] {
             options = options.image(archives.join(format!("{name}.tar")));
@@ -219,10 +219,10 @@ fn documented_commands_work_in_a_real_cluster() -> Result<()> {
 
         let shell = Operator::of(lab, &cluster.api)?;
         std::os::unix::fs::symlink(
-            std::fs::canonicalize(repository("conf"))?,
+            std::fs::canonicalize(repository_path("conf"))?,
             shell.folder().join("conf"),
         )?;
-        std::fs::write(shell.folder().join("go-flannel.yml"), shapes::released()?)?;
+        std::fs::write(shell.folder().join("go-flannel.yml"), shapes::released_go_manifest()?)?;
 
         // Installs our manifest, runs the commands up to the policy and Go flannel's manifest over it, and returns to ours.
         shell.all(WHILE_THERE.get(..2).context("the beginning")?)?;
@@ -241,19 +241,19 @@ fn documented_commands_work_in_a_real_cluster() -> Result<()> {
         );
         for node in &cluster.nodes {
             let ready = node.host().netns().output("bash", &["-c", ON_A_NODE])?;
-            ensure!(stdout(&ready).contains("ready"), "{}: {ready:?}", node.name());
+            ensure!(stdout_text(&ready).contains("ready"), "{}: {ready:?}", node.name());
         }
         ensure!(
-            left(&cluster, 0)? == (true, true),
+            has_device_and_cni_configuration(&cluster, 0)? == (true, true),
             "the node has no device or no CNI configuration"
         );
 
         shell.all(REMOVAL)?;
         for number in 0..cluster.nodes.len() {
             ensure!(
-                left(&cluster, number)? == (false, false),
+                has_device_and_cni_configuration(&cluster, number)? == (false, false),
                 "node {number} is not clean (device, configuration): {:?}",
-                left(&cluster, number)?
+                has_device_and_cni_configuration(&cluster, number)?
             );
         }
         until_ok("the namespace is gone", || {
@@ -266,7 +266,10 @@ fn documented_commands_work_in_a_real_cluster() -> Result<()> {
         shell.all(CHART)?;
         shell.all(WHILE_THERE.get(1..3).context("the status")?)?;
         cluster.wait_ready()?;
-        ensure!(left(&cluster, 0)? == (true, true), "the chart's network is not there");
+        ensure!(
+            has_device_and_cni_configuration(&cluster, 0)? == (true, true),
+            "the chart's network is not there"
+        );
         Ok(())
     })
 }

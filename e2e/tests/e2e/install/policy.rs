@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use lab::{ApiClient, ApiServer, Lab, NodeObject, until_ok};
 use serde_json::{Value, json};
 
-use super::{api_server, repository};
+use super::{api_server, repository_path};
 
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
@@ -35,7 +35,7 @@ impl Patch {
     }
 }
 
-fn annotation(name: &str) -> Value {
+fn annotation_patch(name: &str) -> Value {
     json!({ "metadata": { "annotations": { name: "x" } } })
 }
 
@@ -43,7 +43,7 @@ fn removed_annotation(name: &str) -> Value {
     json!({ "metadata": { "annotations": { name: null } } })
 }
 
-fn condition(kind: &str) -> Value {
+fn condition_patch(kind: &str) -> Value {
     json!({ "status": { "conditions": [{ "type": kind, "status": "False", "reason": "FlannelIsUp" }] } })
 }
 
@@ -51,20 +51,20 @@ fn condition(kind: &str) -> Value {
 fn own_patches() -> Vec<Patch> {
     let public_ip = "flannel.alpha.coreos.com/public-ip";
     vec![
-        Patch::merge("our annotations", annotation(public_ip), None),
+        Patch::merge("our annotations", annotation_patch(public_ip), None),
         Patch::merge("one of ours removed", removed_annotation(public_ip), None),
         Patch::strategic(
             "Go flannel's annotations",
-            annotation("flannel.alpha.coreos.com/backend-data"),
+            annotation_patch("flannel.alpha.coreos.com/backend-data"),
             None,
         ),
-        Patch::strategic("the condition", condition("NetworkUnavailable"), None),
-        Patch::strategic("the condition again", condition("NetworkUnavailable"), None),
+        Patch::strategic("the condition", condition_patch("NetworkUnavailable"), None),
+        Patch::strategic("the condition again", condition_patch("NetworkUnavailable"), None),
         Patch {
             node: "n2",
             ..Patch::merge(
                 "another Node",
-                annotation(public_ip),
+                annotation_patch(public_ip),
                 Some("may change its own Node only, not \"n2\""),
             )
         },
@@ -73,10 +73,10 @@ fn own_patches() -> Vec<Patch> {
 
 fn metadata_patches() -> Vec<Patch> {
     vec![
-        Patch::merge("a foreign annotation", annotation("example.org/x"), Some(FOREIGN)),
+        Patch::merge("a foreign annotation", annotation_patch("example.org/x"), Some(FOREIGN)),
         Patch::strategic(
             "a foreign annotation changed",
-            annotation("example.org/there"),
+            annotation_patch("example.org/there"),
             Some(FOREIGN),
         ),
         Patch::merge(
@@ -115,7 +115,7 @@ fn status_patches() -> Vec<Patch> {
         ("runtime handlers", "runtimeHandlers", json!([{ "name": "x" }])),
     ];
     let strategic = [
-        Patch::strategic("another condition", condition("Ready"), Some(OF_STATUS)),
+        Patch::strategic("another condition", condition_patch("Ready"), Some(OF_STATUS)),
         Patch::strategic("an address", status("addresses", address), Some(OF_STATUS)),
     ];
     strategic
@@ -128,16 +128,21 @@ fn status_patches() -> Vec<Patch> {
         .collect()
 }
 
-fn send(client: &ApiClient, node: &str, kind: &str, patch: &Value) -> Result<(u16, String)> {
+fn patch_node_status(
+    client: &ApiClient,
+    node: &str,
+    kind: &str,
+    patch: &Value,
+) -> Result<(u16, String)> {
     let (code, answer) =
         client.request("PATCH", &format!("/api/v1/nodes/{node}/status"), Some((kind, patch)))?;
     Ok((code, answer["message"].as_str().unwrap_or_default().to_owned()))
 }
 
-fn prepare(lab: &Lab) -> Result<ApiServer> {
+fn api_with_policy_and_nodes(lab: &Lab) -> Result<ApiServer> {
     let api = api_server(lab, &[])?;
     for file in ["conf/kube-flannel.yml", "conf/kube-flannel-policy.yml"] {
-        api.kubectl(&["apply", "--filename", &repository(file).display().to_string()])?;
+        api.kubectl(&["apply", "--filename", &repository_path(file).display().to_string()])?;
     }
     for name in ["n1", "n2"] {
         api.admin()
@@ -149,19 +154,19 @@ fn prepare(lab: &Lab) -> Result<ApiServer> {
 #[test]
 fn flannel_pod_changes_only_flannels_fields_of_its_own_node() -> Result<()> {
     Lab::run("admission policy", |lab| {
-        let api = prepare(lab)?;
+        let api = api_with_policy_and_nodes(lab)?;
         let pod = api.client_of_pod("kube-flannel", "flannel", "on-n1", "n1")?;
         // The API server applies a new policy after a moment. Each attempt writes another value, because a patch without a change is accepted.
         let foreign = |value: usize| json!({ "metadata": { "annotations": { "example.org/probe": value.to_string() } } });
         let mut tries = 0..;
         until_ok("the policy is in force", || {
             let (code, message) =
-                send(&pod, "n1", MERGE, &foreign(tries.next().unwrap_or_default()))?;
+                patch_node_status(&pod, "n1", MERGE, &foreign(tries.next().unwrap_or_default()))?;
             ensure!(code == 422, "{code} {message}");
             Ok(())
         })?;
         for patch in [own_patches(), metadata_patches(), status_patches()].concat() {
-            let (code, message) = send(&pod, patch.node, patch.kind, &patch.body)?;
+            let (code, message) = patch_node_status(&pod, patch.node, patch.kind, &patch.body)?;
             match patch.refusal {
                 None => ensure!(code == 200, "{}: {code} {message}", patch.name),
                 Some(refusal) => ensure!(
@@ -173,15 +178,15 @@ fn flannel_pod_changes_only_flannels_fields_of_its_own_node() -> Result<()> {
         }
         // A token that was not issued for a pod does not name a node.
         let anywhere = api.client_of("kube-flannel", "flannel", &json!({}))?;
-        let ours = annotation("flannel.alpha.coreos.com/public-ip");
-        let (code, message) = send(&anywhere, "n1", MERGE, &ours)?;
+        let ours = annotation_patch("flannel.alpha.coreos.com/public-ip");
+        let (code, message) = patch_node_status(&anywhere, "n1", MERGE, &ours)?;
         ensure!(
             code == 422 && message.contains("may change its own Node only"),
             "a token of no pod: {code} {message}"
         );
         // The policy applies to flannel's service account only.
         ensure!(
-            send(&api.admin(), "n2", MERGE, &foreign(0))?.0 == 200,
+            patch_node_status(&api.admin(), "n2", MERGE, &foreign(0))?.0 == 200,
             "an administrator is refused"
         );
         Ok(())

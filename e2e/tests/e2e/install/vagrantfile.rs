@@ -5,12 +5,12 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{read, repository};
+use super::{read_repository_file, repository_path};
 
-fn machines(nat: &str) -> Result<Vec<Value>> {
+fn vagrantfile_machines(nat: &str) -> Result<Vec<Value>> {
     let output = Command::new("ruby")
-        .arg(repository("e2e/tests/e2e/install/vagrantfile.rb"))
-        .arg(repository("conf/vagrant/Vagrantfile"))
+        .arg(repository_path("e2e/tests/e2e/install/vagrantfile.rb"))
+        .arg(repository_path("conf/vagrant/Vagrantfile"))
         .env("NAT", nat)
         .output()
         .context("ruby, of the Debian package ruby")?;
@@ -19,7 +19,7 @@ fn machines(nat: &str) -> Result<Vec<Value>> {
 }
 
 /// All scripts of a machine.
-fn scripts(machine: &Value) -> Result<String> {
+fn joined_scripts(machine: &Value) -> Result<String> {
     let scripts = machine["scripts"].as_array().context("scripts")?;
     let texts = scripts.iter().map(|script| script["text"].as_str());
     Ok(texts.collect::<Option<Vec<_>>>().context("texts")?.join("\n"))
@@ -27,9 +27,9 @@ fn scripts(machine: &Value) -> Result<String> {
 
 #[test]
 fn vagrantfile_describes_a_lab_that_installs_flannel() -> Result<()> {
-    let machines = machines("")?;
-    let page = read("docs/vagrant.md")?;
-    let manifest = read("conf/kube-flannel.yml")?;
+    let machines = vagrantfile_machines("")?;
+    let page = read_repository_file("docs/vagrant.md")?;
+    let manifest = read_repository_file("conf/kube-flannel.yml")?;
     ensure!(machines.len() == 3, "{machines:#?}");
     for (number, machine) in machines.iter().enumerate() {
         let address = format!("192.168.56.{}", 11 + number);
@@ -43,7 +43,7 @@ fn vagrantfile_describes_a_lab_that_installs_flannel() -> Result<()> {
             ours.push(script["arguments"] == serde_json::json!([address]));
         }
         ensure!(ours.contains(&true), "no script has the address: {machine}");
-        let text = scripts(machine)?;
+        let text = joined_scripts(machine)?;
         for archive in ["flannel.tar", "flannel-cni-plugin.tar"] {
             ensure!(
                 text.contains(&format!("import /vagrant/{archive}")) && page.contains(archive),
@@ -52,7 +52,7 @@ fn vagrantfile_describes_a_lab_that_installs_flannel() -> Result<()> {
         }
     }
     let (control, workers) = machines.split_first().context("a control plane")?;
-    let control = scripts(control)?;
+    let control = joined_scripts(control)?;
     let network = "10.244.0.0/16";
     ensure!(
         control.contains(&format!("--pod-network-cidr={network}"))
@@ -61,7 +61,7 @@ fn vagrantfile_describes_a_lab_that_installs_flannel() -> Result<()> {
     );
     ensure!(control.contains("apply -f /vagrant/conf/kube-flannel.yml"), "{control}");
     for worker in workers {
-        let text = scripts(worker)?;
+        let text = joined_scripts(worker)?;
         let join = text
             .lines()
             .find_map(|line| line.strip_prefix("kubeadm join 192.168.56.11:6443 "))
@@ -75,7 +75,7 @@ fn vagrantfile_describes_a_lab_that_installs_flannel() -> Result<()> {
 #[test]
 fn vagrantfile_numbers_the_nat_networks_on_request() -> Result<()> {
     let networks = |nat: &str| -> Result<Vec<Value>> {
-        Ok(machines(nat)?.iter().map(|machine| machine["settings"].clone()).collect())
+        Ok(vagrantfile_machines(nat)?.iter().map(|machine| machine["settings"].clone()).collect())
     };
     let found = networks("distinct")?;
     for (number, settings) in found.iter().enumerate() {

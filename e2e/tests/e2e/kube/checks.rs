@@ -1,12 +1,12 @@
 //! Checks that the doctor's first finding reports a fault of the API server's response, and that the doctor's commands fix the fault.
 
 use anyhow::{Context, Result, ensure};
-use lab::{Answer, Flanneld, FlanneldOptions, Lab, NodeObject, User, json, until, until_ok};
+use lab::{Answer, Flanneld, FlanneldOptions, Lab, NodeObject, User, stdout_json, until, until_ok};
 use serde_json::Value;
 
-use crate::kube::bed::{Bed, VXLAN};
-use crate::kube::doctor::causes;
-use crate::operator::Operator;
+use crate::install::operator::Operator;
+use crate::kube::doctor::unexplained_findings;
+use crate::kube::testbed::{ApiTestbed, VXLAN};
 
 /// The DaemonSet's environment variables, with which the doctor's commands use kubectl.
 fn in_a_pod(options: FlanneldOptions) -> FlanneldOptions {
@@ -14,13 +14,13 @@ fn in_a_pod(options: FlanneldOptions) -> FlanneldOptions {
 }
 
 /// Waits until the doctor reports only the finding of `check` and the metrics count it.
-fn found(daemon: &Flanneld, check: &str) -> Result<Value> {
+fn wait_only_finding(daemon: &Flanneld, check: &str) -> Result<Value> {
     // A running daemon reports a refusal after a minute.
     until_ok(&format!("the doctor finds {check}"), || {
         let output = daemon.flannelctl(&["doctor", "-o", "json"])?;
-        let report = json(&output)?;
+        let report = stdout_json(&output)?;
         ensure!(
-            causes(&report)? == [check] && output.status.code() == Some(3),
+            unexplained_findings(&report)? == [check] && output.status.code() == Some(3),
             "{:#}",
             report["findings"]
         );
@@ -30,17 +30,21 @@ fn found(daemon: &Flanneld, check: &str) -> Result<Value> {
 }
 
 /// Waits until the daemon is ready and the doctor reports no finding.
-fn gone(daemon: &Flanneld) -> Result<()> {
+fn wait_no_findings(daemon: &Flanneld) -> Result<()> {
     until("the daemon is ready", || daemon.is_ready()).with_context(|| daemon.log_tail(10))?;
     until_ok("nothing is found", || {
         let output = daemon.flannelctl(&["doctor", "-o", "json"])?;
-        let report = json(&output)?;
-        ensure!(causes(&report)?.is_empty() && output.status.success(), "{:#}", report["findings"]);
+        let report = stdout_json(&output)?;
+        ensure!(
+            unexplained_findings(&report)?.is_empty() && output.status.success(),
+            "{:#}",
+            report["findings"]
+        );
         Ok(())
     })
 }
 
-fn command(finding: &Value) -> Result<&str> {
+fn only_remedy_command(finding: &Value) -> Result<&str> {
     ensure!(
         finding["remedy"]["commands"].as_array().is_some_and(|commands| commands.len() == 1),
         "{finding:#}"
@@ -51,7 +55,7 @@ fn command(finding: &Value) -> Result<&str> {
 #[test]
 fn missing_right_is_reported_and_granted() -> Result<()> {
     Lab::run("doctor: rbac", |lab| {
-        let bed = Bed::empty(lab, 1, VXLAN)?;
+        let bed = ApiTestbed::empty(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
         let operator = Operator::of(lab, &bed.api)?;
         let host = &bed.hosts[0];
@@ -61,12 +65,12 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
         let options = FlanneldOptions::kube("h1", &bed.net_conf)
             .arg(&format!("--kubeconfig-file={}", config.display()));
         let daemon = host.start_flanneld(&in_a_pod(options))?;
-        let finding = found(&daemon, "rbac")?;
+        let finding = wait_only_finding(&daemon, "rbac")?;
         let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/flannel";
         let binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/flannel";
         bed.admin().merge(role, &serde_json::json!({ "rules": [{ "apiGroups": ["example.org"], "resources": ["things"], "verbs": ["get"] }] }))?;
-        operator.run(command(&finding)?)?;
-        gone(&daemon)?;
+        operator.run(only_remedy_command(&finding)?)?;
+        wait_no_findings(&daemon)?;
         // Rules and subjects that others added stay.
         let (role, binding) = (bed.admin().get(role)?, bed.admin().get(binding)?);
         ensure!(role["rules"].to_string().contains("things"), "{}", role["rules"]);
@@ -79,29 +83,29 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
         // A token that the API server does not know.
         bed.proxies[0].on(|_| Answer::As("a-token-of-nobody".to_owned()));
         bed.proxies[0].disconnect();
-        let finding = found(&daemon, "rbac")?;
+        let finding = wait_only_finding(&daemon, "rbac")?;
         let wanted =
             "kubectl -n kube-flannel delete pod -l app=flannel --field-selector spec.nodeName=h1";
-        ensure!(command(&finding)? == wanted, "{finding:#}");
+        ensure!(only_remedy_command(&finding)? == wanted, "{finding:#}");
         bed.proxies[0].on(|_| Answer::As(User::Nobody.token()));
         bed.proxies[0].disconnect();
-        gone(&daemon)
+        wait_no_findings(&daemon)
     })
 }
 
 #[test]
 fn node_without_pod_cidr_gets_one() -> Result<()> {
     Lab::run("doctor: pod-cidr", |lab| {
-        let bed = Bed::empty(lab, 1, VXLAN)?;
+        let bed = ApiTestbed::empty(lab, 1, VXLAN)?;
         let host = &bed.hosts[0];
         bed.admin().create_node(&NodeObject::new("h1").internal(host.v4()?))?;
         let daemon = host.start_flanneld(&in_a_pod(bed.options[0].clone()))?;
-        let finding = found(&daemon, "pod-cidr")?;
+        let finding = wait_only_finding(&daemon, "pod-cidr")?;
         // Only the manifest's folder and the program that reads it are simulated.
         let folder = lab.folder("manifests")?;
         let place = "/etc/kubernetes/manifests";
-        ensure!(command(&finding)?.contains(place), "{finding:#}");
-        let typed = command(&finding)?.replace(place, &folder.display().to_string());
+        ensure!(only_remedy_command(&finding)?.contains(place), "{finding:#}");
+        let typed = only_remedy_command(&finding)?.replace(place, &folder.display().to_string());
         let manifest = folder.join("kube-controller-manager.yaml");
         let plain = "spec:\n  containers:\n  - command:\n    - kube-controller-manager\n    - --controllers=*\n    image: x\n";
         std::fs::write(&manifest, plain)?;
@@ -115,6 +119,6 @@ fn node_without_pod_cidr_gets_one() -> Result<()> {
         // The controller manager then does this.
         let given = serde_json::json!({ "spec": { "podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"] } });
         bed.admin().merge("/api/v1/nodes/h1", &given)?;
-        gone(&daemon)
+        wait_no_findings(&daemon)
     })
 }

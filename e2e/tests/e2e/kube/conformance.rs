@@ -10,7 +10,9 @@ use anyhow::{Context, Result, ensure};
 use lab::{Cluster, ClusterOptions, Families, Lab, Launch, ProxyMode, User, binaries};
 use serde_json::Value;
 
-use crate::kube::installed::{install, manifest, repository, with_images};
+use crate::kube::installed::{
+    install_and_wait_ready, manifest_changed_by, repository_path, with_images,
+};
 
 const ENDS: Duration = Duration::from_secs(45 * 60);
 
@@ -43,30 +45,30 @@ const SKIP: &str = r"\[Feature:SCTPConnectivity\]|\[Disruptive\]";
 #[test]
 #[ignore = "run by make conformance"]
 fn conformance_with_kube_proxy_by_iptables() -> Result<()> {
-    passes(&CONFORMANCE, ProxyMode::Iptables)
+    require_suite_passes(&CONFORMANCE, ProxyMode::Iptables)
 }
 
 #[test]
 #[ignore = "run by make conformance"]
 fn conformance_with_kube_proxy_by_nftables() -> Result<()> {
-    passes(&CONFORMANCE, ProxyMode::Nftables)
+    require_suite_passes(&CONFORMANCE, ProxyMode::Nftables)
 }
 
 #[test]
 #[ignore = "run by make conformance"]
 fn dual_stack_with_kube_proxy_by_iptables() -> Result<()> {
-    passes(&DUAL_STACK, ProxyMode::Iptables)
+    require_suite_passes(&DUAL_STACK, ProxyMode::Iptables)
 }
 
 #[test]
 #[ignore = "run by make conformance"]
 fn dual_stack_with_kube_proxy_by_nftables() -> Result<()> {
-    passes(&DUAL_STACK, ProxyMode::Nftables)
+    require_suite_passes(&DUAL_STACK, ProxyMode::Nftables)
 }
 
 /// All tests of the suite pass at the first attempt.
-fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
-    let folder = repository("target/conformance");
+fn require_suite_passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
+    let folder = repository_path("target/conformance");
     std::fs::create_dir_all(&folder)?;
     let name = format!("{} {proxy:?}", suite.name).to_lowercase().replace(' ', ".");
     let focus = std::env::var("FLANNEL_TEST_FOCUS").ok();
@@ -76,9 +78,12 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
             ClusterOptions::new(2).families(suite.families).proxy(proxy).name_service().layers();
         let cluster = Cluster::start(
             lab,
-            &images()?.into_iter().fold(with_images(options)?, ClusterOptions::image),
+            &suite_image_archives()?.into_iter().fold(with_images(options)?, ClusterOptions::image),
         )?;
-        install(&cluster, &manifest(|text| of_families(&text, suite.families))?)?;
+        install_and_wait_ready(
+            &cluster,
+            &manifest_changed_by(|text| of_families(&text, suite.families))?,
+        )?;
         install_name_service(&cluster)?;
         route_pods(&cluster)?;
         let launch = e2e_test(&cluster, focus.as_deref().unwrap_or(suite.focus), &report)?;
@@ -87,7 +92,7 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
         std::fs::write(folder.join(format!("{name}.log")), process.log())?;
         ended.with_context(|| process.log_tail(20)).map(drop)
     })?;
-    let outcomes = outcomes(&report)?;
+    let outcomes = read_test_outcomes(&report)?;
     write_table()?;
     let failed: Vec<String> = outcomes
         .iter()
@@ -113,9 +118,9 @@ fn passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
 
 /// Runs the tests that match `focus` with Kubernetes' test program and writes a JSON report.
 fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
-    Ok(Launch::new(binaries::kept("conformance-1.36/e2e.test")?)
+    Ok(Launch::new(binaries::cached_file("conformance-1.36/e2e.test")?)
         .arg(format!("--kubeconfig={}", cluster.api.kubeconfig(User::Admin, None)?.display()))
-        .arg(format!("--kubectl-path={}", binaries::kubernetes("kubectl")?.display()))
+        .arg(format!("--kubectl-path={}", binaries::kubernetes_program("kubectl")?.display()))
         .args([
             "--provider=local",
             "--num-nodes=2",
@@ -136,8 +141,8 @@ fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
 }
 
 /// Archives of the images that Kubernetes' tests use.
-fn images() -> Result<Vec<PathBuf>> {
-    let folder = binaries::kept("conformance-images")?;
+fn suite_image_archives() -> Result<Vec<PathBuf>> {
+    let folder = binaries::cached_file("conformance-images")?;
     Ok(std::fs::read_dir(folder)?
         .flatten()
         .map(|entry| entry.path())
@@ -157,7 +162,8 @@ fn of_families(text: &str, families: Families) -> String {
 
 /// CoreDNS from Kubernetes' own manifest, without upstream servers, because the lab has no name server.
 fn install_name_service(cluster: &Cluster) -> Result<()> {
-    let text = std::fs::read_to_string(binaries::kept("conformance-1.36/coredns.yaml.base")?)?;
+    let text =
+        std::fs::read_to_string(binaries::cached_file("conformance-1.36/coredns.yaml.base")?)?;
     let text = text
         .replace("__DNS__DOMAIN__", "cluster.local")
         .replace("__DNS__SERVER__", "10.96.0.10")
@@ -205,7 +211,7 @@ struct Outcome {
 }
 
 /// The selected tests, by name.
-fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
+fn read_test_outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
     let document: Value = serde_json::from_str(
         &std::fs::read_to_string(report).with_context(|| report.display().to_string())?,
     )?;
@@ -233,12 +239,13 @@ fn outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
 
 /// Covers all existing reports, by suite and by kube-proxy's mode.
 fn write_table() -> Result<()> {
-    let folder = repository("target/conformance");
+    let folder = repository_path("target/conformance");
     let modes = ["iptables", "nftables"];
     let mut text = String::new();
     for suite in [&CONFORMANCE, &DUAL_STACK] {
         let found = modes.map(|mode| {
-            outcomes(&folder.join(format!("{}.{mode}.json", suite.name))).unwrap_or_default()
+            read_test_outcomes(&folder.join(format!("{}.{mode}.json", suite.name)))
+                .unwrap_or_default()
         });
         let names: std::collections::BTreeSet<&String> =
             found.iter().flat_map(BTreeMap::keys).collect();

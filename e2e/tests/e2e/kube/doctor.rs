@@ -3,15 +3,19 @@
 use std::process::Output;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Lab, Member, json, outcome, texts, until_ok};
+use lab::{
+    Cluster, ClusterOptions, Lab, Member, describe_outcome, stdout_and_stderr, stdout_json,
+    until_ok,
+};
 use serde_json::Value;
 
+use crate::install::operator::{Operator, remedies_of_the_trap};
 use crate::install::shapes;
 use crate::kube::installed::{
-    apply_pods, impatient, install, manifest, require_reach, with_images,
+    apply_pods, install_and_wait_ready, manifest_changed_by, require_reach, with_frequent_probes,
+    with_images,
 };
 use crate::kube::upstream::require_installed;
-use crate::operator::{Operator, remedies_of_the_trap};
 
 /// That runs on the node now.
 pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
@@ -33,7 +37,7 @@ pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
 }
 
 /// Runs in the flannel pod of a node, possibly more than once.
-fn flannelctl(
+fn run_flannelctl_in_pod(
     operator: &Operator,
     cluster: &Cluster,
     node: &Member,
@@ -46,7 +50,7 @@ fn flannelctl(
 }
 
 /// Findings that no other one explains.
-pub(super) fn causes(report: &Value) -> Result<Vec<&str>> {
+pub(super) fn unexplained_findings(report: &Value) -> Result<Vec<&str>> {
     let findings = report["findings"].as_array().context("no findings")?;
     Ok(findings
         .iter()
@@ -56,9 +60,9 @@ pub(super) fn causes(report: &Value) -> Result<Vec<&str>> {
 }
 
 /// Runs the doctor in the flannel pod of a node, and checks its exit code.
-fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value> {
-    let output = flannelctl(operator, cluster, node, "doctor -o json")?;
-    let report = json(&output)?;
+fn run_doctor_in_pod(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value> {
+    let output = run_flannelctl_in_pod(operator, cluster, node, "doctor -o json")?;
+    let report = stdout_json(&output)?;
     let broken = report["findings"]
         .as_array()
         .into_iter()
@@ -73,12 +77,16 @@ fn report(operator: &Operator, cluster: &Cluster, node: &Member) -> Result<Value
 }
 
 /// Waits until the doctor of every node finds exactly these causes. The result is the last report.
-fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Value> {
+fn wait_findings_on_all_nodes(
+    operator: &Operator,
+    cluster: &Cluster,
+    wanted: &[&str],
+) -> Result<Value> {
     let mut last = Value::Null;
     for node in &cluster.nodes {
         last = until_ok(&format!("the doctor of {} finds {wanted:?}", node.name()), || {
-            let report = report(operator, cluster, node)?;
-            let found = causes(&report)?;
+            let report = run_doctor_in_pod(operator, cluster, node)?;
+            let found = unexplained_findings(&report)?;
             ensure!(found == wanted, "{found:?}: {:#}", report["findings"]);
             Ok(report)
         })?;
@@ -88,7 +96,7 @@ fn expect(operator: &Operator, cluster: &Cluster, wanted: &[&str]) -> Result<Val
 
 /// Every node reports that flannel uses the NAT interface, and the documented commands fix it.
 fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]) -> Result<()> {
-    let report = expect(operator, cluster, &["wrong-interface"])?;
+    let report = wait_findings_on_all_nodes(operator, cluster, &["wrong-interface"])?;
     let remedy = &report["findings"][0]["remedy"];
     let [look, mend, rest @ ..] = documented else {
         bail!("two commands or more, not {documented:?}")
@@ -99,19 +107,20 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
     );
     let looked = operator.reads(look)?;
     ensure!(
-        texts(&looked).contains("wrong-interface") && texts(&looked).contains(mend.as_str()),
+        stdout_and_stderr(&looked).contains("wrong-interface")
+            && stdout_and_stderr(&looked).contains(mend.as_str()),
         "{look}: {}",
-        outcome(&looked)
+        describe_outcome(&looked)
     );
     for command in std::iter::once(mend).chain(rest) {
         operator.run(command)?;
     }
     require_reach(cluster)?;
-    expect(operator, cluster, &[]).map(drop)
+    wait_findings_on_all_nodes(operator, cluster, &[]).map(drop)
 }
 
 /// The DaemonSet's container, with arguments and environment variables.
-fn container(cluster: &Cluster) -> Result<Value> {
+fn daemon_set_container(cluster: &Cluster) -> Result<Value> {
     let set = cluster
         .api
         .admin()
@@ -128,7 +137,7 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
         let operator = Operator::of(lab, &cluster.api)?;
 
         // Every machine has the address 10.0.2.15, and the manifest names that interface.
-        let right = manifest(|text| impatient(&text))?;
+        let right = manifest_changed_by(|text| with_frequent_probes(&text))?;
         let wrong = right.replace(
             "        - --kube-subnet-mgr\n",
             "        - --kube-subnet-mgr\n        - --iface=enp0s3\n",
@@ -137,11 +146,11 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
         cluster.apply(&wrong)?;
         cluster.wait_ready()?;
         apply_pods(&cluster)?;
-        let before = container(&cluster)?;
+        let before = daemon_set_container(&cluster)?;
         out_of_the_trap(&operator, &cluster, &by_argument).context("one address everywhere")?;
         // The command changed only that argument.
         let changed = before.to_string().replace("--iface=enp0s3", "--iface=enp0s8");
-        let after = container(&cluster)?.to_string();
+        let after = daemon_set_container(&cluster)?.to_string();
         ensure!(after == changed, "{after} instead of {changed}");
 
         // Now each node has its own address, and a variable names the interface.
@@ -152,14 +161,14 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
         cluster.apply(&right)?;
         operator.run("kubectl -n kube-flannel set env daemonset/kube-flannel-ds -c kube-flannel FLANNELD_IFACE=enp0s3")?;
         cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")?;
-        let before = container(&cluster)?;
+        let before = daemon_set_container(&cluster)?;
         out_of_the_trap(&operator, &cluster, &by_variable).context("an address each")?;
         let changed = before.to_string().replace("\"enp0s3\"", "\"enp0s8\"");
-        let after = container(&cluster)?.to_string();
+        let after = daemon_set_container(&cluster)?.to_string();
         ensure!(after == changed, "{after} instead of {changed}");
 
         // The doctor can read the addresses of pods from flannel's own pod.
-        let unknown = expect(&operator, &cluster, &[])?["unknown"].to_string();
+        let unknown = wait_findings_on_all_nodes(&operator, &cluster, &[])?["unknown"].to_string();
         ensure!(!unknown.contains("ipam-full"), "{unknown}");
         api_service_is_unserved(&operator, &cluster)
     })
@@ -175,12 +184,12 @@ fn api_service_is_unserved(operator: &Operator, cluster: &Cluster) -> Result<()>
         )?;
     }
     operator.run("kubectl -n kube-flannel delete pod -l app=flannel")?;
-    let report = expect(operator, cluster, &["api-by-service"])?;
+    let report = wait_findings_on_all_nodes(operator, cluster, &["api-by-service"])?;
     let command =
         report["findings"][0]["remedy"]["commands"][0].as_str().context("a command")?.to_owned();
     operator.run(&command)?;
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")?;
-    expect(operator, cluster, &[])?;
+    wait_findings_on_all_nodes(operator, cluster, &[])?;
     require_reach(cluster)
 }
 
@@ -189,20 +198,20 @@ fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
     Lab::run("cluster: orphans", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = Operator::of(lab, &cluster.api)?;
-        install(&cluster, &impatient(&shapes::raw()?))?;
+        install_and_wait_ready(&cluster, &with_frequent_probes(&shapes::raw_go_manifest()?))?;
         apply_pods(&cluster)?;
         require_reach(&cluster)?;
         // Skips the step that labels the pods.
         operator
             .run("kubectl -n kube-flannel delete daemonset kube-flannel-ds --cascade=orphan")?;
-        cluster.apply(&manifest(|text| impatient(&text))?)?;
-        let report = expect(&operator, &cluster, &["daemon-set"])?;
+        cluster.apply(&manifest_changed_by(|text| with_frequent_probes(&text))?)?;
+        let report = wait_findings_on_all_nodes(&operator, &cluster, &["daemon-set"])?;
         let finding = &report["findings"][0];
         let command = finding["remedy"]["commands"][0].as_str().context("a command")?;
         // A pod that the DaemonSet replaces may disappear between the list and the label, so the operator repeats the command.
         until_ok("all pods are labelled", || operator.run(command))?;
         require_installed(&cluster)?;
-        expect(&operator, &cluster, &[])?;
+        wait_findings_on_all_nodes(&operator, &cluster, &[])?;
         require_reach(&cluster)
     })
 }
@@ -214,7 +223,7 @@ fn report_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
         &flannel_pod(cluster, node)?,
         &["/opt/bin/flannelctl", "doctor", "-o", "json"],
     )?;
-    json(&output)
+    stdout_json(&output)
 }
 
 #[test]
@@ -226,7 +235,10 @@ fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
         )?;
         cluster.start_nodes(0..2)?;
         let operator = Operator::of(lab, &cluster.api)?;
-        install(&cluster, &manifest(|text| impatient(&text))?)?;
+        install_and_wait_ready(
+            &cluster,
+            &manifest_changed_by(|text| with_frequent_probes(&text))?,
+        )?;
         for number in 0..cluster.nodes.len() {
             let wanted = cluster.nodes[number].host().v4_of("enp0s8")?.to_string();
             // The argument that kubeadm wrote there stays.
@@ -237,11 +249,17 @@ fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
             ])?;
             let commands = until_ok("the doctor finds it", || {
                 let report = report_without_kubelet(&cluster, &cluster.nodes[number])?;
-                ensure!(causes(&report)? == ["node-internal-ip"], "{:#}", report["findings"]);
+                ensure!(
+                    unexplained_findings(&report)? == ["node-internal-ip"],
+                    "{:#}",
+                    report["findings"]
+                );
                 Ok(report["findings"][0]["remedy"]["commands"].clone())
             })?;
             ensure!(
-                flannelctl(&operator, &cluster, &cluster.nodes[number], "status")?.status.code()
+                run_flannelctl_in_pod(&operator, &cluster, &cluster.nodes[number], "status")?
+                    .status
+                    .code()
                     == Some(1),
                 "kubectl exec works already"
             );
@@ -263,8 +281,8 @@ fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
         }
         for node in &cluster.nodes {
             until_ok("kubectl exec works, and nothing is found", || {
-                let report = report(&operator, &cluster, node)?;
-                ensure!(causes(&report)?.is_empty(), "{:#}", report["findings"]);
+                let report = run_doctor_in_pod(&operator, &cluster, node)?;
+                ensure!(unexplained_findings(&report)?.is_empty(), "{:#}", report["findings"]);
                 Ok(())
             })?;
         }

@@ -8,10 +8,11 @@ use lab::{Cluster, ClusterOptions, Lab, ProxyMode, until, until_ok};
 use serde_json::Value;
 
 use crate::kube::installed::{
-    apply_pods, backend, first_pod, impatient, install, manifest, require_no_failed_sandbox,
-    require_reach, require_traffic, source_inside, source_outside, with_images,
+    apply_pods, first_pod, install_and_wait_ready, manifest_changed_by, require_no_failed_sandbox,
+    require_reach, require_traffic, source_inside, source_outside, with_backend_type,
+    with_frequent_probes, with_images,
 };
-use crate::kube::life::whatever_happens;
+use crate::kube::operations::whatever_happens;
 
 /// Each Node has the annotations and the condition that Go flannel writes.
 fn require_published(cluster: &Cluster, backend: &str) -> Result<()> {
@@ -51,7 +52,7 @@ fn require_translated(cluster: &Cluster) -> Result<()> {
 /// Changes the backend in the ConfigMap, and restarts the DaemonSet as documented. The first node with the new backend has no usable peer until other
 /// nodes restart.
 fn another_backend(cluster: &Cluster, text: &str) -> Result<()> {
-    cluster.apply(&impatient(text))?;
+    cluster.apply(&with_frequent_probes(text))?;
     // A kubelet may mount the version of the ConfigMap from before the API was away.
     until_ok("every node has the other backend", || {
         cluster.kubectl(&[
@@ -74,8 +75,8 @@ fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
         cluster.start_nodes(0..3)?;
         // Every new cluster has pods that wait for the network, such as CoreDNS.
         apply_pods(&cluster)?;
-        let text = manifest(|text| text)?;
-        install(&cluster, &text)?;
+        let text = manifest_changed_by(|text| text)?;
+        install_and_wait_ready(&cluster, &text)?;
         require_published(&cluster, "vxlan")?;
         require_traffic(&cluster)?;
         require_translated(&cluster)?;
@@ -101,7 +102,7 @@ fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
         require_no_failed_sandbox(&cluster)?;
         print_elapsed("a reboot");
 
-        another_backend(&cluster, &backend(&text, "host-gw"))?;
+        another_backend(&cluster, &with_backend_type(&text, "host-gw"))?;
         print_elapsed("another backend");
         Ok(())
     })
@@ -116,11 +117,11 @@ fn host_gw_cluster_with_nftables_proxy_loses_no_packet() -> Result<()> {
             &with_images(ClusterOptions::new(3).proxy(ProxyMode::Nftables))?,
         )?;
         cluster.start_nodes(0..2)?;
-        let text = manifest(|text| {
-            impatient(&backend(&text, "host-gw"))
+        let text = manifest_changed_by(|text| {
+            with_frequent_probes(&with_backend_type(&text, "host-gw"))
                 .replace("\"EnableNFTables\": false", "\"EnableNFTables\": true")
         })?;
-        install(&cluster, &text)?;
+        install_and_wait_ready(&cluster, &text)?;
         require_published(&cluster, "host-gw")?;
         require_traffic(&cluster)?;
         ensure!(cluster.nodes[0].host().netns().link("flannel.1")?.is_none(), "a tunnel");

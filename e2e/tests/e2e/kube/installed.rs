@@ -5,68 +5,68 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use lab::{Cluster, ClusterOptions, Host, binaries, succeeded, until_ok};
+use lab::{Cluster, ClusterOptions, Host, binaries, require_success, until_ok};
 use serde_json::Value;
 
-use crate::kube::bed::{echo_pod, echo_service};
+use crate::kube::testbed::{echo_pod, echo_service};
 
-pub(super) fn repository(path: &str) -> PathBuf {
+pub(super) fn repository_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
 /// The first call in a test builds them.
-pub(super) fn images() -> Result<Vec<PathBuf>> {
+pub(super) fn built_image_archives() -> Result<Vec<PathBuf>> {
     // The test has a /tmp of its own.
     let folder = std::env::temp_dir().join("images");
     if !folder.exists() {
-        let flanneld = binaries::own("flanneld")?;
-        let mut build = Command::new(repository("conf/image/build.sh"));
+        let flanneld = binaries::flannel_binary("flanneld")?;
+        let mut build = Command::new(repository_path("conf/image/build.sh"));
         build
             .env("PROFILE", "dev")
             .env("PROGRAMS", flanneld.parent().context("a folder")?)
-            .env("CNI_PLUGIN", binaries::own("flannel")?)
+            .env("CNI_PLUGIN", binaries::flannel_binary("flannel")?)
             .env("IMAGES", &folder);
         let output = build.output()?;
-        succeeded(&format!("{build:?}"), &output)?;
+        require_success(&format!("{build:?}"), &output)?;
     }
     Ok(["flannel.tar", "flannel-cni-plugin.tar"].iter().map(|name| folder.join(name)).collect())
 }
 
-pub(super) fn manifest(change: impl Fn(String) -> String) -> Result<String> {
-    Ok(change(std::fs::read_to_string(repository("conf/kube-flannel.yml"))?))
+pub(super) fn manifest_changed_by(change: impl Fn(String) -> String) -> Result<String> {
+    Ok(change(std::fs::read_to_string(repository_path("conf/kube-flannel.yml"))?))
 }
 
 /// What `helm install` with `args` applies, with its namespace and with more frequent probes.
-pub(super) fn chart(args: &[&str]) -> Result<String> {
-    let mut command = Command::new(binaries::helm()?);
-    command.arg("template").arg("flannel").arg(repository("conf/chart")).args([
+pub(super) fn render_chart(args: &[&str]) -> Result<String> {
+    let mut command = Command::new(binaries::helm_program()?);
+    command.arg("template").arg("flannel").arg(repository_path("conf/chart")).args([
         "--namespace",
         "kube-flannel",
         "--kube-version",
         "1.37.0",
     ]);
     let output = command.args(args).output()?;
-    let text = succeeded(&format!("{command:?}"), &output)?;
+    let text = require_success(&format!("{command:?}"), &output)?;
     let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: kube-flannel, labels: {pod-security.kubernetes.io/enforce: privileged}}}\n";
-    Ok(namespace.to_owned() + &impatient(&text))
+    Ok(namespace.to_owned() + &with_frequent_probes(&text))
 }
 
 pub(super) fn with_images(options: ClusterOptions) -> Result<ClusterOptions> {
-    Ok(images()?.into_iter().fold(options, ClusterOptions::image))
+    Ok(built_image_archives()?.into_iter().fold(options, ClusterOptions::image))
 }
 
-pub(super) fn backend(text: &str, backend: &str) -> String {
+pub(super) fn with_backend_type(text: &str, backend: &str) -> String {
     text.replace("\"Type\": \"vxlan\"", &format!("\"Type\": \"{backend}\""))
 }
 
 /// kubelet's probes run every second instead of every ten, so that an update of several nodes takes only seconds.
-pub(super) fn impatient(text: &str) -> String {
+pub(super) fn with_frequent_probes(text: &str) -> String {
     text.replace("initialDelaySeconds: 5", "initialDelaySeconds: 1")
         .replace("periodSeconds: 10", "periodSeconds: 1")
 }
 
 /// The cluster may have another installation. Waits until every node is Ready and every daemon is ready.
-pub(super) fn install(cluster: &Cluster, manifest: &str) -> Result<()> {
+pub(super) fn install_and_wait_ready(cluster: &Cluster, manifest: &str) -> Result<()> {
     cluster.apply(manifest)?;
     cluster.wait_ready()?;
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")

@@ -4,15 +4,15 @@ use anyhow::{Context, Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab, Member};
 
 use crate::kube::installed::{
-    apply_pods, chart, impatient, install, manifest, require_no_failed_sandbox, require_reach,
-    require_traffic, with_images,
+    apply_pods, install_and_wait_ready, manifest_changed_by, render_chart,
+    require_no_failed_sandbox, require_reach, require_traffic, with_frequent_probes, with_images,
 };
 
 /// kubespray's user kube.
 const KUBE: &str = "997";
 
 /// `/proc/PID/status` of a node's daemon.
-fn status(node: &Member) -> Result<String> {
+fn daemon_process_status(node: &Member) -> Result<String> {
     let is_daemon = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .is_ok_and(|name| name.trim() == "flanneld")
@@ -30,7 +30,10 @@ fn plugin_and_configuration_are_installed_in_folders_of_another_user() -> Result
             node.command(&["chown", KUBE, folder])?;
             node.command(&["chmod", "0755", folder])?;
         }
-        install(&cluster, &manifest(|text| impatient(&text))?)?;
+        install_and_wait_ready(
+            &cluster,
+            &manifest_changed_by(|text| with_frequent_probes(&text))?,
+        )?;
         let owner = node.command(&["stat", "--format=%u", "/etc/cni/net.d", "/opt/cni/bin"])?;
         ensure!(owner.split_whitespace().eq([KUBE, KUBE]), "the folders belong to {owner}");
         node.command(&[
@@ -41,7 +44,7 @@ fn plugin_and_configuration_are_installed_in_folders_of_another_user() -> Result
             "-x",
             "/opt/cni/bin/flannel",
         ])?;
-        let status = status(node)?;
+        let status = daemon_process_status(node)?;
         let line = |name: &str| {
             status
                 .lines()
@@ -66,7 +69,10 @@ fn userspace_vxlan_from_chart_carries_packets() -> Result<()> {
     Lab::run("cluster: vxlan in user space", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         apply_pods(&cluster)?;
-        install(&cluster, &chart(&["--set", "flannel.backendExtra.Mode=userspace"])?)?;
+        install_and_wait_ready(
+            &cluster,
+            &render_chart(&["--set", "flannel.backendExtra.Mode=userspace"])?,
+        )?;
         let device = cluster
             .nodes
             .first()

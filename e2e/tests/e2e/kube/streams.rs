@@ -34,7 +34,7 @@ impl Streams {
     pub(super) fn start(cluster: &Cluster) -> Result<Streams> {
         cluster.apply(PODS)?;
         cluster.wait_daemon_set("probe", "probe")?;
-        let ends = pods(cluster)?;
+        let ends = pod_namespaces_and_addresses(cluster)?;
         let end = |number: usize| {
             ends.get(number % ends.len())
                 .map(|(netns, address)| (netns, *address))
@@ -67,7 +67,7 @@ impl Streams {
 }
 
 /// The pods are in the order of their nodes.
-fn pods(cluster: &Cluster) -> Result<Vec<(Netns, IpAddr)>> {
+fn pod_namespaces_and_addresses(cluster: &Cluster) -> Result<Vec<(Netns, IpAddr)>> {
     let found = cluster.api.admin().get("/api/v1/namespaces/probe/pods")?;
     let of_node: BTreeMap<&str, &serde_json::Value> = found["items"]
         .as_array()

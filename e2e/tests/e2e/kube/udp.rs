@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab};
 
 use crate::kube::installed::{
-    apply_pods, chart, first_pod, install, require_no_failed_sandbox, require_traffic,
-    source_outside, with_images,
+    apply_pods, first_pod, install_and_wait_ready, render_chart, require_no_failed_sandbox,
+    require_traffic, source_outside, with_images,
 };
 use crate::kube::streams::Streams;
 
@@ -18,7 +18,7 @@ fn udp_chart_carries_traffic_through_a_rolling_update() -> Result<()> {
     Lab::run("cluster: udp", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
         apply_pods(&cluster)?;
-        install(&cluster, &chart(&UDP)?)?;
+        install_and_wait_ready(&cluster, &render_chart(&UDP)?)?;
         ensure!(cluster.nodes[0].host().netns().link("flannel0")?.is_some(), "no tunnel device");
         require_traffic(&cluster)?;
         require_no_failed_sandbox(&cluster)?;
@@ -28,7 +28,10 @@ fn udp_chart_carries_traffic_through_a_rolling_update() -> Result<()> {
 
         // The update removes --ip-masq. It interrupts the tunnel of a node while the node's daemon is replaced.
         let streams = Streams::start(&cluster)?;
-        install(&cluster, &chart(&[UDP[0], UDP[1], "--set", "flannel.args={--kube-subnet-mgr}"])?)?;
+        install_and_wait_ready(
+            &cluster,
+            &render_chart(&[UDP[0], UDP[1], "--set", "flannel.args={--kube-subnet-mgr}"])?,
+        )?;
         streams.wait_flowing()?;
         for report in streams.finish()? {
             println!("udp, rolling update of two nodes: {report}");

@@ -5,16 +5,16 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use lab::{Cluster, ClusterOptions, Lab, texts, until_ok};
+use lab::{Cluster, ClusterOptions, Lab, stdout_and_stderr, until_ok};
 use serde_json::Value;
 
+use crate::install::operator::{Operator, shell_command_blocks};
 use crate::install::shapes;
 use crate::kube::installed::{
-    apply_pods, impatient, install, manifest, repository, require_no_failed_sandbox,
-    require_traffic, with_images,
+    apply_pods, install_and_wait_ready, manifest_changed_by, repository_path,
+    require_no_failed_sandbox, require_traffic, with_frequent_probes, with_images,
 };
 use crate::kube::streams::Streams;
-use crate::operator::{Operator, blocks};
 
 const OURS: [&str; 2] =
     ["docker.io/flannel-rs/flannel:v0.1.0", "docker.io/flannel-rs/flannel-cni-plugin:v0.1.0"];
@@ -23,18 +23,18 @@ const GO_FLANNEL_IMAGE: &str = "GO_FLANNEL_IMAGE";
 
 /// Go flannel's released manifest, with more frequent probes.
 fn go_released() -> Result<String> {
-    Ok(impatient(&shapes::released()?))
+    Ok(with_frequent_probes(&shapes::released_go_manifest()?))
 }
 
 /// flannel-rs' manifest over Go flannel's, and then Go flannel's again, while packets flow: none is lost.
 fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
-    let ours = manifest(|text| impatient(&text))?;
+    let ours = manifest_changed_by(|text| with_frequent_probes(&text))?;
     under_streams(
         cluster,
-        || install(cluster, theirs),
+        || install_and_wait_ready(cluster, theirs),
         &[
-            ("ours over it", &|| install(cluster, &ours)),
-            ("and back", &|| install(cluster, theirs)),
+            ("ours over it", &|| install_and_wait_ready(cluster, &ours)),
+            ("and back", &|| install_and_wait_ready(cluster, theirs)),
         ],
     )
 }
@@ -133,30 +133,33 @@ fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
 }
 
 /// The folder has the files that docs/migrating.md uses: `conf`, and Go flannel's manifest and chart.
-fn operator(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
+fn operator_with_migration_files(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
     let operator = Operator::of(lab, &cluster.api)?;
     let folder = operator.folder();
     for (from, to) in [("conf", "conf"), ("e2e/tests/manifests/go-chart", "go-chart")] {
-        let output =
-            Command::new("cp").arg("-r").arg(repository(from)).arg(folder.join(to)).output()?;
+        let output = Command::new("cp")
+            .arg("-r")
+            .arg(repository_path(from))
+            .arg(folder.join(to))
+            .output()?;
         ensure!(output.status.success(), "{output:?}");
     }
     for file in
         ["conf/kube-flannel.yml", "conf/chart/values.yaml", "go-chart/templates/flannel.yaml"]
     {
         let text = std::fs::read_to_string(folder.join(file))?;
-        ensure!(text != impatient(&text), "{file} has other probes");
-        std::fs::write(folder.join(file), impatient(&text))?;
+        ensure!(text != with_frequent_probes(&text), "{file} has other probes");
+        std::fs::write(folder.join(file), with_frequent_probes(&text))?;
     }
     std::fs::write(folder.join("go-flannel.yml"), go)?;
     Ok(operator)
 }
 
 /// The commands below a heading of docs/migrating.md, grouped by code block.
-fn commands(heading: &str) -> Result<Vec<Vec<String>>> {
-    let page = std::fs::read_to_string(repository("docs/migrating.md"))?;
+fn migration_commands_below(heading: &str) -> Result<Vec<Vec<String>>> {
+    let page = std::fs::read_to_string(repository_path("docs/migrating.md"))?;
     let part = page.split_once(heading).with_context(|| format!("no {heading}"))?.1;
-    Ok(blocks(part.split("\n#").next().unwrap_or_default()))
+    Ok(shell_command_blocks(part.split("\n#").next().unwrap_or_default()))
 }
 
 #[test]
@@ -172,9 +175,9 @@ fn manifest_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
 fn chart_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
     Lab::run("cluster: Go flannel's chart", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
-        let operator = operator(lab, &cluster, "")?;
+        let operator = operator_with_migration_files(lab, &cluster, "")?;
         operator.run("kubectl create namespace kube-flannel")?;
-        let [over, back] = <[Vec<String>; 2]>::try_from(commands("### The chart")?)
+        let [over, back] = <[Vec<String>; 2]>::try_from(migration_commands_below("### The chart")?)
             .map_err(|found| anyhow!("two blocks, not {found:#?}"))?;
         let run = |commands: &[String]| -> Result<()> {
             commands.iter().try_for_each(|command| operator.run(command).map(drop))?;
@@ -196,8 +199,12 @@ fn chart_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
 fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
     Lab::run("cluster: another selector", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
-        let operator = operator(lab, &cluster, &impatient(&shapes::raw()?))?;
-        let found = commands("### Another selector")?;
+        let operator = operator_with_migration_files(
+            lab,
+            &cluster,
+            &with_frequent_probes(&shapes::raw_go_manifest()?),
+        )?;
+        let found = migration_commands_below("### Another selector")?;
         let [to_manifest, to_chart, back] = <[Vec<String>; 3]>::try_from(found)
             .map_err(|found| anyhow!("three blocks, not {found:#?}"))?;
         let run = |commands: &[String]| -> Result<()> {
@@ -209,9 +216,10 @@ fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
             let output = operator
                 .types("kubectl apply -f conf/kube-flannel.yml --selector component!=net-conf")?;
             ensure!(
-                !output.status.success() && texts(&output).contains("field is immutable"),
+                !output.status.success()
+                    && stdout_and_stderr(&output).contains("field is immutable"),
                 "{}",
-                texts(&output)
+                stdout_and_stderr(&output)
             );
             Ok(())
         };
@@ -231,8 +239,12 @@ fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
 fn kube_system_manifest_replaced_by_documented_commands_loses_no_packet() -> Result<()> {
     Lab::run("cluster: kube-system", |lab| {
         let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
-        let operator = operator(lab, &cluster, &impatient(&shapes::in_kube_system()?))?;
-        let [over] = <[Vec<String>; 1]>::try_from(commands("### Up to v0.18")?)
+        let operator = operator_with_migration_files(
+            lab,
+            &cluster,
+            &with_frequent_probes(&shapes::in_kube_system()?),
+        )?;
+        let [over] = <[Vec<String>; 1]>::try_from(migration_commands_below("### Up to v0.18")?)
             .map_err(|found| anyhow!("one block, not {found:#?}"))?;
         let theirs = || {
             operator.run("kubectl apply -f go-flannel.yml")?;

@@ -3,7 +3,9 @@
 use anyhow::{Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab, Member, until_ok};
 
-use crate::kube::installed::{impatient, install, manifest, require_traffic, with_images};
+use crate::kube::installed::{
+    install_and_wait_ready, manifest_changed_by, require_traffic, with_frequent_probes, with_images,
+};
 
 /// Every node publishes its address in the nodes' shared network.
 fn require_right(cluster: &Cluster) -> Result<()> {
@@ -29,7 +31,10 @@ fn equal_nat_addresses_are_skipped_when_kubelets_report_them() -> Result<()> {
         let options = with_images(ClusterOptions::new(2).vagrant().without_node_ip())?;
         let mut cluster = Cluster::prepare(lab, &options)?;
         cluster.start_nodes(0..2)?;
-        install(&cluster, &manifest(|text| impatient(&text))?)?;
+        install_and_wait_ready(
+            &cluster,
+            &manifest_changed_by(|text| with_frequent_probes(&text))?,
+        )?;
         require_right(&cluster)?;
         // After a power cut the API reports the old state of pods for a while, so new pods are created.
         for number in 1..=2 {

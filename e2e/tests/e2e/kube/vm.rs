@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use lab::{Echo, Lab, Launch, User, binaries, seen_as, until_ok};
 use serde_json::json;
 
-use crate::kube::bed::{Bed, VXLAN};
+use crate::kube::testbed::{ApiTestbed, VXLAN};
 
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 80);
 const PORT: u16 = 80;
@@ -16,13 +16,13 @@ const PORT: u16 = 80;
 #[ignore = "needs a kernel with IPVS: make test-vm"]
 fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
     Lab::run("vm: IPVS", |lab| {
-        let mut bed = Bed::empty(lab, 2, VXLAN)?;
+        let mut bed = ApiTestbed::empty(lab, 2, VXLAN)?;
         bed.populate()?;
         let admin = bed.api.kubeconfig(User::Admin, None)?;
         let mut proxies = Vec::new();
         for host in &bed.hosts {
             host.netns().exec("modprobe", &["-a", "ip_vs", "ip_vs_rr", "nf_conntrack"])?;
-            let launch = Launch::new(binaries::kubernetes("kube-proxy")?)
+            let launch = Launch::new(binaries::kubernetes_program("kube-proxy")?)
                 .args([
                     "--proxy-mode=ipvs",
                     "--conntrack-max-per-core=0",

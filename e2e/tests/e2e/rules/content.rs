@@ -8,7 +8,8 @@ use lab::{Node, Programs, Scene, Xtables};
 use crate::healing::scenarios;
 
 use super::node::{
-    Applier, IptablesLegacy, IptablesNft, Nftables, complaints, has, node, on_node, rules,
+    Applier, IptablesLegacy, IptablesNft, Nftables, firewall_rules, has_flannel_rules,
+    logged_warnings_and_errors, masquerading_node_scene, on_node,
 };
 
 scenarios! { iptables_rules_equal_those_of_go_flannel;
@@ -38,7 +39,7 @@ scenarios! { random_ports_are_tried_first;
 
 /// If iptables or nft does not support random ports, the daemon writes rules without them, and a restart keeps these.
 fn random_ports_are_tried_first((applier, program): (Applier, &str)) -> Result<()> {
-    node("random ports", applier).run(|s| {
+    masquerading_node_scene("random ports", applier).run(|s| {
         let old = format!(
             "#!/bin/sh\ncase \"{program} $*\" in *list*) exec /usr/sbin/nft \"$@\";; esac\n\
              input=$(/bin/cat)\ncase \"$input\" in *random*) echo 'unknown option' >&2; exit 2;; esac\n\
@@ -50,7 +51,7 @@ fn random_ports_are_tried_first((applier, program): (Applier, &str)) -> Result<(
         let mut first = None;
         for starts in 1..=2 {
             s.start()?;
-            let (now, daemon) = (rules(&s[0])?, s[0].daemon()?);
+            let (now, daemon) = (firewall_rules(&s[0])?, s[0].daemon()?);
             ensure!(now.contains("10.244.0.0/16") && (applier != Nftables || !now.contains("random")), "{now}");
             ensure!(*first.get_or_insert(now.clone()) == now, "{first:?} {now}");
             let writes = daemon.metric("flannel_rule_writes_total")?;
@@ -68,12 +69,12 @@ fn iptables_variant_is_kept_when_the_system_chooses_another() -> Result<()> {
         s[0].sh("iptables-legacy -t nat -N KUBE-SERVICES; iptables-legacy -t nat -A KUBE-SERVICES -j RETURN
                  iptables-nft -N DOCKER; iptables-nft -A DOCKER -j RETURN")?;
         s.start()?;
-        let found = complaints(s[0].daemon()?);
+        let found = logged_warnings_and_errors(s[0].daemon()?);
         let is_named = |line: &String| line.contains("nf_tables: DOCKER; legacy: KUBE-SERVICES");
         ensure!(found.len() == 1 && found.iter().all(is_named), "{found:?}");
         let has_moved =
             |node: &Node| Ok::<_, anyhow::Error>(node.sh("iptables-nft-save")?.contains("FLANNEL"));
-        ensure!(has(&s[0], IptablesLegacy)? && !has_moved(&s[0])?);
+        ensure!(has_flannel_rules(&s[0], IptablesLegacy)? && !has_moved(&s[0])?);
         // Removes the rules that determined the choice, and ours.
         s[0].sh("iptables-legacy -t nat -F; iptables-legacy -t nat -X")?;
         s[0].shows("iptables-legacy-save", "FLANNEL-POSTRTG")?;

@@ -4,12 +4,13 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lab::{Netns, Node, PingOptions, Programs, Scene, ping, until, until_ok};
+use lab::{Netns, Node, PingOptions, Programs, Scene, ping_address, until, until_ok};
 
 use crate::healing::scenarios;
 
 use super::node::{
-    Applier, GUARD, IptablesLegacy, IptablesNft, Nftables, complaints, on_node, rules,
+    Applier, GUARD, IptablesLegacy, IptablesNft, Nftables, firewall_rules,
+    logged_warnings_and_errors, on_node,
 };
 
 #[test]
@@ -17,21 +18,21 @@ fn backend_without_a_port_gets_no_guard() -> Result<()> {
     on_node(Nftables, &GUARD, |s| {
         s.store.configure(&Nftables.net_conf().replace("vxlan", "host-gw"))?;
         s.start()?;
-        let found = complaints(s[0].daemon()?);
+        let found = logged_warnings_and_errors(s[0].daemon()?);
         ensure!(found.len() == 1 && found[0].contains("--encap-notrack"), "{found:?}");
-        ensure!(!rules(&s[0])?.contains("encap"), "{}", rules(&s[0])?);
+        ensure!(!firewall_rules(&s[0])?.contains("encap"), "{}", firewall_rules(&s[0])?);
         Ok(())
     })
 }
 
-fn socket(netns: &Netns, address: &str) -> Result<UdpSocket> {
+fn bind_udp_socket(netns: &Netns, address: &str) -> Result<UdpSocket> {
     let socket = netns.run(|| UdpSocket::bind(address))??;
     socket.set_read_timeout(Some(Duration::from_millis(300)))?;
     Ok(socket)
 }
 
 /// Sends packets until one arrives.
-fn arrives(from: &UdpSocket, to: &str, receiver: &UdpSocket) -> Result<()> {
+fn send_until_packet_arrives(from: &UdpSocket, to: &str, receiver: &UdpSocket) -> Result<()> {
     until(&format!("a packet arrives at {to}"), || {
         from.send_to(b"x", to).is_ok() && receiver.recv(&mut [0; 16]).is_ok()
     })
@@ -39,7 +40,7 @@ fn arrives(from: &UdpSocket, to: &str, receiver: &UdpSocket) -> Result<()> {
 }
 
 /// True if there was a packet.
-fn drain(socket: &UdpSocket) -> Result<bool> {
+fn drained_any_packet(socket: &UdpSocket) -> Result<bool> {
     socket.set_nonblocking(true)?;
     let count = std::iter::from_fn(|| socket.recv(&mut [0; 16]).ok()).count();
     socket.set_nonblocking(false)?;
@@ -47,7 +48,7 @@ fn drain(socket: &UdpSocket) -> Result<bool> {
 }
 
 /// The third host, which is no node, forges tunnel packets to the first node's pod with these devices. Each sender has the address to which it sends.
-fn forge(s: &Scene<'_>) -> Result<[(UdpSocket, String); 2]> {
+fn create_forged_tunnel_senders(s: &Scene<'_>) -> Result<[(UdpSocket, String); 2]> {
     let (node, pod, host) = (&s[0], &s[0].pods[0], &s[2]);
     let forged = |name: &str, source: &str, device: &str, from: IpAddr, to: IpAddr, pod: IpAddr| {
         let link = node.netns().link(device)?.context("no such device")?;
@@ -76,16 +77,16 @@ fn forge(s: &Scene<'_>) -> Result<[(UdpSocket, String); 2]> {
         pod.v6()?.into(),
     )?;
     Ok([
-        (socket(host.netns(), "10.244.250.1:0")?, format!("{}:5000", pod.v4()?)),
-        (socket(host.netns(), "[fd10:244:0:fafa::1]:0")?, format!("[{}]:5001", pod.v6()?)),
+        (bind_udp_socket(host.netns(), "10.244.250.1:0")?, format!("{}:5000", pod.v4()?)),
+        (bind_udp_socket(host.netns(), "[fd10:244:0:fafa::1]:0")?, format!("[{}]:5001", pod.v6()?)),
     ])
 }
 
 /// Waits until packets of a peer reach the first node's pod.
-fn admits(s: &Scene<'_>, peer: usize) -> Result<()> {
+fn wait_until_guard_admits_peer(s: &Scene<'_>, peer: usize) -> Result<()> {
     until("the guard admits the peer", || {
         let answers = |to| {
-            ping(s[peer].pods[0].netns(), to, &PingOptions::default())
+            ping_address(s[peer].pods[0].netns(), to, &PingOptions::default())
                 .is_ok_and(|time| time.is_some())
         };
         s[0].pods[0].addresses().into_iter().all(answers)
@@ -100,12 +101,12 @@ fn filters_forged_packets(
     forged: &[(UdpSocket, String); 2],
 ) -> Result<()> {
     let pod = node.pods[0].netns();
-    let receivers = [socket(pod, "0.0.0.0:5000")?, socket(pod, "[::]:5001")?];
+    let receivers = [bind_udp_socket(pod, "0.0.0.0:5000")?, bind_udp_socket(pod, "[::]:5001")?];
     let metric = "flannel_encap_stranger_packets";
     if mode != "off" {
         // If listing takes much time of a busy processor, the daemon lists the rules and their counters only once a minute.
         // Any user of this host can send to its own address.
-        let local = (socket(node.netns(), "0.0.0.0:0")?, format!("{}:8472", node.v4()?));
+        let local = (bind_udp_socket(node.netns(), "0.0.0.0:0")?, format!("{}:8472", node.v4()?));
         for (sender, to) in forged.iter().chain([&local]) {
             let before = node.daemon()?.metric(metric)?;
             until_ok("it is counted", || {
@@ -121,9 +122,9 @@ fn filters_forged_packets(
     for ((sender, to), receiver) in forged.iter().zip(&receivers) {
         if mode == "drop" {
             // The rules have counted packets of this sender.
-            ensure!(!drain(receiver)?, "{to} got a forged packet");
+            ensure!(!drained_any_packet(receiver)?, "{to} got a forged packet");
         } else {
-            arrives(sender, to, receiver)?;
+            send_until_packet_arrives(sender, to, receiver)?;
         }
     }
     Ok(())
@@ -133,17 +134,21 @@ fn filters_forged_packets(
 fn bars_pods(s: &Scene<'_>, mode: &str) -> Result<()> {
     for (address, any) in [("192.168.56.104", "0.0.0.0:0"), ("[fd00:56::104]", "[::]:0")] {
         let [tunnel, other] = [8472, 4000].map(|port| format!("{address}:{port}"));
-        let (outside, sender) = (s[3].netns(), socket(s[0].pods[0].netns(), any)?);
-        let (at_tunnel, at_other) = (socket(outside, &tunnel)?, socket(outside, &other)?);
-        arrives(&sender, &other, &at_other)?;
+        let (outside, sender) = (s[3].netns(), bind_udp_socket(s[0].pods[0].netns(), any)?);
+        let (at_tunnel, at_other) =
+            (bind_udp_socket(outside, &tunnel)?, bind_udp_socket(outside, &other)?);
+        send_until_packet_arrives(&sender, &other, &at_other)?;
         if mode == "off" {
-            arrives(&sender, &tunnel, &at_tunnel)?;
+            send_until_packet_arrives(&sender, &tunnel, &at_tunnel)?;
         } else {
             let _ = sender.send_to(b"x", &tunnel);
             // A later packet arrives.
-            drain(&at_other)?;
-            arrives(&sender, &other, &at_other)?;
-            ensure!(!drain(&at_tunnel)?, "{mode}: a pod made a tunnel packet to {tunnel}");
+            drained_any_packet(&at_other)?;
+            send_until_packet_arrives(&sender, &other, &at_other)?;
+            ensure!(
+                !drained_any_packet(&at_tunnel)?,
+                "{mode}: a pod made a tunnel packet to {tunnel}"
+            );
         }
     }
     Ok(())
@@ -194,9 +199,9 @@ fn encapsulation_port_is_guarded(applier: Applier) -> Result<()> {
                 s[0].start()?;
                 if forged.is_none() {
                     s[0].pod("p1")?;
-                    forged = Some(forge(s)?);
+                    forged = Some(create_forged_tunnel_senders(s)?);
                 }
-                admits(s, 1)?;
+                wait_until_guard_admits_peer(s, 1)?;
                 filters_forged_packets(&s[0], mode, forged.as_ref().context("no forger")?)?;
                 bars_pods(s, mode)?;
                 tracks_peers_only_without_a_guard(&s[0], mode)?;
@@ -207,9 +212,10 @@ fn encapsulation_port_is_guarded(applier: Applier) -> Result<()> {
             s[0].start()?;
             s[3].start()?;
             s[3].pod("p4")?;
-            admits(s, 3)?;
-            let is_admitted =
-                |s: &Scene<'_>| rules(&s[0]).is_ok_and(|now| now.contains("192.168.56.104"));
+            wait_until_guard_admits_peer(s, 3)?;
+            let is_admitted = |s: &Scene<'_>| {
+                firewall_rules(&s[0]).is_ok_and(|now| now.contains("192.168.56.104"))
+            };
             ensure!(is_admitted(s));
             s[3].stop()?;
             let leases = s.store.subnets()?;

@@ -94,7 +94,7 @@ impl Family {
 }
 
 /// Routes through the first node for all cells of the table. The machines outside are 192.168.56.111 and .112.
-fn wire(s: &Scene<'_>, [outside, target]: &[Host; 2]) -> Result<()> {
+fn add_routes_through_first_node(s: &Scene<'_>, [outside, target]: &[Host; 2]) -> Result<()> {
     let [node, other] = [s[0].netns(), s[1].netns()];
     for key in ["all", "default", "enp0s8"] {
         node.sysctl(&format!("net/ipv4/conf/{key}/send_redirects"), "0")?;
@@ -132,7 +132,7 @@ fn wire(s: &Scene<'_>, [outside, target]: &[Host; 2]) -> Result<()> {
 }
 
 /// Measured with the current rules.
-fn table(
+fn measure_traffic_table(
     s: &Scene<'_>,
     [outside, target]: &[Host; 2],
     family: &Family,
@@ -188,7 +188,13 @@ fn table(
             write!(
                 table,
                 " {}",
-                cell(netns, from, base + case * 100 + column * CONNECTIONS, echo, &named)?
+                seen_source_name(
+                    netns,
+                    from,
+                    base + case * 100 + column * CONNECTIONS,
+                    echo,
+                    &named
+                )?
             )?;
         }
         table.push('\n');
@@ -197,7 +203,7 @@ fn table(
 }
 
 /// The name of the address that the target sees, with `*` if the ports differ from the sender's.
-fn cell(
+fn seen_source_name(
     netns: &Netns,
     from: IpAddr,
     first: u16,
@@ -242,7 +248,7 @@ fn traffic_rules_match_the_table(applier: Applier) -> Result<()> {
             // The devices and routes of the daemons stay. The first daemon starts again for each case. The others would remove what is added here.
             node.stop()?;
         }
-        wire(s, &outside)?;
+        add_routes_through_first_node(s, &outside)?;
         let plain = s[0].options.clone().arg("--ip-masq");
         for (case, (flags, change)) in (0..).zip(CASES) {
             s[0].options = flags.iter().fold(plain.clone(), |options, flag| options.arg(flag));
@@ -251,7 +257,7 @@ fn traffic_rules_match_the_table(applier: Applier) -> Result<()> {
             let expected: Vec<String> =
                 TABLE.trim().lines().map(|row| words(&change(row))).collect();
             for family in &FAMILIES {
-                let found = table(s, &outside, family, case)?;
+                let found = measure_traffic_table(s, &outside, family, case)?;
                 ensure!(
                     found.lines().eq(&expected),
                     "{flags:?} {}: found\n{found}instead of\n{}",

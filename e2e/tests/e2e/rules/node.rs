@@ -33,7 +33,7 @@ impl Applier {
 }
 
 /// Stopped, with masquerade rules that it checks each second.
-pub(super) fn node(title: &str, applier: Applier) -> SceneOptions<'static> {
+pub(super) fn masquerading_node_scene(title: &str, applier: Applier) -> SceneOptions<'static> {
     let flags = Scene::of(title).arg("--ip-masq").arg("--iptables-resync=1");
     flags.nodes(1).net(&applier.net_conf()).stopped()
 }
@@ -44,7 +44,7 @@ pub(super) fn on_node(
     flags: &[&str],
     work: impl FnOnce(&mut Scene<'_>) -> Result<()>,
 ) -> Result<()> {
-    node("rules", applier).run(|s| {
+    masquerading_node_scene("rules", applier).run(|s| {
         let path = Programs::all(s.lab, "all", applier.xtables())?.path();
         s[0].change(|options| {
             let options = options.env("PATH", &path);
@@ -55,7 +55,7 @@ pub(super) fn on_node(
 }
 
 /// The rules of nftables and of both variants of iptables, without counters.
-pub(crate) fn rules(host: &Host) -> Result<String> {
+pub(crate) fn firewall_rules(host: &Host) -> Result<String> {
     // One family at a time, because the order in which the two tables are created is undefined.
     host.netns().sh(
         r"nft -s list ruleset ip; nft -s list ruleset ip6
@@ -64,7 +64,7 @@ pub(crate) fn rules(host: &Host) -> Result<String> {
 }
 
 /// Rules or chains of flannel for `applier`.
-pub(super) fn has(host: &Host, applier: Applier) -> Result<bool> {
+pub(super) fn has_flannel_rules(host: &Host, applier: Applier) -> Result<bool> {
     let listed = host.netns().sh(match applier {
         IptablesNft => "iptables-nft-save; ip6tables-nft-save",
         IptablesLegacy => "iptables-legacy-save; ip6tables-legacy-save",
@@ -74,7 +74,7 @@ pub(super) fn has(host: &Host, applier: Applier) -> Result<bool> {
 }
 
 /// Warnings and errors in the log, without the one that a node is not ready: it only repeats the reasons of others.
-pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
+pub(super) fn logged_warnings_and_errors(daemon: &Flanneld) -> Vec<String> {
     let log = daemon.log();
     let is_complaint = |line: &&str| {
         let mut words = line.split_whitespace().take(3);
@@ -85,7 +85,7 @@ pub(super) fn complaints(daemon: &Flanneld) -> Vec<String> {
 }
 
 /// Runs from a pod of the first node through masquerade rules to a machine outside, each packet in a separate connection.
-pub(super) fn stream(s: &mut Scene<'_>) -> Result<Probe> {
+pub(super) fn start_masqueraded_probe(s: &mut Scene<'_>) -> Result<Probe> {
     let outside = s.lab.host("outside", &[Uplink::enp0s8(&s.lan, 50)?])?;
     let node = IpAddr::V4(s[0].v4()?);
     // There are a thousand new connections a second, so conntrack must forget them soon.

@@ -10,13 +10,15 @@ use lab::{Node, Programs, Scene, Uplink, Xtables, until, until_ok};
 use crate::healing::scenarios;
 
 use super::node::{
-    Applier, IptablesLegacy, IptablesNft, Nftables, complaints, has, node, on_node, rules,
+    Applier, IptablesLegacy, IptablesNft, Nftables, firewall_rules, has_flannel_rules,
+    logged_warnings_and_errors, masquerading_node_scene, on_node,
 };
 
 /// The first warning contains `text`, as `/readyz` does.
-fn complains(node: &Node, text: &str) -> Result<()> {
+fn wait_until_obstacle_is_reported(node: &Node, text: &str) -> Result<()> {
     until_ok("the log reports the obstacle", || {
-        let (found, (code, page)) = (complaints(node.daemon()?), node.get("/readyz")?);
+        let (found, (code, page)) =
+            (logged_warnings_and_errors(node.daemon()?), node.get("/readyz")?);
         ensure!(found.iter().any(|line| line.contains(text)), "{found:#?}");
         ensure!(code != 200 && page.contains(text), "/readyz: {code} {page}");
         Ok(())
@@ -24,10 +26,10 @@ fn complains(node: &Node, text: &str) -> Result<()> {
 }
 
 /// The daemon has its rules, is ready, and has reported the obstacle once.
-fn recovers(node: &Node, applier: Applier) -> Result<()> {
-    until("the rules are there", || has(node, applier).unwrap_or_default())?;
+fn wait_until_rules_recover(node: &Node, applier: Applier) -> Result<()> {
+    until("the rules are there", || has_flannel_rules(node, applier).unwrap_or_default())?;
     until("it is ready", || node.require_ready().is_ok())?;
-    let found = complaints(node.daemon()?);
+    let found = logged_warnings_and_errors(node.daemon()?);
     ensure!(found.len() == 1, "{found:#?}");
     Ok(())
 }
@@ -59,12 +61,12 @@ fn held_lock_delays_neither_start_nor_packets() -> Result<()> {
         s[0].logs("/run/xtables.lock")?;
         // Its rules are in nftables meanwhile.
         until("it is ready", || s[0].require_ready().is_ok())?;
-        ensure!(has(&s[0], Nftables)?);
+        ensure!(has_flannel_rules(&s[0], Nftables)?);
         let ended = || std::fs::read_to_string(&calls).map_or(0, |text| text.lines().count());
         let first = ended();
         // Waits for both families. Otherwise one of them could still wait for the lock when it becomes free.
         until("it was tried again", || ended() >= first + 2)?;
-        ensure!(!has(&s[0], IptablesLegacy)?, "the lock does not hold up the rules: this test proves nothing");
+        ensure!(!has_flannel_rules(&s[0], IptablesLegacy)?, "the lock does not hold up the rules: this test proves nothing");
         lock.unlock()?;
         moves_to_iptables(&s[0], IptablesLegacy)
     })
@@ -73,21 +75,22 @@ fn held_lock_delays_neither_start_nor_packets() -> Result<()> {
 /// The rules have moved from nftables to iptables, and the daemon has reported the obstacle once for each family.
 fn moves_to_iptables(node: &Node, applier: Applier) -> Result<()> {
     until("the rules are in iptables", || {
-        has(node, applier).unwrap_or_default() && has(node, Nftables).is_ok_and(|has| !has)
+        has_flannel_rules(node, applier).unwrap_or_default()
+            && has_flannel_rules(node, Nftables).is_ok_and(|has| !has)
     })?;
     node.require_ready()?;
-    let found = complaints(node.daemon()?);
+    let found = logged_warnings_and_errors(node.daemon()?);
     ensure!(found.len() <= 2, "{found:#?}");
     Ok(())
 }
 
 #[test]
 fn nftables_is_used_until_iptables_is_installed() -> Result<()> {
-    node("no-iptables", IptablesNft).run(|s| {
+    masquerading_node_scene("no-iptables", IptablesNft).run(|s| {
         let programs = Programs::none(s.lab, "some")?.with_nft()?;
         s[0].change(|options| options.env("PATH", &programs.path()));
         s.start()?;
-        ensure!(has(&s[0], Nftables)? && !has(&s[0], IptablesNft)?);
+        ensure!(has_flannel_rules(&s[0], Nftables)? && !has_flannel_rules(&s[0], IptablesNft)?);
         programs.with_iptables(Xtables::Nft)?;
         moves_to_iptables(&s[0], IptablesNft)
     })
@@ -107,16 +110,16 @@ scenarios! { missing_programs_are_reported_once_and_used_when_installed;
 fn missing_programs_are_reported_once_and_used_when_installed(
     (applier, package, present, install): Missing,
 ) -> Result<()> {
-    node("missing", applier).run(|s| {
+    masquerading_node_scene("missing", applier).run(|s| {
         let programs = present(Programs::none(s.lab, "some")?)?;
         s[0].change(|options| options.env("PATH", &programs.path()));
         s[0].launch()?;
         until("subnet.env is there", || {
             s[0].daemon().is_ok_and(|daemon| daemon.subnet_env().is_ok())
         })?;
-        complains(&s[0], &format!("install the package {package}"))?;
+        wait_until_obstacle_is_reported(&s[0], &format!("install the package {package}"))?;
         install(programs)?;
-        recovers(&s[0], applier)
+        wait_until_rules_recover(&s[0], applier)
     })
 }
 
@@ -127,14 +130,20 @@ fn nft_removes_the_iptables_rules_without_iptables() -> Result<()> {
         s[0].sh("iptables -A FORWARD -s 1.2.3.4 -j DROP")?;
         s.start()?;
         s[0].stop()?;
-        ensure!(has(&s[0], IptablesNft)?);
+        ensure!(has_flannel_rules(&s[0], IptablesNft)?);
         s.store.configure(&Nftables.net_conf())?;
         let path = Programs::none(s.lab, "nft-only")?.with_nft()?.path();
         s[0].change(|options| options.env("PATH", &path));
         s.start()?;
-        until("the rules of iptables are gone", || has(&s[0], IptablesNft).is_ok_and(|has| !has))?;
-        ensure!(has(&s[0], Nftables)? && rules(&s[0])?.contains("1.2.3.4"), "{}", rules(&s[0])?);
-        let found = complaints(s[0].daemon()?);
+        until("the rules of iptables are gone", || {
+            has_flannel_rules(&s[0], IptablesNft).is_ok_and(|has| !has)
+        })?;
+        ensure!(
+            has_flannel_rules(&s[0], Nftables)? && firewall_rules(&s[0])?.contains("1.2.3.4"),
+            "{}",
+            firewall_rules(&s[0])?
+        );
+        let found = logged_warnings_and_errors(s[0].daemon()?);
         ensure!(found.is_empty(), "{found:#?}");
         s[0].stop()?;
         // The daemon reports that no installed program can read the old tables.
@@ -142,7 +151,9 @@ fn nft_removes_the_iptables_rules_without_iptables() -> Result<()> {
         s.start()?;
         until("the log names the old tables", || {
             s[0].daemon().is_ok_and(|daemon| {
-                complaints(daemon).concat().contains("iptables-legacy is not installed")
+                logged_warnings_and_errors(daemon)
+                    .concat()
+                    .contains("iptables-legacy is not installed")
             })
         })
         .map(drop)
@@ -200,20 +211,23 @@ fn process_limit_is_survived(applier: Applier) -> Result<()> {
         })?;
         s.start()?;
         s[0].logs("removed unused rules")?;
-        let right = rules(&s[0])?;
+        let right = firewall_rules(&s[0])?;
         limit.write("cgroup.procs", &s[0].daemon()?.pid().to_string())?;
         limit.write("pids.max", "0")?;
         s[0].sh("nft flush ruleset")?;
-        complains(&s[0], "no more processes")?;
+        wait_until_obstacle_is_reported(&s[0], "no more processes")?;
         // tokio ends idle threads after 10 s unless flanneld keeps them, and the daemon could start no new ones.
         std::thread::sleep(Duration::from_secs(12));
         let other = s.lab.host("other", &[Uplink::enp0s8(&s.lan, 20)?])?.flanneld(&s[0].options)?;
         let route = other.subnet_env()?.subnet.context("no subnet")?.trunc();
         s[0].shows("ip route", &route.to_string())?;
-        ensure!(!has(&s[0], applier)?, "the limit limits nothing: this test proves nothing");
+        ensure!(
+            !has_flannel_rules(&s[0], applier)?,
+            "the limit limits nothing: this test proves nothing"
+        );
         limit.write("pids.max", "max")?;
-        until("the rules are as before", || rules(&s[0]).is_ok_and(|now| now == right))?;
-        recovers(&s[0], applier)?;
+        until("the rules are as before", || firewall_rules(&s[0]).is_ok_and(|now| now == right))?;
+        wait_until_rules_recover(&s[0], applier)?;
         s[0].stop()
     })
 }

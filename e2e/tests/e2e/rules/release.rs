@@ -5,7 +5,7 @@ use lab::{binaries, until_ok};
 
 use crate::healing::scenarios;
 
-use super::node::{Applier, GUARD, IptablesNft, Nftables, node};
+use super::node::{Applier, GUARD, IptablesNft, Nftables, masquerading_node_scene};
 
 scenarios! { other_release_repairs_and_writes_nothing_else;
     iptables_nft_of_debian_13_repairs_and_writes_nothing_else => (IptablesNft, "iptables -t nat -D FLANNEL-POSTRTG 2"),
@@ -13,7 +13,7 @@ scenarios! { other_release_repairs_and_writes_nothing_else;
 }
 
 fn other_release_repairs_and_writes_nothing_else((applier, damage): (Applier, &str)) -> Result<()> {
-    node("release", applier).run(|s| {
+    masquerading_node_scene("release", applier).run(|s| {
         let programs = binaries::rule_programs()?;
         s[0].change(|options| {
             let options = options.env("PATH", &programs.to_string_lossy());

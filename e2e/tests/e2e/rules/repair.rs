@@ -5,7 +5,9 @@ use lab::{Launch, until, until_ok};
 
 use crate::healing::scenarios;
 
-use super::node::{Applier, GUARD, IptablesNft, Nftables, complaints, on_node, rules};
+use super::node::{
+    Applier, GUARD, IptablesNft, Nftables, firewall_rules, logged_warnings_and_errors, on_node,
+};
 
 type Damages = (Applier, &'static [&'static str], &'static [&'static str]);
 
@@ -46,7 +48,7 @@ fn damage_is_repaired((applier, flags, damages): Damages) -> Result<()> {
         for damage in damages {
             // The daemon makes three repairs a minute at once. This test needs more, so each damage has a daemon of its own.
             s.start()?;
-            let right = rules(&s[0])?;
+            let right = firewall_rules(&s[0])?;
             ensure!(right.contains("10.244.0.0/16"), "{right}");
             ensure!(
                 *first.get_or_insert(right.clone()) == right,
@@ -55,10 +57,10 @@ fn damage_is_repaired((applier, flags, damages): Damages) -> Result<()> {
             // The daemon is stopped meanwhile. Otherwise it could repair the damage before the test sees it.
             s[0].daemon()?.stop()?;
             s[0].sh(damage)?;
-            ensure!(rules(&s[0])? != right, "{damage} damages nothing");
+            ensure!(firewall_rules(&s[0])? != right, "{damage} damages nothing");
             s[0].daemon()?.cont()?;
             until_ok(&format!("{damage} is repaired"), || {
-                let now = rules(&s[0])?;
+                let now = firewall_rules(&s[0])?;
                 ensure!(now == right, "{now}");
                 Ok(())
             })?;
@@ -83,17 +85,17 @@ scenarios! { busy_writer_delays_no_repair;
 fn busy_writer_delays_no_repair((applier, damage): (Applier, &str)) -> Result<()> {
     on_node(applier, &[], |s| {
         s.start()?;
-        let right = rules(&s[0])?;
+        let right = firewall_rules(&s[0])?;
         let writes = "while :; do nft 'add table inet busy; add chain inet busy c; delete table inet busy'; sleep 0.01; done";
         let mut writer = s[0].spawn("writer", &Launch::new("sh").args(["-c", writes]))?;
         for _ in 0..3 {
             s[0].sh(damage)?;
             until("it is repaired in spite of the other writer", || {
-                rules(&s[0]).is_ok_and(|now| now == right)
+                firewall_rules(&s[0]).is_ok_and(|now| now == right)
             })?;
         }
         writer.kill()?;
-        let complaints = complaints(s[0].daemon()?);
+        let complaints = logged_warnings_and_errors(s[0].daemon()?);
         ensure!(complaints.is_empty(), "{complaints:#?}");
         Ok(())
     })
@@ -123,7 +125,7 @@ fn endless_changes_slow_repairs_down((applier, damage): (Applier, &str)) -> Resu
             Ok(())
         })?;
         s[0].has_metric("flannel_rule_repairs_total", repairs)?;
-        let complaints = complaints(s[0].daemon()?);
+        let complaints = logged_warnings_and_errors(s[0].daemon()?);
         ensure!(complaints.len() == 1, "{complaints:#?}");
         Ok(())
     })

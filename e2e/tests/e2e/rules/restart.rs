@@ -5,7 +5,9 @@ use lab::{Monitor, env_number};
 
 use crate::healing::scenarios;
 
-use super::node::{Applier, GUARD, IptablesNft, Nftables, on_node, rules, stream};
+use super::node::{
+    Applier, GUARD, IptablesNft, Nftables, firewall_rules, on_node, start_masqueraded_probe,
+};
 
 scenarios! { restarts_lose_nothing;
     restarts_lose_nothing_with_iptables_nft => (IptablesNft, &[]),
@@ -16,7 +18,7 @@ scenarios! { restarts_lose_nothing;
 fn restarts_lose_nothing((applier, flags): (Applier, &[&str])) -> Result<()> {
     on_node(applier, flags, |s| {
         s.start()?;
-        let (before, probe) = (rules(&s[0])?, stream(s)?);
+        let (before, probe) = (firewall_rules(&s[0])?, start_masqueraded_probe(s)?);
         let mut monitor = Monitor::nft(&s[0])?;
         for number in 0..env_number("RESTARTS", 10) {
             if number % 2 == 0 {
@@ -30,7 +32,7 @@ fn restarts_lose_nothing((applier, flags): (Applier, &[&str])) -> Result<()> {
         }
         let reports = monitor.reports()?;
         ensure!(reports.is_empty(), "a restart wrote:\n{reports}");
-        let after = rules(&s[0])?;
+        let after = firewall_rules(&s[0])?;
         ensure!(after == before, "{before}\n{after}");
         probe.finish()?.require_clean()
     })

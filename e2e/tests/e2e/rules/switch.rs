@@ -5,7 +5,8 @@ use anyhow::{Result, ensure};
 use lab::{Programs, until, until_ok};
 
 use super::node::{
-    Applier, IptablesLegacy, IptablesNft, Nftables, has, node, on_node, rules, stream,
+    Applier, IptablesLegacy, IptablesNft, Nftables, firewall_rules, has_flannel_rules,
+    masquerading_node_scene, on_node, start_masqueraded_probe,
 };
 
 use crate::healing::scenarios;
@@ -16,7 +17,7 @@ use crate::healing::scenarios;
 fn switching_under_load_loses_nothing() -> Result<()> {
     on_node(IptablesNft, &[], |s| {
         s.start()?;
-        let probe = stream(s)?;
+        let probe = start_masqueraded_probe(s)?;
         for (number, applier) in
             [Nftables, IptablesLegacy, Nftables, IptablesNft].into_iter().enumerate()
         {
@@ -25,12 +26,12 @@ fn switching_under_load_loses_nothing() -> Result<()> {
             let path = Programs::all(s.lab, &format!("switch-{number}"), applier.xtables())?.path();
             s[0].change(|options| options.env("PATH", &path));
             s[0].launch()?;
-            until("it writes rules", || has(&s[0], applier).unwrap_or_default())?;
+            until("it writes rules", || has_flannel_rules(&s[0], applier).unwrap_or_default())?;
             s[0].kill()?;
             s.start()?;
             until_ok(&format!("only {applier:?} has rules"), || {
                 for other in [IptablesNft, IptablesLegacy, Nftables] {
-                    ensure!(has(&s[0], other)? == (other == applier), "{other:?}");
+                    ensure!(has_flannel_rules(&s[0], other)? == (other == applier), "{other:?}");
                 }
                 Ok(())
             })?;
@@ -48,15 +49,15 @@ scenarios! { rules_of_a_removed_family_are_removed;
 
 /// Rules of a family that the network no longer has.
 fn rules_of_a_removed_family_are_removed(applier: Applier) -> Result<()> {
-    node("family", applier).run(|s| {
+    masquerading_node_scene("family", applier).run(|s| {
         s.start()?;
         s[0].stop()?;
-        ensure!(rules(&s[0])?.contains("fd10:244::/48"));
+        ensure!(firewall_rules(&s[0])?.contains("fd10:244::/48"));
         s.store
             .configure(&applier.net_conf().replace("true,\"IPv6Network", "false,\"IPv6Network"))?;
         s.start()?;
         until("the rules of IPv6 are gone", || {
-            rules(&s[0]).is_ok_and(|now| !now.contains("fd10:244::/48"))
+            firewall_rules(&s[0]).is_ok_and(|now| !now.contains("fd10:244::/48"))
         })
         .map(drop)
     })

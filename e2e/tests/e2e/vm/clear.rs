@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::in_the_clear::change;
+use crate::wireguard::cleartext::require_encrypted_change_to_wireguard;
 
 /// Between two packets of a flow. At this rate, an emulated machine can carry the forty flows.
 const SELDOM: Duration = Duration::from_secs(1);
@@ -13,5 +13,5 @@ const SELDOM: Duration = Duration::from_secs(1);
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn change_from_direct_routing_sends_nothing_in_the_clear() -> Result<()> {
     let from = r#"{"Type":"vxlan","DirectRouting":true}"#;
-    change((from, "kernel", SELDOM))
+    require_encrypted_change_to_wireguard((from, "kernel", SELDOM))
 }

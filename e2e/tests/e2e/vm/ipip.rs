@@ -5,27 +5,29 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lab::{PingMatrix, PingOptions, Scene, SceneOptions, Uplink, until, until_ok};
 
+use crate::flannelctl::cleanup;
 use crate::healing::scenarios;
+use crate::lease::golden;
 use crate::traffic::Families;
-use crate::{cleanup, doctor, golden, healing, traffic};
+use crate::{doctor, healing, traffic};
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn kernel_state_equals_go_flannels() -> Result<()> {
-    golden::compare("ipip")?;
-    golden::compare("ipip-direct")
+    golden::compare_objects_with_capture("ipip")?;
+    golden::compare_objects_with_capture("ipip-direct")
 }
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn carries_packets_of_full_size() -> Result<()> {
-    traffic::carries(("ipip", Families::V4))
+    traffic::require_traffic_and_leases(("ipip", Families::V4))
 }
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn damaged_kernel_state_is_repaired() -> Result<()> {
-    healing::heals(&healing::IPIP)
+    healing::require_repair_of_each_damage(&healing::IPIP)
 }
 
 #[test]
@@ -40,7 +42,7 @@ fn firewall_that_drops_ipip_is_reported() -> Result<()> {
     doctor::protocol_4_is_dropped()
 }
 
-fn ipip<'a>(title: &str, rest: &str) -> SceneOptions<'a> {
+fn ipip_scene<'a>(title: &str, rest: &str) -> SceneOptions<'a> {
     Scene::of(&format!("vm: ipip {title}")).net(&format!(
         r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0",{rest}"Backend":{{"Type":"ipip"}}}}"#
     ))
@@ -50,14 +52,14 @@ fn ipip<'a>(title: &str, rest: &str) -> SceneOptions<'a> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn carries_the_ipv4_half_of_two_families() -> Result<()> {
-    let dual = ipip("dual", r#""EnableIPv6":true,"IPv6Network":"fd00:5::/48","#);
+    let dual = ipip_scene("dual", r#""EnableIPv6":true,"IPv6Network":"fd00:5::/48","#);
     dual.stopped().run(|s| {
         s.start()?;
         let pods = [s[0].pod("p1")?.clone(), s[1].pod("p1")?.clone()];
         until_ok("the pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
         let v6 = pods[1].v6()?;
         ensure!(
-            lab::ping(pods[0].netns(), v6.into(), &PingOptions::default())?.is_none(),
+            lab::ping_address(pods[0].netns(), v6.into(), &PingOptions::default())?.is_none(),
             "IPv6 arrives, and the documentation denies it"
         );
         until_ok("the probes know only of IPv4", || {
@@ -79,7 +81,7 @@ scenarios! { forged_packets_are_dropped;
 
 /// Any host on the underlay can send forged IPIP packets.
 fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
-    ipip("guard", &format!(r#""EnableNFTables":{nftables},"#)).run(|s| {
+    ipip_scene("guard", &format!(r#""EnableNFTables":{nftables},"#)).run(|s| {
         // This host has no lease. The reply may go elsewhere, so the pod counts the requests that arrive.
         let forger = s.lab.host("forger", &[Uplink::enp0s8(&s.lan, 50)?])?;
         let pod = s[0].pods[0].clone();
@@ -94,7 +96,7 @@ fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
             let count = || pod.netns().sh("nstat -asz IcmpInEchos | tail -1");
             let before = count()?;
             let options = PingOptions::default().timeout(Duration::from_millis(300));
-            let _ = lab::ping(forger.netns(), pod.v4()?.into(), &options)?;
+            let _ = lab::ping_address(forger.netns(), pod.v4()?.into(), &options)?;
             Ok(count()? != before)
         };
         until("forged packets arrive without a guard", || came().is_ok_and(|came| came))?;
@@ -110,10 +112,10 @@ fn forged_packets_are_dropped(nftables: bool) -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn cleanup_leaves_the_tunnels_of_others() -> Result<()> {
-    ipip("cleanup", "").stopped().run(|s| {
+    ipip_scene("cleanup", "").stopped().run(|s| {
         s[0].sh("ip link add mine type ipip local 192.168.56.101 remote 192.168.56.77; ip address add 172.30.0.1/30 dev mine
             iptables -A FORWARD -i mine -j ACCEPT; ip link set mine up; ip link add wg0 type wireguard; ip address add 172.30.1.1/24 dev wg0; ip link set wg0 up")?;
-        let before = cleanup::dump(&s[0])?;
+        let before = cleanup::dump_kernel_objects(&s[0])?;
         s.start()?;
         s[0].stop()?;
         // A device that Go flannel left, of a backend that this node once used.

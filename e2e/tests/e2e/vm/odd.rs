@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::verdicts::odd::{IN_THE_VIRTUAL_MACHINE, is_quiet};
+use crate::doctor::verdicts::odd::{IN_THE_VIRTUAL_MACHINE, is_quiet};
 
 #[test]
 #[ignore = "needs a kernel with bonds, VLANs, dummies and netem: make test-vm"]

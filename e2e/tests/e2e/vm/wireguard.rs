@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Mesh, Node, PingMatrix, PingOptions, Pod, ProbeOptions, Scene, SceneOptions, ping, until,
-    until_ok,
+    Mesh, Node, PingMatrix, PingOptions, Pod, ProbeOptions, Scene, SceneOptions, ping_address,
+    until, until_ok,
 };
 
-use crate::golden;
-use crate::wireguard_keys::{key_file, replace};
+use crate::lease::golden;
+use crate::wireguard::keys::{key_file, replace_file_atomically};
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn kernel_state_equals_go_flannels() -> Result<()> {
     ["wireguard", "wireguard-dual", "wireguard-auto", "wireguard-ipv6"]
         .into_iter()
-        .try_for_each(golden::compare)
+        .try_for_each(golden::compare_objects_with_capture)
 }
 
 /// Dual-stack.
@@ -28,7 +28,7 @@ pub(super) fn net_conf(backend: &str) -> String {
     )
 }
 
-fn wireguard<'a>(title: &str, backend: &str) -> SceneOptions<'a> {
+fn wireguard_scene<'a>(title: &str, backend: &str) -> SceneOptions<'a> {
     Scene::of(&format!("vm: wireguard {title}")).net(&net_conf(backend))
 }
 
@@ -42,24 +42,24 @@ pub(super) fn require_mtu(s: &Scene) -> Result<()> {
                 .require_complete()
         })?;
         let too_long = PingOptions::default().packet(1421).timeout(Duration::from_millis(300));
-        ensure!(ping(pods[0].netns(), targets[1], &too_long)?.is_none(), "1421 bytes pass");
+        ensure!(ping_address(pods[0].netns(), targets[1], &too_long)?.is_none(), "1421 bytes pass");
     }
     Ok(())
 }
 
 /// The output of `wg show flannel-wg WHAT`, by the peer's public key.
-fn wg(node: &Node, what: &str) -> Result<BTreeMap<String, String>> {
+fn wg_values_by_peer(node: &Node, what: &str) -> Result<BTreeMap<String, String>> {
     let text = node.sh(&format!("wg show flannel-wg {what}"))?;
     let lines = text.lines().filter_map(|line| line.split_once('\t'));
     Ok(lines.map(|(key, rest)| (key.to_owned(), rest.to_owned())).collect())
 }
 
-fn endpoint(node: &Node) -> Result<String> {
-    wg(node, "endpoints")?.into_values().next().context("no peer")
+fn peer_endpoint(node: &Node) -> Result<String> {
+    wg_values_by_peer(node, "endpoints")?.into_values().next().context("no peer")
 }
 
 /// flanneld's WireGuard device, addresses, routes and peers, without the operator's peer and without counters that traffic changes.
-fn picture(node: &Node) -> Result<String> {
+fn device_routes_and_peers(node: &Node) -> Result<String> {
     node.sh("ip -d link show flannel-wg | grep -v 'flannel-wg:.*state' ; ip -o address show dev flannel-wg | cut -d: -f2-; ip route show proto 241; ip -6 route show proto 241
         wg show flannel-wg private-key; wg show flannel-wg listen-port
         other=$(wg show flannel-wg allowed-ips | grep -F 172.30.0.0/24 | cut -f1)
@@ -70,12 +70,12 @@ fn picture(node: &Node) -> Result<String> {
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
     for (mode, devices) in [("separate", 2), ("auto", 1), ("ipv4", 1), ("ipv6", 1)] {
-        wireguard(mode, &format!(r#","Mode":"{mode}","PersistentKeepaliveInterval":25"#)).run(|s| {
+        wireguard_scene(mode, &format!(r#","Mode":"{mode}","PersistentKeepaliveInterval":25"#)).run(|s| {
             require_mtu(s)?;
             let node = &s[0];
             let found = node.sh("wg show interfaces")?;
             ensure!(found.split_whitespace().count() == devices, "{found}");
-            let endpoint = endpoint(node)?;
+            let endpoint = peer_endpoint(node)?;
             ensure!(endpoint.starts_with('[') == (mode == "ipv6"), "{endpoint}");
             if devices == 2 {
                 // Neither device can get its own port before the other one gives it up.
@@ -93,7 +93,7 @@ fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn hostile_leases_capture_no_traffic() -> Result<()> {
-    crate::wireguard_hostile::from("kernel")
+    crate::wireguard::hostile::require_hostile_leases_harmless("kernel")
 }
 
 /// The objects of other programs stay unchanged.
@@ -102,11 +102,11 @@ fn hostile_leases_capture_no_traffic() -> Result<()> {
 fn damaged_kernel_state_is_repaired() -> Result<()> {
     let backend =
         r#","PSK":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=","PersistentKeepaliveInterval":25"#;
-    wireguard("heals", backend).nodes(3).run(|s| {
+    wireguard_scene("heals", backend).nodes(3).run(|s| {
         let (node, folder) = (&s[0], s.lab.folder("scratch")?);
-        let before = picture(node)?;
+        let before = device_routes_and_peers(node)?;
         ensure!(before.contains("blackhole 10.5.0.0/16"), "{before}");
-        let allowed = wg(node, "allowed-ips")?;
+        let allowed = wg_values_by_peer(node, "allowed-ips")?;
         let [first, second] = <[_; 2]>::try_from(allowed.keys().collect::<Vec<_>>()).ok().context("two peers")?;
         let its = &allowed[first];
         let other = "wg set flannel-wg peer $(wg genkey | wg pubkey) allowed-ips 172.30.0.0/24 endpoint 192.0.2.9:1";
@@ -129,7 +129,7 @@ fn damaged_kernel_state_is_repaired() -> Result<()> {
             }
             node.sh(&format!("cd {}; {damage}", folder.display()))?;
             until_ok(&damage, || {
-                let now = picture(node)?;
+                let now = device_routes_and_peers(node)?;
                 ensure!(now == before, "it is\n{now}\nand was\n{before}");
                 Ok(())
             })?;
@@ -146,14 +146,17 @@ fn damaged_kernel_state_is_repaired() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn restarts_lose_nothing() -> Result<()> {
-    wireguard("restarts", "").run(|s| {
+    wireguard_scene("restarts", "").run(|s| {
         let state = |node: &Node| -> Result<_> {
-            Ok((picture(node)?, node.sh("ip -o link show flannel-wg | cut -d: -f1")?))
+            Ok((
+                device_routes_and_peers(node)?,
+                node.sh("ip -o link show flannel-wg | cut -d: -f1")?,
+            ))
         };
         let before = state(&s[0])?;
         let mesh = start_mesh(s)?;
         for round in 0..lab::env_number("FLANNEL_TEST_RESTARTS", 2) {
-            let handshake = wg(&s[0], "latest-handshakes")?;
+            let handshake = wg_values_by_peer(&s[0], "latest-handshakes")?;
             if round % 2 == 0 {
                 s[0].kill()?;
             } else {
@@ -162,7 +165,10 @@ fn restarts_lose_nothing() -> Result<()> {
             s[0].start()?;
             s[0].has_metric("flannel_kernel_writes_total", 0.0)?;
             // A sender renews its session every two minutes, but never loses it.
-            ensure!(wg(&s[0], "latest-handshakes")? >= handshake, "the sessions were lost");
+            ensure!(
+                wg_values_by_peer(&s[0], "latest-handshakes")? >= handshake,
+                "the sessions were lost"
+            );
         }
         let after = state(&s[0])?;
         ensure!(after == before, "it is\n{after:?}\nand was\n{before:?}");
@@ -189,31 +195,31 @@ fn public_key(file: &Path) -> Result<String> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn key_file_changes_are_applied() -> Result<()> {
-    wireguard("keys", "").stopped().run(|s| {
+    wireguard_scene("keys", "").stopped().run(|s| {
         let psk = s.lab.folder("keys")?.join("psk");
         std::fs::write(&psk, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")?;
         s.store.configure(&net_conf(&format!(r#","PSKFile":"{}""#, psk.display())))?;
         s.populate()?;
         let own = key_file(&s[0])?;
-        replace(&own, s[0].sh("wg genkey")?.trim())?;
+        replace_file_atomically(&own, s[0].sh("wg genkey")?.trim())?;
         let key = public_key(&own)?;
         s[0].shows("wg show flannel-wg public-key", &key)?;
         until("the peer knows the new key alone", || {
-            wg(&s[1], "allowed-ips").is_ok_and(|peers| peers.keys().eq([&key]))
+            wg_values_by_peer(&s[1], "allowed-ips").is_ok_and(|peers| peers.keys().eq([&key]))
         })?;
         s.reach()?;
 
         // All nodes get another preshared key. Sessions continue, and are renewed with it after two minutes.
         let mesh = start_mesh(s)?;
         let new = s[0].sh("wg genpsk")?;
-        replace(&psk, new.trim())?;
+        replace_file_atomically(&psk, new.trim())?;
         s.each(|node| node.shows("wg show flannel-wg preshared-keys", new.trim()))?;
         let renewal = lab::env_number("FLANNEL_TEST_PSK", 0);
-        let handshakes = wg(&s[0], "latest-handshakes")?;
+        let handshakes = wg_values_by_peer(&s[0], "latest-handshakes")?;
         // The protocol's own timers have to expire, and no event marks this.
         std::thread::sleep(Duration::from_secs(renewal));
         ensure!(
-            renewal == 0 || wg(&s[0], "latest-handshakes")? != handshakes,
+            renewal == 0 || wg_values_by_peer(&s[0], "latest-handshakes")? != handshakes,
             "no session with the new key"
         );
         mesh.require_clean()
@@ -224,7 +230,7 @@ fn key_file_changes_are_applied() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
-    wireguard("roams", r#","PersistentKeepaliveInterval":2"#).run(|s| {
+    wireguard_scene("roams", r#","PersistentKeepaliveInterval":2"#).run(|s| {
         for port in (40_001_u16..).take(lab::env_number("FLANNEL_TEST_PORTS", 2)) {
             // Packets to earlier ports are dropped.
             let rules = format!(
@@ -234,11 +240,11 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
                  iifname enp0s8 udp dport != {port} udp dport 40000-51820 drop\n iifname enp0s8 udp dport {port} udp dport set 51820; }}\n}}\n"
             );
             s[1].netns().feed("nft", &["-f", "-"], &rules)?;
-            until("the peer follows", || endpoint(&s[0]).is_ok_and(|now| now.ends_with(&format!(":{port}"))))?;
+            until("the peer follows", || peer_endpoint(&s[0]).is_ok_and(|now| now.ends_with(&format!(":{port}"))))?;
             // A repair compares everything, and keeps an endpoint that replies.
             s[0].sh("ip link set flannel-wg mtu 1300")?;
             s[0].shows("ip link show flannel-wg", "mtu 1420")?;
-            ensure!(endpoint(&s[0])?.ends_with(&format!(":{port}")), "{}", endpoint(&s[0])?);
+            ensure!(peer_endpoint(&s[0])?.ends_with(&format!(":{port}")), "{}", peer_endpoint(&s[0])?);
             s.reach()?;
         }
         // The last port no longer responds and the peer is silent, so the node tries the lease's endpoint.
@@ -251,7 +257,7 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn pod_packets_never_leave_unencrypted() -> Result<()> {
-    wireguard("clear", "").stopped().run(|s| {
+    wireguard_scene("clear", "").stopped().run(|s| {
         s[0].sh("ip link add flannel.1 type vxlan id 1 dev enp0s8 dstport 8472; ip address add 10.5.250.0/32 dev flannel.1; ip link set flannel.1 up
             ip route add 10.5.251.0/24 via 10.5.251.0 dev flannel.1 onlink; ip route add 10.5.252.0/24 via 192.168.56.102 dev enp0s8")?;
         s.populate()?;
@@ -270,7 +276,7 @@ fn pod_packets_never_leave_unencrypted() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {
-    wireguard("identity", "").stopped().run(|s| {
+    wireguard_scene("identity", "").stopped().run(|s| {
         s[0].start()?;
         let (first, second) = (key_file(&s[0])?, key_file(&s[1])?);
         let key = public_key(&first)?;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail};
 use doctor::Report;
 use doctor::finding::SCHEMA;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -15,7 +15,7 @@ use node_api::{Source, Unanswered};
 use tokio::sync::Semaphore;
 
 use super::answer::{Answer, Answers};
-use crate::kubernetes::{ClusterFlags, LIST_TIMEOUT, PodError, exec, require_running};
+use crate::kubernetes::{ClusterFlags, LIST_TIMEOUT, exec, report_timeout, require_running};
 use crate::store;
 
 /// Base of the time limit for the reports of all nodes. Each of the first [`FEW`] nodes adds [`FIRST_SHARE`],
@@ -70,7 +70,7 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
     let turns = Semaphore::new(AT_ONCE);
     let mut answered = Vec::new();
     for node in pods.keys() {
-        missing.insert(node.clone(), PodError::Timeout(timeout).to_string());
+        missing.insert(node.clone(), report_timeout(timeout).to_string());
     }
     let mut asked: FuturesUnordered<_> = pods
         .iter()
@@ -106,23 +106,28 @@ async fn ask_all(client: &Client, pods: BTreeMap<String, Pod>, nodes: Vec<String
 }
 
 /// Runs the doctor in a pod.
-async fn run(client: &Client, pod: &Pod) -> Result<Report, PodError> {
+async fn run(client: &Client, pod: &Pod) -> Result<Report> {
     require_running(pod)?;
     let printed = exec(client, pod, &["flannelctl", "doctor", "-o", "json"]).await?;
     match serde_json::from_slice::<Report>(&printed.out) {
         Ok(report) if report.schema == SCHEMA => Ok(report),
-        Ok(report) => Err(PodError::Schema(report.schema)),
+        Ok(report) => bail!(
+            "the node's doctor uses the schema {}: the node has another version of flannelctl",
+            report.schema
+        ),
         Err(_) => Err(no_report(pod, printed.out.is_empty(), &printed.message)),
     }
 }
 
 /// Why a pod printed no report. `message` is the API's about the end of the command.
-fn no_report(pod: &Pod, is_empty: bool, message: &str) -> PodError {
+fn no_report(pod: &Pod, is_empty: bool, message: &str) -> anyhow::Error {
     let pod = pod.name_any();
     match (is_empty, message.lines().next().unwrap_or_default()) {
-        (false, _) => PodError::NoReport(pod),
-        (true, "") => PodError::Silent(pod),
-        (true, line) => PodError::NoProgram { pod, message: line.to_owned() },
+        (false, _) => anyhow!("the output of the pod {pod} is not a report"),
+        (true, "") => anyhow!("the pod {pod} printed nothing"),
+        (true, line) => anyhow!(
+            "cannot run flannelctl in the pod {pod} (Go flannel's image does not contain flannelctl): {line}"
+        ),
     }
 }
 
@@ -153,7 +158,8 @@ mod tests {
             no_report(&pod, true, "exec: \"flannelctl\": executable file not found in $PATH\nmore")
                 .to_string();
         assert!(go.contains("Go flannel") && go.ends_with("not found in $PATH"), "{go}");
-        assert!(matches!(no_report(&pod, false, ""), PodError::NoReport(_)));
-        assert!(matches!(no_report(&pod, true, ""), PodError::Silent(_)));
+        for (is_empty, text) in [(false, "is not a report"), (true, "printed nothing")] {
+            assert!(no_report(&pod, is_empty, "").to_string().ends_with(text), "{text}");
+        }
     }
 }

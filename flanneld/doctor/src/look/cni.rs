@@ -1,6 +1,5 @@
 //! Reads the files of container runtimes and CNI plugins, and finds the objects of other pod networks.
 
-use super::error::ReadError;
 use super::places::Places;
 use crate::fact::Fact;
 use crate::facts::Network;
@@ -8,8 +7,10 @@ use crate::facts::host::{Foreign, ForeignObject, Host, Interface};
 use crate::facts::pods::{Cni, CniFile, Ipam, Kept};
 use ipnet::IpNet;
 use serde_json::Value;
-use std::io::{self, ErrorKind};
+use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use types::Problem;
 use types::file::{self, Links};
 
 /// In bytes.
@@ -34,11 +35,11 @@ const OTHERS: &[&str] = &[
 ];
 
 /// Sorted as container runtimes sort them; `None` if the folder does not exist.
-fn names(folder: &Path) -> Result<Option<Vec<String>>, ReadError> {
+fn names(folder: &Path) -> Result<Option<Vec<String>>, Problem> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(ReadError::Folder(folder.to_owned(), error)),
+        Err(error) => return Err(report_unreadable(folder, error)),
     };
     let mut names: Vec<String> = entries
         .flatten()
@@ -47,6 +48,10 @@ fn names(folder: &Path) -> Result<Option<Vec<String>>, ReadError> {
         .collect();
     names.sort();
     Ok(Some(names))
+}
+
+fn report_unreadable(folder: &Path, why: impl fmt::Display) -> Problem {
+    Problem::new("folder-unreadable", format!("{} cannot be read: {why}", folder.display()))
 }
 
 /// The types of the plugins; `None` if the configuration is unreadable.
@@ -73,7 +78,7 @@ fn is_configuration(name: &str) -> bool {
 }
 
 /// `None` if the folder does not exist.
-fn configurations_in(folder: &Path) -> Result<Option<Vec<CniFile>>, ReadError> {
+fn configurations_in(folder: &Path) -> Result<Option<Vec<CniFile>>, Problem> {
     let Some(mut names) = names(folder)? else {
         return Ok(None);
     };
@@ -81,7 +86,7 @@ fn configurations_in(folder: &Path) -> Result<Option<Vec<CniFile>>, ReadError> {
     let many = names.len();
     if many > MAX_CONFIGURATIONS {
         let why = format!("it has {many} configurations");
-        return Err(ReadError::Folder(folder.to_owned(), io::Error::other(why)));
+        return Err(report_unreadable(folder, why));
     }
     // A file that is not JSON has no plugins.
     let read = |name: String| {

@@ -1,13 +1,13 @@
 //! Reads interfaces and routes from the kernel, and looks up routes.
 
-use super::error::ReadError;
 use crate::fact::Fact;
 use crate::facts::Network;
 use crate::facts::host::{
-    FLANNELD, Interface, LookupPurpose, Neighbour, PodPacket, PodPeer, PodRoute, PolicyRule, Route,
-    RouteError, RouteLookup,
+    FLANNELD, Host, Interface, LookupPurpose, PodPacket, PodPeer, PodRoute, Route, RouteError,
+    RouteLookup,
 };
 use crate::pod_path;
+use netstate::kernel::KernelError;
 use netstate::netlink::host::HostReader;
 use std::net::IpAddr;
 
@@ -28,25 +28,14 @@ pub(super) struct PodsOf<'a> {
     pub peers: &'a [PodPeer],
 }
 
-/// What the kernel reports; each fact can be unavailable on its own.
-#[derive(Default)]
-pub(super) struct Seen {
-    pub interfaces: Fact<Vec<Interface>>,
-    pub routes: Fact<Vec<Route>>,
-    pub barring: Fact<Vec<Route>>,
-    pub lookups: Fact<Vec<RouteLookup>>,
-    pub pod_routes: Fact<Vec<PodRoute>>,
-    pub policy_rules: Fact<Vec<PolicyRule>>,
-    pub underlay_neighbours: Fact<Vec<Neighbour>>,
-}
-
-/// Also looks up the routes of pod packets and the routes to the targets.
-pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen {
+/// What the kernel reports; each of these facts can be unavailable on its own. Also looks up the routes of pod packets and the routes to the
+/// targets.
+pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Host {
     let mut reader = match HostReader::open() {
         Ok(opened) => opened,
         Err(error) => {
-            let why = ReadError::Netlink(error);
-            return Seen {
+            let why = format!("no netlink socket: {error}");
+            return Host {
                 interfaces: Fact::unavailable(&why),
                 routes: Fact::unavailable(&why),
                 barring: Fact::unavailable(&why),
@@ -54,17 +43,18 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
                 pod_routes: Fact::unavailable(&why),
                 policy_rules: Fact::unavailable(&why),
                 underlay_neighbours: Fact::unavailable(&why),
+                ..Host::default()
             };
         }
     };
-    let interfaces = Fact::from_result(reader.interfaces().await.map_err(ReadError::Interfaces));
+    let interfaces = known_or_why("interfaces", reader.interfaces().await);
     let (routes, barring) = match reader.routes(is_wanted).await {
         Ok(all) => {
             let (routes, barring) = all.into_iter().partition(Route::carries);
             (Fact::Known(routes), Fact::Known(barring))
         }
         Err(error) => {
-            let why = ReadError::Routes(error);
+            let why = describe_unread("routes", &error);
             (Fact::unavailable(&why), Fact::unavailable(&why))
         }
     };
@@ -82,22 +72,28 @@ pub(super) async fn read(targets: &[Target], pods: Option<&PodsOf<'_>>) -> Seen 
         .and_then(|pods| pods.underlay)
         .and_then(|name| known.iter().find(|interface| interface.name == name));
     let underlay_neighbours = match underlay {
-        Some(underlay) => Fact::from_result(
-            reader.neighbours(underlay.index).await.map_err(ReadError::Neighbours),
-        ),
+        Some(underlay) => known_or_why("neighbours", reader.neighbours(underlay.index).await),
         None => Fact::Absent,
     };
-    Seen {
+    Host {
         routes,
         barring,
         lookups: Fact::Known(targets.iter().zip(answers).map(lookup).collect()),
         pod_routes,
-        policy_rules: Fact::from_result(
-            reader.policy_rules().await.map_err(ReadError::PolicyRules),
-        ),
+        policy_rules: known_or_why("policy routing rules", reader.policy_rules().await),
         underlay_neighbours,
         interfaces,
+        ..Host::default()
     }
+}
+
+/// `what` is in the plural.
+fn known_or_why<T>(what: &str, read: Result<T, KernelError>) -> Fact<T> {
+    read.map_or_else(|error| Fact::unavailable(describe_unread(what, &error)), Fact::Known)
+}
+
+fn describe_unread(what: &str, error: &KernelError) -> String {
+    format!("cannot read the {what} (netlink): {error}")
 }
 
 /// True for routes that forward packets, and for other programs' routes that drop packets.

@@ -1,11 +1,11 @@
 //! Reads facts from /proc and /etc.
 
-use super::error::ReadError;
 use crate::fact::Fact;
 use crate::facts::host::{Checksums, Fill, Sysctls};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use types::Problem;
 use types::file::{self, Links};
 
 /// In bytes.
@@ -122,7 +122,7 @@ pub(super) fn name_servers(file: &Path) -> Fact<Vec<IpAddr>> {
                 .collect(),
         ),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Fact::Absent,
-        Err(error) => Fact::unavailable(ReadError::File(file.to_owned(), error)),
+        Err(error) => Fact::unavailable(format!("{}: {error}", file.display())),
     }
 }
 
@@ -132,9 +132,9 @@ pub(super) fn conntrack() -> Fact<Fill> {
     Fact::of(pair.map(|(used, limit)| Fill { used, limit }))
 }
 
-pub(super) fn checksums() -> Result<Checksums, ReadError> {
+pub(super) fn checksums() -> Result<Checksums, Problem> {
     let text = std::fs::read_to_string("/proc/self/net/snmp")
-        .map_err(|error| ReadError::File("/proc/net/snmp".into(), error))?;
+        .map_err(|error| Problem::new("file-unreadable", format!("/proc/net/snmp: {error}")))?;
     Ok(Checksums {
         udp: counter(&text, "Udp:", "InCsumErrors"),
         tcp: counter(&text, "Tcp:", "InCsumErrors"),

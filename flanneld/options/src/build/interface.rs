@@ -1,6 +1,5 @@
 //! Reads the flags of the underlay interface.
 
-use crate::error::Warning;
 use crate::flags::InterfaceFlags;
 use crate::reader::{Reader, given};
 use crate::selector::{Pattern, Selector};
@@ -9,7 +8,7 @@ use crate::store::Store;
 use crate::value::Value;
 use std::net::IpAddr;
 use std::time::Duration;
-use types::{Addresses, Family};
+use types::{Addresses, Family, Problem};
 
 impl InterfaceFlags {
     /// `--iface=auto` has no effect with Kubernetes, because the Node's addresses select the interface.
@@ -30,7 +29,10 @@ impl InterfaceFlags {
         selectors.extend(given(iface_can_reach).and_then(|value| by_target(value, reader)));
         if matches!(store, Store::Kube(_)) && selectors.contains(&Selector::Auto) {
             selectors.retain(|selector| *selector != Selector::Auto);
-            reader.warnings.push(Warning::Auto);
+            reader.warnings.push(Problem::new(
+                "iface-auto-with-kubernetes",
+                "--iface=auto has no effect with --kube-subnet-mgr, where flanneld by default chooses the interface by the Node's addresses; omit --iface=auto",
+            ));
         }
         let public = Addresses::from_options(
             reader.address(public_ip, Family::V4),

@@ -1,13 +1,13 @@
 //! Reads the flags about this node: its identity, its files and its kernel settings.
 
 use crate::environment::Environment;
-use crate::error::Warning;
 use crate::flags::NodeFlags;
 use crate::reader::{Reader, given};
 use crate::settings::{CniConf, NodeSettings};
 use crate::value::Value;
 use std::path::PathBuf;
 use std::time::Duration;
+use types::Problem;
 use types::wireguard::{KEY_VARIABLE, PRESHARED_VARIABLE};
 
 impl NodeFlags {
@@ -116,7 +116,13 @@ fn number_of_routes(values: &[Value<i64>], reader: &mut Reader) -> u8 {
     if let Some(value) = values.last()
         && matches!(number, 8..=18 | 42 | 186..=189 | 192)
     {
-        reader.warnings.push(Warning::RouteProtocol { from: value.from.clone(), number });
+        reader.warnings.push(Problem::new(
+            "route-protocol-of-a-daemon",
+            format!(
+                "{}={number} is the number of a routing daemon: if that daemon runs on this node, flanneld treats the daemon's routes inside the network as flannel's routes",
+                value.from
+            ),
+        ));
     }
     u8::try_from(number).unwrap_or(u8::MAX)
 }

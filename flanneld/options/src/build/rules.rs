@@ -1,12 +1,12 @@
 //! Reads the flags of the traffic rules.
 
-use crate::error::Warning;
 use crate::flags::RuleFlags;
 use crate::reader::Reader;
 use crate::settings::RuleSettings;
 use crate::value::Value;
 use std::time::Duration;
 use traffic_rules::rules::{GuardOptions, RuleOptions};
+use types::Problem;
 
 impl RuleFlags {
     pub(super) fn read(&self, reader: &mut Reader) -> RuleSettings {
@@ -60,7 +60,10 @@ fn resync(values: &[Value<i64>], reader: &mut Reader) -> Duration {
     };
     let seconds = u64::try_from(seconds).unwrap_or(0);
     if seconds == 0 {
-        reader.warnings.push(Warning::NoPause { from: value.from.clone() });
+        reader.warnings.push(Problem::new(
+            "resync-without-pause",
+            format!("{}: Go flannel would loop without a pause; using 5 s", value.from),
+        ));
     }
     Duration::from_secs(if seconds == 0 { 5 } else { seconds.min(86_400) })
 }

@@ -1,17 +1,17 @@
 //! Reads the flags of the store.
 
 use crate::endpoint::{Endpoint, USER, clean, holds_user};
-use crate::error::{OptionError, Warning};
 use crate::flags::{DirFlags, EtcdFlags, StoreFlags};
 use crate::reader::{Reader, file, given};
 use crate::store::{Etcd, Secret, Store, Tls};
 use crate::value::{Origin, Value};
 use std::path::PathBuf;
+use types::Problem;
 
 impl StoreFlags {
     /// For programs that have only the store flags. The error has every mistake in them and their environment
     /// variables.
-    pub fn read(&self) -> Result<(Store, Vec<Warning>), Vec<OptionError>> {
+    pub fn read(&self) -> Result<(Store, Vec<Problem>), Vec<Problem>> {
         let mut reader = Reader::default();
         let store = self.store(&mut reader);
         reader.end().map(|warnings| (store, warnings))
@@ -24,11 +24,7 @@ impl StoreFlags {
         let dir = given(subnet_dir);
         if let Some(kube) = kube {
             if let Some(dir) = dir {
-                reader.wrong(OptionError::TwoStores {
-                    dir: dir.from.clone(),
-                    other: "--kube-subnet-mgr".to_owned(),
-                    kubernetes: true,
-                });
+                reader.wrong(refuse_two_stores(dir, "--kube-subnet-mgr", "Kubernetes"));
             }
             return Store::Kube(Box::new(kube));
         }
@@ -36,14 +32,21 @@ impl StoreFlags {
             return Store::Etcd(etcd.read(reader));
         };
         for other in etcd.chosen() {
-            reader.wrong(OptionError::TwoStores {
-                dir: dir.from.clone(),
-                other: other.from.clone(),
-                kubernetes: false,
-            });
+            reader.wrong(refuse_two_stores(dir, &other.from, "etcd"));
         }
         Store::Dir(PathBuf::from(&dir.text))
     }
+}
+
+/// `other` is the flag or variable of the other store.
+fn refuse_two_stores(dir: &Value<String>, other: &str, store: &str) -> Problem {
+    Problem::new(
+        "flag-two-stores",
+        format!(
+            "{} and {other} exclude each other: keep the leases either in a directory or in {store}",
+            dir.from
+        ),
+    )
 }
 
 impl EtcdFlags {
@@ -102,7 +105,12 @@ impl EtcdFlags {
             return None;
         }
         for endpoint in endpoints.iter().filter(|endpoint| !endpoint.tls) {
-            reader.warnings.push(Warning::TlsUnused(endpoint.to_string()));
+            reader.warnings.push(Problem::new(
+                "tls-options-unused",
+                format!(
+                    "flanneld does not use the TLS options with {endpoint}, which is not encrypted; write https:// to use them"
+                ),
+            ));
         }
         endpoints.iter().any(|endpoint| endpoint.tls).then_some(Tls { ca, client })
     }
@@ -127,8 +135,8 @@ impl EtcdFlags {
 /// The values of two flags that require each other. If only one is set, records a mistake that names the missing
 /// flag.
 fn together<'a>(
-    (first, needs): (&'a [Value<String>], &'static str),
-    (second, is_needed_by): (&'a [Value<String>], &'static str),
+    (first, needs): (&'a [Value<String>], &str),
+    (second, is_needed_by): (&'a [Value<String>], &str),
     reader: &mut Reader,
 ) -> Option<(&'a str, &'a str)> {
     let (one, missing) = match (given(first), given(second)) {
@@ -137,7 +145,7 @@ fn together<'a>(
         (Some(first), None) => (first, needs),
         (None, Some(second)) => (second, is_needed_by),
     };
-    reader.wrong(OptionError::Alone { from: one.from.clone(), missing });
+    reader.wrong(Problem::new("flag-alone", format!("{} also needs {missing}", one.from)));
     None
 }
 

@@ -1,51 +1,17 @@
 //! Errors when a process claims a network or a host resource.
 
-use super::sockets::Holder;
+use super::names::Name;
+use super::sockets::owner;
 use ipnet::IpNet;
+use std::fmt;
 use std::io;
-use std::path::PathBuf;
 use thiserror::Error;
 use types::problem::PortPurpose;
-use types::{Coded, Detail};
+use types::{Coded, Detail, Problem};
 
-/// Why this process cannot claim a network or a resource.
-#[derive(Debug, Error, Coded)]
-pub enum InstanceError {
-    /// Another process serves the same network in this network namespace. `backend` is empty without a backend.
-    #[error(
-        "another flanneld already serves {network} ({}) on this host ({holder}): two daemons would undo each other's work; stop the other daemon first (systemctl status flanneld, ps -p PID; on Kubernetes, kubectl get daemonsets --all-namespaces -l app=flannel)",
-        named(.backend)
-    )]
-    #[code("network-served")]
-    Network { network: String, backend: String, holder: Holder },
-    /// Another process writes the same subnet.env.
-    #[error(
-        "another flanneld already writes {} ({holder}); stop the other daemon, or give this daemon its own --subnet-file",
-        .file.display()
-    )]
-    #[code("subnet-file-held")]
-    SubnetFile { file: PathBuf, holder: Holder },
-    #[error(
-        "another flanneld on this host already uses {resource} ({holder}); {}, or stop the other daemon",
-        .resource.remedy()
-    )]
-    #[code(of = resource)]
-    Taken { resource: Resource, holder: Holder },
-    /// This process cannot create a lock or a socket. `claim` is what it did, as a phrase.
-    #[error(
-        "cannot ensure that only one flanneld runs: {claim}: {why}; check the permissions of the folder, or choose another --subnet-file"
-    )]
-    #[code("instance-claim")]
-    Host {
-        claim: String,
-        #[source]
-        why: io::Error,
-    },
-}
-
-/// A host resource that only one daemon can hold, with the code of [`InstanceError::Taken`].
+/// A host resource that only one daemon can hold, with the code of [`report_taken`].
 #[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
-pub enum Resource {
+pub(super) enum Resource {
     #[error("the rules for {0}")]
     #[code("rules-taken")]
     Rules(IpNet),
@@ -79,7 +45,19 @@ impl Resource {
     }
 }
 
-/// For messages.
-pub(super) fn named(backend: &str) -> &str {
-    if backend.is_empty() { "no backend" } else { backend }
+pub(super) fn report_taken(resource: &Resource, holder: &Name) -> Problem {
+    let text = format!(
+        "another flanneld on this host already uses {resource} ({}); {}, or stop the other daemon",
+        owner(holder),
+        resource.remedy()
+    );
+    Problem { text, ..Problem::of(resource) }
+}
+
+/// This process cannot create a lock or a socket. `claim` is what it did, as a phrase.
+pub(super) fn report_host(claim: impl fmt::Display, why: &io::Error) -> Problem {
+    let text = format!(
+        "cannot ensure that only one flanneld runs: {claim}: {why}; check the permissions of the folder, or choose another --subnet-file"
+    );
+    Problem::new("instance-claim", text)
 }

@@ -22,7 +22,7 @@ pub(super) fn sockets() -> Vec<Name> {
 
 /// Process that holds a claim or a resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Holder {
+pub(super) enum Holder {
     /// A process of this pid namespace.
     Process {
         pid: i32,
@@ -38,7 +38,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    pub fn of(pid: i32) -> Self {
+    pub(super) fn of(pid: i32) -> Self {
         let program = std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .ok()
             .map(|name| name.trim().to_owned());

@@ -1,13 +1,13 @@
 //! Host resources that only one daemon can hold: device names, VNIs, UDP ports, and the traffic rules for a network.
 
-use super::error::{InstanceError, Resource};
+use super::error::{Resource, report_host, report_taken};
 use super::lent;
 use super::names::{HoldError, Name, hold, named};
-use super::sockets::{GUARDS, TAKEN, owner};
+use super::sockets::{GUARDS, TAKEN};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::net::UnixListener;
-use types::Subnets;
+use types::{Problem, Subnets};
 
 /// What another user's claim would have done to this daemon.
 const STOPPED: &str = "would have kept this daemon from starting";
@@ -40,29 +40,27 @@ pub struct GuardSlot {
 
 /// Claims the traffic rules, device names, VNIs and UDP port. Fails if another process holds a resource, or if this
 /// process cannot create a socket. The error names the other process and its network.
-pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
+pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, Problem> {
     let mut sockets = Vec::new();
-    let mut bind = |resource: Resource, name: String| {
+    let mut bind = |resource: &Resource, name: String| {
         match hold(&format!("{TAKEN}{name}"), STOPPED) {
             Ok(socket) => sockets.push(socket),
-            Err(HoldError::Held(holder)) => {
-                return Err(InstanceError::Taken { resource, holder: owner(&holder) });
-            }
+            Err(HoldError::Held(holder)) => return Err(report_taken(resource, &holder)),
             Err(HoldError::Host(why)) => {
                 let claim = format!("binding the abstract socket of {resource}");
-                return Err(InstanceError::Host { claim, why });
+                return Err(report_host(claim, &why));
             }
         }
         Ok(())
     };
     for network in networks.nets() {
-        bind(Resource::Rules(network), format!("network/{network}"))?;
+        bind(&Resource::Rules(network), format!("network/{network}"))?;
     }
     for tunnel in &wants.tunnels {
-        bind(Resource::Tunnel(tunnel.clone()), format!("tunnel/{tunnel}"))?;
+        bind(&Resource::Tunnel(tunnel.clone()), format!("tunnel/{tunnel}"))?;
     }
     for device in &wants.devices {
-        bind(Resource::Device(device.clone()), format!("device/{device}"))?;
+        bind(&Resource::Device(device.clone()), format!("device/{device}"))?;
     }
     for port in &wants.ports {
         let alone = format!("port/{port}/alone");
@@ -70,15 +68,13 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
         // Claim first, then check: of two daemons that start at once, at most one proceeds.
         let name =
             if wants.shares_ports { format!("port/{port}/{networks}") } else { alone.clone() };
-        bind(Resource::Port(*port), name)?;
+        let resource = Resource::Port(*port);
+        bind(&resource, name)?;
         if let Some(holder) = named(&format!("{TAKEN}port/{port}/"), STOPPED)
             .into_iter()
             .find(|held| is_alone(held) == wants.shares_ports)
         {
-            return Err(InstanceError::Taken {
-                resource: Resource::Port(*port),
-                holder: owner(&holder),
-            });
+            return Err(report_taken(&resource, &holder));
         }
         lent::ask_back(*port);
     }
@@ -86,9 +82,9 @@ pub fn take(networks: &Subnets, wants: &Wants) -> Result<Taken, InstanceError> {
 }
 
 /// Claims the first free number.
-pub fn take_guard_slot() -> Result<GuardSlot, InstanceError> {
+pub fn take_guard_slot() -> Result<GuardSlot, Problem> {
     const CLAIM: &str = "binding the abstract socket that reserves a number for the rules of the encapsulation port";
-    let host = |why| InstanceError::Host { claim: CLAIM.to_owned(), why };
+    let host = |why: io::Error| report_host(CLAIM, &why);
     for number in 0..u16::MAX {
         match hold(
             &format!("{GUARDS}{number}"),
@@ -125,7 +121,6 @@ pub fn guard_slots() -> BTreeSet<u16> {
 mod tests {
     use super::super::lent::{borrow, tunnel_on};
     use super::*;
-    use types::Coded;
     use types::Dual;
 
     #[test]
@@ -166,9 +161,8 @@ mod tests {
             listener.accept().unwrap();
             assert!(tunnel_on(PORT).unwrap().contains(&format!("pid {}", std::process::id())));
             let error = take(&network, &wants(shares_ports)).unwrap_err();
-            assert!(matches!(error, InstanceError::Taken { .. }), "{error}");
-            let InstanceError::Taken { resource, .. } = &error else { panic!("{error}") };
-            assert_eq!(*resource, Resource::Rules("10.94.0.0/16".parse().unwrap()));
+            assert_eq!(error.code, "rules-taken", "{error}");
+            assert!(error.text.contains("the rules for 10.94.0.0/16 (pid "), "{error}");
             drop(taken);
         }
     }
@@ -194,7 +188,7 @@ mod tests {
                 udp: true,
                 purpose: types::problem::PortPurpose::Tunnel,
             };
-            assert_eq!((other.code(), other.detail()), ("port-taken", port), "{other}");
+            assert_eq!((&*other.code, &other.detail), ("port-taken", &port), "{other}");
             drop(taken);
             assert!(tunnel_on(PORT).is_none());
         }

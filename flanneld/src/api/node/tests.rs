@@ -132,7 +132,7 @@ async fn document_holds_lease_peers_and_subnet_file() {
     assert_eq!(read.peers, status_source.node().peers);
     // A restarted network begins without state.
     health.node(|node| node.network.subnets = vec!["10.5.1.0/24".parse().unwrap()]);
-    health.start_over(&types::Problem::in_words("the subnet moved"));
+    health.start_over(&Problem::in_words("the subnet moved"));
     let node = status_source.node();
     assert_eq!(
         (node.network.subnets.len(), node.peers.len(), node.node.as_str()),

@@ -2,6 +2,7 @@
 //! Nodes.
 
 use super::*;
+use crate::underlay::error::may_come;
 use crate::underlay::{Address, Families, Route, RouteAnswer, RouteError, StoreAt, select};
 use options::Selector;
 use types::Dual;
@@ -127,7 +128,7 @@ impl HostOf {
         self
     }
 
-    fn select(mut self) -> Result<Chosen, crate::underlay::SelectError> {
+    fn select(mut self) -> Result<Chosen, Problem> {
         let request = Request {
             families: self.families,
             selectors: Vec::new(),
@@ -163,13 +164,11 @@ impl HostOf {
                 format!("{} {}{mark}", chosen.underlay.name, chosen.underlay.addresses)
             }
             Err(error) => {
-                let shared: Vec<String> = error
-                    .shared()
-                    .into_iter()
-                    .flatten()
-                    .map(|(ip, node)| format!("{ip} (Node {node})"))
-                    .collect();
-                format!("refused: {}", shared.join(", "))
+                let shared = error.text.split_once("have the addresses of this host: ");
+                let (shared, _) = shared
+                    .and_then(|(_, shared)| shared.split_once(". For example"))
+                    .unwrap_or_default();
+                format!("refused: {shared}")
             }
         }
     }
@@ -410,5 +409,5 @@ fn servers_are_needed_when_the_addresses_are_in_doubt() {
 #[test]
 fn refusal_of_a_shared_address_has_its_code_and_may_end() {
     let error = host(NAT, &VAGRANT[..1]).others(&["10.0.2.15"], &[]).select().unwrap_err();
-    assert!(types::Problem::of(&error).has("interface-addresses-shared") && error.may_come());
+    assert!(error.has("interface-addresses-shared") && may_come(&error));
 }

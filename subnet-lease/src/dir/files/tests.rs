@@ -50,10 +50,11 @@ impl Bed {
 
 /// Text of an error that makes the directory unavailable. With `unavailable` false, only of an error that affects one operation.
 fn failure_text<T>(done: &Result<T, DirError>, unavailable: bool) -> Option<String> {
-    done.as_ref()
-        .err()
-        .filter(|trouble| trouble.is_unavailable() == unavailable)
-        .map(ToString::to_string)
+    match done {
+        Err(DirError::Unavailable(why)) if unavailable => Some(why.to_string()),
+        Err(DirError::Failed(why)) if !unavailable => Some(why.to_string()),
+        _ => None,
+    }
 }
 
 fn fifo(path: &Path) {
@@ -206,7 +207,11 @@ fn second_node_with_an_address_is_refused_until_it_has_seen_the_first() {
         let ip = format!("10.0.2.{number}");
         let listed = known();
         create(&first, &ip, rank, &listed).unwrap();
-        assert_eq!(create(&second, &ip, 5, &listed), Err(DirError::Overtaken));
+        let overtaken = create(&second, &ip, 5, &listed);
+        assert!(
+            matches!(&overtaken, Err(DirError::Failed(why)) if why.code == "directory-overtaken"),
+            "{overtaken:?}"
+        );
         // It decides anew with the other lease in view, which is not this condition's task.
         create(&second, &ip, 5, &known()).unwrap();
         // Nodes with other addresses start at once.

@@ -1,5 +1,4 @@
 use super::*;
-use crate::reason::Lasting;
 use rcgen::{CertificateParams, DnType, KeyPair};
 
 fn certificate(name: &str, until: (i32, u8, u8)) -> CertificateDer<'static> {
@@ -18,13 +17,17 @@ fn a_refused_client_certificate_is_one_reason() {
     };
     let certificate = certificate("node", (2999, 1, 1));
     for alert in [BadCertificate, UnknownCA, CertificateExpired] {
-        let reason = refused(alert, Some((Path::new("/pki/node.pem"), &certificate)));
-        assert_eq!(reason.topic(), "etcd-refuses-client-certificate");
+        let refusal = refused(alert, Some((Path::new("/pki/node.pem"), &certificate)));
+        assert_eq!(refusal.code, "etcd-refuses-client-certificate");
     }
     for alert in [BadCertificate, CertificateRequired] {
-        assert_eq!(refused(alert, None), TlsError::NoClientCertificate);
+        let TlsError { code, text, cause } = refused(alert, None);
+        assert_eq!((code, cause), ("etcd-wants-client-certificate", StoreCause::User));
+        assert!(text.starts_with("etcd requires a client certificate"), "{text}");
     }
-    assert!(matches!(refused(InternalError, None), TlsError::Aborted { .. }));
+    let aborted = refused(InternalError, None);
+    assert_eq!(aborted.code, "etcd-tls-failed");
+    assert!(aborted.text.ends_with("an error inside etcd (alert 80)"), "{aborted}");
 }
 
 #[test]

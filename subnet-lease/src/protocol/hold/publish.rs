@@ -5,8 +5,7 @@ use crate::lease::LeaseAttrs;
 use crate::manager::LeaseLostError;
 use crate::protocol::ask::{complain, jitter, put, signed, txn};
 use crate::protocol::news::News;
-use crate::protocol::registry::NoReplyError;
-use types::Dual;
+use types::{Dual, Problem};
 
 impl Holder {
     pub(super) async fn publish(&mut self, attrs: LeaseAttrs) -> Result<(), LeaseLostError> {
@@ -83,7 +82,7 @@ impl Holder {
     }
 
     /// The store did not reply to this write, but may have executed it.
-    pub(super) fn unanswered(&mut self, attrs: LeaseAttrs, failure: &NoReplyError) {
+    pub(super) fn unanswered(&mut self, attrs: LeaseAttrs, failure: &Problem) {
         complain(&self.io, failure);
         if !self.unsure.contains(&attrs) {
             if self.unsure.len() == UNSURE {

@@ -3,7 +3,7 @@
 use super::{CORRECTION, DEFENCE, Holder, PROOF};
 use crate::manager::LeaseLostError;
 use crate::protocol::ask::{grant, list, pause, put, revoke, signed, txn};
-use crate::protocol::error::LeaseError;
+use crate::protocol::error::lease_taken;
 use crate::protocol::news::News;
 use crate::protocol::registry::{Answer, Compare, Entry, Request, TTL};
 use crate::protocol::settle::{Settled, settle};
@@ -164,12 +164,12 @@ impl Holder {
         match settle(&self.io, &self.claim, &self.config, &mut self.tenure, false).await {
             Settled::Ours(_) => Ok(()),
             Settled::Yielded => Err(self.taken(None)),
-            Settled::Refused(why) => Err(LeaseLostError::Taken((*why).into())),
+            Settled::Refused(why) => Err(LeaseLostError::Taken(why)),
         }
     }
 
     fn taken(&self, item: Option<&Item>) -> LeaseLostError {
-        LeaseLostError::Taken(LeaseError::taken(&self.tenure.key, item).into())
+        LeaseLostError::Taken(lease_taken(&self.tenure.key, item))
     }
 
     /// The store's lease that this node keeps alive. If it is gone, requests a new one.

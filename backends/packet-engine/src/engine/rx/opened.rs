@@ -1,10 +1,10 @@
 //! Receiving side with WireGuard: opens datagrams in place, and merges their packets like others.
 
 use super::{Rx, RxState};
-use crate::ecn;
+use crate::drop_error::DropError;
 use crate::engine::io::{Device, Port};
+use crate::packet::ecn;
 use crate::packet::{Header, set_ecn};
-use crate::reason::Reason;
 use crate::socket::RecvMeta;
 use crate::wireguard::Opener;
 
@@ -20,7 +20,13 @@ impl<D: Device, P: Port> Rx<D, P> {
         let step = meta.segment.max(1);
         if meta.truncated {
             let datagrams = meta.at.len().div_ceil(step).max(1);
-            return self.dropped(Reason::Truncated, meta.from.ip(), datagrams, &mut state.log, &[]);
+            return self.dropped(
+                DropError::Truncated,
+                meta.from.ip(),
+                datagrams,
+                &mut state.log,
+                &[],
+            );
         }
         let mut start = meta.at.start;
         loop {
@@ -36,7 +42,7 @@ impl<D: Device, P: Port> Rx<D, P> {
                 Ok(None) => {}
                 Err(reason) => {
                     // The log shows addresses only of spoofed packets. Most other dropped datagrams were not opened.
-                    let shown = if reason == Reason::Spoofed { &*datagram } else { &[] };
+                    let shown = if reason == DropError::Spoofed { &*datagram } else { &[] };
                     self.dropped(reason, meta.from.ip(), 1, &mut state.log, shown);
                 }
             }
@@ -55,11 +61,11 @@ impl<D: Device, P: Port> Rx<D, P> {
         header: Option<Header>,
         meta: &RecvMeta,
         datagram: &mut [u8],
-    ) -> Result<Option<Header>, Reason> {
+    ) -> Result<Option<Header>, DropError> {
         let Some(header) = header else {
             return Ok(None);
         };
-        let mark = ecn::decapsulate(header.tos, meta.ecn)?;
+        let mark = ecn::decapsulated_ecn(header.tos, meta.ecn)?;
         if mark != header.tos & 3 {
             set_ecn(datagram, mark);
         }

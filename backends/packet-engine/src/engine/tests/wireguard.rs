@@ -1,8 +1,8 @@
 //! The engine with WireGuard: GSO packets enter at one node and leave at another, over real sockets.
 
 use super::*;
+use crate::drop_error::DropError;
 use crate::engine::handshakes::{self, Handshakes};
-use crate::reason::Reason;
 use crate::wireguard::{Device as WireGuard, PublicKey, Secret, Worker};
 use etherparse::PacketBuilder;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ impl End {
         drop(change);
         let config = Arc::new(EngineConfig {
             framing: Framing::WireGuard,
-            ..EngineConfig::clone(&config())
+            ..EngineConfig::clone(&engine_config())
         });
         let (tun, socket) = (FakeTun::new(ALL, Vec::new(), Vec::new()), Arc::new(socket.unwrap()));
         Self {
@@ -75,8 +75,10 @@ impl End {
 
     /// Sends the packets that wait in the device, handles handshakes, and receives datagrams.
     fn turn(&mut self) {
-        let (table, wake) =
-            (Arc::new(ArcSwap::from_pointee(table(true))), Arc::new(Wake::new().unwrap()));
+        let (table, wake) = (
+            Arc::new(ArcSwap::from_pointee(table_for_recipes(true))),
+            Arc::new(Wake::new().unwrap()),
+        );
         let tx = Tx {
             config: self.config.clone(),
             tun: self.tun.clone(),
@@ -118,7 +120,13 @@ impl End {
     }
 
     fn delivered(&self) -> Vec<Vec<u8>> {
-        self.tun.written.lock().unwrap().iter().flat_map(|write| packets(write, ALL)).collect()
+        self.tun
+            .written
+            .lock()
+            .unwrap()
+            .iter()
+            .flat_map(|write| packets_in_write(write, ALL))
+            .collect()
     }
 }
 
@@ -127,7 +135,7 @@ fn pair() -> (End, End) {
     a.meets(&b, "10.5.2.0/24");
     b.meets(&a, "10.5.1.0/24");
     let deadline = Instant::now() + Duration::from_secs(60);
-    let completed = |end: &End| count(&end.counters.handshakes.completed) > 0;
+    let completed = |end: &End| counter_value(&end.counters.handshakes.completed) > 0;
     while !(completed(&a) && completed(&b)) && Instant::now() < deadline {
         a.turn();
         b.turn();
@@ -139,17 +147,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn every_segment_arrives_as_it_was(all in vec((recipe(20_000), 400usize..1300), 1..12)) {
+    fn every_segment_arrives_as_it_was(all in vec((any_packet_recipe(20_000), 400usize..1300), 1..12)) {
         let (mut a, mut b) = pair();
         let mut wanted = Vec::new();
         for (recipe, size) in all {
             let packet = read_of(&Recipe { ipv6: false, ..recipe }, size);
-            wanted.extend(packets(&packet, ALL));
+            wanted.extend(packets_in_write(&packet, ALL));
             a.reads(packet);
         }
         a.turn();
-        prop_assert_eq!((count(&a.counters.sent.packets), a.counters.sent.all_drops()), (wanted.len(), 0));
-        b.turn_until(wanted.len(), |counters| count(&counters.received.packets));
+        prop_assert_eq!((counter_value(&a.counters.sent.packets), a.counters.sent.all_drops()), (wanted.len(), 0));
+        b.turn_until(wanted.len(), |counters| counter_value(&counters.received.packets));
         prop_assert_eq!(b.counters.received.all_drops(), 0);
         // Flows with few bytes go first, so the order between flows is not that of sending. Merged packets get consecutive identifications, so these
         // are not compared.
@@ -184,9 +192,9 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
         let mut packet = VnetHeader::default().bytes().to_vec();
         builder.udp(0x2000, port).write(&mut packet, &[]).unwrap();
         end.reads(packet);
-        let loops = end.counters.sent.drops(Reason::Loop);
+        let loops = end.counters.sent.drops(DropError::Loop);
         end.turn();
-        end.counters.sent.drops(Reason::Loop) - loops
+        end.counters.sent.drops(DropError::Loop) - loops
     };
     // Packets to other ports or addresses pass, and so do tunnels between pods.
     for (to, port, dropped) in [
@@ -202,8 +210,8 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
     // A peer without this check may send such a datagram. It is not forwarded to another peer.
     b.device.change().remove_peer(&far[0]);
     assert_eq!(send(&mut b, "192.0.2.7", 51820), 0);
-    a.turn_until(1, |counters| counters.received.drops(Reason::Loop) as usize);
-    assert_eq!(a.counters.received.drops(Reason::Loop), 1);
+    a.turn_until(1, |counters| counters.received.drops(DropError::Loop) as usize);
+    assert_eq!(a.counters.received.drops(DropError::Loop), 1);
 }
 
 /// Segments of equal size leave in one send and arrive in one write.
@@ -212,13 +220,13 @@ fn a_stream_stays_together() {
     let (mut a, mut b) = pair();
     let stream = read_of(&Recipe::stream(5, 1368 * 40), 1368);
     a.reads(stream.clone());
-    let before = count(&a.counters.sent.units);
+    let before = counter_value(&a.counters.sent.units);
     a.turn();
     let sent = &a.counters.sent;
-    assert_eq!((count(&sent.packets), count(&sent.units) - before), (40, 1));
-    b.turn_until(40, |counters| count(&counters.received.packets));
+    assert_eq!((counter_value(&sent.packets), counter_value(&sent.units) - before), (40, 1));
+    b.turn_until(40, |counters| counter_value(&counters.received.packets));
     let received = &b.counters.received;
-    assert_eq!((count(&received.packets), count(&received.units)), (40, 1));
+    assert_eq!((counter_value(&received.packets), counter_value(&received.units)), (40, 1));
     let written = b.tun.written.lock().unwrap();
     let vnet = VnetHeader::parse(&written[0]).unwrap();
     assert_eq!((written.len(), vnet.gso, vnet.gso_size), (1, Gso::Tcp4, 1368));
@@ -232,17 +240,17 @@ fn few_datagrams_wait_sealed_with_several_queues() {
     let (a, _b) = pair();
     for (queues, runs) in [(1, vec![320]), (2, vec![80; 4])] {
         let reads = vec![Ok(read_of(&Recipe::stream(5, 1368 * 40), 1368)); 8];
-        let (mut tx, line) = tx(&FakeTun::new(ALL, reads, Vec::new()), Vec::new());
+        let (mut tx, line) = build_tx_and_socket(&FakeTun::new(ALL, reads, Vec::new()), Vec::new());
         let mut config = EngineConfig::clone(&a.config);
         config.features.queues = queues;
         (tx.config, tx.wireguard) = (Arc::new(config), Some(a.device.clone()));
-        send_read(&tx, &table(true), &mut tx::TxState::new(&tx.config), usize::MAX);
+        send_read(&tx, &table_for_recipes(true), &mut tx::TxState::new(&tx.config), usize::MAX);
         assert_eq!(*line.runs.lock().unwrap(), runs);
     }
 }
 
 /// A round of handshakes with peers at these endpoints. The first sends fail with `faults`.
-fn shake(endpoints: &[&str], faults: Vec<i32>) -> (Arc<Counters>, Arc<FakeSocket>) {
+fn run_handshake(endpoints: &[&str], faults: Vec<i32>) -> (Arc<Counters>, Arc<FakeSocket>) {
     let counters = Arc::<Counters>::default();
     let device = Arc::new(WireGuard::new(counters.clone()));
     let mut change = device.change();
@@ -267,15 +275,16 @@ fn shake(endpoints: &[&str], faults: Vec<i32>) -> (Arc<Counters>, Arc<FakeSocket
 #[test]
 fn unsendable_handshake_is_counted() {
     let endpoints = ["192.0.2.2:51820", "192.0.2.3:51820", "[2001:db8::4]:51820"];
-    let (counters, _) = shake(&endpoints, vec![libc::EPERM; 4]);
-    let drops = [Reason::SendFailed, Reason::NoEndpoint].map(|reason| counters.sent.drops(reason));
-    assert_eq!((drops, count(&counters.handshakes.initiated)), ([2, 1], 0));
+    let (counters, _) = run_handshake(&endpoints, vec![libc::EPERM; 4]);
+    let drops =
+        [DropError::SendFailed, DropError::NoEndpoint].map(|reason| counters.sent.drops(reason));
+    assert_eq!((drops, counter_value(&counters.handshakes.initiated)), ([2, 1], 0));
 }
 
 /// As the kernel does (HANDSHAKE_DSCP).
 #[test]
 fn handshakes_ask_for_a_better_class_than_packets() {
-    let (_, line) = shake(&["192.0.2.2:51820"], Vec::new());
+    let (_, line) = run_handshake(&["192.0.2.2:51820"], Vec::new());
     assert_eq!(*line.tos.lock().unwrap(), [0x88]);
     // A keepalive has the same class as packets.
     assert_eq!(crate::wireguard::tos(&[4, 0, 0, 0]), 0);

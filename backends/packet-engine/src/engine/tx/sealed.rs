@@ -2,9 +2,9 @@
 //! gathers them like other packets.
 
 use super::{Datagram, Tx, TxState, Unpacked};
-use crate::ecn;
+use crate::drop_error::DropError;
 use crate::engine::io::{Device, Port};
-use crate::reason::Reason;
+use crate::packet::ecn;
 use crate::split::{HEADERS, Split};
 use crate::wireguard::{Sealer, SendState};
 
@@ -22,7 +22,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         let sent = &self.counters.sent;
         if buffer.get(start..start + length).is_some_and(|packet| sealer.is_nested(&header, packet))
         {
-            return self.refuse(None, Reason::Loop, unpacked, buffer, state);
+            return self.refuse(None, DropError::Loop, unpacked, buffer, state);
         }
         let slot = match sealer.route(&header, segment.unwrap_or(length)) {
             Ok(slot) => slot,
@@ -38,9 +38,14 @@ impl<D: Device, P: Port> Tx<D, P> {
                 let Some(socket) =
                     self.sockets.iter().position(|socket| socket.is_ipv6() == to.to.is_ipv6())
                 else {
-                    return sent.dropped_many(Reason::NoEndpoint, count);
+                    return sent.dropped_many(DropError::NoEndpoint, count);
                 };
-                Some(Datagram { to, ecn: ecn::encapsulate(header.tos, true), socket, bytes: 0 })
+                Some(Datagram {
+                    to,
+                    ecn: ecn::outer_header_ecn(header.tos, true),
+                    socket,
+                    bytes: 0,
+                })
             }
         };
         match unpacked.split {
@@ -53,13 +58,13 @@ impl<D: Device, P: Port> Tx<D, P> {
             }
             Split::Segments(segments) => {
                 let Some(packet) = buffer.get(start..start + length) else {
-                    return sent.dropped_many(Reason::Short, count);
+                    return sent.dropped_many(DropError::Short, count);
                 };
                 let mut plain = std::mem::take(&mut state.plain);
                 for index in 0..count {
                     plain.resize(HEADERS, 0);
                     let Some((own, payload)) = segments.header(index, packet, &mut plain) else {
-                        sent.dropped(Reason::BadOffload);
+                        sent.dropped(DropError::BadOffload);
                         continue;
                     };
                     plain.truncate(own);
@@ -83,7 +88,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     ) {
         let sent = &self.counters.sent;
         let Some(datagram) = datagram else {
-            return sent.dropped_many(Reason::NoSession, sealer.park(plain));
+            return sent.dropped_many(DropError::NoSession, sealer.park(plain));
         };
         let gso = state.segmenting.is_on(datagram.to.ip());
         let gathered = &mut state.gathered;
@@ -94,7 +99,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         let Some(bytes) =
             gathered.made.get_mut(gathered.used..).and_then(|out| sealer.seal(plain, out))
         else {
-            return sent.dropped(Reason::NoSession);
+            return sent.dropped(DropError::NoSession);
         };
         let from = gathered.pieces.len();
         gathered.made_piece(bytes);

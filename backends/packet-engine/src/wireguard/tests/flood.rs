@@ -170,7 +170,7 @@ fn peers_renew_while_proven_addresses_flood() {
             .zip(&from)
             .map(|(seed, from)| (*from, Sender::new(seed, &node, *from).proven(&mut node)))
             .collect();
-        let (before, start) = (node.refused(Reason::UnknownPeer), node.now());
+        let (before, start) = (node.refused(DropError::UnknownPeer), node.now());
         // The first attempt may get a cookie reply. The second one uses the cookie.
         let renewed = renew(&mut node, &mut peers, 2, |node| {
             for (address, message) in &strangers {
@@ -179,7 +179,7 @@ fn peers_renew_while_proven_addresses_flood() {
         });
         assert!(renewed >= 38, "{renewed} of 40 peers, {} senders", from.len());
         // The token bucket admits some messages of an address, and so does the queue whenever the node was not under load before.
-        let curves = (node.refused(Reason::UnknownPeer) - before) as f64;
+        let curves = (node.refused(DropError::UnknownPeer) - before) as f64;
         let seconds = (node.now() - start).as_secs_f64();
         assert!(
             from.len() > 1 || curves < 200.0 * seconds + 200.0,
@@ -300,7 +300,7 @@ fn a_copy_of_an_initiation_waits_for_no_lock() {
             for _ in 0..20 {
                 device.messages(now, worker, &device.snapshot(), &mut |_, _| true);
             }
-            done.send(device.counters.received.drops(Reason::Replayed))
+            done.send(device.counters.received.drops(DropError::Replayed))
         });
         // Far longer than needed. If the thread waited for the lock, it would never finish.
         let dropped = waits.recv_timeout(Duration::from_secs(20));
@@ -320,7 +320,7 @@ fn refused_initiations_count_and_do_not_keep_the_peer_out() {
     node.receives(peers[0].address, &recorded.pop().unwrap()).unwrap();
     (0..50).for_each(|_| round(&mut node));
     deliver(&mut node, &mut peers);
-    let replayed = |node: &Node| node.device.counters.received.drops(Reason::Replayed);
+    let replayed = |node: &Node| node.device.counters.received.drops(DropError::Replayed);
     // Six per millisecond.
     for old in recorded.chunks(6) {
         old.iter().for_each(|old| node.receives(elsewhere(), old).unwrap());

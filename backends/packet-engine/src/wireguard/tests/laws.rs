@@ -69,7 +69,7 @@ proptest! {
             let (from, to) = (quarter(part), quarter(target));
             let sent = nodes[sender].pod_sends(&packet(from.into(), to.into(), b"x"));
             let Some(wanted) = owner(&owners[sender], to) else {
-                prop_assert_eq!(sent, Err(Reason::NoRoute));
+                prop_assert_eq!(sent, Err(DropError::NoRoute));
                 continue;
             };
             let (way, datagram) = sent.unwrap().unwrap();
@@ -79,8 +79,8 @@ proptest! {
                 let result = nodes[receiver].receives(addresses[sender], &datagram);
                 match (receiver == wanted, right) {
                     (true, true) => prop_assert_eq!(result, Ok(())),
-                    (true, false) => prop_assert_eq!(result, Err(Reason::Spoofed)),
-                    (false, _) => prop_assert!(matches!(result, Err(Reason::NoSession | Reason::BadTag)), "{:?}", result),
+                    (true, false) => prop_assert_eq!(result, Err(DropError::Spoofed)),
+                    (false, _) => prop_assert!(matches!(result, Err(DropError::NoSession | DropError::BadTag)), "{:?}", result),
                 }
             }
         }

@@ -133,7 +133,7 @@ fn session_opens_and_seals_for_three_minutes() {
     assert_eq!(b.receives(a.address, &late), Ok(()));
     assert!(b.pod_sends(&back(b"back")).unwrap().is_some());
     at([&mut a, &mut b], 181);
-    assert_eq!(b.receives(a.address, &too_late), Err(Reason::NoSession));
+    assert_eq!(b.receives(a.address, &too_late), Err(DropError::NoSession));
     assert_eq!((a.pod_sends(&there(b"new")), b.pod_sends(&back(b"new"))), (Ok(None), Ok(None)));
     b.work();
     let index = u32::from_le_bytes(too_late[4..8].try_into().unwrap());
@@ -163,7 +163,7 @@ fn handshakes_that_lead_to_nothing_leave_a_living_session_alone() {
         passes(&mut b, &mut a, &back(b"back"));
     }
     assert!(count(&a.handshakes().answered) >= answered + 12);
-    assert!(b.refused(Reason::BadTag) >= 12);
+    assert!(b.refused(DropError::BadTag) >= 12);
 }
 
 /// While nothing is due for a peer, its timers do not run.

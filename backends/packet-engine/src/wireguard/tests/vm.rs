@@ -292,7 +292,7 @@ fn handshakes_with_a_wrong_preshared_key_leave_the_session_alone() {
     pair.stop_the_clock();
     pair.set_kernels_psk([5; 32]);
     pair.node.ahead += RENEWED;
-    let bad = |pair: &Pair| pair.node.refused(Reason::BadTag);
+    let bad = |pair: &Pair| pair.node.refused(DropError::BadTag);
     for number in 0..8 {
         let (before, refused) = (pair.handshakes(), bad(&pair));
         pair.passes(number);

@@ -4,11 +4,11 @@ use crate::kube::cluster::options::ClusterOptions;
 
 /// Disables AppArmor, whose profiles would apply to the whole machine. The snapshotter `native` copies images instead of using layers, and therefore
 /// works on every file system.
-pub(super) fn containerd(options: &ClusterOptions) -> String {
+pub(super) fn containerd_config(options: &ClusterOptions) -> String {
     CONTAINERD.replace("native", options.snapshotter())
 }
 
-pub(super) fn kubelet(options: &ClusterOptions) -> String {
+pub(super) fn kubelet_config(options: &ClusterOptions) -> String {
     format!("{KUBELET}{}", if options.name_service { NAME_SERVICE } else { "" })
 }
 

@@ -96,7 +96,7 @@ impl Member {
         if !self.is_prepared {
             let own = ["images/pause.tar", "images/busybox.tar"]
                 .iter()
-                .map(|name| binaries::kept(name))
+                .map(|name| binaries::cached_file(name))
                 .collect::<Result<Vec<_>>>()?;
             for archive in own.iter().chain(&self.options.images.clone()) {
                 self.import(archive)?;
@@ -109,18 +109,21 @@ impl Member {
     /// The files of the disk, before the first start.
     fn prepare(&self, folder: &Path) -> Result<()> {
         let disk = folder.join("disk");
-        std::fs::write(disk.join("etc/containerd-lab.toml"), config::containerd(&self.options))?;
-        std::fs::write(disk.join("etc/kubelet-lab.yaml"), config::kubelet(&self.options))?;
+        std::fs::write(
+            disk.join("etc/containerd-lab.toml"),
+            config::containerd_config(&self.options),
+        )?;
+        std::fs::write(disk.join("etc/kubelet-lab.yaml"), config::kubelet_config(&self.options))?;
         let plugins = disk.join("opt/cni/bin");
         std::fs::create_dir_all(&plugins)?;
         for name in ["bridge", "host-local", "loopback", "portmap"] {
-            symlink(binaries::kept(&format!("cni-1.9.1/{name}"))?, plugins.join(name))?;
+            symlink(binaries::cached_file(&format!("cni-1.9.1/{name}"))?, plugins.join(name))?;
         }
         Ok(())
     }
 
     fn kube_proxy(&self) -> Result<Launch> {
-        let launch = Launch::new(binaries::kubernetes("kube-proxy")?)
+        let launch = Launch::new(binaries::kubernetes_program("kube-proxy")?)
             .args([
                 "--healthz-bind-address=127.0.0.1:10256",
                 "--metrics-bind-address=127.0.0.1:10249",
@@ -138,7 +141,7 @@ impl Member {
     }
 
     pub fn start_kubelet(&mut self) -> Result<()> {
-        let mut launch = Launch::new(binaries::kubernetes("kubelet")?)
+        let mut launch = Launch::new(binaries::kubernetes_program("kubelet")?)
             .arg("--config=/etc/kubelet-lab.yaml")
             .arg(format!("--kubeconfig={}", self.kubeconfig.display()));
         if self.node_ip {
@@ -183,11 +186,11 @@ impl Member {
     /// Kills all the node's processes. The node loses the content of `/run` and the kernel state.
     pub fn power_off(&mut self) -> Result<()> {
         let folder = self.host.folder()?;
-        let containers = cgroups::containers(&folder);
+        let containers = cgroups::container_ids(&folder);
         self.running = None;
         sweep::kill_below(&folder)?;
         self.host.power_off()?;
-        cgroups::remove(&containers);
+        cgroups::remove_container_cgroups(&containers);
         Ok(())
     }
 
@@ -228,7 +231,7 @@ impl Member {
     /// Arguments for `nsenter`, which runs the command in this node's mount namespace.
     fn entered(&self, command: &[&str]) -> Result<Vec<String>> {
         let mount = format!("--mount=/proc/{}/ns/mnt", self.running()?.machine.pid());
-        let path = format!("PATH={}", path()?);
+        let path = format!("PATH={}", program_search_path()?);
         Ok([mount.as_str(), "--", "env", &path]
             .into_iter()
             .chain(command.iter().copied())
@@ -237,8 +240,9 @@ impl Member {
     }
 
     fn spawn(&self, machine: &Process, log: &str, launch: Launch) -> Result<Process> {
-        let launch =
-            launch.inside(&format!("--mount=/proc/{}/ns/mnt", machine.pid())).env("PATH", path()?);
+        let launch = launch
+            .inside(&format!("--mount=/proc/{}/ns/mnt", machine.pid()))
+            .env("PATH", program_search_path()?);
         self.host.spawn(log, &launch)
     }
 
@@ -252,14 +256,16 @@ impl Member {
 }
 
 /// This machine's folders, preceded by the cache of `make setup` if containerd is not installed.
-fn path() -> Result<String> {
+fn program_search_path() -> Result<String> {
     let usual = std::env::var("PATH").unwrap_or_default();
     let is_installed =
         std::env::split_paths(&usual).any(|folder| folder.join("containerd").is_file());
     let mut path = format!("{usual}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     if !is_installed {
-        let (programs, runc) =
-            (binaries::kept("containerd/usr/bin")?, binaries::kept("containerd/usr/sbin")?);
+        let (programs, runc) = (
+            binaries::cached_file("containerd/usr/bin")?,
+            binaries::cached_file("containerd/usr/sbin")?,
+        );
         path = format!("{}:{}:{path}", programs.display(), runc.display());
     }
     Ok(path)

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use crate::kube::client::Request;
-use crate::kube::fake::target::{Key, Refusal, Target, refuse};
+use crate::kube::fake::target::{Key, Refusal, Target, refuse_request};
 
 /// For all annotations of an object, in bytes.
 const ANNOTATIONS: usize = 256 << 10;
@@ -22,17 +22,21 @@ impl From<Value> for Object {
     }
 }
 
-pub(super) fn status(code: u16, message: &str) -> Value {
+pub(super) fn failure_status(code: u16, message: &str) -> Value {
     json!({ "kind": "Status", "status": "Failure", "message": message, "code": code })
 }
 
 /// The object has this version. The result includes its key.
-pub(super) fn created(target: &Target, body: &[u8], version: u64) -> Result<(Key, Value), Refusal> {
-    let mut value = parsed(body)?;
+pub(super) fn created_object(
+    target: &Target,
+    body: &[u8],
+    version: u64,
+) -> Result<(Key, Value), Refusal> {
+    let mut value = parse_json_object(body)?;
     let metadata = &mut value["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default().to_owned();
     if name.is_empty() {
-        return refuse(422, "name or generateName is required");
+        return refuse_request(422, "name or generateName is required");
     }
     metadata["uid"] = json!(format!("{:032x}", rand::random::<u128>()));
     metadata["creationTimestamp"] = json!(format!("{:.0}", jiff::Timestamp::now()));
@@ -41,13 +45,13 @@ pub(super) fn created(target: &Target, body: &[u8], version: u64) -> Result<(Key
         metadata["namespace"] = json!(target.namespace);
     }
     if target.resource == "nodes" {
-        complete(&mut value, &Value::Null)?;
+        validate_and_complete_node(&mut value, &Value::Null)?;
     }
     Ok((target.key_of(&name), value))
 }
 
 /// `None` if the patch changes nothing.
-pub(super) fn changed(
+pub(super) fn patched_object(
     target: &Target,
     request: &Request<'_>,
     old: &Value,
@@ -56,19 +60,19 @@ pub(super) fn changed(
     let merges_lists = match request.content_type {
         "application/merge-patch+json" => false,
         "application/strategic-merge-patch+json" => true,
-        other => return refuse(415, format!("unknown format {other}")),
+        other => return refuse_request(415, format!("unknown format {other}")),
     };
     let mut new = old.clone();
-    merge(&mut new, &parsed(request.body)?, merges_lists);
+    apply_merge_patch(&mut new, &parse_json_object(request.body)?, merges_lists);
     if target.resource == "nodes" {
         // Each of the two paths leaves the other's part alone.
         let other = if target.is_status { "spec" } else { "status" };
         new[other] = old[other].clone();
-        complete(&mut new, old)?;
+        validate_and_complete_node(&mut new, old)?;
     }
     for (member, code) in [("name", 400), ("uid", 422), ("resourceVersion", 409)] {
         if new["metadata"][member] != old["metadata"][member] {
-            return refuse(code, format!("metadata.{member} differs"));
+            return refuse_request(code, format!("metadata.{member} differs"));
         }
     }
     if new == *old {
@@ -78,10 +82,10 @@ pub(super) fn changed(
     Ok(Some(new))
 }
 
-fn parsed(body: &[u8]) -> Result<Value, Refusal> {
+fn parse_json_object(body: &[u8]) -> Result<Value, Refusal> {
     match serde_json::from_slice::<Map<String, Value>>(body) {
         Ok(members) => Ok(Value::Object(members)),
-        Err(error) => refuse(400, error.to_string()),
+        Err(error) => refuse_request(400, error.to_string()),
     }
 }
 
@@ -96,19 +100,19 @@ fn pod_cidrs(node: &Value) -> Vec<String> {
 }
 
 /// Refuses what the real server's validation refuses.
-fn complete(node: &mut Value, old: &Value) -> Result<(), Refusal> {
+fn validate_and_complete_node(node: &mut Value, old: &Value) -> Result<(), Refusal> {
     let (cidrs, before) = (pod_cidrs(node), pod_cidrs(old));
     let nets: Result<Vec<IpNet>, _> = cidrs.iter().map(|text| text.parse()).collect();
     let Ok(nets) = nets else {
-        return refuse(422, "spec.podCIDRs: Invalid value");
+        return refuse_request(422, "spec.podCIDRs: Invalid value");
     };
     let v4 = nets.iter().filter(|net| net.addr().is_ipv4()).count();
     if v4 > 1 || nets.len() - v4 > 1 {
-        return refuse(422, "spec.podCIDRs: more than one CIDR for an IP family");
+        return refuse_request(422, "spec.podCIDRs: more than one CIDR for an IP family");
     }
     if !before.is_empty() && before != cidrs {
         let rule = "node updates may not change podCIDR except from \"\" to valid";
-        return refuse(422, format!("spec.podCIDRs: Forbidden: {rule}"));
+        return refuse_request(422, format!("spec.podCIDRs: Forbidden: {rule}"));
     }
     if let Some(first) = cidrs.first() {
         node["spec"]["podCIDR"] = json!(first);
@@ -118,14 +122,14 @@ fn complete(node: &mut Value, old: &Value) -> Result<(), Refusal> {
     let sizes = annotations.into_iter().flatten();
     let sizes = sizes.map(|(name, value)| name.len() + value.as_str().map_or(0, str::len));
     if sizes.sum::<usize>() > ANNOTATIONS {
-        return refuse(422, "metadata.annotations: Too long");
+        return refuse_request(422, "metadata.annotations: Too long");
     }
     Ok(())
 }
 
 /// Applies RFC 7396. A strategic merge patch differs in one respect that matters here: lists of conditions and of addresses are merged by the
 /// members' types.
-fn merge(into: &mut Value, patch: &Value, merges_lists: bool) {
+fn apply_merge_patch(into: &mut Value, patch: &Value, merges_lists: bool) {
     let Value::Object(members) = patch else {
         *into = patch.clone();
         return;
@@ -139,12 +143,12 @@ fn merge(into: &mut Value, patch: &Value, merges_lists: bool) {
             (Value::Array(news), Value::Array(olds)) if by_type => {
                 for new in news {
                     match olds.iter_mut().find(|old| old["type"] == new["type"]) {
-                        Some(old) => merge(old, new, merges_lists),
+                        Some(old) => apply_merge_patch(old, new, merges_lists),
                         None => olds.push(new.clone()),
                     }
                 }
             }
-            (_, old) => merge(old, value, merges_lists),
+            (_, old) => apply_merge_patch(old, value, merges_lists),
         }
     }
     if let Some(object) = into.as_object_mut() {

@@ -12,7 +12,7 @@ pub(super) type Key = (String, String, String);
 /// Status code and message.
 pub(super) struct Refusal(pub(super) u16, pub(super) String);
 
-pub(super) fn refuse<T>(code: u16, message: impl Into<String>) -> Result<T, Refusal> {
+pub(super) fn refuse_request<T>(code: u16, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal(code, message.into()))
 }
 
@@ -51,7 +51,7 @@ impl Target {
         let (resource, rest) = rest.split_first()?;
         KNOWN.contains(&(group, *resource)).then_some(())?;
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        let pairs = pairs.map(|(name, value)| (name.to_owned(), decoded(value)));
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), decode_percent_encoding(value)));
         let query: BTreeMap<String, String> = pairs.collect();
         Some(Target {
             group: group.to_owned(),
@@ -74,7 +74,7 @@ impl Target {
             None => Ok(None),
             Some(text) => match text.parse() {
                 Ok(number) => Ok(Some(number)),
-                Err(_) => refuse(400, format!("{name} is not a number")),
+                Err(_) => refuse_request(400, format!("{name} is not a number")),
             },
         }
     }
@@ -118,7 +118,7 @@ impl Target {
         let (name, group) = (user.name(), &self.group);
         let who = format!("{} is forbidden: User \"{name}\"", self.resource);
         let what = format!("{verb} resource \"{resource}\" in API group \"{group}\"");
-        refuse(403, format!("{who} cannot {what} at the cluster scope"))
+        refuse_request(403, format!("{who} cannot {what} at the cluster scope"))
     }
 }
 
@@ -155,7 +155,7 @@ impl Selector {
 }
 
 /// Removes the percent encoding.
-fn decoded(text: &str) -> String {
+fn decode_percent_encoding(text: &str) -> String {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
     for part in parts {

@@ -12,10 +12,14 @@ use crate::kube::proxy::shared::{Judge, Shared};
 use crate::kube::users::User;
 
 /// Ends when the client, the server or the proxy closes the connection.
-pub(super) fn serve(shared: &Shared, client: &Arc<TcpStream>, from: SocketAddr) -> Result<()> {
+pub(super) fn serve_client_connection(
+    shared: &Shared,
+    client: &Arc<TcpStream>,
+    from: SocketAddr,
+) -> Result<()> {
     client.set_nodelay(true)?;
     shared.lock().sockets.push(Arc::clone(client));
-    let outcome = exchanges(shared, client, from);
+    let outcome = handle_client_requests(shared, client, from);
     // The list has this socket too, so dropping it here would not close the connection.
     let _ = client.shutdown(std::net::Shutdown::Both);
     let is_other = |socket: &Arc<TcpStream>| !Arc::ptr_eq(socket, client);
@@ -23,7 +27,7 @@ pub(super) fn serve(shared: &Shared, client: &Arc<TcpStream>, from: SocketAddr) 
     outcome
 }
 
-fn exchanges(shared: &Shared, mut client: &TcpStream, from: SocketAddr) -> Result<()> {
+fn handle_client_requests(shared: &Shared, mut client: &TcpStream, from: SocketAddr) -> Result<()> {
     let mut requests = BufReader::new(client);
     while let Some(head) = Head::read(&mut requests)? {
         let mut body = vec![0; head.length()];

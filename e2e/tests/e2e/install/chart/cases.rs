@@ -34,21 +34,31 @@ impl Case {
 }
 
 /// The security context of a container that is not privileged.
-fn unprivileged() -> Value {
+fn unprivileged_security_context() -> Value {
     json!({
         "privileged": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
         "capabilities": { "drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"] },
     })
 }
 
-pub(super) fn all() -> Vec<Case> {
-    [networks(), backends(), images(), cni(), labels(), pods(), security(), policy(), monitoring()]
-        .into_iter()
-        .flatten()
-        .collect()
+pub(super) fn all_cases() -> Vec<Case> {
+    [
+        network_cases(),
+        backend_cases(),
+        image_cases(),
+        cni_cases(),
+        label_cases(),
+        pod_cases(),
+        security_cases(),
+        policy_cases(),
+        monitoring_cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
-fn monitoring() -> Vec<Case> {
+fn monitoring_cases() -> Vec<Case> {
     vec![Case::new(
         "monitoring",
         &[
@@ -61,7 +71,7 @@ fn monitoring() -> Vec<Case> {
     )]
 }
 
-fn labels() -> Vec<Case> {
+fn label_cases() -> Vec<Case> {
     vec![Case::new(
         "labels",
         &[
@@ -75,7 +85,7 @@ fn labels() -> Vec<Case> {
     )]
 }
 
-fn networks() -> Vec<Case> {
+fn network_cases() -> Vec<Case> {
     vec![
         Case::new("dual-stack", &[("podCidrv6", "\"fd00:244::/48\"")])
             .backend(json!({ "Type": "vxlan" })),
@@ -91,7 +101,7 @@ fn networks() -> Vec<Case> {
     ]
 }
 
-fn backends() -> Vec<Case> {
+fn backend_cases() -> Vec<Case> {
     vec![
         Case::new(
             "udp",
@@ -142,11 +152,11 @@ fn backends() -> Vec<Case> {
             ],
         )
         .backend(json!({ "Type": "wireguard", "Mode": "auto" }))
-        .has("/containers/0/securityContext", unprivileged()),
+        .has("/containers/0/securityContext", unprivileged_security_context()),
     ]
 }
 
-fn images() -> Vec<Case> {
+fn image_cases() -> Vec<Case> {
     vec![
         Case::new(
             "images",
@@ -168,7 +178,7 @@ fn images() -> Vec<Case> {
     ]
 }
 
-fn cni() -> Vec<Case> {
+fn cni_cases() -> Vec<Case> {
     let k3s = Case::new(
         "cni-of-k3s",
         &[
@@ -209,7 +219,7 @@ fn cni() -> Vec<Case> {
     vec![k3s, no_cni]
 }
 
-fn pods() -> Vec<Case> {
+fn pod_cases() -> Vec<Case> {
     vec![
         Case::new(
             "pod",
@@ -237,7 +247,7 @@ fn pods() -> Vec<Case> {
     ]
 }
 
-fn security() -> Vec<Case> {
+fn security_cases() -> Vec<Case> {
     vec![
         contexts_and_volumes(),
         Case::new("privileged", &[("flannel.securityContext", "{\"privileged\":true}")]).has(
@@ -252,7 +262,7 @@ fn security() -> Vec<Case> {
                 ("flannel.securityContext", "{\"privileged\":false}"),
             ],
         )
-        .has("/containers/0/securityContext", unprivileged()),
+        .has("/containers/0/securityContext", unprivileged_security_context()),
     ]
 }
 
@@ -301,7 +311,7 @@ fn contexts_and_volumes() -> Case {
     )
     .has(
         "/containers/0/securityContext/capabilities",
-        unprivileged()["capabilities"].clone(),
+        unprivileged_security_context()["capabilities"].clone(),
     )
     .has(
         "/initContainers/0/securityContext",
@@ -316,7 +326,7 @@ fn contexts_and_volumes() -> Case {
     .has("/containers/0/volumeMounts/5/mountPath", json!("/etc/psk"))
 }
 
-fn policy() -> Vec<Case> {
+fn policy_cases() -> Vec<Case> {
     vec![
         Case::new(
             "policy",

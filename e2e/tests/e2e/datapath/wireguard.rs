@@ -1,0 +1,43 @@
+//! Tests that a node with userspace WireGuard sends no packet of a pod in the clear.
+
+use anyhow::{Result, ensure};
+use lab::{Capture, Scene, until_ok};
+
+use crate::datapath::engines::WIREGUARD;
+use crate::wireguard::keys::{Keys, key_file, published_public_key, replace_file_atomically};
+
+/// A node restarts, and gets another key. Before each new session starts, no packet leaves unencrypted.
+#[test]
+fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
+    Scene::of("wireguard restart").net(&WIREGUARD.dual()).run(|s| {
+        let capture = Capture::start(s.lan.netns())?;
+        let mesh = s.mesh()?;
+        mesh.wait_flowing()?;
+        s[1].kill()?;
+        s[1].start()?;
+        s.reach()?;
+        let keys = Keys::new();
+        replace_file_atomically(&key_file(&s[1])?, &keys.private_text())?;
+        until_ok("the lease has the new key", || {
+            let now = published_public_key(&s.store, &s[1])?;
+            ensure!(now == keys.public_text(), "{now}");
+            Ok(())
+        })?;
+        s.reach()?;
+        mesh.finish()?;
+        let mut initiations = 0;
+        for frame in capture.finish()? {
+            let is_clear = match frame.get(12..14) {
+                Some([8, 0]) => frame.get(26..28) == Some(&[10, 5]),
+                Some([0x86, 0xdd]) => frame.get(22..26) == Some(&[0xfd, 0, 0, 5]),
+                _ => false,
+            };
+            ensure!(!is_clear, "a packet of a pod in the clear: {frame:02x?}");
+            let is_initiation = frame.len() == 14 + 20 + 8 + 148;
+            initiations +=
+                usize::from(is_initiation && frame.get(36..38) == Some(&51820_u16.to_be_bytes()));
+        }
+        ensure!(initiations > 0, "no handshake was seen");
+        s.require_no_errors()
+    })
+}

@@ -1,0 +1,144 @@
+//! Packets keep flowing during outages of the API, and daemons apply the missed changes soon after.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Result, ensure};
+use lab::{Answer, ApiServer, Call, Families, Lab, Proxy, until};
+
+use crate::kube::testbed::{ApiTestbed, VXLAN};
+
+/// The reply to a request in place of the server's, given the number of such replies before.
+type Fault = fn(&Call, usize) -> Option<Answer>;
+
+/// Ends the stream of an expired watch.
+const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#;
+const STATUSES: [(u16, &str); 4] = [
+    (403, "Forbidden"),
+    (429, "TooManyRequests"),
+    (500, "InternalError"),
+    (503, "ServiceUnavailable"),
+];
+const BODIES: [&str; 4] = [
+    "",
+    "null",
+    r#"{"kind":"NodeList","items":[{"metadata":null},7,null,{}]}"#,
+    "<html>502</html>",
+];
+
+const FAULTS: [(&str, Fault); 6] = [
+    ("a watch that expires by a status", |call, _| {
+        is_watch(call).then(|| Answer::status(410, "Expired"))
+    }),
+    ("a watch that expires by an event", |call, _| {
+        is_watch(call).then(|| successful_reply(EXPIRED))
+    }),
+    ("a token that is refused", |_, _| Some(Answer::As("expired".to_owned()))),
+    ("errors in turn", |_, before| {
+        let (code, reason) = STATUSES[before % STATUSES.len()];
+        Some(Answer::status(code, reason))
+    }),
+    ("replies that are cut short or no JSON", |_, before| {
+        Some(successful_reply(BODIES[before % BODIES.len()]))
+    }),
+    ("replies that are too large", |_, _| Some(successful_reply(&"x".repeat(8 << 20)))),
+];
+
+fn is_watch(call: &Call) -> bool {
+    call.is_of_nodes() && call.is_watch()
+}
+
+fn successful_reply(body: &str) -> Answer {
+    Answer::Reply(200, Vec::new(), body.to_owned())
+}
+
+/// Daemons remove no peer while they meet a fault, and add a new one afterwards.
+fn require_peers_kept_during_fault(bed: &ApiTestbed, fault: Fault) -> Result<()> {
+    let (before, met) = (bed.peers()?, Arc::new(AtomicUsize::new(0)));
+    ensure!(before.lines().count() >= 3, "h1 has no peer:\n{before}");
+    for proxy in &bed.proxies {
+        let met = Arc::clone(&met);
+        proxy.on(move |call| {
+            let answer = fault(call, met.load(Ordering::Relaxed));
+            met.fetch_add(usize::from(answer.is_some()), Ordering::Relaxed);
+            answer.unwrap_or_default()
+        });
+        proxy.disconnect();
+    }
+    until("the daemons meet the fault", || met.load(Ordering::Relaxed) >= BODIES.len())?;
+    let now = bed.peers()?;
+    ensure!(now == before, "before:\n{before}\nnow:\n{now}");
+    bed.proxies.iter().for_each(Proxy::pass);
+    bed.require_alive()
+}
+
+#[test]
+fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
+    Lab::run("Node API: outages", |lab| {
+        let mut bed = ApiTestbed::start(lab, 2, VXLAN)?;
+        let probe = bed.probe()?;
+        for (name, fault) in FAULTS {
+            bed.survives(name, |bed| require_peers_kept_during_fault(bed, fault))?;
+        }
+        bed.survives("a server that restarts", |bed| {
+            bed.api.stop()?;
+            bed.api.restart()?;
+            bed.require_alive()
+        })?;
+        bed.survives("a Node deleted while nobody watches", |bed| {
+            let peer = bed.create_peer(10)?;
+            bed.wait_tunnels("10.244.10.0/24", Some("192.168.57.10"))?;
+            bed.proxies.iter().for_each(Proxy::cut);
+            bed.admin().delete_node(&peer)?;
+            bed.proxies.iter().for_each(Proxy::pass);
+            bed.wait_tunnels("10.244.10.0/24", None)
+        })?;
+        bed.survives("the first address gone for good", |bed| {
+            bed.proxies[0].cut();
+            bed.require_alive()?;
+            let calls = bed.proxies[1].calls();
+            ensure!(calls.iter().any(Call::is_of_nodes), "nobody asked the second address");
+            Ok(())
+        })?;
+        probe.finish()?.require_clean()
+    })
+}
+
+/// API servers before Kubernetes 1.34, and those without the feature WatchList, refuse to stream lists, so the daemon lists Nodes in pages of 100.
+#[test]
+fn server_that_streams_no_lists_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
+    Lab::run("Node API: no streamed lists", |lab| {
+        let mut bed = ApiTestbed::with(lab, 2, VXLAN, |host| {
+            ApiServer::emulate(host, Families::Dual, "1.34")
+        })?;
+        for number in 10..230 {
+            bed.create_peer(number)?;
+        }
+        bed.populate()?;
+        let calls = bed.proxies[0].calls();
+        // Each of the two daemons requests two more pages.
+        for (part, status, least) in [("sendInitialEvents", 422, 1), ("continue=", 200, 4)] {
+            let of_nodes = calls.iter().filter(|call| call.is_of_nodes());
+            let found: Vec<u16> =
+                of_nodes.filter(|call| call.path.contains(part)).map(|call| call.status).collect();
+            ensure!(
+                found.len() >= least && found.iter().all(|code| *code == status),
+                "{part}: {found:?}"
+            );
+        }
+        for number in [10, 229] {
+            bed.wait_tunnels(
+                &format!("10.244.{number}.0/24"),
+                Some(&format!("192.168.57.{number}")),
+            )?;
+        }
+        bed.survives("a page that expires", |bed| {
+            // A watch that expires leads to a list.
+            require_peers_kept_during_fault(bed, |call, _| {
+                let expires = call.path.contains("continue=")
+                    || is_watch(call) && !call.path.contains("sendInitialEvents");
+                expires.then(|| Answer::status(410, "Expired"))
+            })
+        })
+    })
+}

@@ -1,0 +1,62 @@
+//! SIGHUP makes the daemon read etcd's certificates again.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use lab::{Certificates, EtcdOptions, Scene};
+use nix::sys::signal::Signal;
+
+/// Keeps the file's modification time, so that a daemon reads it only on SIGHUP.
+fn replace_file_keeping_mtime(path: &Path, with: &Path) -> Result<()> {
+    let age = std::fs::metadata(path)?.modified()?;
+    let new = path.with_extension("new");
+    std::fs::copy(with, &new)?;
+    std::fs::File::options().write(true).open(&new)?.set_modified(age)?;
+    Ok(std::fs::rename(&new, path)?)
+}
+
+#[test]
+fn sighup_reloads_tls_files() -> Result<()> {
+    Scene::of("hangup").etcd_with(EtcdOptions::default().tls()).run(|s| {
+        let mesh = s.mesh()?;
+        mesh.wait_flowing()?;
+        let client = s.etcd.as_ref().unwrap().client()?;
+        let files = client.certificates().unwrap();
+        // A client certificate of another authority, which etcd refuses.
+        let foreign = Certificates::create(&s.lab.folder("foreign")?, &[])?;
+        let good = s.lab.folder("good")?;
+        let pairs =
+            [(files.client(), foreign.client()), (files.client_key(), foreign.client_key())];
+        for (present, bad) in &pairs {
+            std::fs::copy(present, good.join(present.file_name().unwrap()))?;
+            replace_file_keeping_mtime(present, bad)?;
+        }
+        s.each(|node| {
+            node.daemon()?.signal(Signal::SIGHUP)?;
+            node.logs("refuses this node's certificate")?;
+            node.require_ready()
+        })?;
+        for (present, _) in &pairs {
+            replace_file_keeping_mtime(present, &good.join(present.file_name().unwrap()))?;
+        }
+        s.each(|node| node.daemon()?.signal(Signal::SIGHUP))?;
+        s.settled()?;
+        s.each(|node| {
+            let log = node.daemon()?.log();
+            ensure!(log.matches("refuses this node's certificate").count() <= 3, "{log}");
+            node.require_ready()
+        })?;
+        s.require_no_errors()?;
+        mesh.require_clean()
+    })
+}
+
+#[test]
+fn sighup_is_ignored_when_leases_are_files() -> Result<()> {
+    Scene::of("hangup: files").nodes(1).without_pods().run(|s| {
+        s[0].daemon()?.signal(Signal::SIGHUP)?;
+        s[0].logs("SIGHUP")?;
+        s.settled()?;
+        s[0].require_ready()
+    })
+}
