@@ -237,7 +237,9 @@ def run_command(command, resume):
     if resume and tree and key in record.seconds:
         return 0
     begun = time.monotonic()
-    failed = subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}).returncode != 0
+    # Cargo finds what the build built only with the same compiler.
+    env = cargo_environment() if command[0] == "cargo" else os.environ
+    failed = subprocess.run(command, cwd=ROOT, env={**env, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}).returncode != 0
     if not failed:
         record.seconds[key] = time.monotonic() - begun
         record.write()
