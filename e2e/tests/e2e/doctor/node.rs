@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    Flanneld, FlanneldOptions, Host, Lab, Launch, Pod, Scene, SceneOptions, Store, binaries,
+    Flanneld, FlanneldOptions, Host, Lab, Launch, Pod, Scene, SceneOptions, Store, binaries, until,
     until_ok, write_script,
 };
 use nix::sys::signal::Signal;
@@ -22,6 +22,9 @@ const FOLDERS: [(&str, &str); 7] = [
     ("units", "/etc/systemd/system"),
     ("links", "/etc/systemd/network"),
 ];
+
+/// The words of a systemctl that waits, in the node's files.
+const ASKED: &str = "systemctl-asked";
 
 /// A stand-in for systemd-run with the features that the doctor's commands need. It runs a program with environment variables from a file, which no
 /// shell evaluates.
@@ -71,11 +74,14 @@ impl Node {
             Some(format!("FLANNELD_{}={value}\n", name.to_uppercase().replace('-', "_")))
         });
         std::fs::write(files.join("default/flanneld"), lines.collect::<String>())?;
-        // Only these programs are simulated: they do what systemd does.
-        let marker = files.join("restart");
+        // Only these programs are simulated: they do what systemd does. Like systemd's, this one returns when the daemon was restarted.
+        let asked = files.join(ASKED);
         write_script(
             &files.join("bin/systemctl"),
-            &format!("#!/bin/sh\necho \"$@\" >> '{}'", marker.display()),
+            &format!(
+                "#!/bin/sh\necho \"$@\" > '{0}.new'; mv '{0}.new' '{0}'; while [ -e '{0}' ]; do sleep 0.02; done",
+                asked.display()
+            ),
         )?;
         write_script(&files.join("bin/systemd-run"), SYSTEMD_RUN)?;
         std::os::unix::fs::symlink(
@@ -161,7 +167,7 @@ impl Node {
         })
     }
 
-    /// Runs on the host. The result is the exit code and the output.
+    /// Runs on the host, and restarts the daemon when the script asks systemd for it. The result is the exit code and the output.
     pub(crate) fn sh(&mut self, script: &str) -> Result<(i32, String)> {
         self.scripts += 1;
         let name = format!("script-{}", self.scripts);
@@ -173,8 +179,24 @@ impl Node {
             self.files.join("bin").display()
         );
         let mut process = self.host.spawn(&name, &Launch::new("sh").args(["-ec", &whole]))?;
+        let mut restarted = Ok(());
+        until("the script ends", || {
+            restarted = self.serve_systemctl();
+            restarted.is_err() || !process.is_running()
+        })?;
+        restarted?;
         let status = process.wait()?;
         Ok((status.code().unwrap_or(-1), process.log()))
+    }
+
+    /// Does what the stand-in for systemctl has asked for, and lets it return.
+    fn serve_systemctl(&mut self) -> Result<()> {
+        let asked = self.files.join(ASKED);
+        let Ok(words) = std::fs::read_to_string(&asked) else { return Ok(()) };
+        if words.trim_end().ends_with(" flanneld") {
+            self.restart()?;
+        }
+        Ok(std::fs::remove_file(&asked)?)
     }
 
     /// Runs on the host. Fails if the script fails.
@@ -268,19 +290,9 @@ impl Node {
         Ok(())
     }
 
-    /// Runs commands as the doctor prints them. Restarts the daemon if a command would do so through systemd.
+    /// Runs commands as the doctor prints them.
     pub(crate) fn type_in(&mut self, commands: &[String]) -> Result<()> {
-        let file = self.files.join("restart");
-        for command in commands {
-            self.run(command)?;
-            if std::fs::read_to_string(&file)
-                .is_ok_and(|asked| asked.trim_end().ends_with(" flanneld"))
-            {
-                std::fs::remove_file(&file)?;
-                self.restart()?;
-            }
-        }
-        Ok(())
+        commands.iter().try_for_each(|command| self.run(command))
     }
 
     /// The commands of the first finding of the doctor's last run.
