@@ -14,7 +14,7 @@ use netstate::kernel::KernelError;
 use netstate::netlink::port::{MAC, Ports};
 use netstate::packet_socket::{EVERY_PROTOCOL, PacketSocket};
 use probing::pods::{
-    ASKED, CONFIRMED, IdleReason, PodPath, PodPaths, PodProbes, address, call_port, port as source,
+    ASKED, CONFIRMED, IdleError, PodPath, PodPaths, PodProbes, address, call_port, port as source,
 };
 use probing::prober::Prober;
 use probing::wire::{Message, MessageKind, parse};
@@ -156,14 +156,14 @@ impl PodProbing {
             let family = Family::from(subnet);
             let made = match &interfaces {
                 Ok(interfaces) => self.round(ports, interfaces, &subnet).await,
-                Err(error) => Ok(Err(IdleReason::Refused(error.to_string()))),
+                Err(error) => Ok(Err(IdleError::Refused(error.to_string()))),
             };
             let path = match made {
                 Ok(Ok(path)) => path,
                 Ok(Err(obstacle)) => self.idle(family, &subnet, obstacle),
                 Err(failure) => {
                     self.plug = None;
-                    self.idle(family, &subnet, IdleReason::Refused(failure.to_string()))
+                    self.idle(family, &subnet, IdleError::Refused(failure.to_string()))
                 }
             };
             self.report(family, &path);
@@ -182,7 +182,7 @@ impl PodProbing {
     }
 
     /// Discards the earlier results of an address family in which this node cannot probe any peer.
-    fn idle(&mut self, family: Family, subnet: &IpNet, obstacle: IdleReason) -> PodPath {
+    fn idle(&mut self, family: Family, subnet: &IpNet, obstacle: IdleError) -> PodPath {
         self.families.entry(family).or_default().reset();
         PodPath { address: address(subnet), obstacle: Some(obstacle), ..PodPath::default() }
     }
@@ -193,30 +193,30 @@ impl PodProbing {
         let before = paths.get(&family).and_then(|path| path.obstacle.as_ref());
         match &path.obstacle {
             Some(obstacle) if before != Some(obstacle) => match obstacle {
-                IdleReason::Refused(error) => warn!(
+                IdleError::Refused(error) => warn!(
                     family = %family,
                     error,
                     remedy = "--probe-pods needs CAP_NET_ADMIN, CAP_NET_RAW, and AF_PACKET in RestrictAddressFamilies= of a systemd unit",
                     "cannot probe the path of pods, retrying"
                 ),
-                IdleReason::Taken(mac) => warn!(
+                IdleError::Taken(mac) => warn!(
                     family = %family,
                     address = ?path.address,
                     mac,
                     remedy = "give the pod another address: the CNI plugin of flannel-rs keeps the address of the probes free",
                     "flanneld does not probe the path of pods: a pod has the address"
                 ),
-                IdleReason::SmallSubnet => {
+                IdleError::SmallSubnet => {
                     warn!(family = %family, "flanneld does not probe the path of pods: the subnet has fewer than 16 addresses");
                 }
-                IdleReason::NoBridge
-                | IdleReason::NobodyAnswers
-                | IdleReason::Filtered
-                | IdleReason::Flooded => {
+                IdleError::NoBridge
+                | IdleError::NobodyAnswers
+                | IdleError::Filtered
+                | IdleError::Flooded => {
                     debug!(family = %family, reason = ?obstacle, "flanneld does not probe the path of pods now");
                 }
             },
-            None if matches!(before, Some(IdleReason::Refused(_) | IdleReason::Taken(_))) => {
+            None if matches!(before, Some(IdleError::Refused(_) | IdleError::Taken(_))) => {
                 info!(family = %family, "resolved: flanneld probes the path of pods");
             }
             _ => {}
@@ -228,24 +228,24 @@ impl PodProbing {
         ports: &mut Ports,
         interfaces: &[Interface],
         subnet: &IpNet,
-    ) -> Result<Result<PodPath, IdleReason>, PodProbeError> {
+    ) -> Result<Result<PodPath, IdleError>, PodProbeError> {
         let family = Family::from(subnet);
         let Some(from) = address(subnet) else {
-            return Ok(Err(IdleReason::SmallSubnet));
+            return Ok(Err(IdleError::SmallSubnet));
         };
         let bridge = bridge_of(interfaces, subnet).filter(|bridge| bridge.up);
         let Some((bridge, mac)) = bridge.and_then(|bridge| bridge.mac.map(|mac| (bridge, mac)))
         else {
-            return Ok(Err(IdleReason::NoBridge));
+            return Ok(Err(IdleError::NoBridge));
         };
         self.plug(ports, interfaces, bridge).await?;
         if let Some(other) = self.other_holder(from).await {
             // Packets of the other holder must not be led to the port.
             ports.forget(bridge.index, from).await?;
-            return Ok(Err(IdleReason::Taken(other)));
+            return Ok(Err(IdleError::Taken(other)));
         }
         let Some(plug) = &self.plug else {
-            return Ok(Err(IdleReason::NoBridge));
+            return Ok(Err(IdleError::NoBridge));
         };
         ports.lead(bridge.index, from).await?;
         let probes = self.families.entry(family).or_default();
@@ -253,7 +253,7 @@ impl PodProbing {
         // A peer that no longer replies to the host has another fault.
         probes.retain(|subnet| peers.iter().any(|(peer, _)| peer == subnet));
         if peers.is_empty() {
-            return Ok(Err(IdleReason::NobodyAnswers));
+            return Ok(Err(IdleError::NobodyAnswers));
         }
         let ends = Ends { macs: (MAC, mac), from };
         let mut questions = probes.begin(&peers, || rand::rng().random());
@@ -270,7 +270,7 @@ impl PodProbing {
                 }
             }
             if listen(plug, &ends, probes).await? > FLOOD {
-                return Ok(Err(IdleReason::Flooded));
+                return Ok(Err(IdleError::Flooded));
             }
             if try_again {
                 questions = probes.again(|| rand::rng().random());
@@ -287,7 +287,7 @@ impl PodProbing {
             probes.confirm(subnet, lost, answers_host);
         }
         let path = probes.path(from);
-        Ok(if path.asked > 0 { Ok(path) } else { Err(IdleReason::Filtered) })
+        Ok(if path.asked > 0 { Ok(path) } else { Err(IdleError::Filtered) })
     }
 
     /// Creates the port on the bridge, unless it exists.

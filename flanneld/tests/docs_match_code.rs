@@ -356,7 +356,7 @@ fn documented_conditions_and_reasons_match_the_code() {
     same(
         "reasons",
         &first_cells(&read("docs/monitoring.md"), "| `reason` of dropped packets"),
-        &labels("backends/packet-engine/src/reason.rs", r#"\w+ = "([a-z0-9_]+)","#),
+        &labels("backends/packet-engine/src/drop_error.rs", r#"\w+ = "([a-z0-9_]+)","#),
     );
 }
 

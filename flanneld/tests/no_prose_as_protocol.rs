@@ -48,7 +48,7 @@ const FOREIGN: &[(&str, &str)] = &[
 
 /// Types in the place of a result's error that have another name: what people and files get, parameters, and values that
 /// the caller takes back.
-const NO_ERRORS: &[&str] = &["E", "Problem", "Subnets", "Vec"];
+const NO_ERRORS: &[&str] = &["E", "Option", "Problem", "Subnets", "Vec", "u8"];
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()

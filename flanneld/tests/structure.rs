@@ -80,10 +80,26 @@ const WITHOUT: &[(&str, &[&str])] = &[
 ];
 
 /// The largest share of free functions whose names are one word, in percent, by folder. Where the code is written anew, the number falls.
-const ONE_WORD: &[(&str, usize)] = &[("", 99), ("backends/packet-engine/src", 99), ("e2e", 99)];
+const ONE_WORD: &[(&str, usize)] = &[("", 48), ("backends/packet-engine/src", 20), ("e2e", 1)];
 
 /// Folders with more source files than [`FILES`]. The numbers only fall.
-const CROWDED: &[(&str, usize)] = &[];
+const CROWDED: &[(&str, usize)] = &[
+    ("backends/netstate/src", 32),
+    ("backends/netstate/src/netlink", 22),
+    ("backends/packet-engine/src/wireguard", 19),
+    ("backends/src", 16),
+    ("cni/src", 16),
+    ("flannelctl/src", 21),
+    ("flanneld/doctor/src", 23),
+    ("flanneld/doctor/src/checks", 22),
+    ("flanneld/probing/src/node", 27),
+    ("flanneld/src", 22),
+    ("flanneld/src/daemon", 20),
+    ("subnet-lease/src", 20),
+    ("subnet-lease/src/kube", 25),
+    ("subnet-lease/src/protocol", 16),
+    ("subnet-lease/types/src", 16),
+];
 const FILES: usize = 15;
 
 fn workspace() -> PathBuf {

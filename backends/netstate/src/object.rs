@@ -3,7 +3,7 @@
 
 use crate::link::LinkSpec;
 use crate::names::{LinkName, Mac};
-use crate::route::RouteSpec;
+use crate::route::{self, RouteSpec};
 use crate::wireguard::{PublicKey, WireguardPeer};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -102,6 +102,13 @@ pub enum Value {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KernelState(pub BTreeMap<Key, Value>);
+
+impl RouteSpec {
+    /// The kernel object, with flannel's metric.
+    pub fn leading_to(self, net: IpNet) -> (Key, Value) {
+        (Key::Route(net, route::metric(&net)), Value::Route(self))
+    }
+}
 
 impl KernelState {
     pub fn link(&self, name: LinkName) -> Option<&LinkSpec> {

@@ -1,7 +1,6 @@
 //! Routes of the main table.
 
 use crate::names::LinkName;
-use crate::object::{Key, Value};
 use ipnet::IpNet;
 use std::net::IpAddr;
 
@@ -44,11 +43,6 @@ impl RouteSpec {
     /// The route has no interface.
     pub(crate) fn dropping(kind: RouteKind, protocol: u8) -> Self {
         Self { via: None, dev: LinkName::default(), onlink: false, kind, scope: 0, protocol }
-    }
-
-    /// The kernel object, with flannel's metric.
-    pub fn leading_to(self, net: IpNet) -> (Key, Value) {
-        (Key::Route(net, metric(&net)), Value::Route(self))
     }
 }
 

@@ -83,7 +83,7 @@ pub struct PodPath {
     /// The source address of the probes.
     pub address: Option<IpAddr>,
     /// `None` if results exist.
-    pub obstacle: Option<IdleReason>,
+    pub obstacle: Option<IdleError>,
     /// Number of peers that the last round probed and that reply to the host.
     pub asked: usize,
     /// Number of peers in `asked` that sent a reply and a pod call.
@@ -133,7 +133,7 @@ impl PodPath {
 
 /// Reason why pod probes have no results.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum IdleReason {
+pub enum IdleError {
     /// No bridge has an address of this node's subnet. The bridge appears with the first pod.
     NoBridge,
     /// The subnet has too few addresses.

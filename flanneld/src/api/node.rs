@@ -6,7 +6,7 @@ use doctor::Report;
 use node_api::routes::Routes;
 use node_api::{File, FileState, Lease, LostPods, Node, Peer, PodPath};
 use probing::node::Client;
-use probing::pods::{self, IdleReason};
+use probing::pods::{self, IdleError};
 use run_dir::subnet_env;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -104,13 +104,13 @@ impl StatusSource {
 fn pod_path((family, path): (&types::Family, &pods::PodPath)) -> PodPath {
     let (obstacle, detail) = match &path.obstacle {
         None => (None, None),
-        Some(IdleReason::NoBridge) => (Some("no-bridge"), None),
-        Some(IdleReason::SmallSubnet) => (Some("small-subnet"), None),
-        Some(IdleReason::Flooded) => (Some("flooded"), None),
-        Some(IdleReason::Filtered) => (Some("filtered"), None),
-        Some(IdleReason::NobodyAnswers) => (Some("nobody-answers"), None),
-        Some(IdleReason::Taken(mac)) => (Some("taken"), Some(mac.clone())),
-        Some(IdleReason::Refused(error)) => (Some("refused"), Some(error.clone())),
+        Some(IdleError::NoBridge) => (Some("no-bridge"), None),
+        Some(IdleError::SmallSubnet) => (Some("small-subnet"), None),
+        Some(IdleError::Flooded) => (Some("flooded"), None),
+        Some(IdleError::Filtered) => (Some("filtered"), None),
+        Some(IdleError::NobodyAnswers) => (Some("nobody-answers"), None),
+        Some(IdleError::Taken(mac)) => (Some("taken"), Some(mac.clone())),
+        Some(IdleError::Refused(error)) => (Some("refused"), Some(error.clone())),
     };
     let lost = |(subnet, what): (&ipnet::IpNet, &pods::LostPackets)| LostPods {
         subnet: *subnet,

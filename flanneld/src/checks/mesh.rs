@@ -5,7 +5,7 @@ use doctor::facts::mesh::{CommonOutage, Mesh, Path};
 use doctor::facts::pods::{LostPackets, PodPath};
 use doctor::look::owner;
 use ipnet::IpNet;
-use probing::pods::{self, IdleReason, PodPaths, PodState};
+use probing::pods::{self, IdleError, PodPaths, PodState};
 use probing::prober::Prober;
 use probing::verdict::loses_everywhere;
 use probing::view::{self, PeerView, UnusableSocket};
@@ -61,7 +61,7 @@ pub(super) fn pod_paths(prober: &Prober, paths: &PodPaths) -> Vec<PodPath> {
             lost: path.lost.iter().map(|(subnet, what)| (name(subnet), lost(what))).collect(),
             others_pass: path.state() == PodState::Some,
             taken_by: match &path.obstacle {
-                Some(IdleReason::Taken(mac)) => Some(mac.clone()),
+                Some(IdleError::Taken(mac)) => Some(mac.clone()),
                 _ => None,
             },
         })

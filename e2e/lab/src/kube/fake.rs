@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::kube::client::{Answers, ApiClient, Endpoint, Request, Response};
 use crate::kube::fake::object::{Object, created_object, failure_status, patched_object};
-use crate::kube::fake::target::{Key, Refusal, Target, refuse_request};
+use crate::kube::fake::target::{ApiError, Key, Target, refuse_request};
 use crate::kube::http::Head;
 use crate::kube::proxy::Proxy;
 use crate::kube::users::User;
@@ -181,7 +181,7 @@ impl Answers for FakeApi {
 }
 
 impl State {
-    fn answer(&mut self, request: &Request<'_>) -> Result<Answer, Refusal> {
+    fn answer(&mut self, request: &Request<'_>) -> Result<Answer, ApiError> {
         let Some(user) = User::of_token(request.token) else {
             return refuse_request(401, "Unauthorized");
         };
@@ -224,7 +224,7 @@ impl State {
         }
     }
 
-    fn object(&self, key: &Key) -> Result<Arc<Object>, Refusal> {
+    fn object(&self, key: &Key) -> Result<Arc<Object>, ApiError> {
         let found = self.objects.get(key).cloned();
         found.map_or_else(|| refuse_request(404, format!("{} not found", key.2)), Ok)
     }
@@ -250,7 +250,7 @@ impl State {
             .collect()
     }
 
-    fn list(&mut self, target: &Target) -> Result<Answer, Refusal> {
+    fn list(&mut self, target: &Target) -> Result<Answer, ApiError> {
         let (version, mut items) = match target.number("continue")? {
             None => (self.version_for(target)?, self.selected(target)),
             Some(list) => match self.pages.get(&list) {
@@ -277,7 +277,7 @@ impl State {
     }
 
     /// A list must not be older than the requested version.
-    fn version_for(&self, target: &Target) -> Result<u64, Refusal> {
+    fn version_for(&self, target: &Target) -> Result<u64, ApiError> {
         match target.number("resourceVersion")? {
             Some(wanted) if wanted > self.version => {
                 let words = "Timeout: Too large resource version";
@@ -288,7 +288,7 @@ impl State {
     }
 }
 
-fn refusal_answer(refusal: &Refusal) -> Answer {
+fn refusal_answer(refusal: &ApiError) -> Answer {
     Answer::Whole(refusal.0, failure_status(refusal.0, &refusal.1).to_string())
 }
 
@@ -306,7 +306,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn open(state: &State, target: Target) -> Result<Watch, Refusal> {
+    fn open(state: &State, target: Target) -> Result<Watch, ApiError> {
         let streams = target.is("sendInitialEvents", "true");
         if streams && !(state.streams && target.is("resourceVersionMatch", "NotOlderThan")) {
             return refuse_request(422, "sendInitialEvents: Forbidden");

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use crate::kube::client::Request;
-use crate::kube::fake::target::{Key, Refusal, Target, refuse_request};
+use crate::kube::fake::target::{ApiError, Key, Target, refuse_request};
 
 /// For all annotations of an object, in bytes.
 const ANNOTATIONS: usize = 256 << 10;
@@ -31,7 +31,7 @@ pub(super) fn created_object(
     target: &Target,
     body: &[u8],
     version: u64,
-) -> Result<(Key, Value), Refusal> {
+) -> Result<(Key, Value), ApiError> {
     let mut value = parse_json_object(body)?;
     let metadata = &mut value["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default().to_owned();
@@ -56,7 +56,7 @@ pub(super) fn patched_object(
     request: &Request<'_>,
     old: &Value,
     version: u64,
-) -> Result<Option<Value>, Refusal> {
+) -> Result<Option<Value>, ApiError> {
     let merges_lists = match request.content_type {
         "application/merge-patch+json" => false,
         "application/strategic-merge-patch+json" => true,
@@ -82,7 +82,7 @@ pub(super) fn patched_object(
     Ok(Some(new))
 }
 
-fn parse_json_object(body: &[u8]) -> Result<Value, Refusal> {
+fn parse_json_object(body: &[u8]) -> Result<Value, ApiError> {
     match serde_json::from_slice::<Map<String, Value>>(body) {
         Ok(members) => Ok(Value::Object(members)),
         Err(error) => refuse_request(400, error.to_string()),
@@ -100,7 +100,7 @@ fn pod_cidrs(node: &Value) -> Vec<String> {
 }
 
 /// Refuses what the real server's validation refuses.
-fn validate_and_complete_node(node: &mut Value, old: &Value) -> Result<(), Refusal> {
+fn validate_and_complete_node(node: &mut Value, old: &Value) -> Result<(), ApiError> {
     let (cidrs, before) = (pod_cidrs(node), pod_cidrs(old));
     let nets: Result<Vec<IpNet>, _> = cidrs.iter().map(|text| text.parse()).collect();
     let Ok(nets) = nets else {

@@ -10,10 +10,10 @@ use crate::kube::users::User;
 pub(super) type Key = (String, String, String);
 
 /// Status code and message.
-pub(super) struct Refusal(pub(super) u16, pub(super) String);
+pub(super) struct ApiError(pub(super) u16, pub(super) String);
 
-pub(super) fn refuse_request<T>(code: u16, message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal(code, message.into()))
+pub(super) fn refuse_request<T>(code: u16, message: impl Into<String>) -> Result<T, ApiError> {
+    Err(ApiError(code, message.into()))
 }
 
 /// Groups and resources of the fake.
@@ -69,7 +69,7 @@ impl Target {
     }
 
     /// An empty value counts as absent.
-    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
+    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         match self.query.get(name).filter(|text| !text.is_empty()) {
             None => Ok(None),
             Some(text) => match text.parse() {
@@ -102,7 +102,7 @@ impl Target {
     }
 
     /// Refuses what the user's role does not allow.
-    pub(super) fn require_right(&self, user: User, verb: &str) -> Result<(), Refusal> {
+    pub(super) fn require_right(&self, user: User, verb: &str) -> Result<(), ApiError> {
         let part = if self.is_status { "/status" } else { "" };
         let resource = format!("{}{part}", self.resource);
         let wanted = [("apiGroups", &*self.group), ("resources", &*resource), ("verbs", verb)];
