@@ -42,17 +42,20 @@ pub struct Pool {
 
 impl Pool {
     /// Number of bits in an address of this family.
+    #[must_use]
     pub fn width(&self) -> u8 {
         self.network.max_prefix_len()
     }
 
     /// Number of subnets; `u128::MAX` if it exceeds a `u128`.
+    #[must_use]
     pub fn size(&self) -> u128 {
         let step_bits = u32::from(self.width() - self.len);
         ((bits(self.max) - bits(self.min)) >> step_bits).saturating_add(1)
     }
 
     /// The index counts from the pool's first subnet.
+    #[must_use]
     pub fn subnet(&self, index: u128) -> Option<IpNet> {
         if index >= self.size() {
             return None;
@@ -62,6 +65,7 @@ impl Pool {
     }
 
     /// `None` if the pool does not contain exactly this subnet.
+    #[must_use]
     pub fn index(&self, subnet: &IpNet) -> Option<u128> {
         let start = bits(subnet.network());
         let same_family = subnet.max_prefix_len() == self.width();
@@ -125,6 +129,7 @@ impl NetworkConfig {
     }
 
     /// Names of the members that differ. Differences in the formatting of `Backend` do not count.
+    #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let backend = |config: &Self| {
             serde_json::from_str::<Value>(config.backend_config.as_str()).unwrap_or_default()
@@ -253,6 +258,7 @@ impl NetworkConfig {
     }
 
     /// True if the families are the same, and each subnet belongs to its family's pool.
+    #[must_use]
     pub fn fits(&self, subnets: &Subnets) -> bool {
         let v4 = match (self.pools.v4(), subnets.v4()) {
             (Some(pool), Some(net)) => pool.index(&IpNet::V4(*net)).is_some(),

@@ -44,6 +44,7 @@ pub type DirManager = KeyManager<Directory>;
 
 impl DirManager {
     /// Does not access the directory, which may still be missing.
+    #[must_use]
     pub fn new(root: PathBuf) -> Self {
         let files = Arc::new(Files::new(root.clone()));
         Self::on(Directory { root, files, worker: Worker::new(TIMEOUT), counters: Arc::default() })

@@ -27,6 +27,7 @@ pub struct Listing {
 
 impl Entry {
     /// `None` if the key does not belong to a lease.
+    #[must_use]
     pub fn subnets(&self) -> Option<Subnets> {
         wire::parse_key(&self.key)
     }

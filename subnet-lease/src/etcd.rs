@@ -48,6 +48,7 @@ pub type EtcdManager = KeyManager<EtcdRegistry>;
 
 impl EtcdManager {
     /// It connects on the first request.
+    #[must_use]
     pub fn new(options: EtcdOptions) -> Self {
         Self::on(EtcdRegistry::new(options))
     }

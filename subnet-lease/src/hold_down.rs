@@ -172,6 +172,7 @@ impl HoldDown {
         self.held.retain(|subnets, held| !due(held) && used.taken(subnets).is_none());
     }
 
+    #[must_use]
     pub fn waiting(&self) -> usize {
         self.held.len()
     }

@@ -39,6 +39,7 @@ impl<'a> Object<'a> {
     }
 
     /// The last member with this name, ignoring case.
+    #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.0.iter().rev().find(|(key, _)| same_name(key, name)).map(|(_, value)| *value)
     }
@@ -79,6 +80,7 @@ pub(crate) fn same_name(a: &str, b: &str) -> bool {
 }
 
 /// The parser's text without the values that it quotes from the input, which may be secrets.
+#[must_use]
 pub fn hide_values(error: &serde_json::Error) -> String {
     match error.classify() {
         // For this category, the parser quotes the value that it found.
@@ -90,6 +92,7 @@ pub fn hide_values(error: &serde_json::Error) -> String {
 }
 
 /// The beginning of a text (60 characters) on one line, for messages.
+#[must_use]
 pub fn excerpt(text: &str) -> String {
     excerpt_within(text, 60)
 }

@@ -54,6 +54,7 @@ impl LeaseAttrs {
     }
 
     /// `None` if the lease has no public address.
+    #[must_use]
     pub fn public(&self) -> Option<Addresses> {
         Dual::from_options(self.public_ip, self.public_ipv6)
     }
@@ -73,6 +74,7 @@ impl LeaseAttrs {
     }
 
     /// For messages.
+    #[must_use]
     pub fn public_text(&self) -> String {
         self.public().map_or_else(|| "no public address".to_owned(), |public| public.to_string())
     }
@@ -124,6 +126,7 @@ pub struct NodeId {
 
 impl NodeId {
     /// Of the instances that claim the same key of the store, the one with the lowest value keeps it.
+    #[must_use]
     pub fn precedence(&self) -> (i64, &str, &str) {
         (self.rank, &self.id, &self.instance)
     }
@@ -144,6 +147,7 @@ impl RawJson {
         Self(Arc::from(serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())))
     }
 
+    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -8,6 +8,8 @@
 //! - `etcd`, `dir`: the stores that use that protocol;
 //! - `kube`: the store that reads the subnets from the Nodes of a Kubernetes cluster.
 
+#![warn(clippy::must_use_candidate)]
+
 pub mod alloc;
 pub mod config;
 pub mod json;

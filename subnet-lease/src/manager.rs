@@ -62,6 +62,7 @@ pub enum LeaseLostError {
 }
 
 impl LeaseLostError {
+    #[must_use]
     pub fn problem(&self) -> &Problem {
         match self {
             Self::Taken(problem) | Self::Displaced(problem) | Self::Moved(problem) => problem,
@@ -70,11 +71,13 @@ impl LeaseLostError {
 }
 
 /// From [`SubnetManager::hold`] before [`SubnetManager::acquire`].
+#[must_use]
 pub fn no_lease_acquired() -> LeaseLostError {
     LeaseLostError::Taken(Problem::new("no-lease-acquired", "the node acquired no lease"))
 }
 
 /// From [`SubnetManager::hold`] when the daemon no longer tells its attributes.
+#[must_use]
 pub fn publication_ended() -> LeaseLostError {
     LeaseLostError::Taken(Problem::new("publication-ended", "publication ended"))
 }
@@ -89,6 +92,7 @@ pub enum Error {
 }
 
 impl Error {
+    #[must_use]
     pub fn problem(&self) -> &Problem {
         match self {
             Error::Unavailable(problem) | Error::Refused(problem) => problem,

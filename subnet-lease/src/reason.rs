@@ -37,6 +37,7 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
 pub struct LogOnce(Vec<String>);
 
 impl LogOnce {
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -65,6 +65,7 @@ pub enum Kinds {
 }
 
 impl Kinds {
+    #[must_use]
     pub fn include(self, lease: &Lease) -> bool {
         match self {
             Kinds::Only(kind) => lease.attrs.backend == kind,
@@ -203,20 +204,24 @@ impl LeaseTable {
         self.leases.values().map(Arc::as_ref)
     }
 
+    #[must_use]
     pub fn len(&self) -> usize {
         self.leases.len()
     }
 
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
 
     /// Subnets whose key exists but was never readable. flanneld keeps their kernel objects.
+    #[must_use]
     pub fn unreadable(&self) -> &BTreeSet<Subnets> {
         &self.unreadable
     }
 
     /// This node must send no packets to them, not even by the default route.
+    #[must_use]
     pub fn barred(&self) -> &BTreeSet<Subnets> {
         &self.barred
     }
@@ -252,6 +257,7 @@ impl<'a> Peer<'a> {
 }
 
 /// Ignores a subnet whose address family the networks lack.
+#[must_use]
 pub fn inside(subnets: &Subnets, networks: &Subnets) -> bool {
     let v4 = subnets.v4().zip(networks.v4()).map(|(subnet, network)| network.contains(subnet));
     let v6 = subnets.v6().zip(networks.v6()).map(|(subnet, network)| network.contains(subnet));

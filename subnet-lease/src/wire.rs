@@ -29,6 +29,7 @@ use types::{Dual, Problem, Subnets};
 pub(crate) const VALUE_LIMIT: usize = 64 * 1024;
 
 /// The subnet part of a lease's key, e.g. `10.5.34.0-24&fd00:12:13::-56`.
+#[must_use]
 pub fn render_key(subnets: &Subnets) -> String {
     let v4 = |net: &Ipv4Net| format!("{}-{}", net.network(), net.prefix_len());
     let v6 = |net: &Ipv6Net| format!("{}-{}", net.network(), net.prefix_len());
@@ -49,6 +50,7 @@ pub(crate) fn key_prefix(subnets: &Subnets) -> String {
 }
 
 /// Accepts only the canonical form, i.e. what [`render_key`] makes of the parsed subnets.
+#[must_use]
 pub fn parse_key(key: &str) -> Option<Subnets> {
     let (v4_text, v6_text) = match key.split_once('&') {
         Some((v4, v6)) => (v4, Some(v6)),
@@ -76,6 +78,7 @@ pub fn parse_key(key: &str) -> Option<Subnets> {
 }
 
 /// One JSON object without white space, members in Go flannel's order, NodeID last.
+#[must_use]
 pub fn render_value(attrs: &LeaseAttrs) -> String {
     let mut out = String::with_capacity(192);
     out.push_str("{\"PublicIP\":\"");

@@ -51,6 +51,7 @@ pub(crate) fn bar(state: &mut KernelState, barred: &BTreeSet<Subnets>, scope: &S
 
 /// Drops packets to pods that would otherwise leave this host unencrypted. The route has the
 /// highest metric, so every other route to the network takes precedence.
+#[must_use]
 pub fn of_network(network: &IpNet, protocol: u8) -> (Key, Value) {
     let route = RouteSpec::dropping(RouteKind::Blackhole, protocol);
     (Key::Route(network.trunc(), u32::MAX), Value::Route(route))

@@ -101,6 +101,7 @@ fn link_owner(name: &str, kind: &str) -> LinkOwner {
     if kinds.contains(&kind) { LinkOwner::Flannel } else { LinkOwner::Unclear }
 }
 
+#[must_use]
 pub fn is_flannels(name: &str, kind: &str) -> bool {
     matches!(link_owner(name, kind), LinkOwner::Flannel)
 }
@@ -113,6 +114,7 @@ enum Fate {
     Ignore,
 }
 
+#[must_use]
 pub fn decide(inventory: &Inventory, evidence: &Evidence) -> Decisions {
     let mut decisions = Decisions::default();
     let mut links = Vec::new();

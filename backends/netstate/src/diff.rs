@@ -28,6 +28,7 @@ use types::Subnets;
 /// assert_eq!(diff(&want, &have), [Op::Replace(key, route("192.0.2.3"))]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 pub fn diff(want: &KernelState, have: &KernelState) -> Vec<Op> {
     let mut links = Links::default();
     let mut ops = link_ops(want, have, &mut links);

@@ -48,6 +48,7 @@ pub enum LinkClass {
 }
 
 impl Interface {
+    #[must_use]
     pub fn class(&self) -> LinkClass {
         match self.kind.as_str() {
             "" | "vlan" | "bond" | "team" | "macvlan" | "ipvlan" | "ipoib" | "macsec" => {
@@ -72,23 +73,27 @@ impl Interface {
         addresses.into_iter().map(Address::ip).collect()
     }
 
+    #[must_use]
     pub fn owns(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|address| address.ip() == ip)
     }
 
     /// As an address of a single host, without a network.
+    #[must_use]
     pub fn has_single(&self, ip: IpAddr) -> bool {
         self.nets().any(|net| net.addr() == ip && is_single(&net))
     }
 
     /// True for an IPv4 address of a single host inside the network of another address, as of
     /// keepalived and kube-vip. Not for IPv6, where DHCP leases such addresses.
+    #[must_use]
     pub fn is_virtual(&self, ip: IpAddr) -> bool {
         let mut nets = self.nets();
         ip.is_ipv4() && self.has_single(ip) && nets.any(|net| !is_single(&net) && net.contains(&ip))
     }
 
     /// flanneld's own probe port does not count.
+    #[must_use]
     pub fn is_pods_end_in(&self, bridge: u32) -> bool {
         self.master == Some(bridge) && !crate::probe_port::is_port(&self.name)
     }
@@ -98,6 +103,7 @@ impl Interface {
     }
 
     /// The usable addresses, or `no usable address`.
+    #[must_use]
     pub fn addresses_text(&self) -> String {
         let usable: Vec<String> = self
             .addresses
@@ -109,10 +115,12 @@ impl Interface {
     }
 }
 
+#[must_use]
 pub fn is_single(net: &IpNet) -> bool {
     net.prefix_len() == net.max_prefix_len()
 }
 
+#[must_use]
 pub fn has_card(bridge: &Interface, all: &[Interface]) -> bool {
     all.iter().any(|port| port.master == Some(bridge.index) && port.class() == LinkClass::Link)
 }
@@ -156,6 +164,7 @@ pub struct Address {
 
 impl Address {
     /// Permanent, without any other flag.
+    #[must_use]
     pub fn plain(net: IpNet) -> Self {
         Self {
             net,
@@ -167,11 +176,13 @@ impl Address {
         }
     }
 
+    #[must_use]
     pub fn ip(&self) -> IpAddr {
         self.net.addr()
     }
 
     /// True if the address can be the source of packets between nodes.
+    #[must_use]
     pub fn usable(&self) -> bool {
         !self.deprecated
             && !self.tentative
@@ -180,6 +191,7 @@ impl Address {
     }
 
     /// Why the address is not usable, for messages.
+    #[must_use]
     pub fn state(&self) -> &'static str {
         if self.dad_failed {
             "another host has this address (dadfailed)"
@@ -231,6 +243,7 @@ const MACHINE_NATS: [(Ipv4Addr, Option<Ipv4Addr>); 5] = [
 /// The NAT's router, if a machine with the address `net` is behind a NAT that serves only this
 /// machine. A hypervisor's *NAT network* does not match: it has another router address and connects
 /// several machines.
+#[must_use]
 pub fn machine_nat(net: &IpNet) -> Option<IpAddr> {
     let found = MACHINE_NATS.iter().find(|(router, guest)| {
         let router = IpAddr::V4(*router);
@@ -242,6 +255,7 @@ pub fn machine_nat(net: &IpNet) -> Option<IpAddr> {
     found.map(|(router, _)| IpAddr::V4(*router))
 }
 
+#[must_use]
 pub fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -275,6 +289,7 @@ pub struct Path {
 
 impl Route {
     /// A unicast route without gateway and interface.
+    #[must_use]
     pub fn new(to: IpNet) -> Self {
         Self {
             to,
@@ -287,21 +302,25 @@ impl Route {
         }
     }
 
+    #[must_use]
     pub fn is_default(&self) -> bool {
         self.to.prefix_len() == 0
     }
 
     /// False for the types `unreachable`, `blackhole` and `prohibit`.
+    #[must_use]
     pub fn carries(&self) -> bool {
         self.kind == RouteKind::Unicast
     }
 
     /// The interface, if the destination is on-link.
+    #[must_use]
     pub fn link(&self) -> Option<u32> {
         self.index.filter(|_| self.carries() && self.via.is_none() && self.paths.is_empty())
     }
 
     /// Makes one route of each path.
+    #[must_use]
     pub fn split(self) -> Vec<Route> {
         match self.paths.is_empty() {
             true => vec![self],
@@ -313,6 +332,7 @@ impl Route {
         }
     }
 
+    #[must_use]
     pub fn family(&self) -> Family {
         Family::from(self.to)
     }
@@ -367,6 +387,7 @@ pub struct PolicyRule {
 
 impl PolicyRule {
     /// Matches all packets of the family.
+    #[must_use]
     pub fn of_all(family: Family, priority: u32, table: u32) -> Self {
         Self {
             family,
@@ -383,6 +404,7 @@ impl PolicyRule {
 
     /// True if it matches all packets and leads to table `local`, `main` or `default`, like the
     /// kernel's own rules.
+    #[must_use]
     pub fn is_standard(&self) -> bool {
         // The priority is not compared: VRFs and Cilium move these rules to other priorities.
         const STANDARD: [u32; 3] = [RT_TABLE_DEFAULT, RT_TABLE_MAIN, RT_TABLE_LOCAL];
@@ -395,6 +417,7 @@ impl PolicyRule {
 
     /// True if it matches all packets from `from` to `to` that arrive on `incoming`. A rule with a
     /// condition that such a packet might not fulfil does not match.
+    #[must_use]
     pub fn is_about(&self, from: IpAddr, to: IpAddr, incoming: Option<&str>) -> bool {
         let holds = |net: &Option<IpNet>, ip: IpAddr| net.is_none_or(|net| net.contains(&ip));
         let fits = !self.conditional
@@ -410,6 +433,7 @@ impl PolicyRule {
     /// the kernel continues with the next rule.
     ///
     /// The tables `main` and `default` are assumed to have a route.
+    #[must_use]
     pub fn decides(&self, to: IpAddr) -> bool {
         match (self.table, &self.destinations) {
             (None, _) | (Some(RT_TABLE_DEFAULT | RT_TABLE_MAIN), _) => true,

@@ -26,6 +26,7 @@ pub struct Inspection {
     pub foreign: Vec<Foreign>,
 }
 
+#[must_use]
 pub fn inspect(sighting: &Sighting, protocols: &Protocols) -> Inspection {
     let names: BTreeMap<u32, LinkName> =
         sighting.survey.links.iter().map(|(index, name, _)| (*index, *name)).collect();

@@ -3,6 +3,8 @@
 //! A [`plan`] computes the desired state, and [`diff`] the operations; both are pure and deal in
 //! [`object`]s. [`netlink`] applies the operations, and [`reconcile`] repeats all three steps.
 
+#![warn(clippy::must_use_candidate)]
+
 pub mod arp;
 pub mod blackhole;
 pub mod bridge;

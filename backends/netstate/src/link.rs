@@ -42,6 +42,7 @@ pub enum LinkKind {
 
 impl LinkKind {
     /// The kernel's name for the kind (IFLA_INFO_KIND).
+    #[must_use]
     pub fn name(&self) -> &str {
         match self {
             LinkKind::Vxlan(_) => vxlan::KIND,
@@ -53,6 +54,7 @@ impl LinkKind {
     }
 
     /// The kernel module that provides the kind.
+    #[must_use]
     pub fn module(&self) -> &str {
         // The module has the same name as the kind.
         self.name()
@@ -85,11 +87,13 @@ impl LinkKind {
 
 impl LinkSpec {
     /// Administratively up. The other properties stay unchanged.
+    #[must_use]
     pub fn new(kind: LinkKind, mtu: u32) -> Self {
         Self { kind, mac: None, mtu, up: true, accept_ra: None, checksum_offload: None }
     }
 
     /// `self` is desired.
+    #[must_use]
     pub fn fit(&self, found: &LinkSpec) -> Fit {
         let differs = |want: Option<bool>, have: Option<bool>| matches!((want, have), (Some(a), Some(b)) if a != b);
         let kind = self.kind.fit(&found.kind);

@@ -22,6 +22,7 @@ impl LinkName {
     pub const LONGEST: usize = 15;
 
     /// Accepts what the kernel accepts: 1 to 15 bytes without slashes, white space or zero bytes.
+    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let fits = !text.is_empty()
             && text.len() <= Self::LONGEST
@@ -34,6 +35,7 @@ impl LinkName {
     }
 
     /// Of a name in the source text. In a constant, a name that is too long fails the build.
+    #[must_use]
     pub const fn constant(name: &str) -> Self {
         let mut bytes = [0; Self::LONGEST];
         bytes.split_at_mut(name.len()).0.copy_from_slice(name.as_bytes());
@@ -41,6 +43,7 @@ impl LinkName {
     }
 
     /// Empty for the default value.
+    #[must_use]
     pub fn as_str(&self) -> &str {
         let bytes = self.0.split(|b| *b == 0).next().unwrap_or_default();
         std::str::from_utf8(bytes).unwrap_or("?")
@@ -65,6 +68,7 @@ pub struct Mac(pub [u8; 6]);
 impl Mac {
     /// Accepts six bytes in any form that Go's `net.ParseMAC` accepts: colons, hyphens, or groups
     /// of four digits with dots.
+    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (separator, digits) = match (text.as_bytes().get(2), text.as_bytes().get(4)) {
             (Some(b':'), _) => (':', 2),
@@ -84,6 +88,7 @@ impl Mac {
     }
 
     /// Neither multicast nor zero, so that a device can have it.
+    #[must_use]
     pub fn is_station(&self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }

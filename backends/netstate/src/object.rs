@@ -34,6 +34,7 @@ pub enum Key {
 
 impl Key {
     /// `None` for a route, whose key has no interface.
+    #[must_use]
     pub fn link(&self) -> Option<LinkName> {
         match self {
             Key::Link(name)
@@ -47,6 +48,7 @@ impl Key {
     }
 
     /// The kind in log lines, such as `FDB entry`.
+    #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
             Key::Link(_) => "link",
@@ -60,6 +62,7 @@ impl Key {
     }
 
     /// The value of a metric's label.
+    #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
             Key::Fdb(..) => "fdb",
@@ -105,12 +108,14 @@ pub struct KernelState(pub BTreeMap<Key, Value>);
 
 impl RouteSpec {
     /// The kernel object, with flannel's metric.
+    #[must_use]
     pub fn leading_to(self, net: IpNet) -> (Key, Value) {
         (Key::Route(net, route::metric(&net)), Value::Route(self))
     }
 }
 
 impl KernelState {
+    #[must_use]
     pub fn link(&self, name: LinkName) -> Option<&LinkSpec> {
         match self.0.get(&Key::Link(name)) {
             Some(Value::Link(spec)) => Some(spec),
@@ -119,6 +124,7 @@ impl KernelState {
     }
 
     /// The MAC or public key to which packets for each routed subnet go.
+    #[must_use]
     pub fn identities(&self) -> BTreeMap<IpNet, String> {
         let of = |(key, value): (&Key, &Value)| match (key, value) {
             (Key::Route(net, _), Value::Route(route)) => {
@@ -156,10 +162,12 @@ impl KernelState {
         self.0.append(&mut objects.into_iter().collect());
     }
 
+    #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -179,12 +187,14 @@ pub enum Op {
 }
 
 impl Op {
+    #[must_use]
     pub fn key(&self) -> &Key {
         match self {
             Op::Add(key, _) | Op::Replace(key, _) | Op::Delete(key, _) | Op::Refuse(key, _) => key,
         }
     }
 
+    #[must_use]
     pub fn verb(&self) -> &'static str {
         match self {
             Op::Add(..) => "add",

@@ -22,6 +22,7 @@ pub struct Announced {
 
 impl Announced {
     /// The backend's leases carry no data.
+    #[must_use]
     pub fn without_data(backend: &str, mtu: u32) -> Self {
         Self { backend: backend.to_owned(), data: None, v6_data: None, mtu }
     }

@@ -17,6 +17,7 @@ pub(crate) fn bridge_of(name: &str) -> Option<u32> {
     index.bytes().all(|byte| byte.is_ascii_digit()).then(|| index.parse().ok())?
 }
 
+#[must_use]
 pub fn is_port(name: &str) -> bool {
     bridge_of(name).is_some()
 }

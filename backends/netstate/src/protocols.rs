@@ -56,6 +56,7 @@ impl Default for Protocols {
 
 impl Protocols {
     /// What this host's files define, and the names that are the same on every host.
+    #[must_use]
     pub fn of_this_host() -> Self {
         let mut files: Vec<_> = FILES.iter().map(|file| Path::new(file).to_owned()).collect();
         for folder in FOLDERS {
@@ -90,12 +91,14 @@ impl Protocols {
     }
 
     /// As `ip route` prints it.
+    #[must_use]
     pub fn name(&self, number: u8) -> String {
         self.0.get(&number).cloned().unwrap_or_else(|| number.to_string())
     }
 
     /// The program that creates routes with the protocol `number`. `dev` is the device of such a
     /// route.
+    #[must_use]
     pub fn maker(&self, number: u8, dev: LinkName) -> String {
         match (number, self.0.get(&number)) {
             (KERNEL, _) if dev == LinkName::default() => "the kernel".to_owned(),

@@ -12,6 +12,7 @@ pub const LINK: u8 = 253;
 
 /// The metric of flannel-rs' and Go flannel's routes. For IPv6, the kernel converts metric 0 to
 /// 1024.
+#[must_use]
 pub fn metric(net: &IpNet) -> u32 {
     match net {
         IpNet::V4(_) => 0,
@@ -36,6 +37,7 @@ pub struct RouteSpec {
 }
 
 impl RouteSpec {
+    #[must_use]
     pub fn forwarding(via: Option<IpAddr>, dev: LinkName, protocol: u8) -> Self {
         Self { via, dev, ..Self::dropping(RouteKind::Unicast, protocol) }
     }

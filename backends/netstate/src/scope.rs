@@ -22,11 +22,13 @@ pub struct Scope {
 }
 
 impl Scope {
+    #[must_use]
     pub fn covers(&self, net: &IpNet) -> bool {
         self.networks.contains(net)
     }
 
     /// True inside the networks of the previous run but not inside the current ones.
+    #[must_use]
     pub fn covered(&self, net: &IpNet) -> bool {
         self.former.is_some_and(|former| former.contains(net)) && !self.covers(net)
     }

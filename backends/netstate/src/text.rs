@@ -34,6 +34,7 @@ pub struct Words<'a> {
 
 impl Words<'_> {
     /// As `ip`, `bridge` or `wg` prints it.
+    #[must_use]
     pub fn object(&self, key: &Key, value: &Value) -> String {
         match (key, value) {
             (Key::Link(name), Value::Link(spec)) => self.link(*name, spec),
@@ -54,6 +55,7 @@ impl Words<'_> {
     }
 
     /// As `ip route` prints it.
+    #[must_use]
     pub fn route(&self, net: &IpNet, metric: u32, route: &RouteSpec) -> String {
         let mut out = String::new();
         let kind = match route.kind {
@@ -90,6 +92,7 @@ impl Words<'_> {
     }
 
     /// Writes the syntax of `ip -d link`.
+    #[must_use]
     pub fn link(&self, name: LinkName, spec: &LinkSpec) -> String {
         let mut out = format!("{name} mtu {} {}", spec.mtu, if spec.up { "up" } else { "down" });
         if let Some(mac) = spec.mac {
@@ -159,6 +162,7 @@ impl Words<'_> {
 }
 
 /// As `ip neighbour` prints it.
+#[must_use]
 pub fn neighbour(name: LinkName, ip: IpAddr, mac: Mac, state: &str) -> String {
     format!("{ip} dev {name} lladdr {mac} {state}").trim_end().to_owned()
 }
@@ -179,6 +183,7 @@ fn wireguard_peer(name: LinkName, key: &PublicKey, peer: &WireguardPeer) -> Stri
 }
 
 /// As `bridge fdb` prints it.
+#[must_use]
 pub fn fdb(name: LinkName, mac: Mac, ip: IpAddr, state: &str) -> String {
     format!("{mac} dev {name} dst {ip} self {state}").trim_end().to_owned()
 }

@@ -28,6 +28,7 @@ pub struct Underlay {
 
 impl Underlay {
     /// The public address if this host has it, or otherwise the interface's.
+    #[must_use]
     pub fn tunnel_source(&self, family: Family) -> Option<IpAddr> {
         let own = self.addresses.of(family);
         let is_local = |public: &IpAddr| {

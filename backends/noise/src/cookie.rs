@@ -22,11 +22,13 @@ pub struct CookieChecker {
 
 impl CookieChecker {
     /// `secret` is 32 random bytes.
+    #[must_use]
     pub fn new(secret: [u8; KEY], now: Instant) -> Self {
         Self { secret: Zeroizing::new(secret), born: now }
     }
 
     /// A stale secret has to be replaced, because its cookies no longer prove an address.
+    #[must_use]
     pub fn is_stale(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.born) >= LASTS
     }
@@ -41,6 +43,7 @@ impl CookieChecker {
     }
 
     /// Whether `mac2` of the message matches the cookie for this address and port.
+    #[must_use]
     pub fn is_proven(&self, from: SocketAddr, message: &[u8], now: Instant) -> bool {
         !self.is_stale(now)
             && Codes::of(message).is_some_and(|(_, covered, codes)| {

@@ -150,6 +150,7 @@ impl UnprovenInitiation {
 
     /// The initiator's public key. Any host can send any key; [`UnprovenInitiation::prove`] verifies that it has the
     /// private one.
+    #[must_use]
     pub fn public(&self) -> &[u8; KEY] {
         &self.public
     }
@@ -216,6 +217,7 @@ impl ProvenInitiation {
 
 impl Initiated {
     /// The index of the future session.
+    #[must_use]
     pub fn index(&self) -> u32 {
         self.index
     }

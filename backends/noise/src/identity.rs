@@ -28,18 +28,21 @@ pub struct Identity {
 
 impl Identity {
     /// First clamps the key as X25519 requires (RFC 7748).
+    #[must_use]
     pub fn new(private: &[u8; KEY]) -> Self {
         let private = StaticSecret::from(*private);
         let public = PublicKey::from(&private).to_bytes();
         Self { private, public, labels: Labels::of(&public) }
     }
 
+    #[must_use]
     pub fn public(&self) -> &[u8; KEY] {
         &self.public
     }
 
     /// Whether `mac1` is correct, so that the message is for this node. This takes two hashes and no curve
     /// operation.
+    #[must_use]
     pub fn is_addressed(&self, message: &[u8]) -> bool {
         Codes::of(message).is_some_and(|(covered, _, codes)| {
             let right: [u8; TAG] = mac(&self.labels.code, covered);

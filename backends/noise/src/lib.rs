@@ -27,6 +27,8 @@
 //! # Ok::<(), noise::NoiseError>(())
 //! ```
 
+#![warn(clippy::must_use_candidate)]
+
 mod cookie;
 mod crypto;
 mod error;

@@ -124,6 +124,7 @@ read!(CookieReply);
 
 impl Initiation {
     /// The index that the initiator expects in the response.
+    #[must_use]
     pub fn sender(&self) -> u32 {
         self.sender.get()
     }
@@ -131,6 +132,7 @@ impl Initiation {
 
 impl Response {
     /// The index of the initiation to which this replies.
+    #[must_use]
     pub fn receiver(&self) -> u32 {
         self.receiver.get()
     }
@@ -138,6 +140,7 @@ impl Response {
 
 impl CookieReply {
     /// The sender's index in the message to which this replies.
+    #[must_use]
     pub fn receiver(&self) -> u32 {
         self.receiver.get()
     }

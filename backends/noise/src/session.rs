@@ -83,6 +83,7 @@ impl Session {
 
     /// The session index in a data message; `None` if the datagram is too short or of another type.
     #[inline]
+    #[must_use]
     pub fn index_in(datagram: &[u8]) -> Option<u32> {
         let (head, _) = DataHead::ref_from_prefix(datagram).ok()?;
         (head.kind == Kind::Data.word() && datagram.len() >= OVERHEAD).then(|| head.receiver.get())

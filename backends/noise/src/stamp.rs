@@ -17,6 +17,7 @@ pub struct Stamp(pub(crate) [u8; STAMP]);
 impl Stamp {
     /// The stamp of the clock's time, or the next one after `last` if that is later. Else peers would reject
     /// this node's initiations after a backward step of the clock.
+    #[must_use]
     pub fn after(last: Option<Stamp>, clock: SystemTime) -> Self {
         let since = clock.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = Self::of(EPOCH.saturating_add(since.as_secs()), since.subsec_nanos());

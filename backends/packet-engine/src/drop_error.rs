@@ -82,11 +82,13 @@ reasons! {
 impl DropError {
     /// The index in [`DropError::ALL`], for arrays of counters.
     #[inline]
+    #[must_use]
     pub fn index(self) -> usize {
         self as usize
     }
 
     /// The likely cause and the remedy, for the log line about received packets.
+    #[must_use]
     pub fn hint(self) -> &'static str {
         match self {
             DropError::Short

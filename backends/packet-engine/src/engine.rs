@@ -80,6 +80,7 @@ impl Sockets {
 
 impl Engine {
     /// An engine without WireGuard. Its device and sockets are not open yet.
+    #[must_use]
     pub fn new(config: EngineConfig, table: Table, inherited: Inheritance) -> Self {
         Self {
             wireguard: None,
@@ -96,6 +97,7 @@ impl Engine {
 
     /// An engine with WireGuard, and the device that holds keys, peers and allowed IPs. The device stays the
     /// same when the engine opens, binds or stops.
+    #[must_use]
     pub fn wireguard(
         config: EngineConfig,
         table: Table,
@@ -108,6 +110,7 @@ impl Engine {
     }
 
     /// Since the engine was created; opening and closing the device does not reset them.
+    #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
@@ -122,11 +125,13 @@ impl Engine {
     }
 
     /// The interface index of the open TUN device.
+    #[must_use]
     pub fn index(&self) -> Option<u32> {
         self.queues.first().and_then(|queue| queue.index())
     }
 
     /// What the next process can adopt: the TUN queues and the receiving sockets.
+    #[must_use]
     pub fn files(&self) -> (Vec<Arc<Tun>>, Vec<Arc<Socket>>) {
         (
             self.queues.clone(),

@@ -28,6 +28,7 @@ pub struct Features {
 
 impl Features {
     /// All offloads that the kernel supports.
+    #[must_use]
     pub fn offload() -> Self {
         Self {
             name: "offload",
@@ -43,6 +44,7 @@ impl Features {
     }
 
     /// Batches of single packets (`recvmmsg`, `sendmmsg`), without offloads.
+    #[must_use]
     pub fn mmsg() -> Self {
         Self {
             name: "mmsg",
@@ -58,6 +60,7 @@ impl Features {
     }
 
     /// One packet per system call.
+    #[must_use]
     pub fn plain() -> Self {
         Self {
             name: "plain",

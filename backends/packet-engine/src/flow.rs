@@ -14,6 +14,7 @@ const SCTP: u8 = 132;
 /// A hash over addresses, protocol and ports, equal for all packets of a flow. For fragments it excludes the
 /// ports, which only the first one contains.
 #[inline]
+#[must_use]
 pub fn flow_hash(packet: &[u8], header: &Header) -> u32 {
     let addresses = if header.version == Version::V4 { 12..20 } else { 8..40 };
     let ports = match (header.protocol, header.fragment) {
@@ -50,6 +51,7 @@ pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
 pub(crate) const SLOTS: usize = 64;
 
 #[inline]
+#[must_use]
 pub fn flow_table_slot(packet: &[u8], header: &Header) -> usize {
     (flow_hash(packet, header) >> 16) as usize % SLOTS
 }
@@ -71,6 +73,7 @@ pub(crate) fn udp_destination(packet: &[u8], header: &Header) -> Option<SocketAd
 
 /// `None` beyond the end of `bytes`.
 #[inline]
+#[must_use]
 pub fn read_word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk::<2>().map(|two| u16::from_be_bytes(*two))
 }

@@ -4,6 +4,8 @@
 //! a GSO packet, which holds several segments, as a whole. [`split`] splits GSO packets before they are sent,
 //! and [`merge`] merges received packets into GSO packets.
 
+#![warn(clippy::must_use_candidate)]
+
 pub mod counters;
 pub mod drop_error;
 pub mod engine;

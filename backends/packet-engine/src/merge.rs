@@ -50,6 +50,7 @@ pub struct Group {
 
 impl Group {
     /// The packets that peers sent, including those inside a received GSO packet.
+    #[must_use]
     pub fn count(&self) -> usize {
         if self.whole {
             self.total.saturating_sub(self.header_len).div_ceil(self.size.max(1))
@@ -59,11 +60,13 @@ impl Group {
     }
 
     /// In bytes: all packets, each with its headers.
+    #[must_use]
     pub fn bytes(&self) -> usize {
         self.total + self.count().saturating_sub(1) * self.header_len
     }
 
     /// [`Gso::None`] for a single packet.
+    #[must_use]
     pub fn kind(&self) -> Gso {
         if self.count() > 1 { self.kind } else { Gso::None }
     }
@@ -87,6 +90,7 @@ pub struct Merger {
 }
 
 impl Merger {
+    #[must_use]
     pub fn new(merge_tcp: bool, merge_udp: bool) -> Self {
         Self {
             groups: Vec::new(),
@@ -129,6 +133,7 @@ impl Merger {
     }
 
     /// In the order of arrival.
+    #[must_use]
     pub fn groups(&self) -> &[Group] {
         self.groups.get(..self.used).unwrap_or_default()
     }

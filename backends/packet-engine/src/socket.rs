@@ -60,6 +60,7 @@ impl Socket {
     }
 
     /// `None` if the file is not an IP socket.
+    #[must_use]
     pub fn bound(fd: &OwnedFd) -> Option<SocketAddr> {
         socket2::SockRef::from(fd).local_addr().ok()?.as_socket()
     }
@@ -144,6 +145,7 @@ impl Socket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    #[must_use]
     pub fn is_ipv6(&self) -> bool {
         self.family.is_v6()
     }
@@ -428,6 +430,7 @@ pub struct Receiver {
 unsafe impl Send for Receiver {}
 
 impl Receiver {
+    #[must_use]
     pub fn new(slots: usize) -> Self {
         // SAFETY: all zeros is a value of these structures of the kernel.
         let (name, header): (libc::sockaddr_storage, libc::mmsghdr) =

@@ -141,12 +141,14 @@ fn source_and_destination(version: Version, packet: &[u8]) -> Option<(&[u8], &[u
 
 impl Segments {
     #[inline]
+    #[must_use]
     pub fn count(&self) -> usize {
         (self.end - self.payload).div_ceil(self.size)
     }
 
     /// In bytes: a full segment with IP and transport headers.
     #[inline]
+    #[must_use]
     pub fn full(&self) -> usize {
         self.payload + self.size
     }

@@ -144,6 +144,7 @@ impl Table {
 
     /// The longest prefix takes precedence.
     #[inline]
+    #[must_use]
     pub fn lookup(&self, ip: IpAddr) -> Option<&Peer> {
         let index = match ip {
             IpAddr::V4(ip) => self.v4.find(ip.to_bits()),
@@ -154,6 +155,7 @@ impl Table {
 
     /// Whether it is a peer's public address.
     #[inline]
+    #[must_use]
     pub fn knows(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(ip) => self.known_v4.binary_search(&ip.to_bits()).is_ok(),
@@ -169,23 +171,27 @@ impl Table {
 
     /// In this node's subnets.
     #[inline]
+    #[must_use]
     pub fn is_own(&self, ip: IpAddr) -> bool {
         self.own.hold(ip)
     }
 
     /// True for the broadcast address of this node's IPv4 subnet.
     #[inline]
+    #[must_use]
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
         self.own.broadcast(ip)
     }
 
     /// In the cluster's networks.
     #[inline]
+    #[must_use]
     pub fn in_network(&self, ip: IpAddr) -> bool {
         self.networks.hold(ip)
     }
 
     /// With one entry for each subnet of a peer.
+    #[must_use]
     pub fn peers(&self) -> &[Peer] {
         &self.peers
     }

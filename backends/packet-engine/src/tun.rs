@@ -163,15 +163,18 @@ impl Tun {
     }
 
     /// What the kernel granted (TUNSETOFFLOAD).
+    #[must_use]
     pub fn offload(&self) -> Offload {
         self.offload
     }
 
+    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// `None` if the device was deleted or renamed.
+    #[must_use]
     pub fn index(&self) -> Option<u32> {
         let (name, _) = device_name_and_flags(self.file.as_fd()).ok()?;
         let index = || nix::net::if_::if_nametoindex(self.name.as_str()).ok();

@@ -57,6 +57,7 @@ pub enum Outbound<'t> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[inline]
+#[must_use]
 pub fn judge_outbound_packet<'t>(
     header: &Header,
     packet: &[u8],

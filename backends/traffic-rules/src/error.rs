@@ -89,6 +89,7 @@ fn package_to_install(error: &ProgramError, nftables: bool) -> &'static str {
 pub struct RulesErrors(Vec<RulesError>);
 
 impl RulesErrors {
+    #[must_use]
     pub fn problem(mut errors: Vec<RulesError>) -> Option<Problem> {
         errors.dedup();
         match errors.as_slice() {

@@ -218,6 +218,7 @@ fn encap(encap: Option<&Encap>, slot: u16) -> ManagedChain {
 /// assert_eq!(payload(&rules, &input), None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 pub fn payload(rules: &Ruleset, saved: &str) -> Option<String> {
     let mut out = String::new();
     let chains = managed_chains(rules, saved);
@@ -281,6 +282,7 @@ fn deletion(line: &str) -> String {
 }
 
 /// Descriptions of flannel's chains and rules in `saved`.
+#[must_use]
 pub fn remains(saved: &str) -> Vec<String> {
     remains_except(saved, &OtherDaemons::default())
 }
@@ -315,6 +317,7 @@ pub(crate) fn remains_except(saved: &str, others: &OtherDaemons) -> Vec<String> 
 }
 
 /// The networks whose rules stay only because another flanneld may still serve them.
+#[must_use]
 pub fn unserved(saved: &str, others: &OtherDaemons) -> BTreeSet<IpNet> {
     let shared = ["-A FLANNEL-POSTRTG ", "-A FLANNEL-FWD "];
     let rules = lines(saved).filter(|(_, line)| shared.iter().any(|chain| line.starts_with(chain)));
@@ -347,6 +350,7 @@ fn named(line: &str) -> Option<(NetMatch, NetMatch)> {
 }
 
 /// The names of other programs' chains, and the number of their rules.
+#[must_use]
 pub fn others(saved: &str) -> (Vec<&str>, usize) {
     let ours = |line: &str| line.contains("--comment \"flanneld ") || line.contains("FLANNEL-");
     let chains = lines(saved).filter_map(|(_, line)| line.strip_prefix(':')?.split(' ').next());
@@ -414,6 +418,7 @@ fn lines(saved: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// The chains and rules of `iptables-save` without counts.
+#[must_use]
 pub fn uncounted(saved: &str) -> Vec<String> {
     lines(saved)
         .filter(|(_, line)| !line.starts_with('#'))

@@ -1,6 +1,8 @@
 //! Traffic rules: the desired rules are data, and two appliers (iptables and nftables) write them
 //! to the kernel. The daemon applies them repeatedly, so that they remain there.
 
+#![warn(clippy::must_use_candidate)]
+
 pub mod error;
 pub mod iptables_text;
 mod kernel_listing;
@@ -61,10 +63,12 @@ pub struct Wanted {
 
 impl Wanted {
     /// The rules depend on the addresses of the other nodes.
+    #[must_use]
     pub fn follows_peers(&self) -> bool {
         !self.encapsulation.is_none() && self.options.guard.is_some()
     }
 
+    #[must_use]
     pub fn rulesets(&self) -> Vec<Ruleset> {
         let mut out = Vec::new();
         for family in Family::ALL {
@@ -130,6 +134,7 @@ pub struct Applier {
 
 impl Applier {
     /// The applier has not examined the host yet.
+    #[must_use]
     pub fn new(nftables: bool, family: Family) -> Self {
         Self {
             nftables,
@@ -143,16 +148,19 @@ impl Applier {
     }
 
     /// `None` before the first pass, and with nftables.
+    #[must_use]
     pub fn variant(&self) -> Option<Variant> {
         self.pinned.as_ref().map(|programs| programs.variant)
     }
 
+    #[must_use]
     pub fn uses_nftables(&self) -> bool {
         self.nftables || self.stand_in.is_some()
     }
 
     /// `None` while nftables only bridges a failure of iptables, whose earlier rules may be in
     /// force.
+    #[must_use]
     pub fn active(&self) -> Option<ActiveRules> {
         match (self.variant(), self.uses_nftables()) {
             (Some(_), true) => None,

@@ -37,12 +37,14 @@ pub enum News {
 }
 
 /// kube-proxy's rules for Services change constantly in a cluster with many of them.
+#[must_use]
 pub fn is_of_services(change: &Change<'_>) -> bool {
     change.table == "kube-proxy" || change.chain.starts_with("KUBE-")
 }
 
 /// True for a change of a table, of a built-in chain, which contains the jumps to flannel's chains,
 /// or of flannel's own chains.
+#[must_use]
 pub fn is_of_iptables(change: &Change<'_>) -> bool {
     let calls_ours =
         matches!(change.chain, "" | "PREROUTING" | "INPUT" | "FORWARD" | "OUTPUT" | "POSTROUTING");
@@ -51,6 +53,7 @@ pub fn is_of_iptables(change: &Change<'_>) -> bool {
 }
 
 /// True for flannel's nftables tables.
+#[must_use]
 pub fn is_of_nftables(change: &Change<'_>) -> bool {
     Family::ALL.into_iter().any(|family| crate::nftables_text::table(family).1 == change.table)
 }

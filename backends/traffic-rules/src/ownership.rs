@@ -38,11 +38,13 @@ pub enum Owner {
 }
 
 impl OtherDaemons {
+    #[must_use]
     pub fn keeps(&self, network: &IpNet) -> bool {
         !self.own.contains(network) && (self.unknown || self.served.contains(network))
     }
 
     /// Rules of other daemons may stay.
+    #[must_use]
     pub fn keep_any(&self) -> bool {
         self.unknown || !self.served.is_empty() || !self.guards.is_empty()
     }
@@ -50,6 +52,7 @@ impl OtherDaemons {
     /// `place` is the other daemon's number. If this daemon removes another's guard too early, the
     /// host loses no packets, and the other daemon restores it. A guard that remains after its
     /// daemon has ended may drop the packets of a new node.
+    #[must_use]
     pub fn keeps_guard(&self, place: u16) -> bool {
         self.guards.contains(&place)
     }
@@ -59,6 +62,7 @@ impl OtherDaemons {
     /// A rule that matches two networks belongs to the source network (`-s NET -d PODS`, `! -s NET
     /// -d NET`). If the source is a node's subnet inside the destination network, the rule belongs
     /// to the destination network (`-s PODS -d NET`).
+    #[must_use]
     pub fn network(&self, source: NetMatch, destination: NetMatch) -> Option<IpNet> {
         let known = |named: NetMatch| {
             named
@@ -76,6 +80,7 @@ impl OtherDaemons {
         }
     }
 
+    #[must_use]
     pub fn owner(&self, source: NetMatch, destination: NetMatch) -> Owner {
         match self.network(source, destination) {
             Some(network) if self.keeps(&network) => Owner::Theirs,

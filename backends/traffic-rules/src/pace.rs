@@ -32,11 +32,13 @@ pub struct Cost {
 }
 
 impl Cost {
+    #[must_use]
     pub fn begin() -> Self {
         Self { began: Instant::now(), spent: processor_time() }
     }
 
     /// At most the elapsed time.
+    #[must_use]
     pub fn so_far(&self) -> Duration {
         processor_time().saturating_sub(self.spent).min(self.began.elapsed())
     }
@@ -56,11 +58,13 @@ fn processor_time() -> Duration {
 }
 
 /// Until the next listing, from the cost of the last one.
+#[must_use]
 pub fn interval(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(SHARE).min(LONGEST)) }
 }
 
 /// Until the next attempt to apply rules, from the cost of the failed one.
+#[must_use]
 pub fn retry(usual: Duration, cost: Duration) -> Duration {
     if cost < CHEAP { usual } else { usual.max(cost.saturating_mul(RETRIED).min(RETRY_LIMIT)) }
 }
@@ -68,6 +72,7 @@ pub fn retry(usual: Duration, cost: Duration) -> Duration {
 /// The minimum time between two comparisons of flannel's rules. `news` are the kernel's
 /// notifications since the last one. `announces` is true if the kernel sends notifications. `cost`
 /// is the processor time of a comparison.
+#[must_use]
 pub fn comparison(news: News, announces: bool, cost: Duration) -> Duration {
     match (news, announces) {
         // Others rarely change our chains, so a quick repair is worth the cost.

@@ -97,12 +97,14 @@ impl Iptables {
     }
 
     /// The path of the `iptables` command of this variant, for messages.
+    #[must_use]
     pub fn command(&self) -> String {
         let save = self.save.to_string_lossy();
         save.strip_suffix("-save").unwrap_or(&save).to_owned()
     }
 
     /// The command's name and the variant, for log lines.
+    #[must_use]
     pub fn name(&self) -> String {
         let name = self.family.pick("iptables", "ip6tables");
         format!("{name} ({})", self.variant)
@@ -217,6 +219,7 @@ pub struct Pick {
 
 /// Each candidate is a variant, the output of its `iptables-save`, and whether it is the system
 /// default.
+#[must_use]
 pub fn pick(candidates: &[(Variant, &str, bool)]) -> Option<Pick> {
     let score = |(_, saved, system): &(Variant, &str, bool)| {
         let (chains, _) = others(saved);

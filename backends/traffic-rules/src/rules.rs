@@ -43,6 +43,7 @@ pub struct GuardOptions {
 
 impl GuardOptions {
     /// At least one option is set.
+    #[must_use]
     pub fn is_some(&self) -> bool {
         *self != Self::default()
     }
@@ -97,6 +98,7 @@ pub struct Encap {
 }
 
 impl Ruleset {
+    #[must_use]
     pub fn empty(family: Family) -> Self {
         Self {
             family,
@@ -109,11 +111,13 @@ impl Ruleset {
         }
     }
 
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.masquerade.is_none() && self.forward.is_none() && self.encap.is_none()
     }
 
     /// A rule counts encapsulated packets from unknown senders.
+    #[must_use]
     pub fn counts_unknown_senders(&self) -> bool {
         self.encap.as_ref().is_some_and(|encap| encap.peers.is_some())
     }
@@ -144,12 +148,14 @@ impl Rule {
         *self == head()
     }
 
+    #[must_use]
     pub fn owner(&self, others: &OtherDaemons) -> Owner {
         let (source, destination) = self.named();
         if self.is_head() { Owner::Head } else { others.owner(source, destination) }
     }
 
     /// `None` if the rule matches no network.
+    #[must_use]
     pub fn network(&self, others: &OtherDaemons) -> Option<IpNet> {
         let (source, destination) = self.named();
         others.network(source, destination)
@@ -171,6 +177,7 @@ impl Rule {
 }
 
 /// The first rule of the masquerade chain, which exempts packets that kube-proxy masquerades.
+#[must_use]
 pub fn head() -> Rule {
     rule([Match::Mark(KUBE_MARK)], Verdict::Return)
 }
@@ -230,6 +237,7 @@ const KUBE_MARK: u32 = 0x4000;
 /// assert_eq!(last.matches[0], Match::Source(true, network));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 pub fn ruleset(network: IpNet, own: IpNet, options: &RuleOptions) -> Ruleset {
     let family = Family::from(network);
     Ruleset {
@@ -262,6 +270,7 @@ pub struct Ends<'a> {
 
 /// Ignores addresses of the other IP family. `None` if no option is set, or if the IP family does
 /// not use the encapsulation.
+#[must_use]
 pub fn guard(family: Family, ends: Ends<'_>, guard: GuardOptions) -> Option<Encap> {
     if ends.encapsulation.is_none() || family.is_v6() && ends.encapsulation == Encapsulation::Ipip {
         return None;

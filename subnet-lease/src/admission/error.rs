@@ -85,6 +85,7 @@ pub enum UnusedLeaseError {
 
 impl AdmissionError {
     /// The metrics use it as a label value.
+    #[must_use]
     pub fn reason(&self) -> Reason {
         match &self.why {
             UnusedLeaseError::Outside(_) => Reason::Outside,

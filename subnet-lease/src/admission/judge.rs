@@ -38,6 +38,7 @@ use types::{Addresses, Dual, Family, Subnets, nets_overlap};
 /// assert_eq!(refused[0].to_string(), "10.9.2.0/24 is not a subnet of 10.244.0.0/16");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 pub fn admitted(
     raw: &LeaseTable,
     before: &LeaseTable,

@@ -34,11 +34,13 @@ struct Clear {
 }
 
 impl LeasesInForce {
+    #[must_use]
     pub fn admitted(&self) -> &LeaseTable {
         &self.admitted
     }
 
     /// Also subnets of dual-stack leases, if only the other subnet is in force.
+    #[must_use]
     pub fn refused(&self) -> &[AdmissionError] {
         &self.refused
     }

@@ -65,6 +65,7 @@ pub enum Reason {
 }
 
 impl Terms {
+    #[must_use]
     pub fn is_own(&self, subnets: &Subnets) -> bool {
         self.own.as_ref().is_some_and(|own| own.subnets == *subnets)
     }
@@ -87,6 +88,7 @@ impl Terms {
 
 impl Reason {
     /// Value of the label `reason` in `flannel_leases_refused`.
+    #[must_use]
     pub fn label(self) -> &'static str {
         match self {
             Reason::Outside => "outside-network",

@@ -39,6 +39,7 @@ pub struct EtcdRegistry {
 
 impl EtcdRegistry {
     /// It connects on the first request.
+    #[must_use]
     pub fn new(options: EtcdOptions) -> Self {
         Self {
             connections: Connections::new(options),

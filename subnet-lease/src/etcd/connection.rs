@@ -74,6 +74,7 @@ struct Present {
 
 impl Connections {
     /// It connects on the first request.
+    #[must_use]
     pub fn new(options: EtcdOptions) -> Self {
         let recognition = Recognition::new(options.endpoints.len());
         let present =

@@ -29,6 +29,7 @@ pub enum Change {
 
 impl Change {
     /// The revision that the event created.
+    #[must_use]
     pub fn revision(&self) -> i64 {
         match self {
             Change::Put(entry) => entry.modified,

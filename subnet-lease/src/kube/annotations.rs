@@ -64,11 +64,13 @@ impl Prefix {
         Ok(Self(format!("{domain}/{word}{hyphen}")))
     }
 
+    #[must_use]
     pub fn key(&self, name: &str) -> String {
         format!("{}{name}", self.0)
     }
 
     /// The name without the prefix; `None` if the key lacks it.
+    #[must_use]
     pub fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
         key.strip_prefix(&self.0)
     }
@@ -78,6 +80,7 @@ impl Prefix {
 pub type Annotations = BTreeMap<String, String>;
 
 /// True if flannel runs on the Node.
+#[must_use]
 pub fn managed(annotations: &Annotations) -> bool {
     annotations.get(MANAGED).is_some_and(|value| value == "true")
 }
@@ -109,6 +112,7 @@ pub fn read(annotations: &Annotations) -> Result<LeaseAttrs, Problem> {
 
 /// True if Go flannel or an operator wrote the annotations: the backend's data of at least one family lacks flannel-rs' mark. Go flannel changes only
 /// the data of the address families in its configuration.
+#[must_use]
 pub fn by_go(annotations: &Annotations) -> bool {
     let mut data = [BACKEND_DATA, BACKEND_V6_DATA]
         .into_iter()
@@ -180,6 +184,7 @@ pub struct Typo {
     pub(crate) names_interface: bool,
 }
 
+#[must_use]
 pub fn typos(annotations: &Annotations) -> Vec<Typo> {
     let of = |name, family, names_interface| {
         let value = annotations.get(name)?;
@@ -202,6 +207,7 @@ pub fn typos(annotations: &Annotations) -> Vec<Typo> {
 }
 
 /// Each annotation that the daemon writes, with its value. With `None`, the annotation must not exist.
+#[must_use]
 pub fn wanted(attrs: &LeaseAttrs, present: &Annotations) -> BTreeMap<&'static str, Option<String>> {
     let text = |data: &Option<RawJson>| Some(with_mark(data.as_ref()));
     let mut out: BTreeMap<&'static str, Option<String>> =

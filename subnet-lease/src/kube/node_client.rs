@@ -33,6 +33,7 @@ pub struct NodeClient {
 
 impl NodeClient {
     /// It connects on the first request.
+    #[must_use]
     pub fn new(options: KubeOptions) -> Self {
         Self { api: Arc::new(Api::new(options)) }
     }

@@ -65,6 +65,7 @@ pub struct Leases {
 
 impl Nodes {
     /// Empty; `own` is the name of the daemon's own Node.
+    #[must_use]
     pub fn new(own: &str) -> Self {
         Self { known: BTreeMap::new(), networks: None, own: own.to_owned() }
     }
@@ -99,6 +100,7 @@ impl Nodes {
     }
 
     /// The Node with the highest version: name, uid, version.
+    #[must_use]
     pub fn newest(&self) -> Option<(&str, &str, u64)> {
         self.known
             .iter()
@@ -115,15 +117,18 @@ impl Nodes {
             .map(String::as_str)
     }
 
+    #[must_use]
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
     /// What the other Nodes claim, except for those with this machine's boot id.
+    #[must_use]
     pub fn taken(&self, boot: Option<&str>) -> BTreeMap<IpAddr, Claimant> {
         let mut out = BTreeMap::new();
         self.known
@@ -148,6 +153,7 @@ impl Nodes {
     }
 
     /// Another Node that would hold the given subnets, or a part of them, if this node's Node did not exist.
+    #[must_use]
     pub fn holder(&self, subnets: &Subnets) -> Option<&str> {
         let others = || self.claims().filter(|claim| claim.name != self.own);
         if !others().any(|claim| claim.subnets.overlaps(subnets)) {
@@ -180,6 +186,7 @@ impl Nodes {
     }
 
     /// The leases of the other Nodes, and the time at which the caller must call again if no Node changes.
+    #[must_use]
     pub fn leases(&self, now: Duration) -> (Leases, Option<Duration>) {
         let mut out = Leases::default();
         let mut due: Option<Duration> = None;
@@ -393,6 +400,7 @@ fn with_subnets(lease: &Arc<Lease>, subnets: Subnets) -> Arc<Lease> {
 }
 
 /// Leaves out the families that the network does not have.
+#[must_use]
 pub fn trimmed(subnets: &Subnets, networks: &Subnets) -> Option<Subnets> {
     Dual::from_options(
         subnets.v4().copied().filter(|_| networks.v4().is_some()),

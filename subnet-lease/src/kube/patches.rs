@@ -44,6 +44,7 @@ impl Due {
 }
 
 /// Removes published addresses that this host does not have, unless an operator chose them.
+#[must_use]
 pub fn withdrawn(
     node: &Node,
     local: &[IpAddr],
@@ -67,6 +68,7 @@ pub struct Pace(Option<Duration>);
 
 impl Pace {
     /// The earliest time of the next write.
+    #[must_use]
     pub fn next(self, every: Duration, now: Duration) -> Duration {
         self.0.map_or(now, |last| (last + every).max(now))
     }

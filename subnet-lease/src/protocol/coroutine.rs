@@ -50,6 +50,7 @@ pub struct Io(Arc<Mutex<Mailbox>>);
 
 impl Io {
     /// Time of the current step, on the boot-time clock.
+    #[must_use]
     pub fn now(&self) -> Duration {
         self.0.lock().now
     }

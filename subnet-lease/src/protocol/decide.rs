@@ -38,6 +38,7 @@ pub struct Keep {
     pub contested: bool,
 }
 
+#[must_use]
 pub fn decide(
     claim: &Claim,
     config: &NetworkConfig,
@@ -163,6 +164,7 @@ fn best<'a>(claim: &Claim, items: impl Iterator<Item = &'a Item>) -> Option<&'a 
 }
 
 /// True if subnet.env, the MAC of a device or the key of the backend shows that this host held the lease.
+#[must_use]
 pub fn evidence(claim: &Claim, item: &Item) -> bool {
     let carried = |mac: &String| {
         let data = item.attrs.iter().flat_map(|attrs| [&attrs.data, &attrs.v6_data]).flatten();

@@ -52,6 +52,7 @@ pub enum News {
 }
 
 impl News {
+    #[must_use]
     pub fn put_back(key: &str, expired: bool) -> Self {
         if expired {
             Self::PutBackAfterExpiry(key.to_owned())
@@ -61,6 +62,7 @@ impl News {
     }
 
     /// For an edit that this node undid.
+    #[must_use]
     pub fn undone(key: &str, item: &Item, claim: &Claim, published: &LeaseAttrs) -> Self {
         let key = key.to_owned();
         match &item.attrs {
@@ -72,11 +74,13 @@ impl News {
         }
     }
 
+    #[must_use]
     pub fn contested(key: &str, item: &Item) -> Self {
         let (holder, address) = (holder_name(item), public_address(item));
         Self::Contested { key: key.to_owned(), holder, address }
     }
 
+    #[must_use]
     pub fn readdressed(key: &str, before: &LeaseAttrs, now: &LeaseAttrs) -> Self {
         Self::Readdressed {
             key: key.to_owned(),

@@ -26,17 +26,20 @@ pub struct Tenure {
 }
 
 impl Tenure {
+    #[must_use]
     pub fn lease(&self) -> Lease {
         let term = if self.lease == 0 { Term::Reserved } else { Term::Leased };
         Lease { subnets: self.subnets, attrs: self.attrs.clone(), term, since: self.created }
     }
 
     /// This node's last write tells that another node claims the lease, too.
+    #[must_use]
     pub fn is_contested(&self) -> bool {
         self.attrs.node.as_ref().is_some_and(|node| node.contested)
     }
 
     /// The conditions under which the key still contains this node's last write.
+    #[must_use]
     pub fn unchanged(&self) -> Vec<Compare> {
         vec![
             Compare::Unchanged { key: self.key.clone(), modified: self.modified },

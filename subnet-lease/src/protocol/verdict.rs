@@ -28,6 +28,7 @@ pub enum Verdict {
 }
 
 /// `alive` tells whether the writer recently renewed its lease, if known.
+#[must_use]
 pub fn verdict(claim: &Claim, tenure: &Tenure, item: &Item, alive: Option<bool>) -> Verdict {
     let Some(attrs) = &item.attrs else {
         return Verdict::WriteBack { contested: false };

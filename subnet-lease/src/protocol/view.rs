@@ -31,6 +31,7 @@ impl View {
         Self { revision: listing.revision, items }
     }
 
+    #[must_use]
     pub fn get(&self, key: &str) -> Option<&Item> {
         self.items.iter().find(|item| item.entry.key == key)
     }
@@ -53,6 +54,7 @@ impl View {
 
 impl Item {
     /// `None` if the key does not belong to a lease.
+    #[must_use]
     pub fn of(entry: Entry) -> Option<Self> {
         let subnets = entry.subnets()?;
         let attrs = wire::parse_value(&entry.value).ok();
@@ -60,11 +62,13 @@ impl Item {
     }
 
     /// The node that wrote the lease, if the lease contains its identity.
+    #[must_use]
     pub fn node(&self) -> Option<&NodeId> {
         self.attrs.as_ref().and_then(|attrs| attrs.node.as_ref())
     }
 
     /// For a node with an IPv4 address, only that address is compared, as Go flannel does.
+    #[must_use]
     pub fn publishes(&self, public: &Addresses) -> bool {
         self.attrs.as_ref().is_some_and(|attrs| publishes(attrs, public))
     }
@@ -74,11 +78,13 @@ impl Item {
     }
 
     /// The key never expires, because it is attached to no lease of the store.
+    #[must_use]
     pub fn reserved(&self) -> bool {
         self.entry.lease == 0
     }
 
     /// The store's lease that the holder keeps alive; 0 if none.
+    #[must_use]
     pub fn keepalive(&self) -> i64 {
         if self.reserved() {
             self.node().and_then(|node| node.lease).unwrap_or(0)
@@ -88,6 +94,7 @@ impl Item {
     }
 
     /// `None` if the value is unreadable.
+    #[must_use]
     pub fn lease(&self) -> Option<Lease> {
         let term = if self.reserved() { Term::Reserved } else { Term::Leased };
         self.attrs.clone().map(|attrs| Lease {
@@ -100,6 +107,7 @@ impl Item {
 }
 
 /// See [`Item::publishes`].
+#[must_use]
 pub fn publishes(attrs: &LeaseAttrs, public: &Addresses) -> bool {
     match (public.v4(), public.v6()) {
         (Some(v4), _) => attrs.public_ip == Some(*v4),

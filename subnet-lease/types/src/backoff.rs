@@ -20,11 +20,13 @@ pub struct Backoff {
 
 impl Backoff {
     /// Begins with `least` and never exceeds `most`.
+    #[must_use]
     pub const fn new(least: Duration, most: Duration) -> Self {
         Self { least, most }
     }
 
     /// `failures` counts those before this one.
+    #[must_use]
     pub fn after(self, failures: u32) -> Duration {
         1u32.checked_shl(failures)
             .and_then(|times| self.least.checked_mul(times))

@@ -130,15 +130,18 @@ impl Subnets {
     }
 
     /// True if the network lies inside one of the subnets.
+    #[must_use]
     pub fn contains(&self, net: &IpNet) -> bool {
         self.of(Family::from(net)).is_some_and(|own| own.contains(net))
     }
 
+    #[must_use]
     pub fn network_addresses(&self) -> Addresses {
         self.map(|net| net.network(), |net| net.network())
     }
 
     /// True if a subnet in `self` and one in `other` have an address in common.
+    #[must_use]
     pub fn overlaps(&self, other: &Subnets) -> bool {
         self.nets().any(|ours| {
             other.of(Family::from(ours)).is_some_and(|theirs| nets_overlap(&ours, &theirs))
@@ -161,12 +164,14 @@ impl Addresses {
 }
 
 /// True if the networks have an address in common.
+#[must_use]
 pub fn nets_overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
 }
 
 /// What no subnet of a pod network may overlap of a host's network. If the host's network begins inside the pod network, all of it counts. Otherwise
 /// only the host's address does, because the pod network may be inside a wide network of a company.
+#[must_use]
 pub fn barred_by(host: &IpNet, pods: &Subnets) -> IpNet {
     match pods.contains(&host.trunc()) {
         true => host.trunc(),

@@ -21,15 +21,18 @@ pub enum Encapsulation {
 
 impl Encapsulation {
     /// With the same port for both families.
+    #[must_use]
     pub const fn udp(port: u16) -> Self {
         Encapsulation::Udp { ports: Dual::Both(port, port), outer: None }
     }
 
+    #[must_use]
     pub const fn is_none(&self) -> bool {
         matches!(self, Encapsulation::None)
     }
 
     /// In the outer IP header.
+    #[must_use]
     pub const fn protocol(&self) -> Option<u8> {
         match self {
             Encapsulation::None => None,
@@ -39,6 +42,7 @@ impl Encapsulation {
     }
 
     /// Empty without UDP.
+    #[must_use]
     pub fn ports(&self) -> BTreeSet<u16> {
         match self {
             Encapsulation::Udp { ports, .. } => {
@@ -49,11 +53,13 @@ impl Encapsulation {
     }
 
     /// `None` unless there is exactly one.
+    #[must_use]
     pub fn port(&self) -> Option<u16> {
         let ports = self.ports();
         ports.first().copied().filter(|_| ports.len() == 1)
     }
 
+    #[must_use]
     pub fn port_of(&self, family: Family) -> Option<u16> {
         let Encapsulation::Udp { ports, .. } = self else {
             return None;
@@ -62,6 +68,7 @@ impl Encapsulation {
     }
 
     /// Set if one tunnel carries all families.
+    #[must_use]
     pub const fn outer(&self) -> Option<Family> {
         match self {
             Encapsulation::None => None,

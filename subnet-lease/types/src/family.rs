@@ -16,10 +16,12 @@ impl Family {
     /// IPv4 first.
     pub const ALL: [Family; 2] = [Family::V4, Family::V6];
 
+    #[must_use]
     pub const fn is_v4(self) -> bool {
         matches!(self, Family::V4)
     }
 
+    #[must_use]
     pub const fn is_v6(self) -> bool {
         matches!(self, Family::V6)
     }

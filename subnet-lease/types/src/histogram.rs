@@ -57,6 +57,7 @@ impl Histogram {
 }
 
 impl Durations {
+    #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }

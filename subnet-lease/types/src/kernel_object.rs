@@ -33,6 +33,7 @@ pub struct Holder {
 
 impl Holder {
     /// The name, or the subnet of a node without one.
+    #[must_use]
     pub fn title(&self) -> String {
         self.node.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| self.subnet.to_string())
     }

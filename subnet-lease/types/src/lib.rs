@@ -3,6 +3,8 @@
 //!
 //! This crate depends on no store, kernel or daemon.
 
+#![warn(clippy::must_use_candidate)]
+
 extern crate self as types;
 
 pub mod access;

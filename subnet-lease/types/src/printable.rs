@@ -28,6 +28,7 @@ struct Allowed {
 }
 
 /// True if a terminal shows the character as a glyph, without any other effect.
+#[must_use]
 pub fn is_printable(c: char) -> bool {
     // Uses the standard library's table for its version of Unicode. It excludes the classes C and Z except for the space, and combining marks.
     matches!(c, ' '..='~') || c.escape_debug().len() == 1
@@ -42,31 +43,37 @@ pub fn is_printable(c: char) -> bool {
 /// // This sequence would clear the terminal.
 /// assert_eq!(printable::value("node-1\u{1b}[2J"), r"node-1\u{1b}[2J");
 /// ```
+#[must_use]
 pub fn value(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: false, styles: false, limit: VALUE })
 }
 
 /// Makes a whole line safe, with at most [`LINE`] characters.
+#[must_use]
 pub fn line(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: false, styles: false, limit: LINE })
 }
 
 /// Keeps the colours. The caller must have passed the untrusted parts of the line through [`value`].
+#[must_use]
 pub fn styled_line(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: false, styles: true, limit: LINE })
 }
 
 /// For multi-line text that this program wrote. Works like [`line()`], but keeps newlines and does not truncate.
+#[must_use]
 pub fn lines(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: true, styles: false, limit: usize::MAX })
 }
 
 /// Like [`lines`], but keeps colours.
+#[must_use]
 pub fn styled_lines(text: &str) -> Cow<'_, str> {
     cleaned(text, Allowed { newlines: true, styles: true, limit: usize::MAX })
 }
 
 /// Escapes the unprintable characters in the strings of a JSON text, whose values stay the same. Outside of strings, JSON contains none.
+#[must_use]
 pub fn json(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| c == '\n' || is_printable(c)) {
         return Cow::Borrowed(text);

@@ -70,6 +70,7 @@ impl Problem {
         }
     }
 
+    #[must_use]
     pub fn with(self, detail: Detail) -> Self {
         Self { detail, ..self }
     }
@@ -89,6 +90,7 @@ impl Problem {
     }
 
     /// This problem and the problems in `parts`, at any depth.
+    #[must_use]
     pub fn all(&self) -> Vec<&Problem> {
         let mut all = vec![self];
         let mut next = 0;
@@ -105,6 +107,7 @@ impl Problem {
     }
 
     /// In this problem or one in `parts`.
+    #[must_use]
     pub fn has(&self, code: &str) -> bool {
         self.all().iter().any(|problem| problem.code == code)
     }
@@ -179,6 +182,7 @@ pub enum Detail {
 }
 
 impl Detail {
+    #[must_use]
     pub const fn is_none(&self) -> bool {
         matches!(self, Detail::None)
     }

@@ -62,12 +62,14 @@ pub struct Keys {
 
 impl Profile {
     /// The first device that can have this name.
+    #[must_use]
     pub fn device(&self, name: &str) -> Option<&'static Device> {
         self.devices.iter().find(|device| device.is_named(name))
     }
 
     /// The device for the packets of a family. If the families may share one device or have separate ones, the encapsulation decides. `None` if the
     /// device is unknown.
+    #[must_use]
     pub fn device_of(
         &self,
         family: Family,
@@ -86,11 +88,13 @@ impl Profile {
 
 impl Device {
     /// With a fixed name, for packets of all families.
+    #[must_use]
     pub const fn shared(name: &'static str, kinds: &'static [&'static str]) -> Self {
         Device { name, is_numbered: false, kinds, family: None }
     }
 
     /// `None` if the name contains the VNI and this is unknown.
+    #[must_use]
     pub fn named(&self, vni: Option<u32>) -> Option<String> {
         if self.is_numbered {
             vni.map(|vni| format!("{}{vni}", self.name))
@@ -105,6 +109,7 @@ impl Device {
     }
 
     /// `None` if the name cannot belong to this device.
+    #[must_use]
     pub fn vni_in(&self, name: &str) -> Option<u32> {
         let number = name.strip_prefix(self.name).filter(|_| self.is_numbered)?;
         number.parse().ok().filter(|_| number.bytes().all(|byte| byte.is_ascii_digit()))
@@ -112,11 +117,13 @@ impl Device {
 }
 
 impl Overhead {
+    #[must_use]
     pub const fn of_both(bytes: u32) -> Self {
         Self { v4: bytes, v6: bytes }
     }
 
     /// For outer packets of a family.
+    #[must_use]
     pub fn over(self, family: Family) -> u32 {
         family.pick(self.v4, self.v6)
     }

@@ -56,6 +56,7 @@ impl State {
     ];
 
     /// Used in JSON, metrics, tables, logs and documentation.
+    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             State::Unknown => "unknown",
@@ -70,6 +71,7 @@ impl State {
         }
     }
 
+    #[must_use]
     pub const fn impact(self) -> Impact {
         match self {
             State::Unknown => Impact::Unknown,
@@ -80,17 +82,20 @@ impl State {
     }
 
     /// True if at least some packets of pods arrive in both directions.
+    #[must_use]
     pub const fn passes(self) -> bool {
         matches!(self.impact(), Impact::None | Impact::Some)
     }
 
     /// On the wire.
+    #[must_use]
     pub fn number(self) -> u8 {
         let place = State::ALL.iter().position(|state| *state == self).unwrap_or(0);
         u8::try_from(place).unwrap_or(0)
     }
 
     /// Unknown numbers belong to states of later versions and yield [`State::Unknown`].
+    #[must_use]
     pub fn of_number(number: u8) -> State {
         State::ALL.get(usize::from(number)).copied().unwrap_or(State::Unknown)
     }
@@ -112,11 +117,13 @@ pub struct Verdict {
 
 impl Verdict {
     /// From replies to probes.
+    #[must_use]
     pub const fn of(state: State) -> Self {
         Self { state, ping_only: false }
     }
 
     /// From replies to ping.
+    #[must_use]
     pub const fn by_ping(state: State) -> Self {
         Self { state, ping_only: true }
     }

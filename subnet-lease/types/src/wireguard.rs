@@ -73,11 +73,13 @@ pub struct PublicKey(pub [u8; KEY]);
 
 impl PublicKey {
     /// Parses base64 as Go does.
+    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         decode(text).map(|bytes| Self(*bytes))
     }
 
     /// False for a point of small order, because the resulting shared secret is predictable.
+    #[must_use]
     pub fn is_usable(&self) -> bool {
         let mut point = self.0;
         // The highest bit is ignored (RFC 7748, 5).
@@ -103,11 +105,13 @@ impl fmt::Debug for PublicKey {
 pub struct Secret(Arc<Zeroizing<[u8; KEY]>>);
 
 impl Secret {
+    #[must_use]
     pub fn new(bytes: [u8; KEY]) -> Self {
         Self(Arc::new(Zeroizing::new(bytes)))
     }
 
     /// Parses base64 as Go does.
+    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         decode(text).map(|bytes| Self(Arc::new(bytes)))
     }
@@ -129,15 +133,18 @@ impl Secret {
         Self(Arc::new(bytes))
     }
 
+    #[must_use]
     pub fn bytes(&self) -> &[u8; KEY] {
         &self.0
     }
 
     /// In base64, for a file.
+    #[must_use]
     pub fn text(&self) -> Zeroizing<String> {
         Zeroizing::new(STANDARD.encode(self.bytes()))
     }
 
+    #[must_use]
     pub fn public(&self) -> PublicKey {
         let secret = StaticSecret::from(*self.bytes());
         PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes())

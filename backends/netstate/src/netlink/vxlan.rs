@@ -6,6 +6,7 @@ use crate::link::vxlan::{KIND, PORT, VxlanSpec};
 
 /// The port of vxlan devices without a configured one: the module parameter `udp_port`, or [`PORT`]
 /// without a valid parameter.
+#[must_use]
 pub fn default_port() -> u16 {
     let parameter = std::fs::read_to_string("/sys/module/vxlan/parameters/udp_port").ok();
     parameter.and_then(|text| text.trim().parse().ok()).filter(|port| *port != 0).unwrap_or(PORT)

@@ -33,6 +33,7 @@ impl Failures {
     /// [`holders`](crate::sighting::holders).
     ///
     /// If an address family has several peers and all of them fail, the cause is on this host.
+    #[must_use]
     pub fn of(
         errors: Vec<OpError>,
         own: &KernelState,

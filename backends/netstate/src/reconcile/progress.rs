@@ -47,6 +47,7 @@ pub struct Counts {
 }
 
 impl Counts {
+    #[must_use]
     pub fn of(state: &KernelState) -> Self {
         let mut counts = Self::default();
         for key in state.0.keys() {
@@ -108,6 +109,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Empty while the kernel is in sync.
+    #[must_use]
     pub fn trouble_text(&self) -> &str {
         self.trouble.as_ref().map_or("", |trouble| &trouble.text)
     }

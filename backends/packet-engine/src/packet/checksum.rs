@@ -8,6 +8,7 @@ const BLOCK: usize = 64;
 
 /// A trailing odd byte counts as the high byte of a word.
 #[inline]
+#[must_use]
 pub fn ones_complement_sum(data: &[u8], initial: u64) -> u64 {
     let (blocks, rest) = data.as_chunks::<BLOCK>();
     let mut lanes = [0u64; BLOCK / 4];
@@ -30,6 +31,7 @@ pub fn ones_complement_sum(data: &[u8], initial: u64) -> u64 {
 
 /// Folds a sum to 16 bits, to be stored with `to_be_bytes`. It is zero only if all data are zero.
 #[inline]
+#[must_use]
 pub fn fold_sum(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);
@@ -40,12 +42,14 @@ pub fn fold_sum(sum: u64) -> u16 {
 
 /// To be stored with `to_be_bytes`. In UDP, 0 has to be sent as 0xffff.
 #[inline]
+#[must_use]
 pub fn checksum_from_sum(sum: u64) -> u16 {
     !fold_sum(sum)
 }
 
 /// The sum of a pseudo header. `src` and `dst` have 4 bytes each, or 16.
 #[inline]
+#[must_use]
 pub fn pseudo_header_sum(src: &[u8], dst: &[u8], protocol: u8, length: u32) -> u64 {
     // The length has 16 bits in IPv4 and 32 in IPv6; the sums are the same.
     let mut tail = [0; 8];
@@ -66,6 +70,7 @@ pub fn pseudo_header_sum(src: &[u8], dst: &[u8], protocol: u8, length: u32) -> u
 /// assert_eq!(updated_checksum(before, 0x4011, 0x3f11), checksum_from_sum(ones_complement_sum(&header, 0)));
 /// ```
 #[inline]
+#[must_use]
 pub fn updated_checksum(old_checksum: u16, old_word: u16, new_word: u16) -> u16 {
     let sum = u32::from(!old_checksum) + u32::from(!old_word) + u32::from(new_word);
     let sum = (sum & 0xffff) + (sum >> 16);

@@ -35,6 +35,7 @@ pub struct Rival {
 
 impl Framing {
     /// The kind of kernel interface that may use the tunnel's port.
+    #[must_use]
     pub fn rival(&self) -> Rival {
         match self {
             Framing::Udp | Framing::Vxlan { .. } => {
@@ -48,6 +49,7 @@ impl Framing {
     }
 
     /// Bytes that the framing adds to each packet.
+    #[must_use]
     pub fn overhead(&self) -> usize {
         match self {
             Framing::Udp => 0,

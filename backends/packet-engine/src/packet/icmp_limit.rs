@@ -41,6 +41,7 @@ pub struct Buckets {
 
 impl Buckets {
     /// With the seed, senders cannot predict which destinations share a bucket.
+    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, all: 0, each: vec![0; SLOTS].into() }
     }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// IPv4: "this network", loopback, link-local, multicast, class E and broadcast. IPv6: unspecified, loopback,
 /// link-local, multicast and IPv4-mapped.
 #[inline]
+#[must_use]
 pub fn is_martian(ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => martian_v4(*ip),

@@ -18,6 +18,7 @@ pub(crate) const UDP_FIELD: usize = 6;
 /// The offset in the transport header; `None` for protocols without an Internet checksum there. For SCTP, a
 /// vxlan device has no offload of the CRC, so the sending kernel completes it.
 #[inline]
+#[must_use]
 pub fn checksum_field_offset(protocol: u8) -> Option<usize> {
     match protocol {
         TCP => Some(TCP_FIELD),
@@ -28,6 +29,7 @@ pub fn checksum_field_offset(protocol: u8) -> Option<usize> {
 
 /// The sum of the pseudo header of an unfragmented TCP or UDP packet.
 #[inline]
+#[must_use]
 pub fn packet_pseudo_header_sum(packet: &[u8], header: &Header) -> Option<u64> {
     if header.fragment != Fragment::No {
         return None;
@@ -64,6 +66,7 @@ pub(crate) fn has_partial_checksum(packet: &[u8], header: &Header) -> bool {
 /// The segment size for a TCP packet longer than the tunnel's MTU. On a virtual link, the sender's kernel
 /// forwards GSO packets without it; TCP works with any.
 #[inline]
+#[must_use]
 pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
     if packet.len() <= usize::from(mtu)
         || header.protocol != TCP

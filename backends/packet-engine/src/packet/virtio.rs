@@ -44,6 +44,7 @@ pub struct VnetHeader {
 impl VnetHeader {
     /// `None` if the buffer is shorter than [`LEN`], or for a segmentation type that the engine did not
     /// request (UFO).
+    #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let [flags, kind, h0, h1, g0, g1, s0, s1, o0, o1, ..] = *bytes else {
             return None;
@@ -66,6 +67,7 @@ impl VnetHeader {
     }
 
     /// With fields in the byte order of this host.
+    #[must_use]
     pub fn bytes(&self) -> [u8; LEN] {
         let kind = match self.gso {
             Gso::None => GSO_NONE,

@@ -11,6 +11,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    #[must_use]
     pub fn ip(&self) -> IpAddr {
         self.to.ip()
     }

@@ -73,12 +73,14 @@ impl<'s> Sealer<'s> {
 
     /// In bytes, with padding.
     #[inline]
+    #[must_use]
     pub fn padded(&self, length: usize) -> usize {
         padded(length, self.snapshot.mtu)
     }
 
     /// The longest sealed packet in bytes.
     #[inline]
+    #[must_use]
     pub fn room(plain: usize) -> usize {
         (plain + OVERHEAD).max(LONGEST)
     }

@@ -12,6 +12,7 @@ pub enum Fits {
 }
 
 impl Fits {
+    #[must_use]
     pub fn of(is: bool) -> Fits {
         if is { Fits::Yes } else { Fits::No }
     }

@@ -21,11 +21,13 @@ pub enum Layer {
 }
 
 impl Layer {
+    #[must_use]
     pub fn of(family: Family) -> Self {
         family.pick(Layer::Ip, Layer::Ip6)
     }
 
     /// As in nft commands.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Layer::Ip => "ip",

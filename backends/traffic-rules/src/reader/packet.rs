@@ -21,6 +21,7 @@ impl Device {
     }
 
     /// An empty name. For example, packets for this host have no outgoing interface.
+    #[must_use]
     pub fn none() -> Self {
         Self::named("")
     }
@@ -120,6 +121,7 @@ pub struct Packet {
 impl Packet {
     /// The first packet of a TCP connection between any addresses of the family, from an ephemeral
     /// port to port 31999, with mark 0.
+    #[must_use]
     pub fn new(path: HookPath, family: Family, incoming: Device, outgoing: Device) -> Self {
         let every = Ranges::every_address(family);
         Self {

@@ -11,6 +11,7 @@ pub struct Ranges(Vec<(u128, u128)>);
 
 impl Ranges {
     /// All 128-bit numbers.
+    #[must_use]
     pub fn all() -> Self {
         Self(vec![(0, u128::MAX)])
     }
@@ -25,24 +26,29 @@ impl Ranges {
         [(first.into(), last.into())].into_iter().collect()
     }
 
+    #[must_use]
     pub fn every_address(family: Family) -> Self {
         Self::span(0_u32, family.pick(u128::from(u32::MAX), u128::MAX))
     }
 
+    #[must_use]
     pub fn net(net: &IpNet) -> Self {
         Self::addresses(net.network(), net.broadcast())
     }
 
     /// Both ends belong to the set.
+    #[must_use]
     pub fn addresses(first: IpAddr, last: IpAddr) -> Self {
         Self::span(number(first), number(last))
     }
 
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// `None` unless the set contains exactly one number.
+    #[must_use]
     pub fn single(&self) -> Option<u128> {
         match self.0.as_slice() {
             [(first, last)] if first == last => Some(*first),
@@ -82,6 +88,7 @@ impl Ranges {
     }
 
     /// Whether all, some or none of this set's numbers are in the other.
+    #[must_use]
     pub fn within(&self, others: &Self) -> Fits {
         let both = self.and(others);
         match both.is_empty() {

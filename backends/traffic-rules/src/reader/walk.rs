@@ -55,6 +55,7 @@ pub struct Stop {
 
 impl Stop {
     /// The policy of the base chain, and not a rule, drops the packets.
+    #[must_use]
     pub fn is_policy(&self) -> bool {
         self.number.is_none()
     }
@@ -79,6 +80,7 @@ pub enum Fate {
 
 impl Fate {
     /// What drops or may drop the packets.
+    #[must_use]
     pub fn stop(&self) -> Option<&Stop> {
         match self {
             Fate::Yes { .. } => None,
@@ -123,6 +125,7 @@ pub enum Part {
 
 impl Part {
     /// The keyword in nft commands.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Part::Chain => "chain",
@@ -144,6 +147,7 @@ pub struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     /// Evaluates all base chains.
+    #[must_use]
     pub fn through(rules: &'a Rules) -> Self {
         Self { rules, only: &|_, _, _| true, over: &[] }
     }
@@ -154,6 +158,7 @@ impl<'a> Walk<'a> {
         Self { only, ..self }
     }
 
+    #[must_use]
     pub fn fate(&self, packet: &Packet) -> Fate {
         self.both(packet).0
     }
@@ -161,6 +166,7 @@ impl<'a> Walk<'a> {
     /// The rules and policies that drop the packets, in the order of evaluation; for each, the
     /// earlier ones are ignored. The flag is true if the packets may pass because the reader does
     /// not understand a condition.
+    #[must_use]
     pub fn stops(&self, packet: &Packet) -> Vec<(Stop, bool)> {
         let mut found: Vec<(Stop, bool)> = Vec::new();
         let mut fate = self.fate(packet);
@@ -176,6 +182,7 @@ impl<'a> Walk<'a> {
     }
 
     /// What the listing lacks on a packet's path.
+    #[must_use]
     pub fn missing(&self, packet: &Packet) -> BTreeSet<Missing> {
         self.both(packet).1
     }
