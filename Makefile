@@ -77,12 +77,13 @@ lint: ## Format and clippy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-lint-all: ## Clippy of each feature set, private documentation, the book's links, unused dependencies, licences, scripts
+lint-all: ## Clippy of each feature set, the fuzz targets, private documentation, the book's links, unused dependencies, licences, scripts
 	./e2e/setup.sh lint
 	cargo clippy --workspace --all-targets -- -D warnings
 	@# Each layer of the leases builds without those above it, and so does the test that is written against one of them.
 	PATH="$(TOOLS):$$PATH" cargo hack clippy -p subnet-lease -p probing --each-feature --exclude-all-features --exclude-features default -- -D warnings
 	cargo clippy -p subnet-lease --no-default-features --features managers --test neutral -- -D warnings
+	RUSTFLAGS="-D warnings" cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
 	./docs/book.sh $(TOOLS)/mdbook
 	$(TOOLS)/cargo-machete --skip-target-dir

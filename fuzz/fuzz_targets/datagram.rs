@@ -43,10 +43,7 @@ static TABLES: LazyLock<[Table; 3]> = LazyLock::new(|| {
             carries_v6: n != 1,
             outer_ecn: true,
         };
-        Table::build(
-            settings,
-            leases.map(|(net, n)| (net.parse().unwrap(), peer(n))),
-        )
+        Table::build(settings, leases.map(|(net, n)| (net.parse().unwrap(), peer(n))))
     })
 });
 
@@ -87,11 +84,8 @@ fuzz_target!(|data: &[u8]| {
     let before = residue(&packet);
     set_ecn(&mut packet, mark);
     decrement_ttl(&mut packet);
-    let want = Header {
-        ttl: header.ttl.saturating_sub(1),
-        tos: header.tos & 0xfc | mark,
-        ..header
-    };
+    let want =
+        Header { ttl: header.ttl.saturating_sub(1), tos: header.tos & 0xfc | mark, ..header };
     assert_eq!(Header::parse(&packet), Ok(want));
     assert!(header.version == Version::V6 || residue(&packet) == before);
 });

@@ -51,11 +51,8 @@ fuzz_target!(|data: &[u8]| {
             lease: 0,
         });
         if let Some(lease) = item.and_then(|item| item.lease()) {
-            admitted(
-                &LeaseTable::of([lease], BTreeSet::new()),
-                &LeaseTable::default(),
-                &TERMS,
-            );
+            let _ =
+                admitted(&LeaseTable::of([lease], BTreeSet::new()), &LeaseTable::default(), &TERMS);
         }
     }
 });

@@ -11,10 +11,7 @@ use probing::wire::{ECHO, HEADER, Message, ROW, echo, parse, row_answer};
 use std::time::Duration;
 use types::reachability::State;
 
-const NOW: Now = Now {
-    at: Duration::from_secs(100),
-    wall_ms: 1_700_000_000_000,
-};
+const NOW: Now = Now { at: Duration::from_secs(100), wall_ms: 1_700_000_000_000 };
 
 /// A node that has sent probes and a report request to a single peer.
 fn node() -> Node {
@@ -22,6 +19,8 @@ fn node() -> Node {
     let itself = LocalNode {
         who_v4: Some(who("a", &own)),
         who_v6: None,
+        subnet_v4: Some(own),
+        subnet_v6: None,
         overlay_v4: Some(own.network()),
         overlay_v6: None,
         device: true,
@@ -45,10 +44,7 @@ fn node() -> Node {
     };
     node.set_targets(vec![peer], NOW.at);
     node.request_rows(Client::Command, NOW);
-    node.wake(Now {
-        at: NOW.at + Duration::from_secs(2),
-        ..NOW
-    });
+    node.wake(Now { at: NOW.at + Duration::from_secs(2), ..NOW });
     node
 }
 
@@ -56,10 +52,7 @@ fuzz_target!(|data: &[u8]| {
     match parse(data) {
         Some(Message::Echo(header, body)) => {
             assert!(data.len() >= ECHO);
-            assert_eq!(
-                parse(&echo(&header, &body, data.len())),
-                Some(Message::Echo(header, body))
-            );
+            assert_eq!(parse(&echo(&header, &body, data.len())), Some(Message::Echo(header, body)));
         }
         Some(Message::Row(header, rest)) => {
             assert!(data.len() <= ROW);
@@ -82,24 +75,14 @@ fuzz_target!(|data: &[u8]| {
     }
     let _ = rows::read(data);
     let mut node = node();
-    let now = Now {
-        at: NOW.at + Duration::from_secs(2),
-        ..NOW
-    };
+    let now = Now { at: NOW.at + Duration::from_secs(2), ..NOW };
     for (path, from, known) in [
         (Path::Overlay, [10, 5, 2, 0], true),
         (Path::Underlay, [192, 0, 2, 2], true),
         (Path::Underlay, [192, 0, 2, 9], false),
     ] {
-        let answer = node.receive(
-            now,
-            Datagram {
-                path,
-                from: from.into(),
-                at: now.at,
-                bytes: data,
-            },
-        );
+        let answer =
+            node.receive(now, Datagram { path, from: from.into(), at: now.at, bytes: data });
         assert!(answer.is_none_or(|answer| known && answer.len() <= data.len()));
     }
     // One datagram must not lead to the verdict that a peer is cut off.

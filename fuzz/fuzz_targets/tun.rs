@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use packet_engine::packet::Header;
-use packet_engine::split::{HEADERS, Split, split};
 use packet_engine::packet::virtio::{LEN, VnetHeader};
+use packet_engine::split::{HEADERS, Split, prepare_split};
 
 fuzz_target!(|data: &[u8]| {
     let Some((head, packet)) = data.split_at_checked(LEN) else {
@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(header) = Header::parse(&packet) else {
         return;
     };
-    let Ok(Split::Segments(segments)) = split(&vnet, &header, &mut packet) else {
+    let Ok(Split::Segments(segments)) = prepare_split(&vnet, &header, &mut packet) else {
         return;
     };
     assert!(segments.count() > 1);

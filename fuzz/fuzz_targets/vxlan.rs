@@ -3,9 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use packet_engine::packet::framing::{Framing, VXLAN};
 use packet_engine::merge::Merger;
 use packet_engine::packet::Header;
+use packet_engine::packet::framing::{Framing, VXLAN};
 use packet_engine::packet::partial_checksum::tcp_segment;
 
 const MTU: u16 = 200;

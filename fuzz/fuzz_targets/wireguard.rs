@@ -3,8 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use noise::{
-    CookieChecker, CookieReply, UnprovenInitiation, Identity, Initiated, Initiation, PeerCookie, NoiseError, Remote, Response,
-    Session, Stamp, initiate,
+    CookieChecker, CookieReply, Identity, Initiated, Initiation, NoiseError, PeerCookie, Remote,
+    Response, Session, Stamp, UnprovenInitiation, initiate,
 };
 use std::net::SocketAddr;
 use std::sync::LazyLock;
@@ -34,29 +34,18 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| {
     let to_initiator = Remote::new(&responder, initiator.public()).unwrap();
     let to_responder = Remote::new(&initiator, responder.public()).unwrap();
     let stamp = Stamp::after(None, SystemTime::UNIX_EPOCH);
-    let (initiated, initiation) =
-        initiate(&initiator, &to_responder, 7, stamp, &[3; 32]).unwrap();
+    let (initiated, initiation) = initiate(&initiator, &to_responder, 7, stamp, &[3; 32]).unwrap();
     let half = UnprovenInitiation::read(&responder, &initiation).unwrap();
     let (asked, _) = half.prove(&to_initiator).unwrap();
-    let (session, response) = asked
-        .answer(&to_initiator, &[0; 32], 8, &[4; 32])
-        .unwrap();
-    let theirs = initiated
-        .complete(&initiator, &[0; 32], &response)
-        .unwrap();
+    let (session, response) = asked.answer(&to_initiator, &[0; 32], 8, &[4; 32]).unwrap();
+    let theirs = initiated.complete(&initiator, &[0; 32], &response).unwrap();
     let mut packet = vec![9; 84];
     theirs.seal(&mut packet).unwrap();
     let now = Instant::now();
     let checker = CookieChecker::new([5; 32], now);
-    let cookie = checker
-        .reply(&responder, from(), initiation.bytes(), [6; 24])
-        .unwrap();
-    let sent = [
-        initiation.bytes().to_vec(),
-        response.bytes().to_vec(),
-        cookie.bytes().to_vec(),
-        packet,
-    ];
+    let cookie = checker.reply(&responder, from(), initiation.bytes(), [6; 24]).unwrap();
+    let sent =
+        [initiation.bytes().to_vec(), response.bytes().to_vec(), cookie.bytes().to_vec(), packet];
     Scene {
         initiator,
         responder,
@@ -86,8 +75,8 @@ fuzz_target!(|data: &[u8]| {
     // The MACs of a handshake message are checked separately, and so is the index in an initiation.
     let same = |part: std::ops::Range<usize>| message.get(part.clone()) == sent.get(part);
     if let Some(initiation) = Initiation::read(&message) {
-        let proven =
-            UnprovenInitiation::read(&scene.responder, initiation).and_then(|half| half.prove(&scene.to_initiator));
+        let proven = UnprovenInitiation::read(&scene.responder, initiation)
+            .and_then(|half| half.prove(&scene.to_initiator));
         assert!(proven.is_err() || choice & 3 == 0 && same(8..116));
         let addressed = scene.responder.is_addressed(&message);
         assert!(!addressed || choice & 3 == 0 && same(0..132));

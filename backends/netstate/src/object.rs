@@ -1,5 +1,5 @@
 //! The kernel objects that flanneld manages, in order of dependency. [`link`](crate::link) and
-//! [`route`](crate::route) define the contents of their kinds.
+//! [`route`] define the contents of their kinds.
 
 use crate::link::LinkSpec;
 use crate::names::{LinkName, Mac};

@@ -80,10 +80,3 @@ pub enum PeerError {
     #[code("peer-unknown")]
     NoPeer,
 }
-
-#[derive(Clone, Debug, PartialEq, Eq, Error, Coded)]
-#[error(
-    "{0:?} is not a mode: use offload, mmsg or plain, or omit the mode for the fastest available mode"
-)]
-#[code("datapath-unknown")]
-pub struct ModeError(pub String);

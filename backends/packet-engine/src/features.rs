@@ -1,8 +1,6 @@
 //! Packet modes of the engine: with offloads, with batches of packets, or with single packets. `--datapath`
 //! selects one. By default, the engine uses the offloads that the kernel grants.
 
-use crate::error::ModeError;
-
 /// How the engine reads and sends packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
@@ -78,12 +76,13 @@ impl Features {
     pub const NAMES: &'static [&'static str] = &["auto", "offload", "mmsg", "plain"];
 
     /// An empty name and `auto` select `offload`.
-    pub fn named(name: &str) -> Result<Self, ModeError> {
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
         match name {
-            "" | "auto" | "offload" => Ok(Self::offload()),
-            "mmsg" => Ok(Self::mmsg()),
-            "plain" => Ok(Self::plain()),
-            _ => Err(ModeError(name.to_owned())),
+            "" | "auto" | "offload" => Some(Self::offload()),
+            "mmsg" => Some(Self::mmsg()),
+            "plain" => Some(Self::plain()),
+            _ => None,
         }
     }
 }
@@ -115,7 +114,7 @@ mod tests {
             (Features::named("mmsg").unwrap().batch, Features::named("plain").unwrap().batch),
             (64, 1)
         );
-        assert_eq!(Features::named("fast"), Err(ModeError("fast".to_owned())));
+        assert_eq!(Features::named("fast"), None);
         assert_eq!([1, 2, 3, 4, 8, 64].map(tun_queue_count), [1, 1, 1, 2, 4, 4]);
     }
 }

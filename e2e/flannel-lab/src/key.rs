@@ -40,7 +40,7 @@ pub(crate) fn wait_for_key(terminal: impl AsFd) -> Result<u8> {
     outcome.context("reading a key").map(|_| u8::from_be_bytes(key))
 }
 
-/// Restores the settings that [`wait`] changed. Any thread that ends the program may call it.
+/// Restores the settings that [`wait_for_key`] changed. Any thread that ends the program may call it.
 pub(crate) fn restore_terminal_settings() {
     if let Some((terminal, before)) = CHANGED.lock().take() {
         // Some keys send several bytes, of which only one was read: TCSAFLUSH discards the rest. A closed terminal has nothing to restore.

@@ -87,7 +87,7 @@ impl Parse for Features {
     const WORDS: &'static [&'static str] = Self::NAMES;
 
     fn parse(text: &str) -> Result<Self, Problem> {
-        Self::named(text).map_err(|_| Problem::new("not-a-datapath-mode", format!("{text:?} is not a mode: use offload, mmsg or plain, or omit the mode for the fastest available mode")))
+        Self::named(text).ok_or_else(|| Problem::new("not-a-datapath-mode", format!("{text:?} is not a mode: use offload, mmsg or plain, or omit the mode for the fastest available mode")))
     }
 }
 

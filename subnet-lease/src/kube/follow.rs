@@ -272,7 +272,7 @@ impl<'a, S: Sink> Follower<'a, S> {
         }
     }
 
-    /// `None` if no change arrives within `patience`. An [`Ended`] follows the end of a watch or an error from the server.
+    /// `None` if no change arrives within `patience`. A [`FollowError`] follows the end of a watch or an error from the server.
     async fn change(
         &mut self,
         lines: &mut Lines,
