@@ -3,11 +3,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use packet_engine::packet::checksum::{fold, sum};
+use packet_engine::packet::checksum::{fold_sum, ones_complement_sum};
 use packet_engine::packet::ecn;
 use packet_engine::packet::{Header, Version, decrement_ttl, set_ecn};
 use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
-use packet_engine::verdict::{Outbound, inbound, outbound};
+use packet_engine::verdict::{Outbound, judge_inbound_packet, judge_outbound_packet};
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
@@ -65,22 +65,22 @@ fuzz_target!(|data: &[u8]| {
             && header.header_len <= header.transport
             && header.transport <= packet.len()
     );
-    if inbound(&header, &packet, from, table).is_ok() && table.checks != Checks::Off {
+    if judge_inbound_packet(&header, &packet, from, table).is_ok() && table.checks != Checks::Off {
         assert!(
             table.knows(from) && table.is_own(header.destination) && !table.is_own(header.source)
         );
     }
-    if let Outbound::Send(peer) = outbound(&header, &packet, table, None) {
+    if let Outbound::Send(peer) = judge_outbound_packet(&header, &packet, table, None) {
         assert!(
             header.ttl > 1
                 && packet.len() <= 1472
                 && table.lookup(header.destination) == Some(peer)
         );
     }
-    let verdict = ecn::decapsulate(header.tos, choice >> 6);
+    let verdict = ecn::decapsulated_ecn(header.tos, choice >> 6);
     let mark = verdict.unwrap_or(header.tos & 3);
     // Ones' complement has two zeros.
-    let residue = |packet: &[u8]| fold(sum(&packet[..20], 0)) % 0xffff;
+    let residue = |packet: &[u8]| fold_sum(ones_complement_sum(&packet[..20], 0)) % 0xffff;
     let before = residue(&packet);
     set_ecn(&mut packet, mark);
     decrement_ttl(&mut packet);
