@@ -3,17 +3,42 @@
 use types::problem::StoreCause;
 use types::{Detail, Problem};
 
-/// Two problems have the same topic if one line in the log is enough for both until the next success. Times and counts change with every attempt, and
-/// refused connections alternate with timeouts.
+/// Two problems have the same topic if one line in the log is enough for both until the next success. What a server says may differ with every attempt
+/// (a time, a request's number); what flanneld says names what an operator wrote.
 fn topic(problem: &Problem) -> String {
-    use StoreCause::{Name, NoRoute, Refused, Silent};
-    match problem.detail {
-        Detail::Store { cause: Name | NoRoute | Refused | Silent, .. } => "unreachable".to_owned(),
-        _ => {
-            let mut topic = format!("{} {}", problem.code, problem.text);
-            topic.retain(|c| !c.is_ascii_digit());
-            topic
+    use StoreCause::{Name, NoRoute, Other, Refused, Silent};
+    let Problem { code, text, detail, parts } = problem;
+    match (&**code, detail) {
+        (_, Detail::Store { .. }) if !parts.is_empty() => {
+            let mut topics: Vec<String> = parts.iter().map(topic).collect();
+            // What all endpoints have in common is the trouble of the store as a whole.
+            if topics.windows(2).all(|pair| pair.first() == pair.last()) {
+                topics.truncate(1);
+            }
+            topics.join("; ")
         }
+        // One after the other, while a cluster elects a leader.
+        ("etcd-unavailable" | "etcd-no-leader" | "etcd-timed-out", _) => "unavailable".to_owned(),
+        // Refused connections alternate with timeouts and resets.
+        (
+            "etcd-connection-cut"
+            | "etcd-readdressed"
+            | "etcd-watch-closed"
+            | "kubernetes-not-answered",
+            _,
+        )
+        | ("etcd-unreachable" | "kubernetes-unreachable", Detail::Store { cause: Other, .. })
+        | (_, Detail::Store { cause: Name | NoRoute | Refused | Silent, .. }) => {
+            "unreachable".to_owned()
+        }
+        ("etcd-client" | "etcd-no-address" | "kubernetes-token" | "kubernetes-connection", _) => {
+            text.clone()
+        }
+        ("kubernetes-refused", Detail::Store { status, .. }) => format!("{code} {status:?}"),
+        (server, _) if server.starts_with("etcd-") || server.starts_with("kubernetes-") => {
+            server.to_owned()
+        }
+        _ => text.clone(),
     }
 }
 
@@ -65,23 +90,39 @@ impl LogOnce {
 mod tests {
     use super::*;
 
+    /// A store's answer.
+    fn store(code: &'static str, cause: StoreCause, text: &str) -> Problem {
+        Problem::new(code, text).with(Detail::Store { cause, status: None, server: None })
+    }
+
     #[test]
-    fn reason_is_logged_once_when_only_a_number_in_its_text_changes() {
+    fn reason_is_logged_once_when_only_the_servers_words_change() {
         let mut log = LogOnce::default();
-        let expired = |seconds: u32| Problem::new("expired", format!("it expired {seconds} s ago"));
-        let mistake = |which: &str| Problem::new("mistake", which);
+        let refused = |words: &str| store("kubernetes-refused", StoreCause::Other, words);
+        let mistake = |which: &str| Problem::new("config-invalid", which);
         assert!(!log.news(None));
-        assert!(log.news(Some(&expired(1))));
-        assert!(!log.news(Some(&expired(2))));
-        assert!(log.news(Some(&mistake("it expired 2 s ago"))));
-        assert!(!log.news(Some(&expired(3))), "a repeated problem after another problem");
-        assert!(log.news(None) && !log.news(None));
-        assert!(log.news(Some(&expired(4))), "a problem after a success");
-        assert!(log.news(None));
+        assert!(log.news(Some(&refused("request 1a2f failed on Monday"))));
+        assert!(!log.news(Some(&refused("request b7c1 failed on Tuesday"))));
+        assert!(log.news(Some(&mistake("10.244.0.0/29 is too small"))));
+        assert!(!log.news(Some(&refused("no"))), "a repeated problem after another problem");
         assert!(
-            log.news(Some(&mistake("one")))
-                && !log.news(Some(&mistake("one")))
-                && log.news(Some(&mistake("another")))
+            log.news(Some(&mistake("10.244.0.0/30 is too small"))),
+            "another number is another mistake"
         );
+        assert!(!log.news(Some(&mistake("10.244.0.0/29 is too small"))));
+        assert!(log.news(None) && !log.news(None));
+        assert!(log.news(Some(&refused("no"))), "a problem after a success");
+    }
+
+    #[test]
+    fn election_of_a_leader_is_one_reason() {
+        let mut log = LogOnce::default();
+        let news = |log: &mut LogOnce, code, cause| log.news(Some(&store(code, cause, "no")));
+        assert!(news(&mut log, "etcd-no-leader", StoreCause::NoQuorum));
+        assert!(!news(&mut log, "etcd-timed-out", StoreCause::Silent));
+        assert!(!news(&mut log, "etcd-unavailable", StoreCause::Other));
+        assert!(news(&mut log, "etcd-watch-silent", StoreCause::Silent));
+        assert!(!news(&mut log, "etcd-watch-closed", StoreCause::Other));
+        assert!(!news(&mut log, "kubernetes-unreachable", StoreCause::Other));
     }
 }
