@@ -4,10 +4,11 @@ use crate::backend::{Backend, Network, Setup};
 use crate::network;
 use async_trait::async_trait;
 use netstate::kernel::Facts;
+use netstate::object::{Key, Value};
 use netstate::plan::{Announced, Plan};
 use netstate::scope::Scope;
 use netstate::underlay::Underlay;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer};
 use types::profile::{Keys, Overhead};
 use types::{Encapsulation, Problem, Profile};
 
@@ -71,6 +72,10 @@ impl Plan for AllocPlan {
 
     fn kinds(&self) -> Kinds {
         Kinds::Any
+    }
+
+    fn of_peer(&self, _peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
+        Vec::new()
     }
 
     fn announced(&self, facts: &Facts) -> Announced {

@@ -15,7 +15,7 @@ use netstate::link::tun::TunSpec;
 use netstate::link::{LinkKind, LinkSpec};
 use netstate::names::LinkName;
 use netstate::netlink::NetlinkKernel;
-use netstate::object::KernelState;
+use netstate::object::{KernelState, Key, Value};
 use netstate::peers::peers;
 use netstate::plan::{Announced, Plan};
 use netstate::route::RouteSpec;
@@ -26,7 +26,7 @@ use packet_engine::packet::framing::Framing;
 use packet_engine::table::TableSettings;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, PeerRules};
+use subnet_lease::{Kinds, Lease, LeaseAttrs, LeaseTable, Peer, PeerRules};
 use types::profile::{Device, Keys, Overhead};
 use types::{Encapsulation, Family, Problem, Profile};
 
@@ -185,6 +185,10 @@ impl Plan for UdpPlan {
 
     fn kinds(&self) -> Kinds {
         Kinds::Any
+    }
+
+    fn of_peer(&self, _peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
+        Vec::new()
     }
 
     fn base(&self, facts: &Facts) -> KernelState {

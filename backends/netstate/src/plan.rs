@@ -53,9 +53,7 @@ pub trait Plan: Send + Sync {
 
     /// The objects for one address family of a peer. INVARIANT: they depend on no other peer, so a
     /// changed lease changes only its own objects.
-    fn of_peer(&self, _peer: &Peer<'_>, _facts: &Facts) -> Vec<(Key, Value)> {
-        Vec::new()
-    }
+    fn of_peer(&self, peer: &Peer<'_>, facts: &Facts) -> Vec<(Key, Value)>;
 
     /// The entries for each device of the packet engine; empty if the kernel does all forwarding.
     fn forwarding(&self, _leases: &LeaseTable, _facts: &Facts) -> Vec<Forwarding> {
