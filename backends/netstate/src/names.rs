@@ -34,11 +34,16 @@ impl LinkName {
         })
     }
 
-    /// Of a name in the source text. In a constant, a name that is too long fails the build.
+    /// Of a name in the source text. In a constant, a name that [`LinkName::parse`] refuses fails the build.
     #[must_use]
     pub const fn constant(name: &str) -> Self {
-        let mut bytes = [0; Self::LONGEST];
-        bytes.split_at_mut(name.len()).0.copy_from_slice(name.as_bytes());
+        assert!(!name.is_empty(), "an interface without a name");
+        let (mut bytes, mut rest) = ([0; Self::LONGEST], name.as_bytes());
+        bytes.split_at_mut(name.len()).0.copy_from_slice(rest);
+        while let [byte, after @ ..] = rest {
+            assert!(*byte != b'/' && *byte != 0 && !byte.is_ascii_whitespace());
+            rest = after;
+        }
         Self(bytes)
     }
 
