@@ -24,7 +24,7 @@ pub(super) async fn routes(
 ) -> Result<Routes, Problem> {
     let kernel_audit = kernel_audit.ok_or_else(|| {
         Problem::new(
-            "no-network",
+            "routes-without-network",
             "this node has no network yet, so it needs no kernel objects; flannelctl status shows what flanneld waits for",
         )
     })?;
@@ -32,14 +32,14 @@ pub(super) async fn routes(
         let text = format!(
             "flanneld did not compare the kernel with the desired state within {TIMEOUT:?}: its reconcile task is busy, or the kernel does not respond; run flannelctl status"
         );
-        Problem::new("late", text)
+        Problem::new("routes-late", text)
     };
     let look = async {
         let _turn = ONE.acquire().await;
         kernel_audit.look().await
     };
     let sighting = timeout(TIMEOUT, look).await.map_err(|_| late())?.map_err(|error| {
-        Problem::new("unreadable", format!("cannot read the kernel's state: {error}"))
+        Problem::new("routes-unreadable", format!("cannot read the kernel's state: {error}"))
     })?;
     let at = Timestamp::now();
     // On a separate thread, so that the loops for packets and leases do not wait: tens of thousands of objects take a while.
