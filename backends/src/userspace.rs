@@ -96,14 +96,14 @@ impl EngineDevice {
 
     /// Follows the adoption of the previous process' files.
     fn note_inherited(&mut self) {
-        let (queues, sockets) = self.engine.files();
+        let (queues, sockets) = self.engine.files_to_hand_over();
         self.queues.inherited(self.inherited.0, &queues);
         self.sockets.inherited(self.inherited.1, &sockets);
     }
 
     /// Stores the engine's queues and sockets for the next process.
     fn store(&mut self, files: &Files) {
-        let (queues, sockets) = self.engine.files();
+        let (queues, sockets) = self.engine.files_to_hand_over();
         self.queues.update(files, &queue_name(self.name), &queues);
         self.sockets.update(files, &socket_name(self.name), &sockets);
     }
@@ -190,7 +190,7 @@ impl<K: Kernel> UserspaceKernel<K> {
                     let why = Problem::new("underlay-address-missing", text);
                     return vec![OpError::new(op, FailureKind::Other, why)];
                 };
-                if let Err(error) = device.base.engine.open(address) {
+                if let Err(error) = device.base.engine.open_and_start(address) {
                     return vec![OpError::new(op, FailureKind::Conflict, error)];
                 }
                 device.base.store(&self.files);
@@ -198,7 +198,7 @@ impl<K: Kernel> UserspaceKernel<K> {
                 self.kernel.apply(&[Op::Replace(*key, value.clone())]).await
             }
             Op::Delete(..) => {
-                device.base.engine.close();
+                device.base.engine.close_device();
                 device.base.queues.update(&self.files, &queue_name(name), &[]);
                 // The device is already gone with its file, unless it belongs to another program.
                 self.kernel.apply(std::slice::from_ref(op)).await
@@ -262,7 +262,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             };
             let moved = device.address.replace(address) != Some(address);
             if !std::mem::replace(&mut device.adopted, true) {
-                device.awaits_table = device.base.engine.adopt(address);
+                device.awaits_table = device.base.engine.adopt_inherited_device(address);
                 device.base.note_inherited();
             }
             // A device that is not open is opened when its link is added. The port may be free again by then.
@@ -270,7 +270,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             if !open || !moved && device.base.problem.is_none() {
                 continue;
             }
-            let result = device.base.engine.rebind(address);
+            let result = device.base.engine.rebind_and_restart(address);
             let _ = device.base.conclude(result, &self.files);
         }
         self.kernel.facts(underlay, queries).await
@@ -293,7 +293,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             else {
                 continue;
             };
-            let result = device.base.engine.open(address);
+            let result = device.base.engine.open_and_start(address);
             if device.base.conclude(result, &self.files).is_ok() {
                 tracing::info!(
                     device = %device.base.name,

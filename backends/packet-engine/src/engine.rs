@@ -127,12 +127,12 @@ impl Engine {
     /// The interface index of the open TUN device.
     #[must_use]
     pub fn index(&self) -> Option<u32> {
-        self.queues.first().and_then(|queue| queue.index())
+        self.queues.first().and_then(|queue| queue.index_unless_renamed())
     }
 
     /// What the next process can adopt: the TUN queues and the receiving sockets.
     #[must_use]
-    pub fn files(&self) -> (Vec<Arc<Tun>>, Vec<Arc<Socket>>) {
+    pub fn files_to_hand_over(&self) -> (Vec<Arc<Tun>>, Vec<Arc<Socket>>) {
         (
             self.queues.clone(),
             self.sockets.as_ref().map(|sockets| sockets.receive.clone()).unwrap_or_default(),
@@ -140,8 +140,8 @@ impl Engine {
     }
 
     /// Adopts the files of the previous process; true if a TUN device was among them. Unusable files are
-    /// closed; [`Engine::open`] opens new ones.
-    pub fn adopt(&mut self, listen: impl Into<Addresses>) -> bool {
+    /// closed; [`Engine::open_and_start`] opens new ones.
+    pub fn adopt_inherited_device(&mut self, listen: impl Into<Addresses>) -> bool {
         let listen = listen.into();
         let Inheritance { queues, mut sockets } = std::mem::take(&mut self.inherited);
         let (features, port) = (self.config.features, self.config.port);
@@ -181,7 +181,7 @@ impl Engine {
             self.queues = queues;
         }
         if all && sockets.len() == addresses.len() {
-            match self.spread(listen) {
+            match self.bind_send_sockets(listen) {
                 Ok(spread) => {
                     self.sockets = Some(Sockets { listen, port, receive: sockets, spread });
                 }
@@ -198,12 +198,12 @@ impl Engine {
 
     /// Opens the device and the sockets, unless they are open, and starts the threads. The caller must first
     /// delete a device of this name that the engine has not opened.
-    pub fn open(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
+    pub fn open_and_start(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         self.stop();
         self.bind(listen.into())?;
         if self.index().is_none() {
             self.queues.clear();
-            let queues = match Tun::open(&self.config.device, &self.config.features) {
+            let queues = match Tun::open_queues(&self.config.device, &self.config.features) {
                 Ok(queues) => queues,
                 Err(why) if self.config.features.vnet => {
                     // Older kernels and containers may lack offloads. The engine works without them.
@@ -212,8 +212,8 @@ impl Engine {
                         real_time: self.config.features.real_time,
                         ..Features::mmsg()
                     };
-                    let queues =
-                        Tun::open(&self.config.device, &features).map_err(|_| why.clone())?;
+                    let queues = Tun::open_queues(&self.config.device, &features)
+                        .map_err(|_| why.clone())?;
                     tracing::warn!(
                         code = why.code(),
                         device = %self.config.device,
@@ -237,7 +237,7 @@ impl Engine {
 
     /// Binds the sockets to an address, or to one address of each family. The device stays open. If a bind
     /// fails, the old sockets stay in use.
-    pub fn rebind(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
+    pub fn rebind_and_restart(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         let listen = listen.into();
         if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, self.config.port)) {
             return Ok(());
@@ -274,12 +274,12 @@ impl Engine {
                 "the receive buffer of the UDP port is small, so bursts may be lost"
             );
         }
-        let spread = self.spread(listen)?;
+        let spread = self.bind_send_sockets(listen)?;
         self.sockets = Some(Sockets { listen, port, receive, spread });
         Ok(())
     }
 
-    fn spread(&self, listen: Addresses) -> Result<Vec<Arc<Socket>>, EngineError> {
+    fn bind_send_sockets(&self, listen: Addresses) -> Result<Vec<Arc<Socket>>, EngineError> {
         let Some(address) = listen.ips().next().filter(|_| self.config.spread) else {
             return Ok(Vec::new());
         };
@@ -300,7 +300,7 @@ impl Engine {
         );
         self.wake = Some(wake.clone());
         let means = if self.config.features.real_time { Means::granted() } else { Means::Nothing };
-        self.describe(means);
+        self.record_mode_and_scheduling(means);
         let config = Arc::new(self.config.clone());
         let queues: Arc<[_]> = self.queues.clone().into();
         // The sockets of a queue: one for each address.
@@ -374,7 +374,7 @@ impl Engine {
         Ok(())
     }
 
-    fn describe(&self, means: Means) {
+    fn record_mode_and_scheduling(&self, means: Means) {
         let offload = self.queues.first().map(|queue| queue.offload()).unwrap_or_default();
         let features = &self.config.features;
         let parts = [
@@ -427,7 +427,7 @@ impl Engine {
     }
 
     /// Closes the device, so that the kernel deletes it.
-    pub fn close(&mut self) {
+    pub fn close_device(&mut self) {
         self.stop();
         self.queues.clear();
     }

@@ -54,9 +54,9 @@ pub struct Offload {
 
 impl Tun {
     /// Creates the device, or attaches to one that no other process has open.
-    pub fn open(name: &str, features: &Features) -> Result<Vec<Self>, EngineError> {
+    pub fn open_queues(name: &str, features: &Features) -> Result<Vec<Self>, EngineError> {
         if features.tun_tap {
-            return Self::by_tun_tap(name).map(|tun| vec![tun]);
+            return Self::open_with_tun_tap_crate(name).map(|tun| vec![tun]);
         }
         let multi = features.queues > 1;
         let flags = IFF_TUN
@@ -79,14 +79,14 @@ impl Tun {
     }
 
     /// With the `tun-tap` crate: no offloads, one packet per call.
-    fn by_tun_tap(name: &str) -> Result<Self, EngineError> {
+    fn open_with_tun_tap_crate(name: &str) -> Result<Self, EngineError> {
         use std::os::fd::IntoRawFd;
         let device = tun_tap::Iface::without_packet_info(name, tun_tap::Mode::Tun)
             .map_err(|error| device_setup_error(name, &error))?;
         // SAFETY: into_raw_fd gives up the descriptor, which is open and owned only here.
         let fd = unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) };
         let tun = Self { file: fd.into(), name: name.to_owned(), offload: Offload::default() };
-        tun.prepare().map_err(|error| device_setup_error(name, &error))?;
+        tun.configure_file_and_device().map_err(|error| device_setup_error(name, &error))?;
         // Offloads are a property of the device, so an existing device may still have them enabled.
         let _ = call_ioctl(tun.file.as_fd(), TUNSETOFFLOAD, 0);
         Ok(tun)
@@ -114,7 +114,7 @@ impl Tun {
             name: name.to_owned(),
             offload: Offload { vnet, ..Offload::default() },
         };
-        tun.prepare().map_err(|error| device_setup_error(name, &error))?;
+        tun.configure_file_and_device().map_err(|error| device_setup_error(name, &error))?;
         let fd = tun.file.as_fd();
         if vnet {
             let size: libc::c_int = virtio::LEN as libc::c_int;
@@ -142,7 +142,7 @@ impl Tun {
 
     /// Makes the file non-blocking and close-on-exec and the device not persistent, and sets its queue
     /// length.
-    fn prepare(&self) -> io::Result<()> {
+    fn configure_file_and_device(&self) -> io::Result<()> {
         use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
         fcntl(&self.file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         fcntl(&self.file, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
@@ -175,7 +175,7 @@ impl Tun {
 
     /// `None` if the device was deleted or renamed.
     #[must_use]
-    pub fn index(&self) -> Option<u32> {
+    pub fn index_unless_renamed(&self) -> Option<u32> {
         let (name, _) = device_name_and_flags(self.file.as_fd()).ok()?;
         let index = || nix::net::if_::if_nametoindex(self.name.as_str()).ok();
         (name == self.name).then(index).flatten()
@@ -184,13 +184,13 @@ impl Tun {
     /// Reads a packet, with its virtio header if the device has them, and returns the length in bytes.
     /// `WouldBlock` means that no packet waits.
     #[inline]
-    pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub fn read_frame(&self, buffer: &mut [u8]) -> io::Result<usize> {
         (&self.file).read(buffer)
     }
 
     /// Writes the buffers as one packet, and returns the number of written bytes.
     #[inline]
-    pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn write_frame(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         (&self.file).write_vectored(parts)
     }
 }

@@ -43,7 +43,7 @@ impl Tunnel {
     /// Opens the TUN device and the sockets if necessary, and starts to forward packets.
     fn open(&mut self, files: &Files) -> Result<(), EngineError> {
         self.waits = false;
-        let result = self.base.engine.open(self.listen);
+        let result = self.base.engine.open_and_start(self.listen);
         self.base.conclude(result, files)
     }
 
@@ -60,7 +60,7 @@ impl Tunnel {
         if !self.base.is_open() || self.waits {
             return Ok(());
         }
-        let result = self.base.engine.rebind(self.listen);
+        let result = self.base.engine.rebind_and_restart(self.listen);
         self.base.conclude(result, files)
     }
 
@@ -203,7 +203,7 @@ impl<K: Kernel> WireguardUserspace<K> {
         };
         let (engine, device) = Engine::wireguard(config, Table::build(settings, []), inherited);
         let mut base = EngineDevice::new(name, engine, left);
-        let waits = base.engine.adopt(listen);
+        let waits = base.engine.adopt_inherited_device(listen);
         if waits {
             tracing::info!(device = %name, "adopted the device and sockets of the previous process");
         }
@@ -241,7 +241,7 @@ impl<K: Kernel> WireguardUserspace<K> {
                 }
             }
             Op::Delete(..) => {
-                tunnel.base.engine.close();
+                tunnel.base.engine.close_device();
                 tunnel.device.change().clear();
                 tunnel.base.store(&self.files);
                 Ok(())

@@ -74,7 +74,7 @@ impl Other {
             };
             let (mut engine, device) =
                 Engine::wireguard(config, Table::build(settings, []), Inheritance::default());
-            engine.open(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED)).unwrap();
+            engine.open_and_start(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED)).unwrap();
             (engine, device)
         });
         let (engine, device) = opened.join().unwrap();

@@ -21,7 +21,8 @@ pub(crate) fn demonstrate_pod_traffic(
     screen: Screen,
 ) -> Result<bool> {
     screen.heading("Who reaches whom");
-    let mut complete = print_ping_matrix(&ping_pods_until_converged(PingMatrix::of, pods)?, screen);
+    let mut complete =
+        print_ping_matrix(&ping_pods_until_converged(PingMatrix::of_main_addresses, pods)?, screen);
     if pods.iter().all(|pod| pod.v6().is_ok()) {
         screen.heading("Who reaches whom by IPv6");
         complete &= print_ping_matrix(&ping_pods_until_converged(PingMatrix::of_v6, pods)?, screen);

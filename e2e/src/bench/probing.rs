@@ -58,7 +58,7 @@ fn share_with_page(daemon: &Flanneld) -> Result<f64> {
             while !ended.load(Relaxed) {
                 // The pause of the page.
                 std::thread::sleep(Duration::from_secs(2));
-                let _ = daemon.api("/api/v1/view");
+                let _ = daemon.get_status_api("/api/v1/view");
             }
         });
         let share = processor_share(daemon, PAGE_WINDOW);

@@ -47,7 +47,7 @@ impl Runtime {
     }
 
     /// Calls DEL twice, because a runtime repeats it.
-    fn del(&self, pod: &Netns, interface: &str) -> Result<()> {
+    fn delete_twice(&self, pod: &Netns, interface: &str) -> Result<()> {
         (0..2).try_for_each(|_| {
             self.cni.call("DEL", Some(pod), interface, &self.conf)?.ok().map(drop)
         })
@@ -59,7 +59,7 @@ impl Runtime {
     }
 
     /// What pods left: interfaces, reserved addresses, the plugin's files.
-    fn left(&self) -> Result<Vec<String>> {
+    fn list_pod_state(&self) -> Result<Vec<String>> {
         let folder = self.host.folder()?;
         let names = |folder: PathBuf| {
             let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -80,13 +80,13 @@ fn addresses_in_cni_result(result: &Value) -> Result<Vec<IpAddr>> {
     ips.iter().map(|ip| address(ip).with_context(|| format!("no address: {ip}"))).collect()
 }
 
-scenarios! { reference_plugins_connect_pods;
+scenarios! { reference_plugins_pass_pod_life_cycle;
     current_reference_plugins_connect_pods => (CniVersion::V191, "1.1.0"),
     distribution_reference_plugins_connect_pods => (CniVersion::V111, "1.0.0"),
 }
 
 /// Adds pods on two nodes, which reach each other, and deletes them.
-fn reference_plugins_connect_pods((version, cni_version): (CniVersion, &str)) -> Result<()> {
+fn reference_plugins_pass_pod_life_cycle((version, cni_version): (CniVersion, &str)) -> Result<()> {
     let is_current = cni_version == "1.1.0";
     Scene::of("cni").net(NET_CONF).arg("--ip-masq").stopped().run(|s| {
         let [near, far] = [0, 1].map(|number| Runtime::new(&s[number], version, cni_version));
@@ -111,7 +111,7 @@ fn reference_plugins_connect_pods((version, cni_version): (CniVersion, &str)) ->
         // ADD and DEL of a second interface of the same container do not affect the first interface.
         let second = near.conf("delegate", &json!({"hairpinMode": true}));
         near.cni.call("ADD", Some(&pod), "net1", &second)?.ok()?;
-        near.del(&pod, "net1")?;
+        near.delete_twice(&pod, "net1")?;
         ensure!(
             pod.link("net1")?.is_none() && pod.link("eth0")?.is_some(),
             "the wrong interface was removed"
@@ -137,8 +137,12 @@ fn reference_plugins_connect_pods((version, cni_version): (CniVersion, &str)) ->
             ensure!(far.status()? == 50);
         }
         for (runtime, pods) in [(&near, vec![&pod]), (&far, vec![&early, &late])] {
-            pods.iter().try_for_each(|pod| runtime.del(pod, "eth0"))?;
-            ensure!(runtime.left()?.is_empty(), "DEL left {:?}", runtime.left()?);
+            pods.iter().try_for_each(|pod| runtime.delete_twice(pod, "eth0"))?;
+            ensure!(
+                runtime.list_pod_state()?.is_empty(),
+                "DEL left {:?}",
+                runtime.list_pod_state()?
+            );
         }
         Ok(())
     })
@@ -151,10 +155,14 @@ fn require_gc_frees_lost_pod(node: &Runtime, living: &Netns) -> Result<()> {
         (addresses_in_cni_result(&result)?[0].to_string(), lost.name().to_owned());
     // The processes and the namespace are gone, and no DEL came.
     std::process::Command::new("ip").args(["netns", "del", &name]).status()?;
-    ensure!(node.left()?.contains(&address), "{address} is not reserved: {:?}", node.left()?);
+    ensure!(
+        node.list_pod_state()?.contains(&address),
+        "{address} is not reserved: {:?}",
+        node.list_pod_state()?
+    );
     let valid = json!([{"containerID": living.name(), "ifname": "eth0"}]);
     node.cni.call("GC", None, "", &node.conf("cni.dev/valid-attachments", &valid))?.ok()?;
-    let left = node.left()?;
+    let left = node.list_pod_state()?;
     ensure!(
         !left.contains(&address)
             && !left.contains(&name)

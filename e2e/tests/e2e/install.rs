@@ -48,7 +48,7 @@ fn require_known(
     Ok(())
 }
 
-fn api_server(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
+fn start_api_server_on_new_host(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
     let lan = lab.switch("lan")?;
     let host = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
     let api = ApiServer::start(&host, Families::V4)?;

@@ -19,7 +19,7 @@ pub(crate) const PROBES: u16 = 8473;
 
 /// What a node says of a peer, by its name: a document for each address family.
 pub(crate) fn peer_verdicts(daemon: &Flanneld, of: &str) -> Result<Vec<Value>> {
-    let (code, text) = daemon.api("/api/v1/node")?;
+    let (code, text) = daemon.get_status_api("/api/v1/node")?;
     ensure!(code == 200, "{code}: {text}");
     let document: Value = serde_json::from_str(&text)?;
     let peers = document["mesh"]["peers"].as_array().into_iter().flatten();

@@ -18,7 +18,7 @@ impl Part {
 
     /// For all packet threads together: a quarter of the processors. So two daemons on one machine (two
     /// networks, or a test environment) leave half of them to other programs.
-    pub(super) fn of_all(processors: u32) -> Self {
+    pub(super) fn quarter_of(processors: u32) -> Self {
         Self {
             of: (processors.max(1), 4),
             most: Duration::from_millis(1).saturating_mul(processors.max(1)),
@@ -46,7 +46,7 @@ impl Budget {
 
     /// Takes off the time `ahead` that a thread had priority. True if the threads may have priority from now
     /// on.
-    pub(super) fn spend(&mut self, now: Instant, ahead: Duration) -> bool {
+    pub(super) fn charge_used_time(&mut self, now: Instant, ahead: Duration) -> bool {
         let Part { of: (numerator, denominator), most } = self.part;
         // One second fills any budget. The limit prevents an overflow.
         let time = now.saturating_duration_since(self.looked).min(Duration::from_secs(1));
@@ -77,7 +77,7 @@ mod tests {
         for number in 1..=4000 {
             let spent = if may { STEP * threads } else { Duration::ZERO };
             ahead += spent;
-            may = budget.spend(start + STEP * number, spent);
+            may = budget.charge_used_time(start + STEP * number, spent);
         }
         ahead
     }
@@ -87,10 +87,10 @@ mod tests {
         let now = Instant::now();
         for (part, threads, wanted) in [
             (Part::THREAD, 1, 0.8),
-            (Part::of_all(2), 2, 0.5),
-            (Part::of_all(2), 1, 0.5),
-            (Part::of_all(8), 8, 2.0),
-            (Part::of_all(1), 3, 0.25),
+            (Part::quarter_of(2), 2, 0.5),
+            (Part::quarter_of(2), 1, 0.5),
+            (Part::quarter_of(8), 8, 2.0),
+            (Part::quarter_of(1), 3, 0.25),
         ] {
             let ahead = ahead_in_a_second(&mut Budget::new(part, now), threads, now).as_secs_f64();
             assert!(
@@ -105,10 +105,10 @@ mod tests {
         let now = Instant::now();
         let mut budget = Budget::new(Part::THREAD, now);
         let later = now + Duration::from_secs(86_400);
-        assert!(budget.spend(later, Duration::ZERO));
-        assert!(!budget.spend(later + Part::THREAD.most, Part::THREAD.most * 2));
+        assert!(budget.charge_used_time(later, Duration::ZERO));
+        assert!(!budget.charge_used_time(later + Part::THREAD.most, Part::THREAD.most * 2));
         // A clock that seems to go back adds nothing either.
-        assert!(!budget.spend(now, Duration::ZERO));
+        assert!(!budget.charge_used_time(now, Duration::ZERO));
     }
 
     proptest! {
@@ -125,7 +125,7 @@ mod tests {
                 time += step;
                 ahead += spent;
                 longest = longest.max(spent);
-                may = budget.spend(start + time, spent);
+                may = budget.charge_used_time(start + time, spent);
             }
             prop_assert!(ahead <= time * 4 / 5 + Part::THREAD.most + longest, "{ahead:?} of {time:?}");
         }

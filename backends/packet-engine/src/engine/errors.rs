@@ -43,7 +43,7 @@ impl Errors {
     }
 
     /// Sends nothing if the protocol forbids the error, or the rate limit is reached.
-    pub(super) fn reply(
+    pub(super) fn reply_if_allowed(
         &mut self,
         kind: Icmp,
         packet: &[u8],

@@ -34,13 +34,13 @@ impl<P: Port> Handshakes<P> {
     pub(super) fn run(self) {
         let mut state = HandshakeState::default();
         while !self.wake.called() {
-            let next = self.round(&mut state);
+            let next = self.work_until_next_wake(&mut state);
             self.device.wait(next);
         }
     }
 
     /// One round of work. Gives the time of the next round, if no new work arrives earlier.
-    pub(super) fn round(&self, state: &mut HandshakeState) -> Option<Instant> {
+    pub(super) fn work_until_next_wake(&self, state: &mut HandshakeState) -> Option<Instant> {
         let HandshakeState { worker, sender, log } = state;
         let next =
             self.device.work(worker, &mut |to, datagram| self.send(to, datagram, sender, log));

@@ -22,12 +22,12 @@ impl Device for Tun {
 
     #[inline]
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        Tun::read(self, buffer)
+        Tun::read_frame(self, buffer)
     }
 
     #[inline]
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        Tun::write(self, parts)
+        Tun::write_frame(self, parts)
     }
 }
 

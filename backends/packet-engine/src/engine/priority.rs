@@ -126,7 +126,7 @@ pub(super) struct Scheduling {
 impl Scheduling {
     pub(super) fn new(means: Means, processors: usize, counters: Arc<Counters>) -> Self {
         let processors = u32::try_from(processors).unwrap_or(u32::MAX);
-        let budget = Budget::new(Part::of_all(processors), Instant::now());
+        let budget = Budget::new(Part::quarter_of(processors), Instant::now());
         Self { means, budget: Arc::new(Mutex::new(budget)), counters }
     }
 }
@@ -198,8 +198,8 @@ impl Priority {
     fn look(&mut self, now: Instant) {
         let ran = thread_cpu_time();
         let spent = if self.ahead { ran.saturating_sub(self.ran) } else { Duration::ZERO };
-        let all = self.scheduling.budget.lock().spend(now, spent);
-        let may = self.budget.spend(now, spent) && all;
+        let all = self.scheduling.budget.lock().charge_used_time(now, spent);
+        let may = self.budget.charge_used_time(now, spent) && all;
         (self.looked, self.ran) = (now, ran);
         let goes = may && self.is_waited_for(now);
         if goes && !self.ahead {

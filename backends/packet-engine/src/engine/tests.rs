@@ -697,8 +697,9 @@ fn inherited_sockets_are_known_by_their_addresses() {
         let config = EngineConfig { port, features, ..EngineConfig::clone(&engine_config()) };
         let inheritance = Inheritance { queues: Vec::new(), sockets: sockets.into() };
         let mut engine = Engine::new(config, table_for_recipes(true), inheritance);
-        engine.adopt(listen);
-        let found: Vec<bool> = engine.files().1.iter().map(|socket| socket.is_ipv6()).collect();
+        engine.adopt_inherited_device(listen);
+        let found: Vec<bool> =
+            engine.files_to_hand_over().1.iter().map(|socket| socket.is_ipv6()).collect();
         assert_eq!(found, families);
     }
 }
@@ -715,7 +716,7 @@ fn port_holder_hint_depends_on_the_framing() {
         let config =
             EngineConfig { framing, port: address.port(), ..EngineConfig::clone(&engine_config()) };
         let mut engine = Engine::new(config, table_for_recipes(true), Inheritance::default());
-        let error = engine.open(address.ip()).unwrap_err();
+        let error = engine.open_and_start(address.ip()).unwrap_err();
         let detail =
             Detail::PortTaken { number: address.port(), udp: true, purpose: PortPurpose::Tunnel };
         assert_eq!((error.code(), error.detail()), ("tunnel-port-taken", detail));

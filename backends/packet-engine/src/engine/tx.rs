@@ -304,7 +304,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         if let Some(kind) = reply {
             let packet =
                 buffer.get(unpacked.start..unpacked.start + unpacked.length).unwrap_or_default();
-            state.errors.reply(kind, packet, &unpacked.header, &self.counters);
+            state.errors.reply_if_allowed(kind, packet, &unpacked.header, &self.counters);
             if let Some(times) = (reason == DropError::NoRoute)
                 .then(|| state.log.count(reason.as_str(), count))
                 .flatten()

@@ -139,7 +139,7 @@ impl FlanneldOptions {
 
     /// The daemon sends its open files to the store, and gets those of the previous daemon.
     #[must_use]
-    pub fn file_store(mut self, store: &FileStore) -> FlanneldOptions {
+    pub fn fd_store(mut self, store: &FileStore) -> FlanneldOptions {
         self.file_store = Some(store.handle());
         self.env("NOTIFY_SOCKET", &store.socket().to_string_lossy())
     }
@@ -264,7 +264,7 @@ impl Flanneld {
     }
 
     /// A document of the status API on the default port, such as `/api/v1/node`. The result is the status code and the body.
-    pub fn api(&self, path: &str) -> Result<(u16, String)> {
+    pub fn get_status_api(&self, path: &str) -> Result<(u16, String)> {
         http::send_get_request(&self.netns, SocketAddr::from((Ipv4Addr::LOCALHOST, 8474)), path)
     }
 

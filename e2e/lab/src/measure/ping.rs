@@ -65,7 +65,7 @@ pub struct PingMatrix {
 
 impl PingMatrix {
     /// Pings by IPv4 or, for pods without it, by IPv6.
-    pub fn of(pods: &[Pod]) -> Result<PingMatrix> {
+    pub fn of_main_addresses(pods: &[Pod]) -> Result<PingMatrix> {
         let targets = pods.iter().map(Pod::address).collect::<Result<Vec<_>>>()?;
         PingMatrix::to(pods, &targets, &PingOptions::default())
     }

@@ -49,7 +49,7 @@ impl LabName {
     }
 
     /// The name is at the start of a namespace's or folder's name.
-    pub(crate) fn parse(text: &str) -> Option<LabName> {
+    pub(crate) fn from_start_of(text: &str) -> Option<LabName> {
         let mut parts = text.splitn(4, '-');
         if parts.next() != Some("fl") {
             return None;
@@ -78,7 +78,7 @@ pub(crate) fn existing_labs() -> Vec<LabName> {
     let mut labs: Vec<LabName> = Vec::new();
     for folder in [NETNS, LABS] {
         for name in folder_entries(Path::new(folder)) {
-            if let Some(lab) = LabName::parse(&name).filter(|lab| !labs.contains(lab)) {
+            if let Some(lab) = LabName::from_start_of(&name).filter(|lab| !labs.contains(lab)) {
                 labs.push(lab);
             }
         }
@@ -101,14 +101,14 @@ mod tests {
     #[test]
     fn lab_name_is_parsed_from_its_namespace() {
         let lab = LabName::next();
-        assert_eq!(LabName::parse(&lab.netns("h1-pod")), Some(lab.clone()));
-        assert_eq!(LabName::parse(&lab.prefix()), Some(lab));
+        assert_eq!(LabName::from_start_of(&lab.netns("h1-pod")), Some(lab.clone()));
+        assert_eq!(LabName::from_start_of(&lab.prefix()), Some(lab));
     }
 
     #[test]
     fn foreign_names_are_not_parsed() {
         for name in ["cni-1234", "fl", "fl-", "fl-x-1-h", "fl-12", "fl-12-", "flannel-1-2"] {
-            assert_eq!(LabName::parse(name), None, "{name}");
+            assert_eq!(LabName::from_start_of(name), None, "{name}");
         }
     }
 }

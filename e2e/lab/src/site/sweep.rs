@@ -28,7 +28,7 @@ pub(crate) fn remove_lab(lab: &LabName) -> Result<()> {
     let names = || {
         folder_entries(Path::new(NETNS))
             .into_iter()
-            .filter(|name| LabName::parse(name).as_ref() == Some(lab))
+            .filter(|name| LabName::from_start_of(name).as_ref() == Some(lab))
             .collect::<Vec<_>>()
     };
     let mark = format!("/flannel-lab/{}/", lab.prefix());

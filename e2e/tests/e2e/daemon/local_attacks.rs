@@ -56,7 +56,7 @@ fn require_daemon_withstands_attacks(attacks: &[(&str, Attack)]) -> Result<()> {
 fn is_well(s: &Scene<'_>) -> Result<()> {
     until_ok("the daemon is well", || {
         s[0].require_ready()?;
-        let (_, text) = s[0].daemon()?.api("/api/v1/node")?;
+        let (_, text) = s[0].daemon()?.get_status_api("/api/v1/node")?;
         let mesh = &serde_json::from_str::<serde_json::Value>(&text)?["mesh"];
         let state = mesh["peers"][0]["state"].as_str();
         ensure!(

@@ -109,7 +109,8 @@ impl Cage {
     ) -> Result<()> {
         let mut outputs = vec![("log".to_owned(), daemon.log())];
         let health = HEALTH_PATHS.map(|path| (path, daemon.get(path)));
-        let answers = health.into_iter().chain(API_PATHS.map(|path| (path, daemon.api(path))));
+        let answers =
+            health.into_iter().chain(API_PATHS.map(|path| (path, daemon.get_status_api(path))));
         outputs.extend(answers.filter_map(|(path, got)| Some((path.to_owned(), got.ok()?.1))));
         let program = binaries::flannel_binary("flannelctl")?.display().to_string();
         let file = format!("'--subnet-file={}'", daemon.subnet_file().display());

@@ -34,7 +34,7 @@ scenarios! { require_userspace_device_repair;
 /// The daemon gets a store of its own.
 fn keep_files(s: &mut Scene<'_>, number: usize) -> Result<FileStore> {
     let store = FileStore::start(&s.lab.folder("")?.join(format!("notify{number}")))?;
-    s[number].options = s[number].options.clone().file_store(&store);
+    s[number].options = s[number].options.clone().fd_store(&store);
     Ok(store)
 }
 

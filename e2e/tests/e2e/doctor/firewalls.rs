@@ -77,7 +77,7 @@ fn packets_reach_tunnel_port(nodes: &mut [Node], from: &str) -> Result<bool> {
 }
 
 /// The script runs a program from a package that is unpacked but not installed.
-fn write_wrapper_script(
+fn write_python_wrapper(
     node: &Node,
     name: &str,
     packages: &std::path::Path,
@@ -102,7 +102,7 @@ fn install_ufw(node: &mut Node) -> Result<()> {
         if [ -d {from}/lib/ufw ]; then cp -r {from}/lib/ufw {root}/lib/; else cp -r {from}/usr/lib/ufw {root}/lib/; fi
         cd {from}/usr/share/ufw; cp *.rules *.init ufw.conf {root}/etc/ufw/; cp iptables/*.rules {root}/etc/ufw/"
     ))?;
-    write_wrapper_script(
+    write_python_wrapper(
         node,
         "ufw",
         &packages,
@@ -142,7 +142,7 @@ fn start_firewalld(node: &mut Node) -> Result<Vec<Process>> {
         ),
     )?;
     let bus = format!("DBUS_SYSTEM_BUS_ADDRESS='unix:path={root}/bus'");
-    write_wrapper_script(
+    write_python_wrapper(
         node,
         "firewall-cmd",
         &packages,
@@ -152,7 +152,7 @@ fn start_firewalld(node: &mut Node) -> Result<Vec<Process>> {
     let files = format!(
         "--system-config {root}/etc --default-config {from}/usr/lib/firewalld --log-file {root}/log"
     );
-    write_wrapper_script(
+    write_python_wrapper(
         node,
         "firewalld",
         &packages,

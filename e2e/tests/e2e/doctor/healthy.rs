@@ -170,7 +170,9 @@ fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Res
             node.pod("p1")?;
         }
         let pods: Vec<Pod> = s.pods().into_iter().cloned().collect();
-        until_ok("pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
+        until_ok("pods reach each other", || {
+            PingMatrix::of_main_addresses(&pods)?.require_complete()
+        })?;
         let (stop, bytes) = (AtomicBool::new(false), AtomicU64::new(0));
         let end = Instant::now() + time;
         let mut watch = Watch { s, carried: backend == "udp", ended: 3, reported: BTreeSet::new() };

@@ -63,7 +63,9 @@ fn is_found_and_fixed((hosts, in_etcd, first, others): Trap) -> Result<()> {
         unnamed.try_for_each(|node| node.type_in(commands))?;
         nodes.iter_mut().try_for_each(Node::ready)?;
         let pods = pods_on(&mut nodes)?;
-        until_ok("the pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
+        until_ok("the pods reach each other", || {
+            PingMatrix::of_main_addresses(&pods)?.require_complete()
+        })?;
         all_well(&mut nodes)
     })
 }

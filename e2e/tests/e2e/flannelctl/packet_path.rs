@@ -12,7 +12,7 @@ fn packet_path_document() -> PathBuf {
 }
 
 /// The line begins with a prompt, such as `node-1#` or `pod-2$`.
-fn run_prompt_line(s: &Scene<'_>, line: &str) -> Result<String> {
+fn run_prompt_line_under_ping(s: &Scene<'_>, line: &str) -> Result<String> {
     let (place, command) =
         line.split_once(['#', '$']).with_context(|| format!("no place: {line}"))?;
     let (kind, number) = place.split_once('-').with_context(|| format!("no place: {line}"))?;
@@ -72,7 +72,7 @@ fn mask_lab_specific_values(text: &str) -> String {
 }
 
 /// Code blocks for a backend: their start, their end and their commands.
-fn backend_code_blocks(page: &str, backend: &str) -> Vec<(usize, usize, Vec<String>)> {
+fn backend_command_blocks(page: &str, backend: &str) -> Vec<(usize, usize, Vec<String>)> {
     let fence = format!("```console,{backend}\n");
     page.match_indices(&fence)
         .filter_map(|(at, _)| {
@@ -102,10 +102,10 @@ fn with_outputs(page: &str, backend: &str) -> Result<String> {
                 ensure!(reserved.status.success(), "{}", stdout_and_stderr(&reserved));
             }
             s.populate()?;
-            for (start, end, commands) in backend_code_blocks(page, backend).into_iter().rev() {
-                let outputs = commands
-                    .iter()
-                    .map(|command| Ok(format!("{command}\n{}\n", run_prompt_line(s, command)?)));
+            for (start, end, commands) in backend_command_blocks(page, backend).into_iter().rev() {
+                let outputs = commands.iter().map(|command| {
+                    Ok(format!("{command}\n{}\n", run_prompt_line_under_ping(s, command)?))
+                });
                 text.replace_range(start..end, &outputs.collect::<Result<String>>()?);
             }
             Ok(())
@@ -119,7 +119,7 @@ fn outputs_on_the_page_are_those_of_a_lab() -> Result<()> {
     let old = std::fs::read_to_string(packet_path_document())?;
     let mut new = old.clone();
     for backend in ["vxlan", "udp", "host-gw", "wireguard"] {
-        ensure!(!backend_code_blocks(&new, backend).is_empty(), "no block of {backend}");
+        ensure!(!backend_command_blocks(&new, backend).is_empty(), "no block of {backend}");
         new = with_outputs(&new, backend).with_context(|| backend.to_owned())?;
     }
     if std::env::var_os("FLANNEL_WRITE_DOCS").is_some() {

@@ -190,9 +190,10 @@ fn probe_is_limited_to_root_and_one_at_a_time() -> Result<()> {
     dual_stack_scene("probe-limits", r#"{"Type":"vxlan"}"#).nodes(3).run(|s| {
         wait_until_probe_ends_at(&s[0], "h2", "", "overlay=ok", "")?;
         // A probe sends packets, so no TCP port serves it.
-        for (code, text) in
-            [s[0].daemon()?.api("/api/v1/probe?peer=h2")?, s[0].get("/api/v1/probe?peer=h2")?]
-        {
+        for (code, text) in [
+            s[0].daemon()?.get_status_api("/api/v1/probe?peer=h2")?,
+            s[0].get("/api/v1/probe?peer=h2")?,
+        ] {
             ensure!(code == 404, "{code}: {text}");
         }
         let fails = |s: &Scene<'_>, targets: &[&str], code: i32, text: &str| {

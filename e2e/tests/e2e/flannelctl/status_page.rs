@@ -81,7 +81,7 @@ fn page_reports_a_fault_and_the_end_of_the_daemon() -> Result<()> {
     Scene::of("page").nodes(3).run(|s| {
         let says = |text: &str| {
             until_ok(text, || {
-                let (status, page) = s[0].daemon()?.api("/")?;
+                let (status, page) = s[0].daemon()?.get_status_api("/")?;
                 ensure!(status == 200 && page.contains(text), "{status}: {page}");
                 Ok(())
             })

@@ -5,8 +5,8 @@ use lab::{ApiServer, Lab};
 use serde_json::{Value, json};
 
 use super::{
-    api_server, chart, dry_run, find_object, net_conf, read_repository_file, repository_path,
-    shapes,
+    chart, dry_run, find_object, net_conf, read_repository_file, repository_path, shapes,
+    start_api_server_on_new_host,
 };
 
 fn daemon_set(api: &ApiServer) -> Result<Value> {
@@ -16,7 +16,7 @@ fn daemon_set(api: &ApiServer) -> Result<Value> {
 #[test]
 fn manifests_are_accepted_by_an_api_server() -> Result<()> {
     Lab::run("manifests", |lab| {
-        let api = api_server(lab, &["kube-flannel"])?;
+        let api = start_api_server_on_new_host(lab, &["kube-flannel"])?;
         for (file, count) in [
             ("conf/kube-flannel.yml", 10),
             ("conf/kube-flannel-policy.yml", 2),
@@ -65,7 +65,7 @@ fn manifests_are_accepted_by_an_api_server() -> Result<()> {
 #[test]
 fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Result<()> {
     Lab::run("kustomization", |lab| {
-        let api = api_server(lab, &["kube-flannel"])?;
+        let api = start_api_server_on_new_host(lab, &["kube-flannel"])?;
         let folder = lab.folder("kustomization")?;
         std::fs::create_dir_all(folder.join("flannel-rs/conf"))?;
         std::fs::create_dir_all(folder.join("overlay"))?;
@@ -120,7 +120,7 @@ fn apply_manifests(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
 #[test]
 fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
     Lab::run("labels", |lab| {
-        let api = api_server(lab, &["kube-flannel"])?;
+        let api = start_api_server_on_new_host(lab, &["kube-flannel"])?;
         let (both, one) =
             (json!({ "app": "flannel", "k8s-app": "flannel" }), json!({ "app": "flannel" }));
         let (pods_of_both, pods_of_one) = (
@@ -166,7 +166,7 @@ fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
 #[test]
 fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> {
     Lab::run("manifests over each other", |lab| {
-        let api = api_server(lab, &["kube-flannel"])?;
+        let api = start_api_server_on_new_host(lab, &["kube-flannel"])?;
         let (manifest, chart) = (
             read_repository_file("conf/kube-flannel.yml")?,
             chart::render_chart("kube-flannel", &[])?,

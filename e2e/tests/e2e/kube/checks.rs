@@ -9,12 +9,12 @@ use crate::kube::doctor::unexplained_findings;
 use crate::kube::testbed::{ApiTestbed, VXLAN};
 
 /// The DaemonSet's environment variables, with which the doctor's commands use kubectl.
-fn in_a_pod(options: FlanneldOptions) -> FlanneldOptions {
+fn with_pod_name_variables(options: FlanneldOptions) -> FlanneldOptions {
     options.env("POD_NAMESPACE", "kube-flannel").env("POD_NAME", "kube-flannel-ds-x")
 }
 
 /// Waits until the doctor reports only the finding of `check` and the metrics count it.
-fn wait_only_finding(daemon: &Flanneld, check: &str) -> Result<Value> {
+fn wait_only_cause(daemon: &Flanneld, check: &str) -> Result<Value> {
     // A running daemon reports a refusal after a minute.
     until_ok(&format!("the doctor finds {check}"), || {
         let output = daemon.flannelctl(&["doctor", "-o", "json"])?;
@@ -55,7 +55,7 @@ fn only_remedy_command(finding: &Value) -> Result<&str> {
 #[test]
 fn missing_right_is_reported_and_granted() -> Result<()> {
     Lab::run("doctor: rbac", |lab| {
-        let bed = ApiTestbed::empty(lab, 1, VXLAN)?;
+        let bed = ApiTestbed::with_real_api(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
         let operator = Operator::of(lab, &bed.api)?;
         let host = &bed.hosts[0];
@@ -64,8 +64,8 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
         bed.proxies[0].on(|_| Answer::As(User::Nobody.token()));
         let options = FlanneldOptions::kube("h1", &bed.net_conf)
             .arg(&format!("--kubeconfig-file={}", config.display()));
-        let daemon = host.start_flanneld(&in_a_pod(options))?;
-        let finding = wait_only_finding(&daemon, "rbac")?;
+        let daemon = host.start_flanneld(&with_pod_name_variables(options))?;
+        let finding = wait_only_cause(&daemon, "rbac")?;
         let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/flannel";
         let binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/flannel";
         bed.admin().merge(role, &serde_json::json!({ "rules": [{ "apiGroups": ["example.org"], "resources": ["things"], "verbs": ["get"] }] }))?;
@@ -83,7 +83,7 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
         // A token that the API server does not know.
         bed.proxies[0].on(|_| Answer::As("a-token-of-nobody".to_owned()));
         bed.proxies[0].disconnect();
-        let finding = wait_only_finding(&daemon, "rbac")?;
+        let finding = wait_only_cause(&daemon, "rbac")?;
         let wanted =
             "kubectl -n kube-flannel delete pod -l app=flannel --field-selector spec.nodeName=h1";
         ensure!(only_remedy_command(&finding)? == wanted, "{finding:#}");
@@ -96,11 +96,11 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
 #[test]
 fn node_without_pod_cidr_gets_one() -> Result<()> {
     Lab::run("doctor: pod-cidr", |lab| {
-        let bed = ApiTestbed::empty(lab, 1, VXLAN)?;
+        let bed = ApiTestbed::with_real_api(lab, 1, VXLAN)?;
         let host = &bed.hosts[0];
         bed.admin().create_node(&NodeObject::new("h1").internal(host.v4()?))?;
-        let daemon = host.start_flanneld(&in_a_pod(bed.options[0].clone()))?;
-        let finding = wait_only_finding(&daemon, "pod-cidr")?;
+        let daemon = host.start_flanneld(&with_pod_name_variables(bed.options[0].clone()))?;
+        let finding = wait_only_cause(&daemon, "pod-cidr")?;
         // Only the manifest's folder and the program that reads it are simulated.
         let folder = lab.folder("manifests")?;
         let place = "/etc/kubernetes/manifests";

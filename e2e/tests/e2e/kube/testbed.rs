@@ -28,24 +28,28 @@ pub(super) struct ApiTestbed {
 
 impl ApiTestbed {
     /// A real API server, and hosts that have neither Nodes nor daemons.
-    pub(super) fn empty(lab: &Lab, hosts: u8, net_conf: &str) -> Result<ApiTestbed> {
-        ApiTestbed::with(lab, hosts, net_conf, |host| ApiServer::start(host, Families::Dual))
+    pub(super) fn with_real_api(lab: &Lab, hosts: u8, net_conf: &str) -> Result<ApiTestbed> {
+        ApiTestbed::with_api(lab, hosts, net_conf, |host| ApiServer::start(host, Families::Dual))
     }
 
-    /// Like `empty`, with the fake API server. The contract of `subnet-lease` shows that the fake answers as the real one.
-    pub(super) fn fake(lab: &Lab, hosts: u8, net_conf: &str) -> Result<ApiTestbed> {
-        ApiTestbed::with(lab, hosts, net_conf, |host| ApiServer::fake(host, Families::Dual))
+    /// Like `with_real_api`, with the fake API server. The contract of `subnet-lease` shows that the fake answers as the real one.
+    pub(super) fn with_fake_api(lab: &Lab, hosts: u8, net_conf: &str) -> Result<ApiTestbed> {
+        ApiTestbed::with_api(lab, hosts, net_conf, |host| ApiServer::fake(host, Families::Dual))
     }
 
     /// The fake API server, and hosts with a Node, a ready daemon and a pod each. Waits until all pods reach each other.
-    pub(super) fn start(lab: &Lab, hosts: u8, net_conf: &str) -> Result<ApiTestbed> {
-        let mut bed = ApiTestbed::fake(lab, hosts, net_conf)?;
-        bed.populate()?;
+    pub(super) fn populated_with_fake_api(
+        lab: &Lab,
+        hosts: u8,
+        net_conf: &str,
+    ) -> Result<ApiTestbed> {
+        let mut bed = ApiTestbed::with_fake_api(lab, hosts, net_conf)?;
+        bed.start_nodes_daemons_and_pods()?;
         Ok(bed)
     }
 
     /// Hosts that have neither Nodes nor daemons, with an API server that `start` starts.
-    pub(super) fn with(
+    pub(super) fn with_api(
         lab: &Lab,
         hosts: u8,
         net_conf: &str,
@@ -88,12 +92,12 @@ impl ApiTestbed {
     }
 
     /// A Node, a ready daemon and a pod for each host. Waits until all pods reach each other.
-    pub(super) fn populate(&mut self) -> Result<()> {
+    pub(super) fn start_nodes_daemons_and_pods(&mut self) -> Result<()> {
         for number in 1..=self.hosts.len() {
             self.admin().create_node(&self.node(number))?;
         }
         self.start_daemons()?;
-        self.start_pods("p1")
+        self.start_connected_pods("p1")
     }
 
     /// The Node has both families. The first host has the number 1.
@@ -127,11 +131,11 @@ impl ApiTestbed {
     }
 
     /// Starts one on each host and waits until they reach each other.
-    pub(super) fn start_pods(&mut self, name: &str) -> Result<()> {
+    pub(super) fn start_connected_pods(&mut self, name: &str) -> Result<()> {
         let hosts = self.hosts.iter().zip(&self.daemons);
         let pods = hosts.map(|(host, daemon)| host.pod(name, &daemon.subnet_env()?));
         self.pods = pods.collect::<Result<_>>()?;
-        self.reach()
+        self.wait_pods_connected()
     }
 
     pub(super) fn admin(&self) -> ApiClient {
@@ -139,17 +143,17 @@ impl ApiTestbed {
     }
 
     /// Waits until all pods reach each other in the families that all of them have.
-    pub(super) fn reach(&self) -> Result<()> {
+    pub(super) fn wait_pods_connected(&self) -> Result<()> {
         wait_pods_connected(&self.pods)
     }
 
     /// The probe runs from the first pod to the second one.
-    pub(super) fn probe(&self) -> Result<Probe> {
+    pub(super) fn probe_first_to_second_pod(&self) -> Result<Probe> {
         Probe::start(&self.pods[0], &self.pods[1], &ProbeOptions::default())
     }
 
     /// Sets how both proxies answer.
-    pub(super) fn answer(
+    pub(super) fn set_proxy_answers(
         &self,
         judge: impl Fn(&lab::Call) -> lab::Answer + Send + Sync + Copy + 'static,
     ) {
@@ -190,7 +194,7 @@ impl ApiTestbed {
     }
 
     /// The first host's routes, neighbours and FDB entries for the other hosts, as sorted text.
-    pub(super) fn peers(&self) -> Result<String> {
+    pub(super) fn first_host_peer_entries(&self) -> Result<String> {
         let all = self.hosts[0].netns().sh("ip route show dev flannel.1; ip neighbour show dev flannel.1; bridge fdb show dev flannel.1")?;
         let names = (2..=self.hosts.len()).flat_map(|number| {
             [format!("10.244.{number}.0"), format!("192.168.56.{}", number + 100)]
@@ -205,17 +209,17 @@ impl ApiTestbed {
     /// Every host currently applies changes of Nodes: creates a peer, waits until each host sends packets to it, and deletes it.
     ///
     /// Its kernel objects may stay for a minute, because daemons delay removals by a minute after an outage.
-    pub(super) fn require_alive(&self) -> Result<()> {
+    pub(super) fn require_nodes_still_applied(&self) -> Result<()> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = 231 + NUMBER.fetch_add(1, Ordering::Relaxed) % 20;
-        let name = self.create_peer(number)?;
+        let name = self.create_peer_node(number)?;
         let public = format!("192.168.57.{number}");
         self.wait_tunnels(&format!("10.244.{number}.0/24"), Some(&public))?;
         self.admin().delete_node(&name)
     }
 
     /// A Node with the subnet 10.244.N.0/24 and the address 192.168.57.N. The result is its name.
-    pub(super) fn create_peer(&self, number: usize) -> Result<String> {
+    pub(super) fn create_peer_node(&self, number: usize) -> Result<String> {
         let name = format!("peer-{number}");
         let node = NodeObject::new(&name).pod_cidr(&format!("10.244.{number}.0/24"));
         let (public, mac) =
@@ -225,20 +229,20 @@ impl ApiTestbed {
     }
 
     /// The earlier daemon has ended. Waits until the new one is ready.
-    pub(super) fn restart(&mut self, host: usize) -> Result<()> {
+    pub(super) fn start_daemon_again(&mut self, host: usize) -> Result<()> {
         self.daemons[host] = self.hosts[host].start_flanneld(&self.options[host])?;
         self.daemons[host].wait_ready().map(drop)
     }
 
     /// No daemon ends or panics in the scenario, and all pods reach each other afterwards.
-    pub(super) fn survives(
+    pub(super) fn require_recovery_after(
         &mut self,
         name: &str,
         scenario: impl FnOnce(&mut ApiTestbed) -> Result<()>,
     ) -> Result<()> {
         scenario(self).with_context(|| name.to_owned())?;
         self.proxies.iter().for_each(Proxy::pass);
-        self.reach().with_context(|| format!("after {name}"))?;
+        self.wait_pods_connected().with_context(|| format!("after {name}"))?;
         for daemon in &mut self.daemons {
             ensure!(
                 daemon.is_running() && !daemon.log().contains("panicked at"),

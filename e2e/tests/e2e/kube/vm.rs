@@ -16,8 +16,8 @@ const PORT: u16 = 80;
 #[ignore = "needs a kernel with IPVS: make test-vm"]
 fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
     Lab::run("vm: IPVS", |lab| {
-        let mut bed = ApiTestbed::empty(lab, 2, VXLAN)?;
-        bed.populate()?;
+        let mut bed = ApiTestbed::with_real_api(lab, 2, VXLAN)?;
+        bed.start_nodes_daemons_and_pods()?;
         let admin = bed.api.kubeconfig(User::Admin, None)?;
         let mut proxies = Vec::new();
         for host in &bed.hosts {

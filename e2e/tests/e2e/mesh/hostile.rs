@@ -144,7 +144,7 @@ fn verdicts_hold(s: &Scene<'_>, outsider: &Host, numbers: &Numbers) -> Result<()
     // The status API attributes the false report to the hostile host.
     until_ok("the liar's row", || {
         let document: serde_json::Value =
-            serde_json::from_str(&s[0].daemon()?.api("/api/v1/node?rows")?.1)?;
+            serde_json::from_str(&s[0].daemon()?.get_status_api("/api/v1/node?rows")?.1)?;
         let mut rows = document["mesh"]["rows"].as_array().context("no rows")?.iter();
         let lies = rows.any(|row| {
             row["name"] == "h3"

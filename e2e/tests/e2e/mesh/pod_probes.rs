@@ -149,7 +149,7 @@ fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
         )?;
         killed.start()?;
         until_ok("the next start removes it", || killed.run(&format!("! {TRACES}")))?;
-        let (_, text) = killed.daemon()?.api("/api/v1/node")?;
+        let (_, text) = killed.daemon()?.get_status_api("/api/v1/node")?;
         let document: Value = serde_json::from_str(&text)?;
         ensure!(document["pod_paths"].is_null(), "{text}");
         Ok(())

@@ -81,7 +81,7 @@ fn restarts_lose_nothing((nftables, xtables): (bool, Xtables)) -> Result<()> {
         let (_far, there) = join_second_network(&s[1], &options)?;
         // A ready daemon need not know yet the lease of a node that came later.
         until_ok("pods of the second network reach each other", || {
-            PingMatrix::of(&[here.clone(), there.clone()])?.require_complete()
+            PingMatrix::of_main_addresses(&[here.clone(), there.clone()])?.require_complete()
         })?;
         // To the other host's pod, and through masquerade rules to a machine outside. Each packet is a connection.
         let each = ProbeOptions::default().interval(Duration::from_millis(10)).flow_each();
@@ -162,7 +162,7 @@ fn daemon_is_refused_when_another_owns_its_resource() -> Result<()> {
 }
 
 fn node_document(daemon: &Flanneld) -> Result<Value> {
-    Ok(serde_json::from_str(&daemon.api("/api/v1/node")?.1)?)
+    Ok(serde_json::from_str(&daemon.get_status_api("/api/v1/node")?.1)?)
 }
 
 /// The tunnel of a second network needs the port of the first one's probes. The tunnel takes precedence, and the doctor names the port's owner.
@@ -187,7 +187,7 @@ fn probe_port_is_released_when_a_tunnel_needs_it() -> Result<()> {
             .collect::<Result<Vec<_>>>()?;
         let pods: Vec<Pod> = twos.iter().map(|(_, pod)| pod.clone()).collect();
         until_ok("the second network's packets pass", || {
-            PingMatrix::of(&pods)?.require_complete()
+            PingMatrix::of_main_addresses(&pods)?.require_complete()
         })?;
         for (node, (two, _)) in s.nodes.iter().zip(&twos) {
             until_ok("the doctor names the owner of the port", || {
@@ -246,7 +246,7 @@ fn guard_admits_peers_of_all_networks_on_its_port(nftables: bool) -> Result<()> 
         let is_admitted = || {
             pairs.iter().try_for_each(|pair| {
                 until_ok("nodes of both networks are admitted", || {
-                    PingMatrix::of(pair)?.require_complete()
+                    PingMatrix::of_main_addresses(pair)?.require_complete()
                 })
             })
         };

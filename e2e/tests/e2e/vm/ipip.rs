@@ -14,8 +14,8 @@ use crate::{doctor, healing, traffic};
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn kernel_state_equals_go_flannels() -> Result<()> {
-    golden::compare_objects_with_capture("ipip")?;
-    golden::compare_objects_with_capture("ipip-direct")
+    golden::wait_first_node_equals_capture("ipip")?;
+    golden::wait_first_node_equals_capture("ipip-direct")
 }
 
 #[test]
@@ -56,14 +56,16 @@ fn carries_the_ipv4_half_of_two_families() -> Result<()> {
     dual.stopped().run(|s| {
         s.start()?;
         let pods = [s[0].pod("p1")?.clone(), s[1].pod("p1")?.clone()];
-        until_ok("the pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
+        until_ok("the pods reach each other", || {
+            PingMatrix::of_main_addresses(&pods)?.require_complete()
+        })?;
         let v6 = pods[1].v6()?;
         ensure!(
             lab::ping_address(pods[0].netns(), v6.into(), &PingOptions::default())?.is_none(),
             "IPv6 arrives, and the documentation denies it"
         );
         until_ok("the probes know only of IPv4", || {
-            let text = s[0].daemon()?.api("/api/v1/node")?.1;
+            let text = s[0].daemon()?.get_status_api("/api/v1/node")?.1;
             let document: serde_json::Value = serde_json::from_str(&text)?;
             let peers = document["mesh"]["peers"].as_array().context("no peers")?;
             ensure!(peers.len() == 1 && peers[0]["state"] == "well", "{text}");

@@ -11,14 +11,14 @@ use lab::{
 };
 
 use crate::lease::golden;
-use crate::wireguard::keys::{key_file, replace_file_atomically};
+use crate::wireguard::keys::{key_path_in_new_folder, replace_file_atomically};
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn kernel_state_equals_go_flannels() -> Result<()> {
     ["wireguard", "wireguard-dual", "wireguard-auto", "wireguard-ipv6"]
         .into_iter()
-        .try_for_each(golden::compare_objects_with_capture)
+        .try_for_each(golden::wait_first_node_equals_capture)
 }
 
 /// Dual-stack.
@@ -200,7 +200,7 @@ fn key_file_changes_are_applied() -> Result<()> {
         std::fs::write(&psk, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")?;
         s.store.configure(&net_conf(&format!(r#","PSKFile":"{}""#, psk.display())))?;
         s.populate()?;
-        let own = key_file(&s[0])?;
+        let own = key_path_in_new_folder(&s[0])?;
         replace_file_atomically(&own, s[0].sh("wg genkey")?.trim())?;
         let key = public_key(&own)?;
         s[0].shows("wg show flannel-wg public-key", &key)?;
@@ -278,7 +278,7 @@ fn pod_packets_never_leave_unencrypted() -> Result<()> {
 fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {
     wireguard_scene("identity", "").stopped().run(|s| {
         s[0].start()?;
-        let (first, second) = (key_file(&s[0])?, key_file(&s[1])?);
+        let (first, second) = (key_path_in_new_folder(&s[0])?, key_path_in_new_folder(&s[1])?);
         let key = public_key(&first)?;
         // The second host has a clone of the first one's disk.
         std::fs::copy(&first, &second)?;

@@ -267,7 +267,7 @@ fn run_handshake(endpoints: &[&str], faults: Vec<i32>) -> (Arc<Counters>, Arc<Fa
         sockets: vec![line.clone()],
         wake: Arc::new(Wake::new().unwrap()),
     };
-    handshakes.round(&mut handshakes::HandshakeState::default());
+    handshakes.work_until_next_wake(&mut handshakes::HandshakeState::default());
     (counters, line)
 }
 

@@ -192,7 +192,7 @@ impl Bench<'_> {
             }
         }
         if faults.iter().any(|fault| fault.cuts) {
-            let matrix = PingMatrix::of(&self.pods)?;
+            let matrix = PingMatrix::of_main_addresses(&self.pods)?;
             ensure!(matrix.require_complete().is_err(), "pods reach each other: {matrix}");
         }
         let any = |is: fn(&Fault) -> bool| faults.iter().any(|fault| is(fault));
@@ -319,7 +319,7 @@ fn is_one_of(finding: &Value, checks: &str) -> bool {
 
 /// The probes on the path of pods, one result per address family.
 pub(crate) fn pod_paths(node: &mut Node) -> Result<Vec<Value>> {
-    let (_, text) = node.daemon()?.api("/api/v1/node")?;
+    let (_, text) = node.daemon()?.get_status_api("/api/v1/node")?;
     let document: Value = serde_json::from_str(&text)?;
     let paths = document["pod_paths"].as_array();
     paths.cloned().with_context(|| format!("no paths: {text}"))

@@ -221,7 +221,9 @@ pub(crate) fn is_quiet(odd: HealthyHost) -> Result<()> {
         }
         nodes.iter_mut().try_for_each(Node::ready)?;
         let pods = pods_on(&mut nodes)?;
-        until_ok("pods reach each other", || PingMatrix::of(&pods)?.require_complete())?;
+        until_ok("pods reach each other", || {
+            PingMatrix::of_main_addresses(&pods)?.require_complete()
+        })?;
         for node in &mut nodes {
             node.run(odd.after).context("after the start")?;
         }

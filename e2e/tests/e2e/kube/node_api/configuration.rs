@@ -29,7 +29,7 @@ fn wait_ready_with_gateway(daemon: &Flanneld, gateway: &str) -> Result<()> {
 #[test]
 fn network_and_family_corrected_while_nodes_wait_connect_all_nodes() -> Result<()> {
     Lab::run("Node API: a wrong Network", |lab| {
-        let mut bed = ApiTestbed::fake(lab, 2, &with_other_pod_networks(VXLAN))?;
+        let mut bed = ApiTestbed::with_fake_api(lab, 2, &with_other_pod_networks(VXLAN))?;
         for number in 1..=2 {
             bed.admin().create_node(&bed.node(number))?;
         }
@@ -39,7 +39,7 @@ fn network_and_family_corrected_while_nodes_wait_connect_all_nodes() -> Result<(
             .try_for_each(|daemon| wait_until_logged(daemon, "is not inside the Network"))?;
         std::fs::write(&bed.net_conf, DUAL)?;
         bed.wait_daemons()?;
-        bed.start_pods("p1")
+        bed.start_connected_pods("p1")
     })
 }
 
@@ -47,7 +47,7 @@ fn network_and_family_corrected_while_nodes_wait_connect_all_nodes() -> Result<(
 fn range_migrated_node_by_node_connects_all_nodes_without_restart() -> Result<()> {
     const CHANGED: &str = "has changed; a restart applies the change";
     Lab::run("Node API: another range", |lab| {
-        let mut bed = ApiTestbed::start(lab, 2, DUAL)?;
+        let mut bed = ApiTestbed::populated_with_fake_api(lab, 2, DUAL)?;
         std::fs::write(&bed.net_conf, with_other_pod_networks(DUAL))?;
         bed.daemons.iter().try_for_each(|daemon| wait_until_logged(daemon, CHANGED))?;
         for number in 1..=2 {
@@ -56,7 +56,7 @@ fn range_migrated_node_by_node_connects_all_nodes_without_restart() -> Result<()
             bed.admin().create_node(&node.pod_cidr(&format!("fd10:42:0:{number}::/64")))?;
             wait_ready_with_gateway(&bed.daemons[number - 1], &format!("10.42.{number}.1/24"))?;
         }
-        bed.start_pods("p2")?;
+        bed.start_connected_pods("p2")?;
         for (host, daemon) in bed.hosts.iter().zip(&mut bed.daemons) {
             ensure!(
                 daemon.is_running() && daemon.log().matches(CHANGED).count() == 1,
@@ -81,10 +81,10 @@ fn range_migrated_node_by_node_connects_all_nodes_without_restart() -> Result<()
 #[test]
 fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()> {
     Lab::run("Node API: changed while it waits", |lab| {
-        let bed = ApiTestbed::fake(lab, 1, VXLAN)?;
+        let bed = ApiTestbed::with_fake_api(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
         // The node's interface appears late, and the API server refuses annotations at first.
-        bed.answer(|call| match call.method.as_str() {
+        bed.set_proxy_answers(|call| match call.method.as_str() {
             "PATCH" => Answer::status(403, "Forbidden"),
             _ => Answer::Pass,
         });
@@ -100,7 +100,7 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
         until("it takes the other VNI", || {
             daemon.log().matches("restarting this node's network").count() == 2
         })?;
-        bed.answer(|_| Answer::Pass);
+        bed.set_proxy_answers(|_| Answer::Pass);
         daemon.wait_ready()?;
         let env = daemon.subnet_env()?;
         ensure!(env.subnet.is_some() && env.v6_subnet.is_some(), "{env:?}");
@@ -117,9 +117,11 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
 #[test]
 fn unanswered_event_delays_no_lease() -> Result<()> {
     Lab::run("Node API: silent Events", |lab| {
-        let bed = ApiTestbed::start(lab, 1, VXLAN)?;
+        let bed = ApiTestbed::populated_with_fake_api(lab, 1, VXLAN)?;
         let is_event = |call: &Call| call.method == "POST" && call.path.contains("/events");
-        bed.answer(move |call| if is_event(call) { Answer::Silence } else { Answer::Pass });
+        bed.set_proxy_answers(
+            move |call| if is_event(call) { Answer::Silence } else { Answer::Pass },
+        );
         bed.admin().delete_node("h1")?;
         bed.admin().create_node(&bed.node_with(1, "10.244.33.0/24"))?;
         wait_ready_with_gateway(&bed.daemons[0], "10.244.33.1/24")?;

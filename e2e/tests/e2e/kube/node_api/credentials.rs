@@ -9,7 +9,7 @@ use crate::kube::testbed::{ApiTestbed, VXLAN};
 #[test]
 fn token_file_is_read_again_after_a_change() -> Result<()> {
     Lab::run("Node API: tokens", |lab| {
-        let mut bed = ApiTestbed::fake(lab, 1, VXLAN)?;
+        let mut bed = ApiTestbed::with_fake_api(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
         let token = lab.folder("")?.join("token");
         // Editors end a file with a newline.
@@ -32,7 +32,7 @@ fn token_file_is_read_again_after_a_change() -> Result<()> {
             std::fs::write(&token, format!("token-{round}\n"))?;
             accept(&bed, format!("token-{round}"));
             bed.proxies[0].disconnect();
-            bed.require_alive().with_context(|| format!("rotation {round}"))?;
+            bed.require_nodes_still_applied().with_context(|| format!("rotation {round}"))?;
         }
         let pid = bed.daemons[0].pid();
         ensure!(bed.daemons[0].is_running() && bed.daemons[0].pid() == pid, "it ended");
@@ -43,7 +43,7 @@ fn token_file_is_read_again_after_a_change() -> Result<()> {
 #[test]
 fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
     Lab::run("Node API: authority", |lab| {
-        let mut bed = ApiTestbed::empty(lab, 1, VXLAN)?;
+        let mut bed = ApiTestbed::with_real_api(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
         // There is no proxy in between: the daemon verifies the server with the file that the kubeconfig names.
         let bundle = lab.folder("")?.join("bundle.pem");
@@ -53,7 +53,7 @@ fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
             .arg(&format!("--kubeconfig-file={}", config.display()));
         bed.start_daemons()?;
         let pid = bed.daemons[0].pid();
-        bed.require_alive()?;
+        bed.require_nodes_still_applied()?;
 
         // First the daemon trusts both authorities. Then the server gets a certificate of the new one. Then the old one is removed.
         let old = std::fs::read_to_string(&bundle)?;
@@ -63,19 +63,19 @@ fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
         std::fs::write(&bundle, format!("{old}{new}"))?;
         bed.api.stop()?;
         bed.api.restart()?;
-        bed.require_alive().context("with both authorities")?;
+        bed.require_nodes_still_applied().context("with both authorities")?;
         std::fs::write(&bundle, new)?;
         bed.api.stop()?;
         bed.api.restart()?;
-        bed.require_alive().context("with the new authority")?;
+        bed.require_nodes_still_applied().context("with the new authority")?;
 
         // The daemon does not trust a server whose authority is not in its file.
         bed.api.replace_authority()?;
         bed.api.stop()?;
         bed.api.restart()?;
-        bed.create_peer(50)?;
+        bed.create_peer_node(50)?;
         until("it has lost the API", || {
-            let document = bed.daemons[0].api("/api/v1/node").unwrap_or_default().1;
+            let document = bed.daemons[0].get_status_api("/api/v1/node").unwrap_or_default().1;
             let document: Value = serde_json::from_str(&document).unwrap_or_default();
             !document["store"]["trouble"].is_null()
         })?;

@@ -8,14 +8,14 @@ use crate::kube::testbed::{ApiTestbed, DUAL, V6_ONLY};
 #[test]
 fn ipv6_only_nodes_reach_each_other() -> Result<()> {
     Lab::run("Node API: IPv6 alone", |lab| {
-        let mut bed = ApiTestbed::fake(lab, 2, V6_ONLY)?;
+        let mut bed = ApiTestbed::with_fake_api(lab, 2, V6_ONLY)?;
         for number in 1..=2u16 {
             let node = NodeObject::new(&format!("h{number}"))
                 .pod_cidr(&format!("fd10:244:0:{number}::/64"));
             bed.admin().create_node(&node.internal(bed.hosts[usize::from(number) - 1].v6()?))?;
         }
         bed.start_daemons()?;
-        bed.start_pods("p1")?;
+        bed.start_connected_pods("p1")?;
         let annotations = &bed.admin().node("h1")?["metadata"]["annotations"];
         ensure!(
             annotations[format!("{ANNOTATIONS}public-ipv6")] == "fd00:56::101",
@@ -31,7 +31,7 @@ fn ipv6_only_nodes_reach_each_other() -> Result<()> {
 fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
     Lab::run("Node API: a family is missing", |lab| {
         // h1 has both families, h2 no IPv6 podCIDR, and h3 no IPv4 one. podCIDRs come in any order.
-        let mut bed = ApiTestbed::fake(lab, 3, DUAL)?;
+        let mut bed = ApiTestbed::with_fake_api(lab, 3, DUAL)?;
         let [v4, v6] = [bed.hosts[1].v4()?, bed.hosts[2].v4()?];
         let nodes = [
             NodeObject::new("h1")
@@ -47,7 +47,7 @@ fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
         ];
         nodes.iter().try_for_each(|node| bed.admin().create_node(node).map(drop))?;
         bed.start_daemons()?;
-        bed.start_pods("p1")?;
+        bed.start_connected_pods("p1")?;
         let reach = |from: usize, to: std::net::IpAddr| -> Result<()> {
             let pods = std::slice::from_ref(&bed.pods[from]);
             until_ok("pods reach each other", || {

@@ -62,7 +62,7 @@ fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
 
 fn among_hostile_nodes(backend: &str) -> Result<()> {
     Lab::run(&format!("hostile Nodes: {backend}"), |lab| {
-        let mut bed = ApiTestbed::fake(lab, 2, &VXLAN.replace("vxlan", backend))?;
+        let mut bed = ApiTestbed::with_fake_api(lab, 2, &VXLAN.replace("vxlan", backend))?;
         for number in 1..=2 {
             // This is how a cloud creates Nodes: pods are scheduled once the condition is False.
             bed.admin().create_node(&bed.node(number).network_unavailable("True"))?;
@@ -75,7 +75,7 @@ fn among_hostile_nodes(backend: &str) -> Result<()> {
             ensure!(code < 300 || matches!(code, 400 | 422), "{code} {reply}");
         }
         bed.start_daemons()?;
-        bed.start_pods("p1")?;
+        bed.start_connected_pods("p1")?;
         // A good peer that follows is applied, so all of them are judged.
         let last = NodeObject::new("last").pod_cidr("10.244.252.0/24");
         bed.admin().create_node(
@@ -88,7 +88,7 @@ fn among_hostile_nodes(backend: &str) -> Result<()> {
             until("the last peer has a route", || {
                 routes().is_ok_and(|all| all.contains("10.244.252.0"))
             })?;
-            let status = daemon.api("/api/v1/node")?.1;
+            let status = daemon.get_status_api("/api/v1/node")?.1;
             ensure!(daemon.is_ready() && !daemon.log().contains("panicked at"), "{status}");
             let far =
                 daemon.metric("flannel_leases_refused{reason=\"off-link\"}").unwrap_or_default();
@@ -98,7 +98,7 @@ fn among_hostile_nodes(backend: &str) -> Result<()> {
                 bed.admin().has_network(&format!("h{}", number + 1))
             })?;
         }
-        bed.reach()
+        bed.wait_pods_connected()
     })
 }
 

@@ -47,14 +47,14 @@ fn nat_interface_is_left_when_no_peer_replies() -> Result<()> {
         // The daemon would keep an interface with which Go flannel worked. This one did not work.
         bed.start_daemons()?;
         wait_public(&bed)?;
-        bed.start_pods("p1")
+        bed.start_connected_pods("p1")
     })
 }
 
 #[test]
 fn nodes_that_swap_their_addresses_both_start() -> Result<()> {
     Lab::run("Node API: swapped addresses", |lab| {
-        let mut bed = ApiTestbed::fake(lab, 2, VXLAN)?;
+        let mut bed = ApiTestbed::with_fake_api(lab, 2, VXLAN)?;
         for kubelets_know in [true, false] {
             for number in 1..=2 {
                 let (now, before) = ([192, 168, 56, 100 + number], [192, 168, 56, 103 - number]);

@@ -11,12 +11,15 @@ use crate::kube::testbed::{ApiTestbed, DUAL, VXLAN};
 #[test]
 fn node_changes_apply_soon_and_touch_no_other_peer() -> Result<()> {
     Lab::run("Node API: nodes", |lab| {
-        let mut bed = ApiTestbed::start(lab, 2, VXLAN)?;
-        let probe = bed.probe()?;
-        bed.survives("public-ip-overwrite, set and removed", overwrite_public_ip)?;
-        bed.survives("a peer re-created with another podCIDR", recreated_peer)?;
-        bed.survives("the own Node gone and back", own_node_gone)?;
-        bed.survives("a store restored from a snapshot", restore_store_from_snapshot)?;
+        let mut bed = ApiTestbed::populated_with_fake_api(lab, 2, VXLAN)?;
+        let probe = bed.probe_first_to_second_pod()?;
+        bed.require_recovery_after("public-ip-overwrite, set and removed", overwrite_public_ip)?;
+        bed.require_recovery_after("a peer re-created with another podCIDR", recreated_peer)?;
+        bed.require_recovery_after("the own Node gone and back", own_node_gone)?;
+        bed.require_recovery_after(
+            "a store restored from a snapshot",
+            restore_store_from_snapshot,
+        )?;
         probe.finish()?.require_clean()
     })
 }
@@ -38,7 +41,7 @@ fn overwrite_public_ip(bed: &mut ApiTestbed) -> Result<()> {
 }
 
 fn recreated_peer(bed: &mut ApiTestbed) -> Result<()> {
-    let moved = bed.create_peer(41)?;
+    let moved = bed.create_peer_node(41)?;
     bed.wait_tunnels("10.244.41.0/24", Some("192.168.57.41"))?;
     bed.admin().delete_node(&moved)?;
     // The subnet goes to another Node, and the Node's address to another subnet.
@@ -77,15 +80,15 @@ fn own_node_gone(bed: &mut ApiTestbed) -> Result<()> {
 
 fn restore_store_from_snapshot(bed: &mut ApiTestbed) -> Result<()> {
     let snapshot = bed.net_conf.with_file_name("restored.db");
-    bed.create_peer(51)?;
+    bed.create_peer_node(51)?;
     bed.wait_tunnels("10.244.51.0/24", Some("192.168.57.51"))?;
     bed.api.snapshot(&snapshot)?;
     bed.admin().delete_node("peer-51")?;
-    bed.create_peer(52)?;
+    bed.create_peer_node(52)?;
     bed.wait_tunnels("10.244.52.0/24", Some("192.168.57.52"))?;
     bed.api.restore(&snapshot)?;
     // New revisions are lower than the one that the daemon knows, so a watch from there would stay silent.
-    bed.create_peer(53)?;
+    bed.create_peer_node(53)?;
     bed.wait_tunnels("10.244.51.0/24", Some("192.168.57.51"))?;
     bed.wait_tunnels("10.244.53.0/24", Some("192.168.57.53"))
 }
@@ -93,14 +96,14 @@ fn restore_store_from_snapshot(bed: &mut ApiTestbed) -> Result<()> {
 #[test]
 fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
     Lab::run("Node API: another podCIDR", |lab| {
-        let mut bed = ApiTestbed::start(lab, 3, DUAL)?;
+        let mut bed = ApiTestbed::populated_with_fake_api(lab, 3, DUAL)?;
         let pid = bed.daemons[2].pid();
-        let probe = bed.probe()?;
+        let probe = bed.probe_first_to_second_pod()?;
         // A foreign address on the bridge of the pods.
         bed.hosts[2].netns().ip("address add fd77::1/64 dev cni0 nodad")?;
         // Another Node gets its old subnet at once.
         bed.admin().delete_node("h3")?;
-        bed.create_peer(3)?;
+        bed.create_peer_node(3)?;
         give_h3(&bed, 33)?;
         require_moved(&bed, 3, 33)?;
         bed.wait_tunnels("10.244.3.0/24", Some("192.168.57.3"))?;
@@ -140,11 +143,11 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
         stop_h3(&mut bed)?;
         bed.admin().delete_node("h3")?;
         give_h3(&bed, 34)?;
-        bed.restart(2)?;
+        bed.start_daemon_again(2)?;
         require_moved(&bed, 33, 34)?;
 
         stop_h3(&mut bed)?;
-        bed.answer(|call| match call.method.as_str() {
+        bed.set_proxy_answers(|call| match call.method.as_str() {
             "PATCH" => Answer::status(403, "Forbidden"),
             _ => Answer::Pass,
         });
@@ -153,7 +156,7 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
         until("it waits", || bed.daemons[2].log().contains("waiting for a lease"))?;
         bed.admin().delete_node("h3")?;
         give_h3(&bed, 35)?;
-        bed.answer(|_| Answer::Pass);
+        bed.set_proxy_answers(|_| Answer::Pass);
         require_moved(&bed, 34, 35)?;
         probe.finish()?.require_clean()
     })

@@ -54,7 +54,7 @@ fn successful_reply(body: &str) -> Answer {
 
 /// Daemons remove no peer while they meet a fault, and add a new one afterwards.
 fn require_peers_kept_during_fault(bed: &ApiTestbed, fault: Fault) -> Result<()> {
-    let (before, met) = (bed.peers()?, Arc::new(AtomicUsize::new(0)));
+    let (before, met) = (bed.first_host_peer_entries()?, Arc::new(AtomicUsize::new(0)));
     ensure!(before.lines().count() >= 3, "h1 has no peer:\n{before}");
     for proxy in &bed.proxies {
         let met = Arc::clone(&met);
@@ -66,36 +66,36 @@ fn require_peers_kept_during_fault(bed: &ApiTestbed, fault: Fault) -> Result<()>
         proxy.disconnect();
     }
     until("the daemons meet the fault", || met.load(Ordering::Relaxed) >= BODIES.len())?;
-    let now = bed.peers()?;
+    let now = bed.first_host_peer_entries()?;
     ensure!(now == before, "before:\n{before}\nnow:\n{now}");
     bed.proxies.iter().for_each(Proxy::pass);
-    bed.require_alive()
+    bed.require_nodes_still_applied()
 }
 
 #[test]
 fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
     Lab::run("Node API: outages", |lab| {
-        let mut bed = ApiTestbed::start(lab, 2, VXLAN)?;
-        let probe = bed.probe()?;
+        let mut bed = ApiTestbed::populated_with_fake_api(lab, 2, VXLAN)?;
+        let probe = bed.probe_first_to_second_pod()?;
         for (name, fault) in FAULTS {
-            bed.survives(name, |bed| require_peers_kept_during_fault(bed, fault))?;
+            bed.require_recovery_after(name, |bed| require_peers_kept_during_fault(bed, fault))?;
         }
-        bed.survives("a server that restarts", |bed| {
+        bed.require_recovery_after("a server that restarts", |bed| {
             bed.api.stop()?;
             bed.api.restart()?;
-            bed.require_alive()
+            bed.require_nodes_still_applied()
         })?;
-        bed.survives("a Node deleted while nobody watches", |bed| {
-            let peer = bed.create_peer(10)?;
+        bed.require_recovery_after("a Node deleted while nobody watches", |bed| {
+            let peer = bed.create_peer_node(10)?;
             bed.wait_tunnels("10.244.10.0/24", Some("192.168.57.10"))?;
             bed.proxies.iter().for_each(Proxy::cut);
             bed.admin().delete_node(&peer)?;
             bed.proxies.iter().for_each(Proxy::pass);
             bed.wait_tunnels("10.244.10.0/24", None)
         })?;
-        bed.survives("the first address gone for good", |bed| {
+        bed.require_recovery_after("the first address gone for good", |bed| {
             bed.proxies[0].cut();
-            bed.require_alive()?;
+            bed.require_nodes_still_applied()?;
             let calls = bed.proxies[1].calls();
             ensure!(calls.iter().any(Call::is_of_nodes), "nobody asked the second address");
             Ok(())
@@ -108,13 +108,13 @@ fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
 #[test]
 fn server_that_streams_no_lists_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
     Lab::run("Node API: no streamed lists", |lab| {
-        let mut bed = ApiTestbed::with(lab, 2, VXLAN, |host| {
+        let mut bed = ApiTestbed::with_api(lab, 2, VXLAN, |host| {
             ApiServer::emulate(host, Families::Dual, "1.34")
         })?;
         for number in 10..230 {
-            bed.create_peer(number)?;
+            bed.create_peer_node(number)?;
         }
-        bed.populate()?;
+        bed.start_nodes_daemons_and_pods()?;
         let calls = bed.proxies[0].calls();
         // Each of the two daemons requests two more pages.
         for (part, status, least) in [("sendInitialEvents", 422, 1), ("continue=", 200, 4)] {
@@ -132,7 +132,7 @@ fn server_that_streams_no_lists_is_listed_in_pages_and_outages_are_survived() ->
                 Some(&format!("192.168.57.{number}")),
             )?;
         }
-        bed.survives("a page that expires", |bed| {
+        bed.require_recovery_after("a page that expires", |bed| {
             // A watch that expires leads to a list.
             require_peers_kept_during_fault(bed, |call, _| {
                 let expires = call.path.contains("continue=")

@@ -8,7 +8,7 @@ use crate::kube::testbed::{ApiTestbed, VXLAN};
 
 /// `h2` in the status document of `h1`.
 fn h2_status_on_h1(bed: &ApiTestbed) -> Result<Value> {
-    let (_, text) = bed.daemons[0].api("/api/v1/node")?;
+    let (_, text) = bed.daemons[0].get_status_api("/api/v1/node")?;
     let document: Value = serde_json::from_str(&text)?;
     let peers = document["mesh"]["peers"].as_array();
     let peer = peers
@@ -40,8 +40,8 @@ fn wait_well_peer(bed: &ApiTestbed, what: &str, id: &Value, ping_only: bool) -> 
 #[test]
 fn node_without_mark_is_treated_as_go_flannel() -> Result<()> {
     Lab::run("Node API: kinds", |lab| {
-        let mut bed = ApiTestbed::start(lab, 2, VXLAN)?;
-        let probe = bed.probe()?;
+        let mut bed = ApiTestbed::populated_with_fake_api(lab, 2, VXLAN)?;
+        let probe = bed.probe_first_to_second_pod()?;
         wait_well_peer(&bed, "ours, and it answers", &"h2".into(), false)?;
         // The kernel still carries packets and replies to pings.
         bed.daemons[1].terminate()?;
@@ -60,7 +60,7 @@ fn node_without_mark_is_treated_as_go_flannel() -> Result<()> {
             ensure!(!is_filtered(&bed)?, "not yet");
             Ok(())
         })?;
-        bed.restart(1)?;
+        bed.start_daemon_again(1)?;
         wait_well_peer(&bed, "ours again", &"h2".into(), false)?;
         ensure!(bed.admin().flannel_annotation("h2", "backend-data")? == Some(data), "another MAC");
         probe.finish()?.require_clean()

@@ -7,7 +7,11 @@ use serde_json::json;
 use crate::kube::testbed::{ApiTestbed, VXLAN};
 
 /// A daemon has logged the words and `/readyz` replies 503. It has written nothing.
-fn wait_logged_and_unready(bed: &ApiTestbed, daemon: &mut Flanneld, words: &[&str]) -> Result<()> {
+fn wait_held_back_with_words(
+    bed: &ApiTestbed,
+    daemon: &mut Flanneld,
+    words: &[&str],
+) -> Result<()> {
     until_ok(&format!("it says that it waits: {words:?}"), || {
         let log = daemon.log();
         ensure!(words.iter().all(|word| log.contains(word)), "{log}");
@@ -21,7 +25,7 @@ fn wait_logged_and_unready(bed: &ApiTestbed, daemon: &mut Flanneld, words: &[&st
     Ok(())
 }
 
-fn becomes_ready_and_stops(daemon: &mut Flanneld) -> Result<()> {
+fn wait_ready_then_stop_and_clean_up(daemon: &mut Flanneld) -> Result<()> {
     daemon.wait_ready()?;
     ensure!(daemon.terminate()?.success(), "{}", daemon.log());
     std::fs::remove_file(daemon.subnet_file())?;
@@ -31,22 +35,22 @@ fn becomes_ready_and_stops(daemon: &mut Flanneld) -> Result<()> {
 #[test]
 fn start_waits_and_reports_what_is_missing() -> Result<()> {
     Lab::run("Node API: waits", |lab| {
-        let bed = ApiTestbed::fake(lab, 1, VXLAN)?;
+        let bed = ApiTestbed::with_fake_api(lab, 1, VXLAN)?;
         let start = || bed.hosts[0].start_flanneld(&bed.options[0]);
         // First there is no API server, then one that refuses, no Node, and one without podCIDR.
-        bed.answer(|_| Answer::Cut);
+        bed.set_proxy_answers(|_| Answer::Cut);
         let mut daemon = start()?;
-        wait_logged_and_unready(&bed, &mut daemon, &[])?;
-        bed.answer(|_| Answer::status(403, "Forbidden"));
-        wait_logged_and_unready(&bed, &mut daemon, &["403"])?;
-        bed.answer(|_| Answer::Pass);
-        wait_logged_and_unready(&bed, &mut daemon, &["h1"])?;
+        wait_held_back_with_words(&bed, &mut daemon, &[])?;
+        bed.set_proxy_answers(|_| Answer::status(403, "Forbidden"));
+        wait_held_back_with_words(&bed, &mut daemon, &["403"])?;
+        bed.set_proxy_answers(|_| Answer::Pass);
+        wait_held_back_with_words(&bed, &mut daemon, &["h1"])?;
         let node = NodeObject::new("h1").internal(bed.hosts[0].v4()?);
         bed.admin().create_node(&node)?;
-        wait_logged_and_unready(&bed, &mut daemon, &["pod cidr not assigned"])?;
+        wait_held_back_with_words(&bed, &mut daemon, &["pod cidr not assigned"])?;
         let cidr = json!({ "spec": { "podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"] } });
         bed.admin().patch_node("h1", &cidr)?;
-        becomes_ready_and_stops(&mut daemon)?;
+        wait_ready_then_stop_and_clean_up(&mut daemon)?;
         // A daemon that ends does not report the network as unavailable, because its routes stay.
         ensure!(bed.admin().has_network("h1"), "the condition went with the daemon");
 
@@ -55,31 +59,31 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
         bed.admin().create_node(&bed.node_with(1, "10.42.1.0/24"))?;
         let elsewhere = VXLAN.replace("10.244.0.0/16", "10.42.0.0/16");
         let mut daemon = start()?;
-        wait_logged_and_unready(
+        wait_held_back_with_words(
             &bed,
             &mut daemon,
             &["10.42.1.0/24", "10.244.0.0/16", "kube-flannel-cfg"],
         )?;
         std::fs::write(&bed.net_conf, &elsewhere)?;
-        becomes_ready_and_stops(&mut daemon)?;
+        wait_ready_then_stop_and_clean_up(&mut daemon)?;
 
         bed.admin().delete_node("h1")?;
         bed.admin().create_node(&bed.node_with(1, "10.42.1.0/24"))?;
         std::fs::remove_file(&bed.net_conf)?;
         let mut daemon = start()?;
-        wait_logged_and_unready(&bed, &mut daemon, &["net-conf.json"])?;
+        wait_held_back_with_words(&bed, &mut daemon, &["net-conf.json"])?;
         std::fs::write(&bed.net_conf, &elsewhere)?;
-        becomes_ready_and_stops(&mut daemon)?;
+        wait_ready_then_stop_and_clean_up(&mut daemon)?;
 
         // The podCIDR is the hosts' own network, as with 192.168.0.0/16 at home.
         bed.admin().delete_node("h1")?;
         bed.admin().create_node(&bed.node_with(1, "192.168.56.0/24"))?;
         std::fs::write(&bed.net_conf, VXLAN.replace("10.244.0.0/16", "192.168.0.0/16"))?;
         let mut daemon = start()?;
-        wait_logged_and_unready(&bed, &mut daemon, &["podCIDR 192.168.56.0/24", "on enp0s8"])?;
+        wait_held_back_with_words(&bed, &mut daemon, &["podCIDR 192.168.56.0/24", "on enp0s8"])?;
         bed.admin().delete_node("h1")?;
         bed.admin().create_node(&bed.node_with(1, "192.168.77.0/24"))?;
-        becomes_ready_and_stops(&mut daemon)
+        wait_ready_then_stop_and_clean_up(&mut daemon)
     })
 }
 
@@ -111,12 +115,14 @@ fn start_that_cannot_succeed_exits_with_1_and_the_reason() -> Result<()> {
     })
 }
 
-fn calls_and_rights(start: fn(&Lab, u8, &str) -> Result<ApiTestbed>) -> Result<()> {
+fn start_needs_few_calls_and_granted_rights(
+    start: fn(&Lab, u8, &str) -> Result<ApiTestbed>,
+) -> Result<()> {
     Lab::run("Node API: calls and rights", |lab| {
         let bed = start(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
         for number in 10..40 {
-            bed.create_peer(number)?;
+            bed.create_peer_node(number)?;
         }
         let proxy = &bed.proxies[0];
         for user in [User::Flannel, User::OldFlannel, User::FlannelWithEvents] {
@@ -141,10 +147,10 @@ fn calls_and_rights(start: fn(&Lab, u8, &str) -> Result<ApiTestbed>) -> Result<(
 
 #[test]
 fn start_needs_eight_api_calls() -> Result<()> {
-    calls_and_rights(ApiTestbed::fake)
+    start_needs_few_calls_and_granted_rights(ApiTestbed::with_fake_api)
 }
 
 #[test]
 fn start_needs_eight_api_calls_and_the_rights_of_each_manifest() -> Result<()> {
-    calls_and_rights(ApiTestbed::empty)
+    start_needs_few_calls_and_granted_rights(ApiTestbed::with_real_api)
 }
