@@ -22,7 +22,7 @@
 //!     pods.push(host.pod("p1", &daemon.subnet_env()?)?);
 //!     daemons.push(daemon);
 //! }
-//! lab::PingMatrix::of(&pods)?.require_complete()?;
+//! lab::PingMatrix::of_main_addresses(&pods)?.require_complete()?;
 //! # Ok(())
 //! # }
 //! ```
