@@ -90,7 +90,7 @@ fn engine(device: &str, counters: &Counters) -> EngineStatus {
         icmp_errors: counters.icmp.load(Relaxed),
         unsegmented_sends: counters.unsegmented.load(Relaxed),
         budgets_spent: counters.budgets_spent.load(Relaxed),
-        handshakes: counters.handshakes.counts(),
+        handshakes: counters.handshakes.named_counts_if_encrypting(),
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
     fn the_status_of_an_engine_has_its_counts() {
         let counters = Arc::new(Counters::default());
         counters.sent.packets.store(7, Relaxed);
-        counters.received.dropped_many(DropError::Spoofed, 3);
+        counters.received.count_dropped_packets(DropError::Spoofed, 3);
         *counters.mode.lock() = "plain".to_owned();
         let status = Status::of(&Progress::default(), &[("flannel0".to_owned(), counters)]);
         let received = Traffic { dropped: vec![("spoofed", 3)], ..Traffic::default() };

@@ -86,7 +86,7 @@ impl EngineDevice {
 
     /// The device exists and is open in this process.
     fn is_open(&self) -> bool {
-        self.engine.index().is_some()
+        self.engine.device_index().is_some()
     }
 
     /// The first field is the device.
@@ -284,7 +284,7 @@ impl<K: Kernel> Kernel for UserspaceKernel<K> {
             };
             device.settings.address = device.address;
             device.settings.mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-            device.base.engine.swap(Table::build(
+            device.base.engine.replace_table(Table::build(
                 device.settings,
                 peers.into_iter().map(|(subnet, hop)| (subnet, peer(&hop))),
             ));

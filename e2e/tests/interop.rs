@@ -70,8 +70,9 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
     let go = go_flanneld()?;
     Lab::run("swap wireguard", |lab| {
         let bed = MixedHosts::build(lab, go, &WIREGUARD)?;
-        let mut daemons = bed.hosts.iter().map(|host| bed.go(host)).collect::<Result<Vec<_>>>()?;
-        let pods = pods_of(&bed, &daemons.iter().collect::<Vec<_>>())?;
+        let mut daemons =
+            bed.hosts.iter().map(|host| bed.start_go_daemon(host)).collect::<Result<Vec<_>>>()?;
+        let pods = start_connected_pods(&bed, &daemons.iter().collect::<Vec<_>>())?;
         let host = &bed.hosts[0];
         let key = || host.netns().exec("wg", &["show", "flannel-wg", "public-key"]);
         let (env, lease, before) = (daemons[0].subnet_env()?, bed.lease(host)?, key()?);
@@ -81,7 +82,11 @@ fn vm_swap_to_ours_and_back_wireguard() -> Result<()> {
         );
         for round in ["ours", "Go again", "ours again"] {
             daemons[0].terminate()?;
-            daemons[0] = if round == "Go again" { bed.go(host)? } else { bed.ours(host)? };
+            daemons[0] = if round == "Go again" {
+                bed.start_go_daemon(host)?
+            } else {
+                bed.start_our_daemon(host)?
+            };
             ensure!(
                 daemons[0].subnet_env()? == env,
                 "{round}: {:?} instead of {env:?}",
@@ -131,8 +136,8 @@ struct MixedHosts {
 
 impl MixedHosts {
     fn build(lab: &Lab, go: PathBuf, backend: &Backend) -> Result<MixedHosts> {
-        let lan = lab.switch("lan")?;
-        let store = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let lan = lab.create_switch("lan")?;
+        let store = lab.create_host("store", &[Uplink::enp0s8(&lan, 99)?])?;
         let etcd = Etcd::start(&[&store], &EtcdOptions::default())?;
         // Go flannel's ipip supports IPv4 only.
         let ipv6 = backend.0 != IPIP.0;
@@ -141,7 +146,13 @@ impl MixedHosts {
             backend.1
         );
         etcd.store()?.configure(&conf)?;
-        Ok(MixedHosts { etcd, hosts: lab.hosts(&lan, 3)?, go, keys: lab.folder("keys")?, ipv6 })
+        Ok(MixedHosts {
+            etcd,
+            hosts: lab.create_hosts(&lan, 3)?,
+            go,
+            keys: lab.ensure_folder("keys")?,
+            ipv6,
+        })
     }
 
     fn options(&self, host: &Host) -> Result<FlanneldOptions> {
@@ -151,14 +162,14 @@ impl MixedHosts {
             .env("WIREGUARD_KEY_FILE", &key))
     }
 
-    fn ours(&self, host: &Host) -> Result<Flanneld> {
-        host.flanneld(&self.options(host)?)
+    fn start_our_daemon(&self, host: &Host) -> Result<Flanneld> {
+        host.start_flanneld_and_wait_ready(&self.options(host)?)
     }
 
-    fn go(&self, host: &Host) -> Result<Flanneld> {
+    fn start_go_daemon(&self, host: &Host) -> Result<Flanneld> {
         // Without traffic rules the test needs no iptables.
         let options = self.options(host)?.arg("--iptables-forward-rules=false");
-        host.flanneld(&options.binary(&self.go).healthz_port(None))
+        host.start_flanneld_and_wait_ready(&options.binary(&self.go).healthz_port(None))
             .with_context(|| format!("Go flannel on {}", host.name()))
     }
 
@@ -199,12 +210,12 @@ fn kernel_objects(host: &Host) -> Result<Vec<String>> {
 }
 
 /// Builds one on each host and waits until they reach each other.
-fn pods_of(bed: &MixedHosts, daemons: &[&Flanneld]) -> Result<Vec<Pod>> {
+fn start_connected_pods(bed: &MixedHosts, daemons: &[&Flanneld]) -> Result<Vec<Pod>> {
     let pods = bed
         .hosts
         .iter()
         .zip(daemons)
-        .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+        .map(|(host, daemon)| host.create_pod("p1", &daemon.subnet_env()?))
         .collect::<Result<Vec<_>>>()?;
     wait_pods_connected(&pods)?;
     Ok(pods)
@@ -217,8 +228,12 @@ fn require_mixed_cluster_connects(go: PathBuf, backend: &Backend) -> Result<()> 
         let tunnel = [WIREGUARD.0, IPIP.0].contains(&backend.0);
         let [first, second, third] = &bed.hosts[..] else { anyhow::bail!("three hosts") };
         // Our daemon starts second: one Go node is there before it, and one joins later.
-        let (mut leaving, ours, staying) = (bed.go(first)?, bed.ours(second)?, bed.go(third)?);
-        let pods = pods_of(&bed, &[&leaving, &ours, &staying])?;
+        let (mut leaving, ours, staying) = (
+            bed.start_go_daemon(first)?,
+            bed.start_our_daemon(second)?,
+            bed.start_go_daemon(third)?,
+        );
+        let pods = start_connected_pods(&bed, &[&leaving, &ours, &staying])?;
         let v4 = TransferOptions::default();
         let families = [Some(v4.clone()), bed.ipv6.then(|| v4.v6())];
         for options in families.iter().flatten() {
@@ -251,8 +266,9 @@ fn require_mixed_cluster_connects(go: PathBuf, backend: &Backend) -> Result<()> 
 fn swap_daemon_under_traffic(go: PathBuf, backend: &Backend) -> Result<()> {
     Lab::run(&format!("swap {}", backend.0), |lab| {
         let bed = MixedHosts::build(lab, go, backend)?;
-        let mut daemons = bed.hosts.iter().map(|host| bed.go(host)).collect::<Result<Vec<_>>>()?;
-        let pods = pods_of(&bed, &daemons.iter().collect::<Vec<_>>())?;
+        let mut daemons =
+            bed.hosts.iter().map(|host| bed.start_go_daemon(host)).collect::<Result<Vec<_>>>()?;
+        let pods = start_connected_pods(&bed, &daemons.iter().collect::<Vec<_>>())?;
         let host = &bed.hosts[0];
         let (env, lease, before) =
             (daemons[0].subnet_env()?, bed.lease(host)?, kernel_objects(host)?);
@@ -263,7 +279,11 @@ fn swap_daemon_under_traffic(go: PathBuf, backend: &Backend) -> Result<()> {
         meshes.iter().try_for_each(|mesh| mesh.wait_flowing().map(drop))?;
         for round in ["ours", "Go again", "ours again"] {
             daemons[0].terminate()?;
-            daemons[0] = if round == "Go again" { bed.go(host)? } else { bed.ours(host)? };
+            daemons[0] = if round == "Go again" {
+                bed.start_go_daemon(host)?
+            } else {
+                bed.start_our_daemon(host)?
+            };
             ensure!(
                 daemons[0].subnet_env()? == env,
                 "{round}: {:?} instead of {env:?}",
@@ -285,7 +305,7 @@ fn swap_daemon_under_traffic(go: PathBuf, backend: &Backend) -> Result<()> {
                 let ours = || {
                     let routes = host
                         .netns()
-                        .routes()
+                        .v4_routes()
                         .unwrap_or_default()
                         .into_iter()
                         .chain(host.netns().v6_routes().unwrap_or_default());
@@ -295,6 +315,6 @@ fn swap_daemon_under_traffic(go: PathBuf, backend: &Backend) -> Result<()> {
                 ensure!(daemons[0].errors().is_empty(), "{:#?}", daemons[0].errors());
             }
         }
-        meshes.into_iter().try_for_each(Mesh::require_clean)
+        meshes.into_iter().try_for_each(Mesh::finish_and_require_clean)
     })
 }

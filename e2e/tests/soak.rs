@@ -111,9 +111,9 @@ fn stream_datagrams(
 
 fn require_no_leak_under_load(backend: &Value) -> Result<()> {
     Lab::run("soak", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let store = Store::dir(&lab.folder("leases")?);
+        let lan = lab.create_switch("lan")?;
+        let hosts = lab.create_hosts(&lan, 2)?;
+        let store = Store::dir(&lab.ensure_folder("leases")?);
         store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": backend }).to_string())?;
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut daemons =
@@ -122,7 +122,7 @@ fn require_no_leak_under_load(backend: &Value) -> Result<()> {
         let pods = hosts
             .iter()
             .zip(&daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .map(|(host, daemon)| host.create_pod("p1", &daemon.subnet_env()?))
             .collect::<Result<Vec<_>>>()?;
         let (time, rate) =
             (env_number("FLANNEL_TEST_SOAK", 6), env_number("FLANNEL_TEST_RATE", 5000));

@@ -67,7 +67,7 @@ fuzz_target!(|data: &[u8]| {
     );
     if judge_inbound_packet(&header, &packet, from, table).is_ok() && table.checks != Checks::Off {
         assert!(
-            table.knows(from) && table.is_own(header.destination) && !table.is_own(header.source)
+            table.is_peer_address(from) && table.in_own_subnet(header.destination) && !table.in_own_subnet(header.source)
         );
     }
     if let Outbound::Send(peer) = judge_outbound_packet(&header, &packet, table, None) {

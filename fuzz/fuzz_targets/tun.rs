@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use packet_engine::packet::Header;
 use packet_engine::packet::virtio::{LEN, VnetHeader};
-use packet_engine::split::{HEADERS, Split, prepare_split};
+use packet_engine::split::{HEADERS, Split, plan_split_or_complete_checksum};
 
 fuzz_target!(|data: &[u8]| {
     let Some((head, packet)) = data.split_at_checked(LEN) else {
@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(header) = Header::parse(&packet) else {
         return;
     };
-    let Ok(Split::Segments(segments)) = prepare_split(&vnet, &header, &mut packet) else {
+    let Ok(Split::Segments(segments)) = plan_split_or_complete_checksum(&vnet, &header, &mut packet) else {
         return;
     };
     assert!(segments.count() > 1);
@@ -27,9 +27,9 @@ fuzz_target!(|data: &[u8]| {
     for index in 0..segments.count() {
         let mut room = [0; HEADERS];
         let (made, range) = segments
-            .header(index, &packet, &mut room)
+            .write_headers(index, &packet, &mut room)
             .expect("a segment that was counted is there");
-        assert!(made + range.len() <= segments.full());
+        assert!(made + range.len() <= segments.full_packet_len());
         assert_eq!(range.is_empty(), false);
         payload += range.len();
         let single = [&room[..made], &packet[range]].concat();

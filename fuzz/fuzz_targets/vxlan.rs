@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use packet_engine::merge::Merger;
 use packet_engine::packet::Header;
 use packet_engine::packet::framing::{Framing, VXLAN};
-use packet_engine::packet::partial_checksum::tcp_segment;
+use packet_engine::packet::partial_checksum::tcp_gso_segment_size;
 
 const MTU: u16 = 200;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -29,18 +29,18 @@ fuzz_target!(|data: &[u8]| {
             if let Ok(header) = Header::parse(&buffer[at.clone()]) {
                 assert_eq!(header.total_len, at.len());
                 // A GSO packet counts as its segments, each with its headers.
-                if let Some(size) = tcp_segment(&buffer[at.clone()], &header, MTU) {
+                if let Some(size) = tcp_gso_segment_size(&buffer[at.clone()], &header, MTU) {
                     assert!(size < usize::from(MTU) && at.len() > usize::from(MTU));
                     let own = usize::from(MTU) - size;
                     offered += (at.len() - own).div_ceil(size);
                     payload += at.len();
-                    merger.offer_super_packet(&buffer, at, &header, size);
+                    merger.add_gso_packet(&buffer, at, &header, size);
                     start = end;
                     continue;
                 }
                 offered += 1;
                 payload += at.len();
-                merger.offer(&buffer, at, &header);
+                merger.merge_or_add_packet(&buffer, at, &header);
             }
         }
         start = end;
@@ -48,7 +48,7 @@ fuzz_target!(|data: &[u8]| {
     let mut packets = 0;
     let mut written = 0;
     for index in 0..merger.groups().len() {
-        let vnet = merger.finish(index, &mut buffer);
+        let vnet = merger.finish_group_headers(index, &mut buffer);
         let group = &merger.groups()[index];
         packets += group.count();
         let total =

@@ -23,7 +23,7 @@ use types::Problem;
 /// With the Node n1; it replies as `judge` specifies.
 fn server(judge: impl Fn(&Call) -> Answer + Send + Sync + 'static) -> Proxy {
     let (_, server) = server_and_node();
-    server.on(judge);
+    server.set_judge(judge);
     server
 }
 
@@ -31,8 +31,8 @@ fn server(judge: impl Fn(&Call) -> Answer + Send + Sync + 'static) -> Proxy {
 fn server_and_node() -> (Value, Proxy) {
     let api = FakeApi::default();
     let node = NodeObject::new("n1").pod_cidr("10.244.1.0/24");
-    let node = api.admin().create_node(&node.internal([192, 0, 2, 1]));
-    (node.unwrap(), api.on_loopback().unwrap())
+    let node = api.admin().create_node(&node.add_internal_address([192, 0, 2, 1]));
+    (node.unwrap(), api.serve_on_loopback().unwrap())
 }
 
 /// The normal reply, whatever the client's token.
@@ -41,7 +41,7 @@ fn pass(_: &Call) -> Answer {
 }
 
 fn refuse(code: u16) -> Answer {
-    Answer::status(code, "test")
+    Answer::failure_status_reply(code, "test")
 }
 
 fn is_event(call: &Call) -> bool {
@@ -318,8 +318,8 @@ async fn watch_that_always_expires_costs_few_requests_and_few_log_lines() {
         let manager = bed.open().await.unwrap();
         known(&manager).await;
         let list = streamed(&node);
-        server.on(move |call| fault(call, &list));
-        server.forget();
+        server.set_judge(move |call| fault(call, &list));
+        server.clear_recorded_calls();
         // Silent watches are opened again.
         later(Duration::from_secs(101)).await;
         tokio::time::sleep(LASTS).await;
@@ -328,7 +328,7 @@ async fn watch_that_always_expires_costs_few_requests_and_few_log_lines() {
         assert!(asked <= 45, "{asked} requests in {LASTS:?}");
         assert!(lines.len() <= 10, "{lines:#?}");
         // After the recovery, one line reports it.
-        server.on(pass);
+        server.set_judge(pass);
         let is_resolved = |line: &&String| line.contains("resolved: the watch on Nodes");
         until(|| log.lines().iter().filter(is_resolved).count() == 1).await;
     }
@@ -342,13 +342,14 @@ async fn first_expired_watch_after_a_good_one_is_listed_again_at_once() {
     known(&manager).await;
     // The watch is silent for longer than the interval of bookmarks, so it is opened again, and its version has expired.
     let once = Arc::new(Mutex::new(true));
-    let is_of_all = |call: &Call| call.is_of_nodes() && !call.path.contains("fieldSelector");
-    server.on(move |call| {
+    let is_of_all =
+        |call: &Call| call.is_for_node_collection() && !call.path.contains("fieldSelector");
+    server.set_judge(move |call| {
         let expires =
             is_of_all(call) && call.is_watch() && std::mem::take(&mut *once.lock().unwrap());
         if expires { refuse(410) } else { pass(call) }
     });
-    server.forget();
+    server.clear_recorded_calls();
     later(Duration::from_secs(101)).await;
     until(|| server.calls().iter().any(|call| is_of_all(call) && is_stream(call))).await;
 }
@@ -373,7 +374,7 @@ async fn right_to_post_events_that_is_granted_later_is_noticed() {
     posted(&problem, 1).await;
     later(Duration::from_secs(301)).await;
     posted(&problem, 2).await;
-    server.on(pass);
+    server.set_judge(pass);
     later(Duration::from_secs(301)).await;
     posted(&problem, 3).await;
     // What was told is not told again, and another problem is.
@@ -390,7 +391,7 @@ async fn right_to_post_events_that_is_granted_later_is_noticed() {
 #[tokio::test]
 async fn node_waits_for_its_turn_after_a_boot_and_after_a_break() {
     let api = FakeApi::default();
-    api.refuse_streams();
+    api.refuse_streamed_lists();
     // The Nodes are older than the boot. Node 90 has its turn after 90 others, at 45 a second after a boot and 40 a second after a break.
     let node = |number: usize| {
         let (name, cidr) = (format!("n{number}"), format!("10.244.{number}.0/24"));
@@ -402,15 +403,16 @@ async fn node_waits_for_its_turn_after_a_boot_and_after_a_break() {
     let snapshot = folder.path().join("nodes");
     std::fs::write(&snapshot, json!([101, nodes]).to_string()).unwrap();
     api.restore(&snapshot).unwrap();
-    let server = api.on_loopback().unwrap();
-    server.on(pass);
+    let server = api.serve_on_loopback().unwrap();
+    server.set_judge(pass);
     let mut bed = Bed::new(&[server.url()]);
     bed.options.identity = Identity::Node("n90".to_owned());
     bed.options.up = Duration::from_secs(30);
     let manager = bed.open().await.unwrap();
     let began = Instant::now();
     known(&manager).await;
-    let is_of_all = |call: &Call| call.is_of_nodes() && !call.path.contains("fieldSelector");
+    let is_of_all =
+        |call: &Call| call.is_for_node_collection() && !call.path.contains("fieldSelector");
     let is_list = |call: &Call| is_of_all(call) && !call.is_watch();
     let at = |is: &dyn Fn(&Call) -> bool| {
         server.calls().iter().find(|call| is(call)).map(|call| call.at)
@@ -418,9 +420,9 @@ async fn node_waits_for_its_turn_after_a_boot_and_after_a_break() {
     until(|| at(&|call| is_of_all(call) && call.is_watch()).is_some()).await;
     let waited = at(&is_list).unwrap() - began;
     assert!(waited >= Duration::from_secs(2), "{waited:?} after a boot");
-    server.forget();
+    server.clear_recorded_calls();
     let broken = Instant::now();
-    server.disconnect();
+    server.close_open_connections();
     until(|| at(&is_of_all).is_some()).await;
     let waited = at(&is_of_all).unwrap() - broken;
     assert!(waited >= Duration::from_secs(2), "{waited:?} after a break");
@@ -436,8 +438,8 @@ async fn tool_finds_the_configuration_in_whichever_namespace_it_is() {
             let path = format!("/api/v1/namespaces/{namespace}/configmaps");
             api.admin().create(&path, &map).unwrap();
         }
-        let server = api.on_loopback().unwrap();
-        server.on(move |call| match call.path.starts_with("/api/v1/configmaps?") {
+        let server = api.serve_on_loopback().unwrap();
+        server.set_judge(move |call| match call.path.starts_with("/api/v1/configmaps?") {
             true if !lists => refuse(403),
             _ => pass(call),
         });

@@ -8,7 +8,7 @@ use packet_engine::merge::Merger;
 use packet_engine::packet::Header;
 use packet_engine::packet::checksum;
 use packet_engine::packet::virtio::VnetHeader;
-use packet_engine::split::{HEADERS, Split, prepare_split};
+use packet_engine::split::{HEADERS, Split, plan_split_or_complete_checksum};
 use packet_engine::table::{Checks, Networks, Peer, Table, TableSettings};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -96,10 +96,10 @@ fn segments() -> (Vec<u8>, Vec<Range<usize>>) {
     let Ok(header) = Header::parse(&packet) else {
         return (buffer, places);
     };
-    if let Ok(Split::Segments(all)) = prepare_split(&vnet, &header, &mut packet) {
+    if let Ok(Split::Segments(all)) = plan_split_or_complete_checksum(&vnet, &header, &mut packet) {
         for index in 0..all.count() {
             let mut head = [0; HEADERS];
-            let Some((length, payload)) = all.header(index, &packet, &mut head) else {
+            let Some((length, payload)) = all.write_headers(index, &packet, &mut head) else {
                 continue;
             };
             let start = buffer.len();
@@ -120,11 +120,12 @@ fn split_a_super_packet(bencher: Bencher) {
         let Ok(header) = Header::parse(&packet) else {
             return 0;
         };
-        let Ok(Split::Segments(all)) = prepare_split(&vnet, &header, &mut packet) else {
+        let Ok(Split::Segments(all)) = plan_split_or_complete_checksum(&vnet, &header, &mut packet)
+        else {
             return 0;
         };
         (0..all.count())
-            .filter_map(|index| all.header(index, &packet, black_box(&mut out)))
+            .filter_map(|index| all.write_headers(index, &packet, black_box(&mut out)))
             .map(|(length, _)| length)
             .sum::<usize>()
     });
@@ -140,12 +141,12 @@ fn merge_segments(bencher: Bencher) {
             let Some(Ok(header)) = buffer.get(at.clone()).map(Header::parse) else {
                 continue;
             };
-            merger.offer(&buffer, at.clone(), &header);
+            merger.merge_or_add_packet(&buffer, at.clone(), &header);
         }
-        // `finish` changes the first packet's headers, which have to be restored for the next round.
+        // `finish_group_headers` changes the first packet's headers, which have to be restored for the next round.
         let before = buffer.get(..HEADER).map(<[u8]>::to_vec);
         let groups = merger.groups().len();
-        let vnet = (groups > 0).then(|| merger.finish(0, &mut buffer));
+        let vnet = (groups > 0).then(|| merger.finish_group_headers(0, &mut buffer));
         if let (Some(before), Some(head)) = (before, buffer.get_mut(..HEADER)) {
             head.copy_from_slice(&before);
         }

@@ -34,11 +34,11 @@ impl Default for Direction {
 }
 
 impl Direction {
-    pub fn dropped(&self, reason: DropError) {
-        self.dropped_many(reason, 1);
+    pub fn count_dropped_packet(&self, reason: DropError) {
+        self.count_dropped_packets(reason, 1);
     }
 
-    pub fn dropped_many(&self, reason: DropError, packets: usize) {
+    pub fn count_dropped_packets(&self, reason: DropError, packets: usize) {
         if let Some(counter) = self.drops.get(reason.index()) {
             add_to_counter(counter, packets);
         }
@@ -78,7 +78,7 @@ pub struct Handshakes {
 
 impl Handshakes {
     /// With their names; `None` if the engine does not encrypt.
-    pub fn counts(&self) -> Option<[(&'static str, u64); 5]> {
+    pub fn named_counts_if_encrypting(&self) -> Option<[(&'static str, u64); 5]> {
         let counters = [
             ("initiated", &self.initiated),
             ("answered", &self.answered),

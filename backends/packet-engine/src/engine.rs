@@ -73,7 +73,7 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn are(&self, listen: Addresses, port: u16) -> bool {
+    fn are_bound_to(&self, listen: Addresses, port: u16) -> bool {
         (self.listen, self.port) == (listen, port)
     }
 }
@@ -98,7 +98,7 @@ impl Engine {
     /// An engine with WireGuard, and the device that holds keys, peers and allowed IPs. The device stays the
     /// same when the engine opens, binds or stops.
     #[must_use]
-    pub fn wireguard(
+    pub fn new_with_wireguard(
         config: EngineConfig,
         table: Table,
         inherited: Inheritance,
@@ -120,13 +120,13 @@ impl Engine {
         self.config.port = port;
     }
 
-    pub fn swap(&self, table: Table) {
+    pub fn replace_table(&self, table: Table) {
         self.table.store(Arc::new(table));
     }
 
     /// The interface index of the open TUN device.
     #[must_use]
-    pub fn index(&self) -> Option<u32> {
+    pub fn device_index(&self) -> Option<u32> {
         self.queues.first().and_then(|queue| queue.index_unless_renamed())
     }
 
@@ -159,7 +159,7 @@ impl Engine {
         });
         let sockets: Vec<_> = (sockets.into_iter().zip(&addresses))
             .filter_map(|(fd, address)| {
-                Socket::inherit(fd, *address, port, &features)
+                Socket::inherit_if_bound_to(fd, *address, port, &features)
                     .map(Arc::new)
                     .map_err(|why| problem = Some(why))
                     .ok()
@@ -199,9 +199,9 @@ impl Engine {
     /// Opens the device and the sockets, unless they are open, and starts the threads. The caller must first
     /// delete a device of this name that the engine has not opened.
     pub fn open_and_start(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
-        self.stop();
-        self.bind(listen.into())?;
-        if self.index().is_none() {
+        self.stop_threads();
+        self.bind_sockets(listen.into())?;
+        if self.device_index().is_none() {
             self.queues.clear();
             let queues = match Tun::open_queues(&self.config.device, &self.config.features) {
                 Ok(queues) => queues,
@@ -232,25 +232,29 @@ impl Engine {
             };
             self.queues = queues.into_iter().map(Arc::new).collect();
         }
-        self.start()
+        self.start_threads()
     }
 
     /// Binds the sockets to an address, or to one address of each family. The device stays open. If a bind
     /// fails, the old sockets stay in use.
     pub fn rebind_and_restart(&mut self, listen: impl Into<Addresses>) -> Result<(), EngineError> {
         let listen = listen.into();
-        if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, self.config.port)) {
+        if self
+            .sockets
+            .as_ref()
+            .is_some_and(|sockets| sockets.are_bound_to(listen, self.config.port))
+        {
             return Ok(());
         }
-        self.stop();
-        let result = self.bind(listen);
-        let started = if self.queues.is_empty() { Ok(()) } else { self.start() };
+        self.stop_threads();
+        let result = self.bind_sockets(listen);
+        let started = if self.queues.is_empty() { Ok(()) } else { self.start_threads() };
         result.and(started)
     }
 
-    fn bind(&mut self, listen: Addresses) -> Result<(), EngineError> {
+    fn bind_sockets(&mut self, listen: Addresses) -> Result<(), EngineError> {
         let port = self.config.port;
-        if self.sockets.as_ref().is_some_and(|sockets| sockets.are(listen, port)) {
+        if self.sockets.as_ref().is_some_and(|sockets| sockets.are_bound_to(listen, port)) {
             return Ok(());
         }
         let mut receive = Vec::new();
@@ -290,8 +294,8 @@ impl Engine {
     }
 
     /// Fails if no sockets are bound, or if the host provides no more threads or files.
-    pub fn start(&mut self) -> Result<(), EngineError> {
-        self.stop();
+    pub fn start_threads(&mut self) -> Result<(), EngineError> {
+        self.stop_threads();
         let Some(sockets) = self.sockets.clone() else {
             return Err(EngineError::NoSocket);
         };
@@ -299,7 +303,11 @@ impl Engine {
             Wake::new().map_err(|error| EngineError::Eventfd { errno: Errno(error as i32) })?,
         );
         self.wake = Some(wake.clone());
-        let means = if self.config.features.real_time { Means::granted() } else { Means::Nothing };
+        let means = if self.config.features.real_time {
+            Means::probe_granted_in_trial_thread()
+        } else {
+            Means::Nothing
+        };
         self.record_mode_and_scheduling(means);
         let config = Arc::new(self.config.clone());
         let queues: Arc<[_]> = self.queues.clone().into();
@@ -330,8 +338,8 @@ impl Engine {
                 wake: wake.clone(),
             };
             let own = scheduling.clone();
-            self.thread(format!("flannel-tx-{number}"), move || {
-                out.run(Priority::new(own));
+            self.spawn_thread(format!("flannel-tx-{number}"), move || {
+                out.run(Priority::new_and_raise_thread_weight(own));
             })?;
             for socket in receive {
                 let name = format!(
@@ -348,7 +356,9 @@ impl Engine {
                     wake: wake.clone(),
                 };
                 let own = scheduling.clone();
-                self.thread(name, move || rx.run(Priority::new(own)))?;
+                self.spawn_thread(name, move || {
+                    rx.run(Priority::new_and_raise_thread_weight(own));
+                })?;
             }
         }
         if let Some(device) = self.wireguard.clone() {
@@ -359,12 +369,12 @@ impl Engine {
                 wake,
             };
             // Runs at ordinary priority, so that a flood of handshakes does not delay packets.
-            self.thread("flannel-wg".to_owned(), move || handshakes.run())?;
+            self.spawn_thread("flannel-wg".to_owned(), move || handshakes.run())?;
         }
         Ok(())
     }
 
-    fn thread(
+    fn spawn_thread(
         &mut self,
         name: String,
         work: impl FnOnce() + Send + 'static,
@@ -414,9 +424,9 @@ impl Engine {
     }
 
     /// Stops the threads. The device and the sockets stay open.
-    pub fn stop(&mut self) {
+    pub fn stop_threads(&mut self) {
         if let Some(wake) = self.wake.take() {
-            wake.wake();
+            wake.signal_threads_to_end();
         }
         if let Some(device) = &self.wireguard {
             device.ring();
@@ -428,21 +438,23 @@ impl Engine {
 
     /// Closes the device, so that the kernel deletes it.
     pub fn close_device(&mut self) {
-        self.stop();
+        self.stop_threads();
         self.queues.clear();
     }
 }
 
 fn bind_error(address: SocketAddr, framing: &Framing, error: &std::io::Error) -> EngineError {
     match Errno::from(error) {
-        Errno(libc::EADDRINUSE) => EngineError::PortTaken { address, rival: framing.rival() },
+        Errno(libc::EADDRINUSE) => {
+            EngineError::PortTaken { address, rival: framing.possible_port_holder() }
+        }
         errno => EngineError::Bind { address, errno },
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.stop();
+        self.stop_threads();
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) const MESSAGE: usize = 512;
 /// Whether a program most likely waits for the packet. It is short, and no bare TCP acknowledgement, which
 /// belongs to a stream.
 #[inline]
-pub(crate) fn is_message(packet: &[u8], header: &Header) -> bool {
+pub(crate) fn is_short_and_not_ack(packet: &[u8], header: &Header) -> bool {
     let is_bare = || {
         let offset = packet.get(header.transport + 12).map_or(0, |byte| byte >> 4);
         header.transport + usize::from(offset) * 4 >= header.total_len
@@ -103,7 +103,7 @@ mod tests {
                 payload: vec![7; payload],
             };
             let packet = recipe.packet();
-            is_message(&packet, &Header::parse(&packet).unwrap())
+            is_short_and_not_ack(&packet, &Header::parse(&packet).unwrap())
         };
         for ipv6 in [false, true] {
             // A datagram without data is also a message.
@@ -121,7 +121,13 @@ mod tests {
 
     /// The place of the flow between two pods, from their numbers and ports. All packets of a flow must have
     /// the same place.
-    fn place(protocol: u8, from: u32, source: u32, to: u32, destination: u32) -> Place {
+    fn queue_slot_and_hash(
+        protocol: u8,
+        from: u32,
+        source: u32,
+        to: u32,
+        destination: u32,
+    ) -> Place {
         let mut packet = vec![0; 28];
         packet[0] = 0x45;
         packet[3] = 28;
@@ -142,11 +148,11 @@ mod tests {
 
     /// Four sets of flows between pods, with increasing addresses and ports. One set contains many flows to
     /// one Service.
-    fn kinds() -> [(&'static str, Vec<Place>); 4] {
+    fn sample_flows_by_kind() -> [(&'static str, Vec<Place>); 4] {
         let pairs = || (0..40).flat_map(|from| (0..40).map(move |to| (from, to)));
-        let each = |from: u32, to| place(TCP, from, 40_000 + from, to, 8080);
-        let question = |from, n: u32| place(UDP, from, 50_000 + 7 * n, 9, 53);
-        let client = |source: u32| place(TCP, 0, 32_768 + source, 0, 443);
+        let each = |from: u32, to| queue_slot_and_hash(TCP, from, 40_000 + from, to, 8080);
+        let question = |from, n: u32| queue_slot_and_hash(UDP, from, 50_000 + 7 * n, 9, 53);
+        let client = |source: u32| queue_slot_and_hash(TCP, 0, 32_768 + source, 0, 443);
         [
             (
                 "pods to pods, one connection each",
@@ -164,7 +170,7 @@ mod tests {
     /// Each byte has all values, so every byte distinguishes flows.
     #[test]
     fn every_byte_of_the_hash_has_all_values() {
-        for (kind, flows) in kinds() {
+        for (kind, flows) in sample_flows_by_kind() {
             for byte in 0..4 {
                 let mut counts = [0; 256];
                 for (.., hash) in &flows {
@@ -183,7 +189,7 @@ mod tests {
 
     #[test]
     fn flows_spread_over_eight_queues_and_over_the_slots_of_each() {
-        for (kind, flows) in kinds() {
+        for (kind, flows) in sample_flows_by_kind() {
             for one in 0..QUEUES {
                 let of_queue = flows.iter().filter(|(queue, ..)| *queue == one);
                 let slots: Vec<usize> = of_queue.map(|(_, slot, _)| *slot).collect();

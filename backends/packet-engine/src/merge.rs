@@ -61,7 +61,7 @@ impl Group {
 
     /// In bytes: all packets, each with its headers.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub fn bytes_as_single_packets(&self) -> usize {
         self.total + self.count().saturating_sub(1) * self.header_len
     }
 
@@ -104,7 +104,7 @@ impl Merger {
     }
 
     /// Applies from the next batch on.
-    pub fn merge(&mut self, tcp: bool, udp: bool) {
+    pub fn set_merged_protocols(&mut self, tcp: bool, udp: bool) {
         (self.merge_tcp, self.merge_udp) = (tcp, udp);
     }
 
@@ -122,8 +122,8 @@ impl Merger {
     }
 
     /// Determines the order of the groups, after all packets were offered.
-    pub(crate) fn arrange(&mut self) {
-        self.schedule.arrange();
+    pub(crate) fn order_small_flows_first(&mut self) {
+        self.schedule.order_small_flows_first();
     }
 
     /// The index of the group at a position of the order.
@@ -139,7 +139,7 @@ impl Merger {
     }
 
     /// Adds the packet at `at` in `buffer`.
-    pub fn offer(&mut self, buffer: &[u8], at: Range<usize>, header: &Header) {
+    pub fn merge_or_add_packet(&mut self, buffer: &[u8], at: Range<usize>, header: &Header) {
         let Some(packet) = buffer.get(at.clone()) else {
             return;
         };
@@ -147,12 +147,12 @@ impl Merger {
             // The flow of a fragment is unknown. Later packets must not be merged with earlier ones, and must not overtake them.
             self.slots = [NO_GROUP; SLOTS];
             self.schedule.keep_order();
-            self.schedule.push(0);
-            self.push(at, header, None, false);
+            self.schedule.add_unit_of_flow(0);
+            self.push_new_group(at, header, None, false);
             return;
         }
         let slot = flow::flow_table_slot(packet, header);
-        self.schedule.count(slot, at.len());
+        self.schedule.add_flow_bytes(slot, at.len());
         let pseudo = partial_checksum::packet_pseudo_header_sum(packet, header);
         let partial =
             pseudo.is_some_and(|pseudo| partial_checksum::is_partial(packet, header, pseudo));
@@ -162,12 +162,12 @@ impl Merger {
             _ => false,
         };
         if !wanted {
-            self.schedule.push(slot);
-            self.push(at, header, None, partial);
+            self.schedule.add_unit_of_flow(slot);
+            self.push_new_group(at, header, None, partial);
             return;
         }
         let candidate = pseudo.and_then(|pseudo| {
-            Candidate::of(packet, header, pseudo, partial || self.checksums_trusted)
+            Candidate::parse_if_mergeable(packet, header, pseudo, partial || self.checksums_trusted)
         });
         let latest = self.slots.get(slot).copied().unwrap_or(NO_GROUP);
         if let (Some(candidate), Some(group)) = (
@@ -185,8 +185,8 @@ impl Merger {
                 candidate.size == group.size && !candidate.push && group.count() < SEGMENTS;
             return;
         }
-        self.schedule.push(slot);
-        let index = self.push(at, header, candidate.as_ref(), partial);
+        self.schedule.add_unit_of_flow(slot);
+        let index = self.push_new_group(at, header, candidate.as_ref(), partial);
         if let Some(place) = self.slots.get_mut(slot) {
             *place = index;
         }
@@ -194,7 +194,7 @@ impl Merger {
 
     /// Adds a GSO packet as a whole. Its segments have `size` bytes of payload each, and its checksum is
     /// partial.
-    pub fn offer_super_packet(
+    pub fn add_gso_packet(
         &mut self,
         buffer: &[u8],
         at: Range<usize>,
@@ -205,14 +205,14 @@ impl Merger {
             return;
         };
         let slot = flow::flow_table_slot(packet, header);
-        self.schedule.count(slot, at.len());
-        self.schedule.push(slot);
+        self.schedule.add_flow_bytes(slot, at.len());
+        self.schedule.add_unit_of_flow(slot);
         let own = if header.protocol == TCP {
             usize::from(packet.get(header.transport + 12).copied().unwrap_or(0) >> 4) * 4
         } else {
             8
         };
-        let index = self.push(at, header, None, true);
+        let index = self.push_new_group(at, header, None, true);
         if let Some(group) = self.groups.get_mut(usize::from(index)) {
             group.kind = gso_kind(header);
             group.header_len = header.transport + own;
@@ -225,7 +225,7 @@ impl Merger {
         }
     }
 
-    fn push(
+    fn push_new_group(
         &mut self,
         at: Range<usize>,
         header: &Header,
@@ -257,7 +257,7 @@ impl Merger {
     }
 
     /// Adapts the headers of a group's first packet for the write, and returns the virtio header.
-    pub fn finish(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
+    pub fn finish_group_headers(&self, index: usize, buffer: &mut [u8]) -> VnetHeader {
         let Some(group) = self.groups.get(index) else {
             return VnetHeader::default();
         };
@@ -372,7 +372,12 @@ impl Candidate {
     /// `None` for packets that are never merged: without data, with IP options or extension headers, or with
     /// TCP flags other than ACK and PSH. Also `None` for an invalid or missing checksum.
     #[inline]
-    fn of(packet: &[u8], header: &Header, pseudo: u64, trusted: bool) -> Option<Self> {
+    fn parse_if_mergeable(
+        packet: &[u8],
+        header: &Header,
+        pseudo: u64,
+        trusted: bool,
+    ) -> Option<Self> {
         // The transport header must follow the IP header without options or extension headers.
         let plain = if header.version == Version::V4 { 20 } else { 40 };
         if header.transport != plain || header.header_len != plain {

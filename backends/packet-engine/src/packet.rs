@@ -169,7 +169,7 @@ impl Header {
 }
 
 /// The packet length from the IP header in bytes, without padding after the packet.
-pub(crate) fn told_length(packet: &[u8]) -> Option<usize> {
+pub(crate) fn ip_total_length(packet: &[u8]) -> Option<usize> {
     match *packet {
         [first, _, high, low, ..] if first >> 4 == 4 => {
             Some(usize::from(u16::from_be_bytes([high, low])))
@@ -198,7 +198,7 @@ pub fn decrement_ttl(packet: &mut [u8]) {
         Some(4) => {
             if let Some(fixed) = packet.first_chunk_mut::<V4_HEADER>() {
                 let ttl = fixed[8].saturating_sub(1);
-                set_v4(fixed, 8, [ttl, fixed[9]]);
+                set_v4_word_and_checksum(fixed, 8, [ttl, fixed[9]]);
             }
         }
         Some(6) => {
@@ -217,7 +217,7 @@ pub fn set_ecn(packet: &mut [u8], ecn: u8) {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
             if let Some(fixed) = packet.first_chunk_mut::<V4_HEADER>() {
-                set_v4(fixed, 0, [fixed[0], fixed[1] & !3 | ecn]);
+                set_v4_word_and_checksum(fixed, 0, [fixed[0], fixed[1] & !3 | ecn]);
             }
         }
         Some(6) => {
@@ -231,7 +231,7 @@ pub fn set_ecn(packet: &mut [u8], ecn: u8) {
 
 /// Writes an aligned word of the IPv4 header and updates the checksum. An invalid checksum stays invalid.
 #[inline]
-fn set_v4(fixed: &mut [u8; V4_HEADER], at: usize, word: [u8; 2]) {
+fn set_v4_word_and_checksum(fixed: &mut [u8; V4_HEADER], at: usize, word: [u8; 2]) {
     let Some(place) = fixed.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<2>()) else {
         return;
     };

@@ -53,9 +53,9 @@ impl Socket {
         }
         let socket = Self { fd: socket.into(), family: address.into() };
         // The address may be assigned to this host only later.
-        socket.set_free(true);
+        socket.set_freebind(true);
         socket2::SockRef::from(&socket.fd).bind(&SocketAddr::new(address, port).into())?;
-        socket.prepare(features, port != 0, address.is_unspecified());
+        socket.set_buffers_and_options(features, port != 0, address.is_unspecified());
         Ok(socket)
     }
 
@@ -66,7 +66,7 @@ impl Socket {
     }
 
     /// Adopts a socket of a previous process, which must be bound to this address and port.
-    pub fn inherit(
+    pub fn inherit_if_bound_to(
         fd: OwnedFd,
         address: IpAddr,
         port: u16,
@@ -80,7 +80,7 @@ impl Socket {
                     &socket.fd,
                     nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
                 );
-                socket.prepare(features, true, address.is_unspecified());
+                socket.set_buffers_and_options(features, true, address.is_unspecified());
                 Ok(socket)
             }
             Ok(found) => {
@@ -91,7 +91,7 @@ impl Socket {
     }
 
     /// `IP_FREEBIND`: whether the socket may use addresses that this host does not have.
-    fn set_free(&self, free: bool) {
+    fn set_freebind(&self, free: bool) {
         let (level, freebind) = self
             .family
             .pick((libc::IPPROTO_IP, libc::IP_FREEBIND), (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND));
@@ -99,7 +99,7 @@ impl Socket {
     }
 
     /// Sets buffer sizes and kernel features. `any`: the socket is bound to all addresses of this host.
-    fn prepare(&self, features: &Features, receives: bool, any: bool) {
+    fn set_buffers_and_options(&self, features: &Features, receives: bool, any: bool) {
         // With CAP_NET_ADMIN the limit net.core.*mem_max does not apply.
         let sizes = [
             (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, true),
@@ -112,7 +112,7 @@ impl Socket {
         }
         if any {
             // The socket must not send from an address that this host has lost.
-            self.set_free(false);
+            self.set_freebind(false);
         }
         // An outer packet that is too large for a part of the path is then fragmented, not dropped.
         let (level, discover) = self.family.pick(
@@ -209,7 +209,7 @@ pub struct Sender {
     refused: Vec<Endpoint>,
 }
 
-// SAFETY: the pointers in it are written and used within one call of `attempt`.
+// SAFETY: the pointers in it are written and used within one call of `send_without_source_fallback`.
 unsafe impl Send for Sender {}
 
 impl Sender {
@@ -224,7 +224,8 @@ impl Sender {
         made: &[u8],
         read: &[u8],
     ) -> (usize, Option<io::Error>) {
-        let (mut done, mut error) = self.attempt(socket, messages, pieces, made, read);
+        let (mut done, mut error) =
+            self.send_without_source_fallback(socket, messages, pieces, made, read);
         // The source is not an address of this host: ENETUNREACH for IPv4, EINVAL for IPv6.
         let lost = |error: &io::Error| {
             matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EINVAL))
@@ -233,7 +234,13 @@ impl Sender {
             && failed.to.source.is_some()
         {
             let plain = Message { to: failed.to.to.into(), ..failed.clone() };
-            (_, error) = self.attempt(socket, std::slice::from_ref(&plain), pieces, made, read);
+            (_, error) = self.send_without_source_fallback(
+                socket,
+                std::slice::from_ref(&plain),
+                pieces,
+                made,
+                read,
+            );
             // If this also fails, the source was not the cause.
             if error.is_some() {
                 break;
@@ -245,7 +252,7 @@ impl Sender {
             let rest = messages.get(done..).filter(|rest| !rest.is_empty());
             let Some(rest) = rest else { break };
             let more;
-            (more, error) = self.attempt(socket, rest, pieces, made, read);
+            (more, error) = self.send_without_source_fallback(socket, rest, pieces, made, read);
             done += more;
         }
         (done, error)
@@ -253,11 +260,11 @@ impl Sender {
 
     /// Endpoints whose source the kernel refused since the last call, most likely because this host has lost
     /// the address.
-    pub fn refused(&mut self) -> Vec<Endpoint> {
+    pub fn take_refused_endpoints(&mut self) -> Vec<Endpoint> {
         std::mem::take(&mut self.refused)
     }
 
-    fn attempt(
+    fn send_without_source_fallback(
         &mut self,
         socket: &Socket,
         messages: &[Message],

@@ -48,7 +48,7 @@ pub struct Segments {
 /// ```
 /// use etherparse::PacketBuilder;
 /// use packet_engine::packet::Header;
-/// use packet_engine::split::{HEADERS, Split, prepare_split};
+/// use packet_engine::split::{HEADERS, Split, plan_split_or_complete_checksum};
 /// use packet_engine::packet::virtio::{Gso, VnetHeader};
 ///
 /// let mut packet = Vec::new();
@@ -57,14 +57,14 @@ pub struct Segments {
 /// let mut vnet = VnetHeader::default();
 /// (vnet.gso, vnet.gso_size) = (Gso::Udp, 1000);
 /// let header = Header::parse(&packet).unwrap();
-/// let Ok(Split::Segments(segments)) = prepare_split(&vnet, &header, &mut packet) else { panic!() };
+/// let Ok(Split::Segments(segments)) = plan_split_or_complete_checksum(&vnet, &header, &mut packet) else { panic!() };
 /// assert_eq!(segments.count(), 3);
 /// // The last one has headers of 28 bytes, and the last 500 bytes of the payload.
 /// let mut headers = [0; HEADERS];
-/// assert_eq!(segments.header(2, &packet, &mut headers), Some((28, 2028..2528)));
+/// assert_eq!(segments.write_headers(2, &packet, &mut headers), Some((28, 2028..2528)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn prepare_split(
+pub fn plan_split_or_complete_checksum(
     vnet: &VnetHeader,
     header: &Header,
     packet: &mut [u8],
@@ -149,14 +149,14 @@ impl Segments {
     /// In bytes: a full segment with IP and transport headers.
     #[inline]
     #[must_use]
-    pub fn full(&self) -> usize {
+    pub fn full_packet_len(&self) -> usize {
         self.payload + self.size
     }
 
     /// Writes the headers of segment `index` to `out`. Returns their length, and the segment's payload in
     /// `packet`. `None` if `packet` or `out` is too short.
     #[inline]
-    pub fn header(
+    pub fn write_headers(
         &self,
         index: usize,
         packet: &[u8],
@@ -204,7 +204,7 @@ impl Segments {
         write_word(head, field, 0)?;
         let sum = checksum::ones_complement_sum(
             head.get(self.transport..)?,
-            self.pseudo + length_sum(length),
+            self.pseudo + pseudo_header_length_sum(length),
         );
         let mut sum = checksum::checksum_from_sum(checksum::ones_complement_sum(payload, sum));
         if self.protocol == UDP && sum == 0 {
@@ -217,7 +217,7 @@ impl Segments {
 
 /// What the transport length adds to the checksum of the pseudo header.
 #[inline]
-fn length_sum(length: usize) -> u64 {
+fn pseudo_header_length_sum(length: usize) -> u64 {
     // The sum is over words in memory order, so this is right on machines of either byte order.
     checksum::pseudo_header_sum(&[], &[], 0, u32::try_from(length).unwrap_or(u32::MAX))
 }

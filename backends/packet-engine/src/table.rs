@@ -91,7 +91,7 @@ impl Table {
             (subnet, peer)
         };
         let peers: Vec<(IpNet, Peer)> = peers.into_iter().map(canonical).collect();
-        let table = Self::of(settings, &peers);
+        let table = Self::build_with_all_peers(settings, &peers);
         let (inside, outside): (Vec<_>, Vec<_>) =
             peers.into_iter().partition(|(_, peer)| table.is_leased(peer.address.ip()));
         if inside.is_empty() {
@@ -99,11 +99,11 @@ impl Table {
         }
         Self {
             refused: inside.into_iter().map(|(subnet, _)| subnet).collect(),
-            ..Self::of(settings, &outside)
+            ..Self::build_with_all_peers(settings, &outside)
         }
     }
 
-    fn of(settings: TableSettings, peers: &[(IpNet, Peer)]) -> Self {
+    fn build_with_all_peers(settings: TableSettings, peers: &[(IpNet, Peer)]) -> Self {
         let (mut v4, mut v6) = (ByLength::new(), ByLength::new());
         let (mut known_v4, mut known_v6) = (Vec::new(), Vec::new());
         for (index, (subnet, peer)) in (0..NONE).zip(peers) {
@@ -127,8 +127,8 @@ impl Table {
             encap_port: settings.encap_port,
             address: settings.address,
             refused: Vec::new(),
-            networks: Nets::of(&settings.networks),
-            own: Nets::of(&settings.own),
+            networks: Nets::from_networks(&settings.networks),
+            own: Nets::from_networks(&settings.own),
             peers: peers.iter().map(|(_, peer)| *peer).collect(),
             v4: Prefixes::build(&v4),
             v6: Prefixes::build(&v6),
@@ -139,7 +139,7 @@ impl Table {
 
     /// In a leased subnet of a peer or of this node.
     fn is_leased(&self, ip: IpAddr) -> bool {
-        self.in_network(ip) && (self.is_own(ip) || self.lookup(ip).is_some())
+        self.in_network(ip) && (self.in_own_subnet(ip) || self.lookup(ip).is_some())
     }
 
     /// The longest prefix takes precedence.
@@ -147,8 +147,8 @@ impl Table {
     #[must_use]
     pub fn lookup(&self, ip: IpAddr) -> Option<&Peer> {
         let index = match ip {
-            IpAddr::V4(ip) => self.v4.find(ip.to_bits()),
-            IpAddr::V6(ip) => self.v6.find(ip.to_bits()),
+            IpAddr::V4(ip) => self.v4.find_peer_index(ip.to_bits()),
+            IpAddr::V6(ip) => self.v6.find_peer_index(ip.to_bits()),
         };
         self.peers.get(index as usize)
     }
@@ -156,7 +156,7 @@ impl Table {
     /// Whether it is a peer's public address.
     #[inline]
     #[must_use]
-    pub fn knows(&self, ip: IpAddr) -> bool {
+    pub fn is_peer_address(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(ip) => self.known_v4.binary_search(&ip.to_bits()).is_ok(),
             IpAddr::V6(ip) => self.known_v6.binary_search(&ip.to_bits()).is_ok(),
@@ -166,33 +166,34 @@ impl Table {
     /// Whether it is the tunnel's port at an address of a peer or of this node.
     #[inline]
     pub(crate) fn is_tunnel_end(&self, to: SocketAddr) -> bool {
-        to.port() == self.encap_port && (self.knows(to.ip()) || self.address == Some(to.ip()))
+        to.port() == self.encap_port
+            && (self.is_peer_address(to.ip()) || self.address == Some(to.ip()))
     }
 
     /// In this node's subnets.
     #[inline]
     #[must_use]
-    pub fn is_own(&self, ip: IpAddr) -> bool {
-        self.own.hold(ip)
+    pub fn in_own_subnet(&self, ip: IpAddr) -> bool {
+        self.own.contains(ip)
     }
 
     /// True for the broadcast address of this node's IPv4 subnet.
     #[inline]
     #[must_use]
-    pub fn is_broadcast(&self, ip: IpAddr) -> bool {
-        self.own.broadcast(ip)
+    pub fn is_own_broadcast(&self, ip: IpAddr) -> bool {
+        self.own.is_v4_broadcast(ip)
     }
 
     /// In the cluster's networks.
     #[inline]
     #[must_use]
     pub fn in_network(&self, ip: IpAddr) -> bool {
-        self.networks.hold(ip)
+        self.networks.contains(ip)
     }
 
     /// With one entry for each subnet of a peer.
     #[must_use]
-    pub fn peers(&self) -> &[Peer] {
+    pub fn peer_of_each_subnet(&self) -> &[Peer] {
         &self.peers
     }
 }
@@ -205,7 +206,7 @@ struct Nets {
 }
 
 impl Nets {
-    fn of(nets: &Networks) -> Self {
+    fn from_networks(nets: &Networks) -> Self {
         Self {
             v4: nets.v4.map(|net| (net.network().to_bits(), net.netmask().to_bits())),
             v6: nets.v6.map(|net| (net.network().to_bits(), net.netmask().to_bits())),
@@ -213,7 +214,7 @@ impl Nets {
     }
 
     #[inline]
-    fn hold(&self, ip: IpAddr) -> bool {
+    fn contains(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(ip) => self.v4.is_some_and(|(net, mask)| ip.to_bits() & mask == net),
             IpAddr::V6(ip) => self.v6.is_some_and(|(net, mask)| ip.to_bits() & mask == net),
@@ -222,7 +223,7 @@ impl Nets {
 
     /// The last address of an IPv4 network with more than two addresses (RFC 919, RFC 3021).
     #[inline]
-    fn broadcast(&self, ip: IpAddr) -> bool {
+    fn is_v4_broadcast(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(ip) => self
                 .v4

@@ -94,7 +94,7 @@ pub fn judge_inbound_packet(
     table: &Table,
 ) -> Result<(), DropError> {
     if table.checks != Checks::Off {
-        from_a_peer_to_us(header, from.to_canonical(), table)?;
+        check_sender_and_addresses(header, from.to_canonical(), table)?;
     }
     if header.ttl == 0 {
         return Err(DropError::TtlExceeded);
@@ -110,13 +110,17 @@ fn is_nested(header: &Header, packet: &[u8], table: &Table) -> bool {
 }
 
 #[inline]
-fn from_a_peer_to_us(header: &Header, from: IpAddr, table: &Table) -> Result<(), DropError> {
+fn check_sender_and_addresses(
+    header: &Header,
+    from: IpAddr,
+    table: &Table,
+) -> Result<(), DropError> {
     // Most packets come from a pod of the sending peer, so this lookup usually identifies the peer as well.
     let of_sender = table.lookup(header.source).is_some_and(|peer| peer.address.ip() == from);
-    if !of_sender && !table.knows(from) {
+    if !of_sender && !table.is_peer_address(from) {
         return Err(DropError::UnknownPeer);
     }
-    if !table.is_own(header.destination) {
+    if !table.in_own_subnet(header.destination) {
         return Err(if is_martian(&header.destination) {
             DropError::Martian
         } else {
@@ -124,12 +128,14 @@ fn from_a_peer_to_us(header: &Header, from: IpAddr, table: &Table) -> Result<(),
         });
     }
     // A broadcast would reach the host's own programs and cause replies.
-    if is_martian(&header.source) || table.is_broadcast(header.destination) {
+    if is_martian(&header.source) || table.is_own_broadcast(header.destination) {
         return Err(DropError::Martian);
     }
     // If the network contains the nodes, their own addresses do not belong to pods.
     let of_a_pod = || table.in_network(header.source) && header.source != from;
-    if table.is_own(header.source) || !of_sender && (table.checks == Checks::Strict || of_a_pod()) {
+    if table.in_own_subnet(header.source)
+        || !of_sender && (table.checks == Checks::Strict || of_a_pod())
+    {
         return Err(DropError::Spoofed);
     }
     Ok(())

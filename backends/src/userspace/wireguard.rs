@@ -201,7 +201,8 @@ impl<K: Kernel> WireguardUserspace<K> {
             encap_port: port,
             address: None,
         };
-        let (engine, device) = Engine::wireguard(config, Table::build(settings, []), inherited);
+        let (engine, device) =
+            Engine::new_with_wireguard(config, Table::build(settings, []), inherited);
         let mut base = EngineDevice::new(name, engine, left);
         let waits = base.engine.adopt_inherited_device(listen);
         if waits {

@@ -72,8 +72,11 @@ impl Other {
                 encap_port: 51820,
                 address: None,
             };
-            let (mut engine, device) =
-                Engine::wireguard(config, Table::build(settings, []), Inheritance::default());
+            let (mut engine, device) = Engine::new_with_wireguard(
+                config,
+                Table::build(settings, []),
+                Inheritance::default(),
+            );
             engine.open_and_start(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED)).unwrap();
             (engine, device)
         });

@@ -25,15 +25,15 @@ pub(crate) struct Network {
 
 impl Network {
     /// Prints each step.
-    pub(crate) fn build(plan: &Plan, screen: Screen) -> Result<Network> {
-        let lab = Lab::new("demo")?;
+    pub(crate) fn build_and_start_daemons(plan: &Plan, screen: Screen) -> Result<Network> {
+        let lab = Lab::create("demo")?;
         let (lan, hosts) = screen.step("hosts", || {
             let (lan, hosts) = if plan.vagrant {
-                let vagrant = lab.vagrant(plan.hosts)?;
+                let vagrant = lab.create_vagrant_with_equal_addresses(plan.hosts)?;
                 (vagrant.lan, vagrant.hosts)
             } else {
-                let lan = lab.switch("lan")?;
-                let hosts = lab.hosts(&lan, plan.hosts)?;
+                let lan = lab.create_switch("lan")?;
+                let hosts = lab.create_hosts(&lan, plan.hosts)?;
                 (lan, hosts)
             };
             let (first, last) =
@@ -48,9 +48,9 @@ impl Network {
             Ok(((lan, hosts), result))
         })?;
         let (etcd, store) = match plan.store {
-            StoreKind::Dir => (None, Store::dir(&lab.folder("leases")?)),
+            StoreKind::Dir => (None, Store::dir(&lab.ensure_folder("leases")?)),
             StoreKind::Etcd => screen.step("etcd", || {
-                let host = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+                let host = lab.create_host("store", &[Uplink::enp0s8(&lan, 99)?])?;
                 let etcd = Etcd::start(&[&host], &EtcdOptions::default())?;
                 let client = etcd.client()?;
                 let result = format!("answers at {}", client.endpoints().join(","));
@@ -65,12 +65,12 @@ impl Network {
         }
         let options = FlanneldOptions::new(&store).iface("enp0s8");
         let mut network = Network { daemons: Vec::new(), etcd, store, options, hosts, lab };
-        network.start_daemons(screen)?;
+        network.start_daemons_and_wait(screen)?;
         Ok(network)
     }
 
     /// Starts all at once, as after a power cut.
-    fn start_daemons(&mut self, screen: Screen) -> Result<()> {
+    fn start_daemons_and_wait(&mut self, screen: Screen) -> Result<()> {
         for host in &self.hosts {
             self.daemons.push(host.start_flanneld(&self.options)?);
         }
@@ -91,9 +91,10 @@ impl Network {
     }
 
     /// Creates one on each host.
-    pub(crate) fn pods(&self, screen: Screen) -> Result<Vec<Pod>> {
+    pub(crate) fn create_pod_per_host(&self, screen: Screen) -> Result<Vec<Pod>> {
         screen.step("a pod on each host", || {
-            let pod = |(host, daemon): (&Host, &Flanneld)| host.pod("pod", &daemon.subnet_env()?);
+            let pod =
+                |(host, daemon): (&Host, &Flanneld)| host.create_pod("pod", &daemon.subnet_env()?);
             let pods = self.hosts.iter().zip(&self.daemons).map(pod).collect::<Result<Vec<_>>>()?;
             let addresses: Vec<String> = pods
                 .iter()

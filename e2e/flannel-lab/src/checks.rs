@@ -8,7 +8,7 @@ use terminal::lab::{Backend, StoreKind};
 
 /// The error contains the remedy.
 pub(crate) fn check_lab_requirements(plan: &Plan) -> Result<()> {
-    let lab = Lab::new("checks")?;
+    let lab = Lab::create("checks")?;
     let mut tools = vec![("ip", "iproute2"), ("bridge", "iproute2"), ("ping", "iputils-ping")];
     if plan.vagrant {
         tools.push(("nft", "nftables"));
@@ -23,8 +23,8 @@ pub(crate) fn check_lab_requirements(plan: &Plan) -> Result<()> {
         binaries::etcd_program("etcd")?;
     }
     let host =
-        lab.host("probe", &[]).context("cannot create a network namespace: run as root, or give the container CAP_SYS_ADMIN and CAP_NET_ADMIN")?;
-    let ip = |commands: &str| host.netns().ip(commands);
+        lab.create_host("probe", &[]).context("cannot create a network namespace: run as root, or give the container CAP_SYS_ADMIN and CAP_NET_ADMIN")?;
+    let ip = |commands: &str| host.netns().run_ip_batch(commands);
     ip("link add veth0 type veth peer name veth1").context(
         "cannot create veth pairs: run `modprobe veth`, or use a kernel with CONFIG_VETH",
     )?;

@@ -32,7 +32,7 @@ pub(crate) fn remove_labs_on_signals() -> Result<()> {
         INTERRUPTED.store(true, Ordering::SeqCst);
         key::restore_terminal_settings();
         out::note("\nremoving the lab");
-        if let Err(error) = lab::remove_of_process() {
+        if let Err(error) = lab::remove_own_unkept_labs() {
             out::complain(format!("{error:#}"));
         }
         std::process::exit(code);
@@ -45,7 +45,7 @@ pub(crate) fn remove_labs_on_signals() -> Result<()> {
 }
 
 /// If a signal has interrupted the program, blocks until the signal thread ends the process; otherwise, the error stays as it is.
-pub(crate) fn yield_to_signal(error: Error) -> Error {
+pub(crate) fn wait_for_exit_if_interrupted(error: Error) -> Error {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park();
     }

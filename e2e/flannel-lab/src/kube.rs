@@ -63,13 +63,13 @@ pub(crate) fn demonstrate_cluster(plan: &Plan, screen: Screen) -> Result<()> {
         "Kubernetes on this machine: {} nodes with containerd, kubelet and kube-proxy",
         plan.nodes
     ));
-    let lab = Lab::new("kubernetes")?;
+    let lab = Lab::create("kubernetes")?;
     let mut options = ClusterOptions::new(plan.nodes);
     if plan.vagrant {
-        options = options.vagrant();
+        options = options.nat_with_equal_addresses();
     }
     let cluster = screen.step("control plane, then the nodes with their images", || {
-        let cluster = Cluster::start(
+        let cluster = Cluster::start_with_registered_nodes(
             &lab,
             &archives.iter().fold(options, |options, archive| options.image(archive.clone())),
         )?;
@@ -78,13 +78,14 @@ pub(crate) fn demonstrate_cluster(plan: &Plan, screen: Screen) -> Result<()> {
     screen.step(&format!("kubectl apply -f {}", plan.manifest.display()), || {
         cluster.apply(&manifest).map(|_| ((), String::new()))
     })?;
-    screen.step("nodes", || cluster.wait_ready().map(|_| ((), "all Ready".to_owned())))?;
+    screen.step("nodes", || cluster.wait_nodes_ready().map(|_| ((), "all Ready".to_owned())))?;
     screen.step("DaemonSet kube-flannel-ds", || {
         cluster
             .wait_daemon_set("kube-flannel", "kube-flannel-ds")
             .map(|()| ((), "ready".to_owned()))
     })?;
-    let pods = screen.step("a pod on each node, and a Service", || start_pods(&cluster))?;
+    let pods =
+        screen.step("a pod on each node, and a Service", || start_pods_and_service(&cluster))?;
     let matrix =
         screen.step("every pod pings every other", || ping_between_pods(&cluster, &pods))?;
     screen.table(&matrix);
@@ -96,13 +97,13 @@ pub(crate) fn demonstrate_cluster(plan: &Plan, screen: Screen) -> Result<()> {
     screen.heading("kubectl get nodes,pods --all-namespaces --output=wide");
     screen.block(&cluster.kubectl(&["get", "nodes,pods", "--all-namespaces", "--output=wide"])?);
     if let Some(node) = cluster.nodes.first() {
-        show_node(&cluster, node, screen)?;
+        print_annotations_and_routes(&cluster, node, screen)?;
     }
     if plan.keep {
         lab.keep()?;
     }
     let first = cluster.nodes.first().context("no nodes")?;
-    let page = page::forward_in_background(first.host().netns())?;
+    let page = page::spawn_page_forwarder(first.host().netns())?;
     print_cluster_commands(&cluster, page, screen)?;
     if !plan.keep && std::io::stdin().is_terminal() {
         screen.print(format!(
@@ -115,22 +116,22 @@ pub(crate) fn demonstrate_cluster(plan: &Plan, screen: Screen) -> Result<()> {
     Ok(())
 }
 
-fn name_of(number: usize) -> String {
+fn pod_name(number: usize) -> String {
     format!("web-{}", number + 1)
 }
 
-fn start_pods(cluster: &Cluster) -> Result<(Vec<(String, String)>, String)> {
+fn start_pods_and_service(cluster: &Cluster) -> Result<(Vec<(String, String)>, String)> {
     for (number, node) in cluster.nodes.iter().enumerate() {
-        cluster.apply(&WEB.replace("NAME", &name_of(number)).replace("NODE", node.name()))?;
+        cluster.apply(&WEB.replace("NAME", &pod_name(number)).replace("NODE", node.name()))?;
     }
     let mut pods = Vec::new();
     for number in 0..cluster.nodes.len() {
-        let pod = cluster.wait_pod("default", &name_of(number))?;
+        let pod = cluster.wait_pod("default", &pod_name(number))?;
         let address = pod
             .pointer("/status/podIP")
             .and_then(Value::as_str)
             .context("a pod without an address")?;
-        pods.push((name_of(number), address.to_owned()));
+        pods.push((pod_name(number), address.to_owned()));
     }
     let addresses: Vec<&str> = pods.iter().map(|(_, address)| address.as_str()).collect();
     let addresses = addresses.join(", ");
@@ -187,7 +188,7 @@ fn call_service_from_pods(
     Ok((lines.join("\n"), String::new()))
 }
 
-fn show_node(cluster: &Cluster, node: &Member, screen: Screen) -> Result<()> {
+fn print_annotations_and_routes(cluster: &Cluster, node: &Member, screen: Screen) -> Result<()> {
     screen.heading(format!(
         "{}: annotations that flannel published, and routes to other nodes",
         node.name()

@@ -38,7 +38,7 @@ struct Cli {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Some(netns) = &cli.forward_page {
-        page::forward_until_removed(netns);
+        page::forward_page_until_netns_removed(netns);
         return ExitCode::SUCCESS;
     }
     match run_lab_command(&cli.args).and_then(|()| out::end()) {
@@ -55,11 +55,11 @@ fn main() -> ExitCode {
 fn run_lab_command(args: &Args) -> Result<()> {
     rights::root("build hosts in network namespaces")?;
     if args.remove {
-        out::print(format!("removed {} lab(s)", lab::remove_ended()?));
+        out::print(format!("removed {} lab(s)", lab::remove_labs_of_ended_processes()?));
         return Ok(());
     }
     interrupt::remove_labs_on_signals()?;
-    demonstrate_flannel(args).map_err(interrupt::yield_to_signal)
+    demonstrate_flannel(args).map_err(interrupt::wait_for_exit_if_interrupted)
 }
 
 fn demonstrate_flannel(args: &Args) -> Result<()> {
@@ -89,30 +89,30 @@ fn demonstrate_flannel(args: &Args) -> Result<()> {
     screen.step("requirements of the lab", || {
         checks::check_lab_requirements(&plan).map(|()| ((), String::new()))
     })?;
-    let mut network = Network::build(&plan, screen)?;
-    let pods = network.pods(screen)?;
+    let mut network = Network::build_and_start_daemons(&plan, screen)?;
+    let pods = network.create_pod_per_host(screen)?;
     if args.status {
-        return page::demonstrate_status_page(&network, screen);
+        return page::demonstrate_page_with_broken_host(&network, screen);
     }
     let complete = if plan.backend == Backend::Alloc {
         screen
             .print("  alloc only leases subnets: pods of different hosts do not reach each other");
         true
     } else {
-        traffic::demonstrate_pod_traffic(&mut network, &pods, args.seconds, screen)?
+        traffic::demonstrate_traffic_and_restart(&mut network, &pods, args.seconds, screen)?
     };
     show::print_stored_leases(&network, screen)?;
-    show::print_kernel_state(&network, &plan, screen)?;
+    show::print_first_host_kernel_state(&network, &plan, screen)?;
     if args.keep {
         network.lab.keep()?;
     }
     let first = network.hosts.first().filter(|_| args.keep);
-    let page = first.map(|host| page::forward_in_background(host.netns())).transpose()?;
+    let page = first.map(|host| page::spawn_page_forwarder(host.netns())).transpose()?;
     show::print_suggested_commands(&network, &pods, page, screen)?;
     if !complete {
         bail!(
             "not every pod reaches every other; the last lines of the daemons' logs:\n{}",
-            network.lab.logs()
+            network.lab.log_tails()
         );
     }
     Ok(())

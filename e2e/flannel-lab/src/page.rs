@@ -21,7 +21,7 @@ const PORT: u16 = 8474;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Makes the last host drop the tunnel's packets, and prints the address of the first host's status page.
-pub(crate) fn demonstrate_status_page(network: &Network, screen: Screen) -> Result<()> {
+pub(crate) fn demonstrate_page_with_broken_host(network: &Network, screen: Screen) -> Result<()> {
     let first = network.hosts.first().context("no hosts")?;
     let last = network.hosts.last().context("no hosts")?;
     let daemon = network.daemons.first().context("no daemons")?;
@@ -49,7 +49,7 @@ pub(crate) fn demonstrate_status_page(network: &Network, screen: Screen) -> Resu
         })?;
         Ok(((), format!("{} is {state}", last.name())))
     })?;
-    let listener = status_page_listener()?;
+    let listener = bind_page_listener()?;
     let address = listener.local_addr()?;
     let netns = first.netns().clone();
     std::thread::spawn(move || forward_page_connections(&listener, &netns));
@@ -81,7 +81,7 @@ fn node_status_document(daemon: &Flanneld) -> Result<serde_json::Value> {
 }
 
 /// A free port if that of the status page is in use.
-fn status_page_listener() -> Result<TcpListener> {
+fn bind_page_listener() -> Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))
         .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
         .context("no free port for the page")
@@ -89,8 +89,8 @@ fn status_page_listener() -> Result<TcpListener> {
 
 /// Starts a process that forwards connections to the status page, and ends after the removal of the namespace. The result is the address on which it
 /// accepts them.
-pub(crate) fn forward_in_background(netns: &Netns) -> Result<SocketAddr> {
-    let listener = status_page_listener()?;
+pub(crate) fn spawn_page_forwarder(netns: &Netns) -> Result<SocketAddr> {
+    let listener = bind_page_listener()?;
     let address = listener.local_addr()?;
     let mut process = Command::new(std::env::current_exe()?);
     process
@@ -106,11 +106,11 @@ pub(crate) fn forward_in_background(netns: &Netns) -> Result<SocketAddr> {
 }
 
 /// Ends after the removal of the namespace. Standard input is the socket on which the process accepts the connections.
-pub(crate) fn forward_until_removed(netns: &str) {
+pub(crate) fn forward_page_until_netns_removed(netns: &str) {
     let Ok(input) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return;
     };
-    let (listener, netns) = (TcpListener::from(input), Netns::named(netns));
+    let (listener, netns) = (TcpListener::from(input), Netns::handle_for_name(netns));
     let inside = netns.clone();
     std::thread::spawn(move || forward_page_connections(&listener, &inside));
     while netns.exists() {

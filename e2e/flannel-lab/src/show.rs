@@ -19,16 +19,20 @@ pub(crate) fn print_stored_leases(network: &Network, screen: Screen) -> Result<(
         screen.block(&etcd.client()?.etcdctl(&["get", "--prefix", &key])?);
         return Ok(());
     }
-    let folder = network.lab.folder("leases")?;
+    let folder = network.lab.ensure_folder("leases")?;
     screen.heading(format!("The files in {}", folder.display()));
-    for (name, value) in network.store.subnets()? {
+    for (name, value) in network.store.lease_names_and_values()? {
         screen.block(&format!("{}  {}", screen.styled(Style::Good, name), value.trim()));
     }
     Ok(())
 }
 
 /// The first host's routes to the others, with vxlan also its FDB and neighbours.
-pub(crate) fn print_kernel_state(network: &Network, plan: &Plan, screen: Screen) -> Result<()> {
+pub(crate) fn print_first_host_kernel_state(
+    network: &Network,
+    plan: &Plan,
+    screen: Screen,
+) -> Result<()> {
     let host = network.hosts.first().context("no hosts")?;
     let show = |program: &str, args: &[&str]| -> Result<()> {
         screen.heading(format!("{}: {program} {}", host.name(), args.join(" ")));

@@ -14,7 +14,7 @@ const CONVERGENCE: Duration = Duration::from_secs(15);
 const BULK: u64 = 500_000_000;
 
 /// True if every pod reaches every other pod.
-pub(crate) fn demonstrate_pod_traffic(
+pub(crate) fn demonstrate_traffic_and_restart(
     network: &mut Network,
     pods: &[Pod],
     time: u64,
@@ -25,7 +25,10 @@ pub(crate) fn demonstrate_pod_traffic(
         print_ping_matrix(&ping_pods_until_converged(PingMatrix::of_main_addresses, pods)?, screen);
     if pods.iter().all(|pod| pod.v6().is_ok()) {
         screen.heading("Who reaches whom by IPv6");
-        complete &= print_ping_matrix(&ping_pods_until_converged(PingMatrix::of_v6, pods)?, screen);
+        complete &= print_ping_matrix(
+            &ping_pods_until_converged(PingMatrix::of_v6_addresses, pods)?,
+            screen,
+        );
     }
     let [from, to, ..] = pods else {
         return Ok(complete);
@@ -35,8 +38,11 @@ pub(crate) fn demonstrate_pod_traffic(
     }
     screen.heading("Traffic");
     screen.step("the largest packet, unfragmented", || {
-        let answer =
-            ping_address(from.netns(), to.address()?, &PingOptions::default().packet(from.mtu()))?;
+        let answer = ping_address(
+            from.netns(),
+            to.address()?,
+            &PingOptions::default().packet_length(from.mtu()),
+        )?;
         Ok((
             (),
             format!(
@@ -48,7 +54,7 @@ pub(crate) fn demonstrate_pod_traffic(
     })?;
     screen.step("a transfer over TCP", || {
         let transfer = Transfer::run(from, to, BULK, &TransferOptions::default())?;
-        let rate = transfer.megabits() / 1000.0;
+        let rate = transfer.megabits_per_second() / 1000.0;
         Ok((
             (),
             format!(
@@ -84,7 +90,7 @@ fn restart_daemon_under_traffic(
             std::thread::sleep(Duration::from_secs(time) / 4);
             network.daemons.get_mut(number).context("no daemon")?.kill()?;
             std::thread::sleep(Duration::from_secs(time) / 4);
-            let daemon = host.flanneld(&network.options)?;
+            let daemon = host.start_flanneld_and_wait_ready(&network.options)?;
             if let Some(slot) = network.daemons.get_mut(number) {
                 *slot = daemon;
             }
@@ -103,7 +109,7 @@ fn ping_pods_until_converged(
     let end = Instant::now() + CONVERGENCE;
     loop {
         let found = matrix(pods)?;
-        if found.silent().is_empty() || Instant::now() >= end {
+        if found.unanswered_pairs().is_empty() || Instant::now() >= end {
             return Ok(found);
         }
     }
@@ -117,7 +123,7 @@ fn print_ping_matrix(matrix: &PingMatrix, screen: Screen) -> bool {
             .collect::<Vec<_>>(),
     ];
     for (from, name) in matrix.names().iter().enumerate() {
-        let cell = |to: usize| match matrix.answer(from, to) {
+        let cell = |to: usize| match matrix.round_trip_time(from, to) {
             _ if from == to => ("-".to_owned(), Style::Faint),
             Some(time) => (format!("{:.2} ms", time.as_secs_f64() * 1000.0), Style::Good),
             None => ("no".to_owned(), Style::Bad),
@@ -127,5 +133,5 @@ fn print_ping_matrix(matrix: &PingMatrix, screen: Screen) -> bool {
         );
     }
     screen.table(&rows);
-    matrix.silent().is_empty()
+    matrix.unanswered_pairs().is_empty()
 }

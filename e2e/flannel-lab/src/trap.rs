@@ -18,7 +18,7 @@ pub(crate) fn demonstrate_address_conflict(
     let mut daemons =
         hosts.iter().map(|host| host.start_flanneld(options)).collect::<Result<Vec<_>>>()?;
     let finding = screen.step("flanneld without --iface: in the trap", || {
-        let ended = wait_settled(&mut daemons)?;
+        let ended = wait_one_ready_others_ended(&mut daemons)?;
         let finding = wait_finding(&daemons, if ended > 0 { ENDED } else { RUNS })?;
         Ok((
             finding,
@@ -38,7 +38,7 @@ pub(crate) fn demonstrate_address_conflict(
 
 /// Waits until one daemon is ready and all others have ended, because only one node can use the address that all hosts have. The result is the number
 /// of ended daemons.
-fn wait_settled(daemons: &mut [Flanneld]) -> Result<usize> {
+fn wait_one_ready_others_ended(daemons: &mut [Flanneld]) -> Result<usize> {
     until_ok("one daemon is ready", || {
         let running = daemons
             .iter_mut()
@@ -60,7 +60,7 @@ fn wait_finding(daemons: &[Flanneld], check: &str) -> Result<Found> {
         let mut last = String::new();
         for (number, daemon) in (1..).zip(daemons) {
             last = stdout_text(&daemon.flannelctl(&["doctor"])?);
-            if let Some(text) = first_of(&last, check) {
+            if let Some(text) = first_finding_text(&last, check) {
                 return Ok(Found { host: format!("h{number}"), text });
             }
         }
@@ -69,7 +69,7 @@ fn wait_finding(daemons: &[Flanneld], check: &str) -> Result<Found> {
 }
 
 /// Its headline and the indented lines below it, from the doctor's text.
-fn first_of(text: &str, check: &str) -> Option<String> {
+fn first_finding_text(text: &str, check: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let at = lines.iter().position(|line| !line.starts_with(' ') && line.ends_with(check))?;
     let details = lines.iter().skip(at + 1).take_while(|line| line.starts_with(' '));
@@ -85,9 +85,9 @@ mod tests {
     fn finding_of_the_trap_is_cut_out() {
         let text = "risk: other   clock\n    why x\nbroken: flannel uses enp0s3     wrong-interface\n    why  NAT\n    do   x\n5 checks: 1 broken\n";
         assert_eq!(
-            first_of(text, ENDED).unwrap(),
+            first_finding_text(text, ENDED).unwrap(),
             "broken: flannel uses enp0s3     wrong-interface\n    why  NAT\n    do   x"
         );
-        assert_eq!(first_of("5 checks: 0 broken\n", ENDED), None);
+        assert_eq!(first_finding_text("5 checks: 0 broken\n", ENDED), None);
     }
 }

@@ -130,7 +130,7 @@ pub fn prometheus_program(name: &str) -> Result<PathBuf> {
 }
 
 /// The folder with nft and iptables of Debian 13.
-pub fn rule_programs() -> Result<PathBuf> {
+pub fn nft_and_iptables_folder() -> Result<PathBuf> {
     require_folder_containing(cache_path("userspace-trixie/bin"), "nft")
 }
 

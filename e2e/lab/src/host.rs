@@ -69,7 +69,7 @@ impl Host {
 
     /// Creates the folder if it is missing.
     pub fn folder(&self) -> Result<PathBuf> {
-        self.inner.site.folder(&self.inner.name)
+        self.inner.site.ensure_folder(&self.inner.name)
     }
 
     /// It is in the host's `/run/flannel`, which a reboot clears.
@@ -82,7 +82,7 @@ impl Host {
     }
 
     /// The first pod has the number 1.
-    fn next_pod(&self) -> u32 {
+    fn take_pod_number(&self) -> u32 {
         self.inner.pods.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -95,14 +95,18 @@ impl Host {
 
     /// The uplinks' first IPv4 address.
     pub fn v4(&self) -> Result<Ipv4Addr> {
-        self.find(|net| if let IpNet::V4(net) = net { Some(net.addr()) } else { None })
-            .with_context(|| format!("{} has no v4 address", self.name()))
+        self.find_uplink_address(
+            |net| if let IpNet::V4(net) = net { Some(net.addr()) } else { None },
+        )
+        .with_context(|| format!("{} has no v4 address", self.name()))
     }
 
     /// The uplinks' first IPv6 address.
     pub fn v6(&self) -> Result<Ipv6Addr> {
-        self.find(|net| if let IpNet::V6(net) = net { Some(net.addr()) } else { None })
-            .with_context(|| format!("{} has no v6 address", self.name()))
+        self.find_uplink_address(
+            |net| if let IpNet::V6(net) = net { Some(net.addr()) } else { None },
+        )
+        .with_context(|| format!("{} has no v6 address", self.name()))
     }
 
     /// The original address of the uplink.
@@ -117,28 +121,28 @@ impl Host {
         found.with_context(|| format!("{} has no v4 address on {interface}", self.name()))
     }
 
-    fn find<T>(&self, pick: impl Fn(&IpNet) -> Option<T>) -> Option<T> {
+    fn find_uplink_address<T>(&self, pick: impl Fn(&IpNet) -> Option<T>) -> Option<T> {
         let uplinks = self.inner.uplinks.lock();
         uplinks.iter().flat_map(|(uplink, _)| &uplink.addresses).find_map(pick)
     }
 
     /// The uplink drops all packets, but keeps its carrier: the host does not detect the cut.
-    pub fn cut(&self, interface: &str) -> Result<()> {
+    pub fn block_packets(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_forwarding(false)
     }
 
-    /// Lets packets pass again after [`Host::cut`].
-    pub fn reconnect(&self, interface: &str) -> Result<()> {
+    /// Lets packets pass again after [`Host::block_packets`].
+    pub fn unblock_packets(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_forwarding(true)
     }
 
     /// Removes the carrier of an uplink, as if the cable were unplugged.
-    pub fn unplug(&self, interface: &str) -> Result<()> {
+    pub fn remove_carrier(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_carrier(false)
     }
 
-    /// Restores the carrier after [`Host::unplug`].
-    pub fn replug(&self, interface: &str) -> Result<()> {
+    /// Restores the carrier after [`Host::remove_carrier`].
+    pub fn restore_carrier(&self, interface: &str) -> Result<()> {
         self.port(interface)?.set_carrier(true)
     }
 
@@ -156,9 +160,9 @@ impl Host {
         self.inner.netns.kill_all();
         for (_, port) in self.inner.uplinks.lock().iter() {
             // The kernel removes the interfaces some time after the namespace; the switch must forget them now.
-            port.remove()?;
+            port.remove_cable()?;
         }
-        self.inner.netns.delete()?;
+        self.inner.netns.kill_processes_and_delete()?;
         let _ = std::fs::remove_dir_all(self.folder()?.join("run"));
         Ok(())
     }
@@ -179,8 +183,8 @@ impl Host {
         let machine = Machine {
             netns: self.inner.netns.clone(),
             hostname: self.inner.name.clone(),
-            run: self.inner.site.folder(&format!("{}/run", self.name()))?,
-            places: self.inner.site.folder(&format!("{}/places", self.name()))?,
+            run: self.inner.site.ensure_folder(&format!("{}/run", self.name()))?,
+            places: self.inner.site.ensure_folder(&format!("{}/places", self.name()))?,
         };
         Process::spawn(
             &machine,
@@ -193,7 +197,7 @@ impl Host {
 
 /// An empty namespace that forwards packets.
 fn create_forwarding_netns(site: &Site, name: &str) -> Result<Netns> {
-    let netns = site.netns(name)?;
+    let netns = site.create_netns(name)?;
     netns.sysctl("net/ipv4/ip_forward", "1")?;
     netns.sysctl("net/ipv6/conf/all/forwarding", "1")?;
     netns.sysctl("net/ipv6/conf/default/forwarding", "1")?;

@@ -34,22 +34,22 @@ pub struct Lab {
 
 impl Lab {
     /// Also removes the labs of dead processes. Needs root.
-    pub fn new(title: &str) -> Result<Lab> {
+    pub fn create(title: &str) -> Result<Lab> {
         if !nix::unistd::geteuid().is_root() {
             bail!("a lab creates network namespaces and interfaces: run the lab as root");
         }
-        wait::start_guard();
+        wait::start_test_time_limit();
         create_folder_of_labs()?;
         // Another process may be removing the same remains at this moment.
-        let _ = sweep::remove_stale();
+        let _ = sweep::remove_stale_unkept_labs();
         let site = Arc::new(Site {
             name: LabName::next(),
             kept: AtomicBool::new(std::env::var_os(KEEP).is_some()),
         });
         let lab = Lab { site, title: title.to_owned() };
         // Before the first namespace, because a sweep must know the owner of remains.
-        std::fs::write(lab.folder("")?.join(OWNER), sweep::current_process_identity())?;
-        std::fs::write(lab.folder("")?.join("title"), title)?;
+        std::fs::write(lab.ensure_folder("")?.join(OWNER), sweep::current_process_identity())?;
+        std::fs::write(lab.ensure_folder("")?.join("title"), title)?;
         if lab.site.is_kept() {
             lab.keep()?;
             eprintln!(
@@ -62,10 +62,10 @@ impl Lab {
 
     /// Opens a lab for `work`, and adds the last lines of its logs to an error.
     pub fn run<T>(title: &str, work: impl FnOnce(&Lab) -> Result<T>) -> Result<T> {
-        let lab = Lab::new(title)?;
+        let lab = Lab::create(title)?;
         // The cause comes first because test runners may truncate failures.
         work(&lab).map_err(|error| {
-            let context = format!("lab {title}: {error:#}\nIts logs end so:\n{}", lab.logs());
+            let context = format!("lab {title}: {error:#}\nIts logs end so:\n{}", lab.log_tails());
             error.context(context)
         })
     }
@@ -76,34 +76,36 @@ impl Lab {
     }
 
     /// Creates the folder if it is missing. It is removed with the lab.
-    pub fn folder(&self, name: &str) -> Result<PathBuf> {
-        self.site.folder(name)
+    pub fn ensure_folder(&self, name: &str) -> Result<PathBuf> {
+        self.site.ensure_folder(name)
     }
 
     /// A bridge in its own namespace.
-    pub fn switch(&self, name: &str) -> Result<Switch> {
-        Switch::build(self.site.netns(&format!("sw-{name}"))?)
+    pub fn create_switch(&self, name: &str) -> Result<Switch> {
+        Switch::build(self.site.create_netns(&format!("sw-{name}"))?)
     }
 
     /// It forwards packets, as every flannel node does.
-    pub fn host(&self, name: &str, uplinks: &[Uplink]) -> Result<Host> {
+    pub fn create_host(&self, name: &str, uplinks: &[Uplink]) -> Result<Host> {
         Host::build(&self.site, name, uplinks)
     }
 
     /// `h1`, `h2`, … on a switch. Their interfaces `enp0s8` have 192.168.56.101, .102, … and fd00:56::101, ….
-    pub fn hosts(&self, switch: &Switch, count: u8) -> Result<Vec<Host>> {
+    pub fn create_hosts(&self, switch: &Switch, count: u8) -> Result<Vec<Host>> {
         (1..=count)
-            .map(|number| self.host(&format!("h{number}"), &[Uplink::enp0s8(switch, number)?]))
+            .map(|number| {
+                self.create_host(&format!("h{number}"), &[Uplink::enp0s8(switch, number)?])
+            })
             .collect()
     }
 
     /// The router has one interface on each switch.
-    pub fn router(&self, name: &str, legs: &[(&Switch, &str)]) -> Result<Router> {
+    pub fn create_router(&self, name: &str, legs: &[(&Switch, &str)]) -> Result<Router> {
         Router::build(&self.site, name, legs)
     }
 
     /// Packets that enter by the inner interface leave by the outer one, with its address as source.
-    pub fn nat(
+    pub fn create_nat_box(
         &self,
         name: &str,
         inner: (&Switch, &str),
@@ -112,15 +114,15 @@ impl Lab {
         NatBox::build(&self.site, name, inner, outer)
     }
 
-    /// The lab survives a drop, until [`crate::remove_ended`].
+    /// The lab survives a drop, until [`crate::remove_labs_of_ended_processes`].
     pub fn keep(&self) -> Result<()> {
-        std::fs::write(self.folder("")?.join(KEPT), "")?;
+        std::fs::write(self.ensure_folder("")?.join(KEPT), "")?;
         self.site.kept.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// The last lines of every log, for a failure message.
-    pub fn logs(&self) -> String {
+    pub fn log_tails(&self) -> String {
         let mut text = String::new();
         for path in log_files(&self.site.name.folder()) {
             let log = std::fs::read_to_string(&path).unwrap_or_default();
@@ -144,7 +146,7 @@ impl Drop for Lab {
                 "lab {} ({}) failed; the ends of its logs:\n{}",
                 self.title,
                 self.prefix(),
-                self.logs()
+                self.log_tails()
             );
         }
         if self.site.is_kept() {

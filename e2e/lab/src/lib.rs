@@ -10,16 +10,16 @@
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
 //! use lab::{FlanneldOptions, Lab, Store};
-//! let lab = Lab::new("demo")?;
-//! let lan = lab.switch("lan")?;
-//! let hosts = lab.hosts(&lan, 2)?;
-//! let store = Store::dir(&lab.folder("leases")?);
+//! let lab = Lab::create("demo")?;
+//! let lan = lab.create_switch("lan")?;
+//! let hosts = lab.create_hosts(&lan, 2)?;
+//! let store = Store::dir(&lab.ensure_folder("leases")?);
 //! store.configure(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#)?;
 //! let mut pods = Vec::new();
 //! let mut daemons = Vec::new();
 //! for host in &hosts {
-//!     let daemon = host.flanneld(&FlanneldOptions::new(&store).iface("enp0s8"))?;
-//!     pods.push(host.pod("p1", &daemon.subnet_env()?)?);
+//!     let daemon = host.start_flanneld_and_wait_ready(&FlanneldOptions::new(&store).iface("enp0s8"))?;
+//!     pods.push(host.create_pod("p1", &daemon.subnet_env()?)?);
 //!     daemons.push(daemon);
 //! }
 //! lab::PingMatrix::of_main_addresses(&pods)?.require_complete()?;
@@ -71,7 +71,7 @@ pub use kube::users::User;
 pub use lab::Lab;
 pub use measure::capture::{Capture, Frame, frame_contains_bytes};
 pub use measure::craft;
-pub use measure::echo::{Echo, seen_as};
+pub use measure::echo::{Echo, ask_seen_source_per_port};
 pub use measure::mesh::Mesh;
 pub use measure::ping::{PingMatrix, PingOptions, ping_address, wait_pods_connected};
 pub use measure::probe::{Probe, ProbeOptions};
@@ -87,7 +87,9 @@ pub use output::{
 };
 pub use scene::{Node, Scene, SceneOptions};
 pub use site::limits::raise_kernel_limit;
-pub use site::sweep::{remove_ended, remove_of_process, remove_stale};
+pub use site::sweep::{
+    remove_labs_of_ended_processes, remove_own_unkept_labs, remove_stale_unkept_labs,
+};
 pub use store::Store;
 pub use store::ca::Certificates;
 pub use store::etcd::{Etcd, EtcdOptions};

@@ -2,11 +2,11 @@
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
-//! lab::Scene::of("bad peers").etcd().net(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#).run(|s| {
+//! lab::Scene::with_title("bad peers").etcd().net(r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#).run(|s| {
 //!     s.put("10.5.3.0-24", r#"{"PublicIP":"10.99.0.5","BackendType":"host-gw"}"#)?;
-//!     s.settled()?;
-//!     s.each(|node| node.has_metric(r#"flannel_leases_refused{reason="off-link"}"#, 1.0))?;
-//!     s.reach()
+//!     s.wait_leases_applied()?;
+//!     s.check_each_node(|node| node.wait_metric_value(r#"flannel_leases_refused{reason="off-link"}"#, 1.0))?;
+//!     s.wait_first_pods_connected()
 //! })
 //! # }
 //! ```
@@ -30,7 +30,7 @@ use crate::store::Store;
 use crate::store::etcd::{Etcd, EtcdOptions};
 use crate::wait::until_ok;
 
-/// Of another backend than the scene's: no daemon uses it, and each daemon lists it. See [`Scene::settled`].
+/// Of another backend than the scene's: no daemon uses it, and each daemon lists it. See [`Scene::wait_leases_applied`].
 const MARKER: &str = r#"{"PublicIP":"192.168.56.254","PublicIPv6":null,"BackendType":"marker"}"#;
 
 /// Two nodes, leases in a directory, and vxlan, unless something else is said.
@@ -69,7 +69,7 @@ pub struct Node {
 }
 
 impl<'a> Scene<'a> {
-    pub fn of(title: &str) -> SceneOptions<'a> {
+    pub fn with_title(title: &str) -> SceneOptions<'a> {
         SceneOptions {
             title: title.to_owned(),
             nodes: 2,
@@ -117,14 +117,14 @@ impl<'a> SceneOptions<'a> {
     }
 
     #[must_use]
-    pub fn arg(self, arg: &'a str) -> Self {
+    pub fn daemon_arg(self, arg: &'a str) -> Self {
         let before = self.options;
         Self { options: Box::new(move |number, options| before(number, options).arg(arg)), ..self }
     }
 
     /// No daemon, and so no pod.
     #[must_use]
-    pub fn stopped(mut self) -> Self {
+    pub fn without_daemons(mut self) -> Self {
         self.running = false;
         self
     }
@@ -139,24 +139,24 @@ impl<'a> SceneOptions<'a> {
     /// lab's logs.
     pub fn run(self, work: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
         Lab::run(&self.title, |lab| {
-            let mut scene = self.build(lab)?;
+            let mut scene = self.build_and_start(lab)?;
             work(&mut scene)
         })
     }
 
-    fn build(&self, lab: &'a Lab) -> Result<Scene<'a>> {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, self.nodes)?;
+    fn build_and_start(&self, lab: &'a Lab) -> Result<Scene<'a>> {
+        let lan = lab.create_switch("lan")?;
+        let hosts = lab.create_hosts(&lan, self.nodes)?;
         let etcd = match &self.etcd {
             Some(options) => {
-                let host = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+                let host = lab.create_host("store", &[Uplink::enp0s8(&lan, 99)?])?;
                 Some(Etcd::start(&[&host], options)?)
             }
             None => None,
         };
         let store = match &etcd {
             Some(etcd) => etcd.store()?,
-            None => Store::dir(&lab.folder("leases")?),
+            None => Store::dir(&lab.ensure_folder("leases")?),
         };
         store.configure(&self.net_conf)?;
         let node = |(number, host): (usize, Host)| Node {
@@ -173,8 +173,8 @@ impl<'a> SceneOptions<'a> {
             lab,
         };
         match (self.running, self.pods) {
-            (true, true) => scene.populate()?,
-            (true, false) => scene.start()?,
+            (true, true) => scene.start_daemons_and_connected_pods()?,
+            (true, false) => scene.start_daemons()?,
             (false, _) => {}
         }
         Ok(scene)
@@ -183,9 +183,9 @@ impl<'a> SceneOptions<'a> {
 
 impl Scene<'_> {
     /// Starts the daemons that do not run, side by side, and waits until each one is ready.
-    pub fn start(&mut self) -> Result<()> {
+    pub fn start_daemons(&mut self) -> Result<()> {
         for node in self.nodes.iter_mut().filter(|node| node.daemon.is_none()) {
-            node.launch()?;
+            node.launch_daemon()?;
         }
         self.nodes.iter_mut().try_for_each(|node| node.daemon_mut()?.wait_ready().map(drop))
     }
@@ -196,7 +196,7 @@ impl Scene<'_> {
     }
 
     /// Waits until each running daemon has applied all leases and deletions that were written before, by a marker lease that follows them.
-    pub fn settled(&self) -> Result<()> {
+    pub fn wait_leases_applied(&self) -> Result<()> {
         let marker = "10.254.254.0-24";
         for is_there in [true, false] {
             if is_there {
@@ -206,7 +206,7 @@ impl Scene<'_> {
             }
             for node in self.nodes.iter().filter(|node| node.daemon.is_some()) {
                 until_ok("the daemon sees the marker lease", || {
-                    let text = node.get("/status")?.1;
+                    let text = node.get_health_endpoint("/status")?.1;
                     ensure!(text.contains("10.254.254.0") == is_there, "{text}");
                     Ok(())
                 })?;
@@ -216,7 +216,7 @@ impl Scene<'_> {
     }
 
     /// Names the node on which the check fails.
-    pub fn each(&self, check: impl Fn(&Node) -> Result<()>) -> Result<()> {
+    pub fn check_each_node(&self, check: impl Fn(&Node) -> Result<()>) -> Result<()> {
         self.nodes.iter().try_for_each(|node| check(node).with_context(|| node.name().to_owned()))
     }
 
@@ -225,25 +225,25 @@ impl Scene<'_> {
     }
 
     /// Waits until each node's first pod reaches that of every other node, in all families that they share. The error contains a matrix.
-    pub fn reach(&self) -> Result<()> {
-        wait_pods_connected(&self.firsts()?)
+    pub fn wait_first_pods_connected(&self) -> Result<()> {
+        wait_pods_connected(&self.first_pods()?)
     }
 
     /// Probes run between the first pods of all nodes, in each direction.
-    pub fn mesh(&self) -> Result<Mesh> {
-        Mesh::start(&self.firsts()?, &ProbeOptions::default())
+    pub fn start_mesh(&self) -> Result<Mesh> {
+        Mesh::start(&self.first_pods()?, &ProbeOptions::default())
     }
 
     /// The probe runs from one node's first pod to another's.
-    pub fn probe(&self, from: usize, to: usize) -> Result<Probe> {
-        let pods = self.firsts()?;
+    pub fn start_probe(&self, from: usize, to: usize) -> Result<Probe> {
+        let pods = self.first_pods()?;
         let pod = |number: usize| pods.get(number).context("no such node");
         Probe::start(pod(from)?, pod(to)?, &ProbeOptions::default())
     }
 
     /// Probes run between the first pods of all nodes, in each direction and in each family that they share.
-    pub fn meshes(&self) -> Result<Vec<Mesh>> {
-        let (pods, options) = (self.firsts()?, ProbeOptions::default());
+    pub fn start_mesh_per_family(&self) -> Result<Vec<Mesh>> {
+        let (pods, options) = (self.first_pods()?, ProbeOptions::default());
         let has = |v6| {
             let mut addresses = pods.iter().map(Pod::addresses);
             addresses.all(|list| list.iter().any(|address| address.is_ipv6() == v6))
@@ -255,7 +255,7 @@ impl Scene<'_> {
 
     /// Fails if a daemon has logged an error or a panic.
     pub fn require_no_errors(&self) -> Result<()> {
-        self.each(|node| {
+        self.check_each_node(|node| {
             let errors = node.daemon.as_ref().map(|daemon| daemon.errors());
             ensure!(errors.iter().flatten().count() == 0, "{errors:#?}");
             Ok(())
@@ -263,16 +263,16 @@ impl Scene<'_> {
     }
 
     /// Starts the daemons that do not run, builds a pod on each node without one, and waits until the pods reach each other.
-    pub fn populate(&mut self) -> Result<()> {
-        self.start()?;
+    pub fn start_daemons_and_connected_pods(&mut self) -> Result<()> {
+        self.start_daemons()?;
         for node in self.nodes.iter_mut().filter(|node| node.pods.is_empty()) {
-            node.pod("p1")?;
+            node.create_pod("p1")?;
         }
-        self.reach()
+        self.wait_first_pods_connected()
     }
 
     /// The first pods of all nodes. Fails if a node has none.
-    pub fn firsts(&self) -> Result<Vec<Pod>> {
+    pub fn first_pods(&self) -> Result<Vec<Pod>> {
         let first = |node: &Node| node.pods.first().cloned();
         let pods = self.nodes.iter().map(first).collect::<Option<Vec<_>>>();
         pods.context("a node has no pod")
@@ -311,25 +311,25 @@ impl Node {
     }
 
     /// Does not wait until the daemon is ready.
-    pub fn launch(&mut self) -> Result<&mut Flanneld> {
+    pub fn launch_daemon(&mut self) -> Result<&mut Flanneld> {
         Ok(self.daemon.insert(self.host.start_flanneld(&self.options)?))
     }
 
     /// Waits until the daemon is ready.
-    pub fn start(&mut self) -> Result<()> {
-        self.launch()?.wait_ready().map(drop)
+    pub fn start_daemon(&mut self) -> Result<()> {
+        self.launch_daemon()?.wait_ready().map(drop)
     }
 
-    /// The daemon has to end by itself. The result is its exit status and its log.
-    pub fn refuses_to_start(&mut self) -> Result<(ExitStatus, String)> {
-        let daemon = self.launch()?;
+    /// The daemon has to end by itself. The result is its exit status and the error lines of its log.
+    pub fn wait_refused_start(&mut self) -> Result<(ExitStatus, String)> {
+        let daemon = self.launch_daemon()?;
         let (status, errors) = (daemon.wait()?, daemon.errors().concat());
         self.daemon = None;
         Ok((status, errors))
     }
 
     /// Sends SIGTERM. Fails if the daemon does not exit with 0.
-    pub fn stop(&mut self) -> Result<()> {
+    pub fn stop_daemon(&mut self) -> Result<()> {
         let status = self.daemon_mut()?.terminate()?;
         let daemon = self.daemon.take();
         ensure!(status.success(), "{status}: {:?}", daemon.map(|daemon| daemon.log_tail(20)));
@@ -337,32 +337,32 @@ impl Node {
     }
 
     /// Sends SIGKILL.
-    pub fn kill(&mut self) -> Result<()> {
+    pub fn kill_daemon(&mut self) -> Result<()> {
         self.daemon_mut()?.kill()?;
         self.daemon = None;
         Ok(())
     }
 
     /// Builds a pod in the daemon's subnet.
-    pub fn pod(&mut self, name: &str) -> Result<&Pod> {
-        let pod = self.host.pod(name, &self.daemon()?.subnet_env()?)?;
+    pub fn create_pod(&mut self, name: &str) -> Result<&Pod> {
+        let pod = self.host.create_pod(name, &self.daemon()?.subnet_env()?)?;
         self.pods.push(pod);
         self.pods.last().context("a pod")
     }
 
     /// `path` is of the daemon's health endpoint. The result is the status code and the body.
-    pub fn get(&self, path: &str) -> Result<(u16, String)> {
-        self.daemon()?.get(path)
+    pub fn get_health_endpoint(&self, path: &str) -> Result<(u16, String)> {
+        self.daemon()?.get_health_endpoint(path)
     }
 
     /// `pointer` is a JSON pointer, such as `/refused/0/subnet`; `null` if it is not there.
     pub fn status(&self, pointer: &str) -> Result<Value> {
-        let status: Value = serde_json::from_str(&self.get("/status")?.1)?;
+        let status: Value = serde_json::from_str(&self.get_health_endpoint("/status")?.1)?;
         Ok(status.pointer(pointer).cloned().unwrap_or_default())
     }
 
     /// Waits until a part of the daemon's `/status` has a value. The error contains the last one.
-    pub fn has_status(&self, pointer: &str, wanted: impl Into<Value>) -> Result<()> {
+    pub fn wait_status_value(&self, pointer: &str, wanted: impl Into<Value>) -> Result<()> {
         let wanted = wanted.into();
         until_ok(&format!("{pointer} of /status is {wanted}"), || {
             let now = self.status(pointer)?;
@@ -372,7 +372,7 @@ impl Node {
     }
 
     /// Waits until a metric, given by its exact name and labels, has a value. The error contains the last one.
-    pub fn has_metric(&self, name: &str, wanted: f64) -> Result<()> {
+    pub fn wait_metric_value(&self, name: &str, wanted: f64) -> Result<()> {
         until_ok(&format!("{name} is {wanted}"), || {
             let now = self.daemon()?.metric(name)?;
             ensure!(now == wanted, "it is {now}");
@@ -382,7 +382,7 @@ impl Node {
 
     /// Does not wait. The error is the body of `/readyz`.
     pub fn require_ready(&self) -> Result<()> {
-        let (code, body) = self.get("/readyz")?;
+        let (code, body) = self.get_health_endpoint("/readyz")?;
         ensure!(code == 200, "{code} {body}");
         Ok(())
     }
@@ -399,7 +399,7 @@ impl Node {
     }
 
     /// Waits until the output of a script on the host contains the text. The error contains the last one.
-    pub fn shows(&self, script: &str, text: &str) -> Result<()> {
+    pub fn wait_output_contains(&self, script: &str, text: &str) -> Result<()> {
         until_ok(&format!("`{script}` shows {text:?}"), || {
             let now = self.sh(script)?;
             ensure!(now.contains(text), "{now}");
@@ -408,7 +408,7 @@ impl Node {
     }
 
     /// The daemon starts next with these options.
-    pub fn change(&mut self, change: impl FnOnce(FlanneldOptions) -> FlanneldOptions) {
+    pub fn change_options(&mut self, change: impl FnOnce(FlanneldOptions) -> FlanneldOptions) {
         self.options = change(self.options.clone());
     }
 
@@ -420,19 +420,19 @@ impl Node {
     }
 
     /// Sends SIGTERM, starts the daemon with the node's options, and waits until it is ready.
-    pub fn restart(&mut self) -> Result<()> {
-        self.stop()?;
-        self.start()
+    pub fn restart_daemon(&mut self) -> Result<()> {
+        self.stop_daemon()?;
+        self.start_daemon()
     }
 
     /// `name` is the exact name with its labels. A counter that is zero has no line.
-    pub fn count(&self, name: &str) -> f64 {
+    pub fn metric_or_zero(&self, name: &str) -> f64 {
         let value = self.daemon().and_then(|daemon| daemon.metric(name));
         value.unwrap_or(0.0)
     }
 
     /// Waits until the daemon's log contains the text. The error contains its end.
-    pub fn logs(&self, text: &str) -> Result<()> {
+    pub fn wait_log_contains(&self, text: &str) -> Result<()> {
         until_ok(&format!("the log contains {text:?}"), || {
             let daemon = self.daemon()?;
             ensure!(daemon.log().contains(text), "{}", daemon.log_tail(20));
@@ -441,7 +441,7 @@ impl Node {
     }
 
     /// The node's IPv4 lease in the store, such as `10.5.3.0-24`.
-    pub fn lease(&self) -> Result<String> {
+    pub fn lease_name(&self) -> Result<String> {
         Ok(self.subnet()?.replace('/', "-"))
     }
 }

@@ -21,18 +21,18 @@ pub(crate) struct Site {
 
 impl Site {
     /// It belongs to the lab.
-    pub(crate) fn netns(&self, host: &str) -> Result<Netns> {
+    pub(crate) fn create_netns(&self, host: &str) -> Result<Netns> {
         let netns = Netns::create(self.name.netns(host))?;
         Ok(netns)
     }
 
     /// Named after the lab, unless the namespace already has this name.
-    pub(crate) fn netns_of(&self, name: &str, pid: u32) -> Result<Netns> {
-        Netns::attach(self.name.netns(name), pid)
+    pub(crate) fn name_netns_of_process(&self, name: &str, pid: u32) -> Result<Netns> {
+        Netns::name_namespace_of_process(self.name.netns(name), pid)
     }
 
     /// Created if it is missing.
-    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
+    pub(crate) fn ensure_folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.name.folder().join(name);
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("creating {}", folder.display()))?;

@@ -84,7 +84,7 @@ impl Store {
     }
 
     /// Keys (without their prefix) and values.
-    pub fn subnets(&self) -> Result<Vec<(String, String)>> {
+    pub fn lease_names_and_values(&self) -> Result<Vec<(String, String)>> {
         match &self.kind {
             Kind::Dir(folder) => {
                 let folder = folder.join(SUBNETS);
@@ -114,7 +114,7 @@ impl Store {
     }
 
     /// The daemon arguments for this store.
-    pub fn args(&self) -> Vec<String> {
+    pub fn daemon_args(&self) -> Vec<String> {
         match &self.kind {
             Kind::Dir(folder) => vec![format!("--subnet-dir={}", folder.display())],
             Kind::Etcd(client) => {

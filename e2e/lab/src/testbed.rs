@@ -33,40 +33,40 @@ pub struct Testbed {
 
 impl Testbed {
     /// `change` adapts the default options of each host's daemon.
-    pub fn start(
+    pub fn start_with_connected_pods(
         lab: &Lab,
         hosts: u8,
         net_conf: &str,
         change: impl Fn(usize, FlanneldOptions) -> FlanneldOptions,
     ) -> Result<Testbed> {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, hosts)?;
-        Testbed::on(lab, &lan, hosts, net_conf, change)
+        let lan = lab.create_switch("lan")?;
+        let hosts = lab.create_hosts(&lan, hosts)?;
+        Testbed::start_with_connected_pods_on(lab, &lan, hosts, net_conf, change)
     }
 
     /// Builds the environment on existing hosts.
-    pub fn on(
+    pub fn start_with_connected_pods_on(
         lab: &Lab,
         lan: &Switch,
         hosts: Vec<Host>,
         net_conf: &str,
         change: impl Fn(usize, FlanneldOptions) -> FlanneldOptions,
     ) -> Result<Testbed> {
-        let mut bed = Testbed::without_pods(lab, lan, hosts, net_conf, change)?;
-        bed.pods = Testbed::pods(&bed.hosts, &bed.daemons)?;
-        bed.reach()?;
+        let mut bed = Testbed::start_without_pods_on(lab, lan, hosts, net_conf, change)?;
+        bed.pods = Testbed::create_pod_on_each_host(&bed.hosts, &bed.daemons)?;
+        bed.wait_all_pods_connected()?;
         Ok(bed)
     }
 
     /// Builds the environment on existing hosts, without pods.
-    pub fn without_pods(
+    pub fn start_without_pods_on(
         lab: &Lab,
         lan: &Switch,
         hosts: Vec<Host>,
         net_conf: &str,
         change: impl Fn(usize, FlanneldOptions) -> FlanneldOptions,
     ) -> Result<Testbed> {
-        let leases = lab.folder("leases")?;
+        let leases = lab.ensure_folder("leases")?;
         let store = Store::dir(&leases);
         store.configure(net_conf)?;
         let options: Vec<_> = (0..hosts.len())
@@ -82,16 +82,16 @@ impl Testbed {
     }
 
     /// One pod on each host, in its daemon's subnet, for tests whose leases are not in a directory.
-    pub fn pods(hosts: &[Host], daemons: &[Flanneld]) -> Result<Vec<Pod>> {
+    pub fn create_pod_on_each_host(hosts: &[Host], daemons: &[Flanneld]) -> Result<Vec<Pod>> {
         hosts
             .iter()
             .zip(daemons)
-            .map(|(host, daemon)| host.pod("p1", &daemon.subnet_env()?))
+            .map(|(host, daemon)| host.create_pod("p1", &daemon.subnet_env()?))
             .collect()
     }
 
     /// Waits until each pod reaches every other pod, in all address families. The error shows a matrix of all pods.
-    pub fn reach(&self) -> Result<()> {
+    pub fn wait_all_pods_connected(&self) -> Result<()> {
         wait_pods_connected(&self.pods)
     }
 

@@ -36,7 +36,7 @@ impl Wait {
     }
 
     /// Fails at the test's guard, and names `what`.
-    pub(crate) fn pause(&self, what: &str) -> Result<()> {
+    pub(crate) fn pause_or_time_out(&self, what: &str) -> Result<()> {
         let (begun, time) = self.guard;
         if begun.elapsed() >= time {
             bail!("the test hangs: it has waited {:.0?} so that {what}", self.start.elapsed());
@@ -47,7 +47,7 @@ impl Wait {
 }
 
 /// The first lab does it.
-pub(crate) fn start_guard() {
+pub(crate) fn start_test_time_limit() {
     LazyLock::force(&GUARD);
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn start_guard() {
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Result<Duration> {
     let wait = Wait::start();
     while !holds() {
-        wait.pause(what)?;
+        wait.pause_or_time_out(what)?;
     }
     Ok(wait.start.elapsed())
 }
@@ -66,7 +66,9 @@ pub fn until_ok<T>(what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result
     loop {
         match attempt() {
             Ok(value) => return Ok(value),
-            Err(error) => wait.pause(what).map_err(|hangs| error.context(hangs.to_string()))?,
+            Err(error) => {
+                wait.pause_or_time_out(what).map_err(|hangs| error.context(hangs.to_string()))?;
+            }
         }
     }
 }

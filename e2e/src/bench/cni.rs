@@ -22,20 +22,22 @@ struct Carrier {
 
 /// ADD, with the real delegate and with a stub that does nothing.
 pub(crate) fn measure_pod_add_time(rounds: usize, table: &mut Table) -> Result<()> {
-    let lab = Lab::new("bench-cni")?;
-    let host = lab.host("h1", &[])?;
+    let lab = Lab::create("bench-cni")?;
+    let host = lab.create_host("h1", &[])?;
     let folder = host.folder()?;
     std::fs::write(
         folder.join("subnet.env"),
         "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
     )?;
-    let stubs = lab.folder("stubs")?;
+    let stubs = lab.ensure_folder("stubs")?;
     write_script(&stubs.join("bridge"), STUB)?;
     let real = binaries::cni_plugins_folder(CniVersion::V111)?;
-    let (whole, delegate_only) =
-        (in_turns(&host, &real, rounds)?, in_turns(&host, &stubs, rounds)?);
+    let (whole, delegate_only) = (
+        measure_plugins_in_turns(&host, &real, rounds)?,
+        measure_plugins_in_turns(&host, &stubs, rounds)?,
+    );
     for (what, times) in &whole {
-        table.times(
+        table.add_times_row(
             &format!("time of a pod's ADD with Debian's bridge and host-local, {what}"),
             times,
             "-",
@@ -48,7 +50,7 @@ pub(crate) fn measure_pod_add_time(rounds: usize, table: &mut Table) -> Result<(
     let (delegates, stub) = (base(&whole)?, base(&delegate_only)?);
     for ((what, times), (_, own)) in whole.iter().zip(&delegate_only).skip(1) {
         let ratio = median_duration(times).as_secs_f64() / delegates.as_secs_f64();
-        table.figures(
+        table.add_figures_row(
             &format!("ratio of the ADD time to the time without a flannel plugin, {what}"),
             vec![ratio],
             "",
@@ -56,7 +58,7 @@ pub(crate) fn measure_pod_add_time(rounds: usize, table: &mut Table) -> Result<(
             "-",
         );
         let share: Vec<Duration> = own.iter().map(|time| time.saturating_sub(stub)).collect();
-        table.times(
+        table.add_times_row(
             &format!("time of an ADD without the time of the delegates, {what}"),
             &share,
             "1 ms",
@@ -67,14 +69,18 @@ pub(crate) fn measure_pod_add_time(rounds: usize, table: &mut Table) -> Result<(
 }
 
 /// The first entry is the delegate without a flannel plugin.
-fn in_turns(host: &Host, path: &Path, rounds: usize) -> Result<Vec<(String, Vec<Duration>)>> {
-    let carriers = measured_plugins(host, path)?;
+fn measure_plugins_in_turns(
+    host: &Host,
+    path: &Path,
+    rounds: usize,
+) -> Result<Vec<(String, Vec<Duration>)>> {
+    let carriers = plugins_to_measure(host, path)?;
     let mut times: Vec<_> =
         carriers.iter().map(|carrier| (carrier.name.clone(), Vec::new())).collect();
     // The first round does not count, because it creates the bridge.
     for round in 0..=rounds {
         for (carrier, (_, times)) in carriers.iter().zip(&mut times) {
-            let pod = host.empty_pod("pod")?;
+            let pod = host.create_empty_pod_netns("pod")?;
             let added = carrier.cni.call("ADD", Some(&pod), "eth0", &carrier.conf)?;
             let deleted = carrier.cni.call("DEL", Some(&pod), "eth0", &carrier.conf)?;
             delete_netns(pod.name())?;
@@ -88,7 +94,7 @@ fn in_turns(host: &Host, path: &Path, rounds: usize) -> Result<Vec<(String, Vec<
     Ok(times)
 }
 
-fn measured_plugins(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
+fn plugins_to_measure(host: &Host, path: &Path) -> Result<Vec<Carrier>> {
     let folder = host.folder()?;
     let delegate = json!({
         "name": "cbr0", "cniVersion": "0.3.1", "type": "bridge", "ipMasq": false, "isGateway": true, "isDefaultGateway": true,

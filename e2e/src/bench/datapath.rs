@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use super::goals::{self, Loaded, Series};
 use super::load::{
-    Cpu, Programs, median_figure, round_trips, run_tcp_streams, send_small_packets, sorted_quantile,
+    Cpu, Programs, measure_sorted_round_trips, median_figure, run_tcp_streams, send_small_packets,
+    sorted_quantile,
 };
 
 /// The largest share of processor time for other programs during a sample. Above it, the benchmark repeats the sample, at most twice.
@@ -89,7 +90,7 @@ impl Default for Plan {
 
 impl Plan {
     /// An argument that has no value. False if the plan does not know it.
-    pub(crate) fn flag(&mut self, argument: &str) -> bool {
+    pub(crate) fn apply_flag(&mut self, argument: &str) -> bool {
         match argument {
             "--metrics" => self.metrics = true,
             "--streams" => self.streams_only = true,
@@ -101,7 +102,7 @@ impl Plan {
     }
 
     /// Backends and programs exist. The error names the wrong argument or environment variable.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check_backends_and_files_exist(&self) -> Result<()> {
         if let Some(go) = go_flanneld() {
             ensure!(
                 go.is_file(),
@@ -116,7 +117,7 @@ impl Plan {
                 before.display()
             );
         }
-        let names: Vec<String> = every_carrier().into_iter().map(|(name, ..)| name).collect();
+        let names: Vec<String> = all_recipes().into_iter().map(|(name, ..)| name).collect();
         for only in &self.only {
             ensure!(
                 names.iter().any(|name| name.starts_with(only.as_str())),
@@ -164,7 +165,7 @@ fn go_flanneld() -> Option<PathBuf> {
 /// Name, configuration on each of the two nodes, mode of flannel-rs' engine, and another flanneld binary to run.
 type Recipe = (String, [Value; 2], &'static str, Option<PathBuf>);
 
-fn every_carrier() -> Vec<Recipe> {
+fn all_recipes() -> Vec<Recipe> {
     let same = |conf: Value| [conf.clone(), conf];
     let kernel = || json!({ "Type": "vxlan" });
     let ours = || json!({ "Type": "vxlan", "Mode": "userspace" });
@@ -197,7 +198,7 @@ fn every_carrier() -> Vec<Recipe> {
 }
 
 fn selected_recipes(plan: &Plan) -> Vec<Recipe> {
-    let mut all = every_carrier();
+    let mut all = all_recipes();
     let named: Vec<String> = all.iter().map(|(name, ..)| name.clone()).collect();
     let wanted = |name: &str, only: &String| {
         if named.contains(only) { name == only } else { name.starts_with(only.as_str()) }
@@ -230,9 +231,10 @@ struct Registry {
 }
 
 impl Registry {
-    fn start(lab: &Lab) -> Result<Registry> {
-        let lan = lab.switch("store")?;
-        let host = lab.host("store", &[Uplink::new(&lan, "enp0s9").address("192.168.57.1/24")?])?;
+    fn start_etcd(lab: &Lab) -> Result<Registry> {
+        let lan = lab.create_switch("store")?;
+        let host =
+            lab.create_host("store", &[Uplink::new(&lan, "enp0s9").address("192.168.57.1/24")?])?;
         // The work for frequent heartbeats would count as foreign processor time, and a single member has no other member that needs them.
         let etcd = Etcd::start(
             &[&host],
@@ -247,7 +249,7 @@ impl Registry {
     }
 }
 
-fn build_carrier(
+fn start_connected_carrier(
     lab: &Lab,
     registry: &Registry,
     number: usize,
@@ -258,23 +260,24 @@ fn build_carrier(
     let [first, second] = [0, 1].map(|index| {
         registry
             .uplink(number, index)
-            .and_then(|uplink| lab.host(&format!("c{number}h{index}"), &[uplink]))
+            .and_then(|uplink| lab.create_host(&format!("c{number}h{index}"), &[uplink]))
     });
     let hosts = [first?, second?];
-    hosts[0].netns().ip(&format!(
+    hosts[0].netns().run_ip_batch(&format!(
         "link add enp0s8 type veth peer name enp0s8 netns {}",
         hosts[1].netns().name()
     ))?;
     for (host, last) in hosts.iter().zip([101, 102]) {
-        host.netns()
-            .ip(&format!("link set enp0s8 up\naddress add 192.168.56.{last}/24 dev enp0s8"))?;
+        host.netns().run_ip_batch(&format!(
+            "link set enp0s8 up\naddress add 192.168.56.{last}/24 dev enp0s8"
+        ))?;
     }
     let mut carrier = Carrier { name, hosts: Vec::new(), daemons: Vec::new(), pods: Vec::new() };
     let store = Store::etcd(&registry.client).prefix(&format!("/carrier/{number}"));
     for (host, conf) in hosts.into_iter().zip(&confs) {
         // Both modes of vxlan publish the same data, so the two nodes may have different configurations of one network.
         store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": conf }).to_string())?;
-        cable.lay(&host)?;
+        cable.apply_to_uplink(&host)?;
         let mut options = FlanneldOptions::new(&store).iface("enp0s8");
         if !mode.is_empty() {
             options = options.env("FLANNELD_DATAPATH", mode);
@@ -282,8 +285,8 @@ fn build_carrier(
         if let Some(go) = &go {
             options = options.binary(go);
         }
-        let daemon = host.flanneld(&options)?;
-        carrier.pods.push(host.pod("p1", &daemon.subnet_env()?)?);
+        let daemon = host.start_flanneld_and_wait_ready(&options)?;
+        carrier.pods.push(host.create_pod("p1", &daemon.subnet_env()?)?);
         carrier.daemons.push(daemon);
         carrier.hosts.push(host);
     }
@@ -303,10 +306,10 @@ fn build_carrier(
 }
 
 fn measure_over_cable(plan: &Plan, cable: Cable) -> Result<Vec<(String, Figures)>> {
-    let lab = Lab::new("bench")?;
-    let registry = Registry::start(&lab)?;
+    let lab = Lab::create("bench")?;
+    let registry = Registry::start_etcd(&lab)?;
     let mut recipes = selected_recipes(plan);
-    if registry.lan.netns().ip("link add wg0 type wireguard\nlink delete wg0").is_err() {
+    if registry.lan.netns().run_ip_batch("link add wg0 type wireguard\nlink delete wg0").is_err() {
         recipes.retain(|(name, ..)| name != KERNEL_WIREGUARD);
     }
     ensure!(!recipes.is_empty(), "this kernel has no WireGuard");
@@ -315,7 +318,7 @@ fn measure_over_cable(plan: &Plan, cable: Cable) -> Result<Vec<(String, Figures)
         .enumerate()
         .map(|(number, what)| {
             let name = what.0.clone();
-            build_carrier(&lab, &registry, number, cable, what).context(name)
+            start_connected_carrier(&lab, &registry, number, cable, what).context(name)
         })
         .collect::<Result<_>>()?;
     let mut all: BTreeMap<usize, Figures> = BTreeMap::new();
@@ -329,7 +332,7 @@ fn measure_over_cable(plan: &Plan, cable: Cable) -> Result<Vec<(String, Figures)
     }
     for carrier in carriers.iter().filter(|_| plan.metrics) {
         for daemon in &carrier.daemons {
-            let (_, text) = daemon.get("/metrics")?;
+            let (_, text) = daemon.get_health_endpoint("/metrics")?;
             let lines = text
                 .lines()
                 .filter(|line| line.starts_with("flannel_datapath_") && !line.ends_with(" 0"));
@@ -363,13 +366,14 @@ impl Carrier {
             }
         }
         let gigabytes = flow.bytes as f64 / 1e9;
-        figures.tcp1.push(flow.gigabits());
+        figures.tcp1.push(flow.gigabits_per_second());
         // The processor time of other programs does not belong to this carrier.
         figures.cpu.push((used.all - used.foreign) / gigabytes);
         figures.daemons.push(used.daemons / gigabytes);
         figures.foreign = figures.foreign.max(used.foreign / used.all);
-        let beside =
-            |streams, programs| round_trips_during_streams(from, to, streams, programs, plan.time);
+        let beside = |streams, programs| {
+            round_trip_quantiles_during_streams(from, to, streams, programs, plan.time)
+        };
         if plan.latency {
             figures.loaded.one.push(beside(1, Programs::Ordinary)?);
             figures.loaded.four.push(beside(4, Programs::Ordinary)?);
@@ -380,8 +384,8 @@ impl Carrier {
         if plan.streams_only || !round.is_multiple_of(3) {
             return Ok(());
         }
-        figures.tcp4.push(run_tcp_streams(from, to, 4, plan.time, || ())?.gigabits());
-        let idle = round_trips(from, to, plan.time / 2, Programs::Ordinary)?;
+        figures.tcp4.push(run_tcp_streams(from, to, 4, plan.time, || ())?.gigabits_per_second());
+        let idle = measure_sorted_round_trips(from, to, plan.time / 2, Programs::Ordinary)?;
         figures.idle.push((sorted_quantile(&idle, 0.5), sorted_quantile(&idle, 0.99)));
         figures.loaded.one.push(beside(1, Programs::Ordinary)?);
         if !plan.ladder {
@@ -404,7 +408,7 @@ impl Carrier {
 }
 
 /// Round trips during `streams` TCP streams: median and 99th percentile, in microseconds.
-fn round_trips_during_streams(
+fn round_trip_quantiles_during_streams(
     from: &Pod,
     to: &Pod,
     streams: usize,
@@ -413,7 +417,7 @@ fn round_trips_during_streams(
 ) -> Result<(f64, f64)> {
     let mut times = Ok(Vec::new());
     run_tcp_streams(from, to, streams, time, || {
-        times = round_trips(from, to, time * 9 / 10, programs);
+        times = measure_sorted_round_trips(from, to, time * 9 / 10, programs);
     })?;
     let times = times?;
     Ok((sorted_quantile(&times, 0.5), sorted_quantile(&times, 0.99)))

@@ -63,7 +63,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    fn under(&self, load: Load) -> (&'static str, &[(f64, f64)]) {
+    fn label_and_round_trips(&self, load: Load) -> (&'static str, &[(f64, f64)]) {
         match load {
             Load::One => ("during one stream", &self.one),
             Load::Four => ("during four streams", &self.four),
@@ -114,7 +114,7 @@ fn reached_goal_or_gate(figure: f64, goal: f64, limit: f64, more: bool) -> &'sta
 pub(crate) const BEFORE: &str = ", before";
 
 impl Series<'_> {
-    fn of(&self, of: Of) -> &[f64] {
+    fn figures_of_kind(&self, of: Of) -> &[f64] {
         match of {
             Of::Rate => self.rate,
             Of::Processor => self.processor,
@@ -131,8 +131,12 @@ pub(crate) fn append_kernel_comparison(out: &mut String, cable: Cable, all: &[Se
         let Some(series) = find(carrier) else {
             continue;
         };
-        let mut ratios: Vec<f64> =
-            series.of(*of).iter().zip(kernel.of(*of)).map(|(ours, theirs)| ours / theirs).collect();
+        let mut ratios: Vec<f64> = series
+            .figures_of_kind(*of)
+            .iter()
+            .zip(kernel.figures_of_kind(*of))
+            .map(|(ours, theirs)| ours / theirs)
+            .collect();
         // Sort from the worst to the best.
         ratios.sort_by(f64::total_cmp);
         if matches!(of, Of::Processor) {
@@ -171,7 +175,7 @@ pub(crate) fn append_loaded_round_trips(out: &mut String, cable: Cable, all: &[S
         let Some(series) = find(name).filter(|_| matches!(cable, Cable::Wire)) else {
             continue;
         };
-        let (what, rounds) = series.loaded.under(load);
+        let (what, rounds) = series.loaded.label_and_round_trips(load);
         if rounds.is_empty() {
             continue;
         }

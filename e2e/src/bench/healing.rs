@@ -38,13 +38,13 @@ const DAMAGES: [(&str, &str, &str); 10] = [
 /// Damages the objects of a node with many peers.
 pub(crate) fn measure_repair_times(table: &mut Table) -> Result<()> {
     let net_conf = NET_CONF.replacen('{', r#"{"EnableNFTables":true,"#, 1);
-    let fleet = Fleet::with(PEERS, &net_conf, vxlan_lease_value)?;
+    let fleet = Fleet::build_with_leases(PEERS, &net_conf, vxlan_lease_value)?;
     let netns = fleet.node.netns();
     let mut wanted = None;
     for (what, damage, goal) in DAMAGES {
         let mut times = Vec::new();
         for _ in 0..LIVES {
-            let mut daemon = fleet.node.flanneld(&fleet.options)?;
+            let mut daemon = fleet.node.start_flanneld_and_wait_ready(&fleet.options)?;
             let wanted: &String = wanted.get_or_insert(netns.sh(LOOK)?);
             for _ in 0..ROUNDS {
                 // Sleep past the pause after the previous repair. A MAC needs longer: the daemon accepts one that is rewritten often.
@@ -55,7 +55,7 @@ pub(crate) fn measure_repair_times(table: &mut Table) -> Result<()> {
                     ensure!(
                         start.elapsed() < DEADLINE,
                         "not repaired after {what}\n{}",
-                        fleet.lab.logs()
+                        fleet.lab.log_tails()
                     );
                 }
                 times.push(start.elapsed());
@@ -63,7 +63,7 @@ pub(crate) fn measure_repair_times(table: &mut Table) -> Result<()> {
             ensure!(daemon.is_running() && daemon.errors().is_empty(), "{:?}", daemon.errors());
             daemon.kill()?;
         }
-        table.times(
+        table.add_times_row(
             &format!("{PEERS} peers: repair time after {what}"),
             &times,
             goal,

@@ -125,9 +125,9 @@ fn stream_during_junk(
 
 /// Alternates between no junk and each type of junk.
 pub(crate) fn measure_loss_during_junk(table: &mut Table) -> Result<()> {
-    let lab = Lab::new("bench-junk")?;
-    let bed = Testbed::start(&lab, 2, NET_CONF, |_, options| options)?;
-    let attacker = lab.host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;
+    let lab = Lab::create("bench-junk")?;
+    let bed = Testbed::start_with_connected_pods(&lab, 2, NET_CONF, |_, options| options)?;
+    let attacker = lab.create_host("attacker", &[Uplink::enp0s8(&bed.lan, 50)?])?;
     let kinds = [
         ("of random bytes", random_initiations()),
         (
@@ -152,9 +152,9 @@ pub(crate) fn measure_loss_during_junk(table: &mut Table) -> Result<()> {
     let what = format!(
         "wireguard in userspace: share of a peer's {RATE} packets per second that get lost"
     );
-    table.figures(&what, undisturbed, "%", "-", "-");
+    table.add_figures_row(&what, undisturbed, "%", "-", "-");
     for ((kind, _), lost) in kinds.iter().zip(lost) {
-        table.figures(
+        table.add_figures_row(
             &format!("{what} during a flood of junk handshakes {kind}"),
             lost,
             "%",
@@ -162,7 +162,7 @@ pub(crate) fn measure_loss_during_junk(table: &mut Table) -> Result<()> {
             "-",
         );
     }
-    table.figures(
+    table.add_figures_row(
         "junk handshakes from one processor, in thousands per second",
         rates,
         "",

@@ -26,8 +26,8 @@ fn node_with_images(number: u32) -> serde_json::Value {
     let public = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + number);
     let node = NodeObject::new(&format!("node-{number}"))
         .pod_cidr(&format!("{subnet}/24"))
-        .internal(public)
-        .vxlan_peer(&public.to_string(), &format!("02:11:22:{b:02x}:{c:02x}:{d:02x}"));
+        .add_internal_address(public)
+        .add_vxlan_annotations(&public.to_string(), &format!("02:11:22:{b:02x}:{c:02x}:{d:02x}"));
     let mut node = node.json();
     let image = |image: usize| serde_json::json!({ "names": [format!("registry.example.org/{image:0>128}@sha256:{image:0>64}")], "sizeBytes": 1_000_000 });
     if let Some(status) = node.pointer_mut("/status").and_then(serde_json::Value::as_object_mut) {
@@ -38,15 +38,16 @@ fn node_with_images(number: u32) -> serde_json::Value {
 
 /// Starts one node's daemon in a cluster of `nodes` Nodes.
 pub(crate) fn measure_daemon_start_in_cluster(nodes: u32, table: &mut Table) -> Result<()> {
-    let lab = Lab::new("bench")?;
-    let lan = lab.switch("lan")?;
-    let host = lab.host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
-    let machine = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
+    let lab = Lab::create("bench")?;
+    let lan = lab.create_switch("lan")?;
+    let host = lab.create_host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
+    let machine =
+        lab.create_host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
     let api = ApiServer::start(&machine, Families::V4)?;
     create_nodes(&api, nodes)?;
-    let net_conf = lab.folder("")?.join("net-conf.json");
+    let net_conf = lab.ensure_folder("")?.join("net-conf.json");
     std::fs::write(&net_conf, NET_CONF)?;
-    let kubeconfig = api.kubeconfig(User::Admin, None)?;
+    let kubeconfig = api.write_kubeconfig(User::Admin, None)?;
     let options = FlanneldOptions::kube("h1", &net_conf)
         .arg(&format!("--kubeconfig-file={}", kubeconfig.display()))
         .arg("--audit-interval=0");
@@ -54,7 +55,7 @@ pub(crate) fn measure_daemon_start_in_cluster(nodes: u32, table: &mut Table) -> 
     let mut starts = Starts::default();
     for round in 0..ROUNDS {
         if round > 0 {
-            host.netns().ip("link del flannel.1")?;
+            host.netns().run_ip_batch("link del flannel.1")?;
         }
         starts.measure(&host, &options, nodes)?;
     }
@@ -82,7 +83,7 @@ fn create_nodes(api: &ApiServer, nodes: u32) -> Result<()> {
             .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a client panicked"))?)
     })?;
     api.admin()
-        .create_node(&NodeObject::new("h1").pod_cidr("10.127.1.0/24").internal(ADDRESS))
+        .create_node(&NodeObject::new("h1").pod_cidr("10.127.1.0/24").add_internal_address(ADDRESS))
         .map(drop)
 }
 
@@ -124,7 +125,7 @@ impl Starts {
     }
 
     fn report(self, nodes: u32, table: &mut Table) {
-        table.times(
+        table.add_times_row(
             &format!(
                 "{nodes} Nodes of Kubernetes: time from start to the last route in the kernel"
             ),
@@ -138,7 +139,7 @@ impl Starts {
             ("processor time of the start", self.processor, "ms", "-"),
             ("requests to the API", self.calls, "", "8"),
         ] {
-            table.figures(&format!("{nodes} Nodes: {what}"), values, unit, goal, "-");
+            table.add_figures_row(&format!("{nodes} Nodes: {what}"), values, unit, goal, "-");
         }
     }
 }

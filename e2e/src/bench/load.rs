@@ -20,7 +20,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn gigabits(&self) -> f64 {
+    pub(crate) fn gigabits_per_second(&self) -> f64 {
         self.bytes as f64 * 8.0 / 1e9 / self.seconds
     }
 }
@@ -120,7 +120,7 @@ pub(crate) fn send_small_packets(from: &Pod, to: &Pod, rate: u64, time: Duration
     sender.connect(receiver.local_addr()?)?;
     receiver.set_read_timeout(Some(Duration::from_millis(300)))?;
     std::thread::scope(|scope| {
-        let counting = scope.spawn(|| count_received_packets(&receiver));
+        let counting = scope.spawn(|| count_packets_until_timeout(&receiver));
         let mut headers = MultiHeaders::preallocate(VOLLEY, None);
         let begun = Instant::now();
         let mut sent = 0;
@@ -157,7 +157,7 @@ fn send_packet_volley(
 }
 
 /// Ends when the socket's read timeout passes without a packet.
-fn count_received_packets(socket: &UdpSocket) -> u64 {
+fn count_packets_until_timeout(socket: &UdpSocket) -> u64 {
     let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(VOLLEY, None);
     let mut room = [[0; 128]; VOLLEY];
     let mut count = 0;
@@ -213,7 +213,7 @@ pub(crate) enum Programs {
 
 impl Programs {
     /// Applies to the calling thread.
-    fn schedule(self) -> Result<()> {
+    fn schedule_calling_thread(self) -> Result<()> {
         if self == Programs::Ordinary {
             return Ok(());
         }
@@ -228,7 +228,7 @@ impl Programs {
 }
 
 /// Measures one after the other, for `time`. The result is sorted, in microseconds.
-pub(crate) fn round_trips(
+pub(crate) fn measure_sorted_round_trips(
     from: &Pod,
     to: &Pod,
     time: Duration,
@@ -243,11 +243,11 @@ pub(crate) fn round_trips(
     let stop = AtomicBool::new(false);
     let mut times = std::thread::scope(|scope| {
         let answering = scope.spawn(|| {
-            programs.schedule()?;
+            programs.schedule_calling_thread()?;
             echo.run(&stop);
             anyhow::Ok(())
         });
-        let scheduled = programs.schedule();
+        let scheduled = programs.schedule_calling_thread();
         let end = Instant::now() + time;
         let mut times = Vec::new();
         let mut number = 0_u64;

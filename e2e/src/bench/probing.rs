@@ -44,14 +44,14 @@ struct ResourceUse {
 }
 
 /// The share of a processor, in percent.
-fn processor_share(daemon: &Flanneld, window: Duration) -> Result<f64> {
+fn measure_processor_percent(daemon: &Flanneld, window: Duration) -> Result<f64> {
     let (start, before) = (Instant::now(), processor_seconds(daemon)?);
     std::thread::sleep(window);
     Ok((processor_seconds(daemon)? - before) / start.elapsed().as_secs_f64() * 100.0)
 }
 
 /// While a status page is open. Each response contains the whole document, even if it has not changed.
-fn share_with_page(daemon: &Flanneld) -> Result<f64> {
+fn measure_percent_with_open_page(daemon: &Flanneld) -> Result<f64> {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -61,7 +61,7 @@ fn share_with_page(daemon: &Flanneld) -> Result<f64> {
                 let _ = daemon.get_status_api("/api/v1/view");
             }
         });
-        let share = processor_share(daemon, PAGE_WINDOW);
+        let share = measure_processor_percent(daemon, PAGE_WINDOW);
         ended.store(true, Relaxed);
         share
     })
@@ -74,9 +74,9 @@ fn measure_daemon_usage(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Res
     let mut daemon = fleet.node.start_flanneld(&options)?;
     daemon.wait_ready()?;
     std::thread::sleep(SETTLED);
-    let rest = processor_share(&daemon, WINDOW)?;
+    let rest = measure_processor_percent(&daemon, WINDOW)?;
     let (resident, _) = resident_memory_and_peak(&daemon)?;
-    let page = if probes { share_with_page(&daemon)? } else { rest };
+    let page = if probes { measure_percent_with_open_page(&daemon)? } else { rest };
     if probes {
         let (sent, answers) = (
             sum_metrics(&daemon, "flannel_probe_sent_total")?,
@@ -85,7 +85,7 @@ fn measure_daemon_usage(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Res
         eprintln!(
             "  {sent} questions sent, {answers} answers, {resident:.1} MiB, {rest:.3} %, with a page {page:.3} %"
         );
-        let (_, text) = daemon.get("/metrics")?;
+        let (_, text) = daemon.get_health_endpoint("/metrics")?;
         let peers = text.lines().filter(|line| line.starts_with("flannel_probe_peers{"));
         // Some peers are not probed yet, and on a busy machine some are slow.
         let harmed = peers.filter(|line| {
@@ -96,25 +96,25 @@ fn measure_daemon_usage(fleet: &Fleet, peers: &Host, probes: bool) -> Result<Res
     } else {
         eprintln!("  without probes: {resident:.1} MiB, {rest:.3} %");
     }
-    peers.cut("enp0s8")?;
-    let silence = processor_share(&daemon, WINDOW)?;
+    peers.block_packets("enp0s8")?;
+    let silence = measure_processor_percent(&daemon, WINDOW)?;
     if probes {
         let cut = sum_metrics(&daemon, "flannel_probe_peers{state=\"cut-off\"}")?;
         eprintln!("  {cut} peers are cut off, {silence:.3} %");
         ensure!(cut as u32 == PEERS, "a fault of all is known of {cut} peers alone");
     }
-    peers.reconnect("enp0s8")?;
+    peers.unblock_packets("enp0s8")?;
     stop_daemon_without_errors(daemon)?;
     Ok(ResourceUse { memory: resident, rest, page, silence })
 }
 
 pub(crate) fn measure_probe_cost_and_detection(table: &mut Table) -> Result<()> {
     measure_cut_detection(table)?;
-    let fleet = Fleet::of(PEERS)?;
-    let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
+    let fleet = Fleet::build_with_vxlan_leases(PEERS)?;
+    let peers = fleet.lab.create_host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
     // One host receives the packets to all peers.
-    fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
-    peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
+    fleet.node.netns().run_ip_batch(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
+    peers.netns().run_ip_batch("route add local 198.18.0.0/15 dev lo")?;
     let (ended, answered, node) = (AtomicBool::new(false), AtomicU64::new(0), fleet.node.v4()?);
     let (mut memory, mut shares, mut silence) = (Vec::new(), Vec::new(), Vec::new());
     let mut pages = Vec::new();
@@ -137,14 +137,14 @@ pub(crate) fn measure_probe_cost_and_detection(table: &mut Table) -> Result<()> 
         outcome.and(served)
     })?;
     ensure!(answered.load(Relaxed) > 100, "the peers were asked {answered:?} times");
-    table.figures(
+    table.add_figures_row(
         &format!("{PEERS} peers at rest: additional memory compared with --probe-port=0"),
         memory,
         "MiB",
         "2 MiB",
         "-",
     );
-    table.figures(
+    table.add_figures_row(
         &format!(
             "{PEERS} peers at rest: additional share of a processor compared with --probe-port=0"
         ),
@@ -153,7 +153,7 @@ pub(crate) fn measure_probe_cost_and_detection(table: &mut Table) -> Result<()> 
         "0.1 %",
         "-",
     );
-    table.figures(
+    table.add_figures_row(
         &format!(
             "{PEERS} peers, a status page is open: additional share of a processor compared with no page"
         ),
@@ -162,7 +162,7 @@ pub(crate) fn measure_probe_cost_and_detection(table: &mut Table) -> Result<()> 
         "0.2 %",
         "-",
     );
-    table.figures(
+    table.add_figures_row(
         &format!("{PEERS} peers fall silent: additional share of a processor in the first 40 seconds, compared with --probe-port=0"),
         silence,
         "%",
@@ -174,8 +174,8 @@ pub(crate) fn measure_probe_cost_and_detection(table: &mut Table) -> Result<()> 
 
 /// Repeatedly disconnects one of three nodes, and measures how soon the nodes report the fault and the recovery.
 fn measure_cut_detection(table: &mut Table) -> Result<()> {
-    let lab = Lab::new("bench-probing")?;
-    let bed = Testbed::start(&lab, 3, THREE_NODES, |_, options| options)?;
+    let lab = Lab::create("bench-probing")?;
+    let bed = Testbed::start_with_connected_pods(&lab, 3, THREE_NODES, |_, options| options)?;
     let host = bed.hosts.get(2).context("a third host")?;
     let (mut others, mut itself, mut status, mut recovered) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -185,13 +185,13 @@ fn measure_cut_detection(table: &mut Table) -> Result<()> {
         // Varying times hit different moments of a probe cycle.
         std::thread::sleep(Duration::from_millis(6000 + 1100 * cut as u64));
         let start = Instant::now();
-        host.cut("enp0s8")?;
-        let times = wait_cut_off(&bed, start)?;
+        host.block_packets("enp0s8")?;
+        let times = wait_cut_off_reports(&bed, start)?;
         for (list, time) in [&mut others, &mut status, &mut itself].into_iter().zip(times) {
             list.extend(time);
         }
         let start = Instant::now();
-        host.reconnect("enp0s8")?;
+        host.unblock_packets("enp0s8")?;
         recovered.push(wait_for_condition(start, "all are well again", &mut is_well)?);
     }
     for (what, times) in [
@@ -206,7 +206,7 @@ fn measure_cut_detection(table: &mut Table) -> Result<()> {
             &recovered,
         ),
     ] {
-        table.times(&format!("3 nodes, {what}"), times, "10000 ms", "never");
+        table.add_times_row(&format!("3 nodes, {what}"), times, "10000 ms", "never");
     }
     Ok(())
 }
@@ -224,7 +224,7 @@ fn all_peers_well(bed: &Testbed) -> Result<bool> {
 }
 
 /// Exit code.
-fn status_code(bed: &Testbed, node: usize) -> Result<Option<i32>> {
+fn flannelctl_status_exit_code(bed: &Testbed, node: usize) -> Result<Option<i32>> {
     let program = binaries::flannel_binary("flannelctl")?.to_string_lossy().into_owned();
     let (host, daemon) = bed.hosts.get(node).zip(bed.daemons.get(node)).context("a node")?;
     let file = format!("--subnet-file={}", daemon.subnet_file().display());
@@ -234,13 +234,14 @@ fn status_code(bed: &Testbed, node: usize) -> Result<Option<i32>> {
 /// When three reports say that a node is cut off: the connected nodes' metrics, their `flannelctl status`, and the metrics of the cut-off node.
 ///
 /// One loop polls for all three, so that waiting for one does not falsify the time of another.
-fn wait_cut_off(bed: &Testbed, start: Instant) -> Result<[Option<Duration>; 3]> {
+fn wait_cut_off_reports(bed: &Testbed, start: Instant) -> Result<[Option<Duration>; 3]> {
     let mut times: [Option<Duration>; 3] = [None; 3];
     wait_for_condition(start, "all know it", &mut || {
         let know = peers_in(bed, 0, "cut-off")? == 1.0 && peers_in(bed, 1, "cut-off")? == 1.0;
         let holds = [
             know,
-            know && status_code(bed, 0)? == Some(3) && status_code(bed, 1)? == Some(3),
+            know && flannelctl_status_exit_code(bed, 0)? == Some(3)
+                && flannelctl_status_exit_code(bed, 1)? == Some(3),
             peers_in(bed, 2, "cut-off")? == 2.0,
         ];
         for (time, _) in times.iter_mut().zip(holds).filter(|(_, holds)| *holds) {

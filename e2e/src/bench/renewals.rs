@@ -47,7 +47,7 @@ fn handshake_initiation(tunn: &mut Tunn) -> Result<Vec<u8>> {
 }
 
 /// A handshake initiation with a valid cookie, but of an unknown peer. Floods the node first, because it sends cookies only under load.
-fn initiation_with_cookie(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
+fn flood_until_initiation_with_cookie(socket: &UdpSocket, node: PublicKey) -> Result<Vec<u8>> {
     let mut unknown =
         tunnel_without_rate_limit(StaticSecret::from(rand::random::<[u8; 32]>()), node, 1);
     let message = vec![handshake_initiation(&mut unknown)?; VOLLEY];
@@ -150,7 +150,7 @@ fn renew_during_flood(
     let from = attacker.netns().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     from.connect((node, PORT))?;
     let (message, stop) =
-        (vec![initiation_with_cookie(&from, key)?; VOLLEY], AtomicBool::new(false));
+        (vec![flood_until_initiation_with_cookie(&from, key)?; VOLLEY], AtomicBool::new(false));
     std::thread::scope(|scope| {
         let flooding = scope.spawn(|| send_flood_until_stopped(&from, &message, &stop));
         let times = renew_peer_sessions(socket, node, key);
@@ -162,12 +162,12 @@ fn renew_during_flood(
 
 /// Alternates between no flood and a flood of handshakes.
 pub(crate) fn measure_session_renewals(table: &mut Table) -> Result<()> {
-    let fleet = Fleet::with(PEERS, NET_CONF, wireguard_lease_value)?;
-    let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
-    let attacker = fleet.lab.host("attacker", &[Uplink::enp0s8(&fleet.lan, 51)?])?;
+    let fleet = Fleet::build_with_leases(PEERS, NET_CONF, wireguard_lease_value)?;
+    let peers = fleet.lab.create_host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
+    let attacker = fleet.lab.create_host("attacker", &[Uplink::enp0s8(&fleet.lan, 51)?])?;
     // One host receives the packets to all peers.
-    fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
-    peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
+    fleet.node.netns().run_ip_batch(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
+    peers.netns().run_ip_batch("route add local 198.18.0.0/15 dev lo")?;
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready()?;
     let (key, node) = (key_of(&daemon)?, fleet.node.v4()?);
@@ -196,17 +196,17 @@ pub(crate) fn measure_session_renewals(table: &mut Table) -> Result<()> {
     }
     stop_daemon_without_errors(daemon).context("the node")?;
     let what = format!("{PEERS} peers of wireguard in userspace renew their sessions");
-    table.times(&format!("{what}: time until renewal"), &undisturbed, "-", "-");
+    table.add_times_row(&format!("{what}: time until renewal"), &undisturbed, "-", "-");
     let what = format!("{what} during handshakes from one proved address");
-    table.figures(
+    table.add_figures_row(
         &format!("{what}: share of sessions not renewed within {} s", IN_TIME.as_secs()),
         shares,
         "%",
         "5 %",
         "-",
     );
-    table.times(&format!("{what}: time until renewal"), &flooded, "-", "-");
-    table.figures(
+    table.add_times_row(&format!("{what}: time until renewal"), &flooded, "-", "-");
+    table.add_figures_row(
         "handshakes from the proved address, in thousands per second",
         rates,
         "",

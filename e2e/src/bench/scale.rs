@@ -36,16 +36,20 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// The etcd has the vxlan leases of `peers` peers.
-    pub(crate) fn of(peers: u32) -> Result<Fleet> {
-        Fleet::with(peers, NET_CONF, vxlan_lease_value)
+    pub(crate) fn build_with_vxlan_leases(peers: u32) -> Result<Fleet> {
+        Fleet::build_with_leases(peers, NET_CONF, vxlan_lease_value)
     }
 
     /// The etcd has `net_conf` and the leases of `peers` peers.
-    pub(crate) fn with(peers: u32, net_conf: &str, value: fn(u32) -> String) -> Result<Fleet> {
-        let lab = Lab::new("bench")?;
-        let lan = lab.switch("lan")?;
-        let node = lab.host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
-        let store_host = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+    pub(crate) fn build_with_leases(
+        peers: u32,
+        net_conf: &str,
+        value: fn(u32) -> String,
+    ) -> Result<Fleet> {
+        let lab = Lab::create("bench")?;
+        let lan = lab.create_switch("lan")?;
+        let node = lab.create_host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
+        let store_host = lab.create_host("store", &[Uplink::enp0s8(&lan, 99)?])?;
         let etcd = Etcd::start(&[&store_host], &EtcdOptions::default())?;
         let (client, store) = (etcd.client()?, etcd.store()?);
         store.configure(net_conf)?;
@@ -53,11 +57,11 @@ impl Fleet {
         let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--audit-interval=0");
         let fleet =
             Fleet { node, options, lab, lan, _etcd: etcd, client, store, store_host, lease, value };
-        fleet.put(0..peers)?;
+        fleet.put_peer_leases(0..peers)?;
         Ok(fleet)
     }
 
-    fn put(&self, numbers: std::ops::Range<u32>) -> Result<()> {
+    fn put_peer_leases(&self, numbers: std::ops::Range<u32>) -> Result<()> {
         let entries: Vec<(String, String)> = numbers
             .map(|number| {
                 (
@@ -70,8 +74,8 @@ impl Fleet {
     }
 
     /// The vxlan device with its routes, neighbours and FDB entries, as a reboot does.
-    fn forget(&self) -> Result<()> {
-        self.node.netns().ip("link del flannel.1").map(drop)
+    fn delete_vxlan_device(&self) -> Result<()> {
+        self.node.netns().run_ip_batch("link del flannel.1").map(drop)
     }
 
     /// Waits for the route to a peer's pods. The result is the time since `start`.
@@ -89,7 +93,7 @@ impl Fleet {
     }
 
     /// The number of routes through the tunnel.
-    fn routes(&self) -> Result<usize> {
+    fn count_tunnel_routes(&self) -> Result<usize> {
         let text =
             self.node.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/route"))??;
         Ok(text.lines().filter(|line| line.starts_with("flannel.1\t")).count())
@@ -103,7 +107,7 @@ fn peer_subnet(number: u32) -> Ipv4Addr {
 
 /// The vxlan lease of peer `number`.
 pub(crate) fn vxlan_lease_value(number: u32) -> String {
-    value_at(number, number)
+    vxlan_lease_value_with_address(number, number)
 }
 
 /// The underlay address of peer `number`.
@@ -112,7 +116,7 @@ pub(crate) fn peer_underlay_address(number: u32) -> Ipv4Addr {
 }
 
 /// Node `number` with the underlay address of node `address`.
-fn value_at(number: u32, address: u32) -> String {
+fn vxlan_lease_value_with_address(number: u32, address: u32) -> String {
     let [_, b, c, d] = number.to_be_bytes();
     lease_value(
         number,
@@ -145,7 +149,7 @@ pub(crate) fn resident_memory_and_peak(daemon: &Flanneld) -> Result<(f64, f64)> 
 
 /// Adds the metrics whose lines begin with `name`, for example over all labels of one metric.
 pub(crate) fn sum_metrics(daemon: &Flanneld, name: &str) -> Result<f64> {
-    let (_, text) = daemon.get("/metrics")?;
+    let (_, text) = daemon.get_health_endpoint("/metrics")?;
     let values = text
         .lines()
         .filter(|line| line.starts_with(name))
@@ -164,17 +168,17 @@ pub(crate) fn stop_daemon_without_errors(mut daemon: Flanneld) -> Result<()> {
 
 /// Daemon starts and the time from a new lease to its route.
 pub(crate) fn measure_starts_and_new_leases(peers: u32, table: &mut Table) -> Result<()> {
-    let fleet = Fleet::of(peers)?;
+    let fleet = Fleet::build_with_vxlan_leases(peers)?;
     let mut starts = Starts::default();
     for round in 0..ROUNDS {
         if round > 0 {
-            fleet.forget()?;
+            fleet.delete_vxlan_device()?;
         }
         starts.measure_cold(&fleet, peers)?;
         starts.measure_warm(&fleet)?;
     }
     starts.report(peers, table);
-    new_leases(&fleet, peers, table)
+    measure_new_leases_and_churn(&fleet, peers, table)
 }
 
 /// One figure per daemon start.
@@ -201,7 +205,7 @@ impl Starts {
         let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
         // The daemon writes the last route after all other objects.
         self.cold.push(fleet.wait_route(peers - 1, start)?);
-        let counted = fleet.routes()?;
+        let counted = fleet.count_tunnel_routes()?;
         ensure!(counted == peers as usize, "{counted} routes instead of {peers}");
         daemon.wait_ready()?;
         let netns = fleet.node.netns();
@@ -233,13 +237,13 @@ impl Starts {
 
     fn report(self, peers: u32, table: &mut Table) {
         let goals = Goals::of(peers);
-        table.times(
+        table.add_times_row(
             &format!("{peers} leases in etcd: time from start until the kernel has all entries"),
             &self.cold,
             goals.cold.0,
             goals.cold.1,
         );
-        table.times(
+        table.add_times_row(
             &format!("{peers} peers: time from start to readiness, with all entries already in the kernel"),
             &self.warm,
             goals.warm,
@@ -254,7 +258,7 @@ impl Starts {
             ("writes to the kernel", self.writes, "", all_writes.as_str(), "3 a lease"),
             ("writes to the kernel during a restart", self.rewrites, "", "0", "all"),
         ] {
-            table.figures(&format!("{peers} peers: {what}"), values, unit, goal, go);
+            table.add_figures_row(&format!("{peers} peers: {what}"), values, unit, goal, go);
         }
     }
 }
@@ -295,7 +299,7 @@ impl Goals {
 }
 
 /// Repeatedly adds one lease, and measures how soon the kernel has its route.
-fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
+fn measure_new_leases_and_churn(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready()?;
     let mut times = Vec::new();
@@ -303,10 +307,10 @@ fn new_leases(fleet: &Fleet, peers: u32, table: &mut Table) -> Result<()> {
         // Sleep past the daemon's pause after the previous lease.
         std::thread::sleep(Duration::from_millis(250));
         let start = Instant::now();
-        fleet.put(number..number + 1)?;
+        fleet.put_peer_leases(number..number + 1)?;
         times.push(fleet.wait_route(number, start)?);
     }
-    table.times(
+    table.add_times_row(
         &format!("{peers} peers and one new lease: time from the write of the lease to its route in the kernel"),
         &times,
         "5 (gate 20) ms",
@@ -335,7 +339,7 @@ fn measure_lease_churn(
         for change in 0..CHANGES {
             let number = peers + change % NEW_LEASES;
             // Each change has another address, so a route or an FDB entry changes.
-            let value = value_at(number, 10_000 + round * CHANGES + change);
+            let value = vxlan_lease_value_with_address(number, 10_000 + round * CHANGES + change);
             gateway::put_entries_with_lease(
                 fleet.store_host.netns(),
                 &[(fleet.store.key(&format!("subnets/{}-24", peer_subnet(number))), value)],
@@ -361,14 +365,14 @@ fn measure_lease_churn(
         }
         behind.push(done.elapsed());
     }
-    table.figures(
+    table.add_figures_row(
         &format!("{peers} peers and 100 lease changes per second: share of a processor"),
         shares,
         "%",
         "5 %",
         "-",
     );
-    table.times(
+    table.add_times_row(
         &format!("{peers} peers and 100 lease changes per second: time from the last change to its FDB entry in the kernel, including the benchmark's check"),
         &behind,
         "-",

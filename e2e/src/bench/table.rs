@@ -14,13 +14,13 @@ pub(crate) struct Table {
 
 impl Table {
     /// A row with the median and the maximum, in milliseconds.
-    pub(crate) fn times(&mut self, what: &str, times: &[Duration], goal: &str, go: &str) {
+    pub(crate) fn add_times_row(&mut self, what: &str, times: &[Duration], goal: &str, go: &str) {
         let milliseconds = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
-        self.figures(what, milliseconds, "ms", goal, go);
+        self.add_figures_row(what, milliseconds, "ms", goal, go);
     }
 
     /// A row with the median and the maximum.
-    pub(crate) fn figures(
+    pub(crate) fn add_figures_row(
         &mut self,
         what: &str,
         mut figures: Vec<f64>,

@@ -109,11 +109,11 @@ struct Figures {
 
 /// The start of a node with [`PEERS`] peers.
 pub(crate) fn measure_start_with_sessions(table: &mut Table) -> Result<()> {
-    let fleet = Fleet::with(PEERS, NET_CONF, wireguard_lease_value)?;
-    let peers = fleet.lab.host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
+    let fleet = Fleet::build_with_leases(PEERS, NET_CONF, wireguard_lease_value)?;
+    let peers = fleet.lab.create_host("peers", &[Uplink::enp0s8(&fleet.lan, 50)?])?;
     // One host receives the packets to all peers.
-    fleet.node.netns().ip(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
-    peers.netns().ip("route add local 198.18.0.0/15 dev lo")?;
+    fleet.node.netns().run_ip_batch(&format!("route add 198.18.0.0/15 via {}", peers.v4()?))?;
+    peers.netns().run_ip_batch("route add local 198.18.0.0/15 dev lo")?;
     // The first start creates the node's key.
     let mut daemon = fleet.node.start_flanneld(&fleet.options)?;
     daemon.wait_ready()?;
@@ -132,28 +132,28 @@ pub(crate) fn measure_start_with_sessions(table: &mut Table) -> Result<()> {
         })?;
     }
     let what = format!("{PEERS} peers of wireguard in userspace");
-    table.times(&format!("{what}: time from start to readiness"), &figures.ready, "-", "-");
-    table.times(
+    table.add_times_row(&format!("{what}: time from start to readiness"), &figures.ready, "-", "-");
+    table.add_times_row(
         &format!("{what}: time from start to a session with each peer"),
         &figures.sessions,
         "-",
         "-",
     );
-    table.figures(
+    table.add_figures_row(
         &format!("{what}, with a session for each peer: resident memory"),
         figures.resident,
         "MiB",
         "200 MiB",
         "-",
     );
-    table.figures(
+    table.add_figures_row(
         &format!("{what}: peak of the resident memory"),
         figures.peak,
         "MiB",
         "200 MiB",
         "-",
     );
-    table.figures(
+    table.add_figures_row(
         &format!("{what}, with no packets but probes: share of a processor"),
         figures.share,
         "%",

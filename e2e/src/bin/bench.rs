@@ -125,7 +125,7 @@ fn parse_arguments(arguments: impl Iterator<Item = String>) -> Result<Option<Ord
                     (Vec::new(), false, false, 0, 0, false);
                 renewals = true;
             }
-            arg if plan.flag(arg) => {}
+            arg if plan.apply_flag(arg) => {}
             arg => match arg.split_once('=') {
                 Some(("--peers", peers)) => {
                     (sizes, heal, packets, cni, nodes) =
@@ -150,7 +150,7 @@ fn parse_arguments(arguments: impl Iterator<Item = String>) -> Result<Option<Ord
         }
     }
     if packets {
-        plan.check()?;
+        plan.check_backends_and_files_exist()?;
     }
     ensure!(
         !(markdown && renewals),
@@ -215,7 +215,7 @@ fn print_to_stdout(text: &str) -> Result<()> {
 
 /// Writes the tables into docs/performance.md with `--markdown`.
 fn run_benchmarks(order: &Order) -> Result<()> {
-    let scale = measure_scale(order)?;
+    let scale = measure_scale_and_healing(order)?;
     let kube = measure_to_markdown(order.nodes > 0, |table| {
         eprintln!("kube: {} Nodes of Kubernetes", order.nodes);
         kube::measure_daemon_start_in_cluster(order.nodes, table)
@@ -274,7 +274,7 @@ fn measure_to_markdown(
     Ok((!table.is_empty()).then(|| table.markdown()))
 }
 
-fn measure_scale(order: &Order) -> Result<Option<String>> {
+fn measure_scale_and_healing(order: &Order) -> Result<Option<String>> {
     measure_to_markdown(true, |table| {
         for size in &order.sizes {
             eprintln!("scale: {size} peers");

@@ -32,15 +32,15 @@ impl Runtime {
         Ok(Runtime { host: host.clone(), cni, conf })
     }
 
-    fn conf(&self, key: &str, value: &Value) -> Value {
+    fn conf_with(&self, key: &str, value: &Value) -> Value {
         let mut conf = self.conf.clone();
         conf[key] = value.clone();
         conf
     }
 
     /// Creates a pod, and calls ADD for its interface. The result is ADD's.
-    fn pod(&self, name: &str) -> Result<(Netns, Value)> {
-        let pod = self.host.empty_pod(name)?;
+    fn create_and_add_pod(&self, name: &str) -> Result<(Netns, Value)> {
+        let pod = self.host.create_empty_pod_netns(name)?;
         let answer = self.cni.call("ADD", Some(&pod), "eth0", &self.conf)?;
         ensure!(answer.stderr.is_empty(), "it is not quiet: {}", answer.stderr);
         Ok((pod, answer.ok()?))
@@ -54,7 +54,7 @@ impl Runtime {
     }
 
     /// The code of STATUS.
-    fn status(&self) -> Result<u64> {
+    fn status_code(&self) -> Result<u64> {
         Ok(self.cni.call("STATUS", None, "", &self.conf)?.code())
     }
 
@@ -88,20 +88,20 @@ scenarios! { reference_plugins_pass_pod_life_cycle;
 /// Adds pods on two nodes, which reach each other, and deletes them.
 fn reference_plugins_pass_pod_life_cycle((version, cni_version): (CniVersion, &str)) -> Result<()> {
     let is_current = cni_version == "1.1.0";
-    Scene::of("cni").net(NET_CONF).arg("--ip-masq").stopped().run(|s| {
+    Scene::with_title("cni").net(NET_CONF).daemon_arg("--ip-masq").without_daemons().run(|s| {
         let [near, far] = [0, 1].map(|number| Runtime::new(&s[number], version, cni_version));
         let (near, far) = (near?, far?);
-        s[0].start()?;
+        s[0].start_daemon()?;
         // The second node's first pod comes before its daemon: the runtime repeats ADD until it succeeds.
-        let early = far.host.empty_pod("early")?;
+        let early = far.host.create_empty_pod_netns("early")?;
         let add = || far.cni.call("ADD", Some(&early), "eth0", &far.conf);
         ensure!(add()?.code() == 11, "ADD succeeds without a daemon");
-        s[1].start()?;
+        s[1].start_daemon()?;
         let result = add()?.ok()?;
-        let (pod, other) = near.pod("p1")?;
+        let (pod, other) = near.create_and_add_pod("p1")?;
         for address in addresses_in_cni_result(&result)? {
             let options =
-                PingOptions::default().packet(if address.is_ipv4() { 1450 } else { 1430 });
+                PingOptions::default().packet_length(if address.is_ipv4() { 1450 } else { 1430 });
             until("pods reach each other at full MTU", || {
                 ping_address(&pod, address, &options).is_ok_and(|time| time.is_some())
             })?;
@@ -109,7 +109,7 @@ fn reference_plugins_pass_pod_life_cycle((version, cni_version): (CniVersion, &s
         ensure!(addresses_in_cni_result(&other)?.len() == 2, "{other}");
 
         // ADD and DEL of a second interface of the same container do not affect the first interface.
-        let second = near.conf("delegate", &json!({"hairpinMode": true}));
+        let second = near.conf_with("delegate", &json!({"hairpinMode": true}));
         near.cni.call("ADD", Some(&pod), "net1", &second)?.ok()?;
         near.delete_twice(&pod, "net1")?;
         ensure!(
@@ -117,24 +117,24 @@ fn reference_plugins_pass_pod_life_cycle((version, cni_version): (CniVersion, &s
             "the wrong interface was removed"
         );
         // CHECK passes for the objects that ADD created, and fails after a change to these objects.
-        let conf = near.conf("prevResult", &other);
+        let conf = near.conf_with("prevResult", &other);
         near.cni.call("CHECK", Some(&pod), "eth0", &conf)?.ok()?;
-        pod.ip("address flush dev eth0 scope global")?;
+        pod.run_ip_batch("address flush dev eth0 scope global")?;
         ensure!(
             near.cni.call("CHECK", Some(&pod), "eth0", &conf)?.code() != 0,
             "an interface without its addresses passed"
         );
         if is_current {
             require_gc_frees_lost_pod(&near, &pod)?;
-            ensure!(far.status()? == 0);
+            ensure!(far.status_code()? == 0);
         }
         // Pods start and end while a daemon is dead or being replaced.
-        s[1].kill()?;
-        let (late, _) = far.pod("late")?;
+        s[1].kill_daemon()?;
+        let (late, _) = far.create_and_add_pod("late")?;
         if is_current {
-            ensure!(far.status()? == 0);
+            ensure!(far.status_code()? == 0);
             s[1].sh("ip link delete flannel.1")?;
-            ensure!(far.status()? == 50);
+            ensure!(far.status_code()? == 50);
         }
         for (runtime, pods) in [(&near, vec![&pod]), (&far, vec![&early, &late])] {
             pods.iter().try_for_each(|pod| runtime.delete_twice(pod, "eth0"))?;
@@ -150,7 +150,7 @@ fn reference_plugins_pass_pod_life_cycle((version, cni_version): (CniVersion, &s
 
 /// GC releases the address and removes the files of a pod that ended without DEL.
 fn require_gc_frees_lost_pod(node: &Runtime, living: &Netns) -> Result<()> {
-    let (lost, result) = node.pod("lost")?;
+    let (lost, result) = node.create_and_add_pod("lost")?;
     let (address, name) =
         (addresses_in_cni_result(&result)?[0].to_string(), lost.name().to_owned());
     // The processes and the namespace are gone, and no DEL came.
@@ -161,7 +161,7 @@ fn require_gc_frees_lost_pod(node: &Runtime, living: &Netns) -> Result<()> {
         node.list_pod_state()?
     );
     let valid = json!([{"containerID": living.name(), "ifname": "eth0"}]);
-    node.cni.call("GC", None, "", &node.conf("cni.dev/valid-attachments", &valid))?.ok()?;
+    node.cni.call("GC", None, "", &node.conf_with("cni.dev/valid-attachments", &valid))?.ok()?;
     let left = node.list_pod_state()?;
     ensure!(
         !left.contains(&address)
@@ -176,7 +176,7 @@ fn require_gc_frees_lost_pod(node: &Runtime, living: &Netns) -> Result<()> {
 #[test]
 fn documented_cni_commands_work() -> Result<()> {
     Lab::run("cni-page", |lab| {
-        let host = lab.host("h1", &[])?;
+        let host = lab.create_host("h1", &[])?;
         let page =
             std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cni.md"))?;
         let (_, block) = page

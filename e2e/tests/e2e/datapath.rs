@@ -37,17 +37,17 @@ fn packet_modes_interoperate(engine: &Engine) -> Result<()> {
             .env("FLANNELD_DATAPATH", HOSTS[host].0)
             .env("FLANNELD_DATAPATH_QUEUES", HOSTS[host].1)
     };
-    let scene = Scene::of(&format!("{} modes", engine.name)).nodes(3);
-    scene.net(&engine.dual()).options(options).run(|s| {
+    let scene = Scene::with_title(&format!("{} modes", engine.name)).nodes(3);
+    scene.net(&engine.dual_stack_net_conf()).options(options).run(|s| {
         for (node, (_, queues)) in s.nodes.iter().zip(HOSTS) {
-            let metrics = node.get("/metrics")?.1;
+            let metrics = node.get_health_endpoint("/metrics")?.1;
             ensure!(
                 metrics.contains(&format!("; {queues} queues")),
                 "not {queues} queues:\n{metrics}"
             );
         }
-        all_sizes_pass(s, engine)?;
-        underlay_may_fragment(s, engine)?;
+        wait_pings_of_all_sizes_pass(s, engine)?;
+        require_outer_packets_without_df(s, engine)?;
         for from in 0..3 {
             for to in (0..3).filter(|to| *to != from) {
                 transfer_bulk_v4_and_v6(s, from, to)?;
@@ -68,20 +68,24 @@ fn packet_modes_interoperate(engine: &Engine) -> Result<()> {
                 packets == units
             })?;
         }
-        checksums_are_right(s)?;
+        require_valid_checksums_without_offloads(s)?;
         s.require_no_errors()
     })
 }
 
 /// Packets of an even, an odd and the maximum length pass between all pods.
-fn all_sizes_pass(s: &Scene<'_>, engine: &Engine) -> Result<()> {
-    let pods = s.firsts()?;
+fn wait_pings_of_all_sizes_pass(s: &Scene<'_>, engine: &Engine) -> Result<()> {
+    let pods = s.first_pods()?;
     for (family, overhead) in engine.overheads.into_iter().enumerate() {
         let targets: Vec<IpAddr> = pods.iter().map(|pod| pod.addresses()[family]).collect();
         for length in [84, 999, 1500 - overhead] {
             until_ok(&format!("packets of {length} bytes pass"), || {
-                PingMatrix::to(&pods, &targets, &PingOptions::default().packet(length))?
-                    .require_complete()
+                PingMatrix::to_targets(
+                    &pods,
+                    &targets,
+                    &PingOptions::default().packet_length(length),
+                )?
+                .require_complete()
             })?;
         }
     }
@@ -89,9 +93,9 @@ fn all_sizes_pass(s: &Scene<'_>, engine: &Engine) -> Result<()> {
 }
 
 /// Outer packets do not have the flag DF, so that a narrow router fragments them.
-fn underlay_may_fragment(s: &Scene<'_>, engine: &Engine) -> Result<()> {
+fn require_outer_packets_without_df(s: &Scene<'_>, engine: &Engine) -> Result<()> {
     let capture = Capture::start(s.lan.netns())?;
-    s.reach()?;
+    s.wait_first_pods_connected()?;
     let frames = capture.finish()?;
     let port = engine.ports[0].to_be_bytes();
     let mut outer = frames
@@ -122,7 +126,7 @@ fn wait_for_datapath_counters(
     holds: impl Fn(f64, f64) -> bool,
 ) -> Result<()> {
     until_ok(&format!("{device} {direction}"), || {
-        let metrics = node.get("/metrics")?.1;
+        let metrics = node.get_health_endpoint("/metrics")?.1;
         let of = |what: &str| -> Result<f64> {
             let name = format!(
                 "flannel_datapath_{what}_total{{device=\"{device}\",direction=\"{direction}\"}} "
@@ -137,7 +141,7 @@ fn wait_for_datapath_counters(
 }
 
 /// The pods' kernels find no wrong checksum if no network card completes or trusts checksums.
-fn checksums_are_right(s: &Scene<'_>) -> Result<()> {
+fn require_valid_checksums_without_offloads(s: &Scene<'_>) -> Result<()> {
     // First the sender uses GSO packets, which arrive one by one. Then all packets move one by one.
     for number in [2, 0] {
         let off = "tx off rx off gso off gro off tso off";
@@ -170,7 +174,7 @@ pub(crate) fn flannel_device_kinds(node: &Node) -> Result<Vec<(String, String)>>
 #[test]
 fn vxlan_mode_auto_uses_kernel_vxlan() -> Result<()> {
     let conf = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","Mode":"auto"}}"#;
-    Scene::of("auto").nodes(1).net(conf).run(|s| {
+    Scene::with_title("auto").nodes(1).net(conf).run(|s| {
         let kinds = flannel_device_kinds(&s[0])?;
         ensure!(kinds == [("flannel.1".to_owned(), "vxlan".to_owned())], "{kinds:?}");
         Ok(())

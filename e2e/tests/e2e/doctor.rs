@@ -9,4 +9,6 @@ mod store;
 mod trap;
 pub(crate) mod verdicts;
 
-pub(crate) use between::{on_the_switch, protocol_4_is_dropped, remove_switch_fault};
+pub(crate) use between::{
+    add_switch_nft_rules, dropped_protocol_4_is_found_and_fixed, remove_switch_fault,
+};

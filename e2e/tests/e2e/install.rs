@@ -29,7 +29,7 @@ fn read_repository_file(path: &str) -> Result<String> {
 }
 
 /// The tests run each command of the documents or exclude it with a reason, and list no other command.
-fn require_known(
+fn require_commands_run_or_listed(
     on_pages: &BTreeSet<String>,
     run: &[&str],
     not_here: &[(&str, &str)],
@@ -49,8 +49,8 @@ fn require_known(
 }
 
 fn start_api_server_on_new_host(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
-    let lan = lab.switch("lan")?;
-    let host = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
+    let lan = lab.create_switch("lan")?;
+    let host = lab.create_host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
     let api = ApiServer::start(&host, Families::V4)?;
     for name in namespaces {
         api.admin()
@@ -61,7 +61,7 @@ fn start_api_server_on_new_host(lab: &Lab, namespaces: &[&str]) -> Result<ApiSer
 
 /// The result is what the server would store. It stores nothing, because the request is a dry run.
 fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
-    let file = lab.folder("manifests")?.join("dry-run.yml");
+    let file = lab.ensure_folder("manifests")?.join("dry-run.yml");
     std::fs::write(&file, manifests)?;
     let path = file.display().to_string();
     let answer = api.kubectl(&[

@@ -47,7 +47,10 @@ pub(crate) fn wait_verdict(s: &Scene<'_>, state: &str, pairs: &[(usize, usize)])
 }
 
 /// Peers have replied to packets that were sent after this call, and nobody calls them broken.
-pub(crate) fn still_reached(s: &Scene<'_>, pairs: &[(usize, usize)]) -> Result<()> {
+pub(crate) fn wait_new_answers_without_fault(
+    s: &Scene<'_>,
+    pairs: &[(usize, usize)],
+) -> Result<()> {
     let begun = Instant::now();
     until_ok("a later packet is answered", || {
         let later = |peer: &Value| {
@@ -72,13 +75,13 @@ fn drop_on_the_switch(s: &Scene<'_>, matches: &str) -> Result<()> {
     let table = format!(
         "table bridge faults {{ chain c {{ type filter hook forward priority 0; policy accept;\n{rules} drop\n}}; }}\n"
     );
-    s.lan.netns().feed("nft", &["-f", "-"], &table).map(drop)
+    s.lan.netns().exec_with_input("nft", &["-f", "-"], &table).map(drop)
 }
 
 /// All faults at once, each between a different pair of nodes.
 #[test]
 fn each_fault_of_vxlan_has_its_verdict_at_both_ends() -> Result<()> {
-    Scene::of("mesh-vxlan").nodes(4).net(DUAL).run(|s| {
+    Scene::with_title("mesh-vxlan").nodes(4).net(DUAL).run(|s| {
         let all = all_pairs(s);
         until_ok("all peers are well, and carry everything", || {
             let whole = |peer: &Value| {
@@ -130,8 +133,8 @@ fn each_fault_of_vxlan_has_its_verdict_at_both_ends() -> Result<()> {
             require_verdicts(s, &[(0, 3), (3, 0)], carried)
         })?;
         // A verdict is about the path to another node, so this node stays ready.
-        s.each(|node| node.require_ready())?;
-        s[0].has_metric("flannel_probe_peers{state=\"overlay-cut\"}", 4.0)?;
+        s.check_each_node(|node| node.require_ready())?;
+        s[0].wait_metric_value("flannel_probe_peers{state=\"overlay-cut\"}", 4.0)?;
         s.lan.netns().exec("nft", &["delete", "table", "bridge", "faults"])?;
         wait_verdict(s, "well", &all)?;
         s.require_no_errors()
@@ -141,14 +144,14 @@ fn each_fault_of_vxlan_has_its_verdict_at_both_ends() -> Result<()> {
 /// No node reports a peer as broken when firewalls reject or drop pings or packets to the probe port.
 #[test]
 fn filtered_probes_are_not_reported_as_a_fault() -> Result<()> {
-    Scene::of("mesh-filtered").nodes(3).net(DUAL).run(|s| {
+    Scene::with_title("mesh-filtered").nodes(3).net(DUAL).run(|s| {
         let all = all_pairs(s);
         wait_verdict(s, "well", &all)?;
         let firewall = |rules: &str| {
             let text = format!(
                 "table inet firewall {{}}\ndelete table inet firewall\ntable inet firewall {{ chain c {{ type filter hook input priority 0; policy accept; {rules}; }}; }}"
             );
-            s.each(|node| node.netns().feed("nft", &["-f", "-"], &text).map(drop))
+            s.check_each_node(|node| node.netns().exec_with_input("nft", &["-f", "-"], &text).map(drop))
         };
         let by_ping = |alone: bool| {
             let well = move |peer: &Value| peer["state"] == "well" && peer["ping_only"] == alone;
@@ -160,8 +163,8 @@ fn filtered_probes_are_not_reported_as_a_fault() -> Result<()> {
         for pings in ["drop", "reject"] {
             firewall(&format!("udp dport 8473 reject; icmp type echo-request {pings}; icmpv6 type echo-request {pings}"))?;
             until_ok("peers refuse", || require_verdicts(s, &all, |peer| peer["refuses"] == true))?;
-            still_reached(s, &all)?;
-            s.each(|node| {
+            wait_new_answers_without_fault(s, &all)?;
+            s.check_each_node(|node| {
                 let report = stdout_json(&node.daemon()?.flannelctl(&["doctor", "-o", "json"])?)?;
                 let mut findings = report["findings"].as_array().context("no findings")?.iter();
                 ensure!(findings.all(|finding| finding["severity"] != "broken"), "{report:#}");
@@ -170,8 +173,8 @@ fn filtered_probes_are_not_reported_as_a_fault() -> Result<()> {
         }
         firewall("icmp type echo-request drop; icmpv6 type echo-request drop")?;
         by_ping(false)?;
-        still_reached(s, &all)?;
-        s.each(|node| {
+        wait_new_answers_without_fault(s, &all)?;
+        s.check_each_node(|node| {
             let log = node.daemon()?.log();
             ensure!(log.lines().all(|line| !line.contains("from=well") || line.contains("to=slow")), "{log}");
             Ok(())
@@ -188,7 +191,7 @@ fn probe_datagram(length: u16, nonce: [u8; 8]) -> Vec<u8> {
 }
 
 /// Sends a probe from a network namespace. The result is the length of a reply that arrives within 500 ms.
-fn probe_reply_length(
+fn send_probe_and_read_reply_length(
     netns: &Netns,
     from: SocketAddr,
     to: IpAddr,
@@ -224,19 +227,24 @@ fn flood_probe_port(netns: &Netns, from: SocketAddr, to: IpAddr) -> Result<()> {
 /// Only nodes with a lease get replies. A reply is never longer than the probe, and junk changes no verdict.
 #[test]
 fn foreign_hosts_get_no_reply_and_junk_changes_nothing() -> Result<()> {
-    Scene::of("mesh-strangers").nodes(3).net(V4).run(|s| {
-        let outsider = s.lab.host("outsider", &[Uplink::enp0s8(&s.lan, 50)?])?;
+    Scene::with_title("mesh-strangers").nodes(3).net(V4).run(|s| {
+        let outsider = s.lab.create_host("outsider", &[Uplink::enp0s8(&s.lan, 50)?])?;
         wait_verdict(s, "well", &[(0, 1), (0, 2), (1, 0)])?;
         let first = peer_verdicts(s[1].daemon()?, "h1")?.remove(0);
         let overlay: IpAddr = first["overlay"].as_str().context("no overlay address")?.parse()?;
         let node = IpAddr::from(s[0].v4()?);
         // The third node is in the cluster, but its daemon does not run.
-        s[2].stop()?;
+        s[2].stop_daemon()?;
         let at = |ip: IpAddr, port| SocketAddr::new(ip, port);
         let (third, stranger) = (IpAddr::from(s[2].v4()?), IpAddr::from(outsider.v4()?));
         for length in [72, 1400] {
             until_ok("a node with a lease is answered", || {
-                let answer = probe_reply_length(s[2].netns(), at(third, PROBES), node, length)?;
+                let answer = send_probe_and_read_reply_length(
+                    s[2].netns(),
+                    at(third, PROBES),
+                    node,
+                    length,
+                )?;
                 ensure!(answer == Some(72), "a question of {length} bytes: {answer:?}");
                 Ok(())
             })?;
@@ -249,14 +257,14 @@ fn foreign_hosts_get_no_reply_and_junk_changes_nothing() -> Result<()> {
             ("a pod", pods[1].netns(), source(1), &[node, overlay]),
         ] {
             for to in targets {
-                let answer = probe_reply_length(netns, from, *to, 72)?;
+                let answer = send_probe_and_read_reply_length(netns, from, *to, 72)?;
                 ensure!(answer.is_none(), "{who} got {answer:?} from {to}");
             }
         }
         flood_probe_port(outsider.netns(), at(stranger, PROBES), node)?;
         flood_probe_port(pods[1].netns(), source(1), overlay)?;
         flood_probe_port(pods[0].netns(), source(0), overlay)?;
-        still_reached(s, &[(0, 1), (1, 0)])?;
+        wait_new_answers_without_fault(s, &[(0, 1), (1, 0)])?;
         let dropped = s[0].daemon()?.metric("flannel_probe_dropped_total{reason=\"stranger\"}")?;
         ensure!(dropped >= 2.0, "{dropped}");
         s.require_no_errors()
@@ -266,12 +274,12 @@ fn foreign_hosts_get_no_reply_and_junk_changes_nothing() -> Result<()> {
 /// Two machines have the same address, and the wrong one replies to probes.
 #[test]
 fn wrong_node_that_replies_is_named() -> Result<()> {
-    Scene::of("mesh-wrong-node").nodes(3).net(V4).run(|s| {
+    Scene::with_title("mesh-wrong-node").nodes(3).net(V4).run(|s| {
         wait_verdict(s, "well", &[(0, 1), (0, 2)])?;
-        s[1].cut("enp0s8")?;
+        s[1].block_packets("enp0s8")?;
         let (address, other) = (s[1].v4()?, s[2].v4()?);
         // Deletes the first address before adding the other, because the kernel removes secondary addresses together with the first one.
-        s[2].netns().ip(&format!(
+        s[2].netns().run_ip_batch(&format!(
             "address del {other}/24 dev enp0s8\naddress add {address}/24 dev enp0s8"
         ))?;
         until_ok("another node answers", || {

@@ -57,22 +57,22 @@ scenarios! { require_traffic_and_leases;
 
 /// Three nodes and a fourth one that joins and leaves: traffic, leases and subnet.env.
 pub(crate) fn require_traffic_and_leases((backend, families): (&str, Families)) -> Result<()> {
-    Scene::of(&format!("{backend} {families:?}"))
+    Scene::with_title(&format!("{backend} {families:?}"))
         .nodes(4)
         .etcd()
         .net(&families.net_conf(backend).to_string())
-        .stopped()
+        .without_daemons()
         .run(|s| {
             // The daemons start at once, as after a power cut.
             for node in &mut s.nodes[..3] {
-                node.launch()?;
+                node.launch_daemon()?;
             }
             for node in &mut s.nodes[..3] {
                 node.daemon_mut()?.wait_ready()?;
-                node.pod("p1")?;
+                node.create_pod("p1")?;
             }
             let pods: Vec<Pod> = s.pods().into_iter().cloned().collect();
-            reach_each_other(backend, &pods)?;
+            wait_pods_connected_at_full_mtu(backend, &pods)?;
             for (from, to) in [(0, 1), (1, 2), (2, 0)] {
                 let options = [
                     (families.v4(), TransferOptions::default()),
@@ -83,17 +83,17 @@ pub(crate) fn require_traffic_and_leases((backend, families): (&str, Families)) 
                 }
             }
             s.nodes[..3].iter().try_for_each(|node| {
-                lease_is_go_flannels(s, node, backend, families)
+                require_go_flannel_lease_fields(s, node, backend, families)
                     .with_context(|| node.name().to_owned())
             })?;
 
-            s[3].start()?;
-            s[3].pod("p1")?;
+            s[3].start_daemon()?;
+            s[3].create_pod("p1")?;
             let env = s[3].daemon()?.subnet_env()?;
-            let key = key_of(&s[3])?;
-            reach_each_other(backend, &s.firsts()?)?;
-            s[3].stop()?;
-            reach_each_other(backend, &s.firsts()?)
+            let key = etcd_lease_key(&s[3])?;
+            wait_pods_connected_at_full_mtu(backend, &s.first_pods()?)?;
+            s[3].stop_daemon()?;
+            wait_pods_connected_at_full_mtu(backend, &s.first_pods()?)
                 .context("a stopped daemon leaves the data plane in place")?;
             s.etcd.as_ref().context("no etcd")?.client()?.del(&key)?;
             // Routes and neighbours have the network's address, and FDB entries that of the host.
@@ -110,13 +110,13 @@ pub(crate) fn require_traffic_and_leases((backend, families): (&str, Families)) 
                     Ok(())
                 })?;
             }
-            reach_each_other(backend, &pods)?;
+            wait_pods_connected_at_full_mtu(backend, &pods)?;
             s.require_no_errors()
         })
 }
 
 /// Pings with the longest packets that the device allows, in each family. A packet one byte longer does not pass.
-pub(crate) fn reach_each_other(backend: &str, pods: &[Pod]) -> Result<()> {
+pub(crate) fn wait_pods_connected_at_full_mtu(backend: &str, pods: &[Pod]) -> Result<()> {
     let addresses: Vec<Vec<IpAddr>> = pods.iter().map(Pod::addresses).collect();
     for family in 0..addresses[0].len() {
         let targets: Vec<IpAddr> = addresses.iter().map(|list| list[family]).collect();
@@ -126,11 +126,12 @@ pub(crate) fn reach_each_other(backend: &str, pods: &[Pod]) -> Result<()> {
             "ipip" => 1480,
             _ => 1500,
         };
-        let options = PingOptions::default().packet(mtu);
+        let options = PingOptions::default().packet_length(mtu);
         until_ok(&format!("packets of {mtu} bytes pass"), || {
-            PingMatrix::to(pods, &targets, &options)?.require_complete()
+            PingMatrix::to_targets(pods, &targets, &options)?.require_complete()
         })?;
-        let too_long = PingOptions::default().packet(mtu + 1).timeout(Duration::from_millis(200));
+        let too_long =
+            PingOptions::default().packet_length(mtu + 1).timeout(Duration::from_millis(200));
         ensure!(
             ping_address(pods[0].netns(), targets[1], &too_long)?.is_none(),
             "{mtu} bytes are not the full MTU"
@@ -140,7 +141,7 @@ pub(crate) fn reach_each_other(backend: &str, pods: &[Pod]) -> Result<()> {
 }
 
 /// The key of a node's lease in etcd.
-fn key_of(node: &Node) -> Result<String> {
+fn etcd_lease_key(node: &Node) -> Result<String> {
     let env = node.daemon()?.subnet_env()?;
     let v4 = env.subnet.map(|net| net.trunc().to_string().replace('/', "-"));
     let v6 = env.v6_subnet.map(|net| net.trunc().to_string().replace('/', "-"));
@@ -152,15 +153,16 @@ fn key_of(node: &Node) -> Result<String> {
 }
 
 /// The key, the fields and the remaining time. `golden` compares the whole text with that of Go flannel.
-fn lease_is_go_flannels(
+fn require_go_flannel_lease_fields(
     s: &Scene<'_>,
     node: &Node,
     backend: &str,
     families: Families,
 ) -> Result<()> {
     let client = s.etcd.as_ref().context("no etcd")?.client()?;
-    let entry =
-        client.get(&key_of(node)?)?.with_context(|| format!("no key {:?}", key_of(node)))?;
+    let entry = client
+        .get(&etcd_lease_key(node)?)?
+        .with_context(|| format!("no key {:?}", etcd_lease_key(node)))?;
     let left = client.seconds_left(entry.lease)?;
     ensure!(
         left.is_some_and(|left| (86_000..=86_400).contains(&left)),

@@ -189,7 +189,7 @@ fn measure_under_load(
             std::thread::sleep(ASKED);
             for daemon in daemons {
                 let asked = Instant::now();
-                outcome = daemon.get("/livez").and_then(|(status, _)| {
+                outcome = daemon.get_health_endpoint("/livez").and_then(|(status, _)| {
                     ensure!(status == 200, "/livez: {status}");
                     Ok(())
                 });
@@ -226,9 +226,9 @@ fn start_ready_daemons(
 
 fn starves_nobody(backend: &Value, load: Load) -> Result<()> {
     Lab::run("starvation", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let registry = lab.host("registry", &[Uplink::enp0s8(&lan, 9)?])?;
+        let lan = lab.create_switch("lan")?;
+        let hosts = lab.create_hosts(&lan, 2)?;
+        let registry = lab.create_host("registry", &[Uplink::enp0s8(&lan, 9)?])?;
         let etcd = Etcd::start(&[&registry], &EtcdOptions::default())?;
         let store = etcd.store()?;
         store.configure(&json!({ "Network": "10.5.0.0/16", "Backend": backend }).to_string())?;
@@ -249,7 +249,7 @@ fn starves_nobody(backend: &Value, load: Load) -> Result<()> {
             let daemons = start_ready_daemons(&hosts, &options, *real_time)?;
             if pods.is_empty() {
                 for (host, daemon) in hosts.iter().zip(&daemons) {
-                    pods.push(host.pod("p1", &daemon.subnet_env()?)?);
+                    pods.push(host.create_pod("p1", &daemon.subnet_env()?)?);
                 }
             }
             let left = measure_under_load(&pods, &daemons, load, *time)?;

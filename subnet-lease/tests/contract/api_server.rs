@@ -20,10 +20,10 @@ impl Api {
         if server == Server::Fake {
             return Self::Fake(FakeApi::default());
         }
-        let lab = Lab::new("API server of the contract").unwrap();
-        let uplink = Uplink::enp0s8(&lab.switch("lan").unwrap(), 99).unwrap();
+        let lab = Lab::create("API server of the contract").unwrap();
+        let uplink = Uplink::enp0s8(&lab.create_switch("lan").unwrap(), 99).unwrap();
         let uplink = uplink.gateway("192.168.56.254").unwrap();
-        let host = lab.host("api", &[uplink]).unwrap();
+        let host = lab.create_host("api", &[uplink]).unwrap();
         Self::Real(Box::new(ApiServer::start(&host, Families::V4).unwrap()), lab)
     }
 
@@ -38,8 +38,8 @@ impl Api {
     /// On loopback. Through it, managers reach the server with the permissions that flannel's manifest grants.
     pub(crate) fn proxy(&self) -> Proxy {
         match self {
-            Self::Real(server, _) => server.on_loopback(),
-            Self::Fake(server) => server.on_loopback(),
+            Self::Real(server, _) => server.start_loopback_proxy(),
+            Self::Fake(server) => server.serve_on_loopback(),
         }
         .unwrap()
     }

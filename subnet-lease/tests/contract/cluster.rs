@@ -58,9 +58,9 @@ impl Cluster {
     /// Opens or closes the connection between the managers and the API server.
     pub(crate) fn reachable(&self, open: bool) {
         if open {
-            self.proxy.pass();
+            self.proxy.forward_all_requests();
         } else {
-            self.proxy.cut();
+            self.proxy.close_present_and_new_connections();
         }
     }
 

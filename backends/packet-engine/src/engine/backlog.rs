@@ -76,7 +76,7 @@ impl Backlog {
 
     /// Adds the packet of this length that was read into [`Self::free_slot`].
     #[inline]
-    pub(super) fn push(&mut self, length: usize, flow: usize, fragment: bool) {
+    pub(super) fn push_packet(&mut self, length: usize, flow: usize, fragment: bool) {
         let number = flow % SLOTS;
         let (Some(flow), Some(slot)) = (self.flows.get_mut(number), self.free.pop()) else {
             return;
@@ -97,10 +97,14 @@ impl Backlog {
     }
 
     /// Moves packets into `batch` until they have at least `bytes` bytes, or none is left.
-    pub(super) fn next(&mut self, bytes: usize, batch: &mut Vec<Unit>) {
+    pub(super) fn fill_batch(&mut self, bytes: usize, batch: &mut Vec<Unit>) {
         let mut gathered = 0;
         while gathered < bytes && self.waiting > 0 {
-            let next = if self.fragments > 0 { self.oldest() } else { self.by_turns() };
+            let next = if self.fragments > 0 {
+                self.take_oldest_packet()
+            } else {
+                self.take_packet_or_rotate_flows()
+            };
             let Some(Waiting { unit, fragment, .. }) = next else {
                 continue;
             };
@@ -113,7 +117,7 @@ impl Backlog {
 
     /// Takes the packet that arrived first. Its flow keeps its place in the lists.
     #[cold]
-    fn oldest(&mut self) -> Option<Waiting> {
+    fn take_oldest_packet(&mut self) -> Option<Waiting> {
         let first = |flow: &&mut Flow| flow.waiting.front().map_or(u64::MAX, |first| first.number);
         let flow = self.flows.iter_mut().min_by_key(first)?;
         flow.waiting.pop_front()
@@ -121,7 +125,7 @@ impl Backlog {
 
     /// Takes a packet of the flow at the head of the list. `None` if the flow has used its credit or has no
     /// packet left.
-    fn by_turns(&mut self) -> Option<Waiting> {
+    fn take_packet_or_rotate_flows(&mut self) -> Option<Waiting> {
         let is_new = !self.new.is_empty();
         let list = if is_new { &mut self.new } else { &mut self.old };
         let number = list.front().copied()?;
@@ -146,7 +150,7 @@ impl Backlog {
     }
 
     /// Frees the slots of a sent batch.
-    pub(super) fn free(&mut self, batch: &mut Vec<Unit>) {
+    pub(super) fn drain_batch_and_free_slots(&mut self, batch: &mut Vec<Unit>) {
         self.free.extend(batch.drain(..).map(|unit| unit.slot));
     }
 }
@@ -158,21 +162,28 @@ mod tests {
     use std::collections::HashMap;
 
     /// Adds packets (flow, length), and returns their flows by slot.
-    fn fill(backlog: &mut Backlog, packets: &[(usize, usize)]) -> HashMap<usize, usize> {
+    fn push_packets_and_map_flows(
+        backlog: &mut Backlog,
+        packets: &[(usize, usize)],
+    ) -> HashMap<usize, usize> {
         let mut flows = HashMap::new();
         for (flow, length) in packets {
             flows.insert(backlog.free_slot().unwrap(), *flow);
-            backlog.push(*length, *flow, false);
+            backlog.push_packet(*length, *flow, false);
         }
         flows
     }
 
     /// The flow of each packet in the next batch.
-    fn sent(backlog: &mut Backlog, bytes: usize, flows: &HashMap<usize, usize>) -> Vec<usize> {
+    fn take_batch_and_list_flows(
+        backlog: &mut Backlog,
+        bytes: usize,
+        flows: &HashMap<usize, usize>,
+    ) -> Vec<usize> {
         let mut batch = Vec::new();
-        backlog.next(bytes, &mut batch);
+        backlog.fill_batch(bytes, &mut batch);
         let sent = batch.iter().map(|unit| flows[&unit.slot]).collect();
-        backlog.free(&mut batch);
+        backlog.drain_batch_and_free_slots(&mut batch);
         sent
     }
 
@@ -180,26 +191,26 @@ mod tests {
     fn packet_of_another_flow_does_not_wait_for_streams() {
         let mut backlog = Backlog::new(64);
         let stream = [(1, 60_000), (2, 60_000)].repeat(20);
-        let mut flows = fill(&mut backlog, &stream);
-        assert_eq!(sent(&mut backlog, 60_000, &flows), [1]);
-        flows.extend(fill(&mut backlog, &[(3, 84)]));
-        let next = sent(&mut backlog, 240_000, &flows);
+        let mut flows = push_packets_and_map_flows(&mut backlog, &stream);
+        assert_eq!(take_batch_and_list_flows(&mut backlog, 60_000, &flows), [1]);
+        flows.extend(push_packets_and_map_flows(&mut backlog, &[(3, 84)]));
+        let next = take_batch_and_list_flows(&mut backlog, 240_000, &flows);
         assert!(next[..4].contains(&3), "{next:?}");
         // Once served, the flow waits for one turn of each stream, not for all of their packets.
-        flows.extend(fill(&mut backlog, &[(3, 84)]));
-        let next = sent(&mut backlog, 400_000, &flows);
+        flows.extend(push_packets_and_map_flows(&mut backlog, &[(3, 84)]));
+        let next = take_batch_and_list_flows(&mut backlog, 400_000, &flows);
         assert!(next.contains(&3), "{next:?}");
     }
 
     #[test]
     fn flow_of_many_short_packets_leaves_streams_their_turns() {
         let mut backlog = Backlog::new(64);
-        let mut flows = fill(&mut backlog, &[(1, 60_000); 4]);
+        let mut flows = push_packets_and_map_flows(&mut backlog, &[(1, 60_000); 4]);
         let mut turns = Vec::new();
         for _ in 0..40 {
             let short = (0..16).map(|_| (2, 1000)).collect::<Vec<_>>();
-            flows.extend(fill(&mut backlog, &short));
-            turns.extend(sent(&mut backlog, 16_000, &flows));
+            flows.extend(push_packets_and_map_flows(&mut backlog, &short));
+            turns.extend(take_batch_and_list_flows(&mut backlog, 16_000, &flows));
             if turns.iter().filter(|flow| **flow == 1).count() == 4 {
                 return;
             }
@@ -223,11 +234,11 @@ mod tests {
                 for (flow, length, fragment) in packets {
                     let Some(slot) = backlog.free_slot() else { break };
                     prop_assert!(inside.insert(slot, (pushed, flow, fragment)).is_none());
-                    backlog.push(length, flow, fragment);
+                    backlog.push_packet(length, flow, fragment);
                     pushed += 1;
                 }
                 let before = inside.len();
-                backlog.next(bytes, &mut batch);
+                backlog.fill_batch(bytes, &mut batch);
                 prop_assert!(before == 0 || !batch.is_empty());
                 for unit in &batch {
                     let in_order = inside.values().any(|(.., fragment)| *fragment);
@@ -239,10 +250,10 @@ mod tests {
                     prop_assert!(last.insert(flow, number).is_none_or(|last| last < number));
                     taken += 1;
                 }
-                backlog.free(&mut batch);
+                backlog.drain_batch_and_free_slots(&mut batch);
                 prop_assert_eq!(backlog.is_empty(), inside.is_empty());
             }
-            backlog.next(usize::MAX, &mut batch);
+            backlog.fill_batch(usize::MAX, &mut batch);
             prop_assert_eq!(taken + batch.len(), pushed);
         }
     }

@@ -72,7 +72,11 @@ mod tests {
     const STEP: Duration = Duration::from_micros(250);
 
     /// The time that `threads` threads have priority within one second if all of them always have work.
-    fn ahead_in_a_second(budget: &mut Budget, threads: u32, start: Instant) -> Duration {
+    fn simulate_priority_time_in_second(
+        budget: &mut Budget,
+        threads: u32,
+        start: Instant,
+    ) -> Duration {
         let (mut ahead, mut may) = (Duration::ZERO, true);
         for number in 1..=4000 {
             let spent = if may { STEP * threads } else { Duration::ZERO };
@@ -92,7 +96,8 @@ mod tests {
             (Part::quarter_of(8), 8, 2.0),
             (Part::quarter_of(1), 3, 0.25),
         ] {
-            let ahead = ahead_in_a_second(&mut Budget::new(part, now), threads, now).as_secs_f64();
+            let ahead = simulate_priority_time_in_second(&mut Budget::new(part, now), threads, now)
+                .as_secs_f64();
             assert!(
                 (wanted - 0.01..wanted + 0.03).contains(&ahead),
                 "{threads} threads, {part:?}: {ahead}"

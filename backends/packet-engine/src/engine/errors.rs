@@ -24,7 +24,7 @@ pub(super) struct Errors {
 
 impl Errors {
     /// Opens a raw socket for each of the tunnel's own addresses, which are the sources of the errors.
-    pub(super) fn new(sources: Option<Addresses>) -> Self {
+    pub(super) fn open_raw_sockets(sources: Option<Addresses>) -> Self {
         let open = |source: IpAddr| {
             let domain = Domain::for_address(SocketAddr::new(source, 0));
             Socket::new(domain, Type::RAW.nonblocking().cloexec(), Some(Protocol::from(RAW)))

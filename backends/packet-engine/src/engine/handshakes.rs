@@ -33,18 +33,18 @@ impl<P: Port> Handshakes<P> {
     /// [`Device::wait`].
     pub(super) fn run(self) {
         let mut state = HandshakeState::default();
-        while !self.wake.called() {
-            let next = self.work_until_next_wake(&mut state);
+        while !self.wake.is_end_signaled() {
+            let next = self.run_one_round(&mut state);
             self.device.wait(next);
         }
     }
 
     /// One round of work. Gives the time of the next round, if no new work arrives earlier.
-    pub(super) fn work_until_next_wake(&self, state: &mut HandshakeState) -> Option<Instant> {
+    pub(super) fn run_one_round(&self, state: &mut HandshakeState) -> Option<Instant> {
         let HandshakeState { worker, sender, log } = state;
         let next =
             self.device.work(worker, &mut |to, datagram| self.send(to, datagram, sender, log));
-        let refused = sender.refused();
+        let refused = sender.take_refused_endpoints();
         if !refused.is_empty() {
             self.device.forget_sources(&refused);
         }
@@ -79,7 +79,7 @@ impl<P: Port> Handshakes<P> {
                 socket.send(sender, std::slice::from_ref(&message), &[piece], datagram, &[]);
             let Some(error) = error else { return Ok(()) };
             // The first error may be that of an earlier datagram.
-            if last && let Some(times) = log.count(log_limit_key(&error), 1) {
+            if last && let Some(times) = log.count_and_take_if_due(log_limit_key(&error), 1) {
                 tracing::warn!(
                     device = %self.name,
                     address = %to.to,

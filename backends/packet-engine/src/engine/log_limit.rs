@@ -21,7 +21,11 @@ struct LogKind {
 
 impl LogLimit {
     /// Counts errors of a kind, and returns the number to log if a line is due.
-    pub(super) fn count(&mut self, name: &'static str, times: usize) -> Option<u64> {
+    pub(super) fn count_and_take_if_due(
+        &mut self,
+        name: &'static str,
+        times: usize,
+    ) -> Option<u64> {
         let times = times as u64;
         let Some(kind) = self.kinds.iter_mut().find(|kind| kind.name == name) else {
             self.kinds.push(LogKind { name, since: 0, last: Instant::now() });
@@ -44,14 +48,14 @@ mod tests {
     #[test]
     fn the_first_error_is_logged_and_a_flood_is_not() {
         let mut log = LogLimit::default();
-        assert_eq!(log.count("a", 3), Some(3));
-        assert!((0..10_000).all(|_| log.count("a", 1).is_none()));
-        assert_eq!(log.count("b", 1), Some(1));
+        assert_eq!(log.count_and_take_if_due("a", 3), Some(3));
+        assert!((0..10_000).all(|_| log.count_and_take_if_due("a", 1).is_none()));
+        assert_eq!(log.count_and_take_if_due("b", 1), Some(1));
         for kind in &mut log.kinds {
             kind.last = kind.last.checked_sub(PAUSE).unwrap();
         }
         assert_eq!(
-            (0..STRIDE).find_map(|_| log.count("a", 1)),
+            (0..STRIDE).find_map(|_| log.count_and_take_if_due("a", 1)),
             Some(10_000 + STRIDE - 10_000 % STRIDE)
         );
     }

@@ -51,17 +51,17 @@ impl Means {
     }
 
     /// What the kernel grants, tried in a thread that ends afterwards.
-    pub(super) fn granted() -> Self {
+    pub(super) fn probe_granted_in_trial_thread() -> Self {
         let means = [Means::RealTime, Means::Weight];
         std::thread::Builder::new()
-            .spawn(move || means.into_iter().find(|means| means.use_now()))
+            .spawn(move || means.into_iter().find(|means| means.apply_to_calling_thread()))
             .ok()
             .and_then(|trial| trial.join().ok().flatten())
             .unwrap_or(Means::Nothing)
     }
 
     /// False if the kernel refuses.
-    fn use_now(self) -> bool {
+    fn apply_to_calling_thread(self) -> bool {
         match self {
             Means::RealTime => set_thread_scheduling(&Attributes {
                 policy: libc::SCHED_RR as u32,
@@ -104,7 +104,7 @@ fn set_thread_scheduling(attributes: &Attributes) -> bool {
 
 /// Gives the calling thread more than the default weight, or the default without CAP_SYS_NICE and
 /// RLIMIT_NICE.
-fn give_thread_ordinary_weight() {
+fn give_thread_raised_weight() {
     if !set_thread_scheduling(&ordinary_thread_attributes(NICE)) {
         set_thread_scheduling(&ordinary_thread_attributes(0));
     }
@@ -147,8 +147,8 @@ pub(super) struct Priority {
 
 impl Priority {
     /// Gives the calling thread its ordinary weight.
-    pub(super) fn new(scheduling: Scheduling) -> Self {
-        give_thread_ordinary_weight();
+    pub(super) fn new_and_raise_thread_weight(scheduling: Scheduling) -> Self {
+        give_thread_raised_weight();
         let now = Instant::now();
         Self {
             ahead: false,
@@ -164,21 +164,21 @@ impl Priority {
     /// Adjusts the scheduling after a batch with this many messages. A thread with priority yields to others
     /// like it, and loses the priority when a budget is empty.
     #[inline]
-    pub(super) fn worked(&mut self, messages: usize) {
+    pub(super) fn adjust_after_batch(&mut self, messages: usize) {
         if self.scheduling.means == Means::Nothing {
             return;
         }
         let now = Instant::now();
-        self.note(messages, now);
+        self.record_message_times(messages, now);
         if now.duration_since(self.looked) >= LOOK {
-            self.look(now);
+            self.charge_budgets_and_reschedule(now);
         }
         if self.ahead {
             std::thread::yield_now();
         }
     }
 
-    fn note(&mut self, messages: usize, now: Instant) {
+    fn record_message_times(&mut self, messages: usize, now: Instant) {
         for _ in 0..messages.min(MESSAGES) {
             if let Some(place) = self.messages.get_mut(self.oldest) {
                 *place = Some(now);
@@ -187,7 +187,7 @@ impl Priority {
         }
     }
 
-    fn is_waited_for(&self, now: Instant) -> bool {
+    fn has_enough_recent_messages(&self, now: Instant) -> bool {
         self.messages
             .get(self.oldest)
             .copied()
@@ -195,17 +195,17 @@ impl Priority {
             .is_some_and(|oldest| now.saturating_duration_since(oldest) < LATELY)
     }
 
-    fn look(&mut self, now: Instant) {
+    fn charge_budgets_and_reschedule(&mut self, now: Instant) {
         let ran = thread_cpu_time();
         let spent = if self.ahead { ran.saturating_sub(self.ran) } else { Duration::ZERO };
         let all = self.scheduling.budget.lock().charge_used_time(now, spent);
         let may = self.budget.charge_used_time(now, spent) && all;
         (self.looked, self.ran) = (now, ran);
-        let goes = may && self.is_waited_for(now);
+        let goes = may && self.has_enough_recent_messages(now);
         if goes && !self.ahead {
-            self.ahead = self.scheduling.means.use_now();
+            self.ahead = self.scheduling.means.apply_to_calling_thread();
         } else if self.ahead && !goes {
-            give_thread_ordinary_weight();
+            give_thread_raised_weight();
             self.ahead = false;
             add_to_counter(&self.scheduling.counters.budgets_spent, usize::from(!may));
         }
@@ -219,7 +219,7 @@ mod tests {
 
     /// Policy, real-time priority and niceness of the calling thread (proc_pid_stat(5), fields 41, 40 and
     /// 19).
-    fn scheduling() -> [i64; 3] {
+    fn read_thread_scheduling() -> [i64; 3] {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let (_, fields) = stat.rsplit_once(')').unwrap();
         let fields: Vec<&str> = fields.split_whitespace().collect();
@@ -227,35 +227,36 @@ mod tests {
     }
 
     /// In a separate thread, because `test` changes the scheduling of its thread.
-    fn apart<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+    fn run_in_separate_thread<T: Send>(test: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| scope.spawn(test).join().unwrap())
     }
 
     #[test]
     fn thread_goes_ahead_while_messages_come_until_its_budget_is_spent() {
-        let means = Means::granted();
+        let means = Means::probe_granted_in_trial_thread();
         let counters = Arc::<Counters>::default();
         let spent = || counters.budgets_spent.load(Ordering::Relaxed);
-        let [bulk, ahead, after, again, alone] = apart(|| {
-            let mut priority = Priority::new(Scheduling::new(means, 2, counters.clone()));
+        let [bulk, ahead, after, again, alone] = run_in_separate_thread(|| {
+            let mut priority =
+                Priority::new_and_raise_thread_weight(Scheduling::new(means, 2, counters.clone()));
             let mut seen = Vec::new();
             std::thread::sleep(LOOK);
-            priority.worked(0);
-            seen.push(scheduling());
+            priority.adjust_after_batch(0);
+            seen.push(read_thread_scheduling());
             std::thread::sleep(LOOK);
-            priority.worked(MESSAGES);
-            seen.push(scheduling());
+            priority.adjust_after_batch(MESSAGES);
+            seen.push(read_thread_scheduling());
             let deadline = Instant::now() + Duration::from_secs(30);
             while spent() == 0 && means != Means::Nothing && Instant::now() < deadline {
-                priority.worked(1);
+                priority.adjust_after_batch(1);
             }
-            seen.push(scheduling());
+            seen.push(read_thread_scheduling());
             std::thread::sleep(Duration::from_millis(20));
-            priority.worked(1);
-            seen.push(scheduling());
+            priority.adjust_after_batch(1);
+            seen.push(read_thread_scheduling());
             std::thread::sleep(LATELY + LOOK);
-            priority.worked(MESSAGES - 1);
-            seen.push(scheduling());
+            priority.adjust_after_batch(MESSAGES - 1);
+            seen.push(read_thread_scheduling());
             seen.try_into().unwrap()
         });
         assert_eq!(ahead, again);
@@ -271,9 +272,14 @@ mod tests {
 
     #[test]
     fn thread_that_may_not_go_ahead_stays_ordinary() {
-        let policy = apart(|| {
-            Priority::new(Scheduling::new(Means::Nothing, 2, Arc::default())).worked(MESSAGES);
-            scheduling()[0]
+        let policy = run_in_separate_thread(|| {
+            Priority::new_and_raise_thread_weight(Scheduling::new(
+                Means::Nothing,
+                2,
+                Arc::default(),
+            ))
+            .adjust_after_batch(MESSAGES);
+            read_thread_scheduling()[0]
         });
         assert_eq!(policy, i64::from(libc::SCHED_OTHER));
     }

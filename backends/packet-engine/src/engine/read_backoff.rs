@@ -20,16 +20,16 @@ pub(super) struct ReadBackoff {
 impl ReadBackoff {
     /// Resets the backoff after a successful read.
     #[inline]
-    pub(super) fn worked(&mut self) {
+    pub(super) fn reset_after_success(&mut self) {
         self.failures = 0;
         self.spurious = false;
     }
 
     /// Waits for data or an error, after a read without data. False after the wake signal.
-    pub(super) fn idle(&mut self, file: &impl AsFd, wake: &Wake) -> bool {
+    pub(super) fn wait_for_data_or_wake(&mut self, file: &impl AsFd, wake: &Wake) -> bool {
         if self.spurious {
             // poll(2) would return at once again, so pause.
-            self.failed(wake);
+            self.pause_after_failure(wake);
         }
         let mut polled = [
             PollFd::new(file.as_fd(), PollFlags::POLLIN),
@@ -42,14 +42,14 @@ impl ReadBackoff {
                     !file.revents().is_some_and(|events| events.contains(PollFlags::POLLIN));
             }
             Err(Errno::EINTR) => {}
-            Err(_) => self.failed(wake),
+            Err(_) => self.pause_after_failure(wake),
         }
-        !wake.called()
+        !wake.is_end_signaled()
     }
 
     /// Pauses after a failed read: not after the first, and longer after each further one. The wake signal
     /// ends a pause.
-    pub(super) fn failed(&mut self, wake: &Wake) {
+    pub(super) fn pause_after_failure(&mut self, wake: &Wake) {
         let pause = pause_millis(self.failures);
         self.failures = self.failures.saturating_add(1);
         if pause > 0 {
@@ -86,14 +86,14 @@ mod tests {
         let wake = Wake::new().unwrap();
         let mut backoff = ReadBackoff::default();
         let begin = Instant::now();
-        (0..7).for_each(|_| backoff.failed(&wake));
+        (0..7).for_each(|_| backoff.pause_after_failure(&wake));
         assert!(begin.elapsed() >= Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32));
-        backoff.worked();
+        backoff.reset_after_success();
         assert_eq!(backoff.failures, 0);
         // The wake signal also ends the longest pause.
         backoff.failures = 1_000_000;
-        wake.wake();
-        backoff.failed(&wake);
-        assert!(!backoff.idle(&EventFd::new().unwrap(), &wake));
+        wake.signal_threads_to_end();
+        backoff.pause_after_failure(&wake);
+        assert!(!backoff.wait_for_data_or_wake(&EventFd::new().unwrap(), &wake));
     }
 }

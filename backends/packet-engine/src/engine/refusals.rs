@@ -29,12 +29,12 @@ impl Offload {
 
     /// The kernel accepted the offload, so the next refusal is the first in a row.
     #[inline]
-    pub(super) fn worked(&mut self) {
+    pub(super) fn record_success(&mut self) {
         self.in_a_row = 0;
     }
 
     /// True if this refusal switches the offload off.
-    pub(super) fn refused(&mut self, now: Instant) -> bool {
+    pub(super) fn count_refusal_toward_disabling(&mut self, now: Instant) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row < IN_A_ROW || !self.is_on() {
             return false;
@@ -43,7 +43,7 @@ impl Offload {
         true
     }
 
-    pub(super) fn forgive(&mut self, now: Instant) {
+    pub(super) fn enable_if_refusal_expired(&mut self, now: Instant) {
         if self.off_since.is_some_and(|since| !is_recent(since, now)) {
             *self = Self::default();
         }
@@ -79,14 +79,19 @@ impl Segmenting {
     }
 
     #[inline]
-    pub(super) fn worked(&mut self) {
-        self.to_all.worked();
+    pub(super) fn record_success(&mut self) {
+        self.to_all.record_success();
     }
 
     /// Segments to this address were refused, but its datagrams went out one by one. `of_path`: the path
     /// caused this, so the kernel may still support the offload. True if this refusal disables segments to
     /// all addresses.
-    pub(super) fn refused(&mut self, to: IpAddr, of_path: bool, now: Instant) -> bool {
+    pub(super) fn disable_for_destination_or_all(
+        &mut self,
+        to: IpAddr,
+        of_path: bool,
+        now: Instant,
+    ) -> bool {
         // The kernel may also refuse the rest of a batch, which was gathered before the first refusal.
         if self.refused.contains_key(&to) {
             return false;
@@ -95,17 +100,17 @@ impl Segmenting {
             self.refused.insert(to, now);
             self.oldest = self.oldest.or(Some(now));
         }
-        !of_path && self.to_all.refused(now)
+        !of_path && self.to_all.count_refusal_toward_disabling(now)
     }
 
-    pub(super) fn forgive(&mut self, now: Instant) {
-        self.to_all.forgive(now);
+    pub(super) fn forget_expired_refusals(&mut self, now: Instant) {
+        self.to_all.enable_if_refusal_expired(now);
         if self.oldest.is_some_and(|since| !is_recent(since, now)) {
             self.refused.retain(|_, since| is_recent(*since, now));
             self.oldest = self.refused.values().min().copied();
             if self.oldest.is_none() {
                 // Refusals that are minutes apart concern single peers. Successes in between were not counted, because nothing was refused then.
-                self.to_all.worked();
+                self.to_all.record_success();
             }
         }
     }
@@ -129,8 +134,12 @@ mod tests {
         let mut segmenting = Segmenting::new(true);
         for n in 0..10 {
             let now = start + n * REMEMBERED;
-            segmenting.forgive(now);
-            assert!(segmenting.is_unrestricted() && !segmenting.refused(ip(1), false, now), "{n}");
+            segmenting.forget_expired_refusals(now);
+            assert!(
+                segmenting.is_unrestricted()
+                    && !segmenting.disable_for_destination_or_all(ip(1), false, now),
+                "{n}"
+            );
             assert!(!segmenting.is_on(ip(1)) && segmenting.is_on(ip(2)));
         }
     }
@@ -139,10 +148,11 @@ mod tests {
     fn refusals_are_remembered_of_a_bounded_number_of_peers() {
         let now = Instant::now();
         let mut segmenting = Segmenting::new(true);
-        (0..3 * DESTINATIONS as u32).for_each(|n| assert!(!segmenting.refused(ip(n), true, now)));
+        (0..3 * DESTINATIONS as u32)
+            .for_each(|n| assert!(!segmenting.disable_for_destination_or_all(ip(n), true, now)));
         assert_eq!(segmenting.refused.len(), DESTINATIONS);
         assert!(!segmenting.is_on(ip(0)) && segmenting.is_on(ip(3 * DESTINATIONS as u32)));
-        segmenting.forgive(now + REMEMBERED);
+        segmenting.forget_expired_refusals(now + REMEMBERED);
         assert!(segmenting.is_unrestricted() && segmenting.is_on(ip(0)));
     }
 }

@@ -13,10 +13,10 @@ use crate::flow;
 use crate::flow::messages::Messages;
 use crate::merge::{Merger, SEGMENTS};
 use crate::packet::virtio::{Gso, VnetHeader};
-use crate::packet::{Header, set_ecn, told_length};
+use crate::packet::{Header, ip_total_length, set_ecn};
 use crate::packet::{ecn, partial_checksum};
 use crate::socket::{Receiver, RecvMeta, Socket};
-use crate::split::{HEADERS, Split, prepare_split};
+use crate::split::{HEADERS, Split, plan_split_or_complete_checksum};
 use crate::table::Checks;
 use crate::table::Table;
 use crate::tun::{Offload, Tun};
@@ -97,21 +97,23 @@ impl RxState {
 
     /// Whether both TCP and UDP packets are merged, if the device accepts GSO packets.
     #[inline]
-    pub(super) fn merges(&self) -> bool {
+    pub(super) fn merges_tcp_and_udp(&self) -> bool {
         self.tcp.is_on() && self.udp.is_on()
     }
 
     #[cold]
-    pub(super) fn forgive(&mut self, now: Instant) {
-        self.tcp.forgive(now);
-        self.udp.forgive(now);
-        self.merger
-            .merge(self.offload.tcp && self.tcp.is_on(), self.offload.udp && self.udp.is_on());
+    pub(super) fn expire_refusals_and_update_merger(&mut self, now: Instant) {
+        self.tcp.enable_if_refusal_expired(now);
+        self.udp.enable_if_refusal_expired(now);
+        self.merger.set_merged_protocols(
+            self.offload.tcp && self.tcp.is_on(),
+            self.offload.udp && self.udp.is_on(),
+        );
     }
 
     /// `None` for a single packet.
     #[inline]
-    fn writes_of(&mut self, kind: Gso) -> Option<&mut refusals::Offload> {
+    fn refusal_state_for_kind(&mut self, kind: Gso) -> Option<&mut refusals::Offload> {
         match kind {
             Gso::None => None,
             Gso::Tcp4 | Gso::Tcp6 => Some(&mut self.tcp),
@@ -148,28 +150,33 @@ impl<D: Device, P: Port> Rx<D, P> {
         }
         let mut backoff = ReadBackoff::default();
         let mut table = arc_swap::Cache::new(&*self.table);
-        while !self.wake.called() {
+        while !self.wake.is_end_signaled() {
             match self.socket.receive(&mut receiver, most) {
                 Ok(count) => {
-                    backoff.worked();
-                    let bytes = self.batch(count, &mut receiver, table.load(), &mut state);
+                    backoff.reset_after_success();
+                    let bytes = self.process_batch_and_count_bytes(
+                        count,
+                        &mut receiver,
+                        table.load(),
+                        &mut state,
+                    );
                     // With small packets, or with a kernel without GRO, receive more at once.
                     most = if bytes / count.max(1) >= LONG {
                         GATHERED.min(features.batch)
                     } else {
                         features.batch
                     };
-                    priority.worked(state.messages.count());
+                    priority.adjust_after_batch(state.messages.count());
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !backoff.idle(&*self.socket, &self.wake) {
+                    if !backoff.wait_for_data_or_wake(&*self.socket, &self.wake) {
                         return;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     add_to_counter(&self.counters.received.errors, 1);
-                    if let Some(times) = state.log.count("receive", 1) {
+                    if let Some(times) = state.log.count_and_take_if_due("receive", 1) {
                         tracing::warn!(
                             device = %self.config.device,
                             port = self.config.port,
@@ -178,14 +185,14 @@ impl<D: Device, P: Port> Rx<D, P> {
                             "cannot receive from the UDP port, retrying"
                         );
                     }
-                    backoff.failed(&self.wake);
+                    backoff.pause_after_failure(&self.wake);
                 }
             }
         }
     }
 
     /// Handles a batch and returns its size in bytes.
-    pub(super) fn batch(
+    pub(super) fn process_batch_and_count_bytes(
         &self,
         count: usize,
         receiver: &mut Receiver,
@@ -193,11 +200,11 @@ impl<D: Device, P: Port> Rx<D, P> {
         state: &mut RxState,
     ) -> usize {
         add_to_counter(&self.counters.received.batches, 1);
-        if !state.merges() {
-            state.forgive(Instant::now());
+        if !state.merges_tcp_and_udp() {
+            state.expire_refusals_and_update_merger(Instant::now());
         }
         state.merger.clear();
-        state.messages.begin(Instant::now());
+        state.messages.begin_batch(Instant::now());
         let mut bytes = 0;
         let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
         let mut opener = published
@@ -207,25 +214,33 @@ impl<D: Device, P: Port> Rx<D, P> {
             if let Some(meta) = receiver.meta(index) {
                 bytes += meta.at.len();
                 match &mut opener {
-                    None => self.meta(&meta, receiver.buffer(), table, state),
-                    Some(opener) => self.open(&meta, receiver.buffer(), opener, state),
+                    None => self.check_and_merge_datagrams(&meta, receiver.buffer(), table, state),
+                    Some(opener) => {
+                        self.decrypt_and_merge_datagrams(&meta, receiver.buffer(), opener, state);
+                    }
                 }
             } else {
                 // The sender has no IP address.
-                self.counters.received.dropped(DropError::Malformed);
+                self.counters.received.count_dropped_packet(DropError::Malformed);
             }
         }
         // Counters and timers of the last session are updated before the kernel takes the packets.
         opener.iter_mut().for_each(Opener::release);
-        self.write(receiver.buffer(), state);
+        self.write_all_groups(receiver.buffer(), state);
         bytes
     }
 
     /// Checks all datagrams of a receive buffer and merges the accepted packets.
-    fn meta(&self, meta: &RecvMeta, buffer: &mut [u8], table: &Table, state: &mut RxState) {
+    fn check_and_merge_datagrams(
+        &self,
+        meta: &RecvMeta,
+        buffer: &mut [u8],
+        table: &Table,
+        state: &mut RxState,
+    ) {
         let datagrams = meta.at.len().div_ceil(meta.segment.max(1)).max(1);
         if meta.truncated {
-            return self.dropped(
+            return self.count_and_log_dropped(
                 DropError::Truncated,
                 meta.from.ip(),
                 datagrams,
@@ -234,8 +249,8 @@ impl<D: Device, P: Port> Rx<D, P> {
             );
         }
         // Datagrams from unknown senders are not inspected at all.
-        if table.checks != Checks::Off && !table.knows(meta.from.ip()) {
-            return self.dropped(
+        if table.checks != Checks::Off && !table.is_peer_address(meta.from.ip()) {
+            return self.count_and_log_dropped(
                 DropError::UnknownPeer,
                 meta.from.ip(),
                 datagrams,
@@ -243,26 +258,26 @@ impl<D: Device, P: Port> Rx<D, P> {
                 &[],
             );
         }
-        let gathered = datagrams > 1 && self.is_gathered(meta, buffer);
+        let gathered = datagrams > 1 && self.holds_udp_gso_packet(meta, buffer);
         let step = if gathered { meta.at.len() } else { meta.segment.max(1) };
         let mut start = meta.at.start;
         loop {
             let end = meta.at.end.min(start + step);
-            match self.judge(start..end, meta, buffer, table) {
+            match self.decapsulate_and_check_packet(start..end, meta, buffer, table) {
                 Ok((at, header)) => {
                     let packet = buffer.get(at.clone()).unwrap_or_default();
                     // A single datagram may hold a GSO packet of the sender's kernel.
                     let size = if gathered {
                         Some(meta.segment)
                     } else {
-                        partial_checksum::tcp_segment(packet, &header, table.mtu)
+                        partial_checksum::tcp_gso_segment_size(packet, &header, table.mtu)
                     };
                     match size {
-                        Some(size) => state.merger.offer_super_packet(buffer, at, &header, size),
-                        None => state.merger.offer(buffer, at, &header),
+                        Some(size) => state.merger.add_gso_packet(buffer, at, &header, size),
+                        None => state.merger.merge_or_add_packet(buffer, at, &header),
                     }
                 }
-                Err(reason) => self.dropped(
+                Err(reason) => self.count_and_log_dropped(
                     reason,
                     meta.from.ip(),
                     1,
@@ -279,7 +294,7 @@ impl<D: Device, P: Port> Rx<D, P> {
 
     /// Whether the datagrams in a receive buffer are in fact one, which contains a UDP GSO packet of the
     /// sender.
-    fn is_gathered(&self, meta: &RecvMeta, buffer: &[u8]) -> bool {
+    fn holds_udp_gso_packet(&self, meta: &RecvMeta, buffer: &[u8]) -> bool {
         let Some(datagram) = buffer.get(meta.at.clone()) else {
             return false;
         };
@@ -292,13 +307,14 @@ impl<D: Device, P: Port> Rx<D, P> {
         else {
             return false;
         };
-        Header::parse(packet)
-            .is_ok_and(|header| partial_checksum::udp_gathered(packet, &header, meta.segment))
+        Header::parse(packet).is_ok_and(|header| {
+            partial_checksum::may_be_udp_gso_packet(packet, &header, meta.segment)
+        })
     }
 
     /// Finds the packet in a datagram, or the reason to drop it. Sets the packet's ECN field too.
     #[inline]
-    fn judge(
+    fn decapsulate_and_check_packet(
         &self,
         at: Range<usize>,
         meta: &RecvMeta,
@@ -317,22 +333,22 @@ impl<D: Device, P: Port> Rx<D, P> {
         Ok((at.start + inner.start..at.start + inner.end, header))
     }
 
-    fn write(&self, buffer: &mut [u8], state: &mut RxState) {
-        state.merger.arrange();
+    fn write_all_groups(&self, buffer: &mut [u8], state: &mut RxState) {
+        state.merger.order_small_flows_first();
         let mut written = Written::default();
         for position in 0..state.merger.groups().len() {
             let index = state.merger.group_at(position);
-            // Done before `finish` turns the headers into those of a GSO packet.
+            // Done before `finish_group_headers` turns the headers into those of a GSO packet.
             let Some(group) = state.merger.groups().get(index) else {
                 continue;
             };
             let first = buffer.get(group.first.clone()).unwrap_or_default();
-            state.messages.take(first, group.bytes());
+            state.messages.classify_and_count_unit(first, group.bytes_as_single_packets());
             let Some(queue) = self.queue_of(first) else {
                 continue;
             };
-            let vnet = state.merger.finish(index, buffer);
-            self.group(queue, index, &vnet, buffer, state, &mut written);
+            let vnet = state.merger.finish_group_headers(index, buffer);
+            self.write_group_whole_or_split(queue, index, &vnet, buffer, state, &mut written);
         }
         add_to_counter(&self.counters.received.packets, written.packets);
         add_to_counter(&self.counters.received.bytes, written.bytes);
@@ -340,7 +356,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     }
 
     /// Writes a group as a whole, or packet by packet if the kernel does not accept it.
-    fn group(
+    fn write_group_whole_or_split(
         &self,
         queue: &D,
         index: usize,
@@ -365,41 +381,49 @@ impl<D: Device, P: Port> Rx<D, P> {
                 vnet,
                 group.ranges().filter_map(|range| buffer.get(range.clone())),
             ) else {
-                written.add(count, group.bytes());
-                return state.writes_of(kind).into_iter().for_each(refusals::Offload::worked);
+                written.add(count, group.bytes_as_single_packets());
+                return state
+                    .refusal_state_for_kind(kind)
+                    .into_iter()
+                    .for_each(refusals::Offload::record_success);
             };
             // EINVAL: the kernel refused the offload. ENOMEM: the kernel refused to allocate so much memory at once.
             refused = error.raw_os_error() == Some(libc::EINVAL);
             if !vnet.needs_csum || !(refused || error.raw_os_error() == Some(libc::ENOMEM)) {
-                return self.count_lost(&error, count, &mut state.log);
+                return self.count_and_log_lost(&error, count, &mut state.log);
             }
         }
         let RxState { scratch, log, .. } = state;
         let lost = match (group.rest.is_empty(), buffer.get_mut(group.first.clone())) {
-            (true, Some(packet)) => self.one_by_one(queue, packet, vnet, count, log, written),
+            (true, Some(packet)) => {
+                self.split_write_and_count_lost(queue, packet, vnet, count, log, written)
+            }
             _ => {
                 scratch.clear();
                 group
                     .ranges()
                     .filter_map(|range| buffer.get(range.clone()))
                     .for_each(|slice| scratch.extend_from_slice(slice));
-                self.one_by_one(queue, scratch, vnet, count, log, written)
+                self.split_write_and_count_lost(queue, scratch, vnet, count, log, written)
             }
         };
         if refused && count > 1 && lost == 0 {
-            self.merged_refused(kind, state);
+            self.record_merge_refusal(kind, state);
         }
     }
 
     /// Remembers that the kernel refused a GSO packet but accepted its single packets.
     #[cold]
-    fn merged_refused(&self, kind: Gso, state: &mut RxState) {
+    fn record_merge_refusal(&self, kind: Gso, state: &mut RxState) {
         let now = Instant::now();
-        if !state.writes_of(kind).is_some_and(|writes| writes.refused(now)) {
+        if !state
+            .refusal_state_for_kind(kind)
+            .is_some_and(|writes| writes.count_refusal_toward_disabling(now))
+        {
             return;
         }
-        state.forgive(now);
-        if let Some(times) = state.log.count("merged", 1) {
+        state.expire_refusals_and_update_merger(now);
+        if let Some(times) = state.log.count_and_take_if_due("merged", 1) {
             tracing::warn!(
                 device = %self.config.device,
                 seconds = REMEMBERED.as_secs(),
@@ -411,7 +435,7 @@ impl<D: Device, P: Port> Rx<D, P> {
 
     /// Completes the checksum of a packet that the kernel does not accept as it is, splits it, and writes the
     /// single packets. Returns how many were lost.
-    fn one_by_one(
+    fn split_write_and_count_lost(
         &self,
         queue: &D,
         packet: &mut [u8],
@@ -421,38 +445,39 @@ impl<D: Device, P: Port> Rx<D, P> {
         written: &mut Written,
     ) -> usize {
         let plain = VnetHeader::default();
-        let done = Header::parse(packet).and_then(|header| prepare_split(vnet, &header, packet));
+        let done = Header::parse(packet)
+            .and_then(|header| plan_split_or_complete_checksum(vnet, &header, packet));
         let mut lost = 0;
         match done {
             Ok(Split::Whole) => match write_packet(queue, &plain, std::iter::once(&*packet)) {
                 Ok(()) => written.add(count, packet.len()),
                 Err(error) => {
-                    self.count_lost(&error, count, log);
+                    self.count_and_log_lost(&error, count, log);
                     lost = count;
                 }
             },
             Ok(Split::Segments(segments)) => {
                 for index in 0..count {
                     let mut room = [0; HEADERS];
-                    let made = segments.header(index, packet, &mut room);
+                    let made = segments.write_headers(index, packet, &mut room);
                     let parts = made
                         .and_then(|(own, payload)| Some((room.get(..own)?, packet.get(payload)?)));
                     let Some((head, payload)) = parts else {
-                        self.counters.received.dropped(DropError::BadOffload);
+                        self.counters.received.count_dropped_packet(DropError::BadOffload);
                         lost += 1;
                         continue;
                     };
                     match write_packet(queue, &plain, [head, payload].into_iter()) {
                         Ok(()) => written.add(1, head.len() + payload.len()),
                         Err(error) => {
-                            self.count_lost(&error, 1, log);
+                            self.count_and_log_lost(&error, 1, log);
                             lost += 1;
                         }
                     }
                 }
             }
             Err(reason) => {
-                self.counters.received.dropped_many(reason, count);
+                self.counters.received.count_dropped_packets(reason, count);
                 lost = count;
             }
         }
@@ -460,9 +485,9 @@ impl<D: Device, P: Port> Rx<D, P> {
     }
 
     #[cold]
-    fn count_lost(&self, error: &io::Error, count: usize, log: &mut LogLimit) {
-        self.counters.received.dropped_many(DropError::WriteFailed, count);
-        if let Some(times) = log.count("write", count) {
+    fn count_and_log_lost(&self, error: &io::Error, count: usize, log: &mut LogLimit) {
+        self.counters.received.count_dropped_packets(DropError::WriteFailed, count);
+        if let Some(times) = log.count_and_take_if_due("write", count) {
             tracing::warn!(
                 device = %self.config.device,
                 error = %error,
@@ -474,9 +499,9 @@ impl<D: Device, P: Port> Rx<D, P> {
 
     /// The packet in a dropped datagram. With WireGuard it is at the beginning, because the datagram was
     /// opened in place.
-    fn inner<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
+    fn packet_in_dropped_datagram<'a>(&self, datagram: &'a [u8]) -> Option<&'a [u8]> {
         if self.wireguard.is_some() {
-            datagram.get(..told_length(datagram)?)
+            datagram.get(..ip_total_length(datagram)?)
         } else {
             datagram.get(self.config.framing.strip(datagram).ok()?)
         }
@@ -484,7 +509,7 @@ impl<D: Device, P: Port> Rx<D, P> {
 
     /// `datagram` is empty if the caller did not inspect it.
     #[cold]
-    fn dropped(
+    fn count_and_log_dropped(
         &self,
         reason: DropError,
         from: IpAddr,
@@ -492,11 +517,12 @@ impl<D: Device, P: Port> Rx<D, P> {
         log: &mut LogLimit,
         datagram: &[u8],
     ) {
-        self.counters.received.dropped_many(reason, times);
-        let Some(times) = log.count(reason.as_str(), times) else {
+        self.counters.received.count_dropped_packets(reason, times);
+        let Some(times) = log.count_and_take_if_due(reason.as_str(), times) else {
             return;
         };
-        let inner = self.inner(datagram).and_then(|packet| Header::parse(packet).ok());
+        let inner =
+            self.packet_in_dropped_datagram(datagram).and_then(|packet| Header::parse(packet).ok());
         let source = inner.as_ref().map(|header| display(header.source));
         let destination = inner.as_ref().map(|header| display(header.destination));
         tracing::warn!(

@@ -196,7 +196,12 @@ fn parse_networks(v4: &str, v6: Option<&str>) -> Networks {
 
 /// The peer at this address of loopback.
 fn loopback_peer(n: u8) -> Peer {
-    Peer { address: (peer_at(n), 8285).into(), mac: [0; 6], carries_v6: true, outer_ecn: true }
+    Peer {
+        address: (loopback_peer_address(n), 8285).into(),
+        mac: [0; 6],
+        carries_v6: true,
+        outer_ecn: true,
+    }
 }
 
 fn table_for_recipes(own: bool) -> Table {
@@ -253,7 +258,7 @@ fn build_tx_and_socket(
 }
 
 /// Sends what the device returns now, at most `most` packets a batch, and returns the error of the last read.
-fn send_read<P: Port>(
+fn read_all_and_send_batches<P: Port>(
     tx: &Tx<FakeTun, P>,
     table: &Table,
     state: &mut tx::TxState,
@@ -261,19 +266,19 @@ fn send_read<P: Port>(
 ) -> Option<io::Error> {
     let (mut buffer, mut backlog, mut batch) =
         (vec![0; 64 * tx::SLOT], Backlog::new(64), Vec::new());
-    let error = tx.read(&mut backlog, &mut buffer);
+    let error = tx.read_until_full_or_error(&mut backlog, &mut buffer);
     while !backlog.is_empty() {
-        backlog.next(most, &mut batch);
-        tx.batch(&mut buffer, &batch, table, state);
-        backlog.free(&mut batch);
+        backlog.fill_batch(most, &mut batch);
+        tx.process_and_send_batch(&mut buffer, &batch, table, state);
+        backlog.drain_batch_and_free_slots(&mut batch);
     }
     error
 }
 
 /// What the device reads for this packet: a GSO packet if the payload is longer than `size`.
-fn read_of(recipe: &Recipe, size: usize) -> Vec<u8> {
+fn device_frame_for_recipe(recipe: &Recipe, size: usize) -> Vec<u8> {
     let (head, packet) = if recipe.payload.len() > size {
-        (recipe.vnet(size), recipe.partial())
+        (recipe.gso_vnet_header(size), recipe.packet_with_partial_checksum())
     } else {
         (VnetHeader::default(), recipe.packet())
     };
@@ -294,36 +299,37 @@ impl Receiving {
         let bound = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = bound.local_addr().unwrap();
         let socket =
-            Socket::inherit(bound.into(), to.ip(), to.port(), &Features::offload()).unwrap();
+            Socket::inherit_if_bound_to(bound.into(), to.ip(), to.port(), &Features::offload())
+                .unwrap();
         let from = UdpSocket::bind("127.0.0.1:0").unwrap();
         from.connect(to).unwrap();
         Self { rx: build_rx(&tape, Arc::new(socket)), tape, state: rx::RxState::new(offload), from }
     }
 
     /// Handles the datagrams that arrived.
-    fn drain(&mut self) {
+    fn process_arrived_datagrams(&mut self) {
         let (table, mut receiver) = (self.rx.table.load_full(), Receiver::new(64));
         while let Ok(count) = self.rx.socket.receive(&mut receiver, 64) {
-            self.rx.batch(count, &mut receiver, &table, &mut self.state);
+            self.rx.process_batch_and_count_bytes(count, &mut receiver, &table, &mut self.state);
         }
     }
 
     /// Receives 20 TCP segments that can be merged, and returns the number of writes to the device.
-    fn receive_segments(&mut self, round: u32) -> usize {
+    fn send_segments_and_count_writes(&mut self, round: u32) -> usize {
         let before = self.tape.written.lock().unwrap().len();
         for n in round * 20..round * 20 + 20 {
-            self.from.send(&Recipe::stream(n * 1000, 1000).packet()).unwrap();
+            self.from.send(&Recipe::ipv4_tcp_segment(n * 1000, 1000).packet()).unwrap();
         }
-        self.drain();
+        self.process_arrived_datagrams();
         self.tape.written.lock().unwrap().len() - before
     }
 
-    fn refuse_merged(&self, refuses: bool) {
+    fn set_merged_writes_refused(&self, refuses: bool) {
         *self.tape.refuses.lock().unwrap() = refuses;
     }
 
     /// Received and dropped packets.
-    fn counts(&self) -> (usize, u64) {
+    fn received_and_dropped_counts(&self) -> (usize, u64) {
         let received = &self.rx.counters.received;
         (counter_value(&received.packets), received.all_drops())
     }
@@ -361,9 +367,11 @@ fn any_incoming_datagram() -> impl Strategy<Value = Incoming> {
 fn send_and_count_packets(from: &UdpSocket, came: &Incoming) -> usize {
     match came {
         Incoming::Packet(recipe) => from.send(&recipe.packet()).map(|_| 1).unwrap(),
-        Incoming::Partial(recipe) => from.send(&recipe.partial()).map(|_| 1).unwrap(),
+        Incoming::Partial(recipe) => {
+            from.send(&recipe.packet_with_partial_checksum()).map(|_| 1).unwrap()
+        }
         Incoming::Super(recipe, size) => {
-            let packet = recipe.partial();
+            let packet = recipe.packet_with_partial_checksum();
             let headers = packet.len() - recipe.payload.len();
             if recipe.tcp {
                 from.send(&packet).unwrap();
@@ -444,9 +452,9 @@ proptest! {
             }
             unknown.send(&[0; 20]).unwrap();
             read += 1;
-            bed.drain();
+            bed.process_arrived_datagrams();
         }
-        bed.drain();
+        bed.process_arrived_datagrams();
         let counted = &bed.rx.counters.received;
         let delivered: Vec<Vec<u8>> = bed.tape.written.lock().unwrap().iter().flat_map(|write| packets_in_write(write, offload)).collect();
         prop_assert_eq!(counter_value(&counted.packets), delivered.len());
@@ -473,7 +481,7 @@ proptest! {
                 Ok((recipe, size, routed)) => {
                     // GSO packets to a destination in no subnet are dropped, and counted as the packets that they consist of.
                     read += recipe.payload.len().div_ceil(size);
-                    let mut packet = read_of(&recipe, size);
+                    let mut packet = device_frame_for_recipe(&recipe, size);
                     if !routed && !recipe.ipv6 {
                         packet[virtio::LEN + 18] = 77;
                     }
@@ -493,9 +501,9 @@ proptest! {
         let (tx, line) = build_tx_and_socket(&tape, faults);
         let (table, mut state) = (tx.table.load_full(), tx::TxState::new(&tx.config));
         loop {
-            match send_read(&tx, &table, &mut state, tx::BATCH) {
+            match read_all_and_send_batches(&tx, &table, &mut state, tx::BATCH) {
                 Some(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Some(error) => tx.read_failed(&error, &mut Default::default()),
+                Some(error) => tx.count_and_log_read_error(&error, &mut Default::default()),
                 None => {}
             }
         }
@@ -516,7 +524,7 @@ fn packets_of_a_flow_are_written_into_one_queue() {
     bed.rx.queues = Arc::new(tapes.clone());
     for round in 0..6_u16 {
         for port in 0..FLOWS {
-            let recipe = Recipe { tcp: false, id: round, ..Recipe::stream(0, 1000) };
+            let recipe = Recipe { tcp: false, id: round, ..Recipe::ipv4_tcp_segment(0, 1000) };
             // One batch has single packets, and the next one has packets that merge.
             for _ in 0..=round % 2 * 2 {
                 let mut packet = recipe.packet();
@@ -528,7 +536,7 @@ fn packets_of_a_flow_are_written_into_one_queue() {
                 bed.from.send(&packet).unwrap();
             }
         }
-        bed.drain();
+        bed.process_arrived_datagrams();
     }
     let received = &bed.rx.counters.received;
     assert!(counter_value(&received.packets) > counter_value(&received.units), "{received:?}");
@@ -545,7 +553,7 @@ fn packets_of_a_flow_are_written_into_one_queue() {
 }
 
 /// The address of the peer that serves 10.5.n.0/24.
-fn peer_at(n: u8) -> IpAddr {
+fn loopback_peer_address(n: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, n).into()
 }
 
@@ -561,7 +569,7 @@ impl Sending {
     fn new(refusing: impl IntoIterator<Item = (u8, i32)>) -> Self {
         let (tx, line) =
             build_tx_and_socket(&FakeTun::new(ALL, Vec::new(), Vec::new()), Vec::new());
-        let refusing = refusing.into_iter().map(|(n, code)| (peer_at(n), code));
+        let refusing = refusing.into_iter().map(|(n, code)| (loopback_peer_address(n), code));
         line.refuses.lock().unwrap().extend(refusing);
         let state = tx::TxState::new(&tx.config);
         Self { tx, line, state }
@@ -569,7 +577,7 @@ impl Sending {
 
     /// Sends a GSO packet to each peer in turn. Only the peers in `tried` may get segmented sends.
     #[track_caller]
-    fn send(&mut self, to: &[u8], tried: &[u8]) {
+    fn send_and_check_segmented_peers(&mut self, to: &[u8], tried: &[u8]) {
         let subnet = |n: u8| format!("10.5.{n}.0/24").parse().unwrap();
         let table = Table::build(
             table_settings(
@@ -580,20 +588,23 @@ impl Sending {
         );
         self.line.segmented.lock().unwrap().clear();
         for n in to {
-            let mut packet = read_of(&Recipe::stream(1, 3000), 1000);
+            let mut packet = device_frame_for_recipe(&Recipe::ipv4_tcp_segment(1, 3000), 1000);
             packet[virtio::LEN + 18] = *n;
             self.tx.tun.reads.lock().unwrap().push_back(Ok(packet));
-            send_read(&self.tx, &table, &mut self.state, tx::BATCH);
+            read_all_and_send_batches(&self.tx, &table, &mut self.state, tx::BATCH);
         }
         let segmented = self.line.segmented.lock().unwrap();
-        assert_eq!(*segmented, tried.iter().copied().map(peer_at).collect::<Vec<_>>());
+        assert_eq!(
+            *segmented,
+            tried.iter().copied().map(loopback_peer_address).collect::<Vec<_>>()
+        );
         assert_eq!(self.tx.counters.sent.all_drops(), 0);
     }
 
     /// From now on the kernel refuses nothing, and earlier refusals have expired.
-    fn forgive(&mut self) {
+    fn end_and_expire_refusals(&mut self) {
         self.line.refuses.lock().unwrap().clear();
-        self.state.segmenting.forgive(Instant::now() + refusals::REMEMBERED);
+        self.state.segmenting.forget_expired_refusals(Instant::now() + refusals::REMEMBERED);
     }
 }
 
@@ -601,25 +612,28 @@ impl Sending {
 fn segmented_sends_continue_to_others_when_one_peer_refuses_them() {
     let mut bed = Sending::new([(2, libc::EINVAL)]);
     // The refusing peer comes alone, and between others. It is tried once.
-    bed.send(&[2, 2, 2, 2, 3, 2, 3], &[2, 3, 3]);
+    bed.send_and_check_segmented_peers(&[2, 2, 2, 2, 3, 2, 3], &[2, 3, 3]);
     assert_eq!(counter_value(&bed.tx.counters.unsegmented), 1);
     assert_eq!(bed.line.taken.lock().unwrap().0, 7 * 3, "every datagram is sent");
     // The refusal is remembered for a while, because the path may change.
     bed.line.refuses.lock().unwrap().clear();
-    bed.send(&[2], &[]);
-    bed.forgive();
-    bed.send(&[2], &[2]);
+    bed.send_and_check_segmented_peers(&[2], &[]);
+    bed.end_and_expire_refusals();
+    bed.send_and_check_segmented_peers(&[2], &[2]);
 }
 
 #[test]
 fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_accepts() {
     let mut bed = Sending::new((2..60).map(|n| (n, [libc::EINVAL, libc::EIO][usize::from(n % 2)])));
     // A success in between shows that the kernel supports segmented sends.
-    bed.send(&[2, 3, 70, 4, 5, 70, 6, 7, 70], &[2, 3, 70, 4, 5, 70, 6, 7, 70]);
+    bed.send_and_check_segmented_peers(
+        &[2, 3, 70, 4, 5, 70, 6, 7, 70],
+        &[2, 3, 70, 4, 5, 70, 6, 7, 70],
+    );
     // Three in a row: nobody is tried.
-    bed.send(&[8, 9, 10, 70, 11], &[8, 9, 10]);
-    bed.forgive();
-    bed.send(&[2, 70], &[2, 70]);
+    bed.send_and_check_segmented_peers(&[8, 9, 10, 70, 11], &[8, 9, 10]);
+    bed.end_and_expire_refusals();
+    bed.send_and_check_segmented_peers(&[2, 70], &[2, 70]);
 }
 
 /// Since January 2025, Linux refuses a segment longer than the MTU of the route (`EMSGSIZE`); it fragments a
@@ -627,7 +641,7 @@ fn segmented_sends_stop_for_a_while_when_several_peers_refuse_them_and_none_acce
 #[test]
 fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mtu() {
     let mut bed = Sending::new((2..8).map(|n| (n, libc::EMSGSIZE)));
-    bed.send(&[2, 3, 4, 5, 2, 3, 4, 5, 9], &[2, 3, 4, 5, 9]);
+    bed.send_and_check_segmented_peers(&[2, 3, 4, 5, 2, 3, 4, 5, 9], &[2, 3, 4, 5, 9]);
 }
 
 /// The memory for refusals is bounded, and all datagrams arrive.
@@ -635,9 +649,9 @@ fn segmented_sends_continue_to_others_when_paths_to_many_peers_have_a_smaller_mt
 fn refused_segments_are_remembered_of_each_of_many_peers() {
     let mut bed = Sending::new((2..90).map(|n| (n, libc::EINVAL)));
     for n in 2..90 {
-        bed.send(&[n, 95], &[n, 95]);
+        bed.send_and_check_segmented_peers(&[n, 95], &[n, 95]);
     }
-    bed.send(&[89, 88, 95, 2], &[95]);
+    bed.send_and_check_segmented_peers(&[89, 88, 95, 2], &[95]);
     assert_eq!(bed.line.taken.lock().unwrap().0, (88 * 2 + 4) * 3);
 }
 
@@ -646,29 +660,36 @@ fn refused_segments_are_remembered_of_each_of_many_peers() {
 #[test]
 fn merged_writes_return_a_while_after_the_kernel_refused_them() {
     let mut bed = Receiving::new(ALL, Vec::new());
-    bed.refuse_merged(true);
-    (0..5).for_each(|round| assert_eq!(bed.receive_segments(round), 20));
+    bed.set_merged_writes_refused(true);
+    (0..5).for_each(|round| assert_eq!(bed.send_segments_and_count_writes(round), 20));
     // Merging changes only the identification and with it the checksum.
     let bare = |packet: &[u8]| [&packet[..4], &packet[6..10], &packet[12..]].concat();
     let written: Vec<_> =
         bed.tape.written.lock().unwrap().iter().map(|write| bare(&write[virtio::LEN..])).collect();
-    let sent: Vec<_> = (0..100).map(|n| bare(&Recipe::stream(n * 1000, 1000).packet())).collect();
+    let sent: Vec<_> =
+        (0..100).map(|n| bare(&Recipe::ipv4_tcp_segment(n * 1000, 1000).packet())).collect();
     assert_eq!(written, sent, "all of them, in order");
-    assert_eq!((bed.state.merges(), bed.counts()), (false, (100, 0)));
-    bed.refuse_merged(false);
-    assert_eq!(bed.receive_segments(5), 20);
-    bed.state.forgive(Instant::now() + refusals::REMEMBERED);
-    assert!(bed.state.merges() && bed.receive_segments(6) < 20);
+    assert_eq!(
+        (bed.state.merges_tcp_and_udp(), bed.received_and_dropped_counts()),
+        (false, (100, 0))
+    );
+    bed.set_merged_writes_refused(false);
+    assert_eq!(bed.send_segments_and_count_writes(5), 20);
+    bed.state.expire_refusals_and_update_merger(Instant::now() + refusals::REMEMBERED);
+    assert!(bed.state.merges_tcp_and_udp() && bed.send_segments_and_count_writes(6) < 20);
 }
 
 #[test]
 fn merged_writes_go_on_when_refusals_are_rare() {
     let mut bed = Receiving::new(ALL, Vec::new());
     for round in 0..8 {
-        bed.refuse_merged(round % 2 == 0);
-        bed.receive_segments(round);
+        bed.set_merged_writes_refused(round % 2 == 0);
+        bed.send_segments_and_count_writes(round);
     }
-    assert_eq!((bed.state.merges(), bed.counts()), (true, (160, 0)));
+    assert_eq!(
+        (bed.state.merges_tcp_and_udp(), bed.received_and_dropped_counts()),
+        (true, (160, 0))
+    );
 }
 
 /// There is one socket per queue and address; systemd returns them in the reverse order.
@@ -729,11 +750,15 @@ const TRIES: usize = 8;
 const PAUSES: Duration = Duration::from_millis(1 + 2 + 4 + 8 + 16 + 32);
 
 fn ordinary_thread_priority() -> Priority {
-    Priority::new(Scheduling::new(Means::Nothing, 2, Arc::default()))
+    Priority::new_and_raise_thread_weight(Scheduling::new(Means::Nothing, 2, Arc::default()))
 }
 
 /// Runs a thread until it has counted [`TRIES`] errors, and checks that it paused between them.
-fn count_errors(wake: &Wake, direction: impl Fn() -> usize, run: impl FnOnce() + Send) {
+fn run_and_check_error_pauses(
+    wake: &Wake,
+    direction: impl Fn() -> usize,
+    run: impl FnOnce() + Send,
+) {
     let begin = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(run);
@@ -741,7 +766,7 @@ fn count_errors(wake: &Wake, direction: impl Fn() -> usize, run: impl FnOnce() +
             std::thread::yield_now();
         }
         assert!(begin.elapsed() >= PAUSES, "{:?}", begin.elapsed());
-        wake.wake();
+        wake.signal_threads_to_end();
     });
     assert_eq!(direction(), TRIES);
 }
@@ -751,7 +776,7 @@ fn an_unreadable_device_or_socket_causes_no_busy_loop() {
     let tape = FakeTun::new(ALL, vec![Err(libc::EIO); TRIES], Vec::new());
     let (tx, _) = build_tx_and_socket(&tape, Vec::new());
     let (wake, counters) = (tx.wake.clone(), tx.counters.clone());
-    count_errors(
+    run_and_check_error_pauses(
         &wake,
         || counter_value(&counters.sent.errors),
         || tx.run(ordinary_thread_priority()),
@@ -759,7 +784,7 @@ fn an_unreadable_device_or_socket_causes_no_busy_loop() {
     let line = FakeSocket::new(false, vec![libc::ENETDOWN; TRIES]);
     let rx = build_rx(&tape, line);
     let (wake, counters) = (rx.wake.clone(), rx.counters.clone());
-    count_errors(
+    run_and_check_error_pauses(
         &wake,
         || counter_value(&counters.received.errors),
         || rx.run(ordinary_thread_priority()),

@@ -20,7 +20,7 @@ use crate::packet::{Fragment, Header, decrement_ttl};
 use crate::packet::{ecn, framing};
 use crate::socket::endpoint::Endpoint;
 use crate::socket::{LARGEST, Message, Piece, Sender, Socket};
-use crate::split::{HEADERS, Split, prepare_split};
+use crate::split::{HEADERS, Split, plan_split_or_complete_checksum};
 use crate::table::{Peer, Table};
 use crate::tun::Tun;
 use crate::verdict::{Icmp, Outbound, judge_outbound_packet};
@@ -108,9 +108,9 @@ struct Unpacked {
 impl Unpacked {
     /// The payload length of a full segment (`None` without segments), and the number of packets for the
     /// counters.
-    fn segments(&self) -> (Option<usize>, usize) {
+    fn segment_size_and_count(&self) -> (Option<usize>, usize) {
         if let Split::Segments(segments) = &self.split {
-            (Some(segments.full()), segments.count())
+            (Some(segments.full_packet_len()), segments.count())
         } else {
             (None, 1)
         }
@@ -122,7 +122,7 @@ impl TxState {
         TxState {
             gathered: Gathered::default(),
             sender: Sender::default(),
-            errors: Errors::new(config.sources),
+            errors: Errors::open_raw_sockets(config.sources),
             log: LogLimit::default(),
             segmenting: Segmenting::new(config.features.gso),
             plain: Vec::new(),
@@ -141,38 +141,38 @@ impl<D: Device, P: Port> Tx<D, P> {
         let mut state = TxState::new(&self.config);
         let mut backoff = ReadBackoff::default();
         let mut table = arc_swap::Cache::new(&*self.table);
-        while !self.wake.called() {
-            let error = self.read(&mut backlog, &mut buffer);
+        while !self.wake.is_end_signaled() {
+            let error = self.read_until_full_or_error(&mut backlog, &mut buffer);
             if let Some(error) =
                 error.as_ref().filter(|error| error.kind() != io::ErrorKind::WouldBlock)
             {
-                self.read_failed(error, &mut state.log);
+                self.count_and_log_read_error(error, &mut state.log);
                 if backlog.is_empty() {
-                    backoff.failed(&self.wake);
+                    backoff.pause_after_failure(&self.wake);
                     continue;
                 }
             }
             if backlog.is_empty() {
-                if !backoff.idle(&*self.tun, &self.wake) {
+                if !backoff.wait_for_data_or_wake(&*self.tun, &self.wake) {
                     return;
                 }
                 continue;
             }
-            backoff.worked();
-            backlog.next(BATCH, &mut batch);
-            self.batch(&mut buffer, &batch, table.load(), &mut state);
-            backlog.free(&mut batch);
-            priority.worked(state.messages.count());
+            backoff.reset_after_success();
+            backlog.fill_batch(BATCH, &mut batch);
+            self.process_and_send_batch(&mut buffer, &batch, table.load(), &mut state);
+            backlog.drain_batch_and_free_slots(&mut batch);
+            priority.adjust_after_batch(state.messages.count());
         }
         // The device no longer holds the packets that were read, so they are sent before the thread ends.
         while !backlog.is_empty() {
-            backlog.next(BATCH, &mut batch);
-            self.batch(&mut buffer, &batch, table.load(), &mut state);
-            backlog.free(&mut batch);
+            backlog.fill_batch(BATCH, &mut batch);
+            self.process_and_send_batch(&mut buffer, &batch, table.load(), &mut state);
+            backlog.drain_batch_and_free_slots(&mut batch);
         }
     }
 
-    pub(super) fn batch(
+    pub(super) fn process_and_send_batch(
         &self,
         buffer: &mut [u8],
         batch: &[Unit],
@@ -181,9 +181,9 @@ impl<D: Device, P: Port> Tx<D, P> {
     ) {
         add_to_counter(&self.counters.sent.batches, 1);
         if !state.segmenting.is_unrestricted() {
-            state.segmenting.forgive(Instant::now());
+            state.segmenting.forget_expired_refusals(Instant::now());
         }
-        state.messages.begin(Instant::now());
+        state.messages.begin_batch(Instant::now());
         let published = self.wireguard.as_deref().map(|device| (device, device.snapshot()));
         let mut sealer = published
             .as_ref()
@@ -194,34 +194,40 @@ impl<D: Device, P: Port> Tx<D, P> {
             PIECES
         };
         for Unit { slot, length } in batch.iter().copied() {
-            let Some(unpacked) = self.unpack(slot * SLOT, length, buffer) else {
+            let Some(unpacked) = self.parse_packet_or_count_drop(slot * SLOT, length, buffer)
+            else {
                 continue;
             };
             if let Some(packet) = buffer.get(unpacked.start..unpacked.start + unpacked.length) {
-                state.messages.take(packet, unpacked.length);
+                state.messages.classify_and_count_unit(packet, unpacked.length);
             }
             match &mut sealer {
-                None => self.packet(&unpacked, buffer, table, state),
-                Some(sealer) => self.seal(&unpacked, buffer, sealer, state),
+                None => self.route_and_gather_or_drop(&unpacked, buffer, table, state),
+                Some(sealer) => self.encrypt_and_gather_or_drop(&unpacked, buffer, sealer, state),
             }
             if state.gathered.pieces.len() >= most {
                 // Counters and timers of the peer are updated before the kernel sends.
                 sealer.iter_mut().for_each(Sealer::release);
-                self.flush(buffer, state);
+                self.send_gathered_messages(buffer, state);
             }
         }
         sealer.iter_mut().for_each(Sealer::release);
-        self.flush(buffer, state);
+        self.send_gathered_messages(buffer, state);
     }
 
     /// Reads while the backlog has room, and returns the error that stopped it.
-    pub(super) fn read(&self, backlog: &mut Backlog, buffer: &mut [u8]) -> Option<io::Error> {
+    pub(super) fn read_until_full_or_error(
+        &self,
+        backlog: &mut Backlog,
+        buffer: &mut [u8],
+    ) -> Option<io::Error> {
         while let Some(slot) = backlog.free_slot() {
             let packet = buffer.get_mut(slot * SLOT..(slot + 1) * SLOT)?;
             match self.tun.read(packet) {
                 Ok(length) => {
-                    let (flow, fragment) = self.flow(packet.get(..length).unwrap_or_default());
-                    backlog.push(length, flow, fragment);
+                    let (flow, fragment) =
+                        self.flow_slot_and_is_fragment(packet.get(..length).unwrap_or_default());
+                    backlog.push_packet(length, flow, fragment);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Some(error),
@@ -232,8 +238,8 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     /// The flow of a packet from the device, and whether it is a fragment.
     #[inline]
-    fn flow(&self, read: &[u8]) -> (usize, bool) {
-        let packet = read.get(self.vnet()..).unwrap_or_default();
+    fn flow_slot_and_is_fragment(&self, read: &[u8]) -> (usize, bool) {
+        let packet = read.get(self.vnet_header_length()..).unwrap_or_default();
         // Data that is not a packet will be dropped, so its flow does not matter.
         Header::parse(packet).map_or((0, false), |header| {
             (flow::flow_table_slot(packet, &header), header.fragment != Fragment::No)
@@ -241,18 +247,18 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// In bytes: the virtio header before a packet.
-    fn vnet(&self) -> usize {
+    fn vnet_header_length(&self) -> usize {
         if self.tun.offload().vnet { virtio::LEN } else { 0 }
     }
 
     #[cold]
-    pub(super) fn read_failed(&self, error: &io::Error, log: &mut LogLimit) {
+    pub(super) fn count_and_log_read_error(&self, error: &io::Error, log: &mut LogLimit) {
         add_to_counter(&self.counters.sent.errors, 1);
         // The device was deleted. The code that creates it again logs this and starts new threads.
         if error.raw_os_error() == Some(libc::EBADFD) {
             return;
         }
-        if let Some(times) = log.count("read", 1) {
+        if let Some(times) = log.count_and_take_if_due("read", 1) {
             tracing::warn!(
                 device = %self.config.device,
                 error = %error,
@@ -263,13 +269,18 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Counts a malformed packet as dropped.
-    fn unpack(&self, at: usize, length: usize, buffer: &mut [u8]) -> Option<Unpacked> {
+    fn parse_packet_or_count_drop(
+        &self,
+        at: usize,
+        length: usize,
+        buffer: &mut [u8],
+    ) -> Option<Unpacked> {
         let sent = &self.counters.sent;
         let dropped = |reason| {
-            sent.dropped(reason);
+            sent.count_dropped_packet(reason);
             None
         };
-        let vnet = self.vnet();
+        let vnet = self.vnet_header_length();
         let Some((head, packet)) =
             buffer.get_mut(at..at + length).and_then(|all| all.split_at_mut_checked(vnet))
         else {
@@ -284,7 +295,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             Ok(header) => header,
             Err(reason) => return dropped(reason),
         };
-        match prepare_split(&vnet_header, &header, packet) {
+        match plan_split_or_complete_checksum(&vnet_header, &header, packet) {
             Ok(split) => Some(Unpacked { start: at + vnet, length: packet.len(), header, split }),
             Err(reason) => dropped(reason),
         }
@@ -292,7 +303,7 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     /// Drops a packet, and sends the ICMP error `reply` to its sender.
     #[cold]
-    fn refuse(
+    fn drop_packet_and_send_error(
         &self,
         reply: Option<Icmp>,
         reason: DropError,
@@ -300,13 +311,13 @@ impl<D: Device, P: Port> Tx<D, P> {
         buffer: &[u8],
         state: &mut TxState,
     ) {
-        let (_, count) = unpacked.segments();
+        let (_, count) = unpacked.segment_size_and_count();
         if let Some(kind) = reply {
             let packet =
                 buffer.get(unpacked.start..unpacked.start + unpacked.length).unwrap_or_default();
             state.errors.reply_if_allowed(kind, packet, &unpacked.header, &self.counters);
             if let Some(times) = (reason == DropError::NoRoute)
-                .then(|| state.log.count(reason.as_str(), count))
+                .then(|| state.log.count_and_take_if_due(reason.as_str(), count))
                 .flatten()
             {
                 tracing::info!(
@@ -318,7 +329,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             }
         }
         if reason == DropError::Loop
-            && let Some(times) = state.log.count(reason.as_str(), count)
+            && let Some(times) = state.log.count_and_take_if_due(reason.as_str(), count)
         {
             tracing::warn!(
                 device = %self.config.device,
@@ -330,22 +341,36 @@ impl<D: Device, P: Port> Tx<D, P> {
                 "dropped a packet to the tunnel's port on a node: flanneld would send it into the tunnel again"
             );
         }
-        self.counters.sent.dropped_many(reason, count);
+        self.counters.sent.count_dropped_packets(reason, count);
     }
 
     /// Looks up the peer of a packet and gathers its datagrams, or drops it.
-    fn packet(&self, unpacked: &Unpacked, buffer: &mut [u8], table: &Table, state: &mut TxState) {
+    fn route_and_gather_or_drop(
+        &self,
+        unpacked: &Unpacked,
+        buffer: &mut [u8],
+        table: &Table,
+        state: &mut TxState,
+    ) {
         let Unpacked { start, length, header, .. } = *unpacked;
-        let (segment, count) = unpacked.segments();
+        let (segment, count) = unpacked.segment_size_and_count();
         let sent = &self.counters.sent;
         let Some(packet) = buffer.get_mut(start..start + length) else {
-            return sent.dropped_many(DropError::Short, count);
+            return sent.count_dropped_packets(DropError::Short, count);
         };
         let peer = match judge_outbound_packet(&header, packet, table, segment) {
             Outbound::Send(peer) => peer,
-            Outbound::Drop(reason) => return self.refuse(None, reason, unpacked, buffer, state),
+            Outbound::Drop(reason) => {
+                return self.drop_packet_and_send_error(None, reason, unpacked, buffer, state);
+            }
             Outbound::Reply(kind, reason) => {
-                return self.refuse(Some(kind), reason, unpacked, buffer, state);
+                return self.drop_packet_and_send_error(
+                    Some(kind),
+                    reason,
+                    unpacked,
+                    buffer,
+                    state,
+                );
             }
         };
         if table.routed {
@@ -354,7 +379,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         let datagram = Datagram {
             to: peer.address.into(),
             ecn: ecn::outer_header_ecn(header.tos, peer.outer_ecn),
-            socket: self.socket(&header, packet),
+            socket: self.socket_index_for_flow(&header, packet),
             bytes: 0,
         };
         let gso = state.segmenting.is_on(datagram.to.ip());
@@ -362,24 +387,28 @@ impl<D: Device, P: Port> Tx<D, P> {
         let bytes = packet.len();
         match unpacked.split {
             Split::Whole => {
-                let made = self.front(gathered, peer, &header);
+                let made = self.write_encapsulation_headers(gathered, peer, &header);
                 let from = gathered.pieces.len();
-                gathered.made_piece(made);
-                gathered.read_piece(start, bytes);
-                gathered.add(Datagram { bytes: made + bytes, ..datagram }, from, gso);
+                gathered.add_generated_piece(made);
+                gathered.add_read_piece(start, bytes);
+                gathered.append_or_start_message(
+                    Datagram { bytes: made + bytes, ..datagram },
+                    from,
+                    gso,
+                );
             }
             Split::Segments(segments) => {
                 for index in 0..count {
-                    let front = self.front(gathered, peer, &header);
+                    let front = self.write_encapsulation_headers(gathered, peer, &header);
                     let room = gathered.made.get_mut(gathered.used + front..).unwrap_or_default();
-                    let Some((own, payload)) = segments.header(index, packet, room) else {
-                        sent.dropped(DropError::BadOffload);
+                    let Some((own, payload)) = segments.write_headers(index, packet, room) else {
+                        sent.count_dropped_packet(DropError::BadOffload);
                         continue;
                     };
                     let from = gathered.pieces.len();
-                    gathered.made_piece(front + own);
-                    gathered.read_piece(start + payload.start, payload.len());
-                    gathered.add(
+                    gathered.add_generated_piece(front + own);
+                    gathered.add_read_piece(start + payload.start, payload.len());
+                    gathered.append_or_start_message(
                         Datagram { bytes: front + own + payload.len(), ..datagram },
                         from,
                         gso,
@@ -391,7 +420,12 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     /// Writes the encapsulation headers behind those generated so far, and returns their length in bytes.
     #[inline]
-    fn front(&self, gathered: &mut Gathered, peer: &Peer, header: &Header) -> usize {
+    fn write_encapsulation_headers(
+        &self,
+        gathered: &mut Gathered,
+        peer: &Peer,
+        header: &Header,
+    ) -> usize {
         if gathered.made.len() < gathered.used + MADE {
             gathered.made.resize((gathered.used + MADE) * 2, 0);
         }
@@ -401,14 +435,14 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     /// The index of the socket for a flow.
     #[inline]
-    fn socket(&self, header: &Header, packet: &[u8]) -> usize {
+    fn socket_index_for_flow(&self, header: &Header, packet: &[u8]) -> usize {
         if self.sockets.len() <= 1 {
             return 0;
         }
         (flow::flow_hash(packet, header) >> 16) as usize % self.sockets.len()
     }
 
-    fn flush(&self, buffer: &[u8], state: &mut TxState) {
+    fn send_gathered_messages(&self, buffer: &[u8], state: &mut TxState) {
         let messages = std::mem::take(&mut state.gathered.messages);
         let mut rest = messages.as_slice();
         let mut tries = 0;
@@ -421,7 +455,7 @@ impl<D: Device, P: Port> Tx<D, P> {
             let (sent, left) = now.split_at_checked(done).unwrap_or((now, &[]));
             sent.iter().for_each(|message| self.count_sent(message));
             if !state.segmenting.is_unrestricted() && sent.iter().any(|message| message.count > 1) {
-                state.segmenting.worked();
+                state.segmenting.record_success();
             }
             let Some(failed) = left.first() else {
                 rest = behind;
@@ -435,18 +469,18 @@ impl<D: Device, P: Port> Tx<D, P> {
                 SendAction::Retry => tries += 1,
                 SendAction::Wait if self.wait_for_room(failed.socket) => tries += 1,
                 SendAction::SendSingly => {
-                    self.one_by_one(failed, &error, state, buffer);
+                    self.send_singly_and_remember_refusal(failed, &error, state, buffer);
                     (rest, tries) = (rest.get(1..).unwrap_or_default(), 0);
                 }
                 SendAction::Wait | SendAction::Drop => {
-                    self.count_lost(failed, &error, &mut state.log);
+                    self.count_and_log_lost(failed, &error, &mut state.log);
                     (rest, tries) = (rest.get(1..).unwrap_or_default(), 0);
                 }
             }
         }
         state.gathered.messages = messages;
         state.gathered.clear();
-        let refused = state.sender.refused();
+        let refused = state.sender.take_refused_endpoints();
         if let Some(device) = self.wireguard.as_ref().filter(|_| !refused.is_empty()) {
             device.forget_sources(&refused);
         }
@@ -478,9 +512,9 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     #[cold]
-    fn count_lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
-        self.counters.sent.dropped_many(DropError::SendFailed, message.count);
-        if let Some(times) = log.count(log_limit_key(error), message.count) {
+    fn count_and_log_lost(&self, message: &Message, error: &io::Error, log: &mut LogLimit) {
+        self.counters.sent.count_dropped_packets(DropError::SendFailed, message.count);
+        if let Some(times) = log.count_and_take_if_due(log_limit_key(error), message.count) {
             tracing::warn!(
                 device = %self.config.device,
                 address = %message.to.to,
@@ -505,7 +539,13 @@ impl<D: Device, P: Port> Tx<D, P> {
         ready > 0 && polled.first().is_some_and(|polled| polled.any().unwrap_or(false))
     }
 
-    fn one_by_one(&self, message: &Message, error: &io::Error, state: &mut TxState, buffer: &[u8]) {
+    fn send_singly_and_remember_refusal(
+        &self,
+        message: &Message,
+        error: &io::Error,
+        state: &mut TxState,
+        buffer: &[u8],
+    ) {
         add_to_counter(&self.counters.unsegmented, 1);
         tracing::debug!(
             address = %message.to.to,
@@ -525,24 +565,29 @@ impl<D: Device, P: Port> Tx<D, P> {
             }
             let one =
                 Message { pieces: from..to, segment: bytes, count: 1, bytes, ..message.clone() };
-            lost |= !self.single(&one, state, buffer);
+            lost |= !self.send_one_with_retries(&one, state, buffer);
             from = to;
         }
         // If the kernel also refuses a single datagram, the cause is not the segmentation.
         if !lost {
-            self.segments_refused(message, error, state);
+            self.record_and_log_segment_refusal(message, error, state);
         }
     }
 
     /// Remembers that the kernel refused a segmented send; the log line is rate-limited.
     #[cold]
-    fn segments_refused(&self, message: &Message, error: &io::Error, state: &mut TxState) {
+    fn record_and_log_segment_refusal(
+        &self,
+        message: &Message,
+        error: &io::Error,
+        state: &mut TxState,
+    ) {
         let (device, seconds) = (&self.config.device, REMEMBERED.as_secs());
-        if state.segmenting.refused(
+        if state.segmenting.disable_for_destination_or_all(
             message.to.ip(),
             error.raw_os_error() == Some(libc::EMSGSIZE),
             Instant::now(),
-        ) && let Some(times) = state.log.count("segmented sends to all", 1)
+        ) && let Some(times) = state.log.count_and_take_if_due("segmented sends to all", 1)
         {
             tracing::warn!(
                 device = %device,
@@ -551,7 +596,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                 count = times,
                 "UDP_SEGMENT failed for several consecutive peers; sending datagrams one by one for now"
             );
-        } else if let Some(times) = state.log.count("segmented sends", 1) {
+        } else if let Some(times) = state.log.count_and_take_if_due("segmented sends", 1) {
             tracing::info!(
                 device = %device,
                 address = %message.to.ip(),
@@ -565,7 +610,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// False if it was not sent.
-    fn single(&self, one: &Message, state: &mut TxState, buffer: &[u8]) -> bool {
+    fn send_one_with_retries(&self, one: &Message, state: &mut TxState, buffer: &[u8]) -> bool {
         let mut tries = 0;
         loop {
             let (done, error) = self.send(std::slice::from_ref(one), state, buffer);
@@ -578,7 +623,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                 SendAction::Retry => tries += 1,
                 SendAction::Wait if self.wait_for_room(one.socket) => tries += 1,
                 _ => {
-                    self.count_lost(one, &error, &mut state.log);
+                    self.count_and_log_lost(one, &error, &mut state.log);
                     return false;
                 }
             }
@@ -595,7 +640,7 @@ impl Gathered {
     }
 
     #[inline]
-    fn made_piece(&mut self, length: usize) {
+    fn add_generated_piece(&mut self, length: usize) {
         if length > 0 {
             self.pieces.push(Piece { made: true, at: self.used as u32, len: length as u32 });
             self.used += length;
@@ -603,7 +648,7 @@ impl Gathered {
     }
 
     #[inline]
-    fn read_piece(&mut self, at: usize, length: usize) {
+    fn add_read_piece(&mut self, at: usize, length: usize) {
         if length > 0 {
             self.pieces.push(Piece { made: false, at: at as u32, len: length as u32 });
         }
@@ -611,7 +656,7 @@ impl Gathered {
 
     /// Adds a datagram, whose pieces begin at `from`, to the last message if it fits, or else to a new one.
     #[inline]
-    fn add(&mut self, datagram: Datagram, from: usize, gso: bool) {
+    fn append_or_start_message(&mut self, datagram: Datagram, from: usize, gso: bool) {
         let end = self.pieces.len();
         if let (true, false, Some(last)) = (gso, self.ended, self.messages.last_mut())
             && last.to == datagram.to

@@ -19,7 +19,7 @@ impl Wake {
     }
 
     /// Ends all current and future waits.
-    pub(super) fn wake(&self) {
+    pub(super) fn signal_threads_to_end(&self) {
         self.called.store(true, Ordering::Relaxed);
         let _ = self.event.write(1);
     }
@@ -33,7 +33,7 @@ impl Wake {
 
     /// For threads that never wait because they always have work.
     #[inline]
-    pub(super) fn called(&self) -> bool {
+    pub(super) fn is_end_signaled(&self) -> bool {
         self.called.load(Ordering::Relaxed)
     }
 }

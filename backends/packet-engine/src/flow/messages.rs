@@ -39,7 +39,7 @@ impl Messages {
     }
 
     /// Begins a batch.
-    pub(crate) fn begin(&mut self, now: Instant) {
+    pub(crate) fn begin_batch(&mut self, now: Instant) {
         self.now = now;
         self.count = 0;
         if now.saturating_duration_since(self.since) >= COUNTED {
@@ -54,13 +54,13 @@ impl Messages {
 
     /// Counts a unit of one or more packets with `length` bytes in all. `packet` is the first one.
     #[inline]
-    pub(crate) fn take(&mut self, packet: &[u8], length: usize) {
+    pub(crate) fn classify_and_count_unit(&mut self, packet: &[u8], length: usize) {
         if length >= BULK || length <= flow::MESSAGE {
-            self.look(packet, length);
+            self.record_bulk_or_short_unit(packet, length);
         }
     }
 
-    fn look(&mut self, packet: &[u8], length: usize) {
+    fn record_bulk_or_short_unit(&mut self, packet: &[u8], length: usize) {
         let Ok(header) = Header::parse(packet) else {
             return;
         };
@@ -70,7 +70,7 @@ impl Messages {
         };
         if length >= BULK {
             *bulk = Some(self.now);
-        } else if flow::is_message(packet, &header) {
+        } else if flow::is_short_and_not_ack(packet, &header) {
             self.short = self.short.saturating_add(1);
             if self.short > FLOOD {
                 self.flood = Some(self.now);
@@ -89,7 +89,7 @@ mod tests {
     use crate::split::tests::Recipe;
 
     /// A packet of one of two flows.
-    fn packet(other: bool, payload: usize) -> Vec<u8> {
+    fn tcp_packet_of_either_flow(other: bool, payload: usize) -> Vec<u8> {
         Recipe {
             ipv6: other,
             tcp: true,
@@ -107,9 +107,12 @@ mod tests {
         let mut messages = Messages::new();
         let start = Instant::now();
         let mut count = |at: Duration, units: &[(bool, usize)]| {
-            messages.begin(start + at);
+            messages.begin_batch(start + at);
             for (other, length) in units {
-                messages.take(&packet(*other, (*length).min(1400)), *length);
+                messages.classify_and_count_unit(
+                    &tcp_packet_of_either_flow(*other, (*length).min(1400)),
+                    *length,
+                );
             }
             messages.count()
         };
@@ -127,11 +130,11 @@ mod tests {
     #[test]
     fn flood_of_short_packets_is_no_message() {
         let (mut messages, start) = (Messages::new(), Instant::now());
-        let both = [packet(false, 60), packet(true, 60)];
+        let both = [tcp_packet_of_either_flow(false, 60), tcp_packet_of_either_flow(true, 60)];
         let mut batch = |at: Duration, size: usize| {
-            messages.begin(start + at);
+            messages.begin_batch(start + at);
             for packet in both.iter().cycle().take(size) {
-                messages.take(packet, packet.len());
+                messages.classify_and_count_unit(packet, packet.len());
             }
             messages.count()
         };

@@ -36,7 +36,7 @@ impl FlowSchedule {
 
     /// Counts a packet of the flow in this slot ([`crate::flow::flow_table_slot`]).
     #[inline]
-    pub(crate) fn count(&mut self, slot: usize, bytes: usize) {
+    pub(crate) fn add_flow_bytes(&mut self, slot: usize, bytes: usize) {
         self.all += bytes;
         if let Some(sum) = self.bytes.get_mut(slot) {
             *sum += bytes;
@@ -44,7 +44,7 @@ impl FlowSchedule {
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, slot: usize) {
+    pub(crate) fn add_unit_of_flow(&mut self, slot: usize) {
         self.flows.push(slot);
     }
 
@@ -55,7 +55,7 @@ impl FlowSchedule {
     }
 
     /// Determines the order, after all units were added.
-    pub(crate) fn arrange(&mut self) {
+    pub(crate) fn order_small_flows_first(&mut self) {
         if self.keep_order || self.all < MIN_BYTES || self.flows.len() < 2 {
             return;
         }
@@ -78,37 +78,37 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    fn units(batch: &[(usize, usize)], keep_order: bool) -> Vec<usize> {
+    fn scheduled_unit_order(batch: &[(usize, usize)], keep_order: bool) -> Vec<usize> {
         let mut schedule = FlowSchedule::default();
         // `clear` must forget this batch.
         schedule.keep_order();
-        schedule.count(7, MIN_BYTES);
-        schedule.push(7);
+        schedule.add_flow_bytes(7, MIN_BYTES);
+        schedule.add_unit_of_flow(7);
         schedule.clear();
         for (slot, bytes) in batch {
-            schedule.count(*slot, *bytes);
-            schedule.push(*slot);
+            schedule.add_flow_bytes(*slot, *bytes);
+            schedule.add_unit_of_flow(*slot);
         }
         if keep_order {
             schedule.keep_order();
         }
-        schedule.arrange();
+        schedule.order_small_flows_first();
         (0..batch.len()).map(|position| schedule.unit_at(position)).collect()
     }
 
     #[test]
     fn flows_with_few_bytes_go_first() {
         let batch = [(1, 60_000), (1, 60_000), (2, 84), (1, 60_000), (3, 1400), (2, 84)];
-        assert_eq!(units(&batch, false), [2, 5, 4, 0, 1, 3]);
-        assert_eq!(units(&batch, true), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(units(&[(1, 1400), (2, 84)], false), [0, 1], "too small a batch");
-        assert_eq!(units(&[], false), Vec::<usize>::new());
+        assert_eq!(scheduled_unit_order(&batch, false), [2, 5, 4, 0, 1, 3]);
+        assert_eq!(scheduled_unit_order(&batch, true), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(scheduled_unit_order(&[(1, 1400), (2, 84)], false), [0, 1], "too small a batch");
+        assert_eq!(scheduled_unit_order(&[], false), Vec::<usize>::new());
     }
 
     proptest! {
         #[test]
         fn the_order_within_a_flow_stays(batch in vec((0..SLOTS, 40usize..70_000), 0..100), keep_order: bool) {
-            let order = units(&batch, keep_order);
+            let order = scheduled_unit_order(&batch, keep_order);
             let mut sorted = order.clone();
             sorted.sort_unstable();
             prop_assert!(sorted.into_iter().eq(0..batch.len()));

@@ -4,12 +4,12 @@ use super::*;
 use crate::split::tests::{Recipe, any_packet_recipe, split_into_packets};
 use proptest::prelude::*;
 
-fn offer_packets(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
+fn concat_and_merge_packets(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
     let buffer = packets.concat();
     let mut at = 0;
     for packet in packets {
         let range = at..at + packet.len();
-        merger.offer(&buffer, range.clone(), &Header::parse(&buffer[range]).unwrap());
+        merger.merge_or_add_packet(&buffer, range.clone(), &Header::parse(&buffer[range]).unwrap());
         at += packet.len();
     }
     buffer
@@ -18,7 +18,7 @@ fn offer_packets(merger: &mut Merger, packets: &[Vec<u8>]) -> Vec<u8> {
 /// The number of packets in each group.
 fn merged_group_sizes(packets: &[Vec<u8>]) -> Vec<usize> {
     let mut merger = Merger::new(true, true);
-    offer_packets(&mut merger, packets);
+    concat_and_merge_packets(&mut merger, packets);
     merger.groups().iter().map(Group::count).collect()
 }
 
@@ -42,7 +42,7 @@ fn packet_with_changed_byte(recipe: &Recipe, at: usize, value: u8) -> Vec<u8> {
 #[test]
 fn a_stream_is_merged_until_it_ends() {
     let stream = |number: u32, length: usize| -> Vec<_> {
-        let segment = |n| Recipe::stream(n * length as u32, length).packet();
+        let segment = |n| Recipe::ipv4_tcp_segment(n * length as u32, length).packet();
         (0..number).map(segment).collect()
     };
     assert_eq!(merged_group_sizes(&stream(5, 1000)), [5]);
@@ -54,7 +54,7 @@ fn a_stream_is_merged_until_it_ends() {
     );
     let segments = |parts: &[(u32, usize, u8)]| -> Vec<_> {
         let segment = |&(sequence, length, flags)| {
-            Recipe { flags, ..Recipe::stream(sequence, length) }.packet()
+            Recipe { flags, ..Recipe::ipv4_tcp_segment(sequence, length) }.packet()
         };
         parts.iter().map(segment).collect()
     };
@@ -84,7 +84,7 @@ fn a_stream_is_merged_until_it_ends() {
 
 #[test]
 fn packets_that_differ_are_not_merged() {
-    let (first, second) = (Recipe::stream(0, 1000), Recipe::stream(1000, 1000));
+    let (first, second) = (Recipe::ipv4_tcp_segment(0, 1000), Recipe::ipv4_tcp_segment(1000, 1000));
     let mut wrong = second.packet();
     wrong[60] ^= 1;
     let mut others = vec![("a wrong checksum is not corrected".to_owned(), wrong)];
@@ -106,12 +106,13 @@ fn packets_that_differ_are_not_merged() {
 
 #[test]
 fn small_flows_are_written_before_a_stream() {
-    let stream: Vec<_> = (0..60).map(|n| Recipe::stream(n * 1400, 1400).packet()).collect();
-    let answer = Recipe { tcp: false, ..Recipe::stream(0, 40) }.packet();
+    let stream: Vec<_> =
+        (0..60).map(|n| Recipe::ipv4_tcp_segment(n * 1400, 1400).packet()).collect();
+    let answer = Recipe { tcp: false, ..Recipe::ipv4_tcp_segment(0, 40) }.packet();
     let turns = |packets: &[Vec<u8>]| {
         let mut merger = Merger::new(true, true);
-        offer_packets(&mut merger, packets);
-        merger.arrange();
+        concat_and_merge_packets(&mut merger, packets);
+        merger.order_small_flows_first();
         (0..merger.groups().len()).map(|position| merger.group_at(position)).collect::<Vec<_>>()
     };
     let mut packets = [&stream[..], std::slice::from_ref(&answer)].concat();
@@ -124,9 +125,10 @@ fn small_flows_are_written_before_a_stream() {
 
 #[test]
 fn disabled_merging_merges_nothing() {
-    let stream = [Recipe::stream(0, 100).packet(), Recipe::stream(100, 100).packet()];
+    let stream =
+        [Recipe::ipv4_tcp_segment(0, 100).packet(), Recipe::ipv4_tcp_segment(100, 100).packet()];
     let mut merger = Merger::new(false, true);
-    offer_packets(&mut merger, &stream);
+    concat_and_merge_packets(&mut merger, &stream);
     assert_eq!(merger.groups().len(), 2);
     merger.clear();
     assert!(merger.groups().is_empty());
@@ -171,23 +173,23 @@ proptest! {
     #[test]
     fn partial_checksums_make_no_difference(recipe in any_packet_recipe(20_000), size in 400usize..1500, left in any::<u64>()) {
         let recipe = Recipe { flags: recipe.flags & 0x18, ..recipe };
-        let singles = recipe.singles(size);
+        let singles = recipe.segment_packets(size);
         prop_assume!(singles.len() <= 64);
         let came: Vec<Vec<u8>> = singles.iter().enumerate().map(|(index, single)| if left >> index & 1 == 1 { with_partial_checksum(single) } else { single.clone() }).collect();
         let mut merger = Merger::new(true, true);
-        let mut buffer = offer_packets(&mut merger, &came);
+        let mut buffer = concat_and_merge_packets(&mut merger, &came);
         prop_assert_eq!(merger.groups().len(), 1);
         let group = &merger.groups()[0];
-        prop_assert_eq!((group.count(), group.bytes()), (singles.len(), singles.iter().map(Vec::len).sum()));
-        let vnet = merger.finish(0, &mut buffer);
-        prop_assert_eq!(vnet, if singles.len() > 1 { recipe.vnet(size) } else { vnet });
+        prop_assert_eq!((group.count(), group.bytes_as_single_packets()), (singles.len(), singles.iter().map(Vec::len).sum()));
+        let vnet = merger.finish_group_headers(0, &mut buffer);
+        prop_assert_eq!(vnet, if singles.len() > 1 { recipe.gso_vnet_header(size) } else { vnet });
         let found = packets_of_group(&vnet, &merger.groups()[0], &buffer);
         prop_assert_eq!(&found, &singles);
         // Without merging, each checksum is completed.
         let mut merger = Merger::new(false, false);
-        let mut buffer = offer_packets(&mut merger, &came);
+        let mut buffer = concat_and_merge_packets(&mut merger, &came);
         for (index, single) in singles.iter().enumerate() {
-            let vnet = merger.finish(index, &mut buffer);
+            let vnet = merger.finish_group_headers(index, &mut buffer);
             prop_assert_eq!(vnet.needs_csum, came[index] == with_partial_checksum(single));
             prop_assert_eq!(packets_of_group(&vnet, &merger.groups()[index], &buffer), std::slice::from_ref(single));
         }
@@ -196,17 +198,17 @@ proptest! {
     /// Its segments are counted, and no packet is added to it.
     #[test]
     fn a_super_packet_stays_whole(recipe in any_packet_recipe(20_000), size in 400usize..1500) {
-        let packet = recipe.partial();
+        let packet = recipe.packet_with_partial_checksum();
         let after = Recipe { sequence: recipe.sequence.wrapping_add(recipe.payload.len() as u32), ..recipe.clone() }.packet();
         let mut buffer = [packet.clone(), after.clone()].concat();
         let mut merger = Merger::new(true, true);
-        merger.offer_super_packet(&buffer, 0..packet.len(), &Header::parse(&packet).unwrap(), size);
-        merger.offer(&buffer, packet.len()..buffer.len(), &Header::parse(&after).unwrap());
+        merger.add_gso_packet(&buffer, 0..packet.len(), &Header::parse(&packet).unwrap(), size);
+        merger.merge_or_add_packet(&buffer, packet.len()..buffer.len(), &Header::parse(&after).unwrap());
         prop_assert_eq!(merger.groups().len(), 2);
-        let singles = recipe.singles(size);
+        let singles = recipe.segment_packets(size);
         let group = &merger.groups()[0];
-        prop_assert_eq!((group.count(), group.bytes()), (singles.len(), singles.iter().map(Vec::len).sum()));
-        let vnet = merger.finish(0, &mut buffer);
+        prop_assert_eq!((group.count(), group.bytes_as_single_packets()), (singles.len(), singles.iter().map(Vec::len).sum()));
+        let vnet = merger.finish_group_headers(0, &mut buffer);
         prop_assert_eq!(packets_of_group(&vnet, &merger.groups()[0], &buffer), singles);
     }
 
@@ -231,12 +233,12 @@ proptest! {
             packet
         }).collect();
         let mut merger = Merger::new(true, true);
-        let mut buffer = offer_packets(&mut merger, &packets);
+        let mut buffer = concat_and_merge_packets(&mut merger, &packets);
         let mut found: Vec<Vec<u8>> = Vec::new();
-        merger.arrange();
+        merger.order_small_flows_first();
         for position in 0..merger.groups().len() {
             let index = merger.group_at(position);
-            let vnet = merger.finish(index, &mut buffer);
+            let vnet = merger.finish_group_headers(index, &mut buffer);
             found.extend(packets_of_group(&vnet, &merger.groups()[index], &buffer));
         }
         // Merging loses only the identifier.

@@ -85,7 +85,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Word by word, as in RFC 1071.
-    fn slow(data: &[u8]) -> u16 {
+    fn sum_word_by_word(data: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in data.chunks(2) {
             sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
@@ -130,17 +130,17 @@ mod tests {
             let mut data = vec![fill | 0xfc; len];
             changes.iter().filter(|_| len > 0).for_each(|(at, value)| data[at.index(len)] = *value);
             let (first, second) = data.split_at(at.index(len + 1) & !1);
-            prop_assert_eq!(fold_sum(ones_complement_sum(&data, 0)), slow(&data));
-            prop_assert_eq!(fold_sum(ones_complement_sum(second, ones_complement_sum(first, 0))), slow(&data));
+            prop_assert_eq!(fold_sum(ones_complement_sum(&data, 0)), sum_word_by_word(&data));
+            prop_assert_eq!(fold_sum(ones_complement_sum(second, ones_complement_sum(first, 0))), sum_word_by_word(&data));
         }
 
         #[test]
         fn the_pseudo_header_is_that_of_the_family(src: [u8; 16], dst: [u8; 16], protocol: u8, length: u32) {
             let v6 = [&src[..], &dst, &length.to_be_bytes(), &[0, 0, 0, protocol]].concat();
-            prop_assert_eq!(fold_sum(pseudo_header_sum(&src, &dst, protocol, length)), slow(&v6));
+            prop_assert_eq!(fold_sum(pseudo_header_sum(&src, &dst, protocol, length)), sum_word_by_word(&v6));
             let short = length as u16;
             let v4 = [&src[..4], &dst[..4], &[0, protocol], &short.to_be_bytes()].concat();
-            prop_assert_eq!(fold_sum(pseudo_header_sum(&src[..4], &dst[..4], protocol, u32::from(short))), slow(&v4));
+            prop_assert_eq!(fold_sum(pseudo_header_sum(&src[..4], &dst[..4], protocol, u32::from(short))), sum_word_by_word(&v4));
         }
 
         #[test]
@@ -148,9 +148,9 @@ mod tests {
             words[0] |= 0x4000; // As every header has it: not all is zero.
             let bytes = |words: &[u16]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
             let at = 1 + at.index(words.len() - 1);
-            let (old, before) = (words[at], !slow(&bytes(&words)));
+            let (old, before) = (words[at], !sum_word_by_word(&bytes(&words)));
             words[at] = new;
-            prop_assert_eq!(updated_checksum(before, old, new), !slow(&bytes(&words)));
+            prop_assert_eq!(updated_checksum(before, old, new), !sum_word_by_word(&bytes(&words)));
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct Rival {
 impl Framing {
     /// The kind of kernel interface that may use the tunnel's port.
     #[must_use]
-    pub fn rival(&self) -> Rival {
+    pub fn possible_port_holder(&self) -> Rival {
         match self {
             Framing::Udp | Framing::Vxlan { .. } => {
                 Rival { interface: "a vxlan interface (`ip -d link show type vxlan`)", key: "Port" }
@@ -123,7 +123,9 @@ mod tests {
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-    fn framed(change: impl FnOnce(&mut Vec<u8>)) -> Result<std::ops::Range<usize>, DropError> {
+    fn strip_changed_frame(
+        change: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<std::ops::Range<usize>, DropError> {
         let framing = Framing::Vxlan { vni: 0x0001_0203, mac: MAC };
         let mut datagram = vec![0; VXLAN];
         assert_eq!(framing.write(MAC, Version::V4, &mut datagram), VXLAN);
@@ -135,16 +137,20 @@ mod tests {
 
     #[test]
     fn invalid_frames_are_dropped() {
-        assert_eq!(framed(|_| ()), Ok(22..42));
-        assert_eq!(framed(|d| d.extend([0; 18])), Ok(22..42), "padding is removed");
-        assert_eq!(framed(|d| d[1..4].fill(0xff)), Ok(22..42), "the engine ignores reserved bits");
-        assert_eq!(framed(|d| d[0] = 0xf7), Err(DropError::BadHeader));
-        assert_eq!(framed(|d| d[6] = 0), Err(DropError::BadVni));
-        assert_eq!(framed(|d| d[8] = 0xff), Err(DropError::WrongMac));
-        assert_eq!(framed(|d| d[21] = 6), Err(DropError::NotIp), "ARP");
-        assert_eq!(framed(|d| d[22] = 0x65), Err(DropError::Malformed));
-        assert_eq!(framed(|d| d.truncate(21)), Err(DropError::Short));
-        assert_eq!(framed(|d| d.truncate(22)), Err(DropError::Malformed));
+        assert_eq!(strip_changed_frame(|_| ()), Ok(22..42));
+        assert_eq!(strip_changed_frame(|d| d.extend([0; 18])), Ok(22..42), "padding is removed");
+        assert_eq!(
+            strip_changed_frame(|d| d[1..4].fill(0xff)),
+            Ok(22..42),
+            "the engine ignores reserved bits"
+        );
+        assert_eq!(strip_changed_frame(|d| d[0] = 0xf7), Err(DropError::BadHeader));
+        assert_eq!(strip_changed_frame(|d| d[6] = 0), Err(DropError::BadVni));
+        assert_eq!(strip_changed_frame(|d| d[8] = 0xff), Err(DropError::WrongMac));
+        assert_eq!(strip_changed_frame(|d| d[21] = 6), Err(DropError::NotIp), "ARP");
+        assert_eq!(strip_changed_frame(|d| d[22] = 0x65), Err(DropError::Malformed));
+        assert_eq!(strip_changed_frame(|d| d.truncate(21)), Err(DropError::Short));
+        assert_eq!(strip_changed_frame(|d| d.truncate(22)), Err(DropError::Malformed));
         assert_eq!(Framing::Udp.strip(&[1, 2, 3]), Ok(0..3));
         assert_eq!(
             (Framing::Udp.overhead(), Framing::Udp.write(MAC, Version::V6, &mut [])),

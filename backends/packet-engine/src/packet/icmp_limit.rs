@@ -25,7 +25,7 @@ impl Rate {
 
     /// Takes a token at `now`, and returns the new `turn`, when the bucket is full again. `None` if the event
     /// is too early. A `turn` of zero means a full bucket.
-    pub(crate) fn take(&self, turn: u64, now: u64) -> Option<u64> {
+    pub(crate) fn next_turn_if_allowed(&self, turn: u64, now: u64) -> Option<u64> {
         let turn = turn.max(now);
         (turn - now <= self.slack).then(|| turn.saturating_add(self.spacing))
     }
@@ -55,7 +55,9 @@ impl Buckets {
             return false;
         };
         // If one limit rejects an error, the other loses no token. A noisy destination therefore does not use up the limit for all.
-        let (Some(one), Some(all)) = (EACH.take(*each, now), ALL.take(self.all, now)) else {
+        let (Some(one), Some(all)) =
+            (EACH.next_turn_if_allowed(*each, now), ALL.next_turn_if_allowed(self.all, now))
+        else {
             return false;
         };
         *each = one;

@@ -67,7 +67,7 @@ pub(crate) fn has_partial_checksum(packet: &[u8], header: &Header) -> bool {
 /// forwards GSO packets without it; TCP works with any.
 #[inline]
 #[must_use]
-pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
+pub fn tcp_gso_segment_size(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
     if packet.len() <= usize::from(mtu)
         || header.protocol != TCP
         || !has_partial_checksum(packet, header)
@@ -83,7 +83,7 @@ pub fn tcp_segment(packet: &[u8], header: &Header, mtu: u16) -> Option<usize> {
 /// Whether a UDP packet can be a GSO packet whose datagrams have `size` bytes of payload each. The kernel
 /// reports this size in the same field as that of datagrams that it coalesced.
 #[inline]
-pub(crate) fn udp_gathered(packet: &[u8], header: &Header, size: usize) -> bool {
+pub(crate) fn may_be_udp_gso_packet(packet: &[u8], header: &Header, size: usize) -> bool {
     let length = packet.len().saturating_sub(header.transport);
     header.protocol == UDP
         && size > 0
@@ -98,7 +98,7 @@ mod tests {
     use crate::split::tests::any_packet_recipe;
     use proptest::prelude::*;
 
-    fn check(packet: &[u8]) -> bool {
+    fn packet_has_partial_checksum(packet: &[u8]) -> bool {
         has_partial_checksum(packet, &Header::parse(packet).unwrap())
     }
 
@@ -108,20 +108,20 @@ mod tests {
         /// if completion does not change it.
         #[test]
         fn only_the_pseudo_headers_sum_is_partial(recipe in any_packet_recipe(1500), bits in 1u16..) {
-            let partial = recipe.partial();
-            prop_assert!(check(&partial));
-            let at = recipe.transport() + if recipe.tcp { TCP_FIELD } else { UDP_FIELD };
+            let partial = recipe.packet_with_partial_checksum();
+            prop_assert!(packet_has_partial_checksum(&partial));
+            let at = recipe.transport_offset() + if recipe.tcp { TCP_FIELD } else { UDP_FIELD };
             let mut wrong = partial.clone();
             wrong[at] ^= bits.to_be_bytes()[0];
             wrong[at + 1] ^= bits.to_be_bytes()[1];
             let zeros = |packet: &[u8]| matches!(packet[at..at + 2], [0, 0] | [0xff, 0xff]);
-            prop_assert!(!check(&wrong) || zeros(&wrong) && zeros(&partial));
+            prop_assert!(!packet_has_partial_checksum(&wrong) || zeros(&wrong) && zeros(&partial));
             let complete = recipe.packet();
-            prop_assert!(!check(&complete) || complete[at..at + 2] == partial[at..at + 2]);
+            prop_assert!(!packet_has_partial_checksum(&complete) || complete[at..at + 2] == partial[at..at + 2]);
             let mut fragment = partial;
             if !recipe.ipv6 {
                 fragment[6] = 0x20;
-                prop_assert!(!check(&fragment));
+                prop_assert!(!packet_has_partial_checksum(&fragment));
             }
         }
     }
@@ -155,20 +155,21 @@ mod tests {
             id: 9,
             payload: vec![7; 9000],
         };
-        let size = |packet: &[u8], mtu| tcp_segment(packet, &Header::parse(packet).unwrap(), mtu);
-        assert_eq!(size(&recipe.partial(), 1450), Some(1450 - 52));
-        assert_eq!(size(&recipe.partial(), 9052), None, "it fits");
+        let size =
+            |packet: &[u8], mtu| tcp_gso_segment_size(packet, &Header::parse(packet).unwrap(), mtu);
+        assert_eq!(size(&recipe.packet_with_partial_checksum(), 1450), Some(1450 - 52));
+        assert_eq!(size(&recipe.packet_with_partial_checksum(), 9052), None, "it fits");
         assert_eq!(size(&recipe.packet(), 1450), None, "a complete checksum");
-        assert_eq!(size(&recipe.partial(), 52), None, "no room for payload");
+        assert_eq!(size(&recipe.packet_with_partial_checksum(), 52), None, "no room for payload");
         let datagram = crate::split::tests::Recipe { tcp: false, ..recipe };
-        let packet = datagram.partial();
+        let packet = datagram.packet_with_partial_checksum();
         let header = Header::parse(&packet).unwrap();
         assert_eq!(size(&packet, 1450), None, "the segment size of UDP is unknown");
         assert!(
-            udp_gathered(&packet, &header, 1000)
-                && !udp_gathered(&packet, &header, 0)
-                && !udp_gathered(&packet, &header, 9000)
+            may_be_udp_gso_packet(&packet, &header, 1000)
+                && !may_be_udp_gso_packet(&packet, &header, 0)
+                && !may_be_udp_gso_packet(&packet, &header, 9000)
         );
-        assert!(!udp_gathered(&datagram.packet(), &header, 1000));
+        assert!(!may_be_udp_gso_packet(&datagram.packet(), &header, 1000));
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 fn bind_sender_and_receiver(features: &Features, address: &str) -> (Socket, Socket, SocketAddr) {
     let address: IpAddr = address.parse().unwrap();
     let receiver = Socket::bind(address, 0, features).unwrap();
-    receiver.prepare(features, true, address.is_unspecified());
+    receiver.set_buffers_and_options(features, true, address.is_unspecified());
     let to = socket2::SockRef::from(&receiver.fd).local_addr().unwrap().as_socket().unwrap();
     (Socket::bind(address, 0, features).unwrap(), receiver, to)
 }
@@ -27,7 +27,7 @@ fn receive_datagrams(receiver: &mut Receiver, socket: &Socket) -> Vec<RecvMeta> 
 }
 
 /// The bytes and the ECN field of each datagram in the receive buffer.
-fn received_datagrams(receiver: &mut Receiver, metas: &[RecvMeta]) -> Vec<(Vec<u8>, u8)> {
+fn datagram_bytes_and_ecn(receiver: &mut Receiver, metas: &[RecvMeta]) -> Vec<(Vec<u8>, u8)> {
     let buffer = receiver.buffer().to_vec();
     metas
         .iter()
@@ -78,7 +78,7 @@ fn messages_arrive_as_they_were_sent() {
                 for meta in &metas {
                     assert!(meta.from.ip() == to.ip() && !meta.truncated);
                 }
-                got.extend(received_datagrams(&mut receiver, &metas));
+                got.extend(datagram_bytes_and_ecn(&mut receiver, &metas));
             }
             let with_head = |range: Range<usize>| ([&made[..], &read[range]].concat(), 0);
             let [a, b, c] = [0..1000, 1000..2000, 2000..2500].map(with_head);
@@ -142,7 +142,7 @@ struct Dialog {
 }
 
 impl Dialog {
-    fn new(features: &Features, any: &str, asked: IpAddr) -> Self {
+    fn bind_asker_and_answerer(features: &Features, any: &str, asked: IpAddr) -> Self {
         let (_, answerer, at) = bind_sender_and_receiver(features, any);
         let (_, asker, back) = bind_sender_and_receiver(features, any);
         Self {
@@ -157,7 +157,7 @@ impl Dialog {
     }
 
     /// Sends messages, checks that all arrive in order, and hands back their senders.
-    fn pass(&mut self, answers: bool, messages: &[Message]) -> Vec<Endpoint> {
+    fn send_and_check_arrival(&mut self, answers: bool, messages: &[Message]) -> Vec<Endpoint> {
         let name = &self.name;
         let (from, to) =
             if answers { (&self.answerer, &self.asker) } else { (&self.asker, &self.answerer) };
@@ -171,7 +171,7 @@ impl Dialog {
         let (mut froms, mut got) = (Vec::new(), Vec::new());
         while got.len() < messages.iter().map(|message| message.count).sum() {
             let metas = receive_datagrams(&mut self.receiver, to);
-            got.extend(received_datagrams(&mut self.receiver, &metas));
+            got.extend(datagram_bytes_and_ecn(&mut self.receiver, &metas));
             froms.extend(metas.iter().map(|meta| meta.from));
         }
         let sent = messages
@@ -183,8 +183,9 @@ impl Dialog {
     }
 
     /// Sends one query. Returns the querying node's address, and the local address for replies.
-    fn ask(&mut self) -> Endpoint {
-        let question = self.pass(false, &[message_of_pieces(self.asked.into(), 0..3)])[0];
+    fn send_and_receive_question(&mut self) -> Endpoint {
+        let question =
+            self.send_and_check_arrival(false, &[message_of_pieces(self.asked.into(), 0..3)])[0];
         assert_eq!(
             (question.source, question.to.port()),
             (Some(self.asked.ip()), self.back.port()),
@@ -202,7 +203,10 @@ fn dialogs_and_lost_addresses() -> Vec<(Dialog, [&'static str; 2])> {
             ("0.0.0.0", "127.0.0.2", ["192.0.2.9", "192.0.2.10"]),
             ("::", "::1", ["2001:db8::9", "2001:db8::10"]),
         ] {
-            dialogs.push((Dialog::new(&features, any, asked.parse().unwrap()), lost));
+            dialogs.push((
+                Dialog::bind_asker_and_answerer(&features, any, asked.parse().unwrap()),
+                lost,
+            ));
         }
     }
     dialogs
@@ -211,11 +215,13 @@ fn dialogs_and_lost_addresses() -> Vec<(Dialog, [&'static str; 2])> {
 #[test]
 fn answers_come_from_the_address_that_was_asked() {
     for (mut dialog, _) in dialogs_and_lost_addresses() {
-        let question = dialog.ask();
-        let answers = dialog
-            .pass(true, &[message_of_pieces(question, 0..1), message_of_pieces(question, 1..3)]);
+        let question = dialog.send_and_receive_question();
+        let answers = dialog.send_and_check_arrival(
+            true,
+            &[message_of_pieces(question, 0..1), message_of_pieces(question, 1..3)],
+        );
         assert!(answers.iter().all(|from| from.to == dialog.asked), "{}: {answers:?}", dialog.name);
-        assert_eq!(dialog.sender.refused(), []);
+        assert_eq!(dialog.sender.take_refused_endpoints(), []);
     }
 }
 
@@ -223,7 +229,7 @@ fn answers_come_from_the_address_that_was_asked() {
 #[test]
 fn answers_from_a_lost_address_are_sent_from_another() {
     for (mut dialog, lost) in dialogs_and_lost_addresses() {
-        let question = dialog.ask();
+        let question = dialog.send_and_receive_question();
         let [first, second] =
             lost.map(|lost| Endpoint { source: Some(lost.parse().unwrap()), ..question });
         let late = [
@@ -233,7 +239,7 @@ fn answers_from_a_lost_address_are_sent_from_another() {
             message_of_pieces(first, 4..5),
             message_of_pieces(question, 5..6),
         ];
-        let answers = dialog.pass(true, &late);
+        let answers = dialog.send_and_check_arrival(true, &late);
         assert!(
             answers
                 .iter()
@@ -241,7 +247,7 @@ fn answers_from_a_lost_address_are_sent_from_another() {
             "{answers:?}"
         );
         assert_eq!(
-            (dialog.sender.refused(), dialog.sender.refused()),
+            (dialog.sender.take_refused_endpoints(), dialog.sender.take_refused_endpoints()),
             (vec![first, second], vec![])
         );
     }
@@ -251,7 +257,7 @@ fn answers_from_a_lost_address_are_sent_from_another() {
 #[test]
 fn source_is_not_refused_when_the_destination_is_invalid() {
     for (mut dialog, _) in dialogs_and_lost_addresses() {
-        let question = dialog.ask();
+        let question = dialog.send_and_receive_question();
         let nowhere = Endpoint { to: SocketAddr::new(question.ip(), 0), ..question };
         let (read, pieces) = six_pieces();
         let (sent, error) = dialog.sender.send(
@@ -262,7 +268,11 @@ fn source_is_not_refused_when_the_destination_is_invalid() {
             &read,
         );
         assert_eq!(
-            (sent, error.and_then(|error| error.raw_os_error()), dialog.sender.refused()),
+            (
+                sent,
+                error.and_then(|error| error.raw_os_error()),
+                dialog.sender.take_refused_endpoints()
+            ),
             (0, Some(libc::EINVAL), vec![]),
             "{}",
             dialog.name

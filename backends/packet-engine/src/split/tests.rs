@@ -17,12 +17,12 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
-    pub(crate) fn transport(&self) -> usize {
+    pub(crate) fn transport_offset(&self) -> usize {
         if self.ipv6 { 40 } else { 20 }
     }
 
     /// A segment of a TCP stream over IPv4, with a payload of sevens.
-    pub(crate) fn stream(sequence: u32, length: usize) -> Self {
+    pub(crate) fn ipv4_tcp_segment(sequence: u32, length: usize) -> Self {
         Self {
             ipv6: false,
             tcp: true,
@@ -35,22 +35,25 @@ impl Recipe {
     }
 
     /// The sum of the pseudo header, the protocol, and the place of the checksum.
-    fn pseudo(&self, packet: &[u8]) -> (u64, usize) {
+    fn pseudo_sum_and_checksum_offset(&self, packet: &[u8]) -> (u64, usize) {
         let addresses = if self.ipv6 { &packet[8..40] } else { &packet[12..20] };
         let (from, to) = addresses.split_at(addresses.len() / 2);
         let (protocol, at) = if self.tcp { (TCP, 16) } else { (UDP, 6) };
-        let length = packet.len() - self.transport();
-        (checksum::pseudo_header_sum(from, to, protocol, length as u32), self.transport() + at)
+        let length = packet.len() - self.transport_offset();
+        (
+            checksum::pseudo_header_sum(from, to, protocol, length as u32),
+            self.transport_offset() + at,
+        )
     }
 
-    fn headers(&self) -> usize {
-        self.transport() + if self.tcp { 20 + self.options * 4 } else { 8 }
+    fn headers_len(&self) -> usize {
+        self.transport_offset() + if self.tcp { 20 + self.options * 4 } else { 8 }
     }
 
     /// With correct checksums.
     pub(crate) fn packet(&self) -> Vec<u8> {
-        let total = self.headers() + self.payload.len();
-        let length = total - self.transport();
+        let total = self.headers_len() + self.payload.len();
+        let length = total - self.transport_offset();
         let protocol = if self.tcp { TCP } else { UDP };
         let mut out = if self.ipv6 {
             let mut out = vec![0x60, 0, 0, 0];
@@ -79,9 +82,9 @@ impl Recipe {
             out.extend([0, 0]);
         }
         out.extend(&self.payload);
-        let (pseudo, at) = self.pseudo(&out);
+        let (pseudo, at) = self.pseudo_sum_and_checksum_offset(&out);
         let mut sum = checksum::checksum_from_sum(checksum::ones_complement_sum(
-            &out[self.transport()..],
+            &out[self.transport_offset()..],
             pseudo,
         ));
         if !self.tcp && sum == 0 {
@@ -91,9 +94,9 @@ impl Recipe {
         out
     }
 
-    pub(crate) fn partial(&self) -> Vec<u8> {
+    pub(crate) fn packet_with_partial_checksum(&self) -> Vec<u8> {
         let mut out = self.packet();
-        let (pseudo, at) = self.pseudo(&out);
+        let (pseudo, at) = self.pseudo_sum_and_checksum_offset(&out);
         out[at..at + 2].copy_from_slice(&checksum::fold_sum(pseudo).to_be_bytes());
         out
     }
@@ -106,19 +109,19 @@ impl Recipe {
         }
     }
 
-    pub(crate) fn vnet(&self, size: usize) -> VnetHeader {
+    pub(crate) fn gso_vnet_header(&self, size: usize) -> VnetHeader {
         VnetHeader {
             needs_csum: true,
             gso: self.gso(),
-            header_len: self.headers() as u16,
+            header_len: self.headers_len() as u16,
             gso_size: size as u16,
-            csum_start: self.transport() as u16,
+            csum_start: self.transport_offset() as u16,
             csum_offset: if self.tcp { 16 } else { 6 },
         }
     }
 
     /// The single packets of this GSO packet, with `size` bytes of payload each.
-    pub(crate) fn singles(&self, size: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn segment_packets(&self, size: usize) -> Vec<Vec<u8>> {
         let chunks: Vec<&[u8]> = self.payload.chunks(size).collect();
         let single = |(index, chunk): (usize, &&[u8])| {
             let mut flags = self.flags;
@@ -170,12 +173,12 @@ pub(crate) fn split_into_packets(
     packet: &mut [u8],
 ) -> Result<Vec<Vec<u8>>, DropError> {
     let header = Header::parse(packet)?;
-    Ok(match prepare_split(vnet, &header, packet)? {
+    Ok(match plan_split_or_complete_checksum(vnet, &header, packet)? {
         Split::Whole => vec![packet.to_vec()],
         Split::Segments(segments) => (0..segments.count())
             .map(|index| {
                 let mut room = [0; HEADERS];
-                let (made, payload) = segments.header(index, packet, &mut room).unwrap();
+                let (made, payload) = segments.write_headers(index, packet, &mut room).unwrap();
                 [&room[..made], &packet[payload]].concat()
             })
             .collect(),
@@ -186,13 +189,13 @@ proptest! {
 
     #[test]
     fn segments_are_the_single_packets(recipe in any_packet_recipe(9000), size in 1usize..2000) {
-        prop_assert_eq!(split_into_packets(&recipe.vnet(size), &mut recipe.partial()), Ok(recipe.singles(size)));
+        prop_assert_eq!(split_into_packets(&recipe.gso_vnet_header(size), &mut recipe.packet_with_partial_checksum()), Ok(recipe.segment_packets(size)));
     }
 
     #[test]
     fn a_partial_checksum_is_completed(recipe in any_packet_recipe(1500)) {
-        let vnet = VnetHeader { gso: Gso::None, gso_size: 0, ..recipe.vnet(0) };
-        prop_assert_eq!(split_into_packets(&vnet, &mut recipe.partial()), Ok(vec![recipe.packet()]));
+        let vnet = VnetHeader { gso: Gso::None, gso_size: 0, ..recipe.gso_vnet_header(0) };
+        prop_assert_eq!(split_into_packets(&vnet, &mut recipe.packet_with_partial_checksum()), Ok(vec![recipe.packet()]));
         prop_assert_eq!(split_into_packets(&VnetHeader::default(), &mut recipe.packet()), Ok(vec![recipe.packet()]), "a complete one is not changed");
     }
 
@@ -219,7 +222,7 @@ proptest! {
 
 #[test]
 fn wrong_virtio_headers_are_refused() {
-    let recipe = Recipe::stream(1, 3000);
+    let recipe = Recipe::ipv4_tcp_segment(1, 3000);
     let changes: [fn(&mut VnetHeader); 5] = [
         |vnet| vnet.gso_size = 0,
         |vnet| vnet.gso = Gso::Udp,
@@ -228,10 +231,10 @@ fn wrong_virtio_headers_are_refused() {
         |vnet| (vnet.gso, vnet.csum_offset) = (Gso::None, 5000),
     ];
     for change in changes {
-        let mut wrong = recipe.vnet(1000);
+        let mut wrong = recipe.gso_vnet_header(1000);
         change(&mut wrong);
         assert_eq!(
-            split_into_packets(&wrong, &mut recipe.partial()),
+            split_into_packets(&wrong, &mut recipe.packet_with_partial_checksum()),
             Err(DropError::BadOffload),
             "{wrong:?}"
         );

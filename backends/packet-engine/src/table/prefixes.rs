@@ -66,7 +66,7 @@ impl<B: Bits> Prefixes<B> {
         let count = match last.above(first) {
             _ if nets.is_empty() => 0,
             Some(last) if last < SLOTS => last + 1,
-            _ => return Self::sorted(nets),
+            _ => return Self::build_sorted(nets),
         };
         let mut slots = vec![NONE; count];
         // Smaller subnets come later in the map and overwrite the larger ones that contain them.
@@ -81,7 +81,7 @@ impl<B: Bits> Prefixes<B> {
         Self::Flat { first, shift, slots }
     }
 
-    fn sorted(nets: &ByLength<B>) -> Self {
+    fn build_sorted(nets: &ByLength<B>) -> Self {
         let mut lists: BTreeMap<u8, Vec<(B, u32)>> = BTreeMap::new();
         for ((prefix, net), index) in nets {
             lists.entry(*prefix).or_default().push((*net, *index));
@@ -93,7 +93,7 @@ impl<B: Bits> Prefixes<B> {
 
     /// [`NONE`] without a peer.
     #[inline]
-    pub(crate) fn find(&self, ip: B) -> u32 {
+    pub(crate) fn find_peer_index(&self, ip: B) -> u32 {
         match self {
             Self::Flat { first, shift, slots } => (ip >> *shift)
                 .above(*first)

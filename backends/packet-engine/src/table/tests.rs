@@ -76,7 +76,7 @@ fn check_lookups(nets: Vec<IpNet>, more: Vec<IpAddr>) -> Result<Table, TestCaseE
     for n in 0..peers.len() as u32 + 2 {
         let address = numbered_peer(n).address.ip();
         prop_assert_eq!(
-            table.knows(address),
+            table.is_peer_address(address),
             peers.iter().any(|(_, peer)| peer.address.ip() == address)
         );
     }
@@ -162,14 +162,14 @@ fn table_without_peers_has_no_routes() {
         (
             table.lookup(parse_ip("10.5.2.1")),
             table.lookup(parse_ip("::")),
-            table.knows(parse_ip("0.0.0.0"))
+            table.is_peer_address(parse_ip("0.0.0.0"))
         ),
         (None, None, false)
     );
     assert!(
-        table.is_own(parse_ip("10.5.1.0"))
-            && table.is_own(parse_ip("fd00:5:0:1::9"))
-            && !table.is_own(parse_ip("10.5.2.0"))
+        table.in_own_subnet(parse_ip("10.5.1.0"))
+            && table.in_own_subnet(parse_ip("fd00:5:0:1::9"))
+            && !table.in_own_subnet(parse_ip("10.5.2.0"))
     );
     assert!(
         table.in_network(parse_ip("10.5.255.255"))
@@ -201,7 +201,7 @@ fn a_peer_inside_a_subnet_is_refused() {
         assert_eq!(table.lookup(parse_ip(pod)), found.map(peer_at_address).as_ref(), "{pod}");
     }
     for (node, known) in [("10.5.3.7", false), ("192.168.0.2", true), ("10.5.99.9", true)] {
-        assert_eq!(table.knows(parse_ip(node)), known, "{node}");
+        assert_eq!(table.is_peer_address(parse_ip(node)), known, "{node}");
     }
 }
 
@@ -219,6 +219,6 @@ fn the_last_address_of_a_subnet_is_its_broadcast() {
         let mut settings = dual_stack_settings();
         settings.own.v4 = Some(own.parse().unwrap());
         let table = Table::build(settings, []);
-        assert_eq!(table.is_broadcast(ip.parse().unwrap()), is, "{ip} in {own}");
+        assert_eq!(table.is_own_broadcast(ip.parse().unwrap()), is, "{ip} in {own}");
     }
 }

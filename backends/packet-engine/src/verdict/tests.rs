@@ -92,7 +92,7 @@ fn udp_packet_header(source: IpAddr, destination: IpAddr, ttl: u8, len: usize) -
 
 /// A packet of zeros except for the destination port. The tests pass all other header fields in a parsed
 /// `Header`.
-fn to_port(header: &Header, port: u16) -> Vec<u8> {
+fn packet_to_port(header: &Header, port: u16) -> Vec<u8> {
     let mut packet = vec![0; header.total_len];
     packet[header.transport + 2..header.transport + 4].copy_from_slice(&port.to_be_bytes());
     packet
@@ -113,19 +113,19 @@ const MARTIANS: [&str; 10] = [
 
 static MARTIAN_NETS: LazyLock<Vec<IpNet>> = LazyLock::new(|| MARTIANS.map(parse_net).into());
 
-fn slow_martian(ip: &IpAddr) -> bool {
+fn is_in_martian_nets(ip: &IpAddr) -> bool {
     MARTIAN_NETS.iter().any(|range| range.contains(ip))
 }
 
 /// Whether a packet goes to the UDP port of the tunnel at an address of a node.
-fn slow_nested(header: &Header, port: u16) -> bool {
+fn is_datagram_to_tunnel_port(header: &Header, port: u16) -> bool {
     let is_node = header.destination == parse_ip(HERE)
         || LEASES.iter().any(|(_, address, _)| parse_ip(address) == header.destination);
     header.protocol == 17 && header.fragment != Fragment::Later && port == 8285 && is_node
 }
 
 /// Reference implementation of the verdict on received packets: it scans the leases for every rule.
-fn slow_inbound(
+fn reference_inbound_verdict(
     source: IpAddr,
     destination: IpAddr,
     from: IpAddr,
@@ -143,13 +143,13 @@ fn slow_inbound(
         if of_sender.peek().is_none() {
             return Err(DropError::UnknownPeer);
         }
-        if slow_martian(&destination) {
+        if is_in_martian_nets(&destination) {
             return Err(DropError::Martian);
         }
         if !OWN.iter().any(|own| parse_net(own).contains(&destination)) {
             return Err(DropError::NotOurs);
         }
-        if slow_martian(&source) || destination == parse_ip("10.5.1.255") {
+        if is_in_martian_nets(&source) || destination == parse_ip("10.5.1.255") {
             return Err(DropError::Martian);
         }
         let inside = NETWORKS.iter().any(|network| parse_net(network).contains(&source));
@@ -216,9 +216,9 @@ proptest! {
         source in any_ip_address(), destination in any_ip_address(), from in any_sender_address(), ttl in 0u8..3, checks in any_checks(), port in any_udp_port(), kind in any_protocol_and_fragment(),
     ) {
         let header = Header { protocol: kind.0, fragment: kind.1, ..udp_packet_header(source, destination, ttl, 100) };
-        let nested = if slow_nested(&header, port) { Err(DropError::Loop) } else { Ok(()) };
-        let want = slow_inbound(source, destination, from, ttl, checks).and(nested);
-        prop_assert_eq!(judge_inbound_packet(&header, &to_port(&header, port), from, prebuilt_table(checks, true)), want);
+        let nested = if is_datagram_to_tunnel_port(&header, port) { Err(DropError::Loop) } else { Ok(()) };
+        let want = reference_inbound_verdict(source, destination, from, ttl, checks).and(nested);
+        prop_assert_eq!(judge_inbound_packet(&header, &packet_to_port(&header, port), from, prebuilt_table(checks, true)), want);
     }
 
     #[test]
@@ -231,15 +231,15 @@ proptest! {
         let header = Header { protocol: kind.0, fragment: kind.1, ..udp_packet_header(source, destination, ttl, len) };
         let lease = LEASES.iter().find(|(subnet, ..)| parse_net(subnet).contains(&destination));
         let want = match lease {
-            _ if slow_nested(&header, port) => Err(Outbound::Drop(DropError::Loop)),
-            _ if slow_martian(&destination) => Err(Outbound::Drop(DropError::Martian)),
+            _ if is_datagram_to_tunnel_port(&header, port) => Err(Outbound::Drop(DropError::Loop)),
+            _ if is_in_martian_nets(&destination) => Err(Outbound::Drop(DropError::Martian)),
             None => Err(Outbound::Reply(Icmp::NetUnreachable, DropError::NoRoute)),
             Some((_, _, false)) if destination.is_ipv6() => Err(Outbound::Reply(Icmp::NetUnreachable, DropError::NoV6Peer)),
             _ if routed && ttl < 2 => Err(Outbound::Reply(Icmp::TimeExceeded, DropError::TtlExceeded)),
             _ if segment.unwrap_or(len) > 1472 => Err(Outbound::Reply(Icmp::TooBig(1472), DropError::TooBig)),
             Some((_, address, _)) => Ok(parse_ip(address)),
         };
-        let got = match judge_outbound_packet(&header, &to_port(&header, port), table, segment) {
+        let got = match judge_outbound_packet(&header, &packet_to_port(&header, port), table, segment) {
             Outbound::Send(peer) => Ok(peer.address.ip()),
             other => Err(other),
         };
@@ -259,7 +259,7 @@ fn martian_ranges_have_exact_ends() {
                 IpNet::V4(_) => IpAddr::V4((bits as u32).into()),
                 IpNet::V6(_) => IpAddr::V6(bits.into()),
             };
-            assert_eq!(is_martian(&ip), slow_martian(&ip), "{ip}");
+            assert_eq!(is_martian(&ip), is_in_martian_nets(&ip), "{ip}");
         }
     }
     for ordinary in ["10.5.2.1", "100.64.0.1", "fd00::1", "2001:db8::1", "::10.5.2.1"] {

@@ -43,7 +43,8 @@ impl Allowances {
         let Some(turn) = self.turns.get_mut(slot) else {
             return false;
         };
-        let next = EACH.take(*turn, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+        let next =
+            EACH.next_turn_if_allowed(*turn, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
         *turn = next.unwrap_or(*turn);
         next.is_some()
     }

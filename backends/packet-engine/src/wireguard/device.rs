@@ -179,7 +179,7 @@ impl Device {
     pub(super) fn give_up(&self, link: &mut Link) {
         let parked = std::mem::take(&mut link.parked);
         parked.iter().for_each(|packet| self.unparked(packet));
-        self.counters.sent.dropped_many(DropError::NoSession, parked.len());
+        self.counters.sent.count_dropped_packets(DropError::NoSession, parked.len());
     }
 
     /// Handles the peer's first packet in a session that this node's response created. From then on threads

@@ -36,26 +36,26 @@ impl Device {
     ) {
         let received = &self.counters.received;
         let Some(identity) = &snapshot.identity else {
-            return received.dropped(DropError::NoSession);
+            return received.count_dropped_packet(DropError::NoSession);
         };
         if admission.copies.has(message.bytes()) {
-            return received.dropped(DropError::Replayed);
+            return received.count_dropped_packet(DropError::Replayed);
         }
         let from = message.from.to;
         let Some(proven) = identity.proof(from, message.bytes(), now) else {
-            return received.dropped(DropError::BadHandshake);
+            return received.count_dropped_packet(DropError::BadHandshake);
         };
         message.proven = proven;
         match admission.admit(message, snapshot, now) {
             Ok(()) => {}
-            Err(AdmissionError::Drop(reason)) => received.dropped(reason),
+            Err(AdmissionError::Drop(reason)) => received.count_dropped_packet(reason),
             Err(AdmissionError::Prove) => {
                 if *cookies == 0 && !admission.is_peer(from, snapshot, now) {
-                    return received.dropped(DropError::HandshakeFlood);
+                    return received.count_dropped_packet(DropError::HandshakeFlood);
                 }
                 *cookies = cookies.saturating_sub(1);
                 if let Err(reason) = self.demand_proof(&message, identity, now, send) {
-                    received.dropped(reason);
+                    received.count_dropped_packet(reason);
                 }
             }
         }
@@ -73,14 +73,14 @@ impl Device {
     ) {
         // A copy may also have been queued.
         if admission.copies.has(message.bytes()) {
-            return self.counters.received.dropped(DropError::Replayed);
+            return self.counters.received.count_dropped_packet(DropError::Replayed);
         }
         let done = self.process_handshake(message, snapshot, now, buffer, send);
         if matches!(done, Ok(true) | Err(DropError::Replayed)) {
             admission.copies.remember(message.bytes());
         }
         if let Err(reason) = done {
-            self.counters.received.dropped(reason);
+            self.counters.received.count_dropped_packet(reason);
         }
     }
 
@@ -96,18 +96,18 @@ impl Device {
     ) {
         let received = &self.counters.received;
         let Some(identity) = &snapshot.identity else {
-            return received.dropped(DropError::NoSession);
+            return received.count_dropped_packet(DropError::NoSession);
         };
         // A cookie reply has no MACs to verify, and costs no curve operation.
         if message.is_response() {
             let Some(proven) = identity.proof(message.from.to, message.bytes(), now) else {
-                return received.dropped(DropError::BadHandshake);
+                return received.count_dropped_packet(DropError::BadHandshake);
             };
             message.proven = proven;
             message.proven = admission.rank(&message, snapshot, now).is_some();
         }
         if let Err(reason) = self.process_handshake(&message, snapshot, now, buffer, send) {
-            received.dropped(reason);
+            received.count_dropped_packet(reason);
         }
     }
 

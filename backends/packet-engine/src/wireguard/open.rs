@@ -9,7 +9,7 @@ use super::peer::Peer;
 use super::pending::Message;
 use super::snapshot::Snapshot;
 use crate::drop_error::DropError;
-use crate::packet::{Header, told_length};
+use crate::packet::{Header, ip_total_length};
 use crate::socket::endpoint::Endpoint;
 use noise::Session;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ impl<'s> Opener<'s> {
             return Ok(None);
         }
         let padded = datagram.get(..length).ok_or(DropError::Short)?;
-        let length = told_length(padded).ok_or(DropError::Malformed)?;
+        let length = ip_total_length(padded).ok_or(DropError::Malformed)?;
         let header = Header::parse(padded.get(..length).ok_or(DropError::Short)?)?;
         // Only the peer that owns the source address may send from it.
         if self.snapshot.slot_of(header.source) != Some(slot) {

@@ -29,8 +29,8 @@ impl Routes {
     #[inline]
     pub(super) fn lookup(&self, ip: IpAddr) -> Option<u32> {
         let slot = match ip {
-            IpAddr::V4(ip) => self.v4.find(ip.to_bits()),
-            IpAddr::V6(ip) => self.v6.find(ip.to_bits()),
+            IpAddr::V4(ip) => self.v4.find_peer_index(ip.to_bits()),
+            IpAddr::V6(ip) => self.v6.find_peer_index(ip.to_bits()),
         };
         (slot != NONE).then_some(slot)
     }

@@ -11,7 +11,7 @@ use super::traffic::{ANSWER, KEEPALIVE};
 use super::work::Send;
 use crate::counters::add_to_counter;
 use crate::drop_error::DropError;
-use crate::packet::{Header, told_length};
+use crate::packet::{Header, ip_total_length};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -188,7 +188,7 @@ impl Device {
                 .filter(|(_, to)| snapshot.slot_of(*to) == Some(peer.slot))
                 .map(|(length, _)| length)
             else {
-                self.counters.sent.dropped(DropError::NoRoute);
+                self.counters.sent.count_dropped_packet(DropError::NoRoute);
                 continue;
             };
             let sealed = buffer.get_mut(..plain.len() + OVERHEAD).and_then(|datagram| {
@@ -197,7 +197,7 @@ impl Device {
                 Some(&*datagram)
             });
             let Some(datagram) = sealed else {
-                self.counters.sent.dropped(DropError::NoSession);
+                self.counters.sent.count_dropped_packet(DropError::NoSession);
                 continue;
             };
             if send(to, datagram) {
@@ -242,6 +242,6 @@ impl Device {
 
 /// The length in bytes and the destination of a waiting packet.
 fn inner(plain: &[u8]) -> Option<(usize, std::net::IpAddr)> {
-    let length = told_length(plain)?;
+    let length = ip_total_length(plain)?;
     Header::parse(plain.get(..length)?).ok().map(|header| (length, header.destination))
 }

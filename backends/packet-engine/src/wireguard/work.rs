@@ -66,7 +66,9 @@ impl Device {
         send: Transmit<'_>,
     ) -> Option<Instant> {
         let mut send = |to: Endpoint, datagram: &[u8]| {
-            send(to, datagram).inspect_err(|reason| self.counters.sent.dropped(*reason)).is_ok()
+            send(to, datagram)
+                .inspect_err(|reason| self.counters.sent.count_dropped_packet(*reason))
+                .is_ok()
         };
         self.round(now, worker, &mut send)
     }

@@ -29,7 +29,7 @@ pub struct FlanneldOptions {
 
 /// The shipped systemd unit's, so that each feature runs under its restrictions. A script of a test, which prepares the host before it starts the
 /// daemon, keeps its capabilities.
-fn confinement_by_the_unit(is_script: bool) -> Result<Confinement> {
+fn confinement_of_systemd_unit(is_script: bool) -> Result<Confinement> {
     let unit = include_str!("../../../../conf/flanneld.service");
     let value = |key: &str| {
         unit.lines()
@@ -70,7 +70,7 @@ fn confinement_by_the_unit(is_script: bool) -> Result<Confinement> {
 impl FlanneldOptions {
     /// flannel-rs' flanneld with a health endpoint on port 8471.
     pub fn new(store: &Store) -> FlanneldOptions {
-        FlanneldOptions::with(store.args())
+        FlanneldOptions::with(store.daemon_args())
     }
 
     /// Without arguments: the caller adds those for a lease store.
@@ -158,7 +158,7 @@ pub struct Flanneld {
 
 impl Host {
     /// Waits until the daemon is ready. The error shows the log's last lines.
-    pub fn flanneld(&self, options: &FlanneldOptions) -> Result<Flanneld> {
+    pub fn start_flanneld_and_wait_ready(&self, options: &FlanneldOptions) -> Result<Flanneld> {
         let mut daemon = self.start_flanneld(options)?;
         daemon.wait_ready()?;
         Ok(daemon)
@@ -182,7 +182,7 @@ impl Flanneld {
         let mut launch = Launch::new(binary)
             .args(&options.args)
             .arg(format!("--subnet-file={}", subnet_file.display()))
-            .confined(confinement_by_the_unit(options.binary.is_some())?);
+            .confined(confinement_of_systemd_unit(options.binary.is_some())?);
         if let Some(port) = options.healthz_port {
             launch = launch.arg(format!("--healthz-port={port}"));
         }
@@ -222,7 +222,7 @@ impl Flanneld {
                     self.process.log_tail(20)
                 );
             }
-            wait.pause("flanneld is ready")?;
+            wait.pause_or_time_out("flanneld is ready")?;
         }
         Ok(self.started.0.elapsed())
     }
@@ -231,7 +231,8 @@ impl Flanneld {
     pub fn is_ready(&self) -> bool {
         match self.health {
             Some(_) if !self.foreign => {
-                self.subnet_file.exists() && matches!(self.get("/readyz"), Ok((200, _)))
+                self.subnet_file.exists()
+                    && matches!(self.get_health_endpoint("/readyz"), Ok((200, _)))
             }
             // Without a health endpoint, only the modification time distinguishes this file from one of an earlier run.
             _ => self.is_subnet_file_new(),
@@ -255,7 +256,7 @@ impl Flanneld {
     }
 
     /// Sends a GET request for a path of the health endpoint, such as `/readyz` or `/metrics`. The result is the status code and the body.
-    pub fn get(&self, path: &str) -> Result<(u16, String)> {
+    pub fn get_health_endpoint(&self, path: &str) -> Result<(u16, String)> {
         http::send_get_request(
             &self.netns,
             self.health.context("this daemon has no health endpoint")?,
@@ -270,7 +271,7 @@ impl Flanneld {
 
     /// `name` is the exact name with its labels. Fails if the metric does not exist.
     pub fn metric(&self, name: &str) -> Result<f64> {
-        let (_, text) = self.get("/metrics")?;
+        let (_, text) = self.get_health_endpoint("/metrics")?;
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
@@ -280,7 +281,7 @@ impl Flanneld {
 
     /// Counts findings of any severity in the daemon's metrics; `None` if the result of the check is unknown.
     pub fn findings(&self, check: &str) -> Result<Option<u32>> {
-        let (_, text) = self.get("/metrics")?;
+        let (_, text) = self.get_health_endpoint("/metrics")?;
         let start = format!("flannel_findings{{check=\"{check}\",");
         let counts: Vec<u32> = text
             .lines()

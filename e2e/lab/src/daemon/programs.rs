@@ -35,8 +35,8 @@ pub struct Programs {
 
 impl Programs {
     /// An empty folder, in which the daemon finds no program.
-    pub fn none(lab: &Lab, name: &str) -> Result<Programs> {
-        Ok(Programs { folder: lab.folder(&format!("programs-{name}"))? })
+    pub fn create_empty(lab: &Lab, name: &str) -> Result<Programs> {
+        Ok(Programs { folder: lab.ensure_folder(&format!("programs-{name}"))? })
     }
 
     /// The value of `PATH`.
@@ -62,7 +62,7 @@ impl Programs {
     }
 
     /// Adds the programs under their full names, such as `iptables-legacy-save`.
-    pub fn with_variant(self, which: Xtables) -> Result<Programs> {
+    pub fn with_full_iptables_names(self, which: Xtables) -> Result<Programs> {
         let program = installed_program_path(&format!("xtables-{}-multi", which.name()))?;
         for family in ["iptables", "ip6tables"] {
             for companion in ["", "-save", "-restore"] {
@@ -74,11 +74,11 @@ impl Programs {
 
     /// `nft` and all iptables programs of Debian, with the alternatives set to this variant.
     pub fn all(lab: &Lab, name: &str, which: Xtables) -> Result<Programs> {
-        Programs::none(lab, name)?
+        Programs::create_empty(lab, name)?
             .with_nft()?
             .with_iptables(which)?
-            .with_variant(Xtables::Nft)?
-            .with_variant(Xtables::Legacy)
+            .with_full_iptables_names(Xtables::Nft)?
+            .with_full_iptables_names(Xtables::Legacy)
     }
 
     /// Replaces the link of the same name, if any.

@@ -24,7 +24,7 @@ impl Cable {
     }
 
     /// Converts the host's uplink to a cable of this kind. Checksum offload stays unchanged.
-    pub fn lay(self, host: &Host) -> Result<()> {
+    pub fn apply_to_uplink(self, host: &Host) -> Result<()> {
         if self == Cable::Wire {
             for feature in [
                 "tso",

@@ -52,8 +52,8 @@ impl Host {
     }
 
     /// The pod has no interfaces, as when a container runtime has created it before ADD.
-    pub fn empty_pod(&self, name: &str) -> Result<Netns> {
-        self.site().netns(&format!("{}-{name}", self.name()))
+    pub fn create_empty_pod_netns(&self, name: &str) -> Result<Netns> {
+        self.site().create_netns(&format!("{}-{name}", self.name()))
     }
 }
 

@@ -17,7 +17,7 @@ pub struct Hang {
 
 impl Hang {
     /// Needs fanotify permission events.
-    pub fn of(folders: &[&Path]) -> Result<Hang> {
+    pub fn block_opens_in_folders(folders: &[&Path]) -> Result<Hang> {
         let flags = InitFlags::FAN_CLASS_CONTENT | InitFlags::FAN_CLOEXEC;
         let gate = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)
             .context("fanotify_init")?;

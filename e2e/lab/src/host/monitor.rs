@@ -25,8 +25,8 @@ pub struct Monitor {
 
 impl Monitor {
     /// Watches `route` and the object types in `objects`.
-    pub fn ip(host: &Host, objects: &[&str]) -> Result<Monitor> {
-        Monitor::start(
+    pub fn watch_routes_and_objects(host: &Host, objects: &[&str]) -> Result<Monitor> {
+        Monitor::start_until_listening(
             host,
             Marks::Routes,
             &Launch::new("ip").args(["monitor", "route"]).args(objects),
@@ -34,45 +34,46 @@ impl Monitor {
     }
 
     /// Every change of nf_tables rules, including those by iptables-nft.
-    pub fn nft(host: &Host) -> Result<Monitor> {
-        Monitor::start(host, Marks::Tables, &Launch::new("nft").arg("monitor"))
+    pub fn watch_nft_rules(host: &Host) -> Result<Monitor> {
+        Monitor::start_until_listening(host, Marks::Tables, &Launch::new("nft").arg("monitor"))
     }
 
-    fn start(host: &Host, marks: Marks, launch: &Launch) -> Result<Monitor> {
+    fn start_until_listening(host: &Host, marks: Marks, launch: &Launch) -> Result<Monitor> {
         let process = host.spawn("monitor", launch)?;
         let mut monitor = Monitor { process, host: host.clone(), marks, made: 0, read: 0 };
         // A change before it listens is not reported.
         until_ok("the monitor listens", || {
-            let mark = monitor.mark()?;
+            let mark = monitor.make_test_change()?;
             ensure!(monitor.has_reported(&mark), "{mark} is not reported");
             Ok(())
         })?;
-        monitor.reports()?;
+        monitor.read_new_reports()?;
         Ok(monitor)
     }
 
     /// Those since the last call, or since the monitor's start.
-    pub fn reports(&mut self) -> Result<String> {
-        let mark = self.mark()?;
+    pub fn read_new_reports(&mut self) -> Result<String> {
+        let mark = self.make_test_change()?;
         until("the monitor reports a mark", || self.has_reported(&mark))?;
         let log = self.process.log();
         let new = log.get(self.read..).unwrap_or_default();
-        let lines = new
-            .lines()
-            .filter(|line| !line.contains(self.common()) && !line.starts_with("# new generation"));
+        let lines = new.lines().filter(|line| {
+            !line.contains(self.mark_prefix()) && !line.starts_with("# new generation")
+        });
         let reports = lines.map(|line| format!("{line}\n")).collect();
         self.read = log.len();
         Ok(reports)
     }
 
     /// A test change; the result is its name.
-    fn mark(&mut self) -> Result<String> {
+    fn make_test_change(&mut self) -> Result<String> {
         self.made += 1;
-        let mark = format!("{}{}", self.common(), self.made);
+        let mark = format!("{}{}", self.mark_prefix(), self.made);
         let netns = self.host.netns();
         match self.marks {
-            Marks::Routes => netns
-                .ip(&format!("route add {mark} dev lo table 99\nroute del {mark} dev lo table 99")),
+            Marks::Routes => netns.run_ip_batch(&format!(
+                "route add {mark} dev lo table 99\nroute del {mark} dev lo table 99"
+            )),
             Marks::Tables => {
                 netns.sh(&format!("nft add table ip {mark}; nft delete table ip {mark}"))
             }
@@ -87,7 +88,7 @@ impl Monitor {
     }
 
     /// The prefix of all test routes or test tables.
-    fn common(&self) -> &'static str {
+    fn mark_prefix(&self) -> &'static str {
         match self.marks {
             Marks::Routes => "198.18.255.",
             Marks::Tables => "monitor-mark-",

@@ -42,7 +42,7 @@ impl NatBox {
             Uplink::new(outer.0, "outer").address(outer.1)?,
         ];
         let host = Host::build(site, name, &uplinks)?;
-        host.netns().feed("nft", &["-f", "-"], RULES)?;
+        host.netns().exec_with_input("nft", &["-f", "-"], RULES)?;
         Ok(NatBox { host })
     }
 }

@@ -25,9 +25,9 @@ pub struct Pod {
 
 impl Host {
     /// Builds a pod in the host's subnet, behind the bridge `cni0`, as the CNI plugins do.
-    pub fn pod(&self, name: &str, subnet: &SubnetEnv) -> Result<Pod> {
-        let number = self.next_pod();
-        let netns = self.site().netns(&format!("{}-{name}", self.name()))?;
+    pub fn create_pod(&self, name: &str, subnet: &SubnetEnv) -> Result<Pod> {
+        let number = self.take_pod_number();
+        let netns = self.site().create_netns(&format!("{}-{name}", self.name()))?;
         Pod::build(self, name, netns, subnet, number)
     }
 }
@@ -48,10 +48,10 @@ impl Pod {
         } else {
             add_missing_bridge_addresses(host, subnet)?;
         }
-        let v4 = subnet.subnet.map(|gateway| after_v4(gateway, number)).transpose()?;
-        let v6 = subnet.v6_subnet.map(|gateway| after_v6(gateway, number)).transpose()?;
+        let v4 = subnet.subnet.map(|gateway| pod_v4_address(gateway, number)).transpose()?;
+        let v6 = subnet.v6_subnet.map(|gateway| pod_v6_address(gateway, number)).transpose()?;
         let (pod, port, mtu) = (netns.name(), format!("veth{number}"), subnet.mtu);
-        host.netns().ip(&format!(
+        host.netns().run_ip_batch(&format!(
             "link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pod}\n\
              link set {port} master {BRIDGE}\n\
              link set {port} up"
@@ -71,7 +71,7 @@ impl Pod {
                 gateway.addr()
             ));
         }
-        netns.ip(&batch)?;
+        netns.run_ip_batch(&batch)?;
         wait_connected(host.netns(), &port, &netns, "eth0")?;
         Ok(Pod { name: format!("{}/{name}", host.name()), host: host.clone(), netns, v4, v6, mtu })
     }
@@ -117,7 +117,7 @@ impl Pod {
 
     /// Removes the namespace and its cable to the bridge.
     pub fn remove(self) -> Result<()> {
-        self.netns.delete()
+        self.netns.kill_processes_and_delete()
     }
 }
 
@@ -133,7 +133,7 @@ fn create_pod_bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {
         batch.push_str(&format!("address add {address} dev {BRIDGE} nodad\n"));
     }
     batch.push_str(&format!("link set {BRIDGE} up\n"));
-    host.netns().ip(&batch).map(drop)
+    host.netns().run_ip_batch(&batch).map(drop)
 }
 
 /// Adds the addresses that the bridge lacks, as the bridge plugin does when the host receives another subnet.
@@ -152,10 +152,10 @@ fn add_missing_bridge_addresses(host: &Host, subnet: &SubnetEnv) -> Result<()> {
         .filter(missing)
         .map(|address| format!("address add {address} dev {BRIDGE}\n"))
         .collect();
-    host.netns().ip(&batch).map(drop)
+    host.netns().run_ip_batch(&batch).map(drop)
 }
 
-fn after_v4(gateway: Ipv4Net, number: u32) -> Result<Ipv4Addr> {
+fn pod_v4_address(gateway: Ipv4Net, number: u32) -> Result<Ipv4Addr> {
     let address = Ipv4Addr::from(u32::from(gateway.addr()).saturating_add(number));
     if !gateway.contains(&address) || address == gateway.broadcast() {
         bail!("subnet {gateway} has no room for {number} pods");
@@ -163,7 +163,7 @@ fn after_v4(gateway: Ipv4Net, number: u32) -> Result<Ipv4Addr> {
     Ok(address)
 }
 
-fn after_v6(gateway: Ipv6Net, number: u32) -> Result<Ipv6Addr> {
+fn pod_v6_address(gateway: Ipv6Net, number: u32) -> Result<Ipv6Addr> {
     let address = Ipv6Addr::from(u128::from(gateway.addr()).saturating_add(u128::from(number)));
     if !gateway.contains(&address) {
         bail!("subnet {gateway} has no room for {number} pods");

@@ -97,7 +97,7 @@ impl Launch {
 
     /// Runs the program in a namespace of another process. `namespace` is the option of `nsenter` that selects it.
     #[must_use]
-    pub(crate) fn inside(mut self, namespace: &str) -> Launch {
+    pub(crate) fn through_nsenter(mut self, namespace: &str) -> Launch {
         let program = std::mem::replace(&mut self.program, PathBuf::from("nsenter"));
         self.args.splice(0..0, [namespace.into(), "--".into(), program.into_os_string()]);
         self
@@ -111,9 +111,9 @@ impl Launch {
     }
 
     fn command(&self) -> Command {
-        let mut command = self.unrestricted();
+        let mut command = self.unconfined_command();
         if let Some(confinement) = self.confinement.clone() {
-            let filter = socket_filter(&confinement.families);
+            let filter = filter_allowing_socket_families(&confinement.families);
             let confine = move || {
                 let checked = |code| nix::errno::Errno::result(code).map(drop);
                 let program = libc::sock_fprog {
@@ -140,7 +140,7 @@ impl Launch {
         command
     }
 
-    fn unrestricted(&self) -> Command {
+    fn unconfined_command(&self) -> Command {
         if self.files.is_empty() {
             let mut command = Command::new(&self.program);
             command.args(&self.args);
@@ -178,7 +178,7 @@ impl Launch {
 }
 
 /// A seccomp filter that refuses sockets of other address families with EAFNOSUPPORT.
-fn socket_filter(families: &[u32]) -> Vec<libc::sock_filter> {
+fn filter_allowing_socket_families(families: &[u32]) -> Vec<libc::sock_filter> {
     // From linux/filter.h and linux/seccomp.h. In struct seccomp_data, the number of the system call is at 0 and its first argument at 16.
     const LOAD: u16 = 0x20;
     const UNLESS_EQUAL: u16 = 0x15;
@@ -274,12 +274,12 @@ impl Process {
     }
 
     /// Sends SIGSTOP.
-    pub fn stop(&self) -> Result<()> {
+    pub fn send_sigstop(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
 
     /// Sends SIGCONT.
-    pub fn cont(&self) -> Result<()> {
+    pub fn send_sigcont(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
 
@@ -305,7 +305,7 @@ impl Process {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            wait.pause(&format!("{} ends", self.program))?;
+            wait.pause_or_time_out(&format!("{} ends", self.program))?;
         }
     }
 

@@ -59,7 +59,7 @@ impl Uplink {
     }
 
     pub(super) fn attach(&self, netns: &Netns) -> Result<Port> {
-        let port = self.switch.plug(netns, &self.interface, self.mtu)?;
+        let port = self.switch.plug_new_cable(netns, &self.interface, self.mtu)?;
         let mut batch = String::new();
         for address in &self.addresses {
             let nodad = if matches!(address, IpNet::V6(_)) { "nodad" } else { "" };
@@ -68,7 +68,7 @@ impl Uplink {
         for gateway in &self.gateways {
             batch.push_str(&format!("route add default via {gateway} dev {}\n", self.interface));
         }
-        netns.ip(&batch)?;
+        netns.run_ip_batch(&batch)?;
         Ok(port)
     }
 }

@@ -37,7 +37,7 @@ pub enum Families {
 
 impl Families {
     /// The Service ranges as command line arguments.
-    pub(crate) fn services(self) -> &'static str {
+    pub(crate) fn service_ranges(self) -> &'static str {
         match self {
             Families::V4 => "10.96.0.0/16",
             Families::V6 => "fd00:96::/112",
@@ -82,15 +82,19 @@ impl ApiServer {
     }
 
     /// Has the APIs and features of an earlier version, such as `1.34`, but no streamed lists.
-    pub fn emulate(host: &Host, families: Families, version: &'static str) -> Result<ApiServer> {
+    pub fn start_emulating_version(
+        host: &Host,
+        families: Families,
+        version: &'static str,
+    ) -> Result<ApiServer> {
         ApiServer::start_real(host, families, Some(version))
     }
 
     /// Needs no programs and speaks HTTP without TLS. [`ApiServer::kubectl`], [`ApiServer::process`] and tokens of service accounts need a real
     /// server.
-    pub fn fake(host: &Host, families: Families) -> Result<ApiServer> {
+    pub fn start_fake(host: &Host, families: Families) -> Result<ApiServer> {
         ApiServer::build(host, families, |advertised| {
-            let api = FakeApi::at(advertised);
+            let api = FakeApi::with_endpoint_address(advertised);
             let door = api.serve(listen_on_host(host, SocketAddr::new(advertised, PORT))?)?;
             Ok(Server::Fake(api, door))
         })
@@ -108,7 +112,7 @@ impl ApiServer {
                 emulated,
             })))
         })?;
-        server.launch()?;
+        server.launch_and_wait_ready()?;
         until_ok("roles can be bound", || users::grant_user_rights(&server.admin()))?;
         Ok(server)
     }
@@ -190,7 +194,7 @@ impl ApiServer {
     }
 
     /// The service account token is bound to a pod. Creates the pod's object, but no node runs it.
-    pub fn client_of_pod(
+    pub fn create_pod_and_client(
         &self,
         namespace: &str,
         service_account: &str,
@@ -203,11 +207,15 @@ impl ApiServer {
             .admin()
             .create(&format!("{of}/pods"), &json!({ "metadata": { "name": pod }, "spec": spec }))?;
         let bound = json!({ "kind": "Pod", "apiVersion": "v1", "name": pod, "uid": made["metadata"]["uid"] });
-        self.client_of(namespace, service_account, &json!({ "boundObjectRef": bound }))
+        self.request_service_account_client(
+            namespace,
+            service_account,
+            &json!({ "boundObjectRef": bound }),
+        )
     }
 
     /// Takes a token of a service account. `token` is the specification of the TokenRequest.
-    pub fn client_of(
+    pub fn request_service_account_client(
         &self,
         namespace: &str,
         service_account: &str,
@@ -222,7 +230,7 @@ impl ApiServer {
     }
 
     /// A kubeconfig with the user's token and this server's URL, or that of a proxy in front of it.
-    pub fn kubeconfig(&self, user: User, server: Option<&str>) -> Result<PathBuf> {
+    pub fn write_kubeconfig(&self, user: User, server: Option<&str>) -> Result<PathBuf> {
         let url = self.url();
         let file = self.folder.join(format!(
             "{}{}.kubeconfig",
@@ -240,44 +248,48 @@ impl ApiServer {
     }
 
     /// A kubeconfig with a token file.
-    pub fn kubeconfig_with_token_file(&self, server: &str, token_file: &Path) -> Result<PathBuf> {
+    pub fn write_kubeconfig_with_token_file(
+        &self,
+        server: &str,
+        token_file: &Path,
+    ) -> Result<PathBuf> {
         let file = self.folder.join("token-file.kubeconfig");
         users::write_kubeconfig(&file, server, &self.certificates.ca(), "", Some(token_file))?;
         Ok(file)
     }
 
     /// A kubeconfig with the user's token and the certificate authority in the file `authority`.
-    pub fn kubeconfig_with_authority(&self, user: User, authority: &Path) -> Result<PathBuf> {
+    pub fn write_kubeconfig_with_authority(&self, user: User, authority: &Path) -> Result<PathBuf> {
         let file = self.folder.join("authority.kubeconfig");
         users::write_kubeconfig(&file, &self.url(), authority, &user.token(), None)?;
         Ok(file)
     }
 
     /// The server uses the new certificates after its next restart.
-    pub fn replace_authority(&mut self) -> Result<()> {
+    pub fn replace_certificates_for_restart(&mut self) -> Result<()> {
         self.certificates = Certificates::create(&self.folder, &self.names)?;
         self.tls = tls_client_config(&self.certificates.ca())?;
         Ok(())
     }
 
     /// The proxy is on the server's host.
-    pub fn proxy(&self, port: u16) -> Result<Proxy> {
+    pub fn start_proxy(&self, port: u16) -> Result<Proxy> {
         Proxy::start(listen_on_host(&self.host, self.address(port))?, self.endpoint())
     }
 
     /// The proxy has a free port of the loopback address in the namespace of this process.
-    pub fn on_loopback(&self) -> Result<Proxy> {
+    pub fn start_loopback_proxy(&self) -> Result<Proxy> {
         Proxy::start(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, self.endpoint())
     }
 
     /// Another port, which redirects the nodes' connections to the server.
-    pub fn door(&self, port: u16) -> Result<Door> {
-        Door::open(self.host.netns(), self.advertised, port, PORT)
+    pub fn open_redirecting_port(&self, port: u16) -> Result<Door> {
+        Door::open_port_redirect(self.host.netns(), self.advertised, port, PORT)
     }
 
     /// Runs as the administrator. The result is the standard output.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
-        let config = self.kubeconfig(User::Admin, None)?;
+        let config = self.write_kubeconfig(User::Admin, None)?;
         let program = binaries::kubernetes_program("kubectl")?;
         let output = self
             .host
@@ -315,9 +327,9 @@ impl ApiServer {
     }
 
     /// Starts the server after [`ApiServer::stop`] and waits until it responds.
-    pub fn restart(&mut self) -> Result<()> {
+    pub fn start_after_stop(&mut self) -> Result<()> {
         ensure!(self.process().is_err(), "the API server runs already");
-        self.launch()
+        self.launch_and_wait_ready()
     }
 
     /// All Kubernetes objects, in a file.
@@ -329,22 +341,22 @@ impl ApiServer {
     }
 
     /// Stops the server, restores all objects, and starts it again, as operators do after a disaster.
-    pub fn restore(&mut self, snapshot: &Path) -> Result<()> {
+    pub fn restore_and_restart(&mut self, snapshot: &Path) -> Result<()> {
         if self.process().is_ok() {
             self.stop()?;
         }
         match &mut self.server {
-            Server::Real(programs) => programs.etcd.restore(snapshot)?,
+            Server::Real(programs) => programs.etcd.restore_and_restart_members(snapshot)?,
             Server::Fake(api, _) => api.restore(snapshot)?,
         }
-        self.launch()
+        self.launch_and_wait_ready()
     }
 
-    fn launch(&mut self) -> Result<()> {
+    fn launch_and_wait_ready(&mut self) -> Result<()> {
         let emulated = match &self.server {
             Server::Real(programs) => programs.emulated,
             Server::Fake(api, _) => {
-                api.start();
+                api.start_after_stop();
                 return Ok(());
             }
         };
@@ -366,7 +378,7 @@ impl ApiServer {
             .arg(format!("--tls-private-key-file={}", files.server_key().display()))
             .arg(format!("--client-ca-file={}", files.ca().display()))
             .arg(format!("--cert-dir={}", folder.display()))
-            .arg(format!("--service-cluster-ip-range={}", self.families.services()))
+            .arg(format!("--service-cluster-ip-range={}", self.families.service_ranges()))
             .arg(format!("--advertise-address={}", self.advertised))
             .arg(format!("--secure-port={PORT}"))
             .args(emulated.map(|version| format!("--emulated-version={version}")))

@@ -136,7 +136,12 @@ impl ApiClient {
         Ok((head.status(), serde_json::from_str(&text).unwrap_or(Value::String(text))))
     }
 
-    fn done(&self, method: &str, path: &str, body: Option<(&str, &Value)>) -> Result<Value> {
+    fn request_and_require_success(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, &Value)>,
+    ) -> Result<Value> {
         match self.request(method, path, body)? {
             (200..=299, value) => Ok(value),
             (code, value) => {
@@ -147,21 +152,25 @@ impl ApiClient {
 
     /// The object or the list at an API path.
     pub fn get(&self, path: &str) -> Result<Value> {
-        self.done("GET", path, None)
+        self.request_and_require_success("GET", path, None)
     }
 
     /// The result is the stored object.
     pub fn create(&self, collection: &str, object: &Value) -> Result<Value> {
-        self.done("POST", collection, Some(("application/json", object)))
+        self.request_and_require_success("POST", collection, Some(("application/json", object)))
     }
 
     /// `patch` is a JSON merge patch. The result is the stored object.
     pub fn merge(&self, path: &str, patch: &Value) -> Result<Value> {
-        self.done("PATCH", path, Some(("application/merge-patch+json", patch)))
+        self.request_and_require_success(
+            "PATCH",
+            path,
+            Some(("application/merge-patch+json", patch)),
+        )
     }
 
     /// The object at an API path.
     pub fn delete(&self, path: &str) -> Result<()> {
-        self.done("DELETE", path, None).map(drop)
+        self.request_and_require_success("DELETE", path, None).map(drop)
     }
 }

@@ -44,15 +44,15 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts all nodes at once, and waits until they have registered.
-    pub fn start(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
-        let mut cluster = Cluster::prepare(lab, options)?;
-        cluster.nodes.iter_mut().try_for_each(Member::power_on)?;
-        cluster.start_nodes(0..usize::from(options.nodes))?;
+    pub fn start_with_registered_nodes(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
+        let mut cluster = Cluster::start_control_plane_only(lab, options)?;
+        cluster.nodes.iter_mut().try_for_each(Member::power_on_host_if_off)?;
+        cluster.start_and_register_nodes(0..usize::from(options.nodes))?;
         Ok(cluster)
     }
 
     /// Starts the control plane. The nodes are hosts without any processes yet.
-    pub fn prepare(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
+    pub fn start_control_plane_only(lab: &Lab, options: &ClusterOptions) -> Result<Cluster> {
         crate::site::limits::raise_kernel_limit(
             "fs/inotify/max_user_instances",
             WATCHES,
@@ -60,13 +60,13 @@ impl Cluster {
         );
         let (lan, hosts) = if let Some(nat) = options.nat {
             let vagrant = if nat == Nat::Equal {
-                lab.vagrant(options.nodes)?
+                lab.create_vagrant_with_equal_addresses(options.nodes)?
             } else {
-                lab.vagrant_apart(options.nodes)?
+                lab.create_vagrant_with_different_addresses(options.nodes)?
             };
             (vagrant.lan, vagrant.hosts)
         } else {
-            let lan = lab.switch("lan")?;
+            let lan = lab.create_switch("lan")?;
             let uplink = |number| -> Result<Uplink> {
                 let (v4, v6) = has_v4_and_v6(options.families);
                 let mut uplink = Uplink::new(&lan, "enp0s8");
@@ -83,7 +83,7 @@ impl Cluster {
                 Ok(uplink)
             };
             let hosts = (1..=options.nodes)
-                .map(|number| lab.host(&format!("n{number}"), &[uplink(number)?]))
+                .map(|number| lab.create_host(&format!("n{number}"), &[uplink(number)?]))
                 .collect::<Result<Vec<_>>>()?;
             (lan, hosts)
         };
@@ -91,10 +91,10 @@ impl Cluster {
         let outward = Uplink::enp0s8(&lan, CONTROL_PLANE)?
             .gateway("192.168.56.254")?
             .gateway("fd00:56::254")?;
-        let host = lab.host("control-plane", &[outward])?;
+        let host = lab.create_host("control-plane", &[outward])?;
         let api = ApiServer::start(&host, options.families)?;
-        let controllers = start_controllers(&api, options)?;
-        let admin = api.kubeconfig(User::Admin, None)?;
+        let controllers = start_controller_manager_and_scheduler(&api, options)?;
+        let admin = api.write_kubeconfig(User::Admin, None)?;
         let has_node_ip = |at: usize| options.node_ip.get(at).copied().unwrap_or(true);
         let nodes = hosts
             .into_iter()
@@ -105,21 +105,21 @@ impl Cluster {
     }
 
     /// The API server and the controllers; the nodes and etcd keep running.
-    pub fn kill_control_plane(&mut self) -> Result<()> {
+    pub fn kill_api_server_and_controllers(&mut self) -> Result<()> {
         self.api.process()?.kill()?;
         self.api.stop()?;
         // Without the API, the controllers would lose their leases and also end.
         self.controllers.iter_mut().try_for_each(Process::kill)
     }
 
-    pub fn restart_control_plane(&mut self) -> Result<()> {
-        self.api.restart()?;
-        self.controllers = start_controllers(&self.api, &self.options)?;
+    pub fn restart_killed_control_plane(&mut self) -> Result<()> {
+        self.api.start_after_stop()?;
+        self.controllers = start_controller_manager_and_scheduler(&self.api, &self.options)?;
         Ok(())
     }
 
     /// Starts the nodes in parallel and waits until they have registered.
-    pub fn start_nodes(&mut self, which: std::ops::Range<usize>) -> Result<()> {
+    pub fn start_and_register_nodes(&mut self, which: std::ops::Range<usize>) -> Result<()> {
         let nodes = self.nodes.get_mut(which).context("no such nodes")?;
         let outcome: Vec<Result<()>> = std::thread::scope(|scope| {
             let started: Vec<_> =
@@ -159,9 +159,9 @@ impl Cluster {
 
     /// `kubectl apply` with the manifest. The result is the standard output.
     pub fn apply(&self, manifest: &str) -> Result<String> {
-        let config = self.api.kubeconfig(User::Admin, None)?.display().to_string();
+        let config = self.api.write_kubeconfig(User::Admin, None)?.display().to_string();
         let program = binaries::kubernetes_program("kubectl")?.display().to_string();
-        self.api.host().netns().feed(
+        self.api.host().netns().exec_with_input(
             &program,
             &["--kubeconfig", &config, "apply", "-f", "-"],
             manifest,
@@ -169,7 +169,7 @@ impl Cluster {
     }
 
     /// Waits until all started nodes are Ready. The result is the duration; the error shows the condition of a node that is not Ready.
-    pub fn wait_ready(&self) -> Result<Duration> {
+    pub fn wait_nodes_ready(&self) -> Result<Duration> {
         let start = std::time::Instant::now();
         let admin = self.api.admin();
         for node in self.started() {
@@ -203,8 +203,10 @@ impl Cluster {
 
     /// A user of this machine can manage the cluster with it.
     pub fn kubectl_command(&self) -> Result<String> {
-        let (program, config) =
-            (binaries::kubernetes_program("kubectl")?, self.api.kubeconfig(User::Admin, None)?);
+        let (program, config) = (
+            binaries::kubernetes_program("kubectl")?,
+            self.api.write_kubeconfig(User::Admin, None)?,
+        );
         Ok(format!(
             "ip netns exec {} {} --kubeconfig {}",
             self.api.host().netns().name(),
@@ -215,8 +217,11 @@ impl Cluster {
 }
 
 /// The controller manager and the scheduler.
-fn start_controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Process>> {
-    let admin = api.kubeconfig(User::Admin, None)?;
+fn start_controller_manager_and_scheduler(
+    api: &ApiServer,
+    options: &ClusterOptions,
+) -> Result<Vec<Process>> {
+    let admin = api.write_kubeconfig(User::Admin, None)?;
     let controller = Launch::new(binaries::kubernetes_program("kube-controller-manager")?)
         .args([
             "--use-service-account-credentials=true",
@@ -231,7 +236,7 @@ fn start_controllers(api: &ApiServer, options: &ClusterOptions) -> Result<Vec<Pr
         ))
         .arg(format!("--root-ca-file={}", api.certificates().ca().display()))
         .arg(format!("--cluster-cidr={}", options.pod_networks()))
-        .arg(format!("--service-cluster-ip-range={}", options.families.services()))
+        .arg(format!("--service-cluster-ip-range={}", options.families.service_ranges()))
         // Detect a lost node within seconds.
         .args(["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]);
     let scheduler = Launch::new(binaries::kubernetes_program("kube-scheduler")?)

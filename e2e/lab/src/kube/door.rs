@@ -14,15 +14,23 @@ pub struct Door {
 }
 
 impl Door {
-    pub(crate) fn open(netns: &Netns, address: IpAddr, port: u16, server: u16) -> Result<Door> {
+    pub(crate) fn open_port_redirect(
+        netns: &Netns,
+        address: IpAddr,
+        port: u16,
+        server: u16,
+    ) -> Result<Door> {
         let door = Door { netns: netns.clone(), address: SocketAddr::new(address, port) };
         let rule = format!(
             "type nat hook prerouting priority dstnat; tcp dport {port} redirect to :{server}"
         );
-        netns.feed(
+        netns.exec_with_input(
             "nft",
             &["-f", "-"],
-            &format!("table inet {} {{ chain prerouting {{ {rule}; }}\n}}\n", door.table()),
+            &format!(
+                "table inet {} {{ chain prerouting {{ {rule}; }}\n}}\n",
+                door.nft_table_name()
+            ),
         )?;
         Ok(door)
     }
@@ -33,11 +41,11 @@ impl Door {
     }
 
     /// The port then refuses new connections. Open ones remain until the server ends.
-    pub fn close(&self) -> Result<()> {
-        self.netns.exec("nft", &["delete", "table", "inet", &self.table()]).map(drop)
+    pub fn refuse_new_connections(&self) -> Result<()> {
+        self.netns.exec("nft", &["delete", "table", "inet", &self.nft_table_name()]).map(drop)
     }
 
-    fn table(&self) -> String {
+    fn nft_table_name(&self) -> String {
         format!("door_{}", self.address.port())
     }
 }

@@ -69,13 +69,13 @@ impl std::fmt::Debug for FakeApi {
 
 impl Default for FakeApi {
     fn default() -> FakeApi {
-        FakeApi::at(Ipv4Addr::LOCALHOST.into())
+        FakeApi::with_endpoint_address(Ipv4Addr::LOCALHOST.into())
     }
 }
 
 impl FakeApi {
     /// The server has this address in its EndpointSlice.
-    pub fn at(address: IpAddr) -> FakeApi {
+    pub fn with_endpoint_address(address: IpAddr) -> FakeApi {
         let slice = json!({
             "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "kubernetes.io/service-name": "kubernetes" } },
             "endpoints": [{ "addresses": [address] }],
@@ -96,7 +96,7 @@ impl FakeApi {
     }
 
     /// API servers before Kubernetes 1.34 refuse them.
-    pub fn refuse_streams(&self) {
+    pub fn refuse_streamed_lists(&self) {
         self.lock().streams = false;
     }
 
@@ -106,7 +106,7 @@ impl FakeApi {
     }
 
     /// The port is free.
-    pub fn on_loopback(&self) -> Result<Proxy> {
+    pub fn serve_on_loopback(&self) -> Result<Proxy> {
         self.serve(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?)
     }
 
@@ -114,13 +114,13 @@ impl FakeApi {
         ApiClient { endpoint: Endpoint::Fake(Arc::new(self.clone())), token: User::Admin.token() }
     }
 
-    /// Ends all watches, and refuses requests until [`FakeApi::start`].
+    /// Ends all watches, and refuses requests until [`FakeApi::start_after_stop`].
     pub fn stop(&self) {
         self.lock().running = false;
         self.0.changed.notify_all();
     }
 
-    pub fn start(&self) {
+    pub fn start_after_stop(&self) {
         let mut state = self.lock();
         state.running = true;
         state.starts += 1;
@@ -163,32 +163,32 @@ impl Answers for FakeApi {
             return Err(ErrorKind::ConnectionRefused.into());
         }
         let before = state.version;
-        let answer = state.answer(request);
+        let answer = state.authorize_and_perform(request);
         if state.version != before {
             self.0.changed.notify_all();
         }
         Ok(match answer.unwrap_or_else(|refusal| refusal_answer(&refusal)) {
             Answer::Whole(status, text) => Response {
-                head: Head::of_json(status),
+                head: Head::for_json_response(status),
                 body: Box::new(Cursor::new(text.into_bytes())),
             },
             Answer::Watch(watch) => Response {
-                head: Head::of_json(200),
-                body: Box::new(Stream::of(self.clone(), watch)),
+                head: Head::for_json_response(200),
+                body: Box::new(Stream::new(self.clone(), watch)),
             },
         })
     }
 }
 
 impl State {
-    fn answer(&mut self, request: &Request<'_>) -> Result<Answer, ApiError> {
+    fn authorize_and_perform(&mut self, request: &Request<'_>) -> Result<Answer, ApiError> {
         let Some(user) = User::of_token(request.token) else {
             return refuse_request(401, "Unauthorized");
         };
         if matches!(request.target, "/readyz" | "/version") {
             return Ok(Answer::Whole(200, json!({ "major": "1" }).to_string()));
         }
-        let Some(target) = Target::parse(request.target) else {
+        let Some(target) = Target::parse_path_and_query(request.target) else {
             return refuse_request(404, "the server could not find the requested resource");
         };
         let verb = target.verb(request.method);
@@ -201,12 +201,12 @@ impl State {
                 if self.objects.contains_key(&key) {
                     return refuse_request(409, format!("{} already exists", key.2));
                 }
-                Ok(Answer::Whole(201, self.put(key, "ADDED", value)))
+                Ok(Answer::Whole(201, self.store_and_record_change(key, "ADDED", value)))
             }
             ("patch", Some(key)) => {
                 let old = self.object(&key)?;
                 let text = match patched_object(&target, request, &old.value, next)? {
-                    Some(value) => self.put(key, "MODIFIED", value),
+                    Some(value) => self.store_and_record_change(key, "MODIFIED", value),
                     None => old.text.clone(),
                 };
                 Ok(Answer::Whole(200, text))
@@ -214,7 +214,7 @@ impl State {
             ("delete", Some(key)) => {
                 let mut value = self.object(&key)?.value.clone();
                 value["metadata"]["resourceVersion"] = json!(next.to_string());
-                let text = self.put(key.clone(), "DELETED", value);
+                let text = self.store_and_record_change(key.clone(), "DELETED", value);
                 self.objects.remove(&key);
                 Ok(Answer::Whole(200, text))
             }
@@ -230,7 +230,7 @@ impl State {
     }
 
     /// The next version of an object; the result is its text.
-    fn put(&mut self, key: Key, kind: &'static str, value: Value) -> String {
+    fn store_and_record_change(&mut self, key: Key, kind: &'static str, value: Value) -> String {
         self.version += 1;
         let object = Arc::new(Object::from(value));
         let change = (self.version, kind, key.0.clone(), Arc::clone(&object));
@@ -251,8 +251,8 @@ impl State {
     }
 
     fn list(&mut self, target: &Target) -> Result<Answer, ApiError> {
-        let (version, mut items) = match target.number("continue")? {
-            None => (self.version_for(target)?, self.selected(target)),
+        let (version, mut items) = match target.query_number("continue")? {
+            None => (self.version_at_least_requested(target)?, self.selected(target)),
             Some(list) => match self.pages.get(&list) {
                 Some(page) => page.clone(),
                 None => return refuse_request(410, "The provided continue parameter is too old"),
@@ -260,8 +260,8 @@ impl State {
         };
         let mut metadata = json!({ "resourceVersion": version.to_string() });
         // The real server's cache ignores a limit, too.
-        let limit = target.number("limit")?.filter(|limit| *limit > 0);
-        if let (Some(limit), false) = (limit, target.is("resourceVersion", "0")) {
+        let limit = target.query_number("limit")?.filter(|limit| *limit > 0);
+        if let (Some(limit), false) = (limit, target.query_parameter_is("resourceVersion", "0")) {
             let limit = usize::try_from(limit).unwrap_or(usize::MAX);
             let rest = items.split_off(items.len().min(limit));
             if !rest.is_empty() {
@@ -277,8 +277,8 @@ impl State {
     }
 
     /// A list must not be older than the requested version.
-    fn version_for(&self, target: &Target) -> Result<u64, ApiError> {
-        match target.number("resourceVersion")? {
+    fn version_at_least_requested(&self, target: &Target) -> Result<u64, ApiError> {
+        match target.query_number("resourceVersion")? {
             Some(wanted) if wanted > self.version => {
                 let words = "Timeout: Too large resource version";
                 refuse_request(504, format!("{words}: {wanted}, current: {}", self.version))
@@ -307,18 +307,20 @@ struct Watch {
 
 impl Watch {
     fn open(state: &State, target: Target) -> Result<Watch, ApiError> {
-        let streams = target.is("sendInitialEvents", "true");
-        if streams && !(state.streams && target.is("resourceVersionMatch", "NotOlderThan")) {
+        let streams = target.query_parameter_is("sendInitialEvents", "true");
+        if streams
+            && !(state.streams && target.query_parameter_is("resourceVersionMatch", "NotOlderThan"))
+        {
             return refuse_request(422, "sendInitialEvents: Forbidden");
         }
-        let bookmarks = target.is("allowWatchBookmarks", "true");
-        let seconds = target.number("timeoutSeconds")?.unwrap_or(LONGEST);
-        let from = target.number("resourceVersion")?.unwrap_or(0);
+        let bookmarks = target.query_parameter_is("allowWatchBookmarks", "true");
+        let seconds = target.query_number("timeoutSeconds")?.unwrap_or(LONGEST);
+        let from = target.query_number("resourceVersion")?.unwrap_or(0);
         let now = Instant::now();
         let (mut seen, mut first, mut until) =
             (from, String::new(), now + Duration::from_secs(seconds));
         if streams || from == 0 {
-            seen = state.version_for(&target)?;
+            seen = state.version_at_least_requested(&target)?;
             for object in state.selected(&target) {
                 first.push_str(&watch_event_line("ADDED", &object.text));
             }
@@ -349,7 +351,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn of(api: FakeApi, mut watch: Watch) -> Stream {
+    fn new(api: FakeApi, mut watch: Watch) -> Stream {
         let lines = Cursor::new(std::mem::take(&mut watch.first));
         Stream { api, watch, lines }
     }
@@ -361,7 +363,7 @@ impl Read for Stream {
         if length > 0 {
             return Ok(length);
         }
-        match self.api.next(&mut self.watch) {
+        match self.api.wait_watch_lines(&mut self.watch) {
             Some(lines) => {
                 self.lines = Cursor::new(lines);
                 self.lines.read(into)
@@ -373,7 +375,7 @@ impl Read for Stream {
 
 impl FakeApi {
     /// Waits for the next lines; `None` when the watch has ended.
-    fn next(&self, watch: &mut Watch) -> Option<String> {
+    fn wait_watch_lines(&self, watch: &mut Watch) -> Option<String> {
         let mut state = self.lock();
         loop {
             let now = Instant::now();

@@ -13,7 +13,7 @@ pub(crate) struct Head {
 
 impl Head {
     /// A head for a response.
-    pub(crate) fn of_json(status: u16) -> Head {
+    pub(crate) fn for_json_response(status: u16) -> Head {
         Head {
             first: format!("HTTP/1.1 {status} Lab"),
             fields: vec![("Content-Type".to_owned(), "application/json".to_owned())],
@@ -51,7 +51,7 @@ impl Head {
     }
 
     /// The length of the body that follows.
-    pub(crate) fn length(&self) -> usize {
+    pub(crate) fn content_length(&self) -> usize {
         let length = self.field("content-length");
         length.and_then(|text| text.parse().ok()).unwrap_or(0)
     }

@@ -42,7 +42,7 @@ impl NodeObject {
 
     /// Adds an address of type InternalIP to the status.
     #[must_use]
-    pub fn internal(mut self, address: impl Into<IpAddr>) -> NodeObject {
+    pub fn add_internal_address(mut self, address: impl Into<IpAddr>) -> NodeObject {
         self.internal.push(address.into());
         self
     }
@@ -56,18 +56,18 @@ impl NodeObject {
 
     /// flannel's annotation, by its name without the prefix.
     #[must_use]
-    pub fn flannel(self, name: &str, value: &str) -> NodeObject {
+    pub fn add_flannel_annotation(self, name: &str, value: &str) -> NodeObject {
         self.annotation(&format!("{ANNOTATIONS}{name}"), value)
     }
 
     /// What a daemon with vxlan publishes for its host.
     #[must_use]
-    pub fn vxlan_peer(self, public: &str, mac: &str) -> NodeObject {
+    pub fn add_vxlan_annotations(self, public: &str, mac: &str) -> NodeObject {
         let data = json!({ "VNI": 1, "VtepMAC": mac }).to_string();
-        self.flannel("kube-subnet-manager", "true")
-            .flannel("backend-type", "vxlan")
-            .flannel("backend-data", &data)
-            .flannel("public-ip", public)
+        self.add_flannel_annotation("kube-subnet-manager", "true")
+            .add_flannel_annotation("backend-type", "vxlan")
+            .add_flannel_annotation("backend-data", &data)
+            .add_flannel_annotation("public-ip", public)
     }
 
     /// The condition NetworkUnavailable.
@@ -88,7 +88,7 @@ impl NodeObject {
 
     /// The machine's boot ID, which kubelet usually reports.
     #[must_use]
-    pub fn boot(mut self, id: &str) -> NodeObject {
+    pub fn boot_id(mut self, id: &str) -> NodeObject {
         self.boot = Some(id.to_owned());
         self
     }
@@ -167,7 +167,7 @@ impl ApiClient {
     }
 
     /// The condition NetworkUnavailable is False.
-    pub fn has_network(&self, node: &str) -> bool {
+    pub fn is_network_marked_available(&self, node: &str) -> bool {
         self.condition(node, "NetworkUnavailable")
             .is_ok_and(|condition| condition["status"] == "False")
     }

@@ -66,26 +66,26 @@ impl Proxy {
     }
 
     /// Calls `judge` for each request from now on. Open connections stay open.
-    pub fn on(&self, judge: impl Fn(&Call) -> Answer + Send + Sync + 'static) {
+    pub fn set_judge(&self, judge: impl Fn(&Call) -> Answer + Send + Sync + 'static) {
         self.shared.lock().judge = Arc::new(judge);
     }
 
     /// Forwards all requests again.
-    pub fn pass(&self) {
-        self.on(|_| Answer::Pass);
+    pub fn forward_all_requests(&self) {
+        self.set_judge(|_| Answer::Pass);
     }
 
     /// Clients may connect again.
-    pub fn disconnect(&self) {
+    pub fn close_open_connections(&self) {
         for socket in self.shared.lock().sockets.drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 
-    /// Closes all connections, and new ones at their first request, until [`Proxy::pass`].
-    pub fn cut(&self) {
-        self.on(|_| Answer::Cut);
-        self.disconnect();
+    /// Closes all connections, and new ones at their first request, until [`Proxy::forward_all_requests`].
+    pub fn close_present_and_new_connections(&self) {
+        self.set_judge(|_| Answer::Cut);
+        self.close_open_connections();
     }
 
     /// The recorded requests, in order of arrival.
@@ -94,7 +94,7 @@ impl Proxy {
     }
 
     /// Clears the list of recorded requests.
-    pub fn forget(&self) {
+    pub fn clear_recorded_calls(&self) {
         self.shared.lock().calls.clear();
     }
 }
@@ -102,7 +102,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
-        self.disconnect();
+        self.close_open_connections();
         // Wake the thread that accepts connections.
         let _ = nix::sys::socket::shutdown(
             std::os::fd::AsRawFd::as_raw_fd(&*self.listener),

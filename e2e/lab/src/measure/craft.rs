@@ -70,7 +70,7 @@ fn ip_packet(
 }
 
 /// A changed copy with a new IPv4 header checksum. An IPv6 header has none.
-pub fn changed_packet(packet: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+pub fn changed_packet_with_checksum(packet: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let v4 = packet.first().is_some_and(|first| first >> 4 == 4);
     change(&mut packet);
@@ -171,7 +171,10 @@ mod tests {
         assert_eq!((packet.len(), internet_checksum(&packet[..20])), (31, 0));
         let pseudo = [&packet[12..20], &[0, 17, 0, 11], &packet[20..]].concat();
         assert_eq!(internet_checksum(&pseudo), 0);
-        assert_eq!(internet_checksum(&changed_packet(&packet, |packet| packet[8] = 0)[..20]), 0);
+        assert_eq!(
+            internet_checksum(&changed_packet_with_checksum(&packet, |packet| packet[8] = 0)[..20]),
+            0
+        );
         let packet =
             udp_packet("[fd00::1]:1".parse().unwrap(), "[fd00::2]:2".parse().unwrap(), 64, b"abc");
         assert_eq!(

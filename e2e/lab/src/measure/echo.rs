@@ -30,16 +30,20 @@ pub struct Echo {
 
 impl Echo {
     /// The receiver has a free port.
-    pub fn start(netns: &Netns, address: IpAddr) -> Result<Echo> {
+    pub fn start_source_reporter(netns: &Netns, address: IpAddr) -> Result<Echo> {
         let socket = netns
             .run(|| UdpSocket::bind((address, 0)))?
             .with_context(|| format!("binding {address} in {}", netns.name()))?;
         let address = socket.local_addr()?;
-        Echo::answer(socket, address)
+        Echo::spawn_reporting_thread(socket, address)
     }
 
     /// Receives packets to a multicast group on an interface, and replies from its unicast address.
-    pub fn group(netns: &Netns, group: IpAddr, interface: &str) -> Result<Echo> {
+    pub fn start_group_source_reporter(
+        netns: &Netns,
+        group: IpAddr,
+        interface: &str,
+    ) -> Result<Echo> {
         let join = || -> Result<UdpSocket> {
             let index = if_nametoindex(interface)?;
             match group {
@@ -59,10 +63,10 @@ impl Echo {
             .run(join)?
             .with_context(|| format!("joining {group} on {interface} in {}", netns.name()))?;
         let address = SocketAddr::new(group, socket.local_addr()?.port());
-        Echo::answer(socket, address)
+        Echo::spawn_reporting_thread(socket, address)
     }
 
-    fn answer(socket: UdpSocket, address: SocketAddr) -> Result<Echo> {
+    fn spawn_reporting_thread(socket: UdpSocket, address: SocketAddr) -> Result<Echo> {
         socket.set_read_timeout(Some(POLL_INTERVAL))?;
         let end = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&end);
@@ -97,7 +101,7 @@ impl Drop for Echo {
 /// Sends packets to an [`Echo`] from each of the ports of an address. For an unspecified address, the kernel chooses the source.
 ///
 /// The result has the address and port that the receiver saw, for each port. It ends with `None` at the first port without a reply.
-pub fn seen_as(
+pub fn ask_seen_source_per_port(
     netns: &Netns,
     from: IpAddr,
     ports: impl Iterator<Item = u16> + Send,
@@ -120,7 +124,7 @@ pub fn seen_as(
 fn ask_seen_source_address(from: SocketAddr, to: SocketAddr) -> Result<Option<SocketAddr>> {
     let socket = UdpSocket::bind(from).with_context(|| format!("binding {from}"))?;
     if to.ip().is_multicast() {
-        multicast::set_hops(&socket, to.ip(), HOPS)?;
+        multicast::set_multicast_hops(&socket, to.ip(), HOPS)?;
     }
     let nonce = rand::random::<u64>().to_be_bytes();
     let mut buffer = [0; 128];

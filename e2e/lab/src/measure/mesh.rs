@@ -43,7 +43,7 @@ impl Mesh {
     }
 
     /// Ends all probes. Fails if a packet was lost or an unexpected one arrived.
-    pub fn require_clean(self) -> Result<()> {
+    pub fn finish_and_require_clean(self) -> Result<()> {
         for (path, report) in self.finish()? {
             report.require_clean().with_context(|| path)?;
         }

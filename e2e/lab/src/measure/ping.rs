@@ -19,7 +19,7 @@ pub struct PingOptions {
 impl PingOptions {
     /// The length of the whole IP packet, unfragmented. The pod's MTU tests the MTU of the overlay.
     #[must_use]
-    pub fn packet(mut self, length: u32) -> PingOptions {
+    pub fn packet_length(mut self, length: u32) -> PingOptions {
         self.packet = Some(length);
         self
     }
@@ -67,17 +67,21 @@ impl PingMatrix {
     /// Pings by IPv4 or, for pods without it, by IPv6.
     pub fn of_main_addresses(pods: &[Pod]) -> Result<PingMatrix> {
         let targets = pods.iter().map(Pod::address).collect::<Result<Vec<_>>>()?;
-        PingMatrix::to(pods, &targets, &PingOptions::default())
+        PingMatrix::to_targets(pods, &targets, &PingOptions::default())
     }
 
-    pub fn of_v6(pods: &[Pod]) -> Result<PingMatrix> {
+    pub fn of_v6_addresses(pods: &[Pod]) -> Result<PingMatrix> {
         let targets =
             pods.iter().map(|pod| pod.v6().map(IpAddr::V6)).collect::<Result<Vec<_>>>()?;
-        PingMatrix::to(pods, &targets, &PingOptions::default())
+        PingMatrix::to_targets(pods, &targets, &PingOptions::default())
     }
 
     /// `targets` contains one address of each pod, in the order of the pods.
-    pub fn to(pods: &[Pod], targets: &[IpAddr], options: &PingOptions) -> Result<PingMatrix> {
+    pub fn to_targets(
+        pods: &[Pod],
+        targets: &[IpAddr],
+        options: &PingOptions,
+    ) -> Result<PingMatrix> {
         let row = |number: usize, pod: &Pod| {
             let cell = |(to, target): (usize, &IpAddr)| {
                 if to == number { Ok(None) } else { ping_address(pod.netns(), *target, options) }
@@ -104,26 +108,26 @@ impl PingMatrix {
     }
 
     /// The round-trip time between two pods, given by their numbers.
-    pub fn answer(&self, from: usize, to: usize) -> Option<Duration> {
+    pub fn round_trip_time(&self, from: usize, to: usize) -> Option<Duration> {
         self.rows.get(from)?.get(to).copied().flatten()
     }
 
     /// Sender and receiver of each ping without a reply.
-    pub fn silent(&self) -> Vec<(&str, &str)> {
+    pub fn unanswered_pairs(&self) -> Vec<(&str, &str)> {
         let named: Vec<(usize, &String)> = self.names.iter().enumerate().collect();
         let pairs = named
             .iter()
             .flat_map(|from| named.iter().map(move |to| (from, to)))
             .filter(|(from, to)| from.0 != to.0);
         pairs
-            .filter(|(from, to)| self.answer(from.0, to.0).is_none())
+            .filter(|(from, to)| self.round_trip_time(from.0, to.0).is_none())
             .map(|(from, to)| (from.1.as_str(), to.1.as_str()))
             .collect()
     }
 
     /// The error contains the matrix.
     pub fn require_complete(&self) -> Result<()> {
-        if !self.silent().is_empty() {
+        if !self.unanswered_pairs().is_empty() {
             bail!("not everybody reaches everybody:\n{self}");
         }
         Ok(())
@@ -140,7 +144,7 @@ impl fmt::Display for PingMatrix {
         for (from, name) in self.names.iter().enumerate() {
             write!(f, "\n{name:width$}")?;
             for to in 0..self.names.len() {
-                let cell = match self.answer(from, to) {
+                let cell = match self.round_trip_time(from, to) {
                     _ if from == to => "-".to_owned(),
                     Some(time) => format!("{:.2} ms", time.as_secs_f64() * 1000.0),
                     None => "no".to_owned(),
@@ -163,7 +167,7 @@ pub fn wait_pods_connected(pods: &[Pod]) -> Result<()> {
             continue;
         };
         until_ok("pods reach each other", || {
-            PingMatrix::to(pods, &targets, &PingOptions::default())?.require_complete()
+            PingMatrix::to_targets(pods, &targets, &PingOptions::default())?.require_complete()
         })?;
     }
     Ok(())

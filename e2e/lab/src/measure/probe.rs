@@ -69,14 +69,14 @@ impl ProbeOptions {
 
     /// The receiver's port; a free one by default. A probe counts packets of another probe on the same port as unexpected.
     #[must_use]
-    pub fn port(mut self, port: u16) -> ProbeOptions {
+    pub fn receiver_port(mut self, port: u16) -> ProbeOptions {
         self.port = port;
         self
     }
 
     /// A new port for each packet, so that a NAT treats each as a separate connection.
     #[must_use]
-    pub fn flow_each(mut self) -> ProbeOptions {
+    pub fn new_port_per_packet(mut self) -> ProbeOptions {
         self.flow_each = true;
         self
     }
@@ -133,11 +133,11 @@ impl Probe {
         let of = |pod: &Pod| {
             if options.v6 { pod.v6().map(IpAddr::V6) } else { pod.address() }
         };
-        Probe::between((from.netns(), of(from)?), (to.netns(), of(to)?), options)
+        Probe::start_between_addresses((from.netns(), of(from)?), (to.netns(), of(to)?), options)
     }
 
     /// Sends from an address in one namespace to an address in another.
-    pub fn between(
+    pub fn start_between_addresses(
         from: (&Netns, IpAddr),
         to: (&Netns, IpAddr),
         options: &ProbeOptions,
@@ -201,7 +201,9 @@ impl Probe {
 
     /// Stops the sender and waits for packets in flight.
     pub fn finish(mut self) -> Result<ProbeReport> {
-        let Some((sent, received)) = self.end() else { bail!("a thread of the probe panicked") };
+        let Some((sent, received)) = self.stop_and_join_threads() else {
+            bail!("a thread of the probe panicked")
+        };
         let mut arrived: Vec<Option<Duration>> = vec![None; sent.times.len()];
         let (mut duplicates, mut wrong) = (0, received.wrong);
         for (number, time) in received.arrivals {
@@ -221,7 +223,7 @@ impl Probe {
         Ok(ProbeReport::new(passages, duplicates, wrong, sent.refused, machine_drops))
     }
 
-    fn end(&mut self) -> Option<(Sent, Received)> {
+    fn stop_and_join_threads(&mut self) -> Option<(Sent, Received)> {
         self.progress.end_sending.store(true, Ordering::Relaxed);
         let sent = self.sender.take()?.join();
         if sent.as_ref().is_ok_and(|sent| sent.times.len() as u64 > self.received()) {
@@ -235,7 +237,7 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        self.end();
+        self.stop_and_join_threads();
     }
 }
 
@@ -298,7 +300,7 @@ fn receive_numbered_packets(
         };
         let now = progress.start.elapsed();
         let data = buffer.get(..length).unwrap_or_default();
-        match number_of(data)
+        match packet_number(data)
             .filter(|number| expected.fits(from) && data == numbered_packet(id, *number, payload))
         {
             Some(number) => {
@@ -320,6 +322,6 @@ fn numbered_packet(id: u64, number: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn number_of(data: &[u8]) -> Option<u64> {
+fn packet_number(data: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(data.get(8..HEADER)?.try_into().ok()?))
 }

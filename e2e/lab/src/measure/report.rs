@@ -74,7 +74,7 @@ impl ProbeReport {
     }
 
     /// When the first packet was sent that was sent at or after `time` and arrived.
-    pub fn recovered_after(&self, time: Duration) -> Option<Duration> {
+    pub fn first_successful_send_after(&self, time: Duration) -> Option<Duration> {
         self.passages
             .iter()
             .find(|passage| passage.sent >= time && passage.received.is_some())
@@ -169,10 +169,10 @@ mod tests {
         assert_eq!(report.longest_gap, Duration::from_millis(30));
         assert_eq!(report.lost_between(Duration::from_millis(20), Duration::from_millis(40)), 1);
         assert_eq!(
-            report.recovered_after(Duration::from_millis(5)),
+            report.first_successful_send_after(Duration::from_millis(5)),
             Some(Duration::from_millis(30))
         );
-        assert_eq!(report.recovered_after(Duration::from_millis(31)), None);
+        assert_eq!(report.first_successful_send_after(Duration::from_millis(31)), None);
         assert!(report.require_clean().is_err());
     }
 

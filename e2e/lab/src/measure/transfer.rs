@@ -53,7 +53,7 @@ impl Transfer {
                 scope.spawn(|| receive_and_check_content(&listener, bytes, &content, end));
             let sent = from
                 .netns()
-                .run(|| send_repeated_content(address, bytes, &content, end))
+                .run(|| send_and_read_segment_size(address, bytes, &content, end))
                 .and_then(|sent| sent);
             let received =
                 receiving.join().unwrap_or_else(|_| bail!("the receiving thread panicked"));
@@ -72,12 +72,12 @@ impl Transfer {
     }
 
     /// Goodput in Mbit/s.
-    pub fn megabits(&self) -> f64 {
+    pub fn megabits_per_second(&self) -> f64 {
         self.bytes as f64 * 8.0 / 1e6 / self.elapsed.as_secs_f64()
     }
 }
 
-fn send_repeated_content(
+fn send_and_read_segment_size(
     address: SocketAddr,
     bytes: u64,
     content: &[u8],

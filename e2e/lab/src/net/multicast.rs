@@ -34,7 +34,11 @@ pub struct MulticastRoutes {
 
 impl MulticastRoutes {
     /// The namespace routes multicast between these interfaces.
-    pub fn between(netns: &Netns, v6: bool, interfaces: &[&str]) -> Result<MulticastRoutes> {
+    pub fn enable_on_interfaces(
+        netns: &Netns,
+        v6: bool,
+        interfaces: &[&str],
+    ) -> Result<MulticastRoutes> {
         let make = || -> Result<MulticastRoutes> {
             let (domain, protocol, level) = match v6 {
                 false => (libc::AF_INET, libc::IPPROTO_IGMP, libc::IPPROTO_IP),
@@ -53,7 +57,10 @@ impl MulticastRoutes {
             routes.set(INIT, &1i32.to_ne_bytes()).context("this kernel routes no multicast")?;
             for (number, interface) in (0u16..).zip(interfaces) {
                 routes
-                    .set(ADD_INTERFACE, &routes.interface(number, if_nametoindex(*interface)?)?)
+                    .set(
+                        ADD_INTERFACE,
+                        &routes.interface_request_bytes(number, if_nametoindex(*interface)?)?,
+                    )
                     .with_context(|| (*interface).to_owned())?;
             }
             Ok(routes)
@@ -62,7 +69,7 @@ impl MulticastRoutes {
     }
 
     /// The kernel forwards the source's packets to the group from the interface `from` to `to`. Both must be among those of
-    /// [`MulticastRoutes::between`].
+    /// [`MulticastRoutes::enable_on_interfaces`].
     pub fn add(&self, source: IpAddr, group: IpAddr, from: &str, to: &str) -> Result<()> {
         let number = |name: &str| {
             self.interfaces
@@ -100,7 +107,7 @@ impl MulticastRoutes {
     }
 
     /// `struct vifctl`, or `struct mif6ctl` for IPv6.
-    fn interface(&self, number: u16, index: u32) -> Result<Vec<u8>> {
+    fn interface_request_bytes(&self, number: u16, index: u32) -> Result<Vec<u8>> {
         let head = [
             &number.to_ne_bytes()[..],
             &[if self.level == libc::IPPROTO_IP { BY_INDEX } else { 0 }, THRESHOLD],
@@ -136,7 +143,7 @@ pub(crate) fn join_v4(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Re
 }
 
 /// Applies to packets to groups of this family.
-pub(crate) fn set_hops(socket: &UdpSocket, group: IpAddr, hops: u8) -> io::Result<()> {
+pub(crate) fn set_multicast_hops(socket: &UdpSocket, group: IpAddr, hops: u8) -> io::Result<()> {
     match group {
         IpAddr::V4(_) => socket.set_multicast_ttl_v4(u32::from(hops)),
         IpAddr::V6(_) => set_socket_option(

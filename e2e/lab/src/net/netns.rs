@@ -24,15 +24,15 @@ pub struct Netns {
 
 impl Netns {
     /// A handle of an existing namespace.
-    pub fn named(name: impl Into<String>) -> Netns {
+    pub fn handle_for_name(name: impl Into<String>) -> Netns {
         Netns { name: name.into() }
     }
 
     /// The loopback interface is up, and there is no duplicate address detection.
     pub(crate) fn create(name: impl Into<String>) -> Result<Netns> {
-        let netns = Netns::named(name);
+        let netns = Netns::handle_for_name(name);
         run_program("ip", ["netns", "add", netns.name.as_str()])?;
-        netns.ip("link set lo up")?;
+        netns.run_ip_batch("link set lo up")?;
         // A tentative IPv6 address cannot be bound for a second or two after it was set.
         netns.sysctl("net/ipv6/conf/all/accept_dad", "0")?;
         netns.sysctl("net/ipv6/conf/default/accept_dad", "0")?;
@@ -42,8 +42,8 @@ impl Netns {
     }
 
     /// Names the namespace of a process, unless it already has this name.
-    pub(crate) fn attach(name: impl Into<String>, pid: u32) -> Result<Netns> {
-        let netns = Netns::named(name);
+    pub(crate) fn name_namespace_of_process(name: impl Into<String>, pid: u32) -> Result<Netns> {
+        let netns = Netns::handle_for_name(name);
         if !netns.exists() {
             run_program("ip", ["netns", "attach", netns.name.as_str(), &pid.to_string()])?;
         }
@@ -99,12 +99,12 @@ impl Netns {
     }
 
     /// Runs one command per line of `batch`, in one process, up to the first that fails.
-    pub fn ip(&self, batch: &str) -> Result<String> {
-        self.feed("ip", &["-batch", "-"], batch)
+    pub fn run_ip_batch(&self, batch: &str) -> Result<String> {
+        self.exec_with_input("ip", &["-batch", "-"], batch)
     }
 
     /// Gives `input` on standard input. The result is the standard output.
-    pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
+    pub fn exec_with_input(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let output = self.run(|| -> Result<Output> {
             let mut child = Command::new(program)
                 .args(args)
@@ -137,8 +137,11 @@ impl Netns {
     pub(crate) fn kill_all(&self) {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         for _ in 0..200 {
-            let pids: Vec<i32> =
-                self.pids().into_iter().filter(|pid| *pid != own && !is_zombie(*pid)).collect();
+            let pids: Vec<i32> = self
+                .pids()
+                .into_iter()
+                .filter(|pid| *pid != own && !is_zombie_or_gone(*pid))
+                .collect();
             if pids.is_empty() {
                 return;
             }
@@ -150,7 +153,7 @@ impl Netns {
     }
 
     /// Deletes its processes and interfaces too.
-    pub(crate) fn delete(&self) -> Result<()> {
+    pub(crate) fn kill_processes_and_delete(&self) -> Result<()> {
         self.kill_all();
         run_program("ip", ["netns", "del", self.name.as_str()]).map(drop)
     }
@@ -161,7 +164,7 @@ impl Netns {
 }
 
 /// True if the process has ended: `/proc` lists a killed child until its parent has waited for it.
-pub(crate) fn is_zombie(pid: i32) -> bool {
+pub(crate) fn is_zombie_or_gone(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
 }

@@ -132,7 +132,7 @@ impl Netns {
     }
 
     /// The IPv4 routes of the main table.
-    pub fn routes(&self) -> Result<Vec<Route>> {
+    pub fn v4_routes(&self) -> Result<Vec<Route>> {
         self.json("ip", &["-4", "-j", "route", "show"])
     }
 

@@ -20,7 +20,7 @@ pub struct Switch {
 impl Switch {
     pub(crate) fn build(netns: Netns) -> Result<Switch> {
         // Multicast snooping would drop neighbour solicitations to groups without a member report.
-        netns.ip(&format!(
+        netns.run_ip_batch(&format!(
             "link add {BRIDGE} type bridge forward_delay 0 mcast_snooping 0\nlink set {BRIDGE} up"
         ))?;
         // A switch does not filter packets. Where the kernel supports filters for bridges, they only cost time.
@@ -36,15 +36,15 @@ impl Switch {
     }
 
     /// `interface` is the name of the cable's end in the namespace.
-    pub(crate) fn plug(&self, netns: &Netns, interface: &str, mtu: u32) -> Result<Port> {
+    pub(crate) fn plug_new_cable(&self, netns: &Netns, interface: &str, mtu: u32) -> Result<Port> {
         let port = format!("p{}", self.ports.fetch_add(1, Ordering::Relaxed));
         let to = netns.name();
-        self.netns.ip(&format!(
+        self.netns.run_ip_batch(&format!(
             "link add {port} mtu {mtu} type veth peer name {interface} mtu {mtu} netns {to}\n\
              link set {port} master {BRIDGE}\n\
              link set {port} up"
         ))?;
-        netns.ip(&format!("link set {interface} up"))?;
+        netns.run_ip_batch(&format!("link set {interface} up"))?;
         wait_connected(&self.netns, &port, netns, interface)?;
         Ok(Port { switch: self.clone(), name: port, interface: interface.to_owned() })
     }
@@ -62,18 +62,18 @@ impl Port {
     /// Without forwarding, the port drops all packets. The far end of the cable does not detect it.
     pub(crate) fn set_forwarding(&self, forwarding: bool) -> Result<()> {
         let master = if forwarding { format!("master {BRIDGE}") } else { "nomaster".to_owned() };
-        self.switch.netns.ip(&format!("link set {} {master}", self.name)).map(drop)
+        self.switch.netns.run_ip_batch(&format!("link set {} {master}", self.name)).map(drop)
     }
 
     /// Unplugs or replugs the cable: the far end loses or regains its carrier.
     pub(crate) fn set_carrier(&self, carrier: bool) -> Result<()> {
         let state = if carrier { "up" } else { "down" };
-        self.switch.netns.ip(&format!("link set {} {state}", self.name)).map(drop)
+        self.switch.netns.run_ip_batch(&format!("link set {} {state}", self.name)).map(drop)
     }
 
     /// Also removes the interface at its far end.
-    pub(crate) fn remove(&self) -> Result<()> {
-        self.switch.netns.ip(&format!("link del {}", self.name)).map(drop)
+    pub(crate) fn remove_cable(&self) -> Result<()> {
+        self.switch.netns.run_ip_batch(&format!("link del {}", self.name)).map(drop)
     }
 }
 

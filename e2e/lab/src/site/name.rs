@@ -11,7 +11,7 @@ use crate::net::netns::NETNS;
 
 /// The parent of every lab's folder.
 const LABS: &str = "/tmp/flannel-lab";
-/// Marks a lab's folder: only [`crate::remove_ended`] removes the lab.
+/// Marks a lab's folder: only [`crate::remove_labs_of_ended_processes`] removes the lab.
 pub(crate) const KEPT: &str = "kept";
 /// Identifies the process that created the lab, in the lab's folder.
 pub(crate) const OWNER: &str = "owner";

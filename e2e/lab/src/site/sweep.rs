@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::net::netns::{NETNS, Netns, is_zombie};
+use crate::net::netns::{NETNS, Netns, is_zombie_or_gone};
 use crate::site::cgroups;
 use crate::site::name::{
     KEPT, LabName, OWNER, create_folder_of_labs, existing_labs, folder_entries,
@@ -36,14 +36,14 @@ pub(crate) fn remove_lab(lab: &LabName) -> Result<()> {
     for _ in 0..ROUNDS {
         outcome = Ok(());
         // Kill all processes first: a daemon would fill its log when its peers vanish.
-        kill_all(|| {
+        kill_until_none_found(|| {
             let mut found = processes_with_mount(&mark);
-            found.extend(names().into_iter().flat_map(|name| Netns::named(name).pids()));
+            found.extend(names().into_iter().flat_map(|name| Netns::handle_for_name(name).pids()));
             found
         })?;
         cgroups::remove_container_cgroups(&containers);
         for name in names() {
-            outcome = Netns::named(name).delete().and(outcome);
+            outcome = Netns::handle_for_name(name).kill_processes_and_delete().and(outcome);
         }
         match std::fs::remove_dir_all(lab.folder()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -59,26 +59,26 @@ pub(crate) fn remove_lab(lab: &LabName) -> Result<()> {
 }
 
 /// Except kept labs. A handler of SIGINT calls it before it ends the process.
-pub fn remove_of_process() -> Result<()> {
+pub fn remove_own_unkept_labs() -> Result<()> {
     remove_where(|lab| lab.pid == std::process::id() && is_alive(lab) && !is_kept(lab)).map(drop)
 }
 
 /// Except kept labs. The result is the number of removed labs.
-pub fn remove_stale() -> Result<usize> {
+pub fn remove_stale_unkept_labs() -> Result<usize> {
     remove_where(|lab| !is_alive(lab) && !is_kept(lab))
 }
 
 /// Those of ended processes, including kept labs. The result is their number.
-pub fn remove_ended() -> Result<usize> {
+pub fn remove_labs_of_ended_processes() -> Result<usize> {
     remove_where(|lab| !is_alive(lab))
 }
 
 /// Every process that has a subfolder of `folder` mounted. For a host's folder, these are all its processes, in any namespace.
-pub(crate) fn kill_below(folder: &Path) -> Result<()> {
+pub(crate) fn kill_processes_with_mount_below(folder: &Path) -> Result<()> {
     let below = format!("{}/", folder.display());
     // mountinfo has paths relative to their file system, which may be mounted at /tmp or above.
     let mark = below.strip_prefix("/tmp").unwrap_or(&below).to_owned();
-    kill_all(|| processes_with_mount(&mark))
+    kill_until_none_found(|| processes_with_mount(&mark))
 }
 
 fn remove_where(chosen: impl Fn(&LabName) -> bool) -> Result<usize> {
@@ -140,12 +140,12 @@ fn is_mounted(mountinfo: &str, mark: &str) -> bool {
 }
 
 /// Repeats until `find` finds no process.
-fn kill_all(find: impl Fn() -> Vec<i32>) -> Result<()> {
+fn kill_until_none_found(find: impl Fn() -> Vec<i32>) -> Result<()> {
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     let end = Instant::now() + EXIT_TIMEOUT;
     loop {
         let pids: BTreeSet<i32> =
-            find().into_iter().filter(|pid| *pid != own && !is_zombie(*pid)).collect();
+            find().into_iter().filter(|pid| *pid != own && !is_zombie_or_gone(*pid)).collect();
         if pids.is_empty() {
             return Ok(());
         }

@@ -40,13 +40,13 @@ impl Certificates {
 
     /// Certificate and key.
     pub fn renew_client(&self) -> Result<()> {
-        self.sign("client", &[], &[ExtendedKeyUsagePurpose::ClientAuth], None)
+        self.write_certificate_and_key("client", &[], &[ExtendedKeyUsagePurpose::ClientAuth], None)
     }
 
     /// Certificate and key, which etcd reads at the next handshake. The certificate is valid between the beginnings of the two `years`. With `None`,
     /// it has rcgen's default validity of many centuries.
     pub fn renew_server(&self, years: Option<(i32, i32)>) -> Result<()> {
-        self.sign(
+        self.write_certificate_and_key(
             "server",
             &self.servers,
             &[ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
@@ -54,7 +54,7 @@ impl Certificates {
         )
     }
 
-    fn sign(
+    fn write_certificate_and_key(
         &self,
         name: &str,
         addresses: &[IpAddr],

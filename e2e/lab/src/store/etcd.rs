@@ -94,7 +94,7 @@ impl Etcd {
         let certificates =
             options.tls.then(|| Certificates::create(&folder, &addresses)).transpose()?;
         let mut etcd = Etcd { members, options: options.clone(), certificates };
-        etcd.start_all()?;
+        etcd.start_all_and_wait()?;
         if let Some((name, password)) = &options.user {
             let root = etcd.anonymous(0)?;
             root.add_user(name, password, PREFIX)?;
@@ -147,25 +147,25 @@ impl Etcd {
     /// Sends SIGTERM and waits for the end.
     pub fn stop(&mut self, member: usize) -> Result<()> {
         self.process(member)?.terminate()?;
-        self.forget(member);
+        self.forget_member_process(member);
         Ok(())
     }
 
     /// Sends SIGKILL.
     pub fn kill(&mut self, member: usize) -> Result<()> {
         self.process(member)?.kill()?;
-        self.forget(member);
+        self.forget_member_process(member);
         Ok(())
     }
 
     /// Starts the member with its old data, and waits until it responds.
-    pub fn restart(&mut self, member: usize) -> Result<()> {
+    pub fn start_stopped_member(&mut self, member: usize) -> Result<()> {
         self.launch(member)?;
-        self.wait(member)
+        self.wait_member_healthy(member)
     }
 
     /// Stops all members and restores the cluster, as an operator does after a disaster.
-    pub fn restore(&mut self, snapshot: &Path) -> Result<()> {
+    pub fn restore_and_restart_members(&mut self, snapshot: &Path) -> Result<()> {
         for number in 0..self.members.len() {
             if self.member(number)?.process.is_some() {
                 self.stop(number)?;
@@ -187,16 +187,16 @@ impl Etcd {
             ];
             run_program(&program.to_string_lossy(), args)?;
         }
-        self.start_all()
+        self.start_all_and_wait()
     }
 
-    fn start_all(&mut self) -> Result<()> {
+    fn start_all_and_wait(&mut self) -> Result<()> {
         // A member responds only once most members run.
         for number in 0..self.members.len() {
             self.launch(number)?;
         }
         for number in 0..self.members.len() {
-            self.wait(number)?;
+            self.wait_member_healthy(number)?;
         }
         Ok(())
     }
@@ -244,7 +244,7 @@ impl Etcd {
         Ok(())
     }
 
-    fn wait(&mut self, number: usize) -> Result<()> {
+    fn wait_member_healthy(&mut self, number: usize) -> Result<()> {
         let client = self.client_on(number)?;
         let process = self.process(number)?;
         until_ok("etcd answers", || {
@@ -262,7 +262,7 @@ impl Etcd {
         self.members.get(number).with_context(|| format!("no member {number}"))
     }
 
-    fn forget(&mut self, number: usize) {
+    fn forget_member_process(&mut self, number: usize) {
         if let Some(member) = self.members.get_mut(number) {
             member.process = None;
         }

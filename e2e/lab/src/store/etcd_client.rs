@@ -165,10 +165,10 @@ impl EtcdClient {
     }
 
     fn read(&self, args: &[&str]) -> Result<Vec<KeyValue>> {
-        self.answer(args)?.kvs.into_iter().map(KeyValue::try_from).collect()
+        self.run_and_parse_answer(args)?.kvs.into_iter().map(KeyValue::try_from).collect()
     }
 
-    fn answer(&self, args: &[&str]) -> Result<Answer> {
+    fn run_and_parse_answer(&self, args: &[&str]) -> Result<Answer> {
         serde_json::from_str(&self.etcdctl(args)?).context("reading etcdctl's answer")
     }
 }

@@ -38,8 +38,8 @@ fn wait_for_finding_counts(node: &Node, counts: &[(&str, u32)]) -> Result<()> {
 
 #[test]
 fn packets_to_unassigned_addresses_skip_the_default_route() -> Result<()> {
-    Scene::of("blackhole").net(DUAL).stopped().run(|s| {
-        let gateway = s.lab.host("gw", &[Uplink::enp0s8(&s.lan, 9)?])?;
+    Scene::with_title("blackhole").net(DUAL).without_daemons().run(|s| {
+        let gateway = s.lab.create_host("gw", &[Uplink::enp0s8(&s.lan, 9)?])?;
         gateway.netns().sh("nft 'table inet seen { chain c { type filter hook prerouting priority 0; ip daddr 10.244.0.0/16 counter; ip6 daddr fd10:244::/48 counter; }; }'")?;
         // The number of packets for the pod network that reached the gateway.
         let count = || -> Result<u64> {
@@ -47,7 +47,7 @@ fn packets_to_unassigned_addresses_skip_the_default_route() -> Result<()> {
             counts.lines().map(|count| Ok(count.parse::<u64>()?)).sum()
         };
         s[0].sh("ip route add default via 192.168.56.109; ip -6 route add default via fd00:56::109")?;
-        s[0].start()?;
+        s[0].start_daemon()?;
         let env = s[0].daemon()?.subnet_env()?;
         let nobody: [IpAddr; 2] = [
             Ipv4Addr::from(u32::from(env.subnet.context("a subnet")?.network()) + 77).into(),
@@ -60,22 +60,22 @@ fn packets_to_unassigned_addresses_skip_the_default_route() -> Result<()> {
                 ping_gets_reply(s[0].netns(), address).is_ok_and(|is| !is) && count().is_ok_and(|now| now > before)
             })?;
         }
-        s[0].stop()?;
+        s[0].stop_daemon()?;
         let plain = s[0].options.clone();
-        s[0].change(|options| options.arg("--ip-blackhole-route"));
-        s[0].start()?;
+        s[0].change_options(|options| options.arg("--ip-blackhole-route"));
+        s[0].start_daemon()?;
         let before = count()?;
         for address in nobody {
             let text = stdout_and_stderr(&s[0].netns().output("ping", &["-n", "-c1", "-W5", &address.to_string()])?);
             ensure!(text.contains("Invalid argument"), "not refused at once: {text}");
         }
         // The route of the first pod's bridge takes precedence over the blackhole.
-        s.populate()?;
+        s.start_daemons_and_connected_pods()?;
         ensure!(count()? == before, "a packet left by the default route");
         s.require_no_errors()?;
         // Without the flag, flanneld removes the blackholes.
         s[0].options = plain;
-        s[0].restart()?;
+        s[0].restart_daemon()?;
         ensure!(s[0].sh("ip route show type blackhole; ip -6 route show type blackhole")?.is_empty());
         Ok(())
     })
@@ -83,13 +83,13 @@ fn packets_to_unassigned_addresses_skip_the_default_route() -> Result<()> {
 
 #[test]
 fn finding_is_logged_when_it_appears_and_disappears() -> Result<()> {
-    Scene::of("findings").nodes(1).net(DUAL).stopped().run(|s| {
+    Scene::with_title("findings").nodes(1).net(DUAL).without_daemons().run(|s| {
         let set =
             |s: &Scene<'_>, key: &str, value| s[0].netns().sysctl(&format!("net/{key}"), value);
         set(s, "ipv4/ip_forward", "0")?;
         set(s, "bridge/bridge-nf-call-ip6tables", "0")?;
         set(s, "ipv4/conf/all/rp_filter", "1")?;
-        s[0].start()?;
+        s[0].start_daemon()?;
         wait_for_finding_counts(
             &s[0],
             &[
@@ -130,7 +130,7 @@ fn finding_is_logged_when_it_appears_and_disappears() -> Result<()> {
 
 #[test]
 fn firewalls_are_reported_by_name() -> Result<()> {
-    Scene::of("firewalls").nodes(1).net(DUAL).stopped().run(|s| {
+    Scene::with_title("firewalls").nodes(1).net(DUAL).without_daemons().run(|s| {
         s[0].sh("nft 'table inet firewalld {
                  chain input_zones { }; chain forward_zones { }
                  chain filter_INPUT { type filter hook input priority 10; iifname lo accept; ip6 nexthdr icmpv6 accept; jump input_zones; reject; }
@@ -140,17 +140,17 @@ fn firewalls_are_reported_by_name() -> Result<()> {
              iptables -A FORWARD -m comment --comment 'the rest' -j REJECT --reject-with icmp-host-prohibited")?;
         for (conf, policy) in [(DUAL, 0), (&v4_vxlan_net_conf(true), 1)] {
             s.store.configure(conf)?;
-            s[0].start()?;
+            s[0].start_daemon()?;
             wait_for_finding_counts(&s[0], &[("firewalld", 1), ("ufw", 1), ("forward-reject", 1), ("forward-policy", policy)])?;
             s[0].require_ready()?;
-            s[0].stop()?;
+            s[0].stop_daemon()?;
         }
         // Applies the remedies. firewalld does not run here, so the rules that it would add are added directly.
         s[0].sh("nft add rule inet firewalld input_zones udp dport 8472 accept; nft add rule inet firewalld forward_zones ip saddr 10.244.0.0/16 accept
              iptables -N ufw-user-input; iptables -A ufw-before-input -j ufw-user-input
              iptables -A ufw-user-input -s 192.168.56.0/24 -p udp --dport 8472 -j ACCEPT
              iptables -I DOCKER-USER -s 10.244.0.0/16 -j ACCEPT; iptables -I DOCKER-USER -d 10.244.0.0/16 -j ACCEPT")?;
-        s[0].start()?;
+        s[0].start_daemon()?;
         wait_for_finding_counts(&s[0], &[("firewalld", 0), ("ufw", 0), ("forward-reject", 0), ("forward-policy", 0)])
     })
 }
@@ -163,13 +163,13 @@ scenarios! { nftables_firewall_is_noticed;
 /// flanneld reports an nftables chain with policy drop soon after the chain appears, whether flanneld's rules are in iptables or in nftables.
 /// The finding disappears soon after the chain accepts pods' packets.
 fn nftables_firewall_is_noticed(nftables: bool) -> Result<()> {
-    Scene::of("wall").net(&v4_vxlan_net_conf(nftables)).stopped().run(|s| {
+    Scene::with_title("wall").net(&v4_vxlan_net_conf(nftables)).without_daemons().run(|s| {
         // iptables-legacy is left out, because its rules send no netlink events. flanneld lists the firewalls every 30 s, or after an event.
-        let path = Programs::none(s.lab, "nft")?.with_nft()?.with_iptables(Xtables::Nft)?.path();
+        let path = Programs::create_empty(s.lab, "nft")?.with_nft()?.with_iptables(Xtables::Nft)?.path();
         for node in &mut s.nodes {
-            node.change(|options| options.env("PATH", &path));
+            node.change_options(|options| options.env("PATH", &path));
         }
-        s.populate()?;
+        s.start_daemons_and_connected_pods()?;
         let passes = || ping_gets_reply(s[1].pods[0].netns(), s[0].pods[0].address()?);
         wait_for_finding_counts(&s[0], &[("forward-policy", 0)])?;
         for family in ["inet", "ip"] {
@@ -198,30 +198,37 @@ fn sysctls_are_set_on_request_and_kept() -> Result<()> {
         "net/bridge/bridge-nf-call-iptables",
         "net/bridge/bridge-nf-call-ip6tables",
     ];
-    Scene::of("sysctls").nodes(1).net(DUAL).arg("--set-sysctls").stopped().run(|s| {
-        for key in KEYS {
-            s[0].netns().sysctl(key, "0")?;
-        }
-        s[0].netns().sysctl("net/ipv6/conf/enp0s8/accept_ra", "1")?;
-        // They are set before the daemon is ready, because pods may start then. The router is still listened to.
-        s[0].start()?;
-        let now = s[0]
-            .sh(&format!("cd /proc/sys; cat {} net/ipv6/conf/enp0s8/accept_ra", KEYS.join(" ")))?;
-        ensure!(now.split_whitespace().eq(["1", "1", "1", "1", "2"]), "{now}");
-        for _ in 0..2 {
-            s[0].netns().sysctl("net/ipv4/ip_forward", "0")?;
-            s[0].shows("cat /proc/sys/net/ipv4/ip_forward", "1")?;
-        }
-        let log = s[0].daemon()?.log();
-        ensure!(
-            log.contains("name=net.ipv4.ip_forward from=0 to=1")
-                && log.contains("name=net/ipv6/conf/enp0s8/accept_ra from=1 to=2"),
-            "{log}"
-        );
-        // A change by another program is logged, and not each time.
-        ensure!(log.matches("changed a sysctl").count() == 1, "{log}");
-        // The doctor may have run while the sysctl was wrong.
-        wait_for_finding_counts(&s[0], &[("ip-forward", 0)])?;
-        s.require_no_errors()
-    })
+    Scene::with_title("sysctls")
+        .nodes(1)
+        .net(DUAL)
+        .daemon_arg("--set-sysctls")
+        .without_daemons()
+        .run(|s| {
+            for key in KEYS {
+                s[0].netns().sysctl(key, "0")?;
+            }
+            s[0].netns().sysctl("net/ipv6/conf/enp0s8/accept_ra", "1")?;
+            // They are set before the daemon is ready, because pods may start then. The router is still listened to.
+            s[0].start_daemon()?;
+            let now = s[0].sh(&format!(
+                "cd /proc/sys; cat {} net/ipv6/conf/enp0s8/accept_ra",
+                KEYS.join(" ")
+            ))?;
+            ensure!(now.split_whitespace().eq(["1", "1", "1", "1", "2"]), "{now}");
+            for _ in 0..2 {
+                s[0].netns().sysctl("net/ipv4/ip_forward", "0")?;
+                s[0].wait_output_contains("cat /proc/sys/net/ipv4/ip_forward", "1")?;
+            }
+            let log = s[0].daemon()?.log();
+            ensure!(
+                log.contains("name=net.ipv4.ip_forward from=0 to=1")
+                    && log.contains("name=net/ipv6/conf/enp0s8/accept_ra from=1 to=2"),
+                "{log}"
+            );
+            // A change by another program is logged, and not each time.
+            ensure!(log.matches("changed a sysctl").count() == 1, "{log}");
+            // The doctor may have run while the sysctl was wrong.
+            wait_for_finding_counts(&s[0], &[("ip-forward", 0)])?;
+            s.require_no_errors()
+        })
 }

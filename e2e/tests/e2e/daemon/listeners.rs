@@ -37,7 +37,7 @@ pub(crate) fn get_http_response(
 
 #[test]
 fn status_api_is_reachable_from_its_own_host_only() -> Result<()> {
-    Scene::of("listeners").run(|s| {
+    Scene::with_title("listeners").run(|s| {
         let here = s[0].netns();
         // A web page's name could resolve to 127.0.0.1.
         for (name, code) in
@@ -89,7 +89,7 @@ fn status_api_is_reachable_from_its_own_host_only() -> Result<()> {
     })
 }
 
-scenarios! { waits_for_the_tunnels_port;
+scenarios! { daemon_waits_until_tunnel_port_is_free;
     vxlan_waits_for_its_port => (r#""Type":"vxlan""#, 8472),
     udp_waits_for_its_port => (r#""Type":"udp""#, 8285),
     userspace_vxlan_waits_for_its_port => (r#""Type":"vxlan","Mode":"userspace""#, 8472),
@@ -97,44 +97,44 @@ scenarios! { waits_for_the_tunnels_port;
 }
 
 /// A daemon names the user whose program holds the tunnel's port, is not ready, and works when the port is free.
-fn waits_for_the_tunnels_port((backend, port): (&str, u16)) -> Result<()> {
+fn daemon_waits_until_tunnel_port_is_free((backend, port): (&str, u16)) -> Result<()> {
     let conf = format!(r#"{{"Network":"10.5.0.0/16","Backend":{{{backend}}}}}"#);
-    Scene::of("taken port").net(&conf).stopped().run(|s| {
+    Scene::with_title("taken port").net(&conf).without_daemons().run(|s| {
         let held = s[0].netns().run(|| UdpSocket::bind(("0.0.0.0", port)))??;
-        s.nodes.iter_mut().try_for_each(|node| node.launch().map(drop))?;
+        s.nodes.iter_mut().try_for_each(|node| node.launch_daemon().map(drop))?;
         until_ok("the holder is named", || {
-            let (code, body) = s[0].get("/readyz")?;
+            let (code, body) = s[0].get_health_endpoint("/readyz")?;
             // With the capabilities of the shipped unit, the daemon may not look into other programs.
             let is_named = body.contains("a program of user 0 ") && body.contains("holds the port");
             ensure!(code == 503 && is_named, "{code} {body}");
             Ok(())
         })?;
         drop(held);
-        s.populate()
+        s.start_daemons_and_connected_pods()
     })
 }
 
 /// The endpoint works when the port is free.
 #[test]
 fn daemon_serves_pods_while_the_health_port_is_taken() -> Result<()> {
-    Scene::of("taken health port").stopped().run(|s| {
+    Scene::with_title("taken health port").without_daemons().run(|s| {
         let held = s[0].netns().run(|| TcpListener::bind(("0.0.0.0", HEALTH)))??;
-        s.nodes.iter_mut().try_for_each(|node| node.launch().map(drop))?;
+        s.nodes.iter_mut().try_for_each(|node| node.launch_daemon().map(drop))?;
         until_ok("it has a subnet", || s[0].daemon()?.subnet_env())?;
         let state = String::from_utf8(s[0].daemon()?.flannelctl(&["status"])?.stdout)?;
         ensure!(state.contains("health-port") && state.contains("a program of user 0 "), "{state}");
         s[1].daemon_mut()?.wait_ready()?;
         for node in &mut s.nodes {
-            node.pod("p1")?;
+            node.create_pod("p1")?;
         }
-        s.reach()?;
+        s.wait_first_pods_connected()?;
         drop(held);
         until_ok("the node is ready", || s[0].require_ready())
     })
 }
 
 /// The command exits with `code` and shows `text`.
-fn has_state(node: &Node, code: i32, text: &str) -> Result<()> {
+fn wait_until_status_shows(node: &Node, code: i32, text: &str) -> Result<()> {
     until_ok("flannelctl shows the daemon's state", || {
         let output = run_flannelctl(node, &["status"])?;
         ensure!(
@@ -153,15 +153,15 @@ pub(crate) fn run_flannelctl(node: &Node, args: &[&str]) -> Result<Output> {
 
 #[test]
 fn flannelctl_status_names_each_state_of_the_daemon() -> Result<()> {
-    Scene::of("states").stopped().run(|s| {
-        has_state(&s[0], 3, "is not running")?;
+    Scene::with_title("states").without_daemons().run(|s| {
+        wait_until_status_shows(&s[0], 3, "is not running")?;
         let output = run_flannelctl(&s[0], &["peers"])?;
         ensure!(
             output.status.code() == Some(1) && stdout_and_stderr(&output).lines().count() == 1,
             "{output:?}"
         );
-        s.start()?;
-        s.settled()?;
+        s.start_daemons()?;
+        s.wait_leases_applied()?;
         let status = stdout_json(&run_flannelctl(&s[0], &["status", "-o", "json"])?)?;
         ensure!(
             status["schema"] == "flannel.status/1" && status["node"]["ready"] == true,
@@ -180,33 +180,33 @@ fn flannelctl_status_names_each_state_of_the_daemon() -> Result<()> {
             );
             Ok(())
         })?;
-        s[0].daemon()?.stop()?;
-        has_state(&s[0], 3, "hangs")?;
-        s[0].daemon()?.cont()?;
+        s[0].daemon()?.send_sigstop()?;
+        wait_until_status_shows(&s[0], 3, "hangs")?;
+        s[0].daemon()?.send_sigcont()?;
         // A second daemon is refused, and leaves no report in the first one's place.
         let report = s[0].subnet_file()?.with_file_name("subnet.env.ended");
         ensure!(s[0].start_flanneld(&s[0].options)?.wait()?.code() == Some(1));
-        has_state(&s[0], 0, "h1 is ready")?;
+        wait_until_status_shows(&s[0], 0, "h1 is ready")?;
         ensure!(!report.exists(), "the first daemon has not ended");
-        s[0].stop()?;
-        has_state(&s[0], 3, "exit code 0")?;
+        s[0].stop_daemon()?;
+        wait_until_status_shows(&s[0], 3, "exit code 0")?;
         s.store.configure(&VXLAN.replace("vxlan", "nosuch"))?;
-        s[0].refuses_to_start()?;
-        has_state(&s[0], 3, "nosuch")?;
+        s[0].wait_refused_start()?;
+        wait_until_status_shows(&s[0], 3, "nosuch")?;
         s.store.configure(VXLAN)?;
-        s[0].start()?;
+        s[0].start_daemon()?;
         until("the exit report is removed", || !report.exists())?;
         // A killed daemon leaves a stale socket, which does not stop the next one.
-        s[0].kill()?;
-        has_state(&s[0], 3, "no exit report")?;
-        s[0].start()?;
-        has_state(&s[0], 0, "h1 is ready")
+        s[0].kill_daemon()?;
+        wait_until_status_shows(&s[0], 3, "no exit report")?;
+        s[0].start_daemon()?;
+        wait_until_status_shows(&s[0], 0, "h1 is ready")
     })
 }
 
 #[test]
 fn command_fails_in_one_line_when_the_store_is_silent() -> Result<()> {
-    Scene::of("silent").stopped().run(|s| {
+    Scene::with_title("silent").without_daemons().run(|s| {
         // One port drops packets, and one is closed.
         s[1].sh("nft add table ip hole; nft 'add chain ip hole in { type filter hook input priority 0; }'; nft add rule ip hole in tcp dport 2379 drop")?;
         for (args, port) in [(&["leases"][..], 2379), (&["release", "10.5.1.0-24"], 2379), (&["leases"], 1)] {
@@ -219,14 +219,14 @@ fn command_fails_in_one_line_when_the_store_is_silent() -> Result<()> {
 }
 
 scenarios! { reserved_subnet_is_leased_to_its_node;
-    reserved_subnet_is_leased_to_its_node_in_etcd => Scene::of("reserved: etcd").etcd(),
-    reserved_subnet_is_leased_to_its_node_in_a_directory => Scene::of("reserved: directory"),
+    reserved_subnet_is_leased_to_its_node_in_etcd => Scene::with_title("reserved: etcd").etcd(),
+    reserved_subnet_is_leased_to_its_node_in_a_directory => Scene::with_title("reserved: directory"),
 }
 
 /// One subnet is reserved before the node starts, and another one while it runs.
 fn reserved_subnet_is_leased_to_its_node(scene: SceneOptions<'_>) -> Result<()> {
-    scene.stopped().run(|s| {
-        let (place, host) = (s.store.args(), s[0].netns().clone());
+    scene.without_daemons().run(|s| {
+        let (place, host) = (s.store.daemon_args(), s[0].netns().clone());
         let program = binaries::flannel_binary("flannelctl")?.display().to_string();
         let ctl = |words: &[&str]| host.output(&program, &[words, &[&place[0]]].concat());
         let reserve = |address: &str| {
@@ -237,7 +237,7 @@ fn reserved_subnet_is_leased_to_its_node(scene: SceneOptions<'_>) -> Result<()> 
             reserve("--address=192.168.56.103")? == Some(1),
             "a reserved subnet is reserved again"
         );
-        s.start()?;
+        s.start_daemons()?;
         ensure!(s[0].subnet()? == "10.5.77.0/24", "{}", s[0].subnet()?);
         let kept = ctl(&["reserve", "h2"])?;
         ensure!(kept.status.success(), "{kept:?}");
@@ -250,6 +250,6 @@ fn reserved_subnet_is_leased_to_its_node(scene: SceneOptions<'_>) -> Result<()> 
             );
             Ok(())
         })?;
-        s.each(|node| node.require_ready())
+        s.check_each_node(|node| node.require_ready())
     })
 }

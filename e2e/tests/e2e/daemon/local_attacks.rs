@@ -20,16 +20,20 @@ type Attack = fn(&mut Scene<'_>) -> Result<()>;
 const USER_ATTACKS: [(&str, Attack); 3] = [
     (
         "hold every name of the daemon's sockets, then wait for its restart",
-        hold_names_before_a_start,
+        require_restart_despite_held_socket_names,
     ),
-    ("touch the daemon's files and process", touch_files_and_process),
-    ("read what is secret", read_secrets),
+    ("touch the daemon's files and process", require_files_and_process_inaccessible),
+    ("read what is secret", require_secret_files_unreadable),
 ];
 const POD_ATTACKS: [(&str, Attack); 4] = [
-    ("reach 127.0.0.1 of the node by route_localnet", reach_loopback),
-    ("claim the addresses of node and peer by ARP", claim_addresses),
-    ("send a packet of the tunnel to the node itself", |s| send_into_the_tunnel(s, 0)),
-    ("send a packet of the tunnel to a peer's underlay address", |s| send_into_the_tunnel(s, 1)),
+    ("reach 127.0.0.1 of the node by route_localnet", require_status_api_unreachable_from_pod),
+    ("claim the addresses of node and peer by ARP", require_forged_arp_ignored),
+    ("send a packet of the tunnel to the node itself", |s| {
+        require_forged_tunnel_packets_dropped(s, 0)
+    }),
+    ("send a packet of the tunnel to a peer's underlay address", |s| {
+        require_forged_tunnel_packets_dropped(s, 1)
+    }),
 ];
 
 #[test]
@@ -43,17 +47,19 @@ fn daemon_withstands_a_pod() -> Result<()> {
 }
 
 fn require_daemon_withstands_attacks(attacks: &[(&str, Attack)]) -> Result<()> {
-    Scene::of("doors").net(VXLAN).arg("--encap-bar-pods").run(|s| {
-        is_well(s)?;
+    Scene::with_title("doors").net(VXLAN).daemon_arg("--encap-bar-pods").run(|s| {
+        wait_daemon_and_pods_healthy(s)?;
         for (what, attack) in attacks {
-            attack(s).and_then(|()| is_well(s)).with_context(|| (*what).to_owned())?;
+            attack(s)
+                .and_then(|()| wait_daemon_and_pods_healthy(s))
+                .with_context(|| (*what).to_owned())?;
         }
         s.require_no_errors()
     })
 }
 
 /// The daemon is ready, probes its peer and reaches it, and pods reach each other.
-fn is_well(s: &Scene<'_>) -> Result<()> {
+fn wait_daemon_and_pods_healthy(s: &Scene<'_>) -> Result<()> {
     until_ok("the daemon is well", || {
         s[0].require_ready()?;
         let (_, text) = s[0].daemon()?.get_status_api("/api/v1/node")?;
@@ -66,10 +72,10 @@ fn is_well(s: &Scene<'_>) -> Result<()> {
         );
         Ok(())
     })?;
-    s.reach()
+    s.wait_first_pods_connected()
 }
 
-fn hold_names_before_a_start(s: &mut Scene<'_>) -> Result<()> {
+fn require_restart_despite_held_socket_names(s: &mut Scene<'_>) -> Result<()> {
     let table = s[0].sh("cat /proc/net/unix")?;
     let mut names: Vec<String> = table
         .lines()
@@ -79,7 +85,7 @@ fn hold_names_before_a_start(s: &mut Scene<'_>) -> Result<()> {
     names.extend(["flannel-rs.rules/nft", "flannel-rs.rules/iptables"].map(str::to_owned));
     // Many names, to fill the log.
     names.extend((0..500).map(|number| format!("flannel-rs.taken/port/8473/n{number}")));
-    s[0].stop()?;
+    s[0].stop_daemon()?;
     let script = format!(
         "for my $n (qw({})) {{ socket(my $s, PF_UNIX, SOCK_STREAM, 0) or die; bind($s, pack_sockaddr_un(\"\\0$n\")) or die \"$n: $!\"; listen($s, 5); push @s, $s }} $| = 1; print \"ready\\n\"; sleep 600;",
         names.join(" ")
@@ -87,8 +93,8 @@ fn hold_names_before_a_start(s: &mut Scene<'_>) -> Result<()> {
     let squatter = Launch::new("setpriv").args(NOBODY);
     let squatter = s[0].spawn("perl", &squatter.args(["perl", "-MSocket", "-e", &script]))?;
     until("all names are held", || squatter.log().contains("ready"))?;
-    s[0].start()?;
-    is_well(s)?;
+    s[0].start_daemon()?;
+    wait_daemon_and_pods_healthy(s)?;
     let log = s[0].daemon()?.log();
     let reports: Vec<_> = log.lines().filter(|line| line.contains("another user")).collect();
     ensure!(
@@ -103,7 +109,7 @@ fn hold_names_before_a_start(s: &mut Scene<'_>) -> Result<()> {
 }
 
 /// Makes the folder of the daemon's files accessible to all users, as /run is.
-fn open_folder(s: &Scene<'_>) -> Result<String> {
+fn make_subnet_folder_world_readable(s: &Scene<'_>) -> Result<String> {
     let file = s[0].subnet_file()?;
     let folder = file.parent().context("a folder")?;
     for above in folder.ancestors().take_while(|above| above.components().count() > 2) {
@@ -113,8 +119,8 @@ fn open_folder(s: &Scene<'_>) -> Result<String> {
     Ok(folder.display().to_string())
 }
 
-fn touch_files_and_process(s: &mut Scene<'_>) -> Result<()> {
-    let (folder, pid) = (open_folder(s)?, s[0].daemon()?.pid());
+fn require_files_and_process_inaccessible(s: &mut Scene<'_>) -> Result<()> {
+    let (folder, pid) = (make_subnet_folder_world_readable(s)?, s[0].daemon()?.pid());
     let ptrace = if cfg!(target_arch = "x86_64") { 101 } else { 117 };
     // 0x4206 is PTRACE_SEIZE.
     let seize = format!("perl -e 'syscall({ptrace}, 0x4206, {pid}, 0, 0) == 0 or die \"$!\"'");
@@ -151,11 +157,11 @@ fn touch_files_and_process(s: &mut Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-fn read_secrets(s: &mut Scene<'_>) -> Result<()> {
+fn require_secret_files_unreadable(s: &mut Scene<'_>) -> Result<()> {
     // All users may read what CNI plugins need; the rest is for root only.
     let script = format!(
         "cd '{}' && for f in $(ls -A); do [ -r $f ] && [ -f $f ] && echo $f; done; true",
-        open_folder(s)?
+        make_subnet_folder_world_readable(s)?
     );
     let readable = stdout_text(
         &s[0].netns().output("setpriv", &[&NOBODY[..], &["sh", "-c", &script]].concat())?,
@@ -167,7 +173,7 @@ fn read_secrets(s: &mut Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-fn reach_loopback(s: &mut Scene<'_>) -> Result<()> {
+fn require_status_api_unreachable_from_pod(s: &mut Scene<'_>) -> Result<()> {
     let gateway = s[0].daemon()?.subnet_env()?.subnet.context("a subnet")?.addr();
     let (here, pod) = (s[0].netns(), s[0].pods[0].netns());
     for netns in [here, pod] {
@@ -198,7 +204,7 @@ fn underlay_and_overlay_addresses(s: &Scene<'_>, node: usize) -> Result<[IpAddr;
     Ok([s[node].v4()?.into(), subnet.network().into()])
 }
 
-fn claim_addresses(s: &mut Scene<'_>) -> Result<()> {
+fn require_forged_arp_ignored(s: &mut Scene<'_>) -> Result<()> {
     let pod = s[0].pods[0].netns();
     // Sends a gratuitous ARP reply for each address, from the pod's own hardware address.
     for ip in
@@ -226,7 +232,7 @@ fn claim_addresses(s: &mut Scene<'_>) -> Result<()> {
 }
 
 /// Sends VXLAN datagrams from the first node's pod to a node's tunnel port. That node's pod receives none of them.
-fn send_into_the_tunnel(s: &mut Scene<'_>, node: usize) -> Result<()> {
+fn require_forged_tunnel_packets_dropped(s: &mut Scene<'_>, node: usize) -> Result<()> {
     let peer = underlay_and_overlay_addresses(s, 1)?;
     let (pod, target) = (&s[0].pods[0], SocketAddr::new(s[node].pods[0].address()?, 7777));
     let link = s[node].netns().link("flannel.1")?.context("flannel.1")?;

@@ -50,22 +50,24 @@ struct Cage {
 
 impl Cage {
     fn new(lab: &Lab, host: &Host) -> Result<Cage> {
-        let folder = lab.folder("cage")?;
+        let folder = lab.ensure_folder("cage")?;
         std::fs::create_dir_all(folder.join("default"))?;
         Ok(Cage { host: host.clone(), folder, scripts: 0 })
     }
 
-    fn default_file(&self) -> PathBuf {
+    fn etc_default_flanneld_path(&self) -> PathBuf {
         self.folder.join("default/flanneld")
     }
 
     /// Checks one row after the other, because all share the host's subnet.env.
-    fn check_all(&mut self, rows: &[Row]) -> Result<()> {
+    fn run_and_check_each_row(&mut self, rows: &[Row]) -> Result<()> {
         ensure!(!rows.is_empty(), "no rows");
-        rows.iter().try_for_each(|row| self.check(row).with_context(|| row.name.clone()))
+        rows.iter().try_for_each(|row| {
+            self.run_daemon_and_check_secrets(row).with_context(|| row.name.clone())
+        })
     }
 
-    fn check(&mut self, row: &Row) -> Result<()> {
+    fn run_daemon_and_check_secrets(&mut self, row: &Row) -> Result<()> {
         for (path, text) in &row.files {
             std::fs::write(path, text)?;
         }
@@ -93,22 +95,22 @@ impl Cage {
                 "the secret was accepted"
             );
         }
-        self.require_silence(&daemon, &row.store, &row.secrets)?;
+        self.require_outputs_hide_secrets(&daemon, &row.store, &row.secrets)?;
         daemon.terminate()?;
-        self.require_silence(&daemon, &row.store, &row.secrets)?;
+        self.require_outputs_hide_secrets(&daemon, &row.store, &row.secrets)?;
         // The log of the next row starts empty.
         Ok(std::fs::remove_file(daemon.log_path())?)
     }
 
     /// No output of the daemon or of flannelctl contains a secret, and none is empty. `store` contains flannelctl's flags for the store.
-    fn require_silence(
+    fn require_outputs_hide_secrets(
         &mut self,
         daemon: &Flanneld,
         store: &[String],
         secrets: &[String],
     ) -> Result<()> {
         let mut outputs = vec![("log".to_owned(), daemon.log())];
-        let health = HEALTH_PATHS.map(|path| (path, daemon.get(path)));
+        let health = HEALTH_PATHS.map(|path| (path, daemon.get_health_endpoint(path)));
         let answers =
             health.into_iter().chain(API_PATHS.map(|path| (path, daemon.get_status_api(path))));
         outputs.extend(answers.filter_map(|(path, got)| Some((path.to_owned(), got.ok()?.1))));
@@ -121,7 +123,7 @@ impl Cage {
         scripts
             .push(format!("{program} support-bundle {file} --file {bundle} && tar -xzOf {bundle}"));
         for script in scripts {
-            let text = self.sh(&script)?;
+            let text = self.run_script_ignoring_failure(&script)?;
             outputs.push((script, text));
         }
         ensure!(Path::new(&bundle).exists(), "no bundle");
@@ -147,7 +149,7 @@ impl Cage {
     }
 
     /// The script sees the host's own /etc/default. The exit code does not matter.
-    fn sh(&mut self, script: &str) -> Result<String> {
+    fn run_script_ignoring_failure(&mut self, script: &str) -> Result<String> {
         self.scripts += 1;
         let script = format!(
             "mkdir -p /etc/default; mount --bind '{}' /etc/default\n{script}",
@@ -164,10 +166,10 @@ impl Cage {
 #[test]
 fn etcd_secrets_are_never_shown() -> Result<()> {
     let etcd = EtcdOptions::default().tls().auth("flannel", CANARY);
-    Scene::of("canary: etcd").nodes(1).etcd_with(etcd).stopped().run(|s| {
+    Scene::with_title("canary: etcd").nodes(1).etcd_with(etcd).without_daemons().run(|s| {
         let mut cage = Cage::new(s.lab, &s[0])?;
         let rows = etcd_rows(s, &cage)?;
-        cage.check_all(&rows)
+        cage.run_and_check_each_row(&rows)
     })
 }
 
@@ -187,7 +189,7 @@ fn etcd_secrets(s: &Scene<'_>) -> Result<Vec<String>> {
 
 /// One row for each source of etcd's password, and for each wrong flag that could reveal a secret.
 fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
-    let (all, secrets) = (s.store.args(), etcd_secrets(s)?);
+    let (all, secrets) = (s.store.daemon_args(), etcd_secrets(s)?);
     let options = |args: &[String]| {
         args.iter()
             .fold(FlanneldOptions::bare(), |options, arg| options.arg(arg))
@@ -206,7 +208,7 @@ fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
     let row =
         |name: &str, options: FlanneldOptions, store: &[String], variables: &str, outcome| Row {
             name: name.to_owned(),
-            files: vec![(cage.default_file(), variables.to_owned())],
+            files: vec![(cage.etc_default_flanneld_path(), variables.to_owned())],
             options,
             store: store.to_vec(),
             secrets: secrets.clone(),
@@ -261,12 +263,14 @@ fn kubeconfig_of(server: &str, ca: &str, user: &str) -> String {
 #[test]
 fn kubernetes_secrets_are_never_shown() -> Result<()> {
     Lab::run("canary: Kubernetes", |lab| {
-        let lan = lab.switch("lan")?;
-        let machine = lab.host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
+        let lan = lab.create_switch("lan")?;
+        let machine =
+            lab.create_host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
         let api = ApiServer::start(&machine, Families::V4)?;
-        let host = &lab.hosts(&lan, 1)?[0];
-        api.admin()
-            .create_node(&NodeObject::new("h1").pod_cidr("10.5.1.0/24").internal(host.v4()?))?;
+        let host = &lab.create_hosts(&lan, 1)?[0];
+        api.admin().create_node(
+            &NodeObject::new("h1").pod_cidr("10.5.1.0/24").add_internal_address(host.v4()?),
+        )?;
         let mut cage = Cage::new(lab, host)?;
         let path = |name: &str| cage.folder.join(name).display().to_string();
         let (net_conf, config, token_file) =
@@ -320,14 +324,14 @@ fn kubernetes_secrets_are_never_shown() -> Result<()> {
             outcome,
         };
         let rows: Vec<Row> = rows.map(row).collect();
-        cage.check_all(&rows)
+        cage.run_and_check_each_row(&rows)
     })
 }
 
 /// A preshared key or a password in well-formed and malformed configurations of a backend.
 #[test]
 fn network_configuration_secrets_are_never_shown() -> Result<()> {
-    Scene::of("canary: net-conf").nodes(1).arg("--v=10").stopped().run(|s| {
+    Scene::with_title("canary: net-conf").nodes(1).daemon_arg("--v=10").without_daemons().run(|s| {
         let mut cage = Cage::new(s.lab, &s[0])?;
         let psk = format!(r#"{{"Type":"wireguard","PSK":"{CANARY}"}}"#);
         let backends = [
@@ -341,22 +345,22 @@ fn network_configuration_secrets_are_never_shown() -> Result<()> {
             (format!(r#"{{"Type":"extension","SubnetAddCommand":"curl -H 'Authorization: {CANARY}'"}}"#), Outcome::Refused),
             (format!(r#"{{"Type":"ipsec","PSK":"{CANARY}"}}"#), Outcome::Refused),
         ];
-        let config = s.lab.folder("leases")?.join("config");
+        let config = s.lab.ensure_folder("leases")?.join("config");
         let rows = backends.map(|(backend, outcome)| Row {
             name: backend.clone(),
             files: vec![(config.clone(), format!(r#"{{"Network":"10.5.0.0/16","Backend":{backend}}}"#))],
             options: s[0].options.clone(),
-            store: s.store.args(),
+            store: s.store.daemon_args(),
             secrets: vec![CANARY.to_owned()],
             outcome,
         });
-        cage.check_all(&rows)
+        cage.run_and_check_each_row(&rows)
     })
 }
 
 #[test]
 fn support_bundle_is_private_complete_and_redacted() -> Result<()> {
-    Scene::of("canary: bundle")
+    Scene::with_title("canary: bundle")
         .nodes(1)
         .etcd_with(EtcdOptions::default().auth("flannel", CANARY))
         .without_pods()
@@ -367,7 +371,7 @@ fn support_bundle_is_private_complete_and_redacted() -> Result<()> {
                 format!("{}.ended", daemon.subnet_file().display()),
                 format!("etcdPassword:{CANARY}\n"),
             )?;
-            let folder = s.lab.folder("bundle")?;
+            let folder = s.lab.ensure_folder("bundle")?;
             let file = folder.join("b.tar.gz").display().to_string();
             require_success(
                 "support-bundle",

@@ -31,13 +31,13 @@ scenarios! { tunnels_carry_packets_over;
 fn tunnels_carry_packets_over(cable: Cable) -> Result<()> {
     let options =
         |host: usize, options: FlanneldOptions| options.env("FLANNELD_DATAPATH", MODES[host]);
-    let scene = Scene::of(cable.name()).nodes(5).net(&VXLAN.dual());
-    scene.options(options).stopped().run(|s| {
-        s.each(|node| cable.lay(node))?;
+    let scene = Scene::with_title(cable.name()).nodes(5).net(&VXLAN.dual_stack_net_conf());
+    scene.options(options).without_daemons().run(|s| {
+        s.check_each_node(|node| cable.apply_to_uplink(node))?;
         // Each daemon reads the configuration when it starts. Both modes publish the same lease.
-        s.nodes[KERNELS..].iter_mut().try_for_each(|node| node.start())?;
+        s.nodes[KERNELS..].iter_mut().try_for_each(|node| node.start_daemon())?;
         s.store.configure(KERNEL)?;
-        s.populate()?;
+        s.start_daemons_and_connected_pods()?;
         for (number, node) in s.nodes.iter().enumerate() {
             let kind = if number < KERNELS { "vxlan" } else { "tun" };
             let kinds = flannel_device_kinds(node)?;
@@ -45,7 +45,7 @@ fn tunnels_carry_packets_over(cable: Cable) -> Result<()> {
             let features = node.sh("ethtool -k enp0s8")?;
             ensure!(features.contains("tx-checksum-ip-generic: on"), "{features}");
         }
-        let pods = s.firsts()?;
+        let pods = s.first_pods()?;
         for (a, from) in pods.iter().enumerate() {
             for (b, to) in pods.iter().enumerate().filter(|(b, _)| *b != a) {
                 for (family, options) in
@@ -53,7 +53,7 @@ fn tunnels_carry_packets_over(cable: Cable) -> Result<()> {
                 {
                     let what = || format!("{:?} to {:?}, family {family}", MODES[a], MODES[b]);
                     Transfer::run(from, to, BULK, options).with_context(what)?;
-                    datagrams_arrive(from, to, family).with_context(what)?;
+                    send_datagrams_until_all_arrive(from, to, family).with_context(what)?;
                 }
             }
         }
@@ -69,7 +69,7 @@ fn numbered_datagram(number: usize, size: usize) -> Vec<u8> {
 }
 
 /// Datagrams of several sizes, and datagrams as one GSO packet. Lost ones are repeated until all have arrived unchanged.
-fn datagrams_arrive(from: &Pod, to: &Pod, family: usize) -> Result<()> {
+fn send_datagrams_until_all_arrive(from: &Pod, to: &Pod, family: usize) -> Result<()> {
     let bind =
         |pod: &Pod| anyhow::Ok(pod.netns().run(|| UdpSocket::bind((pod.addresses()[family], 0)))??);
     let (out, into) = (bind(from)?, bind(to)?);

@@ -15,18 +15,18 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// An IPv4 network.
-    pub(crate) fn v4(&self) -> String {
+    pub(crate) fn v4_net_conf(&self) -> String {
         let backend = self.backend;
         format!(r#"{{"Network":"10.5.0.0/16","Backend":{{{backend}}}}}"#)
     }
 
     /// A network with both address families.
-    pub(crate) fn dual(&self) -> String {
-        self.dual_with("")
+    pub(crate) fn dual_stack_net_conf(&self) -> String {
+        self.dual_stack_net_conf_with("")
     }
 
     /// A network with both address families; `more` are further members of `Backend`.
-    pub(crate) fn dual_with(&self, more: &str) -> String {
+    pub(crate) fn dual_stack_net_conf_with(&self, more: &str) -> String {
         let backend = self.backend;
         format!(
             r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{{{backend}{more}}}}}"#

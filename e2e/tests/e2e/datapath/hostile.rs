@@ -47,7 +47,12 @@ struct Path {
 }
 
 impl Path {
-    fn of(s: &Scene<'_>, stranger: &Host, engine: &Engine, family: usize) -> Result<Path> {
+    fn to_first_node(
+        s: &Scene<'_>,
+        stranger: &Host,
+        engine: &Engine,
+        family: usize,
+    ) -> Result<Path> {
         // udp carries both families over IPv4.
         let outer = |host: &Host| -> Result<IpAddr> {
             Ok(if family == 1 && engine.name != UDP.name {
@@ -68,21 +73,21 @@ impl Path {
         })
     }
 
-    fn frame(&self, packet: &[u8]) -> Vec<u8> {
+    fn encapsulate_packet(&self, packet: &[u8]) -> Vec<u8> {
         let kind = [0x0800, 0x86dd][self.family];
         self.mac.map_or_else(|| packet.to_vec(), |mac| vxlan_datagram(1, mac, kind, packet))
     }
 
-    fn packet(&self, source: IpAddr, destination: IpAddr) -> Vec<u8> {
-        self.packet_with(source, SocketAddr::new(destination, 7777), MARK)
+    fn encapsulated_marked_packet(&self, source: IpAddr, destination: IpAddr) -> Vec<u8> {
+        self.encapsulated_udp_packet(source, SocketAddr::new(destination, 7777), MARK)
     }
 
-    fn packet_with(&self, source: IpAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
-        self.frame(&udp_packet(SocketAddr::new(source, 7777), to, 64, payload))
+    fn encapsulated_udp_packet(&self, source: IpAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+        self.encapsulate_packet(&udp_packet(SocketAddr::new(source, 7777), to, 64, payload))
     }
 
     /// No packets for the first host. `packet-engine` tests each way to be malformed.
-    fn malformed(&self) -> Vec<Attack> {
+    fn malformed_attacks(&self) -> Vec<Attack> {
         let mut attacks = vec![(Peer, "short malformed", vec![MARK.to_vec(), vec![0; 3]])];
         if let Some(mac) = self.mac {
             let [.., last] = mac;
@@ -97,7 +102,7 @@ impl Path {
     }
 
     /// Addresses are forged; a datapath without checks delivers these packets.
-    fn forged(&self, s: &Scene<'_>, checks: &str) -> Result<Vec<Attack>> {
+    fn forged_and_valid_attacks(&self, s: &Scene<'_>, checks: &str) -> Result<Vec<Attack>> {
         let [pod, peers, others] = self.pods[..] else { anyhow::bail!("three pods") };
         let (nowhere, outside, node): (_, _, IpAddr) = if self.family == 0 {
             (["127.0.0.1", "224.0.0.1"], "172.31.9.9", s[0].v4()?.into())
@@ -105,40 +110,57 @@ impl Path {
             (["::1", "ff02::1"], "fd31::9", s[0].v6()?.into())
         };
         let mut attacks = Vec::new();
-        let good = self.packet(peers, pod);
+        let good = self.encapsulated_marked_packet(peers, pod);
         if checks == "off" {
             attacks.push((Stranger, "", vec![good.clone()]));
             if self.nodes[0].is_ipv4() == pod.is_ipv4() {
                 // If the node forwarded these, they would be its own tunnel datagrams.
                 let nested = [0, 1].map(|node| {
-                    self.packet_with(peers, SocketAddr::new(self.nodes[node], self.port), MARK)
+                    self.encapsulated_udp_packet(
+                        peers,
+                        SocketAddr::new(self.nodes[node], self.port),
+                        MARK,
+                    )
                 });
                 attacks.push((Peer, "loop", nested.to_vec()));
             }
         } else {
             attacks.push((Stranger, "unknown_peer", vec![good.clone()]));
-            attacks.push((Peer, "spoofed", vec![self.packet(others, pod), self.packet(pod, pod)]));
+            attacks.push((
+                Peer,
+                "spoofed",
+                vec![
+                    self.encapsulated_marked_packet(others, pod),
+                    self.encapsulated_marked_packet(pod, pod),
+                ],
+            ));
             attacks.push((
                 Peer,
                 "not_ours",
-                vec![self.packet(peers, others), self.packet(peers, node)],
+                vec![
+                    self.encapsulated_marked_packet(peers, others),
+                    self.encapsulated_marked_packet(peers, node),
+                ],
             ));
             for address in nowhere {
                 let address = address.parse()?;
                 attacks.push((
                     Peer,
                     "martian",
-                    vec![self.packet(address, pod), self.packet(peers, address)],
+                    vec![
+                        self.encapsulated_marked_packet(address, pod),
+                        self.encapsulated_marked_packet(peers, address),
+                    ],
                 ));
             }
         }
-        let outside = self.packet(outside.parse()?, pod);
+        let outside = self.encapsulated_marked_packet(outside.parse()?, pod);
         attacks.push((Peer, if checks == "strict" { "spoofed" } else { "" }, vec![outside]));
         // As a control, right packets arrive: the packets above were dropped for no other reason. The host fragments those of IPv4 that are too long.
         attacks.push((Peer, "", vec![good]));
         if self.mac.is_none() && self.family == 0 {
             let long = [MARK, &[0x55; 9000]].concat();
-            let long = self.packet_with(peers, SocketAddr::new(pod, 7777), &long);
+            let long = self.encapsulated_udp_packet(peers, SocketAddr::new(pod, 7777), &long);
             attacks.push((Peer, "", vec![long]));
         }
         Ok(attacks)
@@ -148,7 +170,7 @@ impl Path {
 /// The VTEP MAC that the first host publishes.
 fn first_node_vtep_mac(s: &Scene<'_>, family: usize) -> Result<[u8; 6]> {
     let own = s[0].v4()?.to_string();
-    for (_, value) in s.store.subnets()? {
+    for (_, value) in s.store.lease_names_and_values()? {
         let lease: serde_json::Value = serde_json::from_str(&value)?;
         if lease["PublicIP"] == own {
             let mac = lease[["BackendData", "BackendV6Data"][family]]["VtepMAC"]
@@ -176,21 +198,21 @@ fn attacks_without_wireguard_session() -> Vec<Attack> {
 }
 
 fn hostile_packets_are_dropped((engine, checks): (&Engine, &str)) -> Result<()> {
-    let conf = engine.dual_with(&if engine.name == WIREGUARD.name {
+    let conf = engine.dual_stack_net_conf_with(&if engine.name == WIREGUARD.name {
         String::new()
     } else {
         format!(r#","Checks":"{checks}""#)
     });
     // Without probes, only the packets of this test are counted.
-    Scene::of("hostile").nodes(3).net(&conf).arg("--probe-port=0").run(|s| {
-        let stranger = s.lab.host("stranger", &[Uplink::enp0s8(&s.lan, 50)?])?;
+    Scene::with_title("hostile").nodes(3).net(&conf).daemon_arg("--probe-port=0").run(|s| {
+        let stranger = s.lab.create_host("stranger", &[Uplink::enp0s8(&s.lan, 50)?])?;
         for family in [0, 1] {
-            let path = Path::of(s, &stranger, engine, family)?;
+            let path = Path::to_first_node(s, &stranger, engine, family)?;
             let attacks = if engine.name == WIREGUARD.name {
                 attacks_without_wireguard_session()
             } else {
-                let mut attacks = path.malformed();
-                attacks.extend(path.forged(s, checks)?);
+                let mut attacks = path.malformed_attacks();
+                attacks.extend(path.forged_and_valid_attacks(s, checks)?);
                 attacks
             };
             for attack in attacks {
@@ -199,7 +221,7 @@ fn hostile_packets_are_dropped((engine, checks): (&Engine, &str)) -> Result<()> 
             }
         }
         s[0].require_ready()?;
-        s.reach()?;
+        s.wait_first_pods_connected()?;
         s.require_no_errors()
     })
 }
@@ -216,7 +238,7 @@ fn send_attack_and_check_counters(
         Stranger => (stranger, SocketAddr::new(path.nodes[2], path.port)),
     };
     let to = SocketAddr::new(path.nodes[0], path.port);
-    let of = |rest: &str| s[0].count(&format!("flannel_datapath_{rest}"));
+    let of = |rest: &str| s[0].metric_or_zero(&format!("flannel_datapath_{rest}"));
     let device = path.device;
     let received = || of(&format!(r#"packets_total{{device="{device}",direction="received"}}"#));
     let dropped = || -> f64 {
@@ -264,7 +286,7 @@ fn bind_pod_udp_socket(pod: &Pod, address: IpAddr) -> Result<UdpSocket> {
 fn ttl_is_decremented_and_expired_packets_get_icmp_errors() -> Result<()> {
     // The end of the tunnel that reports has the subnet's own address: the near end with udp, the far end with vxlan.
     for (engine, reporter, enough) in [(&UDP, 0, "4"), (&VXLAN, 1, "3")] {
-        Scene::of("hops").net(&engine.dual()).run(|s| {
+        Scene::with_title("hops").net(&engine.dual_stack_net_conf()).run(|s| {
             let subnets = s[reporter].daemon()?.subnet_env()?;
             let ends: [IpAddr; 2] = [
                 subnets.subnet.context("IPv4")?.network().into(),

@@ -12,15 +12,15 @@ use crate::healing::scenarios;
 const MARK: &[u8; 16] = b"\xfe\xed nested  \x00\x01\x02\x03\x04";
 const COPIES: u32 = 5;
 
-scenarios! { tunnel_datagrams_stay_out;
+scenarios! { nested_tunnel_datagrams_are_dropped;
     datagrams_to_a_node_are_dropped_by_udp => &UDP,
     datagrams_to_a_node_are_dropped_by_vxlan => &VXLAN,
     datagrams_to_a_node_are_dropped_by_wireguard => &WIREGUARD,
 }
 
-fn tunnel_datagrams_stay_out(engine: &Engine) -> Result<()> {
-    let scene = Scene::of(&format!("nested {}", engine.name));
-    scene.net(&engine.dual()).arg("--probe-port=0").run(|s| {
+fn nested_tunnel_datagrams_are_dropped(engine: &Engine) -> Result<()> {
+    let scene = Scene::with_title(&format!("nested {}", engine.name));
+    scene.net(&engine.dual_stack_net_conf()).daemon_arg("--probe-port=0").run(|s| {
         for family in [0, 1] {
             // udp carries both address families over IPv4.
             if family == 0 || engine.name != UDP.name {
@@ -41,7 +41,7 @@ fn require_nested_packets_dropped(s: &Scene<'_>, engine: &Engine, family: usize)
     });
     let (socket, peer) = (socket??, peer??);
     let dropped = || {
-        s[0].count(&format!(r#"flannel_datapath_dropped_packets_total{{device="{device}",direction="sent",reason="loop"}}"#))
+        s[0].metric_or_zero(&format!(r#"flannel_datapath_dropped_packets_total{{device="{device}",direction="sent",reason="loop"}}"#))
     };
     // Routes the pod's packets to the other node into the tunnel, as where the pod network contains the nodes.
     let ip = ["ip -4", "ip -6"][family];

@@ -11,13 +11,13 @@ use crate::wireguard::keys::{
 /// A node restarts, and gets another key. Before each new session starts, no packet leaves unencrypted.
 #[test]
 fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
-    Scene::of("wireguard restart").net(&WIREGUARD.dual()).run(|s| {
+    Scene::with_title("wireguard restart").net(&WIREGUARD.dual_stack_net_conf()).run(|s| {
         let capture = Capture::start(s.lan.netns())?;
-        let mesh = s.mesh()?;
+        let mesh = s.start_mesh()?;
         mesh.wait_flowing()?;
-        s[1].kill()?;
-        s[1].start()?;
-        s.reach()?;
+        s[1].kill_daemon()?;
+        s[1].start_daemon()?;
+        s.wait_first_pods_connected()?;
         let keys = Keys::new();
         replace_file_atomically(&key_path_in_new_folder(&s[1])?, &keys.private_text())?;
         until_ok("the lease has the new key", || {
@@ -25,7 +25,7 @@ fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
             ensure!(now == keys.public_text(), "{now}");
             Ok(())
         })?;
-        s.reach()?;
+        s.wait_first_pods_connected()?;
         mesh.finish()?;
         let mut initiations = 0;
         for frame in capture.finish()? {

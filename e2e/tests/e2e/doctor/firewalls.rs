@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use anyhow::{Context, Result, ensure};
 use lab::{Launch, Process, Scene, binaries, until_ok, write_script};
 
-use super::node::{Node, all_well, well_nodes};
+use super::node::{Node, run_with_healthy_nodes, wait_all_nodes_healthy};
 
 /// Outside the underlay.
 const STRANGER: &str = "203.0.113.9";
@@ -24,13 +24,13 @@ nft 'table ip counted {
 
 /// Two healthy nodes, the first behind a firewall that `begin` starts and `reload` starts again. The second one also has an address outside the
 /// underlay.
-fn admits_peers_only(
+fn firewall_remedy_admits_peers_only(
     check: &str,
     begin: impl FnOnce(&mut Node) -> Result<Vec<Process>>,
     reloads: &[&str],
     end: &str,
 ) -> Result<()> {
-    well_nodes(Scene::of(&format!("doctor: {check}")), |_, nodes| {
+    run_with_healthy_nodes(Scene::with_title(&format!("doctor: {check}")), |_, nodes| {
         nodes[0].run(COUNTERS)?;
         nodes[1].run(&format!("ip address add {STRANGER}/32 dev enp0s8"))?;
         ensure!(
@@ -39,8 +39,8 @@ fn admits_peers_only(
         );
         let mut processes = begin(&mut nodes[0])?;
         ensure!(!packets_reach_tunnel_port(nodes, STRANGER)?, "the firewall is active");
-        nodes[0].expect(&[check])?;
-        nodes[0].mend()?;
+        nodes[0].wait_exact_causes(&[check])?;
+        nodes[0].run_first_finding_commands()?;
         for reload in [&["true"], reloads].concat() {
             nodes[0].run(reload)?;
             let peer = nodes[1].host.v4()?.to_string();
@@ -53,10 +53,10 @@ fn admits_peers_only(
                 "{reload}: the port is open to {STRANGER}"
             );
         }
-        all_well(nodes).context("after its commands")?;
+        wait_all_nodes_healthy(nodes).context("after its commands")?;
         processes.clear();
         nodes[0].run(end)?;
-        all_well(nodes).context("without the firewall")
+        wait_all_nodes_healthy(nodes).context("without the firewall")
     })
 }
 
@@ -121,7 +121,7 @@ fn ufw_remedy_admits_peers_only() -> Result<()> {
     };
     // The second one reads its files again, as at a boot.
     let reloads = ["ufw reload", "ufw --force disable; ufw --force enable"];
-    admits_peers_only("ufw", begin, &reloads, "ufw --force disable")
+    firewall_remedy_admits_peers_only("ufw", begin, &reloads, "ufw --force disable")
 }
 
 /// Keeps firewalld's files in the node's folder, and gives it a D-Bus of its own. It runs until the lab removes the host.
@@ -178,5 +178,5 @@ fn firewalld_remedy_admits_peers_only() -> Result<()> {
         Ok(processes)
     };
     let end = "nft delete table inet firewalld || true";
-    admits_peers_only("firewalld", begin, &["firewall-cmd --complete-reload"], end)
+    firewall_remedy_admits_peers_only("firewalld", begin, &["firewall-cmd --complete-reload"], end)
 }

@@ -40,7 +40,7 @@ struct Watch<'a, 'lab> {
 
 impl Watch<'_, '_> {
     /// Records the findings on a node. Fails if the doctor fails.
-    fn look(&mut self, node: usize, when: &str) -> Result<()> {
+    fn record_unexpected_findings(&mut self, node: usize, when: &str) -> Result<()> {
         let node = &self.s[node];
         let report = stdout_json(&node.daemon()?.flannelctl(&["doctor", "-o", "json"])?)?;
         let findings = report["findings"].as_array().context("no findings")?;
@@ -58,11 +58,18 @@ impl Watch<'_, '_> {
     }
 
     /// Records the findings of the first three nodes, except one, for a time.
-    fn watch(&mut self, when: &str, except: Option<usize>, time: Duration) -> Result<()> {
+    fn record_findings_for_duration(
+        &mut self,
+        when: &str,
+        except: Option<usize>,
+        time: Duration,
+    ) -> Result<()> {
         let begun = Instant::now();
         loop {
             for node in (0..3).filter(|node| Some(*node) != except) {
-                until_ok("the doctor can be asked", || self.look(node, when))?;
+                until_ok("the doctor can be asked", || {
+                    self.record_unexpected_findings(node, when)
+                })?;
             }
             if begun.elapsed() >= time {
                 return Ok(());
@@ -73,37 +80,42 @@ impl Watch<'_, '_> {
     }
 
     /// Ends the daemon by SIGTERM or by a kill. Records the findings of the other nodes during the restart.
-    fn restart(&mut self, node: usize, end: fn(&mut Node) -> Result<()>, when: &str) -> Result<()> {
+    fn restart_and_record_findings(
+        &mut self,
+        node: usize,
+        end: fn(&mut Node) -> Result<()>,
+        when: &str,
+    ) -> Result<()> {
         self.ended = node;
         end(&mut self.s[node])?;
-        self.s[node].launch()?;
-        self.watch(when, Some(node), Duration::ZERO)?;
+        self.s[node].launch_daemon()?;
+        self.record_findings_for_duration(when, Some(node), Duration::ZERO)?;
         self.s[node].daemon_mut()?.wait_ready()?;
-        self.watch(when, None, PAUSE)
+        self.record_findings_for_duration(when, None, PAUSE)
     }
 
     /// Ends the fourth node's daemon first.
-    fn release(&mut self) -> Result<()> {
+    fn stop_and_release_fourth_node(&mut self) -> Result<()> {
         self.ended = 3;
-        let key = self.s[3].lease()?;
-        self.s[3].stop()?;
-        let place = self.s.store.args();
+        let key = self.s[3].lease_name()?;
+        self.s[3].stop_daemon()?;
+        let place = self.s.store.daemon_args();
         let words = ["release", &key, "--force", "--yes", &place[0]];
         require_success("release", &self.s[0].flannelctl(&words)?)?;
-        self.watch("after a node was released", None, PAUSE)
+        self.record_findings_for_duration("after a node was released", None, PAUSE)
     }
 
-    fn rounds(&mut self, end: Instant) -> Result<()> {
-        self.watch("under load", None, PAUSE)?;
+    fn run_rounds_until(&mut self, end: Instant) -> Result<()> {
+        self.record_findings_for_duration("under load", None, PAUSE)?;
         for round in 0.. {
             if round > 0 && Instant::now() >= end {
                 break;
             }
-            self.restart(round % 3, Node::stop, "after a restart")?;
-            self.s[3].start()?;
-            self.watch("after a node joined", None, PAUSE)?;
-            self.restart((round + 1) % 3, Node::kill, "after a kill")?;
-            self.release()?;
+            self.restart_and_record_findings(round % 3, Node::stop_daemon, "after a restart")?;
+            self.s[3].start_daemon()?;
+            self.record_findings_for_duration("after a node joined", None, PAUSE)?;
+            self.restart_and_record_findings((round + 1) % 3, Node::kill_daemon, "after a kill")?;
+            self.stop_and_release_fourth_node()?;
         }
         Ok(())
     }
@@ -155,19 +167,24 @@ fn start_cpu_and_traffic_load<'scope, 'env>(
     }
 }
 
-fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Result<()> {
+fn require_no_findings_under_load(
+    backend: &str,
+    nftables: bool,
+    dual: bool,
+    time: Duration,
+) -> Result<()> {
     let net_conf = format!(
         r#"{{"Network":"10.5.0.0/16","EnableIPv6":{dual},"IPv6Network":"fd10:5::/48","EnableNFTables":{nftables},"Backend":{{"Type":"{backend}"}}}}"#
     );
-    let scene = Scene::of(&format!("quiet-{backend}")).nodes(4).net(&net_conf);
-    scene.stopped().run(|s| {
-        let program = write_isolated_flanneld_script(&s.lab.folder("files")?)?;
+    let scene = Scene::with_title(&format!("quiet-{backend}")).nodes(4).net(&net_conf);
+    scene.without_daemons().run(|s| {
+        let program = write_isolated_flanneld_script(&s.lab.ensure_folder("files")?)?;
         for node in &mut s.nodes {
-            node.change(|options| options.binary(&program));
+            node.change_options(|options| options.binary(&program));
         }
         for node in &mut s.nodes[..3] {
-            node.start()?;
-            node.pod("p1")?;
+            node.start_daemon()?;
+            node.create_pod("p1")?;
         }
         let pods: Vec<Pod> = s.pods().into_iter().cloned().collect();
         until_ok("pods reach each other", || {
@@ -178,7 +195,7 @@ fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Res
         let mut watch = Watch { s, carried: backend == "udp", ended: 3, reported: BTreeSet::new() };
         std::thread::scope(|scope| {
             start_cpu_and_traffic_load(scope, &pods, &stop, &bytes);
-            let outcome = watch.rounds(end);
+            let outcome = watch.run_rounds_until(end);
             stop.store(true, Relaxed);
             outcome
         })?;
@@ -188,7 +205,7 @@ fn keeps_quiet(backend: &str, nftables: bool, dual: bool, time: Duration) -> Res
     })
 }
 
-scenarios! { has_no_findings;
+scenarios! { load_and_restarts_cause_no_findings;
     #[ignore = "ten minutes: a part of `make soak`"]
     vxlan_under_load_has_no_findings => "vxlan",
     #[ignore = "ten minutes: a part of `make soak`"]
@@ -198,9 +215,9 @@ scenarios! { has_no_findings;
 }
 
 /// Tests iptables rules and nftables rules, each with one and two address families.
-fn has_no_findings(backend: &str) -> Result<()> {
+fn load_and_restarts_cause_no_findings(backend: &str) -> Result<()> {
     for (nftables, dual) in [(false, false), (true, false), (false, true), (true, true)] {
-        keeps_quiet(backend, nftables, dual, duration_per_backend() / 4)?;
+        require_no_findings_under_load(backend, nftables, dual, duration_per_backend() / 4)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::net::{TcpListener, UdpSocket};
 use anyhow::{Context, Result, ensure};
 use lab::{FlanneldOptions, Scene, until_ok};
 
-use super::node::{Node, all_well, well_nodes};
+use super::node::{Node, run_with_healthy_nodes, wait_all_nodes_healthy};
 
 /// Of a healthy node.
 struct Fault {
@@ -112,33 +112,33 @@ fn cause_and_mend_each_fault(node: &mut Node, faults: &[Fault]) -> Result<()> {
 fn cause_and_mend_fault(node: &mut Node, fault: &Fault) -> Result<()> {
     node.require_readyz(200)?;
     node.run(fault.make).context("making it")?;
-    node.expect(&[fault.check])?;
+    node.wait_exact_causes(&[fault.check])?;
     if fault.unready {
         until_ok("the daemon is not ready", || node.require_readyz(503))?;
     } else {
         node.require_readyz(200)?;
     }
     if !fault.by_hand {
-        node.mend().context("mending it")?;
-        node.expect(&[]).context("after its commands")?;
+        node.run_first_finding_commands().context("mending it")?;
+        node.wait_exact_causes(&[]).context("after its commands")?;
     }
     node.run(fault.clear).context("clearing it")?;
-    node.expect(&[]).context("afterwards")?;
-    node.ready()
+    node.wait_exact_causes(&[]).context("afterwards")?;
+    node.wait_ready()
 }
 
 #[test]
 fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
     // Keeps the nodes' own subnets apart from those that the faults use.
     let network = r#"{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.200.0","Backend":{"Type":"vxlan"}}"#;
-    well_nodes(Scene::of("doctor: faults").net(network), |_, nodes| {
+    run_with_healthy_nodes(Scene::with_title("doctor: faults").net(network), |_, nodes| {
         let node = &mut nodes[0];
         cause_and_mend_each_fault(node, FAULTS)?;
         // The daemon remembers this fault for ten minutes, so it comes last.
         for _ in 0..5 {
             node.run("ip route delete $PEER; until ip route show $PEER | grep -q flannel; do sleep 0.1; done; sleep 0.5")?;
         }
-        node.expect(&["drift-war"])?;
+        node.wait_exact_causes(&["drift-war"])?;
         node.require_readyz(200)
     })
 }
@@ -146,17 +146,17 @@ fn host_faults_are_found_and_fixed_by_their_commands() -> Result<()> {
 #[test]
 fn conflicting_devices_are_found_and_renamed() -> Result<()> {
     let network = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:5::/48","Backend":{"Type":"vxlan"}}"#;
-    well_nodes(Scene::of("doctor: devices").net(network), |_, nodes| {
+    run_with_healthy_nodes(Scene::with_title("doctor: devices").net(network), |_, nodes| {
         cause_and_mend_each_fault(&mut nodes[0], DEVICES)?;
         // A foreign device that is there when the daemon starts makes it exit.
         let node = &mut nodes[0];
         node.daemon()?.kill()?;
         node.run("ip link delete flannel.1; ip link add flannel.1 type bridge")?;
-        node.start()?;
-        node.expect(&["foreign-device"])?;
-        node.is_folded("not-running", "foreign-device")?;
-        node.mend()?;
-        all_well(nodes)
+        node.start_without_waiting()?;
+        node.wait_exact_causes(&["foreign-device"])?;
+        node.require_finding_explained_by("not-running", "foreign-device")?;
+        node.run_first_finding_commands()?;
+        wait_all_nodes_healthy(nodes)
     })
 }
 
@@ -164,47 +164,47 @@ fn conflicting_devices_are_found_and_renamed() -> Result<()> {
 #[test]
 fn port_conflict_is_reported_with_its_owner_and_resolved() -> Result<()> {
     let options = FlanneldOptions::bare().iface("enp0s8");
-    Scene::of("doctor: ports").stopped().run(|s| {
+    Scene::with_title("doctor: ports").without_daemons().run(|s| {
         let node = &mut Node::new(s.lab, &s[0], &options, &s.store)?;
         let host = node.host.clone();
         let owner = host.netns().run(|| TcpListener::bind("127.0.0.1:8474"))??;
-        node.start()?;
-        is_taken_by_us(node)?;
-        node.mend()?;
-        all_well(std::slice::from_mut(node))?;
+        node.start_without_waiting()?;
+        wait_finding_names_test_process(node)?;
+        node.run_first_finding_commands()?;
+        wait_all_nodes_healthy(std::slice::from_mut(node))?;
         drop(owner);
 
         // No flag changes the tunnel's port, because all nodes use the same port. The daemon waits until the port is free.
         node.stop()?;
         node.run("ip link delete flannel.1")?;
         let owner = host.netns().run(|| UdpSocket::bind("0.0.0.0:8472"))??;
-        node.start()?;
-        is_taken_by_us(node)?;
+        node.start_without_waiting()?;
+        wait_finding_names_test_process(node)?;
         drop(owner);
-        all_well(std::slice::from_mut(node))?;
+        wait_all_nodes_healthy(std::slice::from_mut(node))?;
 
         let options = options.clone().healthz_port(None);
         let options = options.env("FLANNELD_HEALTHZ_PORT", "8471");
         let node = &mut Node::new(s.lab, &s[1], &options, &s.store)?;
         let host = node.host.clone();
         let _owner = host.netns().run(|| TcpListener::bind("0.0.0.0:8471"))??;
-        node.start()?;
+        node.start_without_waiting()?;
         // The daemon serves no metrics.
         until_ok("the doctor finds the port", || {
-            node.doctor()?;
-            let found = node.first()?["check"].clone();
+            node.run_doctor()?;
+            let found = node.first_finding()?["check"].clone();
             ensure!(found == "port-taken", "{found}");
             Ok(())
         })?;
-        let moved = node.commands()?.remove(0);
+        let moved = node.first_finding_commands()?.remove(0);
         ensure!(moved.contains("FLANNELD_HEALTHZ_PORT=8571"), "{moved}");
         Ok(())
     })
 }
 
 /// The doctor names the test process as the owner of a port.
-fn is_taken_by_us(node: &mut Node) -> Result<()> {
-    node.expect(&["port-taken"])?;
+fn wait_finding_names_test_process(node: &mut Node) -> Result<()> {
+    node.wait_exact_causes(&["port-taken"])?;
     let us = format!("(pid {})", std::process::id());
-    node.names(&us)
+    node.require_first_finding_contains(&us)
 }

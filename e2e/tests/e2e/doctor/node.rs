@@ -64,12 +64,12 @@ impl Node {
         options: &FlanneldOptions,
         store: &Store,
     ) -> Result<Node> {
-        let files = lab.folder(&format!("{}-files", host.name()))?;
+        let files = lab.ensure_folder(&format!("{}-files", host.name()))?;
         for folder in FOLDERS.map(|(name, _)| name).iter().chain(&["bin"]) {
             std::fs::create_dir_all(files.join(folder))?;
         }
         // An operator writes into this file what the lab otherwise passes as flags.
-        let lines = store.args().into_iter().filter_map(|arg| {
+        let lines = store.daemon_args().into_iter().filter_map(|arg| {
             let (name, value) = arg.strip_prefix("--")?.split_once('=')?;
             Some(format!("FLANNELD_{}={value}\n", name.to_uppercase().replace('-', "_")))
         });
@@ -97,20 +97,20 @@ impl Node {
             scripts: 0,
             report: Value::Null,
         };
-        node.wrap("")?;
-        let wrapper = node.wrapper();
+        node.write_flanneld_wrapper("")?;
+        let wrapper = node.flanneld_wrapper_path();
         Ok(Node { options: options.clone().binary(&wrapper), ..node })
     }
 
-    fn wrapper(&self) -> PathBuf {
+    fn flanneld_wrapper_path(&self) -> PathBuf {
         self.files.join("bin/flanneld")
     }
 
     /// Mounts the host's files, runs the shell line `before`, and then starts the daemon.
-    pub(crate) fn wrap(&self, before: &str) -> Result<()> {
+    pub(crate) fn write_flanneld_wrapper(&self, before: &str) -> Result<()> {
         let flanneld = binaries::flannel_binary("flanneld")?;
         write_script(
-            &self.wrapper(),
+            &self.flanneld_wrapper_path(),
             &format!(
                 "#!/bin/sh -e\n{}{before}\necho $$ > /run/flanneld.pid\nexec '{}' \"$@\"",
                 bind_mount_commands(&self.files),
@@ -120,7 +120,7 @@ impl Node {
     }
 
     /// Starts the daemon as the systemd unit does, with the options in the node's /etc/default/flanneld.
-    pub(crate) fn start(&mut self) -> Result<()> {
+    pub(crate) fn start_without_waiting(&mut self) -> Result<()> {
         self.daemon = None;
         let file = std::fs::read_to_string(self.files.join("default/flanneld"))?;
         let options = file
@@ -136,31 +136,31 @@ impl Node {
         if let Some(daemon) = &mut self.daemon {
             if daemon.is_running() {
                 daemon.signal(Signal::SIGTERM)?;
-                daemon.cont()?;
+                daemon.send_sigcont()?;
             }
             daemon.wait()?;
         }
         Ok(())
     }
 
-    pub(crate) fn restart(&mut self) -> Result<()> {
+    pub(crate) fn restart_without_waiting(&mut self) -> Result<()> {
         self.stop()?;
-        self.start()
+        self.start_without_waiting()
     }
 
     pub(crate) fn daemon(&mut self) -> Result<&mut Flanneld> {
         self.daemon.as_mut().context("no daemon was started")
     }
 
-    pub(crate) fn ready(&mut self) -> Result<()> {
+    pub(crate) fn wait_ready(&mut self) -> Result<()> {
         until_ok("the daemon is ready", || self.require_readyz(200))
     }
 
     /// Waits until the daemon has run for longer than the grace periods of the checks.
-    pub(crate) fn grown(&mut self) -> Result<()> {
+    pub(crate) fn wait_past_grace_periods(&mut self) -> Result<()> {
         let daemon = self.daemon()?;
         until_ok("the first ten seconds", || {
-            let text = daemon.get("/status")?.1;
+            let text = daemon.get_health_endpoint("/status")?.1;
             let status: Value = serde_json::from_str(&text)?;
             ensure!(status["uptime_seconds"].as_u64() > Some(10), "{text}");
             Ok(())
@@ -194,7 +194,7 @@ impl Node {
         let asked = self.files.join(ASKED);
         let Ok(words) = std::fs::read_to_string(&asked) else { return Ok(()) };
         if words.trim_end().ends_with(" flanneld") {
-            self.restart()?;
+            self.restart_without_waiting()?;
         }
         Ok(std::fs::remove_file(&asked)?)
     }
@@ -207,7 +207,7 @@ impl Node {
     }
 
     /// The result is the doctor's exit code.
-    pub(crate) fn doctor(&mut self) -> Result<i32> {
+    pub(crate) fn run_doctor(&mut self) -> Result<i32> {
         let (code, text) = self.sh("flannelctl doctor -o json")?;
         self.report =
             serde_json::from_str(&text).with_context(|| format!("exit code {code}: {text}"))?;
@@ -220,32 +220,34 @@ impl Node {
     }
 
     /// The first finding of the doctor's last run.
-    pub(crate) fn first(&self) -> Result<&Value> {
+    pub(crate) fn first_finding(&self) -> Result<&Value> {
         self.findings().first().context("no finding")
     }
 
     /// In the doctor's last run, the finding of `by` explains that of `check`.
-    pub(crate) fn is_folded(&self, check: &str, by: &str) -> Result<()> {
+    pub(crate) fn require_finding_explained_by(&self, check: &str, by: &str) -> Result<()> {
         let mut folded = self.findings().iter().filter(|finding| finding["check"] == check);
         ensure!(folded.any(|finding| finding["explained_by"] == by), "{:#?}", self.findings());
         Ok(())
     }
 
     /// The first finding of the doctor's last run contains the text.
-    pub(crate) fn names(&self, text: &str) -> Result<()> {
-        let first = self.first()?;
+    pub(crate) fn require_first_finding_contains(&self, text: &str) -> Result<()> {
+        let first = self.first_finding()?;
         ensure!(first.to_string().contains(text), "no {text:?} in {first:#}");
         Ok(())
     }
 
     /// Waits until the doctor's report contains exactly these causes, in this order, and the daemon's metrics contain the same ones.
-    pub(crate) fn expect(&mut self, wanted: &[&str]) -> Result<()> {
-        until_ok(&format!("the doctor finds {wanted:?}"), || self.finds(wanted))
+    pub(crate) fn wait_exact_causes(&mut self, wanted: &[&str]) -> Result<()> {
+        until_ok(&format!("the doctor finds {wanted:?}"), || {
+            self.run_doctor_and_require_causes(wanted)
+        })
     }
 
     /// Runs the doctor once: exactly these causes.
-    pub(crate) fn finds(&mut self, wanted: &[&str]) -> Result<()> {
-        let code = self.doctor()?;
+    pub(crate) fn run_doctor_and_require_causes(&mut self, wanted: &[&str]) -> Result<()> {
+        let code = self.run_doctor()?;
         let mut causes = self.findings().to_vec();
         causes.retain(|finding| finding["explained_by"].is_null());
         let found: Vec<&str> =
@@ -254,7 +256,7 @@ impl Node {
         let broken = causes.iter().any(|finding| finding["severity"] == "broken");
         ensure!(code == if broken { 3 } else { 0 }, "{code}: {:#}", self.report);
         if self.report["daemon"] == "running" {
-            let (_, text) = self.daemon()?.get("/metrics")?;
+            let (_, text) = self.daemon()?.get_health_endpoint("/metrics")?;
             let counted = text.lines().filter(|line| !line.ends_with(" 0"));
             let counted: BTreeSet<&str> = counted
                 .filter_map(|line| {
@@ -270,7 +272,7 @@ impl Node {
     }
 
     /// Waits until the doctor has run all checks again. The daemon reports only when a run began.
-    pub(crate) fn looked_again(&mut self) -> Result<()> {
+    pub(crate) fn wait_full_doctor_round(&mut self) -> Result<()> {
         for _ in 0..2 {
             let begun = Instant::now();
             until_ok("the doctor has run again", || {
@@ -285,28 +287,28 @@ impl Node {
 
     /// Does not wait.
     pub(crate) fn require_readyz(&mut self, wanted: u16) -> Result<()> {
-        let answer = self.daemon()?.get("/readyz")?;
+        let answer = self.daemon()?.get_health_endpoint("/readyz")?;
         ensure!(answer.0 == wanted, "{answer:?}");
         Ok(())
     }
 
     /// Runs commands as the doctor prints them.
-    pub(crate) fn type_in(&mut self, commands: &[String]) -> Result<()> {
+    pub(crate) fn run_commands(&mut self, commands: &[String]) -> Result<()> {
         commands.iter().try_for_each(|command| self.run(command))
     }
 
     /// The commands of the first finding of the doctor's last run.
-    pub(crate) fn commands(&self) -> Result<Vec<String>> {
-        let first = self.first()?;
+    pub(crate) fn first_finding_commands(&self) -> Result<Vec<String>> {
+        let first = self.first_finding()?;
         let commands: Vec<String> = serde_json::from_value(first["remedy"]["commands"].clone())?;
         ensure!(!commands.is_empty(), "{first:#}");
         Ok(commands)
     }
 
     /// Runs the commands of the first finding of the doctor's last run, as printed.
-    pub(crate) fn mend(&mut self) -> Result<()> {
-        let commands = self.commands()?;
-        self.type_in(&commands)
+    pub(crate) fn run_first_finding_commands(&mut self) -> Result<()> {
+        let commands = self.first_finding_commands()?;
+        self.run_commands(&commands)
     }
 }
 
@@ -320,8 +322,8 @@ fn bind_mount_commands(files: &Path) -> String {
 }
 
 /// Puts a node on each host of a scene, without a start. The variable `LEASES` is the folder of the leases, if they are in a directory.
-pub(crate) fn nodes_on(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<Node>> {
-    let folder = s.lab.folder("leases")?.display().to_string();
+pub(crate) fn create_stopped_nodes(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<Node>> {
+    let folder = s.lab.ensure_folder("leases")?.display().to_string();
     let node = |host: &lab::Node| {
         let mut node = Node::new(s.lab, host, options, &s.store)?;
         node.variables.push(("LEASES", folder.clone()));
@@ -334,10 +336,13 @@ pub(crate) fn nodes_on(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<N
 
 /// Puts a ready node on each host of a scene. The variables `OWN` and `PEER` are its own subnet without the last number, and another node's whole
 /// subnet.
-pub(crate) fn ready_nodes(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Vec<Node>> {
-    let mut nodes = nodes_on(s, &options.clone().iface("enp0s8"))?;
-    nodes.iter_mut().try_for_each(Node::start)?;
-    nodes.iter_mut().try_for_each(Node::ready)?;
+pub(crate) fn start_nodes_until_ready(
+    s: &Scene<'_>,
+    options: &FlanneldOptions,
+) -> Result<Vec<Node>> {
+    let mut nodes = create_stopped_nodes(s, &options.clone().iface("enp0s8"))?;
+    nodes.iter_mut().try_for_each(Node::start_without_waiting)?;
+    nodes.iter_mut().try_for_each(Node::wait_ready)?;
     let subnet =
         |node: &mut Node| Ok(node.daemon()?.subnet_env()?.subnet.context("a subnet")?.trunc());
     let subnets = nodes.iter_mut().map(subnet).collect::<Result<Vec<_>>>()?;
@@ -351,41 +356,41 @@ pub(crate) fn ready_nodes(s: &Scene<'_>, options: &FlanneldOptions) -> Result<Ve
 }
 
 /// Each host of the scene has a node; none has a finding before the test.
-pub(crate) fn well_nodes(
+pub(crate) fn run_with_healthy_nodes(
     scene: SceneOptions<'_>,
     work: impl FnOnce(&mut Scene<'_>, &mut [Node]) -> Result<()>,
 ) -> Result<()> {
-    well_nodes_with(scene, &FlanneldOptions::bare(), work)
+    run_with_healthy_nodes_and_options(scene, &FlanneldOptions::bare(), work)
 }
 
-/// Like [`well_nodes`], with these options of all daemons.
-pub(crate) fn well_nodes_with(
+/// Like [`run_with_healthy_nodes`], with these options of all daemons.
+pub(crate) fn run_with_healthy_nodes_and_options(
     scene: SceneOptions<'_>,
     options: &FlanneldOptions,
     work: impl FnOnce(&mut Scene<'_>, &mut [Node]) -> Result<()>,
 ) -> Result<()> {
-    scene.stopped().run(|s| {
-        let mut nodes = ready_nodes(s, options)?;
-        nodes.iter_mut().try_for_each(Node::grown)?;
-        all_well(&mut nodes).context("at the start")?;
+    scene.without_daemons().run(|s| {
+        let mut nodes = start_nodes_until_ready(s, options)?;
+        nodes.iter_mut().try_for_each(Node::wait_past_grace_periods)?;
+        wait_all_nodes_healthy(&mut nodes).context("at the start")?;
         work(s, &mut nodes)
     })
 }
 
 /// Builds one on each node.
-pub(crate) fn pods_on(nodes: &mut [Node]) -> Result<Vec<Pod>> {
+pub(crate) fn create_pod_on_each_node(nodes: &mut [Node]) -> Result<Vec<Pod>> {
     let pod = |node: &mut Node| {
         let env = node.daemon()?.subnet_env()?;
-        node.host.pod("p1", &env)
+        node.host.create_pod("p1", &env)
     };
     nodes.iter_mut().map(pod).collect()
 }
 
 /// Waits until no node has a finding and all are ready.
-pub(crate) fn all_well(nodes: &mut [Node]) -> Result<()> {
+pub(crate) fn wait_all_nodes_healthy(nodes: &mut [Node]) -> Result<()> {
     for node in nodes {
-        node.expect(&[])?;
-        node.ready()?;
+        node.wait_exact_causes(&[])?;
+        node.wait_ready()?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::healing::scenarios;
 use fault::{Bench, Fault};
-pub(crate) use fault::{are_well, pod_paths};
+pub(crate) use fault::{are_well, get_pod_path_probes};
 
 scenarios! { each_is_found_and_fixed;
     faults_of_pod_packets_are_found_and_fixed => (rows::NETWORK, 3, rows::POD_PACKETS),
@@ -23,8 +23,8 @@ scenarios! { each_is_found_and_fixed;
 }
 
 fn each_is_found_and_fixed((network, nodes, faults): (&str, u8, &[Fault])) -> Result<()> {
-    Bench::run(network, nodes, |bench| {
-        faults.iter().try_for_each(|fault| bench.find_and_mend(&[fault]))
+    Bench::run_with_nodes_and_pods(network, nodes, |bench| {
+        faults.iter().try_for_each(|fault| bench.cause_find_and_mend(&[fault]))
     })
 }
 
@@ -36,9 +36,9 @@ fn simultaneous_faults_are_found_and_fixed_one_after_the_other() -> Result<()> {
         let found = all.iter().find(|fault| fault.name == name);
         found.with_context(|| format!("no fault {name}"))
     };
-    Bench::run(rows::NETWORK, 3, |bench| {
-        rows::PAIRS
-            .iter()
-            .try_for_each(|[first, second]| bench.find_and_mend(&[named(first)?, named(second)?]))
+    Bench::run_with_nodes_and_pods(rows::NETWORK, 3, |bench| {
+        rows::PAIRS.iter().try_for_each(|[first, second]| {
+            bench.cause_find_and_mend(&[named(first)?, named(second)?])
+        })
     })
 }

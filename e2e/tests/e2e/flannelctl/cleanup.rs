@@ -54,7 +54,7 @@ pub(crate) fn dump_kernel_objects(host: &Host) -> Result<String> {
 }
 
 /// The error has the lines that only one of both contains.
-fn is_as(host: &Host, wanted: &str, output: &str) -> Result<()> {
+fn require_kernel_objects_equal(host: &Host, wanted: &str, output: &str) -> Result<()> {
     let now = dump_kernel_objects(host)?;
     let differing: Vec<&str> = now
         .lines()
@@ -77,7 +77,7 @@ fn run_flannelctl_cleanup(host: &Host, args: &[&str]) -> Result<(bool, String)> 
 }
 
 /// The command succeeds; the result is its output.
-fn cleans_up(host: &Host, args: &[&str]) -> Result<String> {
+fn require_cleanup_succeeds(host: &Host, args: &[&str]) -> Result<String> {
     let (is_done, output) = run_flannelctl_cleanup(host, args)?;
     ensure!(is_done, "{output}");
     Ok(output)
@@ -91,20 +91,24 @@ fn count_run_files(host: &Host) -> Result<usize> {
 
 /// `flannelctl cleanup` restores the dump `before`; `--dry-run` lists the same objects and removes nothing. A second `flannelctl cleanup` finds
 /// nothing to remove.
-pub(crate) fn comes_back_to(host: &Host, before: &str, args: &[&str]) -> Result<String> {
+pub(crate) fn clean_up_and_require_restored(
+    host: &Host,
+    before: &str,
+    args: &[&str],
+) -> Result<String> {
     let (there, files) = (dump_kernel_objects(host)?, count_run_files(host)?);
     ensure!(there != before, "there is nothing to remove");
-    let dry = cleans_up(host, &[args, &["--dry-run"]].concat())?;
-    is_as(host, &there, &dry)?;
+    let dry = require_cleanup_succeeds(host, &[args, &["--dry-run"]].concat())?;
+    require_kernel_objects_equal(host, &there, &dry)?;
     ensure!(count_run_files(host)? == files, "{dry}");
-    let output = cleans_up(host, args)?;
+    let output = require_cleanup_succeeds(host, args)?;
     let lines = |text: &str, verb: &str| -> Vec<String> {
         text.lines().filter_map(|line| line.strip_prefix(verb)).map(str::to_owned).collect()
     };
     ensure!(lines(&dry, "would remove ") == lines(&output, "removed "), "{dry}\n{output}");
-    is_as(host, before, &output)?;
+    require_kernel_objects_equal(host, before, &output)?;
     ensure!(count_run_files(host)? == 0, "{output}");
-    let again = cleans_up(host, args)?;
+    let again = require_cleanup_succeeds(host, args)?;
     ensure!(again.contains("nothing of flannel is left") && !again.contains("removed "), "{again}");
     Ok(output)
 }
@@ -124,42 +128,48 @@ scenarios! { cleanup_restores_the_host_after_flanneld;
 }
 
 fn cleanup_restores_the_host_after_flanneld((config, flags): (&str, &[&str])) -> Result<()> {
-    Scene::of("cleanup").net(&dual_stack_net_conf(config)).arg("--ip-masq").stopped().run(|s| {
-        let key = s.lab.folder("keys")?;
-        for node in &mut s.nodes {
-            let key = key.join(node.name()).display().to_string();
-            node.change(|options| options.env("WIREGUARD_KEY_FILE", &key));
-        }
-        s[0].change(|options| flags.iter().fold(options, |options, flag| options.arg(flag)));
-        s[0].sh(OTHERS)?;
-        let before = dump_kernel_objects(&s[0])?;
-        s.start()?;
-        s.settled()?;
-        let (is_done, refused) = run_flannelctl_cleanup(&s[0], &[])?;
-        ensure!(
-            !is_done
-                && refused.contains(&format!("pid {}, flanneld", s[0].daemon()?.pid()))
-                && refused.contains("--force"),
-            "{refused}"
-        );
-        s[0].require_ready()?;
-        s[0].has_metric("flannel_kernel_repairs_total", 0.0)?;
-        let dry = cleans_up(&s[0], &["--dry-run"])?;
-        ensure!(dry.contains("cleanup refuses"), "{dry}");
-        s[0].stop()?;
-        let output = comes_back_to(&s[0], &before, &[])?;
-        ensure!(
-            output.contains("kept device cni0 (bridge)")
-                && output.contains("removed file /run/flannel/subnet.env"),
-            "{output}"
-        );
-        // flanneld can start again afterwards.
-        s[0].start()
-    })
+    Scene::with_title("cleanup")
+        .net(&dual_stack_net_conf(config))
+        .daemon_arg("--ip-masq")
+        .without_daemons()
+        .run(|s| {
+            let key = s.lab.ensure_folder("keys")?;
+            for node in &mut s.nodes {
+                let key = key.join(node.name()).display().to_string();
+                node.change_options(|options| options.env("WIREGUARD_KEY_FILE", &key));
+            }
+            s[0].change_options(|options| {
+                flags.iter().fold(options, |options, flag| options.arg(flag))
+            });
+            s[0].sh(OTHERS)?;
+            let before = dump_kernel_objects(&s[0])?;
+            s.start_daemons()?;
+            s.wait_leases_applied()?;
+            let (is_done, refused) = run_flannelctl_cleanup(&s[0], &[])?;
+            ensure!(
+                !is_done
+                    && refused.contains(&format!("pid {}, flanneld", s[0].daemon()?.pid()))
+                    && refused.contains("--force"),
+                "{refused}"
+            );
+            s[0].require_ready()?;
+            s[0].wait_metric_value("flannel_kernel_repairs_total", 0.0)?;
+            let dry = require_cleanup_succeeds(&s[0], &["--dry-run"])?;
+            ensure!(dry.contains("cleanup refuses"), "{dry}");
+            s[0].stop_daemon()?;
+            let output = clean_up_and_require_restored(&s[0], &before, &[])?;
+            ensure!(
+                output.contains("kept device cni0 (bridge)")
+                    && output.contains("removed file /run/flannel/subnet.env"),
+                "{output}"
+            );
+            // flanneld can start again afterwards.
+            s[0].start_daemon()
+        })
 }
 
 /// `listing` is a captured one, such as that of `iptables -t nat -S`.
-fn captured_rules(listing: &str) -> String {
+fn script_of_captured_rules(listing: &str) -> String {
     let mut command = "";
     let mut script = String::new();
     for line in listing.lines().filter(|line| !line.starts_with("-P")) {
@@ -182,7 +192,7 @@ fn cleanup_restores_the_host_after_go_flannel() -> Result<()> {
         ip route add blackhole 10.244.90.0/24; ip -6 route add blackhole fd10:244:0:22::/64";
     let host_gw = "ip route add 10.244.70.0/24 via 192.168.56.102 dev enp0s8; ip -6 route add fd10:244:0:56::/64 via fd00:56::102 dev enp0s8";
     for (case, state) in [("masq-dual", vxlan), ("nft-dual", host_gw)] {
-        Scene::of("cleanup").nodes(1).stopped().run(|s| {
+        Scene::with_title("cleanup").nodes(1).without_daemons().run(|s| {
             let host = &s[0];
             host.sh(OTHERS)?;
             let before = dump_kernel_objects(host)?;
@@ -191,22 +201,25 @@ fn cleanup_restores_the_host_after_go_flannel() -> Result<()> {
             let read =
                 |file: &str| std::fs::read_to_string(folder.join(file)).context(file.to_owned());
             if case == "nft-dual" {
-                host.netns().feed("nft", &["-f", "-"], &read("nft.txt")?)?;
+                host.netns().exec_with_input("nft", &["-f", "-"], &read("nft.txt")?)?;
             } else {
-                host.sh(&captured_rules(&read("iptables.txt")?))?;
+                host.sh(&script_of_captured_rules(&read("iptables.txt")?))?;
             }
             host.sh(state)?;
             write_subnet_env(host, &read("subnet.env")?)?;
-            comes_back_to(host, &before, &[])?;
+            clean_up_and_require_restored(host, &before, &[])?;
 
             // Without subnet.env, cleanup removes unmarked routes only if the operator names the network.
             host.sh(host_gw)?;
             let there = dump_kernel_objects(host)?;
-            let output = cleans_up(host, &[])?;
+            let output = require_cleanup_succeeds(host, &[])?;
             ensure!(output.contains("--network"), "{output}");
-            is_as(host, &there, &output)?;
-            let output = cleans_up(host, &["--network=10.244.0.0/16", "--network=fd10:244::/48"])?;
-            is_as(host, &before, &output)
+            require_kernel_objects_equal(host, &there, &output)?;
+            let output = require_cleanup_succeeds(
+                host,
+                &["--network=10.244.0.0/16", "--network=fd10:244::/48"],
+            )?;
+            require_kernel_objects_equal(host, &before, &output)
         })?;
     }
     Ok(())
@@ -220,7 +233,7 @@ fn write_subnet_env(host: &Host, text: &str) -> Result<()> {
 
 #[test]
 fn cleanup_reports_unclear_objects_and_removes_cni_on_request() -> Result<()> {
-    Scene::of("doubt").nodes(1).stopped().run(|s| {
+    Scene::with_title("doubt").nodes(1).without_daemons().run(|s| {
         let host = &s[0];
         let notes = host.folder()?.join("notes");
         std::fs::create_dir_all(&notes)?;
@@ -231,7 +244,7 @@ fn cleanup_reports_unclear_objects_and_removes_cni_on_request() -> Result<()> {
              ip route add 10.244.128.0/17 via 192.168.56.254; ip route add blackhole 10.244.9.7/32")?;
         write_subnet_env(host, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1472\nFLANNEL_IPMASQ=false\n")?;
         let folder = format!("--cni-dir={}", notes.display());
-        let output = cleans_up(host, &[&folder])?;
+        let output = require_cleanup_succeeds(host, &[&folder])?;
         let has = |name: &str| host.netns().link(name).map(|link| link.is_some());
         ensure!(note.exists() && has("flannel.1")? && has("cni0")? && !has("flannel0")?, "{output}");
         // The printed commands work as pasted.
@@ -239,9 +252,9 @@ fn cleanup_reports_unclear_objects_and_removes_cni_on_request() -> Result<()> {
         let commands: Vec<&str> = commands.filter(|command| !command.contains("cni0")).collect();
         ensure!(commands.len() == 3, "{output}");
         host.sh(&format!("set -e\n{}", commands.join("\n")))?;
-        let output = cleans_up(host, &["--cni", &folder])?;
+        let output = require_cleanup_succeeds(host, &["--cni", &folder])?;
         ensure!(output.contains("0123abcd") && !note.exists() && !has("cni0")? && !has("flannel.1")?, "{output}");
-        let output = cleans_up(host, &["--cni", &folder])?;
+        let output = require_cleanup_succeeds(host, &["--cni", &folder])?;
         ensure!(output.contains("nothing of flannel is left") && !output.contains("kept "), "{output}");
         Ok(())
     })
@@ -249,7 +262,7 @@ fn cleanup_reports_unclear_objects_and_removes_cni_on_request() -> Result<()> {
 
 #[test]
 fn cleanup_reports_what_it_cannot_remove() -> Result<()> {
-    Scene::of("stuck").nodes(1).stopped().run(|s| {
+    Scene::with_title("stuck").nodes(1).without_daemons().run(|s| {
         // A folder is in the file's place: unlink refuses it, even for root.
         std::fs::create_dir_all(s[0].subnet_file()?)?;
         s[0].sh("ip route add blackhole 10.244.9.0/24 proto 241")?;

@@ -10,14 +10,14 @@ const HOST_GW: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"
 
 #[test]
 fn probe_counts_lost_packets_and_outage_time() -> Result<()> {
-    Scene::of("probe").net(HOST_GW).run(|s| {
-        let probe = s.probe(0, 1)?;
+    Scene::with_title("probe").net(HOST_GW).run(|s| {
+        let probe = s.start_probe(0, 1)?;
         probe.wait_flowing()?;
         let cut = probe.elapsed();
-        s[1].cut("enp0s8")?;
+        s[1].block_packets("enp0s8")?;
         // This outage is measured.
         std::thread::sleep(Duration::from_millis(300));
-        s[1].reconnect("enp0s8")?;
+        s[1].unblock_packets("enp0s8")?;
         let reconnected = probe.elapsed();
         probe.wait_flowing()?;
         let report = probe.finish()?;
@@ -25,16 +25,16 @@ fn probe_counts_lost_packets_and_outage_time() -> Result<()> {
         ensure!(report.longest_outage >= Duration::from_millis(200), "{report}");
         let before = cut.saturating_sub(Duration::from_millis(20));
         ensure!(report.lost_between(Duration::ZERO, before) == 0, "{report}");
-        ensure!(report.recovered_after(reconnected).is_some(), "{report}");
+        ensure!(report.first_successful_send_after(reconnected).is_some(), "{report}");
         Ok(())
     })
 }
 
 #[test]
 fn foreign_packet_is_a_wrong_delivery() -> Result<()> {
-    Scene::of("wrong").nodes(3).net(HOST_GW).run(|s| {
+    Scene::with_title("wrong").nodes(3).net(HOST_GW).run(|s| {
         let [from, to, other] = s.pods()[..] else { anyhow::bail!("three pods") };
-        let probe = Probe::start(from, to, &ProbeOptions::default().port(7100))?;
+        let probe = Probe::start(from, to, &ProbeOptions::default().receiver_port(7100))?;
         probe.wait_flowing()?;
         let foreign = other.netns().run(|| UdpSocket::bind("0.0.0.0:0"))??;
         foreign.send_to(b"not yours", (to.address()?, 7100))?;
@@ -46,10 +46,10 @@ fn foreign_packet_is_a_wrong_delivery() -> Result<()> {
 
 #[test]
 fn dropped_lab_leaves_nothing() -> Result<()> {
-    let lab = Lab::new("clean")?;
-    let host = lab.host("h1", &[])?;
+    let lab = Lab::create("clean")?;
+    let host = lab.create_host("h1", &[])?;
     let process = host.spawn("sleep", &Launch::new("sleep").arg("600"))?;
-    let (prefix, folder, pid) = (lab.prefix(), lab.folder("")?, process.pid());
+    let (prefix, folder, pid) = (lab.prefix(), lab.ensure_folder("")?, process.pid());
     // Without its handle, nothing but the lab kills the process.
     std::mem::forget(process);
     drop(lab);

@@ -89,19 +89,23 @@ fn backend_command_blocks(page: &str, backend: &str) -> Vec<(usize, usize, Vec<S
 }
 
 /// Runs the commands while one pod pings the other. The result is the document with the outputs.
-fn with_outputs(page: &str, backend: &str) -> Result<String> {
+fn fill_outputs_from_lab(page: &str, backend: &str) -> Result<String> {
     let conf = format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{backend}"}}}}"#);
     let mut text = page.to_owned();
-    Scene::of("packet path").net(&conf).arg("--ip-masq").arg("--probe-port=0").stopped().run(
-        |s| {
+    Scene::with_title("packet path")
+        .net(&conf)
+        .daemon_arg("--ip-masq")
+        .daemon_arg("--probe-port=0")
+        .without_daemons()
+        .run(|s| {
             for (number, node) in (1..).zip(&s.nodes) {
                 let (subnet, address) =
                     (format!("10.244.{number}.0/24"), format!("--address={}", node.v4()?));
                 let reserved =
-                    node.flannelctl(&["reserve", &s.store.args()[0], &subnet, &address])?;
+                    node.flannelctl(&["reserve", &s.store.daemon_args()[0], &subnet, &address])?;
                 ensure!(reserved.status.success(), "{}", stdout_and_stderr(&reserved));
             }
-            s.populate()?;
+            s.start_daemons_and_connected_pods()?;
             for (start, end, commands) in backend_command_blocks(page, backend).into_iter().rev() {
                 let outputs = commands.iter().map(|command| {
                     Ok(format!("{command}\n{}\n", run_prompt_line_under_ping(s, command)?))
@@ -109,8 +113,7 @@ fn with_outputs(page: &str, backend: &str) -> Result<String> {
                 text.replace_range(start..end, &outputs.collect::<Result<String>>()?);
             }
             Ok(())
-        },
-    )?;
+        })?;
     Ok(text)
 }
 
@@ -120,7 +123,7 @@ fn outputs_on_the_page_are_those_of_a_lab() -> Result<()> {
     let mut new = old.clone();
     for backend in ["vxlan", "udp", "host-gw", "wireguard"] {
         ensure!(!backend_command_blocks(&new, backend).is_empty(), "no block of {backend}");
-        new = with_outputs(&new, backend).with_context(|| backend.to_owned())?;
+        new = fill_outputs_from_lab(&new, backend).with_context(|| backend.to_owned())?;
     }
     if std::env::var_os("FLANNEL_WRITE_DOCS").is_some() {
         std::fs::write(packet_path_document(), &new)?;

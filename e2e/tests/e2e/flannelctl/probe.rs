@@ -7,7 +7,7 @@ use lab::{Node, Scene, SceneOptions, stdout_and_stderr, stdout_json, until_ok};
 
 use crate::healing::scenarios;
 
-scenarios! { path_is_reported;
+scenarios! { complete_and_cut_paths_are_reported;
     path_over_vxlan_has_neighbour_and_fdb_steps => (r#"{"Type":"vxlan"}"#, " neighbour=ok fdb=ok"),
     path_over_udp_has_no_neighbour_step => (r#"{"Type":"udp"}"#, " neighbour= fdb="),
     path_over_host_gw_has_no_neighbour_step => (r#"{"Type":"host-gw"}"#, " neighbour= fdb="),
@@ -16,7 +16,7 @@ scenarios! { path_is_reported;
 
 /// Two address families.
 fn dual_stack_scene<'a>(title: &str, backend: &str) -> SceneOptions<'a> {
-    Scene::of(title).net(&format!(r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{backend}}}"#))
+    Scene::with_title(title).net(&format!(r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd10:244::/48","Backend":{backend}}}"#))
 }
 
 /// Waits until `flannelctl probe` reports that the path ends at the step `at`, or at none if it is empty. The steps must have the outcomes
@@ -56,7 +56,7 @@ fn v4_and_v6_subnets(node: &Node) -> Result<Vec<String>> {
 }
 
 /// An unused address in the pod's subnet.
-fn neighbour_of(pod: IpAddr) -> String {
+fn unused_address_near_pod(pod: IpAddr) -> String {
     let address: IpAddr = match pod {
         IpAddr::V4(v4) => (v4.to_bits() + 100).to_be_bytes().into(),
         IpAddr::V6(v6) => (v6.to_bits() + 100).to_be_bytes().into(),
@@ -65,7 +65,7 @@ fn neighbour_of(pod: IpAddr) -> String {
 }
 
 /// `flannelctl probe` reports a complete path for each name of a peer in both families, and reports a cut underlay.
-fn path_is_reported((backend, tunnel): (&str, &str)) -> Result<()> {
+fn complete_and_cut_paths_are_reported((backend, tunnel): (&str, &str)) -> Result<()> {
     dual_stack_scene("probe", backend).run(|s| {
         let (node, peer) = (&s[0], &s[1]);
         let steps = format!("route=ok underlay=ok rules=ok overlay=ok{tunnel}");
@@ -79,7 +79,7 @@ fn path_is_reported((backend, tunnel): (&str, &str)) -> Result<()> {
             wait_until_probe_ends_at(node, &pod.to_string(), "", &format!("{steps} pod=ok"), "h2")?;
             wait_until_probe_ends_at(
                 node,
-                &neighbour_of(pod),
+                &unused_address_near_pod(pod),
                 "",
                 &format!("{steps} pod=not-asked"),
                 "unknown",
@@ -96,13 +96,13 @@ fn path_is_reported((backend, tunnel): (&str, &str)) -> Result<()> {
             )?;
             wait_until_probe_ends_at(
                 node,
-                &neighbour_of(pod),
+                &unused_address_near_pod(pod),
                 "neighbour",
                 "bridge=ok pod=not-asked",
                 "",
             )?;
         }
-        peer.cut("enp0s8")?;
+        peer.block_packets("enp0s8")?;
         let look = format!("tcpdump -c 5 -ni enp0s8 host {}", peer.v4()?);
         wait_until_probe_ends_at(
             node,
@@ -116,11 +116,11 @@ fn path_is_reported((backend, tunnel): (&str, &str)) -> Result<()> {
 }
 
 /// Replaces the test's rules on the host.
-fn replace_firewall_rules(node: &Node, hook: &str, rules: &str) -> Result<()> {
+fn replace_test_firewall_rules(node: &Node, hook: &str, rules: &str) -> Result<()> {
     let text = format!(
         "table inet faults {{}}\ndelete table inet faults\ntable inet faults {{ chain c {{ type filter hook {hook} priority -5; policy accept; {rules}; }}; }}\n"
     );
-    node.netns().feed("nft", &["-f", "-"], &text).map(drop)
+    node.netns().exec_with_input("nft", &["-f", "-"], &text).map(drop)
 }
 
 #[test]
@@ -136,33 +136,33 @@ fn path_ends_at_the_step_of_each_fault() -> Result<()> {
             };
             all("", "overlay=ok", "")?;
 
-            replace_firewall_rules(peer, "input", "udp dport 8472 drop")?;
+            replace_test_firewall_rules(peer, "input", "udp dport 8472 drop")?;
             let look = format!("tcpdump -c 5 -ni any udp port 8472 and host {source}");
             let before = "route=ok neighbour=ok fdb=ok underlay=ok rules=ok overlay=failed";
             all("overlay", before, &look)?;
             wait_until_probe_ends_at(node, pod, "overlay", "pod=not-asked", "")?;
-            replace_firewall_rules(peer, "input", "")?;
+            replace_test_firewall_rules(peer, "input", "")?;
 
-            replace_firewall_rules(node, "input", "udp dport 8472 drop")?;
+            replace_test_firewall_rules(node, "input", "udp dport 8472 drop")?;
             all("overlay", "underlay=ok overlay=failed", "reverse path")?;
-            replace_firewall_rules(node, "input", "")?;
+            replace_test_firewall_rules(node, "input", "")?;
 
             // The peer drops probes and replies to ping, then it rejects probes and drops pings.
-            replace_firewall_rules(peer, "input", "udp dport 8473 drop")?;
+            replace_test_firewall_rules(peer, "input", "udp dport 8473 drop")?;
             all("", "underlay=ok overlay=ok", "pings answered")?;
-            replace_firewall_rules(
+            replace_test_firewall_rules(
                 peer,
                 "input",
                 "udp dport 8473 reject; icmp type echo-request drop; icmpv6 type echo-request drop",
             )?;
             all("", "underlay=ok overlay=ok", "refuses UDP 8473")?;
-            replace_firewall_rules(peer, "input", "")?;
+            replace_test_firewall_rules(peer, "input", "")?;
             all("", "overlay=ok", "")?;
 
             // Probes pass, because the host itself sends the probes.
-            replace_firewall_rules(node, "forward", "drop")?;
+            replace_test_firewall_rules(node, "forward", "drop")?;
             all("rules", "overlay=ok rules=failed", "")?;
-            replace_firewall_rules(node, "forward", "")?;
+            replace_test_firewall_rules(node, "forward", "")?;
 
             let (ip, bits) = if pod.contains(':') { ("ip -6", 128) } else { ("ip", 32) };
             node.sh(&format!("{ip} route add default dev enp0s8 table 100"))?;
@@ -192,7 +192,7 @@ fn probe_is_limited_to_root_and_one_at_a_time() -> Result<()> {
         // A probe sends packets, so no TCP port serves it.
         for (code, text) in [
             s[0].daemon()?.get_status_api("/api/v1/probe?peer=h2")?,
-            s[0].get("/api/v1/probe?peer=h2")?,
+            s[0].get_health_endpoint("/api/v1/probe?peer=h2")?,
         ] {
             ensure!(code == 404, "{code}: {text}");
         }
@@ -231,9 +231,9 @@ fn probe_is_limited_to_root_and_one_at_a_time() -> Result<()> {
             ensure!(answered > 0, "no probe was answered");
             Ok(())
         })?;
-        s[0].daemon_mut()?.stop()?;
+        s[0].daemon_mut()?.send_sigstop()?;
         fails(s, &["h2"], 1, "does not respond")?;
-        s[0].daemon_mut()?.cont()?;
+        s[0].daemon_mut()?.send_sigcont()?;
         wait_until_probe_ends_at(&s[0], "h2", "", "overlay=ok", "")?;
         s[0].daemon_mut()?.terminate()?;
         fails(s, &["h2"], 1, "does not run")
@@ -242,7 +242,7 @@ fn probe_is_limited_to_root_and_one_at_a_time() -> Result<()> {
 
 #[test]
 fn node_with_probing_disabled_uses_ping() -> Result<()> {
-    let scene = dual_stack_scene("probe-off", r#"{"Type":"vxlan"}"#).arg("--probe-port=0");
+    let scene = dual_stack_scene("probe-off", r#"{"Type":"vxlan"}"#).daemon_arg("--probe-port=0");
     scene.run(|s| {
         wait_until_probe_ends_at(&s[0], "h2", "", "underlay=ok overlay=ok", "pings answered")?;
         for pod in s[1].pods[0].addresses() {

@@ -23,12 +23,12 @@ fn flannelctl_routes_document(node: &Node, code: i32) -> Result<Value> {
 }
 
 /// Waits until they are.
-fn all_in_sync(node: &Node) -> Result<Value> {
+fn wait_all_objects_in_sync(node: &Node) -> Result<Value> {
     until_ok("all is in sync", || flannelctl_routes_document(node, 0))
 }
 
 /// The kind and the text of each object in this state.
-fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
+fn objects_in_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
     let objects = document["objects"]
         .as_array()
         .into_iter()
@@ -39,7 +39,7 @@ fn of_state<'a>(document: &'a Value, state: &str) -> Vec<(&'a str, &'a str)> {
 }
 
 /// `ip` or `bridge` prints an object of this kind in one line with the same words as `text`.
-fn is_printed(host: &Host, kind: &str, text: &str) -> Result<bool> {
+fn kernel_lists_object(host: &Host, kind: &str, text: &str) -> Result<bool> {
     let (all, count) = match kind {
         "link" => ("ip -br link show", 1),
         "address" => ("ip -o address show", 1),
@@ -59,48 +59,54 @@ scenarios! { node_in_sync_lists_every_object;
 }
 
 fn node_in_sync_lists_every_object((backend, kinds): (&str, &[&str])) -> Result<()> {
-    Scene::of("routes").net(&DUAL.replace("vxlan", backend)).arg("--ip-blackhole-route").run(|s| {
-        s.each(|node| {
-            let document = all_in_sync(node)?;
-            let objects = of_state(&document, "as-wanted");
-            let mut found: Vec<_> = objects.iter().map(|(kind, _)| *kind).collect();
-            found.dedup();
+    Scene::with_title("routes")
+        .net(&DUAL.replace("vxlan", backend))
+        .daemon_arg("--ip-blackhole-route")
+        .run(|s| {
+            s.check_each_node(|node| {
+                let document = wait_all_objects_in_sync(node)?;
+                let objects = objects_in_state(&document, "as-wanted");
+                let mut found: Vec<_> = objects.iter().map(|(kind, _)| *kind).collect();
+                found.dedup();
+                ensure!(
+                    kinds.iter().all(|kind| found.contains(kind))
+                        && found.iter().all(|kind| kinds.contains(kind)),
+                    "{document:#}"
+                );
+                for (kind, text) in objects {
+                    ensure!(
+                        kernel_lists_object(node, kind, text)?,
+                        "the kernel has no {kind} {text}"
+                    );
+                }
+                // The pods' bridge conflicts with nothing.
+                let foreign = document["foreign"].as_array().context("no list")?;
+                ensure!(foreign.iter().any(|other| other["own_subnet"] == true), "{document:#}");
+                ensure!(
+                    foreign.iter().all(|other| other["in_the_way_of"] == serde_json::json!([])),
+                    "{document:#}"
+                );
+                Ok(())
+            })?;
+            // Objects show to which peer they belong.
+            let document = wait_all_objects_in_sync(&s[0])?;
+            let is_of_peer = |object: &Value| object["for"]["node"] == "h2";
             ensure!(
-                kinds.iter().all(|kind| found.contains(kind))
-                    && found.iter().all(|kind| kinds.contains(kind)),
+                backend == "udp"
+                    || document["objects"].as_array().context("no list")?.iter().any(is_of_peer),
                 "{document:#}"
             );
-            for (kind, text) in objects {
-                ensure!(is_printed(node, kind, text)?, "the kernel has no {kind} {text}");
-            }
-            // The pods' bridge conflicts with nothing.
-            let foreign = document["foreign"].as_array().context("no list")?;
-            ensure!(foreign.iter().any(|other| other["own_subnet"] == true), "{document:#}");
-            ensure!(
-                foreign.iter().all(|other| other["in_the_way_of"] == serde_json::json!([])),
-                "{document:#}"
-            );
-            Ok(())
-        })?;
-        // Objects show to which peer they belong.
-        let document = all_in_sync(&s[0])?;
-        let is_of_peer = |object: &Value| object["for"]["node"] == "h2";
-        ensure!(
-            backend == "udp"
-                || document["objects"].as_array().context("no list")?.iter().any(is_of_peer),
-            "{document:#}"
-        );
-        s.require_no_errors()
-    })
+            s.require_no_errors()
+        })
 }
 
 #[test]
 fn route_conflict_is_listed_with_its_owner_until_removed() -> Result<()> {
-    Scene::of("conflict").net(DUAL).run(|s| {
+    Scene::with_title("conflict").net(DUAL).run(|s| {
         let v4 = s[1].subnet()?;
         let v6 = s[1].daemon()?.subnet_env()?.v6_subnet.context("no IPv6 subnet")?.trunc().to_string();
         let inside = v4.replace("0/24", "128/25");
-        all_in_sync(&s[0])?;
+        wait_all_objects_in_sync(&s[0])?;
         // Each route takes packets for the peer. The daemon's own route is there all the time, except in the first case.
         for (flag, route, state, by, net) in [
             ("-4", format!("{v4} via 192.168.56.250 dev enp0s8 proto static"), "refused", "an operator, NetworkManager or systemd-networkd", &v4),
@@ -113,16 +119,16 @@ fn route_conflict_is_listed_with_its_owner_until_removed() -> Result<()> {
                 let foreign = document["foreign"].as_array().context("no list")?;
                 let net = format!("{net} (h2)");
                 ensure!(foreign.iter().any(|other| other["by"] == by && other["in_the_way_of"][0] == net.as_str()), "{document:#}");
-                ensure!(of_state(&document, state).iter().any(|(kind, text)| *kind == "route" && text.contains("onlink")), "{document:#}");
-                ensure!(of_state(&document, "refused").is_empty() == (state != "refused"), "{document:#}");
+                ensure!(objects_in_state(&document, state).iter().any(|(kind, text)| *kind == "route" && text.contains("onlink")), "{document:#}");
+                ensure!(objects_in_state(&document, "refused").is_empty() == (state != "refused"), "{document:#}");
                 Ok(())
             })?;
             s[0].sh(&format!("ip {flag} route delete {route}"))?;
-            all_in_sync(&s[0])?;
+            wait_all_objects_in_sync(&s[0])?;
         }
         // Harmless objects of others are listed, and do not change the exit code.
         s[0].sh("bridge fdb add 02:00:00:00:00:77 dev flannel.1 dst 192.168.56.78 self dynamic; ip route add 10.5.0.0/24 via 192.168.56.250 dev enp0s8 proto static")?;
-        let foreign = all_in_sync(&s[0])?["foreign"].to_string();
+        let foreign = wait_all_objects_in_sync(&s[0])?["foreign"].to_string();
         ensure!(foreign.contains("02:00:00:00:00:77") && foreign.contains("10.5.0.0/24"), "{foreign}");
         Ok(())
     })
@@ -130,8 +136,8 @@ fn route_conflict_is_listed_with_its_owner_until_removed() -> Result<()> {
 
 #[test]
 fn routes_without_a_daemon_fails_with_one_line() -> Result<()> {
-    Scene::of("silent routes").nodes(1).stopped().run(|s| {
-        std::fs::remove_file(s.lab.folder("leases")?.join("config"))?;
+    Scene::with_title("silent routes").nodes(1).without_daemons().run(|s| {
+        std::fs::remove_file(s.lab.ensure_folder("leases")?.join("config"))?;
         let refuses = |s: &Scene<'_>, reason: &str| {
             let output = run_flannelctl(&s[0], &["routes"])?;
             let text = stdout_and_stderr(&output);
@@ -145,7 +151,7 @@ fn routes_without_a_daemon_fails_with_one_line() -> Result<()> {
         };
         refuses(s, "does not run")?;
         // The daemon waits for its configuration.
-        s[0].launch()?;
+        s[0].launch_daemon()?;
         until_ok("the daemon has its socket", || refuses(s, "no network"))?;
         s.store.configure(&DUAL.replace("vxlan", "host-gw"))?;
         s[0].daemon_mut()?.wait_ready()?;
@@ -157,10 +163,10 @@ fn routes_without_a_daemon_fails_with_one_line() -> Result<()> {
             );
             Ok(())
         })?;
-        s[0].daemon()?.stop()?;
+        s[0].daemon()?.send_sigstop()?;
         refuses(s, "does not respond")?;
-        s[0].daemon()?.cont()?;
-        s[0].stop()?;
+        s[0].daemon()?.send_sigcont()?;
+        s[0].stop_daemon()?;
         refuses(s, "does not run")
     })
 }

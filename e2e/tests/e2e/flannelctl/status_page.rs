@@ -45,7 +45,7 @@ impl Browser {
     }
 
     /// Waits until the browser prints the line.
-    fn wait(&mut self, wanted: &str) -> Result<()> {
+    fn wait_for_line(&mut self, wanted: &str) -> Result<()> {
         let mut line = String::new();
         while line.trim() != wanted {
             line.clear();
@@ -57,7 +57,7 @@ impl Browser {
     }
 
     /// Waits until the browser ends.
-    fn report(mut self) -> Result<Value> {
+    fn wait_for_report(mut self) -> Result<Value> {
         let mut last = String::new();
         for line in (&mut self.output).lines() {
             last = line?;
@@ -78,7 +78,7 @@ impl Drop for Browser {
 
 #[test]
 fn page_reports_a_fault_and_the_end_of_the_daemon() -> Result<()> {
-    Scene::of("page").nodes(3).run(|s| {
+    Scene::with_title("page").nodes(3).run(|s| {
         let says = |text: &str| {
             until_ok(text, || {
                 let (status, page) = s[0].daemon()?.get_status_api("/")?;
@@ -103,13 +103,13 @@ fn page_reports_a_fault_and_the_end_of_the_daemon() -> Result<()> {
             "until_back_ms": HANGS_MS,
         });
         let mut browser = Browser::start(s[0].netns(), &job)?;
-        browser.wait("open")?;
-        s[0].kill()?;
+        browser.wait_for_line("open")?;
+        s[0].kill_daemon()?;
         browser.send_line("killed")?;
-        browser.wait("silent")?;
-        s[0].start()?;
+        browser.wait_for_line("silent")?;
+        s[0].start_daemon()?;
         browser.send_line("started")?;
-        browser.report().map(drop)
+        browser.wait_for_report().map(drop)
     })
 }
 
@@ -149,7 +149,7 @@ fn demonstration_shows_the_fault_on_the_page_until_its_input_ends() -> Result<()
 #[test]
 #[ignore = "part of make soak"]
 fn page_left_open_does_not_grow() -> Result<()> {
-    Scene::of("page left open").nodes(3).run(|s| {
+    Scene::with_title("page left open").nodes(3).run(|s| {
         let resident = || {
             s[0].sh(&format!(
                 "sed -n 's/^VmRSS: *\\([0-9]*\\) kB/\\1/p' /proc/{}/status",
@@ -162,7 +162,7 @@ fn page_left_open_does_not_grow() -> Result<()> {
                 "variants": [{"width": 1280, "height": 900, "scheme": "light"}],
                 "open_ms": seconds * 1000,
             });
-            Browser::start(s[0].netns(), &job)?.report()
+            Browser::start(s[0].netns(), &job)?.wait_for_report()
         };
         // The first page also costs what later ones do not.
         open(5)?;

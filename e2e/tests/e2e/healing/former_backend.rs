@@ -14,7 +14,7 @@ const ANOTHER_NETWORKS: &str = "ip link add flannel.77 type vxlan id 77 local 19
     ip address add 10.99.3.0/32 dev flannel.77; ip link set flannel.77 up; ip route add 10.99.4.0/24 via 10.99.4.0 dev flannel.77 onlink";
 
 /// What Go flannel's vxlan and udp leave, with a route to a subnet that no node has.
-fn of_go(own: &str, peer: &str) -> String {
+fn go_flannel_objects_script(own: &str, peer: &str) -> String {
     format!(
         "ip link add flannel.1 type vxlan id 1 local 192.168.56.101 dev enp0s8 dstport 8472 nolearning
          ip address add {own}/32 dev flannel.1; ip link set flannel.1 up
@@ -37,32 +37,33 @@ const BACKENDS: [(&str, &[&str]); 6] = [
 /// the devices of the current backend remain.
 #[test]
 fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
-    Scene::of("left behind").stopped().run(|s| {
+    Scene::with_title("left behind").without_daemons().run(|s| {
         s[0].sh(ANOTHER_NETWORKS)?;
         for (backend, wanted) in BACKENDS {
             if backend == "Go flannel's" {
                 let [own, peer] = [0, 1].map(|node| s[node].subnet());
-                let objects = of_go(&own?.replace("/24", ""), &peer?.replace("/24", ""));
-                s.nodes.iter_mut().try_for_each(Node::stop)?;
+                let objects =
+                    go_flannel_objects_script(&own?.replace("/24", ""), &peer?.replace("/24", ""));
+                s.nodes.iter_mut().try_for_each(Node::stop_daemon)?;
                 s[0].sh("ip route flush proto 241")?;
                 s[0].sh(&objects)?;
                 ensure!(s[0].devices()?.len() == 3, "{:?}", s[0].devices()?);
             } else {
                 for node in &mut s.nodes {
                     if node.daemon().is_ok() {
-                        node.stop()?;
+                        node.stop_daemon()?;
                     }
                 }
                 s.store.configure(&net_conf(backend))?;
             }
-            s.populate()?;
+            s.start_daemons_and_connected_pods()?;
             until_ok(&format!("{backend}: its devices, and no others"), || {
                 let mut found = s[0].devices()?;
                 found.sort();
                 ensure!(found == wanted, "{found:?} instead of {wanted:?}");
                 Ok(())
             })?;
-            s.reach()?;
+            s.wait_first_pods_connected()?;
             let routes = s[0].sh("ip route")?;
             ensure!(
                 !routes.contains("10.5.250.0") && routes.contains("10.99.4.0/24"),
@@ -70,6 +71,6 @@ fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
             );
             s.require_no_errors()?;
         }
-        s[0].logs("found a device of an earlier backend")
+        s[0].wait_log_contains("found a device of an earlier backend")
     })
 }

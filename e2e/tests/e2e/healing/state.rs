@@ -33,7 +33,7 @@ pub(super) fn flannel_object_lines(host: &Host) -> Result<String> {
             && !entry.net.starts_with("10.98.")
     });
     lines.extend(addresses.map(|entry| format!("address {} on {}", entry.net, entry.ifname)));
-    let routes = [netns.routes()?, netns.v6_routes()?].concat();
+    let routes = [netns.v4_routes()?, netns.v6_routes()?].concat();
     let routes = routes.iter().filter(|route| route.protocol == "241");
     lines.extend(routes.map(|route| {
         format!("route {} via {:?} dev {:?} {:?}", route.dst, route.gateway, route.dev, route.flags)
@@ -46,7 +46,7 @@ pub(super) fn foreign_object_lines(host: &Host, on_device: bool) -> Result<Strin
     let netns = host.netns();
     let is_theirs = |dev: &str| dev == "other0" || on_device && dev.starts_with("flannel");
     let mut lines: Vec<String> = netns
-        .routes()?
+        .v4_routes()?
         .iter()
         .filter(|route| {
             route.protocol == "static" && is_theirs(route.dev.as_deref().unwrap_or_default())

@@ -127,7 +127,7 @@ fn chart_renders_valid_objects_for_every_value() -> Result<()> {
         let mut namespaces: Vec<&str> = cases.iter().map(|case| case.name).collect();
         namespaces.push("kube-flannel");
         let api = start_api_server_on_new_host(lab, &namespaces)?;
-        add_prometheus_operator(&api)?;
+        create_prometheus_operator_crds(&api)?;
 
         // One call for all cases, because each is in a namespace of its own.
         let mut all = render_chart("kube-flannel", &[])?;
@@ -141,7 +141,7 @@ fn chart_renders_valid_objects_for_every_value() -> Result<()> {
         require_labels(&objects)?;
         require_policy(&objects)?;
         require_monitoring(&objects)?;
-        require_every_value_set(&chart_values(lab, &api)?, &cases)
+        require_every_value_set(&chart_value_paths(lab, &api)?, &cases)
     })
 }
 
@@ -163,7 +163,7 @@ fn require_case(objects: &[Value], case: &Case) -> Result<()> {
 }
 
 /// The custom resource definitions that the chart uses; they accept any content.
-fn add_prometheus_operator(api: &ApiServer) -> Result<()> {
+fn create_prometheus_operator_crds(api: &ApiServer) -> Result<()> {
     for (kind, plural) in [("PodMonitor", "podmonitors"), ("PrometheusRule", "prometheusrules")] {
         api.admin().create(
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
@@ -269,8 +269,8 @@ fn require_policy(objects: &[Value]) -> Result<()> {
 }
 
 /// Their paths in the chart's values.yaml. kubectl reads the YAML.
-fn chart_values(lab: &Lab, api: &ApiServer) -> Result<BTreeSet<String>> {
-    let file = lab.folder("manifests")?.join("values.yml");
+fn chart_value_paths(lab: &Lab, api: &ApiServer) -> Result<BTreeSet<String>> {
+    let file = lab.ensure_folder("manifests")?.join("values.yml");
     std::fs::write(
         &file,
         format!(

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use lab::{Etcd, EtcdOptions, FlanneldOptions, Lab, Uplink, binaries, until_ok};
 
-use super::{read_repository_file, repository_path, require_known};
-use crate::doctor::node::{Node, all_well};
+use super::{read_repository_file, repository_path, require_commands_run_or_listed};
+use crate::doctor::node::{Node, wait_all_nodes_healthy};
 use crate::install::operator::shell_command_blocks;
 
 /// The documents about Kubernetes and the doctor's commands have their own tests (`pages` and `doctor`).
@@ -222,7 +222,7 @@ fn host_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
         on_pages.extend(shell_command_blocks(&page).into_iter().flatten());
     }
     let run = [BEFORE, WHILE_IT_RUNS, AFTERWARDS].concat();
-    require_known(&on_pages, &run, NOT_HERE)?;
+    require_commands_run_or_listed(&on_pages, &run, NOT_HERE)?;
     ensure!(
         !shell_command_blocks(&read_repository_file(DOCKER)?).is_empty(),
         "{DOCKER} has no commands"
@@ -233,14 +233,14 @@ fn host_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
 #[test]
 fn documented_host_commands_work_with_etcd() -> Result<()> {
     Lab::run("commands for hosts", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
-        let machine = lab.host("store", &[Uplink::enp0s8(&lan, 99)?])?;
+        let lan = lab.create_switch("lan")?;
+        let hosts = lab.create_hosts(&lan, 2)?;
+        let machine = lab.create_host("store", &[Uplink::enp0s8(&lan, 99)?])?;
         let etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?;
         let store = etcd.store()?;
         let endpoint = etcd.client()?.endpoints().first().context("no endpoint")?.clone();
         // Nothing is written to the machine's own /tmp.
-        let bundle = lab.folder("bundle")?.join("node-1.tar.gz");
+        let bundle = lab.ensure_folder("bundle")?.join("node-1.tar.gz");
         let here = |command: &str| {
             command
                 .replace("http://10.0.0.1:2379", &endpoint)
@@ -265,12 +265,12 @@ fn documented_host_commands_work_with_etcd() -> Result<()> {
             for command in BEFORE {
                 node.run(&format!("export ETCDCTL_ENDPOINTS; {}", here(command)))?;
             }
-            node.start()?;
+            node.start_without_waiting()?;
         }
         for node in &mut nodes {
-            until_ok("it is ready", || node.ready())?;
+            until_ok("it is ready", || node.wait_ready())?;
         }
-        all_well(&mut nodes)?;
+        wait_all_nodes_healthy(&mut nodes)?;
         let node = &mut nodes[0];
         // One shell, as an operator has it.
         let script: Vec<String> = WHILE_IT_RUNS.iter().map(|command| here(command)).collect();

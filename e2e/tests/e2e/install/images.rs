@@ -136,8 +136,8 @@ const DAEMON: &[&str] = &[
 #[test]
 fn images_are_complete_reproducible_and_loadable() -> Result<()> {
     Lab::run("images", |lab| {
-        let folder = lab.folder("images")?;
-        let archives = built_twice(&folder)?;
+        let folder = lab.ensure_folder("images")?;
+        let archives = build_twice_and_require_equal(&folder)?;
         let [daemon, plugin] = &archives;
         let root = unpack_image(daemon, &folder, "flannel")?;
         require_daemon_files(&root)?;
@@ -150,12 +150,12 @@ fn images_are_complete_reproducible_and_loadable() -> Result<()> {
             std::fs::read(root.join("flannel"))? == std::fs::read(root.join("flannel.new"))?,
             "the copy differs"
         );
-        require_names_of_manifests(&import_and_list_images(&folder, &archives)?)
+        require_names_match_manifests(&import_and_list_images(&folder, &archives)?)
     })
 }
 
 /// Both builds have the same bytes. The result is the first archives.
-fn built_twice(folder: &Path) -> Result<[PathBuf; 2]> {
+fn build_twice_and_require_equal(folder: &Path) -> Result<[PathBuf; 2]> {
     let (first, second) = (folder.join("first"), folder.join("second"));
     build_images(&first)?;
     build_images(&second)?;
@@ -216,7 +216,7 @@ fn require_iptables(root: &Path) -> Result<()> {
 }
 
 /// The manifests name the images in the archives.
-fn require_names_of_manifests(names: &str) -> Result<()> {
+fn require_names_match_manifests(names: &str) -> Result<()> {
     let names: BTreeSet<&str> = names.lines().collect();
     let texts = [
         read_repository_file("conf/kube-flannel.yml")?,

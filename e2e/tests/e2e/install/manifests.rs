@@ -66,7 +66,7 @@ fn manifests_are_accepted_by_an_api_server() -> Result<()> {
 fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Result<()> {
     Lab::run("kustomization", |lab| {
         let api = start_api_server_on_new_host(lab, &["kube-flannel"])?;
-        let folder = lab.folder("kustomization")?;
+        let folder = lab.ensure_folder("kustomization")?;
         std::fs::create_dir_all(folder.join("flannel-rs/conf"))?;
         std::fs::create_dir_all(folder.join("overlay"))?;
         for file in ["kube-flannel.yml", "kustomization.yaml"] {
@@ -111,7 +111,7 @@ fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Res
 }
 
 fn apply_manifests(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
-    let file = lab.folder("manifests")?.join("applied.yml");
+    let file = lab.ensure_folder("manifests")?.join("applied.yml");
     std::fs::write(&file, text)?;
     api.kubectl(&["apply", "--filename", &file.display().to_string()])
 }

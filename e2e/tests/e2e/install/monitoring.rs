@@ -87,7 +87,7 @@ struct Prometheus<'a> {
 
 impl<'a> Prometheus<'a> {
     fn start(s: &'a Scene<'_>) -> Result<Self> {
-        let folder = s.lab.folder("prometheus")?;
+        let folder = s.lab.ensure_folder("prometheus")?;
         let targets = s.nodes.iter().map(|node| Ok(format!("\"{}:8471\"", node.v4()?)));
         let targets = targets.collect::<Result<Vec<_>>>()?.join(", ");
         let example = std::fs::read_to_string(repository_path("conf/prometheus/prometheus.yml"))?;
@@ -113,7 +113,7 @@ impl<'a> Prometheus<'a> {
     }
 
     /// The number of series in the result.
-    fn series(&self, query: &str) -> Result<usize> {
+    fn count_series(&self, query: &str) -> Result<usize> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let path = format!("/api/v1/query?query={encoded}");
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
@@ -133,22 +133,24 @@ impl Drop for Prometheus<'_> {
 
 /// Queries, with values in place of the dashboard's variables.
 fn dashboard_queries() -> Result<BTreeMap<String, String>> {
-    fn collect(value: &Value, title: &str, found: &mut BTreeMap<String, String>) {
+    fn collect_panel_queries(value: &Value, title: &str, found: &mut BTreeMap<String, String>) {
         match value {
             Value::Object(map) => {
                 let own = map.get("title").and_then(Value::as_str).unwrap_or(title);
                 if let Some(query) = map.get("expr").and_then(Value::as_str) {
                     found.insert(query.to_owned(), own.to_owned());
                 }
-                map.values().for_each(|value| collect(value, own, found));
+                map.values().for_each(|value| collect_panel_queries(value, own, found));
             }
-            Value::Array(all) => all.iter().for_each(|value| collect(value, title, found)),
+            Value::Array(all) => {
+                all.iter().for_each(|value| collect_panel_queries(value, title, found));
+            }
             _ => {}
         }
     }
     let text = std::fs::read_to_string(repository_path("conf/grafana/flannel.json"))?;
     let mut found = BTreeMap::new();
-    collect(&serde_json::from_str(&text)?, "", &mut found);
+    collect_panel_queries(&serde_json::from_str(&text)?, "", &mut found);
     Ok(found
         .into_iter()
         .map(|(query, title)| {
@@ -177,10 +179,10 @@ fn metric_names_in_query(query: &str) -> BTreeSet<String> {
 fn prometheus_finds_every_series_of_alerts_and_dashboard() -> Result<()> {
     let args = ["--healthz-ip=0.0.0.0", "--metrics-per-peer", "--probe-pods"];
     // The userspace datapath has additional metrics.
-    let scene = Scene::of("prometheus")
+    let scene = Scene::with_title("prometheus")
         .nodes(3)
         .net(r#"{"Network":"10.244.0.0/16","Backend":{"Type":"udp"}}"#);
-    let scene = args.into_iter().fold(scene, |scene, arg| scene.arg(arg));
+    let scene = args.into_iter().fold(scene, |scene, arg| scene.daemon_arg(arg));
     scene.run(|s| {
         s[2].sh("nft 'table ip broken { chain in { type filter hook input priority -200; udp dport 8285 drop; }; }'")?;
         until_ok("a finding", || {
@@ -188,12 +190,12 @@ fn prometheus_finds_every_series_of_alerts_and_dashboard() -> Result<()> {
             ensure!(found.is_some_and(|count| count > 0), "{found:?}");
             Ok(())
         })?;
-        s.each(|node| run_promtool(&["check", "metrics"], &node.get("/metrics")?.1))?;
+        s.check_each_node(|node| run_promtool(&["check", "metrics"], &node.get_health_endpoint("/metrics")?.1))?;
         let prometheus = Prometheus::start(s)?;
         // A fault that lasts is an alert.
         for (query, wanted) in [("count_over_time((up == 1)[1m:1s]) > 5", 3), ("ALERTS{alertname=\"FlannelPathBroken\"} > 0", 1)] {
             until_ok(query, || {
-                let found = prometheus.series(query)?;
+                let found = prometheus.count_series(query)?;
                 ensure!(found >= wanted, "{found} series");
                 Ok(())
             })?;
@@ -203,12 +205,12 @@ fn prometheus_finds_every_series_of_alerts_and_dashboard() -> Result<()> {
         ensure!(dashboard.len() > 20, "{} queries", dashboard.len());
         let all: Vec<&String> = std::iter::once(&rules).chain(dashboard.keys()).collect();
         for name in all.into_iter().flat_map(|query| metric_names_in_query(query)) {
-            let found = prometheus.series(&format!("{{__name__=\"{name}\"}}"))?;
+            let found = prometheus.count_series(&format!("{{__name__=\"{name}\"}}"))?;
             ensure!(found > 0 || ABSENT.contains(&&*name), "no series: {name}");
         }
         for (query, title) in &dashboard {
             // A query about an absent metric, or one that filters, may be empty. Prometheus has to accept it.
-            let found = prometheus.series(query).with_context(|| title.clone())?;
+            let found = prometheus.count_series(query).with_context(|| title.clone())?;
             let may_be_empty = metric_names_in_query(query).iter().any(|name| ABSENT.contains(&&**name)) || query.contains(" > ");
             ensure!(found > 0 || may_be_empty, "{title}: {query} is empty");
         }

@@ -17,8 +17,8 @@ pub(crate) struct Operator {
 
 impl Operator {
     /// The operator has administrator rights and a folder of its own.
-    pub(crate) fn of(lab: &Lab, api: &ApiServer) -> Result<Operator> {
-        let folder = lab.folder("operator")?;
+    pub(crate) fn with_admin_rights(lab: &Lab, api: &ApiServer) -> Result<Operator> {
+        let folder = lab.ensure_folder("operator")?;
         std::fs::create_dir_all(folder.join("bin"))?;
         std::os::unix::fs::symlink(
             binaries::kubernetes_program("kubectl")?,
@@ -27,7 +27,7 @@ impl Operator {
         if let Ok(helm) = binaries::helm_program() {
             std::os::unix::fs::symlink(helm, folder.join("bin/helm"))?;
         }
-        let kubeconfig = api.kubeconfig(User::Admin, None)?.display().to_string();
+        let kubeconfig = api.write_kubeconfig(User::Admin, None)?.display().to_string();
         Ok(Operator { folder, namespace: api.host().netns().name().to_owned(), kubeconfig })
     }
 
@@ -37,7 +37,7 @@ impl Operator {
     }
 
     /// Runs the command in bash. The exit code does not matter.
-    pub(crate) fn types(&self, command: &str) -> Result<Output> {
+    pub(crate) fn run_in_bash(&self, command: &str) -> Result<Output> {
         let path = format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH")?);
         let mut shell = Command::new("ip");
         shell.args(["netns", "exec", &self.namespace, "bash", "-o", "pipefail", "-c", command]);
@@ -49,9 +49,9 @@ impl Operator {
     }
 
     /// Repeats a command until it prints something or fails with code 1. On a busy machine, `kubectl exec` may lose the output.
-    pub(crate) fn reads(&self, command: &str) -> Result<Output> {
+    pub(crate) fn run_until_output(&self, command: &str) -> Result<Output> {
         until_ok(&format!("{command} prints something"), || {
-            let output = self.types(command)?;
+            let output = self.run_in_bash(command)?;
             // With code 1, the command or kubectl itself reports an error.
             ensure!(
                 !output.stdout.is_empty() || output.status.code() == Some(1),
@@ -64,13 +64,13 @@ impl Operator {
 
     /// The result is the whole output. Fails if the command fails.
     pub(crate) fn run(&self, command: &str) -> Result<String> {
-        let output = self.types(command)?;
+        let output = self.run_in_bash(command)?;
         require_success(command, &output)?;
         Ok(stdout_and_stderr(&output))
     }
 
     /// Fails if a command fails.
-    pub(crate) fn all(&self, commands: &[&str]) -> Result<()> {
+    pub(crate) fn run_all(&self, commands: &[&str]) -> Result<()> {
         commands.iter().try_for_each(|command| self.run(command).map(drop))
     }
 }
@@ -97,7 +97,7 @@ pub(crate) fn shell_command_blocks(page: &str) -> Vec<Vec<String>> {
 
 /// The commands that docs/troubleshooting.md lists for nodes with the same address, one list for each remedy: for systemd, for a DaemonSet with an
 /// argument, and for a DaemonSet with a variable.
-pub(crate) fn remedies_of_the_trap() -> Result<[Vec<String>; 3]> {
+pub(crate) fn documented_same_address_remedies() -> Result<[Vec<String>; 3]> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let heading = "### All nodes have the same address";

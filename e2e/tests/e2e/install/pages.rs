@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, bail, ensure};
 use lab::{Cluster, ClusterOptions, Lab, stdout_text, until_ok};
 
-use super::{images, read_repository_file, repository_path, require_known, shapes};
+use super::{
+    images, read_repository_file, repository_path, require_commands_run_or_listed, shapes,
+};
 use crate::install::operator::{Operator, shell_command_blocks};
 
 /// Each with the heading of the part whose commands the test runs. An empty heading means the whole document.
@@ -89,8 +91,8 @@ const KUBELET: [&str; 2] = [
 
 #[test]
 fn kubelet_arguments_are_kept_by_documented_commands() -> Result<()> {
-    let lab = Lab::new("kubelet's arguments")?;
-    let file = lab.folder("default")?.join("kubelet");
+    let lab = Lab::create("kubelet's arguments")?;
+    let file = lab.ensure_folder("default")?.join("kubelet");
     for (before, after) in [
         ("", "KUBELET_EXTRA_ARGS=--node-ip=192.168.56.11 \n"),
         (
@@ -194,7 +196,7 @@ fn documented_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
         on_pages.extend(shell_command_blocks(part).into_iter().flatten());
     }
     let run = [WHILE_THERE, REMOVAL, CHART, CROSSED, &[ON_A_NODE]].concat();
-    require_known(&on_pages, &run, NOT_HERE)?;
+    require_commands_run_or_listed(&on_pages, &run, NOT_HERE)?;
     Ok(())
 }
 
@@ -209,15 +211,15 @@ fn has_device_and_cni_configuration(cluster: &Cluster, number: usize) -> Result<
 #[test]
 fn documented_commands_work_in_a_real_cluster() -> Result<()> {
     Lab::run("commands of the pages", |lab| {
-        let archives = lab.folder("archives")?.join("images");
+        let archives = lab.ensure_folder("archives")?.join("images");
         images::build_images(&archives)?;
         let mut options = ClusterOptions::new(2);
         for name in ["flannel", "flannel-cni-plugin"] {
             options = options.image(archives.join(format!("{name}.tar")));
         }
-        let cluster = Cluster::start(lab, &options)?;
+        let cluster = Cluster::start_with_registered_nodes(lab, &options)?;
 
-        let shell = Operator::of(lab, &cluster.api)?;
+        let shell = Operator::with_admin_rights(lab, &cluster.api)?;
         std::os::unix::fs::symlink(
             std::fs::canonicalize(repository_path("conf"))?,
             shell.folder().join("conf"),
@@ -225,10 +227,10 @@ fn documented_commands_work_in_a_real_cluster() -> Result<()> {
         std::fs::write(shell.folder().join("go-flannel.yml"), shapes::released_go_manifest()?)?;
 
         // Installs our manifest, runs the commands up to the policy and Go flannel's manifest over it, and returns to ours.
-        shell.all(WHILE_THERE.get(..2).context("the beginning")?)?;
-        cluster.wait_ready()?;
-        shell.all(WHILE_THERE.get(2..).context("the rest")?)?;
-        shell.all(WHILE_THERE.get(..2).context("the beginning")?)?;
+        shell.run_all(WHILE_THERE.get(..2).context("the beginning")?)?;
+        cluster.wait_nodes_ready()?;
+        shell.run_all(WHILE_THERE.get(2..).context("the rest")?)?;
+        shell.run_all(WHILE_THERE.get(..2).context("the beginning")?)?;
         let addresses = shell.run(
             WHILE_THERE
                 .iter()
@@ -248,7 +250,7 @@ fn documented_commands_work_in_a_real_cluster() -> Result<()> {
             "the node has no device or no CNI configuration"
         );
 
-        shell.all(REMOVAL)?;
+        shell.run_all(REMOVAL)?;
         for number in 0..cluster.nodes.len() {
             ensure!(
                 has_device_and_cni_configuration(&cluster, number)? == (false, false),
@@ -263,9 +265,9 @@ fn documented_commands_work_in_a_real_cluster() -> Result<()> {
             }
         })?;
 
-        shell.all(CHART)?;
-        shell.all(WHILE_THERE.get(1..3).context("the status")?)?;
-        cluster.wait_ready()?;
+        shell.run_all(CHART)?;
+        shell.run_all(WHILE_THERE.get(1..3).context("the status")?)?;
+        cluster.wait_nodes_ready()?;
         ensure!(
             has_device_and_cni_configuration(&cluster, 0)? == (true, true),
             "the chart's network is not there"

@@ -48,7 +48,7 @@ fn condition_patch(kind: &str) -> Value {
 }
 
 /// Patches that flanneld sends, and the same ones for another Node.
-fn own_patches() -> Vec<Patch> {
+fn patches_sent_by_flanneld() -> Vec<Patch> {
     let public_ip = "flannel.alpha.coreos.com/public-ip";
     vec![
         Patch::merge("our annotations", annotation_patch(public_ip), None),
@@ -155,7 +155,7 @@ fn api_with_policy_and_nodes(lab: &Lab) -> Result<ApiServer> {
 fn flannel_pod_changes_only_flannels_fields_of_its_own_node() -> Result<()> {
     Lab::run("admission policy", |lab| {
         let api = api_with_policy_and_nodes(lab)?;
-        let pod = api.client_of_pod("kube-flannel", "flannel", "on-n1", "n1")?;
+        let pod = api.create_pod_and_client("kube-flannel", "flannel", "on-n1", "n1")?;
         // The API server applies a new policy after a moment. Each attempt writes another value, because a patch without a change is accepted.
         let foreign = |value: usize| json!({ "metadata": { "annotations": { "example.org/probe": value.to_string() } } });
         let mut tries = 0..;
@@ -165,7 +165,7 @@ fn flannel_pod_changes_only_flannels_fields_of_its_own_node() -> Result<()> {
             ensure!(code == 422, "{code} {message}");
             Ok(())
         })?;
-        for patch in [own_patches(), metadata_patches(), status_patches()].concat() {
+        for patch in [patches_sent_by_flanneld(), metadata_patches(), status_patches()].concat() {
             let (code, message) = patch_node_status(&pod, patch.node, patch.kind, &patch.body)?;
             match patch.refusal {
                 None => ensure!(code == 200, "{}: {code} {message}", patch.name),
@@ -177,7 +177,7 @@ fn flannel_pod_changes_only_flannels_fields_of_its_own_node() -> Result<()> {
             }
         }
         // A token that was not issued for a pod does not name a node.
-        let anywhere = api.client_of("kube-flannel", "flannel", &json!({}))?;
+        let anywhere = api.request_service_account_client("kube-flannel", "flannel", &json!({}))?;
         let ours = annotation_patch("flannel.alpha.coreos.com/public-ip");
         let (code, message) = patch_node_status(&anywhere, "n1", MERGE, &ours)?;
         ensure!(

@@ -21,7 +21,7 @@ pub(crate) fn released_go_manifest() -> Result<String> {
 }
 
 /// The manifest of Go flannel up to v0.18, in the namespace `kube-system`.
-pub(crate) fn in_kube_system() -> Result<String> {
+pub(crate) fn go_manifest_in_kube_system() -> Result<String> {
     let text = raw_go_manifest()?;
     let objects = text.split("---\n").filter(|object| !object.starts_with("kind: Namespace"));
     Ok(objects

@@ -57,11 +57,11 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
     Lab::run("doctor: rbac", |lab| {
         let bed = ApiTestbed::with_real_api(lab, 1, VXLAN)?;
         bed.admin().create_node(&bed.node(1))?;
-        let operator = Operator::of(lab, &bed.api)?;
+        let operator = Operator::with_admin_rights(lab, &bed.api)?;
         let host = &bed.hosts[0];
-        let config = bed.api.kubeconfig(User::Nobody, Some(&bed.proxies[0].url()))?;
+        let config = bed.api.write_kubeconfig(User::Nobody, Some(&bed.proxies[0].url()))?;
         // The proxy passes the requests on as the same user, instead of another one.
-        bed.proxies[0].on(|_| Answer::As(User::Nobody.token()));
+        bed.proxies[0].set_judge(|_| Answer::As(User::Nobody.token()));
         let options = FlanneldOptions::kube("h1", &bed.net_conf)
             .arg(&format!("--kubeconfig-file={}", config.display()));
         let daemon = host.start_flanneld(&with_pod_name_variables(options))?;
@@ -81,14 +81,14 @@ fn missing_right_is_reported_and_granted() -> Result<()> {
         );
 
         // A token that the API server does not know.
-        bed.proxies[0].on(|_| Answer::As("a-token-of-nobody".to_owned()));
-        bed.proxies[0].disconnect();
+        bed.proxies[0].set_judge(|_| Answer::As("a-token-of-nobody".to_owned()));
+        bed.proxies[0].close_open_connections();
         let finding = wait_only_cause(&daemon, "rbac")?;
         let wanted =
             "kubectl -n kube-flannel delete pod -l app=flannel --field-selector spec.nodeName=h1";
         ensure!(only_remedy_command(&finding)? == wanted, "{finding:#}");
-        bed.proxies[0].on(|_| Answer::As(User::Nobody.token()));
-        bed.proxies[0].disconnect();
+        bed.proxies[0].set_judge(|_| Answer::As(User::Nobody.token()));
+        bed.proxies[0].close_open_connections();
         wait_no_findings(&daemon)
     })
 }
@@ -98,11 +98,11 @@ fn node_without_pod_cidr_gets_one() -> Result<()> {
     Lab::run("doctor: pod-cidr", |lab| {
         let bed = ApiTestbed::with_real_api(lab, 1, VXLAN)?;
         let host = &bed.hosts[0];
-        bed.admin().create_node(&NodeObject::new("h1").internal(host.v4()?))?;
+        bed.admin().create_node(&NodeObject::new("h1").add_internal_address(host.v4()?))?;
         let daemon = host.start_flanneld(&with_pod_name_variables(bed.options[0].clone()))?;
         let finding = wait_only_cause(&daemon, "pod-cidr")?;
         // Only the manifest's folder and the program that reads it are simulated.
-        let folder = lab.folder("manifests")?;
+        let folder = lab.ensure_folder("manifests")?;
         let place = "/etc/kubernetes/manifests";
         ensure!(only_remedy_command(&finding)?.contains(place), "{finding:#}");
         let typed = only_remedy_command(&finding)?.replace(place, &folder.display().to_string());

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use crate::install::operator::Operator;
 use crate::kube::installed::{
-    apply_pods, install_and_wait_ready, manifest_changed_by, require_reach, with_frequent_probes,
-    with_images,
+    apply_echo_pods_and_service, apply_echo_pods_and_wait_connected, install_and_wait_ready,
+    manifest_changed_by, with_frequent_probes, with_images,
 };
 
 /// What `kubectl flannel doctor` prints.
 fn run_kubectl_doctor(operator: &Operator) -> Result<Value> {
-    stdout_json(&operator.types("kubectl flannel doctor -o json")?)
+    stdout_json(&operator.run_in_bash("kubectl flannel doctor -o json")?)
 }
 
 fn array_items(value: &Value) -> impl Iterator<Item = &Value> {
@@ -32,17 +32,17 @@ fn findings_with_nodes(document: &Value) -> Vec<(&str, Vec<&str>, BTreeSet<&str>
     findings.collect()
 }
 
-fn drop_on(cluster: &Cluster, node: usize, hook: &str, rule: &str) -> Result<()> {
+fn add_nft_drop_rule(cluster: &Cluster, node: usize, hook: &str, rule: &str) -> Result<()> {
     let table = format!(
         "table inet {hook} {{ chain c {{ type filter hook {hook} priority 0; {rule} drop; }}; }}\n"
     );
     let host = cluster.nodes[node].host();
-    host.netns().feed("nft", &["-f", "-"], &table).map(drop)
+    host.netns().exec_with_input("nft", &["-f", "-"], &table).map(drop)
 }
 
 /// A node's bundle has the logs that only the Kubernetes API provides. The image has no writable folder, so flannelctl in the pod prints the bundle
 /// to standard output.
-fn bundle_from_afar(operator: &Operator) -> Result<()> {
+fn require_kubectl_plugin_commands_work(operator: &Operator) -> Result<()> {
     operator.run("kubectl flannel support-bundle --node=n1 --file=n1.tar.gz")?;
     let log = operator.run("tar -xzOf n1.tar.gz --wildcards '*/flanneld/pod.log'")?;
     ensure!(log.contains("flanneld starts"), "{log}");
@@ -58,8 +58,9 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
     // On a busy machine, the pod may respond too late.
     let status = until_ok("the pod responds", || operator.run("kubectl flannel status --node n2"))?;
     ensure!(status.contains("n2 is ready"), "{status}");
-    let printed =
-        |command: &str| until_ok("the pod responds", || stdout_json(&operator.types(command)?));
+    let printed = |command: &str| {
+        until_ok("the pod responds", || stdout_json(&operator.run_in_bash(command)?))
+    };
     let peers = printed("kubectl flannel peers --node=n2 --all -o json")?;
     ensure!(peers["node"] == "n2", "{peers:#}");
     let doctor = printed("kubectl flannel doctor --node n2 -o json")?;
@@ -69,15 +70,16 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
         ("kubectl flannel probe --node n2 nowhere", 1),
         ("kubectl flannel status", 1),
     ] {
-        let output = operator.types(command)?;
+        let output = operator.run_in_bash(command)?;
         ensure!(
             output.status.code() == Some(code),
             "{command}: {}",
             lab::describe_outcome(&output)
         );
     }
-    page_from_afar(operator)?;
-    let wrong = operator.types("kubectl flannel support-bundle --node=none --file=none.tar.gz")?;
+    require_dashboard_command_works(operator)?;
+    let wrong =
+        operator.run_in_bash("kubectl flannel support-bundle --node=none --file=none.tar.gz")?;
     ensure!(
         wrong.status.code() == Some(1) && !operator.folder().join("none.tar.gz").exists(),
         "{}",
@@ -87,7 +89,7 @@ fn bundle_from_afar(operator: &Operator) -> Result<()> {
 }
 
 /// The command that `dashboard` prints reaches the status page of the node.
-fn page_from_afar(operator: &Operator) -> Result<()> {
+fn require_dashboard_command_works(operator: &Operator) -> Result<()> {
     let printed = operator.run("kubectl flannel dashboard --node n2")?;
     let command = printed.lines().last().unwrap_or_default().trim();
     ensure!(command.starts_with("kubectl -n kube-flannel port-forward pod/"), "{printed}");
@@ -105,8 +107,9 @@ fn page_from_afar(operator: &Operator) -> Result<()> {
 #[test]
 fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
     Lab::run("cluster: all doctors", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(3))?)?;
-        let operator = Operator::of(lab, &cluster.api)?;
+        let cluster =
+            Cluster::start_with_registered_nodes(lab, &with_images(ClusterOptions::new(3))?)?;
+        let operator = Operator::with_admin_rights(lab, &cluster.api)?;
         std::os::unix::fs::symlink(
             binaries::flannel_binary("flannelctl")?,
             operator.folder().join("bin/kubectl-flannel"),
@@ -115,8 +118,8 @@ fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
             &cluster,
             &manifest_changed_by(|text| with_frequent_probes(&text))?,
         )?;
-        apply_pods(&cluster)?;
-        require_reach(&cluster)?;
+        apply_echo_pods_and_service(&cluster)?;
+        apply_echo_pods_and_wait_connected(&cluster)?;
         until_ok("nothing is found on three nodes", || {
             let document = run_kubectl_doctor(&operator)?;
             ensure!(
@@ -128,10 +131,10 @@ fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
             Ok(())
         })?;
 
-        bundle_from_afar(&operator)?;
+        require_kubectl_plugin_commands_work(&operator)?;
 
-        drop_on(&cluster, 1, "prerouting", "udp dport 8472")?;
-        drop_on(&cluster, 2, "output", "tcp dport 6443")?;
+        add_nft_drop_rule(&cluster, 1, "prerouting", "udp dport 8472")?;
+        add_nft_drop_rule(&cluster, 2, "output", "tcp dport 6443")?;
         until_ok("each fault is the finding of its node", || {
             let document = run_kubectl_doctor(&operator)?;
             let wanted = [
@@ -145,11 +148,11 @@ fn findings_of_all_nodes_are_folded_by_cause() -> Result<()> {
             );
             Ok(())
         })?;
-        let text = operator.types("kubectl flannel doctor")?;
+        let text = operator.run_in_bash("kubectl flannel doctor")?;
         ensure!(text.status.code() == Some(3), "{}", lab::describe_outcome(&text));
 
         // The kubelet of the third node is unreachable. The document names this node, and has the findings of the others.
-        drop_on(&cluster, 2, "input", "tcp dport 10250")?;
+        add_nft_drop_rule(&cluster, 2, "input", "tcp dport 10250")?;
         let without = run_kubectl_doctor(&operator)?;
         ensure!(
             without["answered"] == json!(["n1", "n2"])

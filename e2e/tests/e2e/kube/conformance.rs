@@ -74,19 +74,22 @@ fn require_suite_passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
     let focus = std::env::var("FLANNEL_TEST_FOCUS").ok();
     let report = folder.join(format!("{name}.json"));
     Lab::run(&name, |lab| {
-        let options =
-            ClusterOptions::new(2).families(suite.families).proxy(proxy).name_service().layers();
-        let cluster = Cluster::start(
+        let options = ClusterOptions::new(2)
+            .families(suite.families)
+            .proxy(proxy)
+            .kubelet_cluster_dns()
+            .overlayfs_snapshotter();
+        let cluster = Cluster::start_with_registered_nodes(
             lab,
             &suite_image_archives()?.into_iter().fold(with_images(options)?, ClusterOptions::image),
         )?;
         install_and_wait_ready(
             &cluster,
-            &manifest_changed_by(|text| of_families(&text, suite.families))?,
+            &manifest_changed_by(|text| manifest_with_families(&text, suite.families))?,
         )?;
         install_name_service(&cluster)?;
-        route_pods(&cluster)?;
-        let launch = e2e_test(&cluster, focus.as_deref().unwrap_or(suite.focus), &report)?;
+        add_pod_routes_on_api_host(&cluster)?;
+        let launch = e2e_test_launch(&cluster, focus.as_deref().unwrap_or(suite.focus), &report)?;
         let mut process = cluster.api.host().spawn("e2e.test", &launch)?;
         let ended = process.wait();
         std::fs::write(folder.join(format!("{name}.log")), process.log())?;
@@ -117,9 +120,9 @@ fn require_suite_passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
 }
 
 /// Runs the tests that match `focus` with Kubernetes' test program and writes a JSON report.
-fn e2e_test(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
+fn e2e_test_launch(cluster: &Cluster, focus: &str, report: &Path) -> Result<Launch> {
     Ok(Launch::new(binaries::cached_file("conformance-1.36/e2e.test")?)
-        .arg(format!("--kubeconfig={}", cluster.api.kubeconfig(User::Admin, None)?.display()))
+        .arg(format!("--kubeconfig={}", cluster.api.write_kubeconfig(User::Admin, None)?.display()))
         .arg(format!("--kubectl-path={}", binaries::kubernetes_program("kubectl")?.display()))
         .args([
             "--provider=local",
@@ -151,7 +154,7 @@ fn suite_image_archives() -> Result<Vec<PathBuf>> {
 }
 
 /// The manifest with a network configuration for these families.
-fn of_families(text: &str, families: Families) -> String {
+fn manifest_with_families(text: &str, families: Families) -> String {
     let dual = "\"Network\": \"10.244.0.0/16\",\n      \"EnableIPv6\": true,\n      \"IPv6Network\": \"fd10:244::/48\",";
     if families == Families::Dual {
         text.replace("\"Network\": \"10.244.0.0/16\",", dual)
@@ -187,7 +190,7 @@ fn install_name_service(cluster: &Cluster) -> Result<()> {
 }
 
 /// Routes from the API server to pods, because it proxies requests to them. A control plane that is itself a node has them.
-fn route_pods(cluster: &Cluster) -> Result<()> {
+fn add_pod_routes_on_api_host(cluster: &Cluster) -> Result<()> {
     for member in &cluster.nodes {
         let node = cluster.api.admin().node(member.name())?;
         for cidr in
@@ -198,7 +201,7 @@ fn route_pods(cluster: &Cluster) -> Result<()> {
             } else {
                 member.host().v4_of("enp0s8")?.to_string()
             };
-            cluster.api.host().netns().ip(&format!("route add {cidr} via {via}"))?;
+            cluster.api.host().netns().run_ip_batch(&format!("route add {cidr} via {via}"))?;
         }
     }
     Ok(())

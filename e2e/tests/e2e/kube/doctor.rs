@@ -9,13 +9,13 @@ use lab::{
 };
 use serde_json::Value;
 
-use crate::install::operator::{Operator, remedies_of_the_trap};
+use crate::install::operator::{Operator, documented_same_address_remedies};
 use crate::install::shapes;
 use crate::kube::installed::{
-    apply_pods, install_and_wait_ready, manifest_changed_by, require_reach, with_frequent_probes,
-    with_images,
+    apply_echo_pods_and_service, apply_echo_pods_and_wait_connected, install_and_wait_ready,
+    manifest_changed_by, with_frequent_probes, with_images,
 };
-use crate::kube::upstream::require_installed;
+use crate::kube::upstream::wait_current_flannel_pods_ready;
 
 /// That runs on the node now.
 pub(super) fn flannel_pod(cluster: &Cluster, node: &Member) -> Result<String> {
@@ -43,7 +43,7 @@ fn run_flannelctl_in_pod(
     node: &Member,
     words: &str,
 ) -> Result<Output> {
-    operator.reads(&format!(
+    operator.run_until_output(&format!(
         "kubectl -n kube-flannel exec {} -c kube-flannel -- flannelctl {words}",
         flannel_pod(cluster, node)?
     ))
@@ -77,7 +77,7 @@ fn run_doctor_in_pod(operator: &Operator, cluster: &Cluster, node: &Member) -> R
 }
 
 /// Waits until the doctor of every node finds exactly these causes. The result is the last report.
-fn wait_findings_on_all_nodes(
+fn wait_only_causes_on_all_nodes(
     operator: &Operator,
     cluster: &Cluster,
     wanted: &[&str],
@@ -95,8 +95,12 @@ fn wait_findings_on_all_nodes(
 }
 
 /// Every node reports that flannel uses the NAT interface, and the documented commands fix it.
-fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]) -> Result<()> {
-    let report = wait_findings_on_all_nodes(operator, cluster, &["wrong-interface"])?;
+fn fix_nat_trap_as_documented(
+    operator: &Operator,
+    cluster: &Cluster,
+    documented: &[String],
+) -> Result<()> {
+    let report = wait_only_causes_on_all_nodes(operator, cluster, &["wrong-interface"])?;
     let remedy = &report["findings"][0]["remedy"];
     let [look, mend, rest @ ..] = documented else {
         bail!("two commands or more, not {documented:?}")
@@ -105,7 +109,7 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
         remedy["commands"] == serde_json::json!([mend]) && remedy["on"] == "a node with kubectl",
         "{remedy} is not {mend}"
     );
-    let looked = operator.reads(look)?;
+    let looked = operator.run_until_output(look)?;
     ensure!(
         stdout_and_stderr(&looked).contains("wrong-interface")
             && stdout_and_stderr(&looked).contains(mend.as_str()),
@@ -115,8 +119,8 @@ fn out_of_the_trap(operator: &Operator, cluster: &Cluster, documented: &[String]
     for command in std::iter::once(mend).chain(rest) {
         operator.run(command)?;
     }
-    require_reach(cluster)?;
-    wait_findings_on_all_nodes(operator, cluster, &[]).map(drop)
+    apply_echo_pods_and_wait_connected(cluster)?;
+    wait_only_causes_on_all_nodes(operator, cluster, &[]).map(drop)
 }
 
 /// The DaemonSet's container, with arguments and environment variables.
@@ -131,10 +135,13 @@ fn daemon_set_container(cluster: &Cluster) -> Result<Value> {
 #[test]
 fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
     Lab::run("cluster: the trap", |lab| {
-        let [_, by_argument, by_variable] = remedies_of_the_trap()?;
-        let mut cluster = Cluster::prepare(lab, &with_images(ClusterOptions::new(2).vagrant())?)?;
-        cluster.start_nodes(0..2)?;
-        let operator = Operator::of(lab, &cluster.api)?;
+        let [_, by_argument, by_variable] = documented_same_address_remedies()?;
+        let mut cluster = Cluster::start_control_plane_only(
+            lab,
+            &with_images(ClusterOptions::new(2).nat_with_equal_addresses())?,
+        )?;
+        cluster.start_and_register_nodes(0..2)?;
+        let operator = Operator::with_admin_rights(lab, &cluster.api)?;
 
         // Every machine has the address 10.0.2.15, and the manifest names that interface.
         let right = manifest_changed_by(|text| with_frequent_probes(&text))?;
@@ -144,10 +151,11 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
         );
         ensure!(right != wrong, "no trap");
         cluster.apply(&wrong)?;
-        cluster.wait_ready()?;
-        apply_pods(&cluster)?;
+        cluster.wait_nodes_ready()?;
+        apply_echo_pods_and_service(&cluster)?;
         let before = daemon_set_container(&cluster)?;
-        out_of_the_trap(&operator, &cluster, &by_argument).context("one address everywhere")?;
+        fix_nat_trap_as_documented(&operator, &cluster, &by_argument)
+            .context("one address everywhere")?;
         // The command changed only that argument.
         let changed = before.to_string().replace("--iface=enp0s3", "--iface=enp0s8");
         let after = daemon_set_container(&cluster)?.to_string();
@@ -157,67 +165,69 @@ fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
         cluster.nodes[1]
             .host()
             .netns()
-            .ip("address del 10.0.2.15/24 dev enp0s3\naddress add 10.0.2.16/24 dev enp0s3\nroute replace default via 10.0.2.2 dev enp0s3")?;
+            .run_ip_batch("address del 10.0.2.15/24 dev enp0s3\naddress add 10.0.2.16/24 dev enp0s3\nroute replace default via 10.0.2.2 dev enp0s3")?;
         cluster.apply(&right)?;
         operator.run("kubectl -n kube-flannel set env daemonset/kube-flannel-ds -c kube-flannel FLANNELD_IFACE=enp0s3")?;
         cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")?;
         let before = daemon_set_container(&cluster)?;
-        out_of_the_trap(&operator, &cluster, &by_variable).context("an address each")?;
+        fix_nat_trap_as_documented(&operator, &cluster, &by_variable).context("an address each")?;
         let changed = before.to_string().replace("\"enp0s3\"", "\"enp0s8\"");
         let after = daemon_set_container(&cluster)?.to_string();
         ensure!(after == changed, "{after} instead of {changed}");
 
         // The doctor can read the addresses of pods from flannel's own pod.
-        let unknown = wait_findings_on_all_nodes(&operator, &cluster, &[])?["unknown"].to_string();
+        let unknown =
+            wait_only_causes_on_all_nodes(&operator, &cluster, &[])?["unknown"].to_string();
         ensure!(!unknown.contains("ipam-full"), "{unknown}");
-        api_service_is_unserved(&operator, &cluster)
+        block_api_service_and_apply_remedy(&operator, &cluster)
     })
 }
 
 /// Cuts each node off from the API server's Service, and restarts flanneld on each.
-fn api_service_is_unserved(operator: &Operator, cluster: &Cluster) -> Result<()> {
+fn block_api_service_and_apply_remedy(operator: &Operator, cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
-        node.host().netns().feed(
+        node.host().netns().exec_with_input(
             "nft",
             &["-f", "-"],
             "table ip hole { chain c { type filter hook output priority -300; ip daddr 10.96.0.1 drop; }; }\n",
         )?;
     }
     operator.run("kubectl -n kube-flannel delete pod -l app=flannel")?;
-    let report = wait_findings_on_all_nodes(operator, cluster, &["api-by-service"])?;
+    let report = wait_only_causes_on_all_nodes(operator, cluster, &["api-by-service"])?;
     let command =
         report["findings"][0]["remedy"]["commands"][0].as_str().context("a command")?.to_owned();
     operator.run(&command)?;
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")?;
-    wait_findings_on_all_nodes(operator, cluster, &[])?;
-    require_reach(cluster)
+    wait_only_causes_on_all_nodes(operator, cluster, &[])?;
+    apply_echo_pods_and_wait_connected(cluster)
 }
 
 #[test]
 fn orphaned_pod_is_reported_and_adopted() -> Result<()> {
     Lab::run("cluster: orphans", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
-        let operator = Operator::of(lab, &cluster.api)?;
+        let cluster =
+            Cluster::start_with_registered_nodes(lab, &with_images(ClusterOptions::new(2))?)?;
+        let operator = Operator::with_admin_rights(lab, &cluster.api)?;
         install_and_wait_ready(&cluster, &with_frequent_probes(&shapes::raw_go_manifest()?))?;
-        apply_pods(&cluster)?;
-        require_reach(&cluster)?;
+        apply_echo_pods_and_service(&cluster)?;
+        apply_echo_pods_and_wait_connected(&cluster)?;
         // Skips the step that labels the pods.
         operator
             .run("kubectl -n kube-flannel delete daemonset kube-flannel-ds --cascade=orphan")?;
         cluster.apply(&manifest_changed_by(|text| with_frequent_probes(&text))?)?;
-        let report = wait_findings_on_all_nodes(&operator, &cluster, &["daemon-set"])?;
+        let report = wait_only_causes_on_all_nodes(&operator, &cluster, &["daemon-set"])?;
         let finding = &report["findings"][0];
         let command = finding["remedy"]["commands"][0].as_str().context("a command")?;
         // A pod that the DaemonSet replaces may disappear between the list and the label, so the operator repeats the command.
         until_ok("all pods are labelled", || operator.run(command))?;
-        require_installed(&cluster)?;
-        wait_findings_on_all_nodes(&operator, &cluster, &[])?;
-        require_reach(&cluster)
+        wait_current_flannel_pods_ready(&cluster)?;
+        wait_only_causes_on_all_nodes(&operator, &cluster, &[])?;
+        apply_echo_pods_and_wait_connected(&cluster)
     })
 }
 
 /// The API server does not reach the node's kubelet.
-fn report_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
+fn run_doctor_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
     let output = cluster.exec_output(
         "kube-flannel",
         &flannel_pod(cluster, node)?,
@@ -229,12 +239,12 @@ fn report_without_kubelet(cluster: &Cluster, node: &Member) -> Result<Value> {
 #[test]
 fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
     Lab::run("cluster: InternalIP", |lab| {
-        let mut cluster = Cluster::prepare(
+        let mut cluster = Cluster::start_control_plane_only(
             lab,
-            &with_images(ClusterOptions::new(2).vagrant())?.without_node_ip(),
+            &with_images(ClusterOptions::new(2).nat_with_equal_addresses())?.without_node_ip(),
         )?;
-        cluster.start_nodes(0..2)?;
-        let operator = Operator::of(lab, &cluster.api)?;
+        cluster.start_and_register_nodes(0..2)?;
+        let operator = Operator::with_admin_rights(lab, &cluster.api)?;
         install_and_wait_ready(
             &cluster,
             &manifest_changed_by(|text| with_frequent_probes(&text))?,
@@ -248,7 +258,7 @@ fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
                 "echo 'KUBELET_KUBEADM_ARGS=\"--v=1\"' > /var/lib/kubelet/kubeadm-flags.env",
             ])?;
             let commands = until_ok("the doctor finds it", || {
-                let report = report_without_kubelet(&cluster, &cluster.nodes[number])?;
+                let report = run_doctor_without_kubelet(&cluster, &cluster.nodes[number])?;
                 ensure!(
                     unexplained_findings(&report)? == ["node-internal-ip"],
                     "{:#}",
@@ -286,6 +296,6 @@ fn kubelet_that_reports_a_nat_address_is_reconfigured() -> Result<()> {
                 Ok(())
             })?;
         }
-        require_reach(&cluster)
+        apply_echo_pods_and_wait_connected(&cluster)
     })
 }

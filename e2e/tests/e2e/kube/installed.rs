@@ -15,7 +15,7 @@ pub(super) fn repository_path(path: &str) -> PathBuf {
 }
 
 /// The first call in a test builds them.
-pub(super) fn built_image_archives() -> Result<Vec<PathBuf>> {
+pub(super) fn build_image_archives_once() -> Result<Vec<PathBuf>> {
     // The test has a /tmp of its own.
     let folder = std::env::temp_dir().join("images");
     if !folder.exists() {
@@ -52,7 +52,7 @@ pub(super) fn render_chart(args: &[&str]) -> Result<String> {
 }
 
 pub(super) fn with_images(options: ClusterOptions) -> Result<ClusterOptions> {
-    Ok(built_image_archives()?.into_iter().fold(options, ClusterOptions::image))
+    Ok(build_image_archives_once()?.into_iter().fold(options, ClusterOptions::image))
 }
 
 pub(super) fn with_backend_type(text: &str, backend: &str) -> String {
@@ -68,12 +68,12 @@ pub(super) fn with_frequent_probes(text: &str) -> String {
 /// The cluster may have another installation. Waits until every node is Ready and every daemon is ready.
 pub(super) fn install_and_wait_ready(cluster: &Cluster, manifest: &str) -> Result<()> {
     cluster.apply(manifest)?;
-    cluster.wait_ready()?;
+    cluster.wait_nodes_ready()?;
     cluster.wait_daemon_set("kube-flannel", "kube-flannel-ds")
 }
 
 /// Creates one on each started node that has none yet, and their Service.
-pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
+pub(super) fn apply_echo_pods_and_service(cluster: &Cluster) -> Result<()> {
     let pods = cluster
         .started()
         .enumerate()
@@ -82,8 +82,8 @@ pub(super) fn apply_pods(cluster: &Cluster) -> Result<()> {
 }
 
 /// Pods on all nodes reach each other.
-pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
-    apply_pods(cluster)?;
+pub(super) fn apply_echo_pods_and_wait_connected(cluster: &Cluster) -> Result<()> {
+    apply_echo_pods_and_service(cluster)?;
     for number in 1..=cluster.started().count() {
         cluster.wait_pod("default", &format!("p{number}"))?;
     }
@@ -108,8 +108,8 @@ pub(super) fn require_reach(cluster: &Cluster) -> Result<()> {
 }
 
 /// All pods reach each other and reply to the Service's clients, and each node's hostPort leads to its own pod.
-pub(super) fn require_traffic(cluster: &Cluster) -> Result<()> {
-    require_reach(cluster)?;
+pub(super) fn wait_pod_service_host_port_traffic(cluster: &Cluster) -> Result<()> {
+    apply_echo_pods_and_wait_connected(cluster)?;
     let (nodes, addresses) =
         (cluster.started().collect::<Vec<_>>(), cluster.pod_addresses("default")?);
     let ask = |from: &str, to: &str| -> Result<String> {
@@ -146,24 +146,24 @@ pub(super) fn first_pod(cluster: &Cluster) -> Result<IpAddr> {
 }
 
 /// The source of `p1`'s packets at a host outside the pod network.
-pub(super) fn source_outside(cluster: &Cluster) -> Result<IpAddr> {
+pub(super) fn measure_first_pod_source_outside(cluster: &Cluster) -> Result<IpAddr> {
     let (outside, node) = (cluster.api.host(), cluster.nodes[0].host().v4_of("enp0s8")?);
     // The host has routes to the pods, as a router may. Otherwise only masqueraded addresses would get replies.
     let cidr = cluster.api.admin().node(cluster.nodes[0].name())?["spec"]["podCIDR"]
         .as_str()
         .context("a podCIDR")?
         .to_owned();
-    outside.netns().ip(&format!("route replace {cidr} via {node}"))?;
-    seen_by(cluster, outside, outside.v4()?.into())
+    outside.netns().run_ip_batch(&format!("route replace {cidr} via {node}"))?;
+    measure_first_pod_source(cluster, outside, outside.v4()?.into())
 }
 
 /// The source of `p1`'s packets to another node's address in the pod network.
-pub(super) fn source_inside(cluster: &Cluster) -> Result<IpAddr> {
+pub(super) fn measure_first_pod_source_inside(cluster: &Cluster) -> Result<IpAddr> {
     let other = cluster.nodes[1].host();
-    seen_by(cluster, other, of_bridge(other)?)
+    measure_first_pod_source(cluster, other, of_bridge(other)?)
 }
 
-fn seen_by(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
+fn measure_first_pod_source(cluster: &Cluster, host: &Host, address: IpAddr) -> Result<IpAddr> {
     let listener = host.netns().run(|| TcpListener::bind((address, 0)))??;
     listener.set_nonblocking(true)?;
     let script = format!("nc -w 60 {address} {} </dev/null", listener.local_addr()?.port());

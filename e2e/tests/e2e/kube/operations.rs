@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 use lab::{Cluster, Door, Member, stdout_text, until_ok};
 
 use crate::kube::installed::{
-    apply_pods, install_and_wait_ready, require_reach, with_frequent_probes,
+    apply_echo_pods_and_service, apply_echo_pods_and_wait_connected, install_and_wait_ready,
+    with_frequent_probes,
 };
 use crate::kube::streams::Streams;
 
@@ -16,37 +17,38 @@ const READY: &str = "http://127.0.0.1:8081/readyz";
 /// A rolling update, a drain, kills and restarts, and a minute without the API. The last node joins at the end.
 ///
 /// The rolling update gives the daemons two addresses of the API server. After the outage, only the second one works.
-pub(super) fn whatever_happens(cluster: &mut Cluster, text: &str) -> Result<()> {
-    let doors = [cluster.api.door(7001)?, cluster.api.door(7002)?];
+pub(super) fn disrupt_cluster_and_require_no_loss(cluster: &mut Cluster, text: &str) -> Result<()> {
+    let doors =
+        [cluster.api.open_redirecting_port(7001)?, cluster.api.open_redirecting_port(7002)?];
     let urls = format!("--kube-api-url={},{}", doors[0].url(), doors[1].url());
     let text = with_frequent_probes(text)
         .replace("- --ip-masq\n", &format!("- --ip-masq\n        - {urls}\n"));
     ensure!(text.contains(&urls), "the manifest has other arguments");
-    let streams = Streams::start(cluster)?;
+    let streams = Streams::deploy_pods_and_start(cluster)?;
     let start = Instant::now();
     let print_elapsed = |what: &str| {
         println!("{what}: {:.1?} after the start of the streams", start.elapsed());
     };
     install_and_wait_ready(cluster, &text)?;
     print_elapsed("rolling update");
-    drain_and_return(cluster)?;
+    drain_and_uncordon_second_node(cluster)?;
     print_elapsed("drain and return");
-    kill_and_restart(cluster)?;
+    kill_daemons_and_restart_components(cluster)?;
     install_and_wait_ready(cluster, &text)?;
     print_elapsed("daemons killed; kubelet, containerd and control plane restarted");
-    a_minute_without_the_api(cluster, &doors)?;
+    interrupt_api_and_close_first_door(cluster, &doors)?;
     print_elapsed("a minute without the API");
     let newcomer = cluster.nodes.len() - 1;
-    cluster.start_nodes(newcomer..newcomer + 1)?;
+    cluster.start_and_register_nodes(newcomer..newcomer + 1)?;
     print_elapsed("another node");
     install_and_wait_ready(cluster, &text)?;
     print_elapsed("its daemon");
-    require_reach(cluster)?;
+    apply_echo_pods_and_wait_connected(cluster)?;
     print_elapsed("its pods");
     streams.require_clean()
 }
 
-fn drain_and_return(cluster: &Cluster) -> Result<()> {
+fn drain_and_uncordon_second_node(cluster: &Cluster) -> Result<()> {
     let second = cluster.nodes[1].name();
     cluster.kubectl(&[
         "drain",
@@ -59,11 +61,11 @@ fn drain_and_return(cluster: &Cluster) -> Result<()> {
     let pod = cluster.api.admin().get("/api/v1/namespaces/default/pods/p2");
     ensure!(pod.is_err(), "the drained node still has its pod: {pod:?}");
     cluster.kubectl(&["uncordon", second])?;
-    apply_pods(cluster)?;
+    apply_echo_pods_and_service(cluster)?;
     cluster.wait_pod("default", "p2").map(drop)
 }
 
-fn kill_and_restart(cluster: &mut Cluster) -> Result<()> {
+fn kill_daemons_and_restart_components(cluster: &mut Cluster) -> Result<()> {
     let mut killed = Vec::new();
     for node in cluster.started() {
         let found = daemon_pids(node);
@@ -76,8 +78,8 @@ fn kill_and_restart(cluster: &mut Cluster) -> Result<()> {
     cluster.node(0)?.stop_kubelet()?;
     cluster.node(0)?.start_kubelet()?;
     cluster.node(1)?.restart_containerd()?;
-    cluster.kill_control_plane()?;
-    cluster.restart_control_plane()?;
+    cluster.kill_api_server_and_controllers()?;
+    cluster.restart_killed_control_plane()?;
     // The API may still report the killed daemons as ready, so this compares processes.
     for node in cluster.started() {
         until_ok("a killed daemon is back", || {
@@ -103,9 +105,12 @@ fn daemon_pids(node: &Member) -> Vec<i32> {
 }
 
 /// Stops the API server until every daemon reports the outage. It comes back only at the second address.
-fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) -> Result<()> {
-    cluster.kill_control_plane()?;
-    first.close()?;
+fn interrupt_api_and_close_first_door(
+    cluster: &mut Cluster,
+    [first, second]: &[Door; 2],
+) -> Result<()> {
+    cluster.kill_api_server_and_controllers()?;
+    first.refuse_new_connections()?;
     for node in cluster.started() {
         until_ok("a daemon without the API is not ready", || {
             let code = request_http_status(node, READY)?;
@@ -113,7 +118,7 @@ fn a_minute_without_the_api(cluster: &mut Cluster, [first, second]: &[Door; 2]) 
             Ok(())
         })?;
     }
-    cluster.restart_control_plane()?;
+    cluster.restart_killed_control_plane()?;
     for node in cluster.started() {
         let (away, back) = (
             request_http_status(node, first.url().as_str())?,

@@ -4,8 +4,9 @@ use anyhow::{Context, Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab, Member};
 
 use crate::kube::installed::{
-    apply_pods, install_and_wait_ready, manifest_changed_by, render_chart,
-    require_no_failed_sandbox, require_reach, require_traffic, with_frequent_probes, with_images,
+    apply_echo_pods_and_service, apply_echo_pods_and_wait_connected, install_and_wait_ready,
+    manifest_changed_by, render_chart, require_no_failed_sandbox,
+    wait_pod_service_host_port_traffic, with_frequent_probes, with_images,
 };
 
 /// kubespray's user kube.
@@ -24,7 +25,8 @@ fn daemon_process_status(node: &Member) -> Result<String> {
 #[test]
 fn plugin_and_configuration_are_installed_in_folders_of_another_user() -> Result<()> {
     Lab::run("cluster: folders of kube", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(1))?)?;
+        let cluster =
+            Cluster::start_with_registered_nodes(lab, &with_images(ClusterOptions::new(1))?)?;
         let node = cluster.nodes.first().context("a node")?;
         for folder in ["/etc/cni/net.d", "/opt/cni/bin"] {
             node.command(&["chown", KUBE, folder])?;
@@ -59,7 +61,7 @@ fn plugin_and_configuration_are_installed_in_folders_of_another_user() -> Result
                 && line("NoNewPrivs:") == "1",
             "{status}"
         );
-        require_reach(&cluster)?;
+        apply_echo_pods_and_wait_connected(&cluster)?;
         require_no_failed_sandbox(&cluster)
     })
 }
@@ -67,8 +69,9 @@ fn plugin_and_configuration_are_installed_in_folders_of_another_user() -> Result
 #[test]
 fn userspace_vxlan_from_chart_carries_packets() -> Result<()> {
     Lab::run("cluster: vxlan in user space", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
-        apply_pods(&cluster)?;
+        let cluster =
+            Cluster::start_with_registered_nodes(lab, &with_images(ClusterOptions::new(2))?)?;
+        apply_echo_pods_and_service(&cluster)?;
         install_and_wait_ready(
             &cluster,
             &render_chart(&["--set", "flannel.backendExtra.Mode=userspace"])?,
@@ -81,7 +84,7 @@ fn userspace_vxlan_from_chart_carries_packets() -> Result<()> {
             .netns()
             .exec("ip", &["-details", "link", "show", "flannel.1"])?;
         ensure!(device.contains("tun type tun"), "{device}");
-        require_traffic(&cluster)?;
+        wait_pod_service_host_port_traffic(&cluster)?;
         require_no_failed_sandbox(&cluster)
     })
 }

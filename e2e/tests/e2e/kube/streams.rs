@@ -31,7 +31,7 @@ pub(super) struct Streams(Vec<Probe>);
 
 impl Streams {
     /// Starts streams between all running nodes in a ring, and waits until packets of each arrive.
-    pub(super) fn start(cluster: &Cluster) -> Result<Streams> {
+    pub(super) fn deploy_pods_and_start(cluster: &Cluster) -> Result<Streams> {
         cluster.apply(PODS)?;
         cluster.wait_daemon_set("probe", "probe")?;
         let ends = pod_namespaces_and_addresses(cluster)?;
@@ -40,8 +40,9 @@ impl Streams {
                 .map(|(netns, address)| (netns, *address))
                 .context("a pod on each node")
         };
-        let ring = (0..ends.len())
-            .map(|number| Probe::between(end(number)?, end(number + 1)?, &ProbeOptions::default()));
+        let ring = (0..ends.len()).map(|number| {
+            Probe::start_between_addresses(end(number)?, end(number + 1)?, &ProbeOptions::default())
+        });
         let streams = Streams(ring.collect::<Result<_>>()?);
         streams.wait_flowing()?;
         Ok(streams)

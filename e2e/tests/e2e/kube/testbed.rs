@@ -34,7 +34,9 @@ impl ApiTestbed {
 
     /// Like `with_real_api`, with the fake API server. The contract of `subnet-lease` shows that the fake answers as the real one.
     pub(super) fn with_fake_api(lab: &Lab, hosts: u8, net_conf: &str) -> Result<ApiTestbed> {
-        ApiTestbed::with_api(lab, hosts, net_conf, |host| ApiServer::fake(host, Families::Dual))
+        ApiTestbed::with_api(lab, hosts, net_conf, |host| {
+            ApiServer::start_fake(host, Families::Dual)
+        })
     }
 
     /// The fake API server, and hosts with a Node, a ready daemon and a pod each. Waits until all pods reach each other.
@@ -55,28 +57,28 @@ impl ApiTestbed {
         net_conf: &str,
         start: impl Fn(&Host) -> Result<ApiServer>,
     ) -> Result<ApiTestbed> {
-        let lan = lab.switch("lan")?;
+        let lan = lab.create_switch("lan")?;
         let uplink = |number, gateway| {
             Uplink::enp0s8(&lan, number)?
                 .gateway(&format!("192.168.56.{gateway}"))?
                 .gateway(&format!("fd00:56::{gateway}"))
         };
-        let api = start(&lab.host("api", &[uplink(99, 254)?])?)?;
+        let api = start(&lab.create_host("api", &[uplink(99, 254)?])?)?;
         let hosts = (1..=hosts)
-            .map(|number| lab.host(&format!("h{number}"), &[uplink(number, 199)?]))
+            .map(|number| lab.create_host(&format!("h{number}"), &[uplink(number, 199)?]))
             .collect::<Result<Vec<_>>>()?;
-        ApiTestbed::on(lab, api, hosts, net_conf)
+        ApiTestbed::from_api_and_hosts(lab, api, hosts, net_conf)
     }
 
-    pub(super) fn on(
+    pub(super) fn from_api_and_hosts(
         lab: &Lab,
         api: ApiServer,
         hosts: Vec<Host>,
         net_conf: &str,
     ) -> Result<ApiTestbed> {
-        let file = lab.folder("")?.join("net-conf.json");
+        let file = lab.ensure_folder("")?.join("net-conf.json");
         std::fs::write(&file, net_conf)?;
-        let proxies = [api.proxy(8001)?, api.proxy(8002)?];
+        let proxies = [api.start_proxy(8001)?, api.start_proxy(8002)?];
         let urls = format!("--kube-api-url={},{}", proxies[0].url(), proxies[1].url());
         let options =
             hosts.iter().map(|host| FlanneldOptions::kube(host.name(), &file).arg(&urls)).collect();
@@ -96,7 +98,7 @@ impl ApiTestbed {
         for number in 1..=self.hosts.len() {
             self.admin().create_node(&self.node(number))?;
         }
-        self.start_daemons()?;
+        self.start_ready_daemons()?;
         self.start_connected_pods("p1")
     }
 
@@ -109,8 +111,8 @@ impl ApiTestbed {
     pub(super) fn node_with(&self, number: usize, pod_cidr: &str) -> NodeObject {
         NodeObject::new(&format!("h{number}"))
             .pod_cidr(pod_cidr)
-            .internal([192, 168, 56, 100 + number as u8])
-            .internal(format!("fd00:56::{}", number + 100).parse::<IpAddr>().unwrap())
+            .add_internal_address([192, 168, 56, 100 + number as u8])
+            .add_internal_address(format!("fd00:56::{}", number + 100).parse::<IpAddr>().unwrap())
     }
 
     /// Does not wait until they are ready.
@@ -121,19 +123,19 @@ impl ApiTestbed {
         Ok(())
     }
 
-    pub(super) fn start_daemons(&mut self) -> Result<()> {
+    pub(super) fn start_ready_daemons(&mut self) -> Result<()> {
         self.launch_daemons()?;
-        self.wait_daemons()
+        self.wait_daemons_ready()
     }
 
-    pub(super) fn wait_daemons(&mut self) -> Result<()> {
+    pub(super) fn wait_daemons_ready(&mut self) -> Result<()> {
         self.daemons.iter_mut().try_for_each(|daemon| daemon.wait_ready().map(drop))
     }
 
     /// Starts one on each host and waits until they reach each other.
     pub(super) fn start_connected_pods(&mut self, name: &str) -> Result<()> {
         let hosts = self.hosts.iter().zip(&self.daemons);
-        let pods = hosts.map(|(host, daemon)| host.pod(name, &daemon.subnet_env()?));
+        let pods = hosts.map(|(host, daemon)| host.create_pod(name, &daemon.subnet_env()?));
         self.pods = pods.collect::<Result<_>>()?;
         self.wait_pods_connected()
     }
@@ -157,11 +159,11 @@ impl ApiTestbed {
         &self,
         judge: impl Fn(&lab::Call) -> lab::Answer + Send + Sync + Copy + 'static,
     ) {
-        self.proxies.iter().for_each(|proxy| proxy.on(judge));
+        self.proxies.iter().for_each(|proxy| proxy.set_judge(judge));
     }
 
     /// The underlay address to which a host's `flannel.1` sends packets for a subnet, from the FDB entry.
-    pub(super) fn tunnel(&self, host: usize, subnet: &str) -> Result<Option<String>> {
+    pub(super) fn tunnel_destination(&self, host: usize, subnet: &str) -> Result<Option<String>> {
         let word_after = |before: &str, begin: &str, program: &str, args: &str| -> Result<_> {
             let args: Vec<&str> = args.split(' ').chain(["dev", "flannel.1"]).collect();
             let text = self.hosts[host].netns().exec(program, &args)?;
@@ -181,11 +183,11 @@ impl ApiTestbed {
     }
 
     /// Waits until every host sends packets for a subnet to the address `to`, or to none if it is `None`.
-    pub(super) fn wait_tunnels(&self, subnet: &str, to: Option<&str>) -> Result<()> {
+    pub(super) fn wait_tunnel_destinations(&self, subnet: &str, to: Option<&str>) -> Result<()> {
         for (number, host) in self.hosts.iter().enumerate() {
             let what = format!("{} sends what is for {subnet} to {to:?}", host.name());
             until_ok(&what, || {
-                let found = self.tunnel(number, subnet)?;
+                let found = self.tunnel_destination(number, subnet)?;
                 ensure!(found.as_deref() == to, "it sends it to {found:?}");
                 Ok(())
             })?;
@@ -214,7 +216,7 @@ impl ApiTestbed {
         let number = 231 + NUMBER.fetch_add(1, Ordering::Relaxed) % 20;
         let name = self.create_peer_node(number)?;
         let public = format!("192.168.57.{number}");
-        self.wait_tunnels(&format!("10.244.{number}.0/24"), Some(&public))?;
+        self.wait_tunnel_destinations(&format!("10.244.{number}.0/24"), Some(&public))?;
         self.admin().delete_node(&name)
     }
 
@@ -224,7 +226,7 @@ impl ApiTestbed {
         let node = NodeObject::new(&name).pod_cidr(&format!("10.244.{number}.0/24"));
         let (public, mac) =
             (format!("192.168.57.{number}"), format!("02:00:00:00:02:{number:02x}"));
-        self.admin().create_node(&node.vxlan_peer(&public, &mac))?;
+        self.admin().create_node(&node.add_vxlan_annotations(&public, &mac))?;
         Ok(name)
     }
 
@@ -241,7 +243,7 @@ impl ApiTestbed {
         scenario: impl FnOnce(&mut ApiTestbed) -> Result<()>,
     ) -> Result<()> {
         scenario(self).with_context(|| name.to_owned())?;
-        self.proxies.iter().for_each(Proxy::pass);
+        self.proxies.iter().for_each(Proxy::forward_all_requests);
         self.wait_pods_connected().with_context(|| format!("after {name}"))?;
         for daemon in &mut self.daemons {
             ensure!(

@@ -6,8 +6,9 @@ use anyhow::{Result, ensure};
 use lab::{Cluster, ClusterOptions, Lab};
 
 use crate::kube::installed::{
-    apply_pods, first_pod, install_and_wait_ready, render_chart, require_no_failed_sandbox,
-    require_traffic, source_outside, with_images,
+    apply_echo_pods_and_service, first_pod, install_and_wait_ready,
+    measure_first_pod_source_outside, render_chart, require_no_failed_sandbox,
+    wait_pod_service_host_port_traffic, with_images,
 };
 use crate::kube::streams::Streams;
 
@@ -16,18 +17,19 @@ const UDP: [&str; 2] = ["--set", "flannel.backend=udp"];
 #[test]
 fn udp_chart_carries_traffic_through_a_rolling_update() -> Result<()> {
     Lab::run("cluster: udp", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
-        apply_pods(&cluster)?;
+        let cluster =
+            Cluster::start_with_registered_nodes(lab, &with_images(ClusterOptions::new(2))?)?;
+        apply_echo_pods_and_service(&cluster)?;
         install_and_wait_ready(&cluster, &render_chart(&UDP)?)?;
         ensure!(cluster.nodes[0].host().netns().link("flannel0")?.is_some(), "no tunnel device");
-        require_traffic(&cluster)?;
+        wait_pod_service_host_port_traffic(&cluster)?;
         require_no_failed_sandbox(&cluster)?;
         let node = IpAddr::V4(cluster.nodes[0].host().v4_of("enp0s8")?);
-        let seen = source_outside(&cluster)?;
+        let seen = measure_first_pod_source_outside(&cluster)?;
         ensure!(seen == node, "with --ip-masq the pod is seen as {seen} instead of {node}");
 
         // The update removes --ip-masq. It interrupts the tunnel of a node while the node's daemon is replaced.
-        let streams = Streams::start(&cluster)?;
+        let streams = Streams::deploy_pods_and_start(&cluster)?;
         install_and_wait_ready(
             &cluster,
             &render_chart(&[UDP[0], UDP[1], "--set", "flannel.args={--kube-subnet-mgr}"])?,
@@ -37,8 +39,8 @@ fn udp_chart_carries_traffic_through_a_rolling_update() -> Result<()> {
             println!("udp, rolling update of two nodes: {report}");
             ensure!(report.wrong == 0, "{report}");
         }
-        require_traffic(&cluster)?;
-        let (seen, pod) = (source_outside(&cluster)?, first_pod(&cluster)?);
+        wait_pod_service_host_port_traffic(&cluster)?;
+        let (seen, pod) = (measure_first_pod_source_outside(&cluster)?, first_pod(&cluster)?);
         ensure!(seen == pod, "without --ip-masq the pod is seen as {seen} instead of {pod}");
         Ok(())
     })

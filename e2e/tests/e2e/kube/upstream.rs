@@ -11,8 +11,9 @@ use serde_json::Value;
 use crate::install::operator::{Operator, shell_command_blocks};
 use crate::install::shapes;
 use crate::kube::installed::{
-    apply_pods, install_and_wait_ready, manifest_changed_by, repository_path,
-    require_no_failed_sandbox, require_traffic, with_frequent_probes, with_images,
+    apply_echo_pods_and_service, install_and_wait_ready, manifest_changed_by, repository_path,
+    require_no_failed_sandbox, wait_pod_service_host_port_traffic, with_frequent_probes,
+    with_images,
 };
 use crate::kube::streams::Streams;
 
@@ -22,14 +23,14 @@ const OURS: [&str; 2] =
 const GO_FLANNEL_IMAGE: &str = "GO_FLANNEL_IMAGE";
 
 /// Go flannel's released manifest, with more frequent probes.
-fn go_released() -> Result<String> {
+fn go_manifest_with_frequent_probes() -> Result<String> {
     Ok(with_frequent_probes(&shapes::released_go_manifest()?))
 }
 
 /// flannel-rs' manifest over Go flannel's, and then Go flannel's again, while packets flow: none is lost.
-fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
+fn install_ours_over_theirs_and_back(cluster: &Cluster, theirs: &str) -> Result<()> {
     let ours = manifest_changed_by(|text| with_frequent_probes(&text))?;
-    under_streams(
+    apply_changes_without_loss(
         cluster,
         || install_and_wait_ready(cluster, theirs),
         &[
@@ -43,28 +44,28 @@ fn back_and_forth(cluster: &Cluster, theirs: &str) -> Result<()> {
 type Change<'a> = (&'a str, &'a dyn Fn() -> Result<()>);
 
 /// Runs `first`, then makes the changes while packets flow between pods: none is lost.
-fn under_streams(
+fn apply_changes_without_loss(
     cluster: &Cluster,
     first: impl FnOnce() -> Result<()>,
     changes: &[Change],
 ) -> Result<()> {
     // In Go flannel's manifest the CNI configuration comes before the daemon, so pods that wait for their network find it before subnet.env exists.
-    apply_pods(cluster)?;
+    apply_echo_pods_and_service(cluster)?;
     first()?;
-    require_traffic(cluster)?;
-    let streams = Streams::start(cluster)?;
+    wait_pod_service_host_port_traffic(cluster)?;
+    let streams = Streams::deploy_pods_and_start(cluster)?;
     for (name, change) in changes {
         let start = Instant::now();
         change().with_context(|| (*name).to_owned())?;
         println!("{name}: {:.1?}", start.elapsed());
-        require_traffic(cluster).with_context(|| (*name).to_owned())?;
+        wait_pod_service_host_port_traffic(cluster).with_context(|| (*name).to_owned())?;
     }
     streams.require_clean()
 }
 
 /// Waits until each node has one flannel pod, which is ready and of the current DaemonSet.
-pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
-    cluster.wait_ready()?;
+pub(super) fn wait_current_flannel_pods_ready(cluster: &Cluster) -> Result<()> {
+    cluster.wait_nodes_ready()?;
     until_ok("each node has one flannel pod of the present DaemonSet", || {
         let set = cluster
             .api
@@ -76,12 +77,12 @@ pub(super) fn require_installed(cluster: &Cluster) -> Result<()> {
             pods.iter().filter_map(|pod| pod["spec"]["nodeName"].as_str()).collect();
         nodes.sort_unstable();
         ensure!(nodes == ["n1", "n2"] && pods.len() == 2, "{} pods on {nodes:?}", pods.len());
-        pods.into_iter().try_for_each(|pod| require_of_set(pod, &set))
+        pods.into_iter().try_for_each(|pod| require_pod_current_and_ready(pod, &set))
     })
 }
 
 /// The DaemonSet has created `pod` from its current template, and it is ready.
-fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
+fn require_pod_current_and_ready(pod: &Value, set: &Value) -> Result<()> {
     let (metadata, template) = (&pod["metadata"], &set["spec"]["template"]);
     let labels = |labels: &Value| -> Vec<(String, Value)> {
         let all = labels
@@ -134,7 +135,7 @@ fn require_of_set(pod: &Value, set: &Value) -> Result<()> {
 
 /// The folder has the files that docs/migrating.md uses: `conf`, and Go flannel's manifest and chart.
 fn operator_with_migration_files(lab: &Lab, cluster: &Cluster, go: &str) -> Result<Operator> {
-    let operator = Operator::of(lab, &cluster.api)?;
+    let operator = Operator::with_admin_rights(lab, &cluster.api)?;
     let folder = operator.folder();
     for (from, to) in [("conf", "conf"), ("e2e/tests/manifests/go-chart", "go-chart")] {
         let output = Command::new("cp")
@@ -165,8 +166,9 @@ fn migration_commands_below(heading: &str) -> Result<Vec<Vec<String>>> {
 #[test]
 fn manifest_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
     Lab::run("cluster: Go flannel's manifest", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
-        back_and_forth(&cluster, &go_released()?)?;
+        let cluster =
+            Cluster::start_with_registered_nodes(lab, &with_images(ClusterOptions::new(2))?)?;
+        install_ours_over_theirs_and_back(&cluster, &go_manifest_with_frequent_probes()?)?;
         require_no_failed_sandbox(&cluster)
     })
 }
@@ -174,19 +176,20 @@ fn manifest_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
 #[test]
 fn chart_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
     Lab::run("cluster: Go flannel's chart", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
+        let cluster =
+            Cluster::start_with_registered_nodes(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator_with_migration_files(lab, &cluster, "")?;
         operator.run("kubectl create namespace kube-flannel")?;
         let [over, back] = <[Vec<String>; 2]>::try_from(migration_commands_below("### The chart")?)
             .map_err(|found| anyhow!("two blocks, not {found:#?}"))?;
         let run = |commands: &[String]| -> Result<()> {
             commands.iter().try_for_each(|command| operator.run(command).map(drop))?;
-            require_installed(&cluster)
+            wait_current_flannel_pods_ready(&cluster)
         };
         // The bed has already created the ClusterRole for its users, so helm has to take it over.
         let theirs =
             ["helm install flannel go-chart --namespace kube-flannel --take-ownership".to_owned()];
-        under_streams(
+        apply_changes_without_loss(
             &cluster,
             || run(&theirs),
             &[("ours over it", &|| run(&over)), ("and back", &|| run(&back))],
@@ -198,7 +201,8 @@ fn chart_over_go_flannels_and_back_loses_no_packet() -> Result<()> {
 #[test]
 fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
     Lab::run("cluster: another selector", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
+        let cluster =
+            Cluster::start_with_registered_nodes(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator_with_migration_files(
             lab,
             &cluster,
@@ -209,12 +213,13 @@ fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
             .map_err(|found| anyhow!("three blocks, not {found:#?}"))?;
         let run = |commands: &[String]| -> Result<()> {
             commands.iter().try_for_each(|command| operator.run(command).map(drop))?;
-            require_installed(&cluster)
+            wait_current_flannel_pods_ready(&cluster)
         };
         let theirs = ["kubectl apply -f go-flannel.yml".to_owned()];
         let refused = || {
-            let output = operator
-                .types("kubectl apply -f conf/kube-flannel.yml --selector component!=net-conf")?;
+            let output = operator.run_in_bash(
+                "kubectl apply -f conf/kube-flannel.yml --selector component!=net-conf",
+            )?;
             ensure!(
                 !output.status.success()
                     && stdout_and_stderr(&output).contains("field is immutable"),
@@ -230,7 +235,7 @@ fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
             ("to our manifest again", &|| run(&to_manifest)),
             ("and back to the raw file", &|| run(&back)),
         ];
-        under_streams(&cluster, || run(&theirs), &changes)?;
+        apply_changes_without_loss(&cluster, || run(&theirs), &changes)?;
         require_no_failed_sandbox(&cluster)
     })
 }
@@ -238,29 +243,30 @@ fn selector_change_by_documented_commands_loses_no_packet() -> Result<()> {
 #[test]
 fn kube_system_manifest_replaced_by_documented_commands_loses_no_packet() -> Result<()> {
     Lab::run("cluster: kube-system", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?)?;
+        let cluster =
+            Cluster::start_with_registered_nodes(lab, &with_images(ClusterOptions::new(2))?)?;
         let operator = operator_with_migration_files(
             lab,
             &cluster,
-            &with_frequent_probes(&shapes::in_kube_system()?),
+            &with_frequent_probes(&shapes::go_manifest_in_kube_system()?),
         )?;
         let [over] = <[Vec<String>; 1]>::try_from(migration_commands_below("### Up to v0.18")?)
             .map_err(|found| anyhow!("one block, not {found:#?}"))?;
         let theirs = || {
             operator.run("kubectl apply -f go-flannel.yml")?;
-            cluster.wait_ready()?;
+            cluster.wait_nodes_ready()?;
             cluster.wait_daemon_set("kube-system", "kube-flannel-ds")
         };
         let ours = || {
             over.iter().try_for_each(|command| operator.run(command).map(drop))?;
-            require_installed(&cluster)?;
+            wait_current_flannel_pods_ready(&cluster)?;
             let left = operator.run(
                 "kubectl -n kube-system get pods,daemonsets,configmaps -l app=flannel -o name",
             )?;
             ensure!(left.trim().is_empty(), "{left} is left");
             Ok(())
         };
-        under_streams(&cluster, theirs, &[("ours in its place", &ours)])?;
+        apply_changes_without_loss(&cluster, theirs, &[("ours in its place", &ours)])?;
         require_no_failed_sandbox(&cluster)
     })
 }
@@ -275,7 +281,10 @@ fn manifest_over_a_running_go_flannel_and_back_loses_no_packet() -> Result<()> {
     })?;
     ensure!(archive.is_file(), "{GO_FLANNEL_IMAGE}={} is no file", archive.display());
     Lab::run("cluster: Go flannel", |lab| {
-        let cluster = Cluster::start(lab, &with_images(ClusterOptions::new(2))?.image(&archive))?;
+        let cluster = Cluster::start_with_registered_nodes(
+            lab,
+            &with_images(ClusterOptions::new(2))?.image(&archive),
+        )?;
         let images = cluster.nodes[0].command(&[
             "ctr",
             "--namespace",
@@ -293,10 +302,12 @@ fn manifest_over_a_running_go_flannel_and_back_loses_no_packet() -> Result<()> {
                 .with_context(|| format!("{} has: {images}", archive.display()))
         };
         // Not every version of Go flannel has these, but all have cp and /healthz.
-        let text = go_released()?.replace("- /opt/bin/install-conf\n", "- cp\n").replace(
-            "- /etc/kube-flannel/cni-conf.json\n",
-            "- -f\n        - /etc/kube-flannel/cni-conf.json\n",
-        );
+        let text = go_manifest_with_frequent_probes()?
+            .replace("- /opt/bin/install-conf\n", "- cp\n")
+            .replace(
+                "- /etc/kube-flannel/cni-conf.json\n",
+                "- -f\n        - /etc/kube-flannel/cni-conf.json\n",
+            );
         ensure!(
             text.contains("- -f\n        - /etc/kube-flannel"),
             "another form of the manifest: {text}"
@@ -305,6 +316,6 @@ fn manifest_over_a_running_go_flannel_and_back_loses_no_packet() -> Result<()> {
             .replace("path: /readyz", "path: /healthz")
             .replace(OURS[0], theirs(false)?)
             .replace(OURS[1], theirs(true)?);
-        back_and_forth(&cluster, &text)
+        install_ours_over_theirs_and_back(&cluster, &text)
     })
 }

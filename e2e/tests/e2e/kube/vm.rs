@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Echo, Lab, Launch, User, binaries, seen_as, until_ok};
+use lab::{Echo, Lab, Launch, User, ask_seen_source_per_port, binaries, until_ok};
 use serde_json::json;
 
 use crate::kube::testbed::{ApiTestbed, VXLAN};
@@ -18,7 +18,7 @@ fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
     Lab::run("vm: IPVS", |lab| {
         let mut bed = ApiTestbed::with_real_api(lab, 2, VXLAN)?;
         bed.start_nodes_daemons_and_pods()?;
-        let admin = bed.api.kubeconfig(User::Admin, None)?;
+        let admin = bed.api.write_kubeconfig(User::Admin, None)?;
         let mut proxies = Vec::new();
         for host in &bed.hosts {
             host.netns().exec("modprobe", &["-a", "ip_vs", "ip_vs_rr", "nf_conntrack"])?;
@@ -42,7 +42,7 @@ fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
             &json!({ "metadata": { "name": "echo" }, "spec": spec }),
         )?;
         for (number, pod) in bed.pods.iter().enumerate() {
-            let echo = Echo::start(pod.netns(), pod.address()?)?;
+            let echo = Echo::start_source_reporter(pod.netns(), pod.address()?)?;
             let slice = json!({
                 "metadata": { "name": "echo", "labels": { "kubernetes.io/service-name": "echo" } },
                 "addressType": "IPv4",
@@ -55,7 +55,7 @@ fn ipvs_service_is_reachable_from_pods_and_nodes() -> Result<()> {
             // The endpoint sees a pod's own address, and for a node the address of its tunnel.
             let ask = |from: &lab::Netns, want: Option<IpAddr>| {
                 until_ok("the Service answers", || {
-                    let answers = seen_as(
+                    let answers = ask_seen_source_per_port(
                         from,
                         Ipv4Addr::UNSPECIFIED.into(),
                         std::iter::once(0),

@@ -8,10 +8,10 @@ use lab::{Hang, Scene, require_success, until_ok};
 use crate::healing::scenarios;
 
 /// Runs in the folder above the leases, in the mount namespaces of the first `daemons` daemons.
-fn run_in_daemons(s: &Scene<'_>, daemons: usize, script: &str) -> Result<()> {
+fn run_in_daemon_mount_namespaces(s: &Scene<'_>, daemons: usize, script: &str) -> Result<()> {
     for node in &s.nodes[..daemons] {
         let pid = node.daemon()?.pid().to_string();
-        let script = format!("cd {}; {script}", s.lab.folder("")?.display());
+        let script = format!("cd {}; {script}", s.lab.ensure_folder("")?.display());
         let done =
             Command::new("nsenter").args(["-t", &pid, "-m", "sh", "-ec", &script]).output()?;
         require_success(&script, &done)?;
@@ -20,14 +20,14 @@ fn run_in_daemons(s: &Scene<'_>, daemons: usize, script: &str) -> Result<()> {
 }
 
 /// The daemons are not ready because of `why`, but alive.
-fn outage_is_reported(s: &mut Scene<'_>, why: &str) -> Result<()> {
-    s.each(|node| {
+fn wait_unready_but_alive(s: &mut Scene<'_>, why: &str) -> Result<()> {
+    s.check_each_node(|node| {
         until_ok("the daemon is not ready", || {
-            let (code, body) = node.get("/readyz")?;
+            let (code, body) = node.get_health_endpoint("/readyz")?;
             ensure!(code == 503 && body.contains(why), "{code} {body}");
             Ok(())
         })?;
-        let (code, body) = node.get("/healthz")?;
+        let (code, body) = node.get_health_endpoint("/healthz")?;
         ensure!(code == 200, "{code} {body}");
         Ok(())
     })
@@ -49,57 +49,69 @@ scenarios! { directory_comes_back_without_loss;
 fn directory_comes_back_without_loss(
     (daemons, away, why, back): (usize, &str, &str, &str),
 ) -> Result<()> {
-    Scene::of("directory").run(|s| {
-        let mesh = s.mesh()?;
+    Scene::with_title("directory").run(|s| {
+        let mesh = s.start_mesh()?;
         mesh.wait_flowing()?;
-        run_in_daemons(s, daemons, away)?;
-        outage_is_reported(s, why)?;
-        run_in_daemons(s, daemons, back)?;
-        s.start()?;
-        s.each(|node| {
+        run_in_daemon_mount_namespaces(s, daemons, away)?;
+        wait_unready_but_alive(s, why)?;
+        run_in_daemon_mount_namespaces(s, daemons, back)?;
+        s.start_daemons()?;
+        s.check_each_node(|node| {
             until_ok("the daemon is ready again", || node.require_ready())?;
-            node.has_metric("flannel_kernel_repairs_total", 0.0)
+            node.wait_metric_value("flannel_kernel_repairs_total", 0.0)
         })?;
-        mesh.require_clean()?;
+        mesh.finish_and_require_clean()?;
         s.require_no_errors()
     })
 }
 
 #[test]
 fn replaced_directory_needs_a_restart() -> Result<()> {
-    Scene::of("replaced").run(|s| {
-        let mesh = s.mesh()?;
+    Scene::with_title("replaced").run(|s| {
+        let mesh = s.start_mesh()?;
         mesh.wait_flowing()?;
         // A backup from yesterday: it has the configuration, and none of today's leases.
-        run_in_daemons(s, 1, "cp -a leases old; rm old/subnets/*; mv leases aside; mv old leases")?;
-        outage_is_reported(s, "restart flanneld")?;
-        ensure!(s.store.subnets()?.is_empty(), "{:?}", s.store.subnets()?);
-        mesh.require_clean()?;
+        run_in_daemon_mount_namespaces(
+            s,
+            1,
+            "cp -a leases old; rm old/subnets/*; mv leases aside; mv old leases",
+        )?;
+        wait_unready_but_alive(s, "restart flanneld")?;
+        ensure!(
+            s.store.lease_names_and_values()?.is_empty(),
+            "{:?}",
+            s.store.lease_names_and_values()?
+        );
+        mesh.finish_and_require_clean()?;
         for node in &mut s.nodes {
-            node.stop()?;
+            node.stop_daemon()?;
         }
-        s.start()?;
-        ensure!(s.store.subnets()?.len() == 2, "{:?}", s.store.subnets()?);
-        s.reach()
+        s.start_daemons()?;
+        ensure!(
+            s.store.lease_names_and_values()?.len() == 2,
+            "{:?}",
+            s.store.lease_names_and_values()?
+        );
+        s.wait_first_pods_connected()
     })
 }
 
 #[test]
 fn hanging_directory_blocks_nothing_else() -> Result<()> {
-    Scene::of("hung").run(|s| {
-        let leases = s.lab.folder("leases")?;
-        let mesh = s.mesh()?;
+    Scene::with_title("hung").run(|s| {
+        let leases = s.lab.ensure_folder("leases")?;
+        let mesh = s.start_mesh()?;
         mesh.wait_flowing()?;
-        let hang = Hang::of(&[&leases, &leases.join("subnets")])?;
-        outage_is_reported(s, "does not respond")?;
-        mesh.require_clean()?;
+        let hang = Hang::block_opens_in_folders(&[&leases, &leases.join("subnets")])?;
+        wait_unready_but_alive(s, "does not respond")?;
+        mesh.finish_and_require_clean()?;
         // The reconciler still works.
         s[0].sh("ip route flush dev flannel.1 proto 241")?;
-        s[0].shows("ip route show dev flannel.1", "via")?;
+        s[0].wait_output_contains("ip route show dev flannel.1", "via")?;
         // A stop does not wait for the directory.
-        s[1].stop()?;
+        s[1].stop_daemon()?;
         drop(hang);
-        s.start()?;
+        s.start_daemons()?;
         s.require_no_errors()
     })
 }

@@ -17,46 +17,46 @@ fn replace_file_keeping_mtime(path: &Path, with: &Path) -> Result<()> {
 
 #[test]
 fn sighup_reloads_tls_files() -> Result<()> {
-    Scene::of("hangup").etcd_with(EtcdOptions::default().tls()).run(|s| {
-        let mesh = s.mesh()?;
+    Scene::with_title("hangup").etcd_with(EtcdOptions::default().tls()).run(|s| {
+        let mesh = s.start_mesh()?;
         mesh.wait_flowing()?;
         let client = s.etcd.as_ref().unwrap().client()?;
         let files = client.certificates().unwrap();
         // A client certificate of another authority, which etcd refuses.
-        let foreign = Certificates::create(&s.lab.folder("foreign")?, &[])?;
-        let good = s.lab.folder("good")?;
+        let foreign = Certificates::create(&s.lab.ensure_folder("foreign")?, &[])?;
+        let good = s.lab.ensure_folder("good")?;
         let pairs =
             [(files.client(), foreign.client()), (files.client_key(), foreign.client_key())];
         for (present, bad) in &pairs {
             std::fs::copy(present, good.join(present.file_name().unwrap()))?;
             replace_file_keeping_mtime(present, bad)?;
         }
-        s.each(|node| {
+        s.check_each_node(|node| {
             node.daemon()?.signal(Signal::SIGHUP)?;
-            node.logs("refuses this node's certificate")?;
+            node.wait_log_contains("refuses this node's certificate")?;
             node.require_ready()
         })?;
         for (present, _) in &pairs {
             replace_file_keeping_mtime(present, &good.join(present.file_name().unwrap()))?;
         }
-        s.each(|node| node.daemon()?.signal(Signal::SIGHUP))?;
-        s.settled()?;
-        s.each(|node| {
+        s.check_each_node(|node| node.daemon()?.signal(Signal::SIGHUP))?;
+        s.wait_leases_applied()?;
+        s.check_each_node(|node| {
             let log = node.daemon()?.log();
             ensure!(log.matches("refuses this node's certificate").count() <= 3, "{log}");
             node.require_ready()
         })?;
         s.require_no_errors()?;
-        mesh.require_clean()
+        mesh.finish_and_require_clean()
     })
 }
 
 #[test]
 fn sighup_is_ignored_when_leases_are_files() -> Result<()> {
-    Scene::of("hangup: files").nodes(1).without_pods().run(|s| {
+    Scene::with_title("hangup: files").nodes(1).without_pods().run(|s| {
         s[0].daemon()?.signal(Signal::SIGHUP)?;
-        s[0].logs("SIGHUP")?;
-        s.settled()?;
+        s[0].wait_log_contains("SIGHUP")?;
+        s.wait_leases_applied()?;
         s[0].require_ready()
     })
 }

@@ -10,8 +10,8 @@ use lab::{Mesh, ProbeOptions};
 use serde_json::Value;
 
 use crate::healing::scenarios;
-use crate::mesh::ping_only::answer_by_ping_alone;
-use crate::traffic::reach_each_other;
+use crate::mesh::ping_only::wait_peers_well_by_ping_alone;
+use crate::traffic::wait_pods_connected_at_full_mtu;
 
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 /// Of vxlan, with the fields of a lease's value that describe them.
@@ -21,7 +21,7 @@ const DEVICES: [(&str, &str); 2] =
 /// Three hosts and an etcd.
 fn three_stopped_nodes_with_etcd<'a>(title: &str, backend: &str) -> SceneOptions<'a> {
     let conf = r#"{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{"Type":"TYPE"}}"#;
-    Scene::of(title).nodes(3).etcd().net(&conf.replace("TYPE", backend)).stopped()
+    Scene::with_title(title).nodes(3).etcd().net(&conf.replace("TYPE", backend)).without_daemons()
 }
 
 /// A dual-stack node that `ip`, `bridge` and `etcdctl` set up as Go flannel does. It acts only when the test calls its functions.
@@ -35,7 +35,11 @@ struct GoNode {
 
 impl GoNode {
     /// Acts as Go flannel at its first start: creates devices, the lease, and `subnet.env`. The first host has the subnet 10.5.11.0/24.
-    fn start(s: &Scene<'_>, index: u8, backend: &'static str) -> Result<GoNode> {
+    fn create_devices_lease_and_subnet_env(
+        s: &Scene<'_>,
+        index: u8,
+        backend: &'static str,
+    ) -> Result<GoNode> {
         let client = s.etcd.as_ref().context("no etcd")?.client()?;
         let (lease, host) = (client.grant(86_400)?, Host::clone(&s[usize::from(index)]));
         let (number, v4, v6) = (11 + index, host.v4()?, host.v6()?);
@@ -45,7 +49,7 @@ impl GoNode {
                 (DEVICES[0], v4.to_string(), format!("10.5.{number}.0/32"), 1450, 4),
                 (DEVICES[1], v6.to_string(), format!("fd00:5:0:{number}::/128"), 1430, 6),
             ] {
-                host.netns().ip(&format!(
+                host.netns().run_ip_batch(&format!(
                     "link add {device} address 02:00:00:00:0{kind}:{number} mtu {mtu} type vxlan id 1 local {local} dev enp0s8 dstport 8472 nolearning\n\
                      address add {address} dev {device}\nlink set {device} up"
                 ))?;
@@ -60,7 +64,7 @@ impl GoNode {
         Ok(node)
     }
 
-    fn key(&self) -> String {
+    fn lease_key(&self) -> String {
         format!("{SUBNETS}10.5.{0}.0-24&fd00:5:0:{0}::-64", self.number)
     }
 
@@ -73,7 +77,7 @@ impl GoNode {
         )
     }
 
-    fn value(&self) -> Result<String> {
+    fn lease_value(&self) -> Result<String> {
         let mut value = format!(
             r#"{{"PublicIP":"{}","PublicIPv6":"{}","BackendType":"{}""#,
             self.host.v4()?,
@@ -93,20 +97,20 @@ impl GoNode {
 
     /// A plain put overwrites any earlier value.
     fn publish(&self) -> Result<()> {
-        self.client.put_leased(&self.key(), &self.value()?, self.lease)
+        self.client.put_leased(&self.lease_key(), &self.lease_value()?, self.lease)
     }
 
     /// Acts as Go flannel on an event: replaces the kernel entries for each lease of another node with the same backend.
-    fn learn(&self) -> Result<()> {
+    fn apply_other_leases(&self) -> Result<()> {
         let entries = self.client.get_prefix(SUBNETS)?;
-        entries.iter().filter(|entry| entry.key != self.key()).try_for_each(|entry| {
-            self.learn_one(entry)
+        entries.iter().filter(|entry| entry.key != self.lease_key()).try_for_each(|entry| {
+            self.apply_lease(entry)
                 .with_context(|| format!("a Go node cannot use {} {}", entry.key, entry.value))
         })
     }
 
     /// Uses the fields that Go flannel reads from a lease's value (`lease.LeaseAttrs`).
-    fn learn_one(&self, entry: &KeyValue) -> Result<()> {
+    fn apply_lease(&self, entry: &KeyValue) -> Result<()> {
         let value: Value = serde_json::from_str(&entry.value)?;
         let text = |pointer: &str| {
             value.pointer(pointer).and_then(Value::as_str).with_context(|| format!("no {pointer}"))
@@ -122,9 +126,9 @@ impl GoNode {
         {
             let (network, length) = subnet.rsplit_once('-').context("a subnet's length")?;
             if self.backend == "host-gw" {
-                self.host
-                    .netns()
-                    .ip(&format!("route replace {network}/{length} via {public} dev enp0s8"))?;
+                self.host.netns().run_ip_batch(&format!(
+                    "route replace {network}/{length} via {public} dev enp0s8"
+                ))?;
                 continue;
             }
             ensure!(value[field]["VNI"] == 1, "VNI {}", value[field]["VNI"]);
@@ -138,17 +142,20 @@ impl GoNode {
         Ok(())
     }
 
-    fn pod(&self) -> Result<Pod> {
-        self.host.pod("p1", &SubnetEnv::parse(&self.subnet_env())?)
+    fn create_pod(&self) -> Result<Pod> {
+        self.host.create_pod("p1", &SubnetEnv::parse(&self.subnet_env())?)
     }
 }
 
 /// The first hosts become Go nodes, which know each other.
-fn go_nodes<const COUNT: usize>(s: &Scene<'_>, backend: &'static str) -> Result<Vec<GoNode>> {
+fn create_interconnected_go_nodes<const COUNT: usize>(
+    s: &Scene<'_>,
+    backend: &'static str,
+) -> Result<Vec<GoNode>> {
     let nodes = (0..COUNT as u8)
-        .map(|index| GoNode::start(s, index, backend))
+        .map(|index| GoNode::create_devices_lease_and_subnet_env(s, index, backend))
         .collect::<Result<Vec<_>>>()?;
-    nodes.iter().try_for_each(GoNode::learn)?;
+    nodes.iter().try_for_each(GoNode::apply_other_leases)?;
     Ok(nodes)
 }
 
@@ -160,13 +167,13 @@ scenarios! { our_node_joins_go_nodes;
 /// Joins a network of two Go nodes. With vxlan, the first Go node then changes its MAC. At the end, it leaves.
 fn our_node_joins_go_nodes(backend: &'static str) -> Result<()> {
     three_stopped_nodes_with_etcd("joins", backend).run(|s| {
-        let go = go_nodes::<2>(s, backend)?;
+        let go = create_interconnected_go_nodes::<2>(s, backend)?;
         let client = go[0].client.clone();
         let before = client.get_prefix(SUBNETS)?;
-        s[2].start()?;
-        go.iter().try_for_each(GoNode::learn)?;
-        let pods = [go[0].pod()?, go[1].pod()?, s[2].pod("p1")?.clone()];
-        reach_each_other(backend, &pods)?;
+        s[2].start_daemon()?;
+        go.iter().try_for_each(GoNode::apply_other_leases)?;
+        let pods = [go[0].create_pod()?, go[1].create_pod()?, s[2].create_pod("p1")?.clone()];
+        wait_pods_connected_at_full_mtu(backend, &pods)?;
         for (from, to) in [(0, 2), (2, 1)] {
             for options in [TransferOptions::default(), TransferOptions::default().v6()] {
                 Transfer::run(&pods[from], &pods[to], 4_000_000, &options)?;
@@ -177,7 +184,7 @@ fn our_node_joins_go_nodes(backend: &'static str) -> Result<()> {
             before.iter().all(|entry| after.contains(entry)),
             "the Go nodes' keys were touched: {after:?} instead of {before:?}"
         );
-        answer_by_ping_alone(s[2].daemon()?, &[&go[0].host, &go[1].host])?;
+        wait_peers_well_by_ping_alone(s[2].daemon()?, &[&go[0].host, &go[1].host])?;
 
         if backend == "vxlan" {
             // In etcd mode a Go node has another MAC after a reboot, under the same key.
@@ -185,8 +192,8 @@ fn our_node_joins_go_nodes(backend: &'static str) -> Result<()> {
             s[0].sh("ip link set flannel.1 address 02:00:00:00:00:99")?;
             go[0].publish()?;
             // The kernel flushed the device's neighbours when its MAC changed.
-            go.iter().try_for_each(GoNode::learn)?;
-            reach_each_other(backend, &pods)?;
+            go.iter().try_for_each(GoNode::apply_other_leases)?;
+            wait_pods_connected_at_full_mtu(backend, &pods)?;
             until("the old MAC is forgotten", || {
                 s[2].sh("bridge fdb show dev flannel.1").is_ok_and(|now| !now.contains(&old))
             })?;
@@ -205,7 +212,7 @@ fn our_node_joins_go_nodes(backend: &'static str) -> Result<()> {
         until("our node forgets the Go node that left", || {
             !has(s, "10.5.11.0/24") && !has(s, "fd00:5:0:11::/64")
         })?;
-        reach_each_other(backend, &pods[1..])?;
+        wait_pods_connected_at_full_mtu(backend, &pods[1..])?;
         s.require_no_errors()
     })
 }
@@ -218,11 +225,15 @@ scenarios! { go_node_is_replaced_in_place_and_back;
 /// Replaces Go flannel with flannel-rs and back, while all pods exchange packets. No packet is lost and no object re-created.
 fn go_node_is_replaced_in_place_and_back(backend: &'static str) -> Result<()> {
     three_stopped_nodes_with_etcd("replaced", backend).run(|s| {
-        let go = go_nodes::<3>(s, backend)?;
-        let pods = go.iter().map(GoNode::pod).collect::<Result<Vec<_>>>()?;
-        reach_each_other(backend, &pods)?;
-        let (before, key, value, env) =
-            (network_object_lines(&s[0])?, go[0].key(), go[0].value()?, go[0].subnet_env());
+        let go = create_interconnected_go_nodes::<3>(s, backend)?;
+        let pods = go.iter().map(GoNode::create_pod).collect::<Result<Vec<_>>>()?;
+        wait_pods_connected_at_full_mtu(backend, &pods)?;
+        let (before, key, value, env) = (
+            network_object_lines(&s[0])?,
+            go[0].lease_key(),
+            go[0].lease_value()?,
+            go[0].subnet_env(),
+        );
         ensure!(
             before.iter().filter(|line| line.contains("proto boot")).count() == 4,
             "{before:#?}"
@@ -237,7 +248,7 @@ fn go_node_is_replaced_in_place_and_back(backend: &'static str) -> Result<()> {
         let flow = || meshes.iter().try_for_each(|mesh| mesh.wait_flowing().map(drop));
         flow()?;
         for _ in 0..2 {
-            s[0].start()?;
+            s[0].start_daemon()?;
             until_ok("only the routes' mark has changed", || {
                 let found = network_object_lines(&s[0])?;
                 ensure!(found == ours, "{found:#?}\ninstead of {ours:#?}");
@@ -254,25 +265,25 @@ fn go_node_is_replaced_in_place_and_back(backend: &'static str) -> Result<()> {
             let now = std::fs::read_to_string(s[0].daemon()?.subnet_file())?;
             ensure!(now == env, "{now}");
             // The others get an event with the new value, which changes nothing for them.
-            go[1..].iter().try_for_each(GoNode::learn)?;
+            go[1..].iter().try_for_each(GoNode::apply_other_leases)?;
             flow()?;
 
             s.require_no_errors()?;
-            s[0].stop()?;
+            s[0].stop_daemon()?;
             go[0].publish()?;
-            go[0].learn()?;
+            go[0].apply_other_leases()?;
             let found = network_object_lines(&s[0])?;
             ensure!(found == before, "Go again: {found:#?}\ninstead of {before:#?}");
             flow()?;
         }
-        meshes.into_iter().try_for_each(Mesh::require_clean)
+        meshes.into_iter().try_for_each(Mesh::finish_and_require_clean)
     })
 }
 
 #[test]
 fn leftovers_of_go_are_removed_and_operators_routes_stay() -> Result<()> {
     three_stopped_nodes_with_etcd("leftovers", "vxlan").run(|s| {
-        let _go = go_nodes::<2>(s, "vxlan")?;
+        let _go = create_interconnected_go_nodes::<2>(s, "vxlan")?;
         // Entries of a peer that left while flannel was down: Go flannel keeps them forever.
         s[0].sh("set -e; ip neighbour add 10.5.99.0 lladdr 02:00:00:00:00:99 nud permanent dev flannel.1
             ip route add 10.5.99.0/24 via 10.5.99.0 dev flannel.1 onlink
@@ -282,7 +293,7 @@ fn leftovers_of_go_are_removed_and_operators_routes_stay() -> Result<()> {
         for route in operators {
             s[0].sh(&format!("ip route add {route}"))?;
         }
-        s[0].start()?;
+        s[0].start_daemon()?;
         until("the entries of the peer that left are removed", || {
             let now = s[0].sh("ip route; ip neighbour; bridge fdb");
             now.is_ok_and(|now| !now.contains("10.5.99.0") && !now.contains("00:00:99"))
@@ -296,8 +307,8 @@ fn leftovers_of_go_are_removed_and_operators_routes_stay() -> Result<()> {
 #[test]
 fn rebooted_node_keeps_the_go_nodes_subnet_and_macs() -> Result<()> {
     three_stopped_nodes_with_etcd("rebooted", "vxlan").run(|s| {
-        let go = go_nodes::<2>(s, "vxlan")?;
-        let other = go[1].pod()?;
+        let go = create_interconnected_go_nodes::<2>(s, "vxlan")?;
+        let other = go[1].create_pod()?;
         let macs = |s: &Scene<'_>| {
             DEVICES.iter().map(|(device, _)| mac_of(&s[0], device)).collect::<Result<Vec<_>>>()
         };
@@ -305,12 +316,12 @@ fn rebooted_node_keeps_the_go_nodes_subnet_and_macs() -> Result<()> {
         // Kernel state and subnet.env are lost: only the store has the lease.
         s[0].power_off()?;
         s[0].power_on()?;
-        s[0].start()?;
+        s[0].start_daemon()?;
         let env = std::fs::read_to_string(s[0].daemon()?.subnet_file())?;
         ensure!(env == go[0].subnet_env(), "{env}");
         ensure!(macs(s)? == before, "the MACs {:?} instead of the stored {before:?}", macs(s)?);
         // The other node has nothing to learn.
-        reach_each_other("vxlan", &[s[0].pod("p1")?.clone(), other])?;
+        wait_pods_connected_at_full_mtu("vxlan", &[s[0].create_pod("p1")?.clone(), other])?;
         s.require_no_errors()
     })
 }

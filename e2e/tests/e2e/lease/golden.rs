@@ -65,17 +65,17 @@ pub(crate) fn wait_first_node_equals_capture(case: &str) -> Result<()> {
         captured.values_mut().for_each(|text| *text = text.replace("51821", "51820"));
     }
     let expected = comparable_lines(&captured)?;
-    let scene = Scene::of(case).etcd().net(conf.trim()).stopped();
+    let scene = Scene::with_title(case).etcd().net(conf.trim()).without_daemons();
     scene.run(|s| {
         for node in &s.nodes {
             // The host's default route does not lead to the other host.
-            let nat = s.lab.switch(&format!("nat-{}", node.name()))?;
+            let nat = s.lab.create_switch(&format!("nat-{}", node.name()))?;
             let uplink = Uplink::new(&nat, "enp0s3").address("10.0.2.15/24")?;
             node.attach(&uplink.gateway("10.0.2.2")?)?;
             // The values are those of a machine outside of a lab: whatever differs on the devices, flannel has set.
             node.sh("ip -6 route add default via fd00:56::1 dev enp0s8\nsysctl -qw net.ipv6.conf.default.accept_dad=1 net.ipv6.conf.default.accept_ra=1")?;
         }
-        s.start()?;
+        s.start_daemons()?;
         until_ok("all is as captured", || {
             let found = comparable_lines(&collect_first_node_outputs(s, &captured["sysctl.txt"])?)?;
             for (file, expected) in &expected {

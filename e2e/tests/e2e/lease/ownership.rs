@@ -24,16 +24,21 @@ fn put_peer(s: &Scene<'_>, number: usize) -> Result<()> {
 }
 
 /// The first two nodes have routes to the peers.
-fn have_routes(s: &Scene<'_>, mut peers: impl Iterator<Item = usize>) -> Result<()> {
+fn wait_peer_routes_on_first_nodes(
+    s: &Scene<'_>,
+    mut peers: impl Iterator<Item = usize>,
+) -> Result<()> {
     peers.try_for_each(|number| {
         let subnet = format!("10.5.10{number}.0/24");
-        s.nodes[..2].iter().try_for_each(|node| node.shows("ip route show dev flannel.1", &subnet))
+        s.nodes[..2]
+            .iter()
+            .try_for_each(|node| node.wait_output_contains("ip route show dev flannel.1", &subnet))
     })
 }
 
 /// The kernel reported no change of the objects for the good subnets, given by their beginnings such as `10.5.101.`.
-fn require_silence_about(good: &[String], monitor: &mut Monitor) -> Result<()> {
-    let reports = monitor.reports()?;
+fn require_good_subnets_unchanged(good: &[String], monitor: &mut Monitor) -> Result<()> {
+    let reports = monitor.read_new_reports()?;
     let changes: Vec<_> = reports
         .lines()
         .filter(|line| line.contains("flannel") && good.iter().any(|subnet| line.contains(subnet)))
@@ -43,7 +48,7 @@ fn require_silence_about(good: &[String], monitor: &mut Monitor) -> Result<()> {
 }
 
 /// The beginnings of the first two nodes' subnets and of those of the first three peers.
-fn good_subnets(s: &Scene<'_>) -> Result<Vec<String>> {
+fn good_subnet_prefixes(s: &Scene<'_>) -> Result<Vec<String>> {
     let nodes = s.nodes[..2].iter().map(|node| Ok(node.subnet()?.replace("0/24", "")));
     nodes.chain((1..=3).map(|number| Ok(format!("10.5.10{number}.")))).collect()
 }
@@ -55,25 +60,28 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() -> Result<()>
             r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.{max}.0","Backend":{{"Type":"vxlan"}}}}"#
         )
     };
-    Scene::of("zombie").nodes(3).etcd().net(&pool(11)).stopped().run(|s| {
+    Scene::with_title("zombie").nodes(3).etcd().net(&pool(11)).without_daemons().run(|s| {
         let etcd = s.etcd.as_ref().unwrap().client()?;
         for number in 0..3 {
             if number == 2 {
                 // The only free subnet is then that of h1.
-                s[0].daemon()?.stop()?;
-                let entry = etcd.get(&s.store.key(&format!("subnets/{}", s[0].lease()?)))?;
+                s[0].daemon()?.send_sigstop()?;
+                let entry = etcd.get(&s.store.key(&format!("subnets/{}", s[0].lease_name()?)))?;
                 etcd.revoke(entry.context("the lease of h1")?.lease)?;
             }
-            s[number].start()?;
-            s[number].pod("p1")?;
+            s[number].start_daemon()?;
+            s[number].create_pod("p1")?;
         }
         let subnet = s[2].subnet()?;
         ensure!(subnet == s[0].subnet()?, "h3 got another subnet");
         let astray = s[0].pods[0].netns().run(|| UdpSocket::bind("0.0.0.0:7100"))??;
         astray.set_nonblocking(true)?;
         let probe = || -> Result<Probe> {
-            let probe =
-                Probe::start(&s[1].pods[0], &s[2].pods[0], &ProbeOptions::default().port(7100))?;
+            let probe = Probe::start(
+                &s[1].pods[0],
+                &s[2].pods[0],
+                &ProbeOptions::default().receiver_port(7100),
+            )?;
             probe.wait_flowing()?;
             Ok(probe)
         };
@@ -82,17 +90,18 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() -> Result<()>
         while astray.recv_from(&mut [0; 2048]).is_ok() {}
         let probe = probe()?;
 
-        s[0].daemon()?.cont()?;
+        s[0].daemon()?.send_sigcont()?;
         let status = s[0].daemon_mut()?.wait()?;
         ensure!(status.code() == Some(5), "{status}");
         // A supervisor restarts the daemon, which then waits for a free subnet.
-        s[0].launch()?;
+        s[0].launch_daemon()?;
         until("h1 waits for a subnet", || {
-            s[0].get("/readyz").is_ok_and(|(code, text)| code == 503 && text.contains("lease:"))
+            s[0].get_health_endpoint("/readyz")
+                .is_ok_and(|(code, text)| code == 503 && text.contains("lease:"))
         })?;
         s.store.configure(&pool(12))?;
-        s[0].kill()?;
-        s[0].start()?;
+        s[0].kill_daemon()?;
+        s[0].start_daemon()?;
         ensure!(s[0].subnet()? != subnet, "h1 has the subnet of h3");
         probe.wait_flowing()?;
         probe.finish()?.require_clean()?;
@@ -105,7 +114,7 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() -> Result<()>
 }
 
 /// Leases that a node does not use, by whether their keys or values are unreadable.
-fn count_unused(node: &lab::Node) -> Result<BTreeMap<bool, usize>> {
+fn count_refused_leases_by_unreadable(node: &lab::Node) -> Result<BTreeMap<bool, usize>> {
     let unused = node.status("/refused")?;
     let mut counts = BTreeMap::new();
     for lease in unused.as_array().context("/refused")? {
@@ -184,13 +193,13 @@ fn hostile_entries(subnet: &str, mac: &str) -> Vec<(String, String, bool)> {
 
 #[test]
 fn hostile_files_in_a_directory_change_nothing() -> Result<()> {
-    Scene::of("hostile").net(VXLAN).run(|s| {
-        let mesh = s.mesh()?;
+    Scene::with_title("hostile").net(VXLAN).run(|s| {
+        let mesh = s.start_mesh()?;
         mesh.wait_flowing()?;
         (1..=3).try_for_each(|number| put_peer(s, number))?;
-        have_routes(s, 1..=3)?;
-        let good = good_subnets(s)?;
-        let mut monitor = Monitor::ip(&s[0], &["neigh"])?;
+        wait_peer_routes_on_first_nodes(s, 1..=3)?;
+        let good = good_subnet_prefixes(s)?;
+        let mut monitor = Monitor::watch_routes_and_objects(&s[0], &["neigh"])?;
 
         let mac = s[0].netns().link("flannel.1")?.context("flannel.1")?.address;
         let entries = hostile_entries(&good[0], &mac);
@@ -200,16 +209,16 @@ fn hostile_files_in_a_directory_change_nothing() -> Result<()> {
         // The last good value stays in force. A name that begins with a dot is no lease.
         s.put("10.5.101.0-24", "{")?;
         s.put(".10.5.109.0-24", &vxlan_lease_value("192.168.56.245", "02:00:00:00:ff:01"))?;
-        s.settled()?;
-        s.each(|node| {
+        s.wait_leases_applied()?;
+        s.check_each_node(|node| {
             let wanted = BTreeMap::from([false, true].map(|kind| {
                 (kind, usize::from(kind) + entries.iter().filter(|entry| entry.2 == kind).count())
             }));
             until_ok("hostile leases are counted", || {
                 ensure!(
-                    count_unused(node)? == wanted,
+                    count_refused_leases_by_unreadable(node)? == wanted,
                     "{:?} instead of {wanted:?}: {:#}",
-                    count_unused(node)?,
+                    count_refused_leases_by_unreadable(node)?,
                     node.status("/refused")?
                 );
                 Ok(())
@@ -217,48 +226,48 @@ fn hostile_files_in_a_directory_change_nothing() -> Result<()> {
             ensure!(!node.sh("ip route")?.contains("10.5.109."), "a hidden file is no lease");
             node.require_ready()
         })?;
-        require_silence_about(&good, &mut monitor)?;
-        mesh.require_clean()?;
+        require_good_subnets_unchanged(&good, &mut monitor)?;
+        mesh.finish_and_require_clean()?;
         s.require_no_errors()
     })
 }
 
 #[test]
 fn etcd_killed_and_restored_loses_no_packet() -> Result<()> {
-    Scene::of("outage").nodes(3).etcd().net(VXLAN).stopped().run(|s| {
+    Scene::with_title("outage").nodes(3).etcd().net(VXLAN).without_daemons().run(|s| {
         for number in 0..2 {
-            s[number].start()?;
-            s[number].pod("p1")?;
+            s[number].start_daemon()?;
+            s[number].create_pod("p1")?;
         }
         let pods = [s[0].pods[0].clone(), s[1].pods[0].clone()];
         Mesh::start(&pods, &ProbeOptions::default())?.wait_flowing()?;
         let mesh = Mesh::start(&pods, &ProbeOptions::default())?;
         mesh.wait_flowing()?;
         (1..=3).try_for_each(|number| put_peer(s, number))?;
-        have_routes(s, 1..=3)?;
-        let good = good_subnets(s)?;
-        let mut monitor = Monitor::ip(&s[0], &["neigh"])?;
+        wait_peer_routes_on_first_nodes(s, 1..=3)?;
+        let good = good_subnet_prefixes(s)?;
+        let mut monitor = Monitor::watch_routes_and_objects(&s[0], &["neigh"])?;
         let etcd = s.etcd.as_mut().unwrap();
-        let snapshot = s.lab.folder("")?.join("snapshot");
+        let snapshot = s.lab.ensure_folder("")?.join("snapshot");
         etcd.client()?.snapshot(&snapshot)?;
         etcd.kill(0)?;
         for node in &s.nodes[..2] {
-            node.logs("the watch of the leases is interrupted")?;
+            node.wait_log_contains("the watch of the leases is interrupted")?;
             node.require_ready()?;
-            node.has_metric("flannel_store_available", 0.0)?;
-            ensure!(node.count("flannel_errors_total{class=\"store\"}") > 0.0);
+            node.wait_metric_value("flannel_store_available", 0.0)?;
+            ensure!(node.metric_or_zero("flannel_errors_total{class=\"store\"}") > 0.0);
         }
-        s.etcd.as_mut().unwrap().restore(&snapshot)?;
-        s.settled()?;
+        s.etcd.as_mut().unwrap().restore_and_restart_members(&snapshot)?;
+        s.wait_leases_applied()?;
         for node in &s.nodes[..2] {
-            node.has_metric("flannel_store_available", 1.0)?;
+            node.wait_metric_value("flannel_store_available", 1.0)?;
         }
         // A node that joins now reaches all others.
-        s[2].start()?;
-        s[2].pod("p1")?;
-        s.reach()?;
-        require_silence_about(&good, &mut monitor)?;
-        mesh.require_clean()?;
+        s[2].start_daemon()?;
+        s[2].create_pod("p1")?;
+        s.wait_first_pods_connected()?;
+        require_good_subnets_unchanged(&good, &mut monitor)?;
+        mesh.finish_and_require_clean()?;
         s.require_no_errors()
     })
 }
@@ -266,13 +275,13 @@ fn etcd_killed_and_restored_loses_no_packet() -> Result<()> {
 /// The durations of the delays are tested with `HoldDown`.
 #[test]
 fn mass_removal_is_held_down() -> Result<()> {
-    Scene::of("removal").etcd().net(VXLAN).run(|s| {
+    Scene::with_title("removal").etcd().net(VXLAN).run(|s| {
         (1..=7).try_for_each(|number| put_peer(s, number))?;
-        have_routes(s, 1..=7)?;
-        let mesh = s.mesh()?;
+        wait_peer_routes_on_first_nodes(s, 1..=7)?;
+        let mesh = s.start_mesh()?;
         mesh.wait_flowing()?;
-        let good = good_subnets(s)?;
-        let mut monitor = Monitor::ip(&s[0], &["neigh"])?;
+        let good = good_subnet_prefixes(s)?;
+        let mut monitor = Monitor::watch_routes_and_objects(&s[0], &["neigh"])?;
         s.etcd.as_ref().unwrap().client()?.etcdctl(&[
             "del",
             "--prefix",
@@ -280,17 +289,17 @@ fn mass_removal_is_held_down() -> Result<()> {
         ])?;
         // The daemons read changes in order, so the removal comes before this peer.
         put_peer(s, 8)?;
-        have_routes(s, 1..=8)?;
+        wait_peer_routes_on_first_nodes(s, 1..=8)?;
         // Living nodes put their leases back, and only they.
         until("the nodes' leases are back", || {
-            s.store.subnets().is_ok_and(|leases| leases.len() == 3)
+            s.store.lease_names_and_values().is_ok_and(|leases| leases.len() == 3)
         })?;
         (1..=7).try_for_each(|number| put_peer(s, number))?;
         put_peer(s, 9)?;
-        have_routes(s, [9].into_iter())?;
-        s.each(|node| node.has_status("/refused/0", Value::Null))?;
-        require_silence_about(&good, &mut monitor)?;
-        mesh.require_clean()?;
+        wait_peer_routes_on_first_nodes(s, [9].into_iter())?;
+        s.check_each_node(|node| node.wait_status_value("/refused/0", Value::Null))?;
+        require_good_subnets_unchanged(&good, &mut monitor)?;
+        mesh.finish_and_require_clean()?;
         s.require_no_errors()
     })
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lab::{Host, Node, Scene, Uplink, craft, until_ok};
 
-use crate::mesh::{PROBES, V4, peer_verdicts, still_reached, wait_verdict};
+use crate::mesh::{PROBES, V4, peer_verdicts, wait_new_answers_without_fault, wait_verdict};
 
 const ROW_REQUEST: u8 = 3;
 const ROW_REPLY: u8 = 4;
@@ -120,11 +120,11 @@ fn chain_packets_and_bytes(node: &Node, chain: &str) -> Result<[u64; 2]> {
 
 #[test]
 fn verdicts_are_unchanged_when_a_host_forges_probes() -> Result<()> {
-    Scene::of("mesh-hostile").nodes(3).net(V4).run(|s| {
-        let outsider = s.lab.host("outsider", &[Uplink::enp0s8(&s.lan, 50)?])?;
+    Scene::with_title("mesh-hostile").nodes(3).net(V4).run(|s| {
+        let outsider = s.lab.create_host("outsider", &[Uplink::enp0s8(&s.lan, 50)?])?;
         wait_verdict(s, "well", &[(0, 1), (0, 2), (1, 0), (1, 2)])?;
         let addresses = [IpAddr::from(s[2].v4()?), overlay_of(&s[2])?];
-        s[2].stop()?;
+        s[2].stop_daemon()?;
         let (numbers, stop) = (Numbers::default(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for address in addresses {
@@ -133,14 +133,18 @@ fn verdicts_are_unchanged_when_a_host_forges_probes() -> Result<()> {
                 let (numbers, stop) = (&numbers, &stop);
                 scope.spawn(move || reply_with_false_reports(&socket, numbers, stop));
             }
-            let outcome = verdicts_hold(s, &outsider, &numbers);
+            let outcome = forge_probes_and_require_verdicts_hold(s, &outsider, &numbers);
             stop.store(true, Relaxed);
             outcome
         })
     })
 }
 
-fn verdicts_hold(s: &Scene<'_>, outsider: &Host, numbers: &Numbers) -> Result<()> {
+fn forge_probes_and_require_verdicts_hold(
+    s: &Scene<'_>,
+    outsider: &Host,
+    numbers: &Numbers,
+) -> Result<()> {
     // The status API attributes the false report to the hostile host.
     until_ok("the liar's row", || {
         let document: serde_json::Value =
@@ -154,11 +158,11 @@ fn verdicts_hold(s: &Scene<'_>, outsider: &Host, numbers: &Numbers) -> Result<()
         ensure!(lies, "{document:#}");
         Ok(())
     })?;
-    still_reached(s, &[(0, 1), (1, 0)])?;
+    wait_new_answers_without_fault(s, &[(0, 1), (1, 0)])?;
     let second = peer_verdicts(s[0].daemon()?, "h2")?.remove(0);
     ensure!(second["others"] == serde_json::json!([]), "{second}");
     // Forged packets change no verdict, and the node sends no more than it receives.
-    s[0].netns().feed("nft", &["-f", "-"], COUNTERS)?;
+    s[0].netns().exec_with_input("nft", &["-f", "-"], COUNTERS)?;
     let mut round = 0;
     until_ok("enough has been forged", || {
         for _ in 0..20 {
@@ -175,18 +179,18 @@ fn verdicts_hold(s: &Scene<'_>, outsider: &Host, numbers: &Numbers) -> Result<()
         ensure!(answered <= asked && out <= bytes, "{answered} replies to {asked} probes");
         Ok(())
     })?;
-    still_reached(s, &[(0, 1), (1, 0)])?;
+    wait_new_answers_without_fault(s, &[(0, 1), (1, 0)])?;
     let junk = s[0].daemon()?.metric("flannel_probe_dropped_total{reason=\"junk\"}")?;
     ensure!(junk > 100.0, "{junk}");
     // Forged packets in the name of a peer that is cut off do not bring it back.
-    s[1].cut("enp0s8")?;
+    s[1].block_packets("enp0s8")?;
     wait_verdict(s, "cut-off", &[(0, 1)])?;
     for round in 0..20 {
         send_forged_probes(s, outsider, numbers, round)?;
     }
-    still_reached(s, &[(0, 2)])?;
+    wait_new_answers_without_fault(s, &[(0, 2)])?;
     let gone = peer_verdicts(s[0].daemon()?, "h2")?.remove(0);
     ensure!(gone["state"] == "cut-off", "{gone}");
-    s[1].reconnect("enp0s8")?;
+    s[1].unblock_packets("enp0s8")?;
     wait_verdict(s, "well", &[(0, 1), (1, 0)])
 }

@@ -19,7 +19,7 @@ fn cluster_doctor_queries_hundred_nodes() -> Result<()> {
         16_384,
         "a hundred nodes have a hundred neighbours each",
     );
-    Scene::of("mesh-hundred").nodes(NODES).without_pods().run(|s| {
+    Scene::with_title("mesh-hundred").nodes(NODES).without_pods().run(|s| {
         let look =
             || stdout_json(&s[0].daemon()?.flannelctl(&["doctor", "--cluster", "-o", "json"])?);
         until_ok("all nodes answer, and none has a finding", || {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use lab::{FlanneldOptions, Scene};
 
-use crate::mesh::{V4, all_pairs, still_reached, wait_verdict};
+use crate::mesh::{V4, all_pairs, wait_new_answers_without_fault, wait_verdict};
 
 fn earlier_flanneld_path() -> Result<PathBuf> {
     let path = std::env::var_os("FLANNEL_BEFORE").map(PathBuf::from).filter(|path| path.is_file());
@@ -22,28 +22,28 @@ fn nodes_of_two_builds_probe_each_other_and_are_upgraded() -> Result<()> {
     let older = |node, options: FlanneldOptions| {
         if node < 3 { options.binary(&other) } else { options }
     };
-    Scene::of("mesh-mixed").nodes(4).net(V4).options(older).run(|s| {
+    Scene::with_title("mesh-mixed").nodes(4).net(V4).options(older).run(|s| {
         let pairs = all_pairs(s);
         wait_verdict(s, "well", &pairs)?;
-        s[3].cut("enp0s8")?;
+        s[3].block_packets("enp0s8")?;
         let (cut, kept): (Vec<_>, Vec<_>) =
             pairs.iter().partition(|(from, to)| *from == 3 || *to == 3);
         wait_verdict(s, "cut-off", &cut)?;
-        still_reached(s, &kept)?;
-        s[3].reconnect("enp0s8")?;
+        wait_new_answers_without_fault(s, &kept)?;
+        s[3].unblock_packets("enp0s8")?;
         wait_verdict(s, "well", &pairs)?;
-        let mesh = s.mesh()?;
+        let mesh = s.start_mesh()?;
         mesh.wait_flowing()?;
         for node in 0..3 {
-            s[node].stop()?;
+            s[node].stop_daemon()?;
             s[node].options = FlanneldOptions::new(&s.store).iface("enp0s8");
-            s[node].start()?;
+            s[node].start_daemon()?;
             let others: Vec<_> =
                 pairs.iter().copied().filter(|(from, to)| *from != node && *to != node).collect();
-            still_reached(s, &others)?;
+            wait_new_answers_without_fault(s, &others)?;
             wait_verdict(s, "well", &pairs)?;
         }
-        mesh.require_clean()?;
+        mesh.finish_and_require_clean()?;
         s.require_no_errors()
     })
 }

@@ -5,7 +5,7 @@ use lab::{Flanneld, Host, stdout_json, until_ok};
 use serde_json::Value;
 
 /// flanneld reports all other nodes as healthy by ping only, in both families, and the doctor has no finding about them.
-pub(crate) fn answer_by_ping_alone(ours: &Flanneld, others: &[&Host]) -> Result<()> {
+pub(crate) fn wait_peers_well_by_ping_alone(ours: &Flanneld, others: &[&Host]) -> Result<()> {
     until_ok("Go flannel's nodes are well, by ping alone", || {
         let document = stdout_json(&ours.flannelctl(&["peers", "-o", "json"])?)?;
         let peers = document["peers"].as_array().context("no peers")?;

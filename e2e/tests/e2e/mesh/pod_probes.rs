@@ -7,8 +7,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use lab::{FlanneldOptions, Pod, Scene, binaries, until_ok};
 use serde_json::Value;
 
-use crate::doctor::node::{Node, pods_on, well_nodes_with};
-use crate::doctor::verdicts::{are_well, pod_paths};
+use crate::doctor::node::{Node, create_pod_on_each_node, run_with_healthy_nodes_and_options};
+use crate::doctor::verdicts::{are_well, get_pod_path_probes};
 use crate::healing::scenarios;
 
 /// The devices of the probes' bridge port, and the neighbour entry that leads to it.
@@ -21,9 +21,9 @@ fn run_with_pod_probes(
 ) -> Result<()> {
     let options = FlanneldOptions::bare().arg("--probe-pods");
     let network = format!(r#"{{"Network":"10.5.0.0/16",{backend}}}"#);
-    let scene = Scene::of("probes of pods").net(&network).nodes(3);
-    well_nodes_with(scene, &options, |_, nodes| {
-        let pods = pods_on(nodes)?;
+    let scene = Scene::with_title("probes of pods").net(&network).nodes(3);
+    run_with_healthy_nodes_and_options(scene, &options, |_, nodes| {
+        let pods = create_pod_on_each_node(nodes)?;
         work(nodes, &pods)
     })
 }
@@ -31,7 +31,7 @@ fn run_with_pod_probes(
 /// Waits until a node's pod probes succeed in exactly this number of families.
 fn wait_until_pod_probes_pass(node: &mut Node, families: usize) -> Result<()> {
     until_ok("probes pass", || {
-        let paths = pod_paths(node)?;
+        let paths = get_pod_path_probes(node)?;
         ensure!(paths.len() == families && are_well(&paths), "{paths:?}");
         Ok(())
     })
@@ -39,7 +39,7 @@ fn wait_until_pod_probes_pass(node: &mut Node, families: usize) -> Result<()> {
 
 /// A node probes the path of its pods from this address.
 fn pod_probe_source_address(node: &mut Node) -> Result<String> {
-    let path = pod_paths(node)?.remove(0);
+    let path = get_pod_path_probes(node)?.remove(0);
     path["address"].as_str().map(str::to_owned).context("no address")
 }
 
@@ -60,22 +60,22 @@ fn fault_unknown_to_checks_is_found_by_pod_probes() -> Result<()> {
         ] {
             nodes.iter_mut().try_for_each(|node| wait_until_pod_probes_pass(node, 1))?;
             nodes[1].run(make)?;
-            nodes[1].expect(&[check])?;
-            ensure!(pod_paths(&mut nodes[1])?[0]["state"] == "all");
+            nodes[1].wait_exact_causes(&[check])?;
+            ensure!(get_pod_path_probes(&mut nodes[1])?[0]["state"] == "all");
             ensure!(nodes[1].daemon()?.metric("flannel_pod_paths{state=\"all\"}")? == 1.0);
             for other in [0, 2] {
-                nodes[other].expect(&[]).context(check)?;
+                nodes[other].wait_exact_causes(&[]).context(check)?;
             }
             nodes[1].run(clear)?;
-            nodes[1].expect(&[]).context(check)?;
+            nodes[1].wait_exact_causes(&[]).context(check)?;
         }
-        a_pod_with_the_address(&mut nodes[1], &pods[1])?;
-        a_pod_that_floods(&mut nodes[1], &pods[1])
+        require_pod_address_conflict_reported(&mut nodes[1], &pods[1])?;
+        require_pod_flood_noticed_and_harmless(&mut nodes[1], &pods[1])
     })
 }
 
 /// Floods the pod probes' address: the node then reports no verdict and no loss.
-fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
+fn require_pod_flood_noticed_and_harmless(node: &mut Node, pod: &Pod) -> Result<()> {
     wait_until_pod_probes_pass(node, 1)?;
     let address = pod_probe_source_address(node)?;
     pod.netns().sh(&format!("ip neighbour add {address} lladdr 02:66:6c:70:6f:64 dev eth0"))?;
@@ -91,31 +91,31 @@ fn a_pod_that_floods(node: &mut Node, pod: &Pod) -> Result<()> {
             })?
         });
         let quiet = until_ok("the flood is noticed", || {
-            let path = pod_paths(node)?.swap_remove(0);
+            let path = get_pod_path_probes(node)?.swap_remove(0);
             ensure!(path["obstacle"] == "flooded", "{path}");
             Ok(())
         })
-        .and_then(|()| node.looked_again())
-        .and_then(|()| node.finds(&[]));
+        .and_then(|()| node.wait_full_doctor_round())
+        .and_then(|()| node.run_doctor_and_require_causes(&[]));
         is_over.store(true, Ordering::Relaxed);
         flood.join().map_err(|_| anyhow!("the flood panicked"))??;
         quiet
     })?;
-    node.expect(&[])?;
+    node.wait_exact_causes(&[])?;
     wait_until_pod_probes_pass(node, 1)
 }
 
 /// Assigns the pod probes' address to a pod, which still receives its packets. The doctor reports the conflict.
-fn a_pod_with_the_address(node: &mut Node, pod: &Pod) -> Result<()> {
+fn require_pod_address_conflict_reported(node: &mut Node, pod: &Pod) -> Result<()> {
     let address = pod_probe_source_address(node)?;
     let ping = format!("ping -c 1 -W 1 {address}");
     ensure!(node.sh(&ping)?.0 != 0, "the probe answers no ping");
     let change = |verb| pod.netns().sh(&format!("ip address {verb} {address}/24 dev eth0"));
     change("add")?;
-    node.expect(&["probe-address"])?;
+    node.wait_exact_causes(&["probe-address"])?;
     until_ok("the pod is reached", || node.run(&ping))?;
     change("delete")?;
-    node.expect(&[])
+    node.wait_exact_causes(&[])
 }
 
 /// The daemon removes the probes' bridge port when it exits. After a kill, the next start or `flannelctl cleanup` does so. The port receives no pod's
@@ -135,7 +135,7 @@ fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
 
         node.stop()?;
         node.run(&format!("! {TRACES}"))?;
-        node.start()?;
+        node.start_without_waiting()?;
         wait_until_pod_probes_pass(node, 1)?;
         node.daemon()?.kill()?;
         node.run(TRACES)?;
@@ -144,10 +144,10 @@ fn pod_probe_port_is_removed_on_stop_restart_and_cleanup() -> Result<()> {
 
         let killed = &mut nodes[1];
         killed.daemon()?.kill()?;
-        killed.wrap(
+        killed.write_flanneld_wrapper(
             "for flag do shift; [ \"$flag\" = --probe-pods ] || set -- \"$@\" \"$flag\"; done",
         )?;
-        killed.start()?;
+        killed.start_without_waiting()?;
         until_ok("the next start removes it", || killed.run(&format!("! {TRACES}")))?;
         let (_, text) = killed.daemon()?.get_status_api("/api/v1/node")?;
         let document: Value = serde_json::from_str(&text)?;
@@ -166,11 +166,11 @@ scenarios! { pod_probes_pass;
 /// The daemon has only the capabilities NET_ADMIN and NET_RAW.
 fn pod_probes_pass((backend, families): (&str, usize)) -> Result<()> {
     run_with_pod_probes(backend, |nodes, _| {
-        nodes[0].wrap(&format!(
+        nodes[0].write_flanneld_wrapper(&format!(
             "echo $$ > /run/flanneld.pid; exec setpriv --bounding-set -all,+net_admin,+net_raw '{}' \"$@\"",
             binaries::flannel_binary("flanneld")?.display()
         ))?;
-        nodes[0].restart()?;
+        nodes[0].restart_without_waiting()?;
         nodes.iter_mut().try_for_each(|node| wait_until_pod_probes_pass(node, families))
     })
 }

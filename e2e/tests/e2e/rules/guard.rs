@@ -10,14 +10,14 @@ use crate::healing::scenarios;
 
 use super::node::{
     Applier, GUARD, IptablesLegacy, IptablesNft, Nftables, firewall_rules,
-    logged_warnings_and_errors, on_node,
+    logged_warnings_and_errors, run_on_stopped_masquerading_node,
 };
 
 #[test]
 fn backend_without_a_port_gets_no_guard() -> Result<()> {
-    on_node(Nftables, &GUARD, |s| {
+    run_on_stopped_masquerading_node(Nftables, &GUARD, |s| {
         s.store.configure(&Nftables.net_conf().replace("vxlan", "host-gw"))?;
-        s.start()?;
+        s.start_daemons()?;
         let found = logged_warnings_and_errors(s[0].daemon()?);
         ensure!(found.len() == 1 && found[0].contains("--encap-notrack"), "{found:?}");
         ensure!(!firewall_rules(&s[0])?.contains("encap"), "{}", firewall_rules(&s[0])?);
@@ -95,7 +95,7 @@ fn wait_until_guard_admits_peer(s: &Scene<'_>, peer: usize) -> Result<()> {
 }
 
 /// Forged packets, from the other host and from this one, are counted, except in mode `off`, and arrive at the pod, except in mode `drop`.
-fn filters_forged_packets(
+fn require_forged_packets_counted_or_dropped(
     node: &Node,
     mode: &str,
     forged: &[(UdpSocket, String); 2],
@@ -131,7 +131,7 @@ fn filters_forged_packets(
 }
 
 /// A pod's packets to the tunnel's port on a host outside the network are dropped, except in mode `off`. Packets to another port pass.
-fn bars_pods(s: &Scene<'_>, mode: &str) -> Result<()> {
+fn require_pod_tunnel_packets_barred(s: &Scene<'_>, mode: &str) -> Result<()> {
     for (address, any) in [("192.168.56.104", "0.0.0.0:0"), ("[fd00:56::104]", "[::]:0")] {
         let [tunnel, other] = [8472, 4000].map(|port| format!("{address}:{port}"));
         let (outside, sender) = (s[3].netns(), bind_udp_socket(s[0].pods[0].netns(), any)?);
@@ -155,7 +155,7 @@ fn bars_pods(s: &Scene<'_>, mode: &str) -> Result<()> {
 }
 
 /// The kernel's connection tracking records peers' tunnel packets only in mode `off`.
-fn tracks_peers_only_without_a_guard(node: &Node, mode: &str) -> Result<()> {
+fn wait_peers_tracked_only_when_off(node: &Node, mode: &str) -> Result<()> {
     let script = "grep 'src=192.168.56.102 dst=192.168.56.101' /proc/net/nf_conntrack | grep -c dport=8472 || true";
     // The kernel tracks packets from before the rules for half a minute. The peer's probes keep present entries alive.
     let is_tracked = || Ok::<_, anyhow::Error>(node.sh(script)?.trim() != "0");
@@ -175,56 +175,60 @@ scenarios! { encapsulation_port_is_guarded;
 /// The guard rules accept, count or drop tunnel packets of unknown senders, admit all packets of nodes, and drop those of pods. The first host has a
 /// guard, the second one is its peer, and the third one forges packets. The fourth one becomes a node at the end.
 fn encapsulation_port_is_guarded(applier: Applier) -> Result<()> {
-    Scene::of("guard")
+    Scene::with_title("guard")
         .nodes(4)
         .net(&applier.net_conf())
-        .arg("--ip-masq")
-        .arg("--iptables-resync=1")
-        .stopped()
+        .daemon_arg("--ip-masq")
+        .daemon_arg("--iptables-resync=1")
+        .without_daemons()
         .run(|s| {
             let path = Programs::all(s.lab, "all", applier.xtables())?.path();
             for node in &mut s.nodes {
-                node.change(|options| options.env("PATH", &path));
+                node.change_options(|options| options.env("PATH", &path));
             }
             let plain = s[0].options.clone();
-            s[1].start()?;
-            s[1].pod("p2")?;
+            s[1].start_daemon()?;
+            s[1].create_pod("p2")?;
             let mut forged = None;
             // Mode `off` comes last, because the kernel remembers tracked packets for half a minute.
             for mode in ["drop", "count", "off"] {
                 s[0].options = plain.clone().arg(&format!("--encap-peers={mode}"));
                 if mode != "off" {
-                    s[0].change(|options| options.arg(GUARD[1]).arg(GUARD[2]));
+                    s[0].change_options(|options| options.arg(GUARD[1]).arg(GUARD[2]));
                 }
-                s[0].start()?;
+                s[0].start_daemon()?;
                 if forged.is_none() {
-                    s[0].pod("p1")?;
+                    s[0].create_pod("p1")?;
                     forged = Some(create_forged_tunnel_senders(s)?);
                 }
                 wait_until_guard_admits_peer(s, 1)?;
-                filters_forged_packets(&s[0], mode, forged.as_ref().context("no forger")?)?;
-                bars_pods(s, mode)?;
-                tracks_peers_only_without_a_guard(&s[0], mode)?;
-                s[0].stop()?;
+                require_forged_packets_counted_or_dropped(
+                    &s[0],
+                    mode,
+                    forged.as_ref().context("no forger")?,
+                )?;
+                require_pod_tunnel_packets_barred(s, mode)?;
+                wait_peers_tracked_only_when_off(&s[0], mode)?;
+                s[0].stop_daemon()?;
             }
             // A host that becomes a node is admitted, and a former node is not.
             s[0].options = plain.arg(GUARD[0]);
-            s[0].start()?;
-            s[3].start()?;
-            s[3].pod("p4")?;
+            s[0].start_daemon()?;
+            s[3].start_daemon()?;
+            s[3].create_pod("p4")?;
             wait_until_guard_admits_peer(s, 3)?;
             let is_admitted = |s: &Scene<'_>| {
                 firewall_rules(&s[0]).is_ok_and(|now| now.contains("192.168.56.104"))
             };
             ensure!(is_admitted(s));
-            s[3].stop()?;
-            let leases = s.store.subnets()?;
+            s[3].stop_daemon()?;
+            let leases = s.store.lease_names_and_values()?;
             let (lease, _) = leases
                 .iter()
                 .find(|(_, value)| value.contains("192.168.56.104"))
                 .context("no lease")?;
             s.store.delete(lease)?;
             until("a former node is not admitted", || !is_admitted(s))?;
-            s[0].has_metric("flannel_rule_repairs_total", 0.0)
+            s[0].wait_metric_value("flannel_rule_repairs_total", 0.0)
         })
 }

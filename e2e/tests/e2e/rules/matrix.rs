@@ -4,7 +4,9 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
-use lab::{Echo, Host, MulticastRoutes, Netns, Pod, Programs, Scene, Uplink, seen_as};
+use lab::{
+    Echo, Host, MulticastRoutes, Netns, Pod, Programs, Scene, Uplink, ask_seen_source_per_port,
+};
 
 use crate::healing::scenarios;
 
@@ -80,7 +82,7 @@ impl Family {
     }
 
     /// The first node's address.
-    fn on(&self, s: &Scene<'_>, device: &str) -> Result<IpAddr> {
+    fn first_node_device_address(&self, s: &Scene<'_>, device: &str) -> Result<IpAddr> {
         let addresses = s[0].netns().addresses()?;
         let on_device = addresses
             .iter()
@@ -102,7 +104,8 @@ fn add_routes_through_first_node(s: &Scene<'_>, [outside, target]: &[Host; 2]) -
     }
     for family in &FAMILIES {
         let Family(flag, device, network, group) = family;
-        let (overlay, node_address) = (family.on(s, device)?, family.host(&s[0])?);
+        let (overlay, node_address) =
+            (family.first_node_device_address(s, device)?, family.host(&s[0])?);
         let from = family.pod(&s[1].pods[0])?;
         // Routes a pod of another node to all targets through the tunnel and the tested node.
         other.sh(&format!(
@@ -128,7 +131,7 @@ fn add_routes_through_first_node(s: &Scene<'_>, [outside, target]: &[Host; 2]) -
     let table = format!(
         "table inet foreign {{ chain marks {{ type filter hook prerouting priority mangle; policy accept;\n{marks}}}\n}}\n"
     );
-    node.feed("nft", &["-f", "-"], &table).map(drop)
+    node.exec_with_input("nft", &["-f", "-"], &table).map(drop)
 }
 
 /// Measured with the current rules.
@@ -142,8 +145,10 @@ fn measure_traffic_table(
     let [local, neighbour, remote, third] = s.pods()[..] else { anyhow::bail!("not four pods") };
     let (here, there) = (s[0].netns(), s[1].netns());
     // Routes multicast packets.
-    let here_routes = MulticastRoutes::between(here, group.is_ipv6(), &["cni0", device, "enp0s8"])?;
-    let there_routes = MulticastRoutes::between(there, group.is_ipv6(), &["cni0", device])?;
+    let here_routes =
+        MulticastRoutes::enable_on_interfaces(here, group.is_ipv6(), &["cni0", device, "enp0s8"])?;
+    let there_routes =
+        MulticastRoutes::enable_on_interfaces(there, group.is_ipv6(), &["cni0", device])?;
     let (local_ip, remote_ip) = (family.pod(local)?, family.pod(remote)?);
     let (node_ip, outside_ip) = (family.host(&s[0])?, family.host(outside)?);
     here_routes.add(local_ip, group, "cni0", "enp0s8")?;
@@ -151,13 +156,13 @@ fn measure_traffic_table(
     here_routes.add(remote_ip, group, device, "enp0s8")?;
     here_routes.add(outside_ip, group, "enp0s8", "cni0")?;
 
-    let pod = |pod: &Pod| Echo::start(pod.netns(), family.pod(pod)?);
+    let pod = |pod: &Pod| Echo::start_source_reporter(pod.netns(), family.pod(pod)?);
     let [to_local, to_remote, to_third] = [pod(neighbour)?, pod(remote)?, pod(third)?];
-    let to_node = Echo::start(here, node_ip)?;
-    let to_outside = Echo::start(outside.netns(), outside_ip)?;
-    let to_target = Echo::start(target.netns(), family.host(target)?)?;
-    let to_underlay = Echo::group(outside.netns(), group, "enp0s8")?;
-    let to_pods = Echo::group(neighbour.netns(), group, "eth0")?;
+    let to_node = Echo::start_source_reporter(here, node_ip)?;
+    let to_outside = Echo::start_source_reporter(outside.netns(), outside_ip)?;
+    let to_target = Echo::start_source_reporter(target.netns(), family.host(target)?)?;
+    let to_underlay = Echo::start_group_source_reporter(outside.netns(), group, "enp0s8")?;
+    let to_pods = Echo::start_group_source_reporter(neighbour.netns(), group, "eth0")?;
 
     let any: IpAddr =
         if group.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -174,8 +179,11 @@ fn measure_traffic_table(
         .map(|(port, (name, netns, from))| (name.to_owned(), netns, from, port));
     let marked =
         MARKS.iter().map(|(mark, port)| (format!("mark-{mark}"), local.netns(), local_ip, *port));
-    let named =
-        [("node", node_ip), ("overlay", family.on(s, device)?), ("gateway", family.on(s, "cni0")?)];
+    let named = [
+        ("node", node_ip),
+        ("overlay", family.first_node_device_address(s, device)?),
+        ("gateway", family.first_node_device_address(s, "cni0")?),
+    ];
     let mut table = String::from("from local-pod remote-pod host outside multicast\n");
     for (name, netns, from, base) in unmarked.chain(marked) {
         // No source is its own target.
@@ -188,7 +196,7 @@ fn measure_traffic_table(
             write!(
                 table,
                 " {}",
-                seen_source_name(
+                connect_and_name_seen_source(
                     netns,
                     from,
                     base + case * 100 + column * CONNECTIONS,
@@ -203,14 +211,14 @@ fn measure_traffic_table(
 }
 
 /// The name of the address that the target sees, with `*` if the ports differ from the sender's.
-fn seen_source_name(
+fn connect_and_name_seen_source(
     netns: &Netns,
     from: IpAddr,
     first: u16,
     echo: &Echo,
     named: &[(&str, IpAddr)],
 ) -> Result<String> {
-    let seen = seen_as(netns, from, first..first + CONNECTIONS, echo.address())?;
+    let seen = ask_seen_source_per_port(netns, from, first..first + CONNECTIONS, echo.address())?;
     let name = |seen: SocketAddr| match named.iter().find(|(_, address)| *address == seen.ip()) {
         _ if seen.ip() == from => "own".to_owned(),
         Some((name, _)) => (*name).to_owned(),
@@ -232,27 +240,27 @@ scenarios! { traffic_rules_match_the_table;
 
 /// Three nodes, the first of which is under test with two pods, and two machines outside the cluster.
 fn traffic_rules_match_the_table(applier: Applier) -> Result<()> {
-    Scene::of("matrix").nodes(3).net(&applier.net_conf()).stopped().run(|s| {
+    Scene::with_title("matrix").nodes(3).net(&applier.net_conf()).without_daemons().run(|s| {
         let path = Programs::all(s.lab, "all", applier.xtables())?.path();
         let outside = |number: u8| {
-            s.lab.host(&format!("out{number}"), &[Uplink::enp0s8(&s.lan, 10 + number)?])
+            s.lab.create_host(&format!("out{number}"), &[Uplink::enp0s8(&s.lan, 10 + number)?])
         };
         let outside = [outside(1)?, outside(2)?];
         for node in &mut s.nodes {
-            node.change(|options| options.env("PATH", &path));
+            node.change_options(|options| options.env("PATH", &path));
         }
-        s.start()?;
-        s[0].pod("p1")?;
+        s.start_daemons()?;
+        s[0].create_pod("p1")?;
         for (number, node) in s.nodes.iter_mut().enumerate() {
-            node.pod(if number == 0 { "p2" } else { "p1" })?;
+            node.create_pod(if number == 0 { "p2" } else { "p1" })?;
             // The devices and routes of the daemons stay. The first daemon starts again for each case. The others would remove what is added here.
-            node.stop()?;
+            node.stop_daemon()?;
         }
         add_routes_through_first_node(s, &outside)?;
         let plain = s[0].options.clone().arg("--ip-masq");
         for (case, (flags, change)) in (0..).zip(CASES) {
             s[0].options = flags.iter().fold(plain.clone(), |options, flag| options.arg(flag));
-            s[0].start()?;
+            s[0].start_daemon()?;
             let words = |row: &str| row.split_whitespace().collect::<Vec<_>>().join(" ");
             let expected: Vec<String> =
                 TABLE.trim().lines().map(|row| words(&change(row))).collect();
@@ -266,7 +274,7 @@ fn traffic_rules_match_the_table(applier: Applier) -> Result<()> {
                 );
             }
             s.require_no_errors()?;
-            s[0].stop()?;
+            s[0].stop_daemon()?;
         }
         Ok(())
     })

@@ -34,19 +34,19 @@ impl Applier {
 
 /// Stopped, with masquerade rules that it checks each second.
 pub(super) fn masquerading_node_scene(title: &str, applier: Applier) -> SceneOptions<'static> {
-    let flags = Scene::of(title).arg("--ip-masq").arg("--iptables-resync=1");
-    flags.nodes(1).net(&applier.net_conf()).stopped()
+    let flags = Scene::with_title(title).daemon_arg("--ip-masq").daemon_arg("--iptables-resync=1");
+    flags.nodes(1).net(&applier.net_conf()).without_daemons()
 }
 
 /// The node finds all programs.
-pub(super) fn on_node(
+pub(super) fn run_on_stopped_masquerading_node(
     applier: Applier,
     flags: &[&str],
     work: impl FnOnce(&mut Scene<'_>) -> Result<()>,
 ) -> Result<()> {
     masquerading_node_scene("rules", applier).run(|s| {
         let path = Programs::all(s.lab, "all", applier.xtables())?.path();
-        s[0].change(|options| {
+        s[0].change_options(|options| {
             let options = options.env("PATH", &path);
             flags.iter().fold(options, |options, flag| options.arg(flag))
         });
@@ -86,15 +86,18 @@ pub(super) fn logged_warnings_and_errors(daemon: &Flanneld) -> Vec<String> {
 
 /// Runs from a pod of the first node through masquerade rules to a machine outside, each packet in a separate connection.
 pub(super) fn start_masqueraded_probe(s: &mut Scene<'_>) -> Result<Probe> {
-    let outside = s.lab.host("outside", &[Uplink::enp0s8(&s.lan, 50)?])?;
+    let outside = s.lab.create_host("outside", &[Uplink::enp0s8(&s.lan, 50)?])?;
     let node = IpAddr::V4(s[0].v4()?);
     // There are a thousand new connections a second, so conntrack must forget them soon.
     s[0].netns().sysctl("net/netfilter/nf_conntrack_udp_timeout", "3")?;
-    let pod = s[0].pod("p1")?;
+    let pod = s[0].create_pod("p1")?;
     let each = ProbeOptions::default().interval(Duration::from_millis(1));
     let target = (outside.netns(), IpAddr::V4(outside.v4()?));
-    let probe =
-        Probe::between((pod.netns(), pod.address()?), target, &each.flow_each().seen_as(node))?;
+    let probe = Probe::start_between_addresses(
+        (pod.netns(), pod.address()?),
+        target,
+        &each.new_port_per_packet().seen_as(node),
+    )?;
     probe.wait_flowing()?;
     Ok(probe)
 }

@@ -11,14 +11,14 @@ use crate::healing::scenarios;
 
 use super::node::{
     Applier, IptablesLegacy, IptablesNft, Nftables, firewall_rules, has_flannel_rules,
-    logged_warnings_and_errors, masquerading_node_scene, on_node,
+    logged_warnings_and_errors, masquerading_node_scene, run_on_stopped_masquerading_node,
 };
 
 /// The first warning contains `text`, as `/readyz` does.
 fn wait_until_obstacle_is_reported(node: &Node, text: &str) -> Result<()> {
     until_ok("the log reports the obstacle", || {
         let (found, (code, page)) =
-            (logged_warnings_and_errors(node.daemon()?), node.get("/readyz")?);
+            (logged_warnings_and_errors(node.daemon()?), node.get_health_endpoint("/readyz")?);
         ensure!(found.iter().any(|line| line.contains(text)), "{found:#?}");
         ensure!(code != 200 && page.contains(text), "/readyz: {code} {page}");
         Ok(())
@@ -37,28 +37,28 @@ fn wait_until_rules_recover(node: &Node, applier: Applier) -> Result<()> {
 /// Another program holds the xtables lock. It delays neither the daemon's start, nor packets, nor the rules of the other family.
 #[test]
 fn held_lock_delays_neither_start_nor_packets() -> Result<()> {
-    Scene::of("lock").net(&IptablesLegacy.net_conf()).stopped().run(|s| {
-        let calls = s.lab.folder("")?.join("calls");
+    Scene::with_title("lock").net(&IptablesLegacy.net_conf()).without_daemons().run(|s| {
+        let calls = s.lab.ensure_folder("")?.join("calls");
         let mut programs = Programs::all(s.lab, "all", Xtables::Legacy)?;
         for family in ["iptables", "ip6tables"] {
             let count = format!("#!/bin/sh\n/usr/sbin/{family}-legacy-restore \"$@\"\nstatus=$?\necho >> {}\nexit $status\n", calls.display());
             programs = programs.with_script(&format!("{family}-restore"), &count)?.with_script(&format!("{family}-legacy-restore"), &count)?;
         }
         let path = programs.path();
-        s[0].change(|options| options.arg("--ip-masq").arg("--iptables-resync=1").env("PATH", &path));
+        s[0].change_options(|options| options.arg("--ip-masq").arg("--iptables-resync=1").env("PATH", &path));
         // Each host has its own /run.
         let run = s[0].folder()?.join("run");
         std::fs::create_dir_all(&run)?;
         let lock = std::fs::File::create(run.join("xtables.lock"))?;
         lock.lock()?;
-        s[0].launch()?;
-        s[1].start()?;
+        s[0].launch_daemon()?;
+        s[1].start_daemon()?;
         until("subnet.env is there", || s[0].daemon().is_ok_and(|daemon| daemon.subnet_env().is_ok()))?;
         for node in &mut s.nodes {
-            node.pod("p1")?;
+            node.create_pod("p1")?;
         }
-        s.reach()?;
-        s[0].logs("/run/xtables.lock")?;
+        s.wait_first_pods_connected()?;
+        s[0].wait_log_contains("/run/xtables.lock")?;
         // Its rules are in nftables meanwhile.
         until("it is ready", || s[0].require_ready().is_ok())?;
         ensure!(has_flannel_rules(&s[0], Nftables)?);
@@ -68,12 +68,12 @@ fn held_lock_delays_neither_start_nor_packets() -> Result<()> {
         until("it was tried again", || ended() >= first + 2)?;
         ensure!(!has_flannel_rules(&s[0], IptablesLegacy)?, "the lock does not hold up the rules: this test proves nothing");
         lock.unlock()?;
-        moves_to_iptables(&s[0], IptablesLegacy)
+        wait_rules_move_to_iptables(&s[0], IptablesLegacy)
     })
 }
 
 /// The rules have moved from nftables to iptables, and the daemon has reported the obstacle once for each family.
-fn moves_to_iptables(node: &Node, applier: Applier) -> Result<()> {
+fn wait_rules_move_to_iptables(node: &Node, applier: Applier) -> Result<()> {
     until("the rules are in iptables", || {
         has_flannel_rules(node, applier).unwrap_or_default()
             && has_flannel_rules(node, Nftables).is_ok_and(|has| !has)
@@ -87,12 +87,12 @@ fn moves_to_iptables(node: &Node, applier: Applier) -> Result<()> {
 #[test]
 fn nftables_is_used_until_iptables_is_installed() -> Result<()> {
     masquerading_node_scene("no-iptables", IptablesNft).run(|s| {
-        let programs = Programs::none(s.lab, "some")?.with_nft()?;
-        s[0].change(|options| options.env("PATH", &programs.path()));
-        s.start()?;
+        let programs = Programs::create_empty(s.lab, "some")?.with_nft()?;
+        s[0].change_options(|options| options.env("PATH", &programs.path()));
+        s.start_daemons()?;
         ensure!(has_flannel_rules(&s[0], Nftables)? && !has_flannel_rules(&s[0], IptablesNft)?);
         programs.with_iptables(Xtables::Nft)?;
-        moves_to_iptables(&s[0], IptablesNft)
+        wait_rules_move_to_iptables(&s[0], IptablesNft)
     })
 }
 
@@ -102,7 +102,7 @@ type Missing =
 scenarios! { missing_programs_are_reported_once_and_used_when_installed;
     missing_programs_of_iptables_are_reported_once_and_used_when_installed => (IptablesNft, "iptables", Ok, |programs| programs.with_iptables(Xtables::Nft)),
     // Only programs with the variant's names, such as `iptables-nft`, and no program `iptables`.
-    programs_of_a_variant_are_used_when_installed => (IptablesNft, "iptables", Ok, |programs| programs.with_variant(Xtables::Nft)),
+    programs_of_a_variant_are_used_when_installed => (IptablesNft, "iptables", Ok, |programs| programs.with_full_iptables_names(Xtables::Nft)),
     missing_nft_is_reported_once_and_used_when_installed => (Nftables, "nftables", |programs| programs.with_iptables(Xtables::Nft), Programs::with_nft),
 }
 
@@ -111,9 +111,9 @@ fn missing_programs_are_reported_once_and_used_when_installed(
     (applier, package, present, install): Missing,
 ) -> Result<()> {
     masquerading_node_scene("missing", applier).run(|s| {
-        let programs = present(Programs::none(s.lab, "some")?)?;
-        s[0].change(|options| options.env("PATH", &programs.path()));
-        s[0].launch()?;
+        let programs = present(Programs::create_empty(s.lab, "some")?)?;
+        s[0].change_options(|options| options.env("PATH", &programs.path()));
+        s[0].launch_daemon()?;
         until("subnet.env is there", || {
             s[0].daemon().is_ok_and(|daemon| daemon.subnet_env().is_ok())
         })?;
@@ -126,15 +126,15 @@ fn missing_programs_are_reported_once_and_used_when_installed(
 /// In nftables mode, flanneld calls no iptables program, not even to remove the rules that iptables-nft wrote.
 #[test]
 fn nft_removes_the_iptables_rules_without_iptables() -> Result<()> {
-    on_node(IptablesNft, &[], |s| {
+    run_on_stopped_masquerading_node(IptablesNft, &[], |s| {
         s[0].sh("iptables -A FORWARD -s 1.2.3.4 -j DROP")?;
-        s.start()?;
-        s[0].stop()?;
+        s.start_daemons()?;
+        s[0].stop_daemon()?;
         ensure!(has_flannel_rules(&s[0], IptablesNft)?);
         s.store.configure(&Nftables.net_conf())?;
-        let path = Programs::none(s.lab, "nft-only")?.with_nft()?.path();
-        s[0].change(|options| options.env("PATH", &path));
-        s.start()?;
+        let path = Programs::create_empty(s.lab, "nft-only")?.with_nft()?.path();
+        s[0].change_options(|options| options.env("PATH", &path));
+        s.start_daemons()?;
         until("the rules of iptables are gone", || {
             has_flannel_rules(&s[0], IptablesNft).is_ok_and(|has| !has)
         })?;
@@ -145,10 +145,10 @@ fn nft_removes_the_iptables_rules_without_iptables() -> Result<()> {
         );
         let found = logged_warnings_and_errors(s[0].daemon()?);
         ensure!(found.is_empty(), "{found:#?}");
-        s[0].stop()?;
+        s[0].stop_daemon()?;
         // The daemon reports that no installed program can read the old tables.
         s[0].sh("iptables-legacy -A FORWARD -s 1.2.3.4 -j DROP")?;
-        s.start()?;
+        s.start_daemons()?;
         until("the log names the old tables", || {
             s[0].daemon().is_ok_and(|daemon| {
                 logged_warnings_and_errors(daemon)
@@ -175,7 +175,7 @@ impl ProcessLimit {
             return Ok(limit);
         }
         // The test has a mount namespace of its own.
-        let own = s.lab.folder("cgroup")?;
+        let own = s.lab.ensure_folder("cgroup")?;
         let at = own.display();
         s[0].sh(&format!("nsenter --mount=/proc/{0}/ns/mnt sh -c 'mount -t cgroup -o pids none {at} || mount -t cgroup2 none {at}'", std::process::id()))?;
         below(&own).context("no control group can limit processes")
@@ -201,7 +201,7 @@ scenarios! { process_limit_is_survived;
 
 /// The daemon reports the limit once and still adds new nodes. It restores its rules when the system allows processes again.
 fn process_limit_is_survived(applier: Applier) -> Result<()> {
-    on_node(applier, &[], |s| {
+    run_on_stopped_masquerading_node(applier, &[], |s| {
         let limit = ProcessLimit::create(s)?;
         // The daemon removes another tool's rules in a task of its own. The limit must not stop this task.
         s[0].sh(if applier == Nftables {
@@ -209,8 +209,8 @@ fn process_limit_is_survived(applier: Applier) -> Result<()> {
         } else {
             "nft add table ip flannel-ipv4"
         })?;
-        s.start()?;
-        s[0].logs("removed unused rules")?;
+        s.start_daemons()?;
+        s[0].wait_log_contains("removed unused rules")?;
         let right = firewall_rules(&s[0])?;
         limit.write("cgroup.procs", &s[0].daemon()?.pid().to_string())?;
         limit.write("pids.max", "0")?;
@@ -218,9 +218,12 @@ fn process_limit_is_survived(applier: Applier) -> Result<()> {
         wait_until_obstacle_is_reported(&s[0], "no more processes")?;
         // tokio ends idle threads after 10 s unless flanneld keeps them, and the daemon could start no new ones.
         std::thread::sleep(Duration::from_secs(12));
-        let other = s.lab.host("other", &[Uplink::enp0s8(&s.lan, 20)?])?.flanneld(&s[0].options)?;
+        let other = s
+            .lab
+            .create_host("other", &[Uplink::enp0s8(&s.lan, 20)?])?
+            .start_flanneld_and_wait_ready(&s[0].options)?;
         let route = other.subnet_env()?.subnet.context("no subnet")?.trunc();
-        s[0].shows("ip route", &route.to_string())?;
+        s[0].wait_output_contains("ip route", &route.to_string())?;
         ensure!(
             !has_flannel_rules(&s[0], applier)?,
             "the limit limits nothing: this test proves nothing"
@@ -228,6 +231,6 @@ fn process_limit_is_survived(applier: Applier) -> Result<()> {
         limit.write("pids.max", "max")?;
         until("the rules are as before", || firewall_rules(&s[0]).is_ok_and(|now| now == right))?;
         wait_until_rules_recover(&s[0], applier)?;
-        s[0].stop()
+        s[0].stop_daemon()
     })
 }

@@ -6,7 +6,8 @@ use lab::{Launch, until, until_ok};
 use crate::healing::scenarios;
 
 use super::node::{
-    Applier, GUARD, IptablesNft, Nftables, firewall_rules, logged_warnings_and_errors, on_node,
+    Applier, GUARD, IptablesNft, Nftables, firewall_rules, logged_warnings_and_errors,
+    run_on_stopped_masquerading_node,
 };
 
 type Damages = (Applier, &'static [&'static str], &'static [&'static str]);
@@ -43,11 +44,11 @@ scenarios! { damage_is_repaired;
 
 /// The daemon counts one repair for each damage.
 fn damage_is_repaired((applier, flags, damages): Damages) -> Result<()> {
-    on_node(applier, flags, |s| {
+    run_on_stopped_masquerading_node(applier, flags, |s| {
         let mut first: Option<String> = None;
         for damage in damages {
             // The daemon makes three repairs a minute at once. This test needs more, so each damage has a daemon of its own.
-            s.start()?;
+            s.start_daemons()?;
             let right = firewall_rules(&s[0])?;
             ensure!(right.contains("10.244.0.0/16"), "{right}");
             ensure!(
@@ -55,10 +56,10 @@ fn damage_is_repaired((applier, flags, damages): Damages) -> Result<()> {
                 "a restart leads from\n{first:?}\nto\n{right}"
             );
             // The daemon is stopped meanwhile. Otherwise it could repair the damage before the test sees it.
-            s[0].daemon()?.stop()?;
+            s[0].daemon()?.send_sigstop()?;
             s[0].sh(damage)?;
             ensure!(firewall_rules(&s[0])? != right, "{damage} damages nothing");
-            s[0].daemon()?.cont()?;
+            s[0].daemon()?.send_sigcont()?;
             until_ok(&format!("{damage} is repaired"), || {
                 let now = firewall_rules(&s[0])?;
                 ensure!(now == right, "{now}");
@@ -67,10 +68,10 @@ fn damage_is_repaired((applier, flags, damages): Damages) -> Result<()> {
             // A pass that was under way may have looked at one family before the damage, and the next pass repairs that family.
             let most = if damage.contains("ruleset") { 2.0 } else { 1.0 };
             until("the repair is counted", || {
-                (1.0..=most).contains(&s[0].count("flannel_rule_repairs_total"))
+                (1.0..=most).contains(&s[0].metric_or_zero("flannel_rule_repairs_total"))
             })?;
-            s[0].has_metric("flannel_rules_at_war", 0.0)?;
-            s[0].stop()?;
+            s[0].wait_metric_value("flannel_rules_at_war", 0.0)?;
+            s[0].stop_daemon()?;
         }
         Ok(())
     })
@@ -83,8 +84,8 @@ scenarios! { busy_writer_delays_no_repair;
 
 /// Another program commits nftables transactions all the time. If one collides with flanneld's, flanneld must try again.
 fn busy_writer_delays_no_repair((applier, damage): (Applier, &str)) -> Result<()> {
-    on_node(applier, &[], |s| {
-        s.start()?;
+    run_on_stopped_masquerading_node(applier, &[], |s| {
+        s.start_daemons()?;
         let right = firewall_rules(&s[0])?;
         let writes = "while :; do nft 'add table inet busy; add chain inet busy c; delete table inet busy'; sleep 0.01; done";
         let mut writer = s[0].spawn("writer", &Launch::new("sh").args(["-c", writes]))?;
@@ -108,8 +109,8 @@ scenarios! { endless_changes_slow_repairs_down;
 
 /// Another program changes the rules as fast as the daemon repairs them. The daemon reports the conflict once and then repairs rarely.
 fn endless_changes_slow_repairs_down((applier, damage): (Applier, &str)) -> Result<()> {
-    on_node(applier, &[], |s| {
-        s.start()?;
+    run_on_stopped_masquerading_node(applier, &[], |s| {
+        s.start_daemons()?;
         until_ok("there is a conflict", || {
             s[0].sh(damage)?;
             let at_war = s[0].daemon()?.metric("flannel_rules_at_war")?;
@@ -124,7 +125,7 @@ fn endless_changes_slow_repairs_down((applier, damage): (Applier, &str)) -> Resu
             ensure!(s[0].daemon()?.metric("flannel_uptime_seconds")? >= uptime + 3.0);
             Ok(())
         })?;
-        s[0].has_metric("flannel_rule_repairs_total", repairs)?;
+        s[0].wait_metric_value("flannel_rule_repairs_total", repairs)?;
         let complaints = logged_warnings_and_errors(s[0].daemon()?);
         ensure!(complaints.len() == 1, "{complaints:#?}");
         Ok(())

@@ -6,7 +6,7 @@ use lab::{Programs, until, until_ok};
 
 use super::node::{
     Applier, IptablesLegacy, IptablesNft, Nftables, firewall_rules, has_flannel_rules,
-    masquerading_node_scene, on_node, start_masqueraded_probe,
+    masquerading_node_scene, run_on_stopped_masquerading_node, start_masqueraded_probe,
 };
 
 use crate::healing::scenarios;
@@ -15,20 +15,20 @@ use crate::healing::scenarios;
 /// switch leaves working rules, and the next one completes the switch.
 #[test]
 fn switching_under_load_loses_nothing() -> Result<()> {
-    on_node(IptablesNft, &[], |s| {
-        s.start()?;
+    run_on_stopped_masquerading_node(IptablesNft, &[], |s| {
+        s.start_daemons()?;
         let probe = start_masqueraded_probe(s)?;
         for (number, applier) in
             [Nftables, IptablesLegacy, Nftables, IptablesNft].into_iter().enumerate()
         {
-            s[0].stop()?;
+            s[0].stop_daemon()?;
             s.store.configure(&applier.net_conf())?;
             let path = Programs::all(s.lab, &format!("switch-{number}"), applier.xtables())?.path();
-            s[0].change(|options| options.env("PATH", &path));
-            s[0].launch()?;
+            s[0].change_options(|options| options.env("PATH", &path));
+            s[0].launch_daemon()?;
             until("it writes rules", || has_flannel_rules(&s[0], applier).unwrap_or_default())?;
-            s[0].kill()?;
-            s.start()?;
+            s[0].kill_daemon()?;
+            s.start_daemons()?;
             until_ok(&format!("only {applier:?} has rules"), || {
                 for other in [IptablesNft, IptablesLegacy, Nftables] {
                     ensure!(has_flannel_rules(&s[0], other)? == (other == applier), "{other:?}");
@@ -50,12 +50,12 @@ scenarios! { rules_of_a_removed_family_are_removed;
 /// Rules of a family that the network no longer has.
 fn rules_of_a_removed_family_are_removed(applier: Applier) -> Result<()> {
     masquerading_node_scene("family", applier).run(|s| {
-        s.start()?;
-        s[0].stop()?;
+        s.start_daemons()?;
+        s[0].stop_daemon()?;
         ensure!(firewall_rules(&s[0])?.contains("fd10:244::/48"));
         s.store
             .configure(&applier.net_conf().replace("true,\"IPv6Network", "false,\"IPv6Network"))?;
-        s.start()?;
+        s.start_daemons()?;
         until("the rules of IPv6 are gone", || {
             firewall_rules(&s[0]).is_ok_and(|now| !now.contains("fd10:244::/48"))
         })

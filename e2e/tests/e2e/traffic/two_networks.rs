@@ -26,17 +26,18 @@ fn vxlan_net_conf(number: u8, nftables: bool) -> String {
 
 /// Stopped nodes of network 50.
 fn first_network_scene(nftables: bool, flags: &'static [&'static str]) -> SceneOptions<'static> {
-    let scene = Scene::of("two networks").net(&vxlan_net_conf(50, nftables)).stopped();
-    flags.iter().fold(scene, |scene, flag| scene.arg(flag))
+    let scene =
+        Scene::with_title("two networks").net(&vxlan_net_conf(50, nftables)).without_daemons();
+    flags.iter().fold(scene, |scene, flag| scene.daemon_arg(flag))
 }
 
 /// The options of the first node, with another store and health port.
-fn second_network_flanneld_options(
+fn configure_second_network(
     s: &Scene<'_>,
     net_conf: &str,
     flags: &[&str],
 ) -> Result<FlanneldOptions> {
-    let store = Store::dir(&s.lab.folder("leases-51")?);
+    let store = Store::dir(&s.lab.ensure_folder("leases-51")?);
     store.configure(net_conf)?;
     let options = FlanneldOptions::new(&store).iface("enp0s8").second("net51");
     let options = flags.iter().fold(options, |options, flag| options.arg(flag));
@@ -45,9 +46,9 @@ fn second_network_flanneld_options(
 
 /// The second network's daemon and its pod.
 fn join_second_network(node: &Host, options: &FlanneldOptions) -> Result<(Flanneld, Pod)> {
-    let daemon = node.flanneld(options)?;
+    let daemon = node.start_flanneld_and_wait_ready(options)?;
     let env = daemon.subnet_env()?;
-    let pod = node.pod("p51", &env)?;
+    let pod = node.create_pod("p51", &env)?;
     // The lab has one bridge per host, which is the gateway of both networks.
     let gateway = env.subnet.context("no subnet")?;
     node.netns().sh(&format!("ip address replace {gateway} dev cni0"))?;
@@ -67,16 +68,16 @@ fn restarts_lose_nothing((nftables, xtables): (bool, Xtables)) -> Result<()> {
         let path = Programs::all(s.lab, "programs", xtables)?.path();
         let iptables = if xtables == Xtables::Legacy { "iptables-legacy" } else { "iptables" };
         for node in &mut s.nodes {
-            node.change(|options| options.env("PATH", &path));
+            node.change_options(|options| options.env("PATH", &path));
             node.sh(&format!("{iptables} -P FORWARD DROP"))?;
             if nftables {
                 // A packet that nftables accepts still passes iptables, where the rules are the operator's task.
                 node.sh("iptables -A FORWARD -s 10.50.0.0/15 -j ACCEPT; iptables -A FORWARD -d 10.50.0.0/15 -j ACCEPT")?;
             }
         }
-        let outside = s.lab.host("outside", &[Uplink::enp0s8(&s.lan, 50)?])?;
-        s.populate()?;
-        let options = second_network_flanneld_options(s, &vxlan_net_conf(51, nftables), &FLAGS)?.env("PATH", &path);
+        let outside = s.lab.create_host("outside", &[Uplink::enp0s8(&s.lan, 50)?])?;
+        s.start_daemons_and_connected_pods()?;
+        let options = configure_second_network(s, &vxlan_net_conf(51, nftables), &FLAGS)?.env("PATH", &path);
         let (mut daemon, here) = join_second_network(&s[0], &options)?;
         let (_far, there) = join_second_network(&s[1], &options)?;
         // A ready daemon need not know yet the lease of a node that came later.
@@ -84,28 +85,28 @@ fn restarts_lose_nothing((nftables, xtables): (bool, Xtables)) -> Result<()> {
             PingMatrix::of_main_addresses(&[here.clone(), there.clone()])?.require_complete()
         })?;
         // To the other host's pod, and through masquerade rules to a machine outside. Each packet is a connection.
-        let each = ProbeOptions::default().interval(Duration::from_millis(10)).flow_each();
+        let each = ProbeOptions::default().interval(Duration::from_millis(10)).new_port_per_packet();
         let masqueraded = each.clone().seen_as(IpAddr::V4(s[0].v4()?));
         let mut probes = Vec::new();
         for (here, there) in [(&s[0].pods[0], &s[1].pods[0]), (&here, &there)] {
             let from = (here.netns(), here.address()?);
-            probes.push(Probe::between(from, (there.netns(), there.address()?), &each)?);
-            probes.push(Probe::between(from, (outside.netns(), outside.v4()?.into()), &masqueraded)?);
+            probes.push(Probe::start_between_addresses(from, (there.netns(), there.address()?), &each)?);
+            probes.push(Probe::start_between_addresses(from, (outside.netns(), outside.v4()?.into()), &masqueraded)?);
         }
         let flow = || probes.iter().try_for_each(|probe| probe.wait_flowing().map(drop));
         flow()?;
         let before = firewall_rules(&s[0])?;
         for is_killed in [false, true] {
             if is_killed {
-                s[0].kill()?;
+                s[0].kill_daemon()?;
                 daemon.kill()?;
             } else {
-                s[0].stop()?;
+                s[0].stop_daemon()?;
                 ensure!(daemon.terminate()?.success(), "{}", daemon.log_tail(10));
             }
-            s.start()?;
+            s.start_daemons()?;
             flow()?;
-            daemon = s[0].flanneld(&options)?;
+            daemon = s[0].start_flanneld_and_wait_ready(&options)?;
             flow()?;
         }
         for daemon in [s[0].daemon()?, &daemon] {
@@ -142,11 +143,11 @@ fn daemon_is_refused_when_another_owns_its_resource() -> Result<()> {
             "the rules for 10.50.0.0/16",
         ),
     ];
-    Scene::of("refused").nodes(1).stopped().run(|s| {
+    Scene::with_title("refused").nodes(1).without_daemons().run(|s| {
         for (one, two, what) in &conflicts {
             s.store.configure(&net_conf_with_fields(50, one))?;
-            s[0].start()?;
-            let mut two = s[0].start_flanneld(&second_network_flanneld_options(s, two, &[])?)?;
+            s[0].start_daemon()?;
+            let mut two = s[0].start_flanneld(&configure_second_network(s, two, &[])?)?;
             let (code, log) = (two.wait()?.code(), two.log());
             let pid = format!("(pid {}, flanneld, network 10.50.0.0/16)", s[0].daemon()?.pid());
             ensure!(
@@ -155,7 +156,7 @@ fn daemon_is_refused_when_another_owns_its_resource() -> Result<()> {
             );
             s[0].require_ready()?;
             s.require_no_errors()?;
-            s[0].stop()?;
+            s[0].stop_daemon()?;
         }
         Ok(())
     })
@@ -169,17 +170,16 @@ fn node_document(daemon: &Flanneld) -> Result<Value> {
 #[test]
 fn probe_port_is_released_when_a_tunnel_needs_it() -> Result<()> {
     first_network_scene(false, &[]).run(|s| {
-        s.start()?;
+        s.start_daemons()?;
         let is_probed = |s: &Scene<'_>| {
-            s.each(|node| node.has_metric("flannel_probe_peers{state=\"well\"}", 1.0))
+            s.check_each_node(|node| {
+                node.wait_metric_value("flannel_probe_peers{state=\"well\"}", 1.0)
+            })
         };
         is_probed(s)?;
         let conf = net_conf_with_fields(51, r#""Backend":{"Type":"vxlan","VNI":51,"Port":8473}"#);
-        let options = second_network_flanneld_options(
-            s,
-            &conf,
-            &["--probe-port=8573", "--status-port=8574"],
-        )?;
+        let options =
+            configure_second_network(s, &conf, &["--probe-port=8573", "--status-port=8574"])?;
         let twos = s
             .nodes
             .iter()
@@ -209,8 +209,8 @@ fn probe_port_is_released_when_a_tunnel_needs_it() -> Result<()> {
         is_probed(s)?;
         // Without the tunnel and its device the port is free again.
         drop(twos);
-        s.each(|node| node.sh("ip link delete flannel.51").map(drop))?;
-        s.each(|node| {
+        s.check_each_node(|node| node.sh("ip link delete flannel.51").map(drop))?;
+        s.check_each_node(|node| {
             until_ok("the first network probes by UDP again", || {
                 let mesh = &node_document(node.daemon()?)?["mesh"];
                 let peer = &mesh["peers"][0];
@@ -236,10 +236,10 @@ fn guard_admits_peers_of_all_networks_on_its_port(nftables: bool) -> Result<()> 
     const GUARD: [&str; 2] = ["--encap-peers=drop", "--iptables-resync=1"];
     first_network_scene(nftables, &GUARD).nodes(3).run(|s| {
         for number in 0..2 {
-            s[number].start()?;
-            s[number].pod("p1")?;
+            s[number].start_daemon()?;
+            s[number].create_pod("p1")?;
         }
-        let guarded = second_network_flanneld_options(s, &vxlan_net_conf(51, nftables), &GUARD)?;
+        let guarded = configure_second_network(s, &vxlan_net_conf(51, nftables), &GUARD)?;
         let (mut daemon, here) = join_second_network(&s[0], &guarded)?;
         let (_far, there) = join_second_network(&s[2], &guarded)?;
         let pairs = [[s[1].pods[0].clone(), s[0].pods[0].clone()], [there, here]];
@@ -261,7 +261,7 @@ fn guard_admits_peers_of_all_networks_on_its_port(nftables: bool) -> Result<()> 
         );
         // The second network continues without a guard. The first one's guard still admits both.
         daemon.kill()?;
-        daemon = s[0].flanneld(&second_network_flanneld_options(
+        daemon = s[0].start_flanneld_and_wait_ready(&configure_second_network(
             s,
             &vxlan_net_conf(51, nftables),
             &GUARD[1..],
@@ -287,10 +287,13 @@ fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
     const FLAGS: [&str; 4] =
         ["--ip-masq", "--iptables-resync=1", "--encap-peers=count", "--ip-blackhole-route"];
     first_network_scene(nftables, &FLAGS).run(|s| {
-        s.start()?;
-        let options = second_network_flanneld_options(s, &vxlan_net_conf(51, nftables), &FLAGS)?;
-        let (mut daemon, _far) = (s[0].flanneld(&options)?, s[1].flanneld(&options)?);
-        s.settled()?;
+        s.start_daemons()?;
+        let options = configure_second_network(s, &vxlan_net_conf(51, nftables), &FLAGS)?;
+        let (mut daemon, _far) = (
+            s[0].start_flanneld_and_wait_ready(&options)?,
+            s[1].start_flanneld_and_wait_ready(&options)?,
+        );
+        s.wait_leases_applied()?;
         let has = |s: &Scene<'_>, network: &str| {
             let routes =
                 s[0].sh("ip route show; ip -d link show type vxlan; ip route show type blackhole")?;
@@ -316,10 +319,10 @@ fn cleanup_leaves_the_other_network_alone(nftables: bool) -> Result<()> {
             "{output}"
         );
         ensure!(has(s, "10.50.")? && !has(s, "10.51.")?, "{output}");
-        s.settled()?;
-        s[0].has_metric("flannel_kernel_repairs_total", 0.0)?;
+        s.wait_leases_applied()?;
+        s[0].wait_metric_value("flannel_kernel_repairs_total", 0.0)?;
         // The daemon and the cleanup may both see rules that no daemon serves, and write one after the other.
-        ensure!(s[0].count("flannel_rule_repairs_total") <= 1.0, "{output}");
+        ensure!(s[0].metric_or_zero("flannel_rule_repairs_total") <= 1.0, "{output}");
         s.require_no_errors()
     })
 }

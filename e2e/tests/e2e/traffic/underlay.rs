@@ -5,7 +5,7 @@ use lab::{FlanneldOptions, Node, Scene, Uplink, until_ok, wait_pods_connected};
 
 use crate::healing::scenarios;
 
-scenarios! { follows_the_underlay;
+scenarios! { readiness_follows_the_underlay;
     readiness_follows_the_underlay_of_vxlan => "vxlan",
     readiness_follows_the_underlay_of_udp => "udp",
 }
@@ -22,20 +22,20 @@ fn small_mtu_leaves_ipv4((backend, [small, enough]): (&str, [u32; 2])) -> Result
     let conf = format!(
         r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","Backend":{{{backend}}}}}"#
     );
-    Scene::of("small mtu").etcd().net(&conf).stopped().run(|s| {
+    Scene::with_title("small mtu").etcd().net(&conf).without_daemons().run(|s| {
         let set = |s: &Scene<'_>, mtu| {
-            s.each(|node| ip_batch_runner(&format!("link set enp0s8 mtu {mtu}"))(node))
+            s.check_each_node(|node| ip_batch_runner(&format!("link set enp0s8 mtu {mtu}"))(node))
         };
         set(s, small)?;
-        s.populate()?;
-        s.each(|node| {
+        s.start_daemons_and_connected_pods()?;
+        s.check_each_node(|node| {
             let (log, env) = (node.daemon()?.log(), node.daemon()?.subnet_env()?);
             let told = format!("MTU {small} of enp0s8 leaves {} bytes", 1280 - (enough - small));
             ensure!(log.matches(&told).count() == 1 && env.v6_subnet.is_none(), "{env:?}\n{log}");
             node.require_ready()
         })?;
         let both = |s: &Scene<'_>, is_there| {
-            s.each(|node| {
+            s.check_each_node(|node| {
                 until_ok("subnet.env has the families that fit", || {
                     let env = node.daemon()?.subnet_env()?;
                     ensure!(env.v6_subnet.is_some() == is_there, "{env:?}");
@@ -49,13 +49,13 @@ fn small_mtu_leaves_ipv4((backend, [small, enough]): (&str, [u32; 2])) -> Result
         for node in &mut s.nodes {
             // The bridge keeps the MTU of the pods that started before.
             ip_batch_runner("link set cni0 mtu 1280")(node)?;
-            later.push(node.pod("later")?.clone());
+            later.push(node.create_pod("later")?.clone());
         }
         wait_pods_connected(&later)?;
         ensure!(later[0].v6().is_ok(), "{:?}", later[0].addresses());
         set(s, small)?;
         both(s, false)?;
-        s.reach()?;
+        s.wait_first_pods_connected()?;
         s.require_no_errors()
     })
 }
@@ -75,7 +75,7 @@ fn require_underlay_loss_reported(
     let before = reports()?;
     lose(node)?;
     until_ok(&format!("the node is not ready: {word}"), || {
-        let (code, body) = node.get("/readyz")?;
+        let (code, body) = node.get_health_endpoint("/readyz")?;
         let mut lines = body.lines();
         ensure!(
             code == 503 && lines.any(|line| line.starts_with("underlay: ") && line.contains(word)),
@@ -89,12 +89,12 @@ fn require_underlay_loss_reported(
 }
 
 fn ip_batch_runner(batch: &str) -> impl FnOnce(&Node) -> Result<()> {
-    move |node| node.netns().ip(batch).map(drop)
+    move |node| node.netns().run_ip_batch(batch).map(drop)
 }
 
-fn follows_the_underlay(backend: &str) -> Result<()> {
+fn readiness_follows_the_underlay(backend: &str) -> Result<()> {
     let conf = format!(r#"{{"Network":"10.5.0.0/16","Backend":{{"Type":"{backend}"}}}}"#);
-    Scene::of(&format!("underlay-{backend}")).nodes(1).net(&conf).run(|s| {
+    Scene::with_title(&format!("underlay-{backend}")).nodes(1).net(&conf).run(|s| {
         let uplink = Uplink::enp0s8(&s.lan, 1)?;
         let node = &s[0];
         require_underlay_loss_reported(
@@ -106,8 +106,8 @@ fn follows_the_underlay(backend: &str) -> Result<()> {
         require_underlay_loss_reported(
             node,
             "carrier",
-            |node| node.unplug("enp0s8"),
-            |node| node.replug("enp0s8"),
+            |node| node.remove_carrier("enp0s8"),
+            |node| node.restore_carrier("enp0s8"),
         )?;
         let back = ip_batch_runner("address add 192.168.56.101/24 dev enp0s8");
         // A virtual address that keepalived or kube-vip puts on the interface is no substitute.
@@ -116,22 +116,22 @@ fn follows_the_underlay(backend: &str) -> Result<()> {
         require_underlay_loss_reported(node, "address", ip_batch_runner(virtual_only), back)?;
 
         // The node stays ready if the interface keeps an address, or is only renamed.
-        node.netns().ip(
+        node.netns().run_ip_batch(
             "address del 192.168.56.101/24 dev enp0s8\naddress add 192.168.56.111/24 dev enp0s8",
         )?;
         until_ok("the new address is followed", || {
-            let leases = s.store.subnets()?;
+            let leases = s.store.lease_names_and_values()?;
             ensure!(leases[0].1.contains("192.168.56.111"), "{leases:?}");
             Ok(())
         })?;
-        node.netns().ip("address add 192.168.56.101/24 dev enp0s8")?;
+        node.netns().run_ip_batch("address add 192.168.56.101/24 dev enp0s8")?;
         until_ok("the own address is taken again", || {
-            let leases = s.store.subnets()?;
+            let leases = s.store.lease_names_and_values()?;
             ensure!(leases[0].1.contains("192.168.56.101"), "{leases:?}");
             Ok(())
         })?;
         let rename = |from: &str, to: &str| {
-            node.netns().ip(&format!(
+            node.netns().run_ip_batch(&format!(
                 "link set {from} down\nlink set {from} name {to}\nlink set {to} up"
             ))?;
             until_ok("the new name is followed", || {
@@ -158,25 +158,25 @@ fn follows_the_underlay(backend: &str) -> Result<()> {
 
 #[test]
 fn bridge_of_pods_is_not_taken_for_an_uplink_that_was_made_anew() -> Result<()> {
-    Scene::of("underlay-anew").nodes(1).without_pods().run(|s| {
+    Scene::with_title("underlay-anew").nodes(1).without_pods().run(|s| {
         let uplink = Uplink::enp0s8(&s.lan, 1)?;
         let options = FlanneldOptions::new(&s.store).arg("--iface-cidr=0.0.0.0/0");
         let gateway = s[0].daemon()?.subnet_env()?.subnet;
         let gateway = gateway.context("no subnet")?;
-        s[0].netns().ip(&format!(
+        s[0].netns().run_ip_batch(&format!(
             "link add cni0 type bridge\nlink set cni0 up\naddress add {gateway} dev cni0"
         ))?;
         for has_file in [true, false] {
             let node = &mut s[0];
-            node.stop()?;
-            node.netns().ip("link del enp0s8")?;
+            node.stop_daemon()?;
+            node.netns().run_ip_batch("link del enp0s8")?;
             node.attach(&uplink)?;
             if !has_file {
                 std::fs::remove_file(node.subnet_file()?)?;
             }
             node.options = options.clone();
-            node.start()?;
-            let leases = s.store.subnets()?;
+            node.start_daemon()?;
+            let leases = s.store.lease_names_and_values()?;
             ensure!(leases.len() == 1 && leases[0].1.contains("192.168.56.101"), "{leases:?}");
         }
         s.require_no_errors()
@@ -185,12 +185,12 @@ fn bridge_of_pods_is_not_taken_for_an_uplink_that_was_made_anew() -> Result<()> 
 
 #[test]
 fn address_on_loopback_has_the_mtu_of_the_link() -> Result<()> {
-    Scene::of("underlay-lo").nodes(1).stopped().run(|s| {
+    Scene::with_title("underlay-lo").nodes(1).without_daemons().run(|s| {
         let options = FlanneldOptions::new(&s.store).arg("--iface=lo");
         let node = &mut s[0];
-        node.netns().ip("address add 10.9.9.1/32 dev lo")?;
+        node.netns().run_ip_batch("address add 10.9.9.1/32 dev lo")?;
         node.options = options;
-        node.start()?;
+        node.start_daemon()?;
         let env = node.daemon()?.subnet_env()?;
         ensure!(env.mtu == 1450, "{env:?}");
         s.require_no_errors()

@@ -16,11 +16,11 @@ struct VagrantHosts {
 impl VagrantHosts {
     /// etcd is on the first host or on a host of its own. Operators do both.
     fn build(lab: &Lab, etcd_on_first: bool) -> Result<VagrantHosts> {
-        let vagrant = lab.vagrant(2)?;
+        let vagrant = lab.create_vagrant_with_equal_addresses(2)?;
         let machine = if etcd_on_first {
             vagrant.hosts[0].clone()
         } else {
-            lab.host("store", &[Uplink::enp0s8(&vagrant.lan, 99)?])?
+            lab.create_host("store", &[Uplink::enp0s8(&vagrant.lan, 99)?])?
         };
         let etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?;
         etcd.store()?
@@ -33,7 +33,7 @@ impl VagrantHosts {
     }
 
     /// The second node has to exit with 1. It leaves nothing behind; the result is its error.
-    fn refuse_second(&self) -> Result<String> {
+    fn start_second_and_require_refusal(&self) -> Result<String> {
         let second = &self.hosts[1];
         let mut refused = second.start_flanneld(&FlanneldOptions::new(&self.store()?))?;
         let status = refused.wait()?;
@@ -42,7 +42,7 @@ impl VagrantHosts {
             !second.subnet_file()?.exists() && second.netns().link("flannel.1")?.is_none(),
             "a refused node leaves something behind"
         );
-        ensure!(self.store()?.subnets()?.len() == 1, "another lease");
+        ensure!(self.store()?.lease_names_and_values()?.len() == 1, "another lease");
         let errors = refused.errors().concat();
         // All daemons of a host share one log.
         std::fs::remove_file(refused.log_path())?;
@@ -51,14 +51,14 @@ impl VagrantHosts {
 
     /// Both hosts publish their addresses in the host-only network without a warning, and their pods reach each other.
     fn require_joined(&self, daemons: &[Flanneld]) -> Result<()> {
-        let subnets = format!("{:?}", self.store()?.subnets()?);
+        let subnets = format!("{:?}", self.store()?.lease_names_and_values()?);
         for (host, daemon) in self.hosts.iter().zip(daemons) {
             let public = host.v4_of("enp0s8")?.to_string();
             ensure!(subnets.contains(&public), "no {public} in {subnets}");
             ensure!(daemon.errors().is_empty(), "{:#?}", daemon.errors());
         }
         ensure!(!subnets.contains("10.0.2.15"), "{subnets}");
-        wait_pods_connected(&lab::Testbed::pods(&self.hosts, daemons)?)
+        wait_pods_connected(&lab::Testbed::create_pod_on_each_host(&self.hosts, daemons)?)
     }
 }
 
@@ -77,7 +77,7 @@ fn require_nat_trap_refusal(etcd_on_first: bool) -> Result<()> {
     Lab::run(&format!("trap, etcd on the first host: {etcd_on_first}"), |lab| {
         let bed = VagrantHosts::build(lab, etcd_on_first)?;
         let options = FlanneldOptions::new(&bed.store()?);
-        let mut trapped = bed.hosts[0].flanneld(&options)?;
+        let mut trapped = bed.hosts[0].start_flanneld_and_wait_ready(&options)?;
         let log = trapped.log();
         // The doctor logs its own findings after its first round.
         let is_warning =
@@ -87,7 +87,7 @@ fn require_nat_trap_refusal(etcd_on_first: bool) -> Result<()> {
         require_words(warnings[0], &["enp0s3 (10.0.2.15", "192.168.56.101", "--iface=enp0s8"])?;
 
         require_words(
-            &bed.refuse_second()?,
+            &bed.start_second_and_require_refusal()?,
             &["10.0.2.15", "h1", "192.168.56.102", "--iface=enp0s8"],
         )?;
         ensure!(
@@ -99,7 +99,10 @@ fn require_nat_trap_refusal(etcd_on_first: bool) -> Result<()> {
         let subnet = trapped.subnet_env()?;
         trapped.terminate()?;
         let named = options.iface("enp0s8");
-        let daemons = [bed.hosts[0].flanneld(&named)?, bed.hosts[1].flanneld(&named)?];
+        let daemons = [
+            bed.hosts[0].start_flanneld_and_wait_ready(&named)?,
+            bed.hosts[1].start_flanneld_and_wait_ready(&named)?,
+        ];
         ensure!(daemons[0].subnet_env()? == subnet, "the first node has another subnet");
         bed.require_joined(&daemons)
     })
@@ -115,11 +118,11 @@ fn nat_trap_of_a_go_node_refuses_ours_until_iface_is_set() -> Result<()> {
         client.put_leased(&key, value, client.grant(86_400)?)?;
         let before = client.get(&key)?;
         require_words(
-            &bed.refuse_second()?,
+            &bed.start_second_and_require_refusal()?,
             &["10.0.2.15", "Go flannel", "10.5.33.0", "--iface=enp0s8"],
         )?;
         let options = FlanneldOptions::new(&bed.store()?).iface("enp0s8");
-        let joined = bed.hosts[1].flanneld(&options)?;
+        let joined = bed.hosts[1].start_flanneld_and_wait_ready(&options)?;
         let subnet = joined.subnet_env()?.subnet.context("a v4 subnet")?.to_string();
         ensure!(subnet != "10.5.33.1/24" && client.get(&key)? == before, "{subnet}");
         ensure!(joined.errors().is_empty(), "{:#?}", joined.errors());
@@ -141,7 +144,9 @@ fn require_hosts_join_with_argument(argument: fn(&Host) -> Result<String>) -> Re
     Lab::run("joins", |lab| {
         let bed = VagrantHosts::build(lab, false)?;
         let options = FlanneldOptions::new(&bed.store()?);
-        let start = |host: &Host| host.flanneld(&options.clone().arg(&argument(host)?));
+        let start = |host: &Host| {
+            host.start_flanneld_and_wait_ready(&options.clone().arg(&argument(host)?))
+        };
         let daemons = bed.hosts.iter().map(start).collect::<Result<Vec<_>>>()?;
         for daemon in &daemons {
             ensure!(!daemon.log().contains(" WARN "), "{}", daemon.log());

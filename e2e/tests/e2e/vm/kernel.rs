@@ -7,8 +7,8 @@ use lab::Lab;
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn kernel_supports_all_tunnels_and_netem() -> Result<()> {
     Lab::run("vm: kernel", |lab| {
-        let lan = lab.switch("lan")?;
-        let host = lab.hosts(&lan, 1)?.remove(0);
+        let lan = lab.create_switch("lan")?;
+        let host = lab.create_hosts(&lan, 1)?.remove(0);
         let netns = host.netns();
         netns.sh("ip link add wg9 type wireguard; ip link add i9 type ipip local 192.168.56.101; ip link add d9 type dummy")?;
         netns.sh("ip link add flannel.9 type vxlan id 9 dev enp0s8 dstport 8472; tc qdisc add dev enp0s8 root netem delay 1ms loss 10%")?;

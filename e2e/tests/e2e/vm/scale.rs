@@ -31,7 +31,7 @@ fn lease_key_and_value(number: u32) -> (String, String) {
 
 /// Waits until the kernel has the route through `flannel-wg`, which the daemon adds last, after the peers and their allowed IPs. The result is the
 /// duration.
-fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
+fn measure_time_to_wireguard_route(netns: &Netns, began: Instant) -> Result<Duration> {
     netns.run(|| {
         while !std::fs::read_to_string("/proc/thread-self/net/route")?
             .lines()
@@ -48,10 +48,10 @@ fn wait_filled(netns: &Netns, began: Instant) -> Result<Duration> {
 #[ignore = "needs a kernel with WireGuard, and a release build: make soak"]
 fn ten_thousand_wireguard_peers_are_set_in_twice_the_time_of_wg() -> Result<()> {
     Lab::run("vm: wireguard scale", |lab| {
-        let lan = lab.switch("lan")?;
-        let hosts = lab.hosts(&lan, 2)?;
+        let lan = lab.create_switch("lan")?;
+        let hosts = lab.create_hosts(&lan, 2)?;
         let (netns, aside) = (hosts[0].netns(), hosts[1].netns());
-        let leases = lab.folder("leases")?;
+        let leases = lab.ensure_folder("leases")?;
         let store = Store::dir(&leases);
         store.configure(r#"{"Network":"10.64.0.0/10","SubnetLen":24,"SubnetMin":"10.127.0.0","Backend":{"Type":"wireguard"}}"#)?;
         std::fs::create_dir_all(leases.join("subnets"))?;
@@ -59,8 +59,9 @@ fn ten_thousand_wireguard_peers_are_set_in_twice_the_time_of_wg() -> Result<()> 
             std::fs::write(leases.join("subnets").join(name), value)?;
         }
         // Probes are disabled, because their cost has a goal of its own.
-        let daemon = hosts[0]
-            .flanneld(&FlanneldOptions::new(&store).iface("enp0s8").arg("--probe-port=0"))?;
+        let daemon = hosts[0].start_flanneld_and_wait_ready(
+            &FlanneldOptions::new(&store).iface("enp0s8").arg("--probe-port=0"),
+        )?;
         let count = || -> Result<u32> {
             Ok(netns.sh("wg show flannel-wg allowed-ips | grep -c /24")?.trim().parse()?)
         };
@@ -88,7 +89,7 @@ fn ten_thousand_wireguard_peers_are_set_in_twice_the_time_of_wg() -> Result<()> 
             theirs.push(began.elapsed());
             let began = Instant::now();
             netns.sh(&format!("kill -CONT {}", daemon.pid()))?;
-            ours.push(wait_filled(netns, began)?);
+            ours.push(measure_time_to_wireguard_route(netns, began)?);
             ensure!(count()? == PEERS, "{} peers", count()?);
         }
         ours.sort();

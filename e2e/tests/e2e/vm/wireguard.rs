@@ -29,19 +29,20 @@ pub(super) fn net_conf(backend: &str) -> String {
 }
 
 fn wireguard_scene<'a>(title: &str, backend: &str) -> SceneOptions<'a> {
-    Scene::of(&format!("vm: wireguard {title}")).net(&net_conf(backend))
+    Scene::with_title(&format!("vm: wireguard {title}")).net(&net_conf(backend))
 }
 
 /// Packets of the MTU pass on every path in each family, and longer ones do not.
-pub(super) fn require_mtu(s: &Scene) -> Result<()> {
-    let pods = s.firsts()?;
+pub(super) fn require_full_mtu_between_pods(s: &Scene) -> Result<()> {
+    let pods = s.first_pods()?;
     for family in 0..2 {
         let targets: Vec<_> = pods.iter().map(|pod: &Pod| pod.addresses()[family]).collect();
         until_ok("packets of full size pass", || {
-            PingMatrix::to(&pods, &targets, &PingOptions::default().packet(1420))?
+            PingMatrix::to_targets(&pods, &targets, &PingOptions::default().packet_length(1420))?
                 .require_complete()
         })?;
-        let too_long = PingOptions::default().packet(1421).timeout(Duration::from_millis(300));
+        let too_long =
+            PingOptions::default().packet_length(1421).timeout(Duration::from_millis(300));
         ensure!(ping_address(pods[0].netns(), targets[1], &too_long)?.is_none(), "1421 bytes pass");
     }
     Ok(())
@@ -71,7 +72,7 @@ fn device_routes_and_peers(node: &Node) -> Result<String> {
 fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
     for (mode, devices) in [("separate", 2), ("auto", 1), ("ipv4", 1), ("ipv6", 1)] {
         wireguard_scene(mode, &format!(r#","Mode":"{mode}","PersistentKeepaliveInterval":25"#)).run(|s| {
-            require_mtu(s)?;
+            require_full_mtu_between_pods(s)?;
             let node = &s[0];
             let found = node.sh("wg show interfaces")?;
             ensure!(found.split_whitespace().count() == devices, "{found}");
@@ -82,7 +83,7 @@ fn carries_packets_of_full_size_in_each_mode() -> Result<()> {
                 let ports = "wg show all listen-port";
                 let before = node.sh(ports)?;
                 node.sh("wg set flannel-wg listen-port 0; wg set flannel-wg-v6 listen-port 51820; wg set flannel-wg listen-port 51821")?;
-                node.shows(ports, &before)?;
+                node.wait_output_contains(ports, &before)?;
             }
             s.require_no_errors()
         })?;
@@ -103,7 +104,7 @@ fn damaged_kernel_state_is_repaired() -> Result<()> {
     let backend =
         r#","PSK":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=","PersistentKeepaliveInterval":25"#;
     wireguard_scene("heals", backend).nodes(3).run(|s| {
-        let (node, folder) = (&s[0], s.lab.folder("scratch")?);
+        let (node, folder) = (&s[0], s.lab.ensure_folder("scratch")?);
         let before = device_routes_and_peers(node)?;
         ensure!(before.contains("blackhole 10.5.0.0/16"), "{before}");
         let allowed = wg_values_by_peer(node, "allowed-ips")?;
@@ -133,7 +134,7 @@ fn damaged_kernel_state_is_repaired() -> Result<()> {
                 ensure!(now == before, "it is\n{now}\nand was\n{before}");
                 Ok(())
             })?;
-            s.reach()?;
+            s.wait_first_pods_connected()?;
             let left = node.sh("wg show flannel-wg allowed-ips")?;
             ensure!(gone || left.contains("172.30.0.0/24"), "{damage}: the operator's peer is gone: {left}");
             node.sh("for peer in $(wg show flannel-wg allowed-ips | grep -F 172.30.0.0/24 | cut -f1); do wg set flannel-wg peer $peer remove; done")?;
@@ -158,12 +159,12 @@ fn restarts_lose_nothing() -> Result<()> {
         for round in 0..lab::env_number("FLANNEL_TEST_RESTARTS", 2) {
             let handshake = wg_values_by_peer(&s[0], "latest-handshakes")?;
             if round % 2 == 0 {
-                s[0].kill()?;
+                s[0].kill_daemon()?;
             } else {
-                s[0].stop()?;
+                s[0].stop_daemon()?;
             }
-            s[0].start()?;
-            s[0].has_metric("flannel_kernel_writes_total", 0.0)?;
+            s[0].start_daemon()?;
+            s[0].wait_metric_value("flannel_kernel_writes_total", 0.0)?;
             // A sender renews its session every two minutes, but never loses it.
             ensure!(
                 wg_values_by_peer(&s[0], "latest-handshakes")? >= handshake,
@@ -172,20 +173,20 @@ fn restarts_lose_nothing() -> Result<()> {
         }
         let after = state(&s[0])?;
         ensure!(after == before, "it is\n{after:?}\nand was\n{before:?}");
-        mesh.require_clean()?;
+        mesh.finish_and_require_clean()?;
         s.require_no_errors()
     })
 }
 
 fn start_mesh(s: &Scene) -> Result<Mesh> {
     let options = ProbeOptions::default().interval(Duration::from_millis(20));
-    let mesh = Mesh::start(&s.firsts()?, &options)?;
+    let mesh = Mesh::start(&s.first_pods()?, &options)?;
     mesh.wait_flowing()?;
     Ok(mesh)
 }
 
 /// The public key of the private key in the file.
-fn public_key(file: &Path) -> Result<String> {
+fn derive_public_key(file: &Path) -> Result<String> {
     let keys =
         std::process::Command::new("sh").args(["-c", "wg pubkey < $0"]).arg(file).output()?;
     Ok(String::from_utf8(keys.stdout)?.trim().to_owned())
@@ -195,25 +196,27 @@ fn public_key(file: &Path) -> Result<String> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn key_file_changes_are_applied() -> Result<()> {
-    wireguard_scene("keys", "").stopped().run(|s| {
-        let psk = s.lab.folder("keys")?.join("psk");
+    wireguard_scene("keys", "").without_daemons().run(|s| {
+        let psk = s.lab.ensure_folder("keys")?.join("psk");
         std::fs::write(&psk, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")?;
         s.store.configure(&net_conf(&format!(r#","PSKFile":"{}""#, psk.display())))?;
-        s.populate()?;
+        s.start_daemons_and_connected_pods()?;
         let own = key_path_in_new_folder(&s[0])?;
         replace_file_atomically(&own, s[0].sh("wg genkey")?.trim())?;
-        let key = public_key(&own)?;
-        s[0].shows("wg show flannel-wg public-key", &key)?;
+        let key = derive_public_key(&own)?;
+        s[0].wait_output_contains("wg show flannel-wg public-key", &key)?;
         until("the peer knows the new key alone", || {
             wg_values_by_peer(&s[1], "allowed-ips").is_ok_and(|peers| peers.keys().eq([&key]))
         })?;
-        s.reach()?;
+        s.wait_first_pods_connected()?;
 
         // All nodes get another preshared key. Sessions continue, and are renewed with it after two minutes.
         let mesh = start_mesh(s)?;
         let new = s[0].sh("wg genpsk")?;
         replace_file_atomically(&psk, new.trim())?;
-        s.each(|node| node.shows("wg show flannel-wg preshared-keys", new.trim()))?;
+        s.check_each_node(|node| {
+            node.wait_output_contains("wg show flannel-wg preshared-keys", new.trim())
+        })?;
         let renewal = lab::env_number("FLANNEL_TEST_PSK", 0);
         let handshakes = wg_values_by_peer(&s[0], "latest-handshakes")?;
         // The protocol's own timers have to expire, and no event marks this.
@@ -222,7 +225,7 @@ fn key_file_changes_are_applied() -> Result<()> {
             renewal == 0 || wg_values_by_peer(&s[0], "latest-handshakes")? != handshakes,
             "no session with the new key"
         );
-        mesh.require_clean()
+        mesh.finish_and_require_clean()
     })
 }
 
@@ -239,17 +242,17 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
                  chain in {{ type filter hook prerouting priority -400;\n\
                  iifname enp0s8 udp dport != {port} udp dport 40000-51820 drop\n iifname enp0s8 udp dport {port} udp dport set 51820; }}\n}}\n"
             );
-            s[1].netns().feed("nft", &["-f", "-"], &rules)?;
+            s[1].netns().exec_with_input("nft", &["-f", "-"], &rules)?;
             until("the peer follows", || peer_endpoint(&s[0]).is_ok_and(|now| now.ends_with(&format!(":{port}"))))?;
             // A repair compares everything, and keeps an endpoint that replies.
             s[0].sh("ip link set flannel-wg mtu 1300")?;
-            s[0].shows("ip link show flannel-wg", "mtu 1420")?;
+            s[0].wait_output_contains("ip link show flannel-wg", "mtu 1420")?;
             ensure!(peer_endpoint(&s[0])?.ends_with(&format!(":{port}")), "{}", peer_endpoint(&s[0])?);
-            s.reach()?;
+            s.wait_first_pods_connected()?;
         }
         // The last port no longer responds and the peer is silent, so the node tries the lease's endpoint.
         s[1].sh("nft delete table ip nat9; wg set flannel-wg peer $(wg show flannel-wg peers) persistent-keepalive 0")?;
-        s.reach()
+        s.wait_first_pods_connected()
     })
 }
 
@@ -257,18 +260,18 @@ fn peer_behind_a_nat_is_followed_to_its_new_port() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn pod_packets_never_leave_unencrypted() -> Result<()> {
-    wireguard_scene("clear", "").stopped().run(|s| {
+    wireguard_scene("clear", "").without_daemons().run(|s| {
         s[0].sh("ip link add flannel.1 type vxlan id 1 dev enp0s8 dstport 8472; ip address add 10.5.250.0/32 dev flannel.1; ip link set flannel.1 up
             ip route add 10.5.251.0/24 via 10.5.251.0 dev flannel.1 onlink; ip route add 10.5.252.0/24 via 192.168.56.102 dev enp0s8")?;
-        s.populate()?;
-        s[0].kill()?;
+        s.start_daemons_and_connected_pods()?;
+        s[0].kill_daemon()?;
         s[0].sh("ip link delete flannel-wg")?;
         for address in ["10.5.250.1", "10.5.251.1", "10.5.252.1"] {
             let way = s[0].sh(&format!("ip route get {address} 2>&1 || true"))?;
             ensure!(!way.contains("enp0s") && !way.contains("flannel.1"), "{way}");
         }
-        s.start()?;
-        s.reach()
+        s.start_daemons()?;
+        s.wait_first_pods_connected()
     })
 }
 
@@ -276,14 +279,14 @@ fn pod_packets_never_leave_unencrypted() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {
-    wireguard_scene("identity", "").stopped().run(|s| {
-        s[0].start()?;
+    wireguard_scene("identity", "").without_daemons().run(|s| {
+        s[0].start_daemon()?;
         let (first, second) = (key_path_in_new_folder(&s[0])?, key_path_in_new_folder(&s[1])?);
-        let key = public_key(&first)?;
+        let key = derive_public_key(&first)?;
         // The second host has a clone of the first one's disk.
         std::fs::copy(&first, &second)?;
-        s.populate()?;
-        ensure!(public_key(&first)? == key && public_key(&second)? != key, "{key}");
+        s.start_daemons_and_connected_pods()?;
+        ensure!(derive_public_key(&first)? == key && derive_public_key(&second)? != key, "{key}");
         Ok(())
     })
 }

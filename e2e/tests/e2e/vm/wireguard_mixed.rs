@@ -3,21 +3,21 @@
 use anyhow::Result;
 use lab::Scene;
 
-use super::wireguard::{net_conf, require_mtu};
+use super::wireguard::{net_conf, require_full_mtu_between_pods};
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
 fn kernel_and_userspace_nodes_interoperate() -> Result<()> {
-    Scene::of("vm: wireguard both").stopped().run(|s| {
+    Scene::with_title("vm: wireguard both").without_daemons().run(|s| {
         // Each daemon reads the configuration when it starts.
         for (number, (implementation, kind)) in [("kernel", "wireguard"), ("userspace", "tun")].into_iter().enumerate() {
             let backend = format!(r#","PSK":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=","Implementation":"{implementation}""#);
             s.store.configure(&net_conf(&backend))?;
-            s[number].start()?;
-            s[number].shows("ip -d link show flannel-wg", kind)?;
+            s[number].start_daemon()?;
+            s[number].wait_output_contains("ip -d link show flannel-wg", kind)?;
         }
-        s.populate()?;
-        require_mtu(s)?;
+        s.start_daemons_and_connected_pods()?;
+        require_full_mtu_between_pods(s)?;
         s.require_no_errors()
     })
 }

@@ -42,7 +42,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(node: &Node) -> Result<Seen> {
+    fn record_ready_node(node: &Node) -> Result<Seen> {
         let text = node.netns().link("enp0s8")?.context("no uplink")?.address;
         let bytes = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -68,11 +68,12 @@ pub(crate) fn require_encrypted_change_to_wireguard(
             r#"{{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48",{range}"Backend":{backend}}}"#
         )
     };
-    let scene = Scene::of("in the clear").nodes(6).net(&conf(RANGE, from)).stopped();
+    let scene =
+        Scene::with_title("in the clear").nodes(6).net(&conf(RANGE, from)).without_daemons();
     scene.run(|s| {
         for node in &mut s.nodes[..NODES] {
-            node.start()?;
-            node.pod("p1")?;
+            node.start_daemon()?;
+            node.create_pod("p1")?;
         }
         let pods: Vec<Pod> = s.pods().into_iter().cloned().collect();
         wait_until_pods_reach_pods(&pods)?;
@@ -88,10 +89,10 @@ pub(crate) fn require_encrypted_change_to_wireguard(
         ))?;
         let mut nodes = Vec::new();
         for number in 0..NODES {
-            s[number].stop()?;
+            s[number].stop_daemon()?;
             add_foreign_routes(&s[number], &s[(number + 1) % NODES], number % 2 == 0)?;
-            s[number].start()?;
-            nodes.push(Seen::of(&s[number])?);
+            s[number].start_daemon()?;
+            nodes.push(Seen::record_ready_node(&s[number])?);
             wait_until_pods_reach_pods(&pods[..=number])?;
         }
         meshes.into_iter().try_for_each(|mesh| mesh.finish().map(drop))?;
@@ -105,10 +106,10 @@ pub(crate) fn require_encrypted_change_to_wireguard(
             "BackendData": data(51820), "BackendV6Data": data(51821),
         });
         s.put("10.5.7.0-24&fd00:5:0:7::-64", &lease.to_string())?;
-        s.populate()?;
+        s.start_daemons_and_connected_pods()?;
         ensure!(s[NODES].subnet()? == LATE[0], "{}", s[NODES].subnet()?);
-        nodes.push(Seen::of(&s[NODES])?);
-        s.reach()?;
+        nodes.push(Seen::record_ready_node(&s[NODES])?);
+        s.wait_first_pods_connected()?;
         require_encrypted_pod_packets(&capture.finish_timed()?, &nodes)?;
         for node in &s.nodes[..NODES] {
             let routes = node.sh("ip route; ip -6 route")?;
@@ -140,14 +141,14 @@ fn wait_until_pods_reach_pods(pods: &[Pod]) -> Result<()> {
     for family in 0..2 {
         let targets: Vec<IpAddr> = pods.iter().map(|pod| pod.addresses()[family]).collect();
         until_ok("pods reach each other", || {
-            PingMatrix::to(pods, &targets, &PingOptions::default())?.require_complete()
+            PingMatrix::to_targets(pods, &targets, &PingOptions::default())?.require_complete()
         })?;
     }
     Ok(())
 }
 
 /// A WireGuard data message to either family's tunnel port, and longer than a keepalive.
-fn is_sealed(frame: &[u8]) -> bool {
+fn is_wireguard_data_frame(frame: &[u8]) -> bool {
     let udp = match frame.get(12..14) {
         Some([0x08, 0x00]) if frame.get(23) == Some(&17) => 34,
         Some([0x86, 0xdd]) if frame.get(20) == Some(&17) => 54,
@@ -166,7 +167,7 @@ fn require_encrypted_pod_packets(frames: &[Frame], nodes: &[Seen]) -> Result<()>
     for Frame { at, bytes } in frames.iter().filter(|frame| frame.bytes.len() > 14) {
         let place = |mac: &[u8]| nodes.iter().position(|node| node.mac == mac);
         let (to, from) = (place(&bytes[..6]), place(&bytes[6..12]));
-        if is_sealed(bytes) {
+        if is_wireguard_data_frame(bytes) {
             if let (Some(from), Some(to)) = (from, to) {
                 sealed[from.min(to) * count + from.max(to)] = true;
             }

@@ -70,7 +70,7 @@ fn hostile_leases(s: &Scene<'_>) -> Result<Vec<Lie>> {
 
 /// Each node refuses each hostile lease, and `flannelctl leases`, which reads the store without a daemon, names it.
 fn lies_are_refused(s: &Scene<'_>, lies: &[Lie]) -> Result<()> {
-    s.each(|node| {
+    s.check_each_node(|node| {
         let refused = node.status("/refused")?;
         let subnets: BTreeSet<_> = refused
             .as_array()
@@ -82,10 +82,10 @@ fn lies_are_refused(s: &Scene<'_>, lies: &[Lie]) -> Result<()> {
             subnets == lies.iter().map(|(subnet, ..)| subnet.as_str()).collect(),
             "{refused:#}"
         );
-        node.has_metric("flannel_peers", 1.0)?;
+        node.wait_metric_value("flannel_peers", 1.0)?;
         node.require_ready()
     })?;
-    let place = format!("--subnet-dir={}", s.lab.folder("leases")?.display());
+    let place = format!("--subnet-dir={}", s.lab.ensure_folder("leases")?.display());
     let listed = require_success("flannelctl leases", &s[0].flannelctl(&["leases", &place])?)?;
     for (subnet, _, word) in lies {
         let line = listed.lines().find(|line| line.starts_with(&format!("{subnet} ")));
@@ -104,12 +104,12 @@ fn lies_are_refused(s: &Scene<'_>, lies: &[Lie]) -> Result<()> {
 }
 
 /// Both nodes start a handshake with the attacker's address if the lease is valid. A capture would also show one because of a hostile lease.
-fn honest_lease_is_used(s: &Scene<'_>, attacker: &Host) -> Result<()> {
+fn put_honest_lease_and_wait_handshakes(s: &Scene<'_>, attacker: &Host) -> Result<()> {
     let address = attacker.v4()?;
     let socket = attacker.netns().run(|| UdpSocket::bind((address, PORT)))??;
     socket.set_nonblocking(true)?;
     s.put("10.5.200.0-24", &wireguard_lease_value(address, &Keys::new().public_text()))?;
-    s.each(|node| node.has_metric("flannel_peers", 2.0))?;
+    s.check_each_node(|node| node.wait_metric_value("flannel_peers", 2.0))?;
     let (mut buffer, mut senders) = ([0; 2048], BTreeSet::new());
     until_ok("both begin a handshake with it", || {
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
@@ -127,23 +127,23 @@ pub(crate) fn require_hostile_leases_harmless(implementation: &str) -> Result<()
     let conf = format!(
         r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.10.0","SubnetMax":"10.5.20.0","Backend":{{"Type":"wireguard","Implementation":"{implementation}"}}}}"#
     );
-    Scene::of(&format!("wireguard hostile {implementation}")).net(&conf).run(|s| {
-        let attacker = s.lab.host("attacker", &[Uplink::enp0s8(&s.lan, 50)?])?;
+    Scene::with_title(&format!("wireguard hostile {implementation}")).net(&conf).run(|s| {
+        let attacker = s.lab.create_host("attacker", &[Uplink::enp0s8(&s.lan, 50)?])?;
         let capture = Capture::start(attacker.netns())?;
-        let mesh = s.mesh()?;
+        let mesh = s.start_mesh()?;
         mesh.wait_flowing()?;
         let (lies, key) = (hostile_leases(s)?, published_public_key(&s.store, &s[1])?);
         for (subnet, public_key, _) in &lies {
             s.put(&subnet.replace('/', "-"), &wireguard_lease_value(attacker.v4()?, public_key))?;
         }
-        s.settled()?;
+        s.wait_leases_applied()?;
         lies_are_refused(s, &lies)?;
         let to_port = |frame: &&Vec<u8>| {
             frame.len() > HEADERS && frame[12..14] == [8, 0] && frame[36..38] == PORT.to_be_bytes()
         };
         let came = capture.finish()?.iter().filter(to_port).count();
         ensure!(came == 0, "{came} datagrams came to the attacker");
-        honest_lease_is_used(s, &attacker)?;
+        put_honest_lease_and_wait_handshakes(s, &attacker)?;
         for (subnet, ..) in &lies {
             s.store.delete(&subnet.replace('/', "-"))?;
         }
@@ -157,10 +157,10 @@ pub(crate) fn require_hostile_leases_harmless(implementation: &str) -> Result<()
             ensure!(now == key, "{now}");
             Ok(())
         })?;
-        s.settled()?;
-        s.each(|node| node.has_status("/refused", serde_json::json!([])))?;
-        s.reach()?;
-        mesh.require_clean()?;
+        s.wait_leases_applied()?;
+        s.check_each_node(|node| node.wait_status_value("/refused", serde_json::json!([])))?;
+        s.wait_first_pods_connected()?;
+        mesh.finish_and_require_clean()?;
         s.require_no_errors()
     })
 }

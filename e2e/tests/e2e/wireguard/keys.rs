@@ -47,7 +47,7 @@ pub(crate) fn wireguard_lease_value(at: Ipv4Addr, key: &str) -> String {
 /// The public key in the host's lease. Fails if it has none.
 pub(crate) fn published_public_key(store: &Store, host: &Host) -> Result<String> {
     let own = host.v4()?.to_string();
-    for (_, value) in store.subnets()? {
+    for (_, value) in store.lease_names_and_values()? {
         let value: Value = serde_json::from_str(&value)?;
         if value["PublicIP"] == own {
             return Ok(value["BackendData"]["PublicKey"]

@@ -12,11 +12,11 @@ const SECRET: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 #[test]
 fn secrets_that_others_can_read_are_refused() -> Result<()> {
     Lab::run("refuse insecure", |lab| {
-        let lan = lab.switch("lan")?;
-        let host = &lab.hosts(&lan, 1)?[0];
-        let folder = lab.folder("leases")?;
+        let lan = lab.create_switch("lan")?;
+        let host = &lab.create_hosts(&lan, 1)?[0];
+        let folder = lab.ensure_folder("leases")?;
         let store = Store::dir(&folder);
-        let keys = lab.folder("keys")?;
+        let keys = lab.ensure_folder("keys")?;
         let (own, preshared) = (keys.join("own"), keys.join("psk"));
         let options = FlanneldOptions::new(&store)
             .iface("enp0s8")
@@ -51,12 +51,12 @@ fn secrets_that_others_can_read_are_refused() -> Result<()> {
         write(&own, 0o604)?;
         refused(&["the WireGuard private key", &format!("chmod 600 {}", own.display())])?;
         // Without the flag there is a warning. With the right modes there is none.
-        let mut lax = host.flanneld(&options)?;
+        let mut lax = host.start_flanneld_and_wait_ready(&options)?;
         ensure!(lax.log().contains(&format!("chmod 600 {}", own.display())), "{}", lax.log());
         lax.terminate()?;
         let warned = lax.log().matches("chmod").count();
         write(&own, 0o600)?;
-        let daemon = host.flanneld(&strict)?;
+        let daemon = host.start_flanneld_and_wait_ready(&strict)?;
         // All daemons of a host share one log, so this compares with the warnings from before.
         ensure!(daemon.log().matches("chmod").count() == warned, "{}", daemon.log());
         Ok(())

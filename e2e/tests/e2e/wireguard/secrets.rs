@@ -22,8 +22,8 @@ const WRONG: &str = "BBECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 /// the third.
 #[test]
 fn key_file_in_each_state_is_survived() -> Result<()> {
-    let scene = Scene::of("wireguard key file").nodes(3).net(&WIREGUARD.v4());
-    scene.stopped().run(|s| {
+    let scene = Scene::with_title("wireguard key file").nodes(3).net(&WIREGUARD.v4_net_conf());
+    scene.without_daemons().run(|s| {
         let files =
             s.nodes.iter().map(|node| key_path_in_new_folder(node)).collect::<Result<Vec<_>>>()?;
         let (open, other) = (Keys::new(), Keys::new());
@@ -31,7 +31,7 @@ fn key_file_in_each_state_is_survived() -> Result<()> {
         // A line end as `wg genkey` writes it.
         fs::write(&files[2], format!("{}\n", open.private_text()))?;
         fs::set_permissions(&files[2], PermissionsExt::from_mode(0o644))?;
-        s.populate()?;
+        s.start_daemons_and_connected_pods()?;
         let aside = |number: usize| files[number].with_file_name("wgkey.bad");
         ensure!(fs::read(aside(1))?.is_empty() && !aside(0).exists());
         ensure!(
@@ -43,7 +43,7 @@ fn key_file_in_each_state_is_survived() -> Result<()> {
         let keys = files.iter().map(fs::read).collect::<Result<Vec<_>, _>>()?;
         let publish = |s: &Scene<'_>, number: usize| published_public_key(&s.store, &s[number]);
         let before = [publish(s, 0)?, publish(s, 1)?];
-        let mesh = Mesh::start(&s.firsts()?[..2], &ProbeOptions::default())?;
+        let mesh = Mesh::start(&s.first_pods()?[..2], &ProbeOptions::default())?;
         mesh.wait_flowing()?;
         fs::write(&files[0], "garbled\n")?;
         fs::remove_file(&files[1])?;
@@ -59,8 +59,8 @@ fn key_file_in_each_state_is_survived() -> Result<()> {
         until("the lease has the other key", || {
             publish(s, 2).is_ok_and(|key| key == other.public_text())
         })?;
-        mesh.require_clean()?;
-        s.reach()?;
+        mesh.finish_and_require_clean()?;
+        s.wait_first_pods_connected()?;
         ensure!(before == [publish(s, 0)?, publish(s, 1)?], "another key was published");
         for (node, key) in s.nodes.iter().zip(&keys) {
             let key = String::from_utf8_lossy(key);
@@ -68,10 +68,10 @@ fn key_file_in_each_state_is_survived() -> Result<()> {
         }
         s.require_no_errors()?;
         // An unreadable key file is no missing one.
-        s[0].stop()?;
+        s[0].stop_daemon()?;
         fs::remove_file(&files[0])?;
         fs::create_dir(&files[0])?;
-        let (status, errors) = s[0].refuses_to_start()?;
+        let (status, errors) = s[0].wait_refused_start()?;
         ensure!(status.code() == Some(1) && errors.contains("private key"), "{status}: {errors}");
         Ok(())
     })
@@ -80,9 +80,9 @@ fn key_file_in_each_state_is_survived() -> Result<()> {
 /// If the daemon published the lease first, a crash could lose the published key.
 #[test]
 fn key_is_on_the_disk_before_its_lease() -> Result<()> {
-    let scene = Scene::of("wireguard order").nodes(1).net(&WIREGUARD.v4());
-    scene.stopped().run(|s| {
-        let (folder, file) = (s.lab.folder("trace")?, key_path_in_new_folder(&s[0])?);
+    let scene = Scene::with_title("wireguard order").nodes(1).net(&WIREGUARD.v4_net_conf());
+    scene.without_daemons().run(|s| {
+        let (folder, file) = (s.lab.ensure_folder("trace")?, key_path_in_new_folder(&s[0])?);
         let (program, trace) = (folder.join("flanneld"), folder.join("calls"));
         // -D makes the daemon our child and strace our grandchild. -y prints file names.
         let traced =
@@ -96,8 +96,8 @@ fn key_is_on_the_disk_before_its_lease() -> Result<()> {
             ),
         )?;
         s[0].options = s[0].options.clone().binary(&program);
-        s[0].start()?;
-        s[0].stop()?;
+        s[0].start_daemon()?;
+        s[0].stop_daemon()?;
         let (private, public) =
             (fs::read_to_string(&file)?, published_public_key(&s.store, &s[0])?);
         // strace writes a call only after it has ended.
@@ -135,7 +135,7 @@ fn key_is_on_the_disk_before_its_lease() -> Result<()> {
 }
 
 /// The keys are in the files `h1` and `h2` of the lab's folder `secrets`.
-fn with_two_secrets(
+fn run_with_different_preshared_keys(
     title: &str,
     implementation: &str,
     work: impl FnOnce(&mut Scene<'_>) -> Result<()>,
@@ -143,24 +143,24 @@ fn with_two_secrets(
     let conf = format!(
         r#"{{"Network":"10.5.0.0/16","Backend":{{"Type":"wireguard","Implementation":"{implementation}"}}}}"#
     );
-    Scene::of(title).net(&conf).stopped().run(|s| {
-        let folder = s.lab.folder("secrets")?;
+    Scene::with_title(title).net(&conf).without_daemons().run(|s| {
+        let folder = s.lab.ensure_folder("secrets")?;
         for (node, key) in s.nodes.iter_mut().zip([RIGHT, WRONG]) {
             let file = folder.join(node.name());
             fs::write(&file, key)?;
             node.options =
                 node.options.clone().env("WIREGUARD_PSK_FILE", &file.display().to_string());
         }
-        s.start()?;
+        s.start_daemons()?;
         for node in &mut s.nodes {
-            node.pod("p1")?;
+            node.create_pod("p1")?;
         }
         work(s)
     })
 }
 
 /// Both pods ping, so that each node receives the other's handshake attempts. The result is the number of directions in which the ping passes.
-fn directions_passed(s: &Scene<'_>) -> Result<usize> {
+fn ping_both_ways_and_count(s: &Scene<'_>) -> Result<usize> {
     let passes = |from: usize, to: usize| {
         ping_address(s[from].pods[0].netns(), s[to].pods[0].v4()?.into(), &PingOptions::default())
     };
@@ -168,17 +168,19 @@ fn directions_passed(s: &Scene<'_>) -> Result<usize> {
 }
 
 /// Gives both nodes the same preshared key, and waits until packets pass.
-fn keys_are_mended(s: &Scene<'_>) -> Result<()> {
-    fs::write(s.lab.folder("secrets")?.join("h2"), RIGHT)?;
-    until("packets pass with one key", || directions_passed(s).is_ok_and(|passed| passed == 2))
-        .map(drop)
+fn match_preshared_keys_and_wait(s: &Scene<'_>) -> Result<()> {
+    fs::write(s.lab.ensure_folder("secrets")?.join("h2"), RIGHT)?;
+    until("packets pass with one key", || {
+        ping_both_ways_and_count(s).is_ok_and(|passed| passed == 2)
+    })
+    .map(drop)
 }
 
 /// No packet passes, and the doctor reports the fault and its likely cause until the keys match.
 pub(crate) fn different_preshared_keys_are_reported(
     (title, implementation): (&str, &str),
 ) -> Result<()> {
-    with_two_secrets(title, implementation, |s| {
+    run_with_different_preshared_keys(title, implementation, |s| {
         let silent = |node: &Node| -> Result<Vec<serde_json::Value>> {
             let findings = node.status("/findings")?;
             let all = findings.as_array().cloned().unwrap_or_default();
@@ -186,7 +188,7 @@ pub(crate) fn different_preshared_keys_are_reported(
         };
         let mut passed = 0;
         until_ok("it is reported", || {
-            passed += directions_passed(s)?;
+            passed += ping_both_ways_and_count(s)?;
             let mut is_sure = false;
             for node in &s.nodes {
                 let found = silent(node)?;
@@ -203,15 +205,15 @@ pub(crate) fn different_preshared_keys_are_reported(
             Ok(())
         })?;
         ensure!(passed == 0, "packets pass with two preshared keys");
-        s.each(|node| {
+        s.check_each_node(|node| {
             node.require_ready()?;
-            node.has_metric("flannel_wireguard_peers{state=\"silent\"}", 1.0)?;
-            let shown = node.daemon()?.log() + &node.get("/status")?.1;
+            node.wait_metric_value("flannel_wireguard_peers{state=\"silent\"}", 1.0)?;
+            let shown = node.daemon()?.log() + &node.get_health_endpoint("/status")?.1;
             ensure!(!shown.contains(RIGHT) && !shown.contains(WRONG), "a preshared key is shown");
             Ok(())
         })?;
-        keys_are_mended(s)?;
-        s.each(|node| {
+        match_preshared_keys_and_wait(s)?;
+        s.check_each_node(|node| {
             until("it is resolved", || silent(node).is_ok_and(|found| found.is_empty())).map(drop)
         })
     })
@@ -225,15 +227,15 @@ scenarios! { different_preshared_keys_are_reported;
 /// Takes less than a minute.
 #[test]
 fn packets_do_not_pass_with_different_preshared_keys() -> Result<()> {
-    with_two_secrets("wireguard preshared", "userspace", |s| {
+    run_with_different_preshared_keys("wireguard preshared", "userspace", |s| {
         // A node begins again only if it refused the answer.
         let answered = r#"flannel_datapath_handshakes_total{device="flannel-wg",event="answered"}"#;
         let mut passed = 0;
         until("a node answers again", || {
-            passed += directions_passed(s).unwrap_or_default();
-            passed > 0 || s.nodes.iter().any(|node| node.count(answered) >= 2.0)
+            passed += ping_both_ways_and_count(s).unwrap_or_default();
+            passed > 0 || s.nodes.iter().any(|node| node.metric_or_zero(answered) >= 2.0)
         })?;
         ensure!(passed == 0, "packets pass with two preshared keys");
-        keys_are_mended(s)
+        match_preshared_keys_and_wait(s)
     })
 }

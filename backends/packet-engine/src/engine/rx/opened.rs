@@ -10,7 +10,7 @@ use crate::wireguard::Opener;
 
 impl<D: Device, P: Port> Rx<D, P> {
     /// Opens all datagrams of a receive buffer and merges the accepted packets.
-    pub(super) fn open(
+    pub(super) fn decrypt_and_merge_datagrams(
         &self,
         meta: &RecvMeta,
         buffer: &mut [u8],
@@ -20,7 +20,7 @@ impl<D: Device, P: Port> Rx<D, P> {
         let step = meta.segment.max(1);
         if meta.truncated {
             let datagrams = meta.at.len().div_ceil(step).max(1);
-            return self.dropped(
+            return self.count_and_log_dropped(
                 DropError::Truncated,
                 meta.from.ip(),
                 datagrams,
@@ -34,16 +34,20 @@ impl<D: Device, P: Port> Rx<D, P> {
             let datagram = buffer.get_mut(start..end).unwrap_or_default();
             match opener
                 .open(datagram, meta.from)
-                .and_then(|header| self.mark(header, meta, datagram))
+                .and_then(|header| self.copy_congestion_mark(header, meta, datagram))
             {
                 Ok(Some(header)) => {
-                    state.merger.offer(buffer, start..start + header.total_len, &header);
+                    state.merger.merge_or_add_packet(
+                        buffer,
+                        start..start + header.total_len,
+                        &header,
+                    );
                 }
                 Ok(None) => {}
                 Err(reason) => {
                     // The log shows addresses only of spoofed packets. Most other dropped datagrams were not opened.
                     let shown = if reason == DropError::Spoofed { &*datagram } else { &[] };
-                    self.dropped(reason, meta.from.ip(), 1, &mut state.log, shown);
+                    self.count_and_log_dropped(reason, meta.from.ip(), 1, &mut state.log, shown);
                 }
             }
             start = end;
@@ -56,7 +60,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     /// Copies a congestion mark from the datagram to its packet. Fails if the packet's sender does not
     /// support ECN.
     #[inline]
-    fn mark(
+    fn copy_congestion_mark(
         &self,
         header: Option<Header>,
         meta: &RecvMeta,

@@ -24,8 +24,12 @@ impl End {
     fn new(seed: u8) -> Self {
         let bound = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = bound.local_addr().unwrap();
-        let socket =
-            Socket::inherit(bound.into(), address.ip(), address.port(), &Features::offload());
+        let socket = Socket::inherit_if_bound_to(
+            bound.into(),
+            address.ip(),
+            address.port(),
+            &Features::offload(),
+        );
         let counters = Arc::<Counters>::default();
         let device = Arc::new(WireGuard::new(counters.clone()));
         let mut change = device.change();
@@ -88,7 +92,12 @@ impl End {
             counters: self.counters.clone(),
             wake: wake.clone(),
         };
-        send_read(&tx, &table.load(), &mut tx::TxState::new(&self.config), usize::MAX);
+        read_all_and_send_batches(
+            &tx,
+            &table.load(),
+            &mut tx::TxState::new(&self.config),
+            usize::MAX,
+        );
         let Self { device, worker, sender, socket, .. } = self;
         device.work(worker, &mut |to, datagram| {
             let message = Message {
@@ -115,7 +124,7 @@ impl End {
         };
         let mut state = rx::RxState::new(ALL);
         while let Ok(count) = self.socket.receive(&mut self.receiver, 64) {
-            rx.batch(count, &mut self.receiver, &table.load(), &mut state);
+            rx.process_batch_and_count_bytes(count, &mut self.receiver, &table.load(), &mut state);
         }
     }
 
@@ -151,7 +160,7 @@ proptest! {
         let (mut a, mut b) = pair();
         let mut wanted = Vec::new();
         for (recipe, size) in all {
-            let packet = read_of(&Recipe { ipv6: false, ..recipe }, size);
+            let packet = device_frame_for_recipe(&Recipe { ipv6: false, ..recipe }, size);
             wanted.extend(packets_in_write(&packet, ALL));
             a.reads(packet);
         }
@@ -218,7 +227,7 @@ fn datagrams_to_a_peer_are_dropped_in_the_tunnel_and_other_packets_to_it_pass() 
 #[test]
 fn a_stream_stays_together() {
     let (mut a, mut b) = pair();
-    let stream = read_of(&Recipe::stream(5, 1368 * 40), 1368);
+    let stream = device_frame_for_recipe(&Recipe::ipv4_tcp_segment(5, 1368 * 40), 1368);
     a.reads(stream.clone());
     let before = counter_value(&a.counters.sent.units);
     a.turn();
@@ -239,12 +248,18 @@ fn a_stream_stays_together() {
 fn few_datagrams_wait_sealed_with_several_queues() {
     let (a, _b) = pair();
     for (queues, runs) in [(1, vec![320]), (2, vec![80; 4])] {
-        let reads = vec![Ok(read_of(&Recipe::stream(5, 1368 * 40), 1368)); 8];
+        let reads =
+            vec![Ok(device_frame_for_recipe(&Recipe::ipv4_tcp_segment(5, 1368 * 40), 1368)); 8];
         let (mut tx, line) = build_tx_and_socket(&FakeTun::new(ALL, reads, Vec::new()), Vec::new());
         let mut config = EngineConfig::clone(&a.config);
         config.features.queues = queues;
         (tx.config, tx.wireguard) = (Arc::new(config), Some(a.device.clone()));
-        send_read(&tx, &table_for_recipes(true), &mut tx::TxState::new(&tx.config), usize::MAX);
+        read_all_and_send_batches(
+            &tx,
+            &table_for_recipes(true),
+            &mut tx::TxState::new(&tx.config),
+            usize::MAX,
+        );
         assert_eq!(*line.runs.lock().unwrap(), runs);
     }
 }
@@ -267,7 +282,7 @@ fn run_handshake(endpoints: &[&str], faults: Vec<i32>) -> (Arc<Counters>, Arc<Fa
         sockets: vec![line.clone()],
         wake: Arc::new(Wake::new().unwrap()),
     };
-    handshakes.work_until_next_wake(&mut handshakes::HandshakeState::default());
+    handshakes.run_one_round(&mut handshakes::HandshakeState::default());
     (counters, line)
 }
 

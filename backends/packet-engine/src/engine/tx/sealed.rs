@@ -10,7 +10,7 @@ use crate::wireguard::{Sealer, SendState};
 
 impl<D: Device, P: Port> Tx<D, P> {
     /// Chooses the peer of a packet, once for all its segments, and seals them for it.
-    pub(super) fn seal(
+    pub(super) fn encrypt_and_gather_or_drop(
         &self,
         unpacked: &Unpacked,
         buffer: &mut [u8],
@@ -18,19 +18,21 @@ impl<D: Device, P: Port> Tx<D, P> {
         state: &mut TxState,
     ) {
         let Unpacked { start, length, header, .. } = *unpacked;
-        let (segment, count) = unpacked.segments();
+        let (segment, count) = unpacked.segment_size_and_count();
         let sent = &self.counters.sent;
         if buffer.get(start..start + length).is_some_and(|packet| sealer.is_nested(&header, packet))
         {
-            return self.refuse(None, DropError::Loop, unpacked, buffer, state);
+            return self.drop_packet_and_send_error(None, DropError::Loop, unpacked, buffer, state);
         }
         let slot = match sealer.route(&header, segment.unwrap_or(length)) {
             Ok(slot) => slot,
-            Err((reply, reason)) => return self.refuse(reply, reason, unpacked, buffer, state),
+            Err((reply, reason)) => {
+                return self.drop_packet_and_send_error(reply, reason, unpacked, buffer, state);
+            }
         };
         let way = match sealer.hold(slot) {
             Ok(way) => way,
-            Err(reason) => return sent.dropped_many(reason, count),
+            Err(reason) => return sent.count_dropped_packets(reason, count),
         };
         let datagram = match way {
             SendState::AwaitingSession => None,
@@ -38,7 +40,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                 let Some(socket) =
                     self.sockets.iter().position(|socket| socket.is_ipv6() == to.to.is_ipv6())
                 else {
-                    return sent.dropped_many(DropError::NoEndpoint, count);
+                    return sent.count_dropped_packets(DropError::NoEndpoint, count);
                 };
                 Some(Datagram {
                     to,
@@ -54,23 +56,24 @@ impl<D: Device, P: Port> Tx<D, P> {
                 let padded = sealer.padded(length);
                 buffer.get_mut(start + length..start + padded).unwrap_or_default().fill(0);
                 let plain = buffer.get(start..start + padded).unwrap_or_default();
-                self.seal_one(plain, datagram, sealer, state);
+                self.encrypt_and_gather_or_queue(plain, datagram, sealer, state);
             }
             Split::Segments(segments) => {
                 let Some(packet) = buffer.get(start..start + length) else {
-                    return sent.dropped_many(DropError::Short, count);
+                    return sent.count_dropped_packets(DropError::Short, count);
                 };
                 let mut plain = std::mem::take(&mut state.plain);
                 for index in 0..count {
                     plain.resize(HEADERS, 0);
-                    let Some((own, payload)) = segments.header(index, packet, &mut plain) else {
-                        sent.dropped(DropError::BadOffload);
+                    let Some((own, payload)) = segments.write_headers(index, packet, &mut plain)
+                    else {
+                        sent.count_dropped_packet(DropError::BadOffload);
                         continue;
                     };
                     plain.truncate(own);
                     plain.extend_from_slice(packet.get(payload).unwrap_or_default());
                     plain.resize(sealer.padded(plain.len()), 0);
-                    self.seal_one(&plain, datagram, sealer, state);
+                    self.encrypt_and_gather_or_queue(&plain, datagram, sealer, state);
                 }
                 state.plain = plain;
             }
@@ -79,7 +82,7 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     /// Seals a padded packet, or queues it until a session exists.
     #[inline]
-    fn seal_one(
+    fn encrypt_and_gather_or_queue(
         &self,
         plain: &[u8],
         datagram: Option<Datagram>,
@@ -88,7 +91,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     ) {
         let sent = &self.counters.sent;
         let Some(datagram) = datagram else {
-            return sent.dropped_many(DropError::NoSession, sealer.park(plain));
+            return sent.count_dropped_packets(DropError::NoSession, sealer.park(plain));
         };
         let gso = state.segmenting.is_on(datagram.to.ip());
         let gathered = &mut state.gathered;
@@ -99,10 +102,10 @@ impl<D: Device, P: Port> Tx<D, P> {
         let Some(bytes) =
             gathered.made.get_mut(gathered.used..).and_then(|out| sealer.seal(plain, out))
         else {
-            return sent.dropped(DropError::NoSession);
+            return sent.count_dropped_packet(DropError::NoSession);
         };
         let from = gathered.pieces.len();
-        gathered.made_piece(bytes);
-        gathered.add(Datagram { bytes, ..datagram }, from, gso);
+        gathered.add_generated_piece(bytes);
+        gathered.append_or_start_message(Datagram { bytes, ..datagram }, from, gso);
     }
 }

@@ -67,21 +67,21 @@ impl Member {
         self.running.is_some()
     }
 
-    pub(super) fn power_on(&mut self) -> Result<()> {
+    pub(super) fn power_on_host_if_off(&mut self) -> Result<()> {
         if self.host.netns().exists() { Ok(()) } else { self.host.power_on() }
     }
 
     /// Starts containerd, kube-proxy and kubelet.
     pub fn start(&mut self) -> Result<()> {
         ensure!(self.running.is_none(), "{} runs already", self.name());
-        self.power_on()?;
+        self.power_on_host_if_off()?;
         let folder = self.host.folder()?;
         let script = Launch::new("sh").args(["-ec", MACHINE]).arg(&folder);
         let machine = self.host.spawn("machine", &script)?;
         until("a node's machine runs", || folder.join("run/machine-is-up").exists())
             .with_context(|| machine.log_tail(10))?;
         if !self.is_prepared {
-            self.prepare(&folder)?;
+            self.write_initial_disk_files(&folder)?;
         }
         let containerd = self.spawn(
             &machine,
@@ -99,7 +99,7 @@ impl Member {
                 .map(|name| binaries::cached_file(name))
                 .collect::<Result<Vec<_>>>()?;
             for archive in own.iter().chain(&self.options.images.clone()) {
-                self.import(archive)?;
+                self.import_image_archive(archive)?;
             }
             self.is_prepared = true;
         }
@@ -107,7 +107,7 @@ impl Member {
     }
 
     /// The files of the disk, before the first start.
-    fn prepare(&self, folder: &Path) -> Result<()> {
+    fn write_initial_disk_files(&self, folder: &Path) -> Result<()> {
         let disk = folder.join("disk");
         std::fs::write(
             disk.join("etc/containerd-lab.toml"),
@@ -188,7 +188,7 @@ impl Member {
         let folder = self.host.folder()?;
         let containers = cgroups::container_ids(&folder);
         self.running = None;
-        sweep::kill_below(&folder)?;
+        sweep::kill_processes_with_mount_below(&folder)?;
         self.host.power_off()?;
         cgroups::remove_container_cgroups(&containers);
         Ok(())
@@ -201,7 +201,7 @@ impl Member {
     }
 
     /// An image archive, into the node's containerd.
-    pub fn import(&self, archive: &Path) -> Result<()> {
+    pub fn import_image_archive(&self, archive: &Path) -> Result<()> {
         // ctr runs in the node's mount namespace, with another working directory.
         let archive = archive.canonicalize().with_context(|| archive.display().to_string())?;
         let archive = archive.to_str().context("an archive's name")?;
@@ -220,16 +220,16 @@ impl Member {
 
     /// Runs with the node's network and files. The result is the standard output; fails if the exit code is not 0.
     pub fn command(&self, command: &[&str]) -> Result<String> {
-        self.host.netns().exec("nsenter", &self.entered(command)?)
+        self.host.netns().exec("nsenter", &self.nsenter_arguments(command)?)
     }
 
     /// Runs with the node's network and files. The exit code does not matter.
     pub fn output(&self, command: &[&str]) -> Result<Output> {
-        self.host.netns().output("nsenter", &self.entered(command)?)
+        self.host.netns().output("nsenter", &self.nsenter_arguments(command)?)
     }
 
     /// Arguments for `nsenter`, which runs the command in this node's mount namespace.
-    fn entered(&self, command: &[&str]) -> Result<Vec<String>> {
+    fn nsenter_arguments(&self, command: &[&str]) -> Result<Vec<String>> {
         let mount = format!("--mount=/proc/{}/ns/mnt", self.running()?.machine.pid());
         let path = format!("PATH={}", program_search_path()?);
         Ok([mount.as_str(), "--", "env", &path]
@@ -241,7 +241,7 @@ impl Member {
 
     fn spawn(&self, machine: &Process, log: &str, launch: Launch) -> Result<Process> {
         let launch = launch
-            .inside(&format!("--mount=/proc/{}/ns/mnt", machine.pid()))
+            .through_nsenter(&format!("--mount=/proc/{}/ns/mnt", machine.pid()))
             .env("PATH", program_search_path()?);
         self.host.spawn(log, &launch)
     }

@@ -88,14 +88,14 @@ impl ClusterOptions {
 
     /// 10.0.2.15 on every node's first interface, as Vagrant with VirtualBox does.
     #[must_use]
-    pub fn vagrant(mut self) -> ClusterOptions {
+    pub fn nat_with_equal_addresses(mut self) -> ClusterOptions {
         self.nat = Some(Nat::Equal);
         self
     }
 
     /// 10.0.2.15, 10.0.2.16, … on the first interfaces, each behind a separate NAT.
     #[must_use]
-    pub fn vagrant_apart(mut self) -> ClusterOptions {
+    pub fn nat_with_different_addresses(mut self) -> ClusterOptions {
         self.nat = Some(Nat::Apart);
         self
     }
@@ -109,14 +109,14 @@ impl ClusterOptions {
 
     /// Pods use the DNS server 10.96.0.10, which the test installs.
     #[must_use]
-    pub fn name_service(mut self) -> ClusterOptions {
+    pub fn kubelet_cluster_dns(mut self) -> ClusterOptions {
         self.name_service = true;
         self
     }
 
     /// Images as overlayfs layers instead of one copy per container: for large images on file systems that support it.
     #[must_use]
-    pub fn layers(mut self) -> ClusterOptions {
+    pub fn overlayfs_snapshotter(mut self) -> ClusterOptions {
         self.layers = true;
         self
     }

@@ -27,25 +27,25 @@ impl Cluster {
 
     /// Runs in the first container of the pod. The result is the standard output.
     pub fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String> {
-        let (node, id) = self.container(namespace, pod)?;
+        let (node, id) = self.find_node_and_container(namespace, pod)?;
         node.exec_in_container(&id, command)
     }
 
     /// Runs in the first container of the pod. The exit code does not matter.
     pub fn exec_output(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<Output> {
-        let (node, id) = self.container(namespace, pod)?;
+        let (node, id) = self.find_node_and_container(namespace, pod)?;
         let words = exec_words(&id, command);
         node.output(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Measurements can run inside it.
     pub fn netns(&self, namespace: &str, pod: &str) -> Result<Netns> {
-        let (node, id) = self.container(namespace, pod)?;
+        let (node, id) = self.find_node_and_container(namespace, pod)?;
         node.netns_of_container(&id)
     }
 
     /// The pod's node and the ID of its first container.
-    fn container(&self, namespace: &str, pod: &str) -> Result<(&Member, String)> {
+    fn find_node_and_container(&self, namespace: &str, pod: &str) -> Result<(&Member, String)> {
         let found = self.api.admin().get(&format!("/api/v1/namespaces/{namespace}/pods/{pod}"))?;
         let id = found["status"]["containerStatuses"][0]["containerID"]
             .as_str()
@@ -103,6 +103,8 @@ impl Member {
             .lines()
             .find_map(of_task)
             .with_context(|| format!("container {id} does not run:\n{tasks}"))?;
-        self.host().site().netns_of(&format!("{}-{}", self.name(), id.get(..12).unwrap_or(id)), pid)
+        self.host()
+            .site()
+            .name_netns_of_process(&format!("{}-{}", self.name(), id.get(..12).unwrap_or(id)), pid)
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn parse(text: &str) -> Option<Target> {
+    pub(super) fn parse_path_and_query(text: &str) -> Option<Target> {
         let (path, query) = text.split_once('?').unwrap_or((text, ""));
         let words: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (group, rest) = match words.as_slice() {
@@ -59,17 +59,17 @@ impl Target {
             namespace: namespace.to_owned(),
             name: rest.first().map(|name| (*name).to_owned()),
             is_status: rest.get(1) == Some(&"status"),
-            selector: Selector::of(&query, namespace),
+            selector: Selector::from_query(&query, namespace),
             query,
         })
     }
 
-    pub(super) fn is(&self, name: &str, value: &str) -> bool {
+    pub(super) fn query_parameter_is(&self, name: &str, value: &str) -> bool {
         self.query.get(name).is_some_and(|known| known == value)
     }
 
     /// An empty value counts as absent.
-    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
+    pub(super) fn query_number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         match self.query.get(name).filter(|text| !text.is_empty()) {
             None => Ok(None),
             Some(text) => match text.parse() {
@@ -82,7 +82,12 @@ impl Target {
     pub(super) fn verb(&self, method: &str) -> &'static str {
         match method {
             "GET" if self.name.is_some() => "get",
-            "GET" if self.is("watch", "1") || self.is("watch", "true") => "watch",
+            "GET"
+                if self.query_parameter_is("watch", "1")
+                    || self.query_parameter_is("watch", "true") =>
+            {
+                "watch"
+            }
             "GET" => "list",
             "POST" => "create",
             "PATCH" => "patch",
@@ -126,7 +131,7 @@ impl Target {
 pub(super) struct Selector(Vec<(Vec<String>, String)>);
 
 impl Selector {
-    fn of(query: &BTreeMap<String, String>, namespace: &str) -> Selector {
+    fn from_query(query: &BTreeMap<String, String>, namespace: &str) -> Selector {
         let terms = |name: &str| {
             let text = query.get(name).cloned().unwrap_or_default();
             let terms = text.split(',').filter_map(|term| term.split_once('='));

@@ -29,7 +29,7 @@ impl Call {
     }
 
     /// It asks for the collection of Nodes, not for a single Node.
-    pub fn is_of_nodes(&self) -> bool {
+    pub fn is_for_node_collection(&self) -> bool {
         self.path == "/api/v1/nodes" || self.path.starts_with("/api/v1/nodes?")
     }
 }
@@ -52,7 +52,7 @@ pub enum Answer {
 
 impl Answer {
     /// The body is a Kubernetes Status object, as from the API server.
-    pub fn status(code: u16, reason: &str) -> Answer {
+    pub fn failure_status_reply(code: u16, reason: &str) -> Answer {
         let body = serde_json::json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": format!("{reason} (reply of the lab's proxy)"), "reason": reason, "code": code });
         Answer::Reply(code, Vec::new(), body.to_string())
     }

@@ -30,9 +30,9 @@ pub(super) fn serve_client_connection(
 fn handle_client_requests(shared: &Shared, mut client: &TcpStream, from: SocketAddr) -> Result<()> {
     let mut requests = BufReader::new(client);
     while let Some(head) = Head::read(&mut requests)? {
-        let mut body = vec![0; head.length()];
+        let mut body = vec![0; head.content_length()];
         requests.read_exact(&mut body)?;
-        let call = Call::of(&head, from);
+        let call = Call::from_request_head(&head, from);
         let (judge, number) = shared.record(&call);
         let token = match judge(&call) {
             Answer::Pass => call.authorization.as_deref().map_or_else(
@@ -41,7 +41,7 @@ fn handle_client_requests(shared: &Shared, mut client: &TcpStream, from: SocketA
             ),
             Answer::As(token) => token,
             Answer::Reply(status, fields, body) => {
-                let mut head = Head::of_json(status);
+                let mut head = Head::for_json_response(status);
                 head.fields.extend(fields);
                 let length = ("Content-Length".to_owned(), body.len().to_string());
                 head.fields.push(length);
@@ -87,7 +87,7 @@ fn handle_client_requests(shared: &Shared, mut client: &TcpStream, from: SocketA
 
 impl Call {
     /// The request arrives now.
-    fn of(head: &Head, from: SocketAddr) -> Call {
+    fn from_request_head(head: &Head, from: SocketAddr) -> Call {
         let mut words = head.first.split(' ').map(str::to_owned);
         let text = |name| head.field(name).map(str::to_owned);
         Call {

@@ -21,7 +21,7 @@ fn wait_cluster_report(node: &mut Node, what: &str, holds: fn(&Value) -> bool) -
 /// It names the faulty node, and lists the other nodes' findings that the fault explains. It also names a node whose daemon ended.
 #[test]
 fn cluster_doctor_without_kubernetes_collects_findings_of_peers() -> Result<()> {
-    Bench::run(NETWORK, 3, |bench| {
+    Bench::run_with_nodes_and_pods(NETWORK, 3, |bench| {
         wait_cluster_report(&mut bench.nodes[0], "nothing is found anywhere", |document| {
             document["findings"] == json!([])
                 && document["source"] == "probes"

@@ -4,8 +4,8 @@ use anyhow::{Context, Result, bail, ensure};
 use lab::{FlanneldOptions, PingMatrix, Pod, Scene, until_ok};
 use serde_json::Value;
 
-use crate::doctor::node::{Node, pods_on, well_nodes_with};
-use crate::doctor::{on_the_switch, remove_switch_fault};
+use crate::doctor::node::{Node, create_pod_on_each_node, run_with_healthy_nodes_and_options};
+use crate::doctor::{add_switch_nft_rules, remove_switch_fault};
 
 /// Of the second node, with the expected findings.
 #[derive(Clone, Copy)]
@@ -64,7 +64,7 @@ pub(super) const fn node_fault(
 
 impl Fault {
     /// Checks of which one must report the fault on the other nodes.
-    pub(super) const fn told(self, there: &'static str) -> Self {
+    pub(super) const fn with_finding_on_others(self, there: &'static str) -> Self {
         Self { there, ..self }
     }
 
@@ -72,15 +72,15 @@ impl Fault {
         Self { by_hand: true, ..self }
     }
 
-    pub(super) const fn of_pair(self) -> Self {
+    pub(super) const fn affecting_first_two_nodes(self) -> Self {
         Self { of_pair: true, ..self }
     }
 
-    pub(super) const fn spares_third(self) -> Self {
+    pub(super) const fn with_third_node_unchecked(self) -> Self {
         Self { spares_third: true, ..self }
     }
 
-    pub(super) const fn cuts(self) -> Self {
+    pub(super) const fn cuts_off_pods(self) -> Self {
         Self { cuts: true, ..self }
     }
 
@@ -93,15 +93,15 @@ impl Fault {
         Self { loses_probes: Some(false), ..self }
     }
 
-    pub(super) const fn says(self, words: &'static str) -> Self {
+    pub(super) const fn with_finding_texts(self, words: &'static str) -> Self {
         Self { words, ..self }
     }
 
-    pub(super) const fn wire(self, wire: &'static str) -> Self {
+    pub(super) const fn with_switch_rules(self, wire: &'static str) -> Self {
         Self { wire, ..self }
     }
 
-    pub(super) const fn stranger(self, stranger: &'static str) -> Self {
+    pub(super) const fn with_stranger_address(self, stranger: &'static str) -> Self {
         Self { stranger, ..self }
     }
 }
@@ -119,16 +119,16 @@ pub(super) struct Bench<'a> {
 
 impl Bench<'_> {
     /// All nodes are healthy at first.
-    pub(super) fn run(
+    pub(super) fn run_with_nodes_and_pods(
         network: &str,
         nodes: u8,
         work: impl FnOnce(&mut Bench<'_>) -> Result<()>,
     ) -> Result<()> {
         // Pod probes are on, because their results must agree with what the doctor computes about packets of pods.
         let options = FlanneldOptions::bare().arg("--probe-pods");
-        let scene = Scene::of("verdicts").net(network).nodes(nodes);
-        well_nodes_with(scene, &options, |scene, nodes| {
-            let pods = pods_on(nodes)?;
+        let scene = Scene::with_title("verdicts").net(network).nodes(nodes);
+        run_with_healthy_nodes_and_options(scene, &options, |scene, nodes| {
+            let pods = create_pod_on_each_node(nodes)?;
             for (name, pod) in ["POD1", "POD2", "POD3"].into_iter().zip(&pods) {
                 let address = pod.v4()?.to_string();
                 nodes.iter_mut().for_each(|node| node.variables.push((name, address.clone())));
@@ -139,15 +139,16 @@ impl Bench<'_> {
 
     /// Causes faults, checks the findings on all nodes, and runs the commands of the first finding until none is left. A single fault is fixed by the
     /// commands of one finding.
-    pub(super) fn find_and_mend(&mut self, faults: &[&Fault]) -> Result<()> {
+    pub(super) fn cause_find_and_mend(&mut self, faults: &[&Fault]) -> Result<()> {
         let names: Vec<&str> = faults.iter().map(|fault| fault.name).collect();
-        let done = self.cause_and_find(faults).and_then(|()| self.mend(faults));
-        done.and_then(|()| self.clear(faults)).with_context(|| names.join(" + "))
+        let done = self.cause_and_find(faults).and_then(|()| self.mend_by_doctor_commands(faults));
+        done.and_then(|()| self.clear_faults_and_wait_healthy(faults))
+            .with_context(|| names.join(" + "))
     }
 
     fn cause_and_find(&mut self, faults: &[&Fault]) -> Result<()> {
         for fault in faults {
-            self.make(fault)?;
+            self.cause_fault(fault)?;
         }
         let joined = |of: fn(&Fault) -> &'static str| {
             let parts: Vec<&str> = faults.iter().map(|fault| of(fault)).collect();
@@ -156,7 +157,7 @@ impl Bench<'_> {
         let (here, there) = (joined(|fault| fault.here), joined(|fault| fault.there));
         let [first, faulty, others @ ..] = &mut *self.nodes else { bail!("two nodes") };
         until_ok("the first finding names the cause, and no other is unexplained", || {
-            faulty.doctor()?;
+            faulty.run_doctor()?;
             let found = faulty.findings();
             let other = |finding: &&Value| {
                 finding["explained_by"].is_null()
@@ -167,18 +168,22 @@ impl Bench<'_> {
                 .iter()
                 .all(|fault| found.iter().any(|finding| is_one_of(finding, fault.here)));
             ensure!(
-                all && is_one_of(faulty.first()?, &here) && found.iter().find(other).is_none(),
+                all && is_one_of(faulty.first_finding()?, &here)
+                    && found.iter().find(other).is_none(),
                 "not {here} but {found:#?}"
             );
             Ok(())
         })?;
         if let [fault] = faults {
-            fault.words.split('|').try_for_each(|words| faulty.names(words))?;
+            fault
+                .words
+                .split('|')
+                .try_for_each(|words| faulty.require_first_finding_contains(words))?;
             if let Some(lost) =
                 fault.loses_probes.or((fault.cuts && there.is_empty()).then_some(true))
             {
                 until_ok("probes on the path of pods agree", || {
-                    let paths = pod_paths(faulty)?;
+                    let paths = get_pod_path_probes(faulty)?;
                     // A bridge that is down, or has no address, has no port for these probes.
                     let is_lost = |path: &Value| {
                         path["state"] == "some"
@@ -196,12 +201,12 @@ impl Bench<'_> {
             ensure!(matrix.require_complete().is_err(), "pods reach each other: {matrix}");
         }
         let any = |is: fn(&Fault) -> bool| faults.iter().any(|fault| is(fault));
-        wait_finding_about_h2(first, &there).context("the first node")?;
+        wait_finding_about_h2_or_none(first, &there).context("the first node")?;
         for third in others {
             match (any(|fault| fault.spares_third), any(|fault| fault.of_pair)) {
                 (true, _) => Ok(()),
                 (false, true) => require_no_findings(third),
-                (false, false) => wait_finding_about_h2(third, &there),
+                (false, false) => wait_finding_about_h2_or_none(third, &there),
             }
             .context("the third node")?;
         }
@@ -209,7 +214,7 @@ impl Bench<'_> {
     }
 
     /// Runs the commands of the faulty node's first finding until it has none. Findings from probes remain for some seconds after the fix.
-    fn mend(&mut self, faults: &[&Fault]) -> Result<()> {
+    fn mend_by_doctor_commands(&mut self, faults: &[&Fault]) -> Result<()> {
         if faults.iter().any(|fault| fault.by_hand) {
             return Ok(());
         }
@@ -217,8 +222,8 @@ impl Bench<'_> {
         let mut mended: Vec<[Value; 2]> = Vec::new();
         for _ in 0..[1, 6][faults.len() - 1] {
             let is_found = until_ok("the finding is gone", || {
-                node.doctor()?;
-                let Ok(first) = node.first() else {
+                node.run_doctor()?;
+                let Ok(first) = node.first_finding() else {
                     return Ok(false);
                 };
                 let is_ours = faults.iter().any(|fault| is_one_of(first, fault.here));
@@ -228,18 +233,18 @@ impl Bench<'_> {
             if !is_found {
                 break;
             }
-            mended.push(finding_key(node.first()?));
-            node.mend()?;
+            mended.push(finding_key(node.first_finding()?));
+            node.run_first_finding_commands()?;
             // Right after a start, not all checks have run.
-            node.grown()?;
+            node.wait_past_grace_periods()?;
         }
-        self.quiet()
+        self.wait_healthy_without_findings()
     }
 
-    fn make(&mut self, fault: &Fault) -> Result<()> {
+    fn cause_fault(&mut self, fault: &Fault) -> Result<()> {
         let lan = &self.scene.lan;
         if !fault.wire.is_empty() {
-            on_the_switch(lan, fault.wire)?;
+            add_switch_nft_rules(lan, fault.wire)?;
         }
         if !fault.stranger.is_empty() {
             // Its requests tell the others its hardware address, so their packets go to it until the device is gone.
@@ -252,10 +257,10 @@ impl Bench<'_> {
                 done > /dev/null 2>&1 &"
             ))?;
         }
-        self.nodes[1].type_in(&[fault.make.to_owned()])
+        self.nodes[1].run_commands(&[fault.make.to_owned()])
     }
 
-    fn clear(&mut self, faults: &[&Fault]) -> Result<()> {
+    fn clear_faults_and_wait_healthy(&mut self, faults: &[&Fault]) -> Result<()> {
         for fault in faults {
             if !fault.wire.is_empty() {
                 remove_switch_fault(&self.scene.lan)?;
@@ -266,18 +271,18 @@ impl Bench<'_> {
                     node.run("ip neighbour flush dev enp0s8")?;
                 }
             }
-            self.nodes[1].type_in(&[fault.clear.to_owned()])?;
+            self.nodes[1].run_commands(&[fault.clear.to_owned()])?;
         }
         self.nodes[1].run(KEPT)?;
-        self.quiet().context("cleared")
+        self.wait_healthy_without_findings().context("cleared")
     }
 
     /// Waits until no node has a finding.
-    fn quiet(&mut self) -> Result<()> {
+    fn wait_healthy_without_findings(&mut self) -> Result<()> {
         self.nodes.iter_mut().try_for_each(|node| {
             until_ok("nothing is found", || {
                 require_no_findings(node)?;
-                let paths = pod_paths(node)?;
+                let paths = get_pod_path_probes(node)?;
                 ensure!(are_well(&paths), "{}: {paths:?}", node.host.name());
                 Ok(())
             })
@@ -291,13 +296,13 @@ fn finding_key(finding: &Value) -> [Value; 2] {
 }
 
 /// The node's first finding is from one of the checks and names the faulty node, or it has none.
-fn wait_finding_about_h2(node: &mut Node, checks: &str) -> Result<()> {
+fn wait_finding_about_h2_or_none(node: &mut Node, checks: &str) -> Result<()> {
     if checks.is_empty() {
         return require_no_findings(node);
     }
     until_ok("the first finding names the faulty node", || {
-        node.doctor()?;
-        let first = node.first()?;
+        node.run_doctor()?;
+        let first = node.first_finding()?;
         ensure!(
             is_one_of(first, checks) && first.to_string().contains("h2"),
             "not {checks} about h2 but {first:#}"
@@ -308,7 +313,7 @@ fn wait_finding_about_h2(node: &mut Node, checks: &str) -> Result<()> {
 
 /// The node has no findings.
 fn require_no_findings(node: &mut Node) -> Result<()> {
-    node.doctor()?;
+    node.run_doctor()?;
     ensure!(node.findings().is_empty(), "{:#?}", node.findings());
     Ok(())
 }
@@ -318,7 +323,7 @@ fn is_one_of(finding: &Value, checks: &str) -> bool {
 }
 
 /// The probes on the path of pods, one result per address family.
-pub(crate) fn pod_paths(node: &mut Node) -> Result<Vec<Value>> {
+pub(crate) fn get_pod_path_probes(node: &mut Node) -> Result<Vec<Value>> {
     let (_, text) = node.daemon()?.get_status_api("/api/v1/node")?;
     let document: Value = serde_json::from_str(&text)?;
     let paths = document["pod_paths"].as_array();

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use lab::{FlanneldOptions, PingMatrix, Scene, until_ok};
 
-use super::fault::{are_well, pod_paths};
-use crate::doctor::node::{Node, nodes_on, pods_on};
+use super::fault::{are_well, get_pod_path_probes};
+use crate::doctor::node::{Node, create_pod_on_each_node, create_stopped_nodes};
 use crate::healing::scenarios;
 
 /// All hosts of a lab have the same unusual configuration.
@@ -100,7 +100,7 @@ pub(crate) const IN_THE_VIRTUAL_MACHINE: &[HealthyHost] = &[
     },
 ];
 
-scenarios! { is_quiet;
+scenarios! { unusual_host_raises_no_finding;
     jumbo_frames_raise_no_finding => HealthyHost {
         switch: "for d in $(ip -o link | sed 's/^[0-9]*: \\([^:@]*\\).*/\\1/'); do ip link set $d mtu 9000 || true; done",
         ..odd_host("ip link set enp0s8 mtu 9000", "")
@@ -208,19 +208,19 @@ while True: s.accept()' > /dev/null 2>&1 &",
 }
 
 /// No node of the lab has an unexpected finding.
-pub(crate) fn is_quiet(odd: HealthyHost) -> Result<()> {
+pub(crate) fn unusual_host_raises_no_finding(odd: HealthyHost) -> Result<()> {
     let network = format!(r#"{{"Network":"10.5.0.0/16","SubnetMax":"10.5.150.0",{}}}"#, odd.config);
-    let scene = Scene::of("odd").net(&network).nodes(odd.hosts).stopped();
+    let scene = Scene::with_title("odd").net(&network).nodes(odd.hosts).without_daemons();
     scene.run(|s| {
         s.lan.netns().sh(odd.switch)?;
         let options = FlanneldOptions::bare().iface(odd.iface).arg("--probe-pods");
-        let mut nodes = nodes_on(s, &options)?;
+        let mut nodes = create_stopped_nodes(s, &options)?;
         for node in &mut nodes {
             node.run(odd.before).context("before the start")?;
-            node.start()?;
+            node.start_without_waiting()?;
         }
-        nodes.iter_mut().try_for_each(Node::ready)?;
-        let pods = pods_on(&mut nodes)?;
+        nodes.iter_mut().try_for_each(Node::wait_ready)?;
+        let pods = create_pod_on_each_node(&mut nodes)?;
         until_ok("pods reach each other", || {
             PingMatrix::of_main_addresses(&pods)?.require_complete()
         })?;
@@ -229,7 +229,7 @@ pub(crate) fn is_quiet(odd: HealthyHost) -> Result<()> {
         }
         for node in &mut nodes {
             until_ok("probes on the path of pods pass", || {
-                let paths = pod_paths(node)?;
+                let paths = get_pod_path_probes(node)?;
                 // A single node has no peer to probe, nor has a node that drops all probes. A firewall may admit probes only as replies to those of the host.
                 let is_idle = |reason| paths.iter().all(|path| path["obstacle"] == reason);
                 let passes = are_well(&paths)
@@ -239,10 +239,10 @@ pub(crate) fn is_quiet(odd: HealthyHost) -> Result<()> {
                 Ok(())
             })?;
         }
-        nodes.iter_mut().try_for_each(Node::grown)?;
+        nodes.iter_mut().try_for_each(Node::wait_past_grace_periods)?;
         for node in &mut nodes {
-            node.looked_again()?;
-            node.doctor()?;
+            node.wait_full_doctor_round()?;
+            node.run_doctor()?;
             let is_expected = |finding: &serde_json::Value| {
                 finding["severity"] == "risk" && finding["check"] == odd.risk
             };

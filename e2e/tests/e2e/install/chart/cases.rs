@@ -19,17 +19,17 @@ impl Case {
         Case { name, values, backend: None, places: Vec::new() }
     }
 
-    fn backend(self, backend: Value) -> Case {
+    fn expecting_backend(self, backend: Value) -> Case {
         Case { backend: Some(backend), ..self }
     }
 
-    fn has(mut self, place: &'static str, value: Value) -> Case {
+    fn expecting_value_at(mut self, place: &'static str, value: Value) -> Case {
         self.places.push((place, value));
         self
     }
 
-    fn lacks(self, place: &'static str) -> Case {
-        self.has(place, Value::Null)
+    fn expecting_nothing_at(self, place: &'static str) -> Case {
+        self.expecting_value_at(place, Value::Null)
     }
 }
 
@@ -88,7 +88,7 @@ fn label_cases() -> Vec<Case> {
 fn network_cases() -> Vec<Case> {
     vec![
         Case::new("dual-stack", &[("podCidrv6", "\"fd00:244::/48\"")])
-            .backend(json!({ "Type": "vxlan" })),
+            .expecting_backend(json!({ "Type": "vxlan" })),
         Case::new(
             "ipv6-only",
             &[
@@ -97,7 +97,7 @@ fn network_cases() -> Vec<Case> {
                 ("flannel.backend", "\"host-gw\""),
             ],
         )
-        .backend(json!({ "Type": "host-gw" })),
+        .expecting_backend(json!({ "Type": "host-gw" })),
     ]
 }
 
@@ -111,10 +111,10 @@ fn backend_cases() -> Vec<Case> {
                 ("flannel.mtu", "1400"),
             ],
         )
-        .backend(json!({ "Type": "udp", "Port": 8286, "MTU": 1400 }))
-        .has("/containers/0/securityContext/privileged", json!(true))
+        .expecting_backend(json!({ "Type": "udp", "Port": 8286, "MTU": 1400 }))
+        .expecting_value_at("/containers/0/securityContext/privileged", json!(true))
         // A privileged container has the host's devices without a mount.
-        .lacks("/containers/0/volumeMounts/5"),
+        .expecting_nothing_at("/containers/0/volumeMounts/5"),
         Case::new(
             "vxlan",
             &[
@@ -126,7 +126,7 @@ fn backend_cases() -> Vec<Case> {
                 ("flannel.backendExtra", "{\"ChecksumOffload\":\"off\"}"),
             ],
         )
-        .backend(json!({
+        .expecting_backend(json!({
             "Type": "vxlan", "Port": 8473, "VNI": 7, "GBP": true, "DirectRouting": true, "MacPrefix": "0E-2B", "ChecksumOffload": "off",
         })),
         Case::new(
@@ -140,7 +140,7 @@ fn backend_cases() -> Vec<Case> {
                 ("flannel.keepaliveInterval", "25"),
             ],
         )
-        .backend(json!({
+        .expecting_backend(json!({
             "Type": "wireguard", "ListenPort": 51820, "ListenPortV6": 51822, "PSK": "0123", "Mode": "separate", "PersistentKeepaliveInterval": 25,
         })),
         // Go flannel's chart needs the inner quotes. For wireguard, `auto` does not select the userspace datapath.
@@ -151,8 +151,8 @@ fn backend_cases() -> Vec<Case> {
                 ("flannel.tunnelMode", "\"\\\"auto\\\"\""),
             ],
         )
-        .backend(json!({ "Type": "wireguard", "Mode": "auto" }))
-        .has("/containers/0/securityContext", unprivileged_security_context()),
+        .expecting_backend(json!({ "Type": "wireguard", "Mode": "auto" }))
+        .expecting_value_at("/containers/0/securityContext", unprivileged_security_context()),
     ]
 }
 
@@ -170,11 +170,11 @@ fn image_cases() -> Vec<Case> {
                 ("global.imagePullSecrets", "[{\"name\":\"secret\"}]"),
             ],
         )
-        .has("/containers/0/image", json!("registry.example.org/flannel:t1"))
-        .has("/containers/0/imagePullPolicy", json!("Always"))
-        .has("/initContainers/0/image", json!("registry.example.org/plugin:t2"))
-        .has("/initContainers/0/imagePullPolicy", json!("Never"))
-        .has("/imagePullSecrets/0/name", json!("secret")),
+        .expecting_value_at("/containers/0/image", json!("registry.example.org/flannel:t1"))
+        .expecting_value_at("/containers/0/imagePullPolicy", json!("Always"))
+        .expecting_value_at("/initContainers/0/image", json!("registry.example.org/plugin:t2"))
+        .expecting_value_at("/initContainers/0/imagePullPolicy", json!("Never"))
+        .expecting_value_at("/imagePullSecrets/0/name", json!("secret")),
     ]
 }
 
@@ -188,10 +188,13 @@ fn cni_cases() -> Vec<Case> {
             ("flannel.enableNFTables", "true"),
         ],
     )
-    .has("/volumes/1/hostPath/path", json!("/var/lib/rancher/k3s/data/cni"))
-    .has("/volumes/2/hostPath/path", json!("/var/lib/rancher/k3s/agent/etc/cni/net.d"))
-    .has("/initContainers/0/volumeMounts/0/mountPath", json!("/opt/cni/bin"))
-    .has(
+    .expecting_value_at("/volumes/1/hostPath/path", json!("/var/lib/rancher/k3s/data/cni"))
+    .expecting_value_at(
+        "/volumes/2/hostPath/path",
+        json!("/var/lib/rancher/k3s/agent/etc/cni/net.d"),
+    )
+    .expecting_value_at("/initContainers/0/volumeMounts/0/mountPath", json!("/opt/cni/bin"))
+    .expecting_value_at(
         "/containers/0/volumeMounts/4",
         json!({ "name": "cni-data", "mountPath": "/var/lib/cni", "readOnly": true }),
     );
@@ -207,15 +210,15 @@ fn cni_cases() -> Vec<Case> {
             ("flannel.healthz.port", "0"),
         ],
     )
-    .has(
+    .expecting_value_at(
         "/containers/0/args",
         json!(["--kube-subnet-mgr", "--iface=eth1", "--kube-api-url=https://10.0.0.1:6443"]),
     )
-    .has("/containers/0/env/3", json!({ "name": "FLANNELD_V", "value": "1" }))
-    .lacks("/containers/0/livenessProbe")
-    .lacks("/containers/0/ports")
-    .lacks("/containers/0/volumeMounts/3")
-    .lacks("/volumes/4");
+    .expecting_value_at("/containers/0/env/3", json!({ "name": "FLANNELD_V", "value": "1" }))
+    .expecting_nothing_at("/containers/0/livenessProbe")
+    .expecting_nothing_at("/containers/0/ports")
+    .expecting_nothing_at("/containers/0/volumeMounts/3")
+    .expecting_nothing_at("/volumes/4");
     vec![k3s, no_cni]
 }
 
@@ -236,24 +239,28 @@ fn pod_cases() -> Vec<Case> {
                 ("flannel.nodeSelector", "{\"role\":\"worker\"}"),
             ],
         )
-        .has("/containers/0/resources", json!({ "requests": { "cpu": "50m", "memory": "20Mi" } }))
-        .has("/containers/0/ports/0/containerPort", json!(9000))
-        .has("/containers/0/livenessProbe/initialDelaySeconds", json!(1))
-        .has("/containers/0/livenessProbe/periodSeconds", json!(2))
-        .has("/containers/0/readinessProbe/initialDelaySeconds", json!(3))
-        .has("/containers/0/readinessProbe/periodSeconds", json!(4))
-        .has("/tolerations", json!([{ "operator": "Exists" }]))
-        .has("/nodeSelector", json!({ "role": "worker" })),
+        .expecting_value_at(
+            "/containers/0/resources",
+            json!({ "requests": { "cpu": "50m", "memory": "20Mi" } }),
+        )
+        .expecting_value_at("/containers/0/ports/0/containerPort", json!(9000))
+        .expecting_value_at("/containers/0/livenessProbe/initialDelaySeconds", json!(1))
+        .expecting_value_at("/containers/0/livenessProbe/periodSeconds", json!(2))
+        .expecting_value_at("/containers/0/readinessProbe/initialDelaySeconds", json!(3))
+        .expecting_value_at("/containers/0/readinessProbe/periodSeconds", json!(4))
+        .expecting_value_at("/tolerations", json!([{ "operator": "Exists" }]))
+        .expecting_value_at("/nodeSelector", json!({ "role": "worker" })),
     ]
 }
 
 fn security_cases() -> Vec<Case> {
     vec![
         contexts_and_volumes(),
-        Case::new("privileged", &[("flannel.securityContext", "{\"privileged\":true}")]).has(
-            "/containers/0/securityContext",
-            json!({ "privileged": true, "readOnlyRootFilesystem": true }),
-        ),
+        Case::new("privileged", &[("flannel.securityContext", "{\"privileged\":true}")])
+            .expecting_value_at(
+                "/containers/0/securityContext",
+                json!({ "privileged": true, "readOnlyRootFilesystem": true }),
+            ),
         // The chart does not grant a right that the user has refused.
         Case::new(
             "unprivileged-udp",
@@ -262,7 +269,7 @@ fn security_cases() -> Vec<Case> {
                 ("flannel.securityContext", "{\"privileged\":false}"),
             ],
         )
-        .has("/containers/0/securityContext", unprivileged_security_context()),
+        .expecting_value_at("/containers/0/securityContext", unprivileged_security_context()),
     ]
 }
 
@@ -301,29 +308,29 @@ fn contexts_and_volumes() -> Case {
             ),
         ],
     )
-    .has(
+    .expecting_value_at(
         "/containers/0/securityContext/seLinuxOptions/type",
         json!("spc_t"),
     )
-    .has(
+    .expecting_value_at(
         "/containers/0/securityContext/readOnlyRootFilesystem",
         json!(false),
     )
-    .has(
+    .expecting_value_at(
         "/containers/0/securityContext/capabilities",
         unprivileged_security_context()["capabilities"].clone(),
     )
-    .has(
+    .expecting_value_at(
         "/initContainers/0/securityContext",
         json!({ "privileged": true, "readOnlyRootFilesystem": true }),
     )
-    .has("/securityContext/seccompProfile/type", json!("Unconfined"))
-    .has(
+    .expecting_value_at("/securityContext/seccompProfile/type", json!("Unconfined"))
+    .expecting_value_at(
         "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions/0/key",
         json!("role"),
     )
-    .has("/volumes/6/secret/secretName", json!("psk"))
-    .has("/containers/0/volumeMounts/5/mountPath", json!("/etc/psk"))
+    .expecting_value_at("/volumes/6/secret/secretName", json!("psk"))
+    .expecting_value_at("/containers/0/volumeMounts/5/mountPath", json!("/etc/psk"))
 }
 
 fn policy_cases() -> Vec<Case> {
@@ -341,10 +348,16 @@ fn policy_cases() -> Vec<Case> {
                 ("netpol.resources.requests.memory", "\"1Mi\""),
             ],
         )
-        .has("/containers/0/args/2", json!("--kube-annotation-prefix=example.org/net-"))
-        .has("/containers/1/image", json!("registry.example.org/netpol:t3"))
-        .has("/containers/1/args", json!(["--v=3"]))
-        .has("/containers/1/resources/requests", json!({ "cpu": "1m", "memory": "1Mi" }))
-        .has("/containers/1/securityContext/privileged", json!(true)),
+        .expecting_value_at(
+            "/containers/0/args/2",
+            json!("--kube-annotation-prefix=example.org/net-"),
+        )
+        .expecting_value_at("/containers/1/image", json!("registry.example.org/netpol:t3"))
+        .expecting_value_at("/containers/1/args", json!(["--v=3"]))
+        .expecting_value_at(
+            "/containers/1/resources/requests",
+            json!({ "cpu": "1m", "memory": "1Mi" }),
+        )
+        .expecting_value_at("/containers/1/securityContext/privileged", json!(true)),
     ]
 }

@@ -38,7 +38,7 @@ fn network_and_family_corrected_while_nodes_wait_connect_all_nodes() -> Result<(
             .iter()
             .try_for_each(|daemon| wait_until_logged(daemon, "is not inside the Network"))?;
         std::fs::write(&bed.net_conf, DUAL)?;
-        bed.wait_daemons()?;
+        bed.wait_daemons_ready()?;
         bed.start_connected_pods("p1")
     })
 }
@@ -85,7 +85,7 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
         bed.admin().create_node(&bed.node(1))?;
         // The node's interface appears late, and the API server refuses annotations at first.
         bed.set_proxy_answers(|call| match call.method.as_str() {
-            "PATCH" => Answer::status(403, "Forbidden"),
+            "PATCH" => Answer::failure_status_reply(403, "Forbidden"),
             _ => Answer::Pass,
         });
         let host = &bed.hosts[0];
@@ -93,7 +93,7 @@ fn configuration_changed_while_a_node_waits_for_its_lease_applies() -> Result<()
         wait_until_logged(&daemon, "late0")?;
         std::fs::write(&bed.net_conf, DUAL)?;
         wait_until_logged(&daemon, "10.244.0.0/16 and fd10:244::/48")?;
-        host.netns().ip("link add late0 link enp0s8 type macvlan mode bridge\naddress add 192.168.56.201/24 dev late0\n\
+        host.netns().run_ip_batch("link add late0 link enp0s8 type macvlan mode bridge\naddress add 192.168.56.201/24 dev late0\n\
              address add fd00:56::201/64 dev late0 nodad\nlink set late0 up")?;
         wait_until_logged(&daemon, "waiting for a lease")?;
         std::fs::write(&bed.net_conf, DUAL.replace(r#""vxlan""#, r#""vxlan","VNI":7"#))?;

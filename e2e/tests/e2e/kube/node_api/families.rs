@@ -12,9 +12,11 @@ fn ipv6_only_nodes_reach_each_other() -> Result<()> {
         for number in 1..=2u16 {
             let node = NodeObject::new(&format!("h{number}"))
                 .pod_cidr(&format!("fd10:244:0:{number}::/64"));
-            bed.admin().create_node(&node.internal(bed.hosts[usize::from(number) - 1].v6()?))?;
+            bed.admin().create_node(
+                &node.add_internal_address(bed.hosts[usize::from(number) - 1].v6()?),
+            )?;
         }
-        bed.start_daemons()?;
+        bed.start_ready_daemons()?;
         bed.start_connected_pods("p1")?;
         let annotations = &bed.admin().node("h1")?["metadata"]["annotations"];
         ensure!(
@@ -37,21 +39,21 @@ fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
             NodeObject::new("h1")
                 .pod_cidr("fd10:244:0:1::/64")
                 .pod_cidr("10.244.1.0/24")
-                .internal(bed.hosts[0].v4()?)
-                .internal(bed.hosts[0].v6()?),
-            NodeObject::new("h2").pod_cidr("10.244.2.0/24").internal(v4),
+                .add_internal_address(bed.hosts[0].v4()?)
+                .add_internal_address(bed.hosts[0].v6()?),
+            NodeObject::new("h2").pod_cidr("10.244.2.0/24").add_internal_address(v4),
             NodeObject::new("h3")
                 .pod_cidr("fd10:244:0:3::/64")
-                .internal(v6)
-                .internal(bed.hosts[2].v6()?),
+                .add_internal_address(v6)
+                .add_internal_address(bed.hosts[2].v6()?),
         ];
         nodes.iter().try_for_each(|node| bed.admin().create_node(node).map(drop))?;
-        bed.start_daemons()?;
+        bed.start_ready_daemons()?;
         bed.start_connected_pods("p1")?;
         let reach = |from: usize, to: std::net::IpAddr| -> Result<()> {
             let pods = std::slice::from_ref(&bed.pods[from]);
             until_ok("pods reach each other", || {
-                PingMatrix::to(pods, &[to], &PingOptions::default())?.require_complete()
+                PingMatrix::to_targets(pods, &[to], &PingOptions::default())?.require_complete()
             })
         };
         reach(0, bed.pods[1].v4()?.into()).context("IPv4 of a peer without IPv6")?;
@@ -65,7 +67,11 @@ fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
                 "h{}: {env:?}",
                 host + 1
             );
-            ensure!(bed.admin().has_network(bed.hosts[host].name()), "h{}", host + 1);
+            ensure!(
+                bed.admin().is_network_marked_available(bed.hosts[host].name()),
+                "h{}",
+                host + 1
+            );
         }
         Ok(())
     })

@@ -29,17 +29,19 @@ fn captures_folder() -> PathBuf {
 #[test]
 fn node_object_and_subnet_env_equal_go_flannels() -> Result<()> {
     Lab::run("Node API: golden", |lab| {
-        let lan = lab.switch("lan")?;
+        let lan = lab.create_switch("lan")?;
         let uplink = |last: u8| {
             Uplink::new(&lan, "eth0")
                 .address(&format!("10.99.0.{last}/24"))?
                 .address(&format!("fd00:99::{last}/64"))
         };
-        let machine = lab.host("api", &[uplink(1)?.gateway("10.99.0.254")?])?;
+        let machine = lab.create_host("api", &[uplink(1)?.gateway("10.99.0.254")?])?;
         let api = ApiServer::start(&machine, Families::Dual)?;
-        let host = lab.host("n1", &[uplink(11)?.gateway("10.99.0.1")?.gateway("fd00:99::1")?])?;
+        let host =
+            lab.create_host("n1", &[uplink(11)?.gateway("10.99.0.1")?.gateway("fd00:99::1")?])?;
         for case in CASES {
-            equals_capture(lab, &api, &host, case).with_context(|| format!("case {case}"))?;
+            run_daemon_and_require_capture(lab, &api, &host, case)
+                .with_context(|| format!("case {case}"))?;
             // The next case starts on a new machine.
             host.power_off()?;
             host.power_on()?;
@@ -50,23 +52,31 @@ fn node_object_and_subnet_env_equal_go_flannels() -> Result<()> {
 }
 
 /// The input is a test case's; the Node and subnet.env are those of Go flannel.
-fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result<()> {
+fn run_daemon_and_require_capture(
+    lab: &Lab,
+    api: &ApiServer,
+    host: &Host,
+    case: &str,
+) -> Result<()> {
     let golden = |name: &str| {
         std::fs::read_to_string(captures_folder().join(case).join(name))
             .with_context(|| name.to_owned())
     };
     let expected: Value = serde_json::from_str(&golden("node.json")?)?;
-    api.admin().create_node(&node_before(&expected, &golden("annotations-before.json")?)?)?;
-    let net_conf = lab.folder(case)?.join("net-conf.json");
+    api.admin()
+        .create_node(&initial_node_from_capture(&expected, &golden("annotations-before.json")?)?)?;
+    let net_conf = lab.ensure_folder(case)?.join("net-conf.json");
     std::fs::write(&net_conf, golden("net-conf.json")?)?;
-    let mut options = FlanneldOptions::kube("n1", &net_conf)
-        .arg(&format!("--kubeconfig-file={}", api.kubeconfig(lab::User::Flannel, None)?.display()));
+    let mut options = FlanneldOptions::kube("n1", &net_conf).arg(&format!(
+        "--kubeconfig-file={}",
+        api.write_kubeconfig(lab::User::Flannel, None)?.display()
+    ));
     for flag in golden("flags")?.split_whitespace() {
         options = options.arg(flag);
     }
-    let mut daemon = host.flanneld(&options)?;
+    let mut daemon = host.start_flanneld_and_wait_ready(&options)?;
     until_ok("the Node is written", || {
-        require_equal_node_objects(&expected, &api.admin().node("n1")?)
+        require_equal_annotations_and_conditions(&expected, &api.admin().node("n1")?)
     })?;
     let mut env = golden("subnet.env")?;
     if case == "vxlan-v6only" {
@@ -81,10 +91,10 @@ fn equals_capture(lab: &Lab, api: &ApiServer, host: &Host, case: &str) -> Result
 }
 
 /// The Node that Go flannel found at its start, with its podCIDRs and the annotations `before`.
-fn node_before(expected: &Value, before: &str) -> Result<NodeObject> {
+fn initial_node_from_capture(expected: &Value, before: &str) -> Result<NodeObject> {
     let mut node = NodeObject::new("n1")
-        .internal("10.99.0.11".parse::<IpAddr>()?)
-        .internal("fd00:99::11".parse::<IpAddr>()?);
+        .add_internal_address("10.99.0.11".parse::<IpAddr>()?)
+        .add_internal_address("fd00:99::11".parse::<IpAddr>()?);
     for cidr in expected["podCIDRs"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         node = node.pod_cidr(cidr);
     }
@@ -96,7 +106,7 @@ fn node_before(expected: &Value, before: &str) -> Result<NodeObject> {
 }
 
 /// The annotations and the condition. Ignores times and MACs, which differ in every run.
-fn require_equal_node_objects(expected: &Value, found: &Value) -> Result<()> {
+fn require_equal_annotations_and_conditions(expected: &Value, found: &Value) -> Result<()> {
     let annotations = |value: &Value| -> Vec<(String, String)> {
         let list = value
             .as_object()

@@ -54,13 +54,15 @@ fn hostile_nodes(backend: &str) -> Vec<NodeObject> {
         // Subnets of their own, so that each is judged by its fault.
         let subnet = subnet.replace(".66.0", &format!(".{}.0", 60 + number));
         let node = NodeObject::new(&format!("hostile-{number}")).pod_cidr(&subnet);
-        let node = node.flannel("kube-subnet-manager", "true").flannel("backend-type", backend);
-        node.flannel("backend-data", data).flannel("public-ip", ip)
+        let node = node
+            .add_flannel_annotation("kube-subnet-manager", "true")
+            .add_flannel_annotation("backend-type", backend);
+        node.add_flannel_annotation("backend-data", data).add_flannel_annotation("public-ip", ip)
     });
     marked.chain([NodeObject::new("hostile-nothing")]).collect()
 }
 
-fn among_hostile_nodes(backend: &str) -> Result<()> {
+fn require_readiness_among_hostile_nodes(backend: &str) -> Result<()> {
     Lab::run(&format!("hostile Nodes: {backend}"), |lab| {
         let mut bed = ApiTestbed::with_fake_api(lab, 2, &VXLAN.replace("vxlan", backend))?;
         for number in 1..=2 {
@@ -74,14 +76,14 @@ fn among_hostile_nodes(backend: &str) -> Result<()> {
             // The API server itself refuses some of them.
             ensure!(code < 300 || matches!(code, 400 | 422), "{code} {reply}");
         }
-        bed.start_daemons()?;
+        bed.start_ready_daemons()?;
         bed.start_connected_pods("p1")?;
         // A good peer that follows is applied, so all of them are judged.
         let last = NodeObject::new("last").pod_cidr("10.244.252.0/24");
         bed.admin().create_node(
             &last
-                .vxlan_peer("192.168.56.250", "02:00:00:00:02:fa")
-                .flannel("backend-type", backend),
+                .add_vxlan_annotations("192.168.56.250", "02:00:00:00:02:fa")
+                .add_flannel_annotation("backend-type", backend),
         )?;
         for (number, daemon) in bed.daemons.iter().enumerate() {
             let routes = || bed.hosts[number].netns().exec("ip", &["route"]);
@@ -95,7 +97,7 @@ fn among_hostile_nodes(backend: &str) -> Result<()> {
             // vxlan sends packets to any address.
             ensure!((far >= 1.0) == (backend == "host-gw"), "{far}: {status}");
             until("NetworkUnavailable is False", || {
-                bed.admin().has_network(&format!("h{}", number + 1))
+                bed.admin().is_network_marked_available(&format!("h{}", number + 1))
             })?;
         }
         bed.wait_pods_connected()
@@ -104,28 +106,29 @@ fn among_hostile_nodes(backend: &str) -> Result<()> {
 
 #[test]
 fn healthy_nodes_are_ready_among_hostile_nodes_with_vxlan() -> Result<()> {
-    among_hostile_nodes("vxlan")
+    require_readiness_among_hostile_nodes("vxlan")
 }
 
 #[test]
 fn healthy_nodes_are_ready_among_hostile_nodes_with_host_gw() -> Result<()> {
-    among_hostile_nodes("host-gw")
+    require_readiness_among_hostile_nodes("host-gw")
 }
 
 #[test]
 fn foreign_device_makes_its_node_unready() -> Result<()> {
-    Scene::of("own device").run(|s| {
+    Scene::with_title("own device").run(|s| {
         let node = &s[0];
         until("it is not ready", || {
             // Repeated, because the daemon may be faster and create its own device.
             if node.sh("ip link show type bridge | grep -q flannel.1").is_err() {
                 let _ = node.sh("ip link delete flannel.1; ip link add flannel.1 type bridge");
             }
-            node.get("/readyz").is_ok_and(|(code, text)| code == 503 && text.contains("kernel"))
+            node.get_health_endpoint("/readyz")
+                .is_ok_and(|(code, text)| code == 503 && text.contains("kernel"))
         })?;
-        node.has_metric("flannel_kernel_in_sync", 0.0)?;
+        node.wait_metric_value("flannel_kernel_in_sync", 0.0)?;
         node.sh("ip link delete flannel.1")?;
         until("it is ready again", || node.require_ready().is_ok())?;
-        s.reach()
+        s.wait_first_pods_connected()
     })
 }

@@ -13,64 +13,75 @@ fn node_changes_apply_soon_and_touch_no_other_peer() -> Result<()> {
     Lab::run("Node API: nodes", |lab| {
         let mut bed = ApiTestbed::populated_with_fake_api(lab, 2, VXLAN)?;
         let probe = bed.probe_first_to_second_pod()?;
-        bed.require_recovery_after("public-ip-overwrite, set and removed", overwrite_public_ip)?;
-        bed.require_recovery_after("a peer re-created with another podCIDR", recreated_peer)?;
-        bed.require_recovery_after("the own Node gone and back", own_node_gone)?;
+        bed.require_recovery_after(
+            "public-ip-overwrite, set and removed",
+            require_public_ip_overwrite_followed,
+        )?;
+        bed.require_recovery_after(
+            "a peer re-created with another podCIDR",
+            recreate_peer_and_wait_tunnels,
+        )?;
+        bed.require_recovery_after(
+            "the own Node gone and back",
+            recreate_first_node_and_wait_ready,
+        )?;
         bed.require_recovery_after(
             "a store restored from a snapshot",
-            restore_store_from_snapshot,
+            require_peers_after_store_restore,
         )?;
         probe.finish()?.require_clean()
     })
 }
 
-fn overwrite_public_ip(bed: &mut ApiTestbed) -> Result<()> {
+fn require_public_ip_overwrite_followed(bed: &mut ApiTestbed) -> Result<()> {
     let name = format!("{ANNOTATIONS}public-ip-overwrite");
     // The host has it as a second address, so that packets still arrive.
     let netns = bed.hosts[1].netns();
-    netns.ip("address add 192.168.56.222/24 dev enp0s8")?;
+    netns.run_ip_batch("address add 192.168.56.222/24 dev enp0s8")?;
     for (value, public) in [(Some("192.168.56.222"), "192.168.56.222"), (None, "192.168.56.102")] {
         bed.admin().annotate("h2", &name, value)?;
         until_ok("h1 sends to the other address", || {
-            let found = bed.tunnel(0, "10.244.2.0/24")?;
+            let found = bed.tunnel_destination(0, "10.244.2.0/24")?;
             ensure!(found.as_deref() == Some(public), "{found:?}");
             Ok(())
         })?;
     }
-    netns.ip("address del 192.168.56.222/24 dev enp0s8").map(drop)
+    netns.run_ip_batch("address del 192.168.56.222/24 dev enp0s8").map(drop)
 }
 
-fn recreated_peer(bed: &mut ApiTestbed) -> Result<()> {
+fn recreate_peer_and_wait_tunnels(bed: &mut ApiTestbed) -> Result<()> {
     let moved = bed.create_peer_node(41)?;
-    bed.wait_tunnels("10.244.41.0/24", Some("192.168.57.41"))?;
+    bed.wait_tunnel_destinations("10.244.41.0/24", Some("192.168.57.41"))?;
     bed.admin().delete_node(&moved)?;
     // The subnet goes to another Node, and the Node's address to another subnet.
     let peer = |name: &str, third: u8, last: u8| {
         let node = lab::NodeObject::new(name).pod_cidr(&format!("10.244.{third}.0/24"));
-        let node =
-            node.vxlan_peer(&format!("192.168.57.{last}"), &format!("02:00:00:00:44:{last}"));
+        let node = node.add_vxlan_annotations(
+            &format!("192.168.57.{last}"),
+            &format!("02:00:00:00:44:{last}"),
+        );
         bed.admin().create_node(&node)
     };
     peer("heir", 41, 42)?;
     peer(&moved, 43, 41)?;
-    bed.wait_tunnels("10.244.41.0/24", Some("192.168.57.42"))?;
-    bed.wait_tunnels("10.244.43.0/24", Some("192.168.57.41"))?;
+    bed.wait_tunnel_destinations("10.244.41.0/24", Some("192.168.57.42"))?;
+    bed.wait_tunnel_destinations("10.244.43.0/24", Some("192.168.57.41"))?;
     bed.admin().delete_node(&moved)?;
-    bed.wait_tunnels("10.244.43.0/24", None)
+    bed.wait_tunnel_destinations("10.244.43.0/24", None)
 }
 
-fn own_node_gone(bed: &mut ApiTestbed) -> Result<()> {
+fn recreate_first_node_and_wait_ready(bed: &mut ApiTestbed) -> Result<()> {
     let daemon = &bed.daemons[0];
     let env = daemon.subnet_env()?;
     bed.admin().delete_node("h1")?;
     until("it is not ready without its Node", || {
-        daemon.get("/readyz").is_ok_and(|(code, _)| code == 503)
+        daemon.get_health_endpoint("/readyz").is_ok_and(|(code, _)| code == 503)
     })?;
     bed.admin().create_node(&bed.node(1))?;
     until_ok("annotations and condition are back", || {
         let public = bed.admin().flannel_annotation("h1", "public-ip")?;
         ensure!(public.as_deref() == Some("192.168.56.101"), "{public:?}");
-        ensure!(bed.admin().has_network("h1"), "no condition");
+        ensure!(bed.admin().is_network_marked_available("h1"), "no condition");
         Ok(())
     })?;
     until("it is ready", || daemon.is_ready())?;
@@ -78,19 +89,19 @@ fn own_node_gone(bed: &mut ApiTestbed) -> Result<()> {
     Ok(())
 }
 
-fn restore_store_from_snapshot(bed: &mut ApiTestbed) -> Result<()> {
+fn require_peers_after_store_restore(bed: &mut ApiTestbed) -> Result<()> {
     let snapshot = bed.net_conf.with_file_name("restored.db");
     bed.create_peer_node(51)?;
-    bed.wait_tunnels("10.244.51.0/24", Some("192.168.57.51"))?;
+    bed.wait_tunnel_destinations("10.244.51.0/24", Some("192.168.57.51"))?;
     bed.api.snapshot(&snapshot)?;
     bed.admin().delete_node("peer-51")?;
     bed.create_peer_node(52)?;
-    bed.wait_tunnels("10.244.52.0/24", Some("192.168.57.52"))?;
-    bed.api.restore(&snapshot)?;
+    bed.wait_tunnel_destinations("10.244.52.0/24", Some("192.168.57.52"))?;
+    bed.api.restore_and_restart(&snapshot)?;
     // New revisions are lower than the one that the daemon knows, so a watch from there would stay silent.
     bed.create_peer_node(53)?;
-    bed.wait_tunnels("10.244.51.0/24", Some("192.168.57.51"))?;
-    bed.wait_tunnels("10.244.53.0/24", Some("192.168.57.53"))
+    bed.wait_tunnel_destinations("10.244.51.0/24", Some("192.168.57.51"))?;
+    bed.wait_tunnel_destinations("10.244.53.0/24", Some("192.168.57.53"))
 }
 
 #[test]
@@ -100,16 +111,16 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
         let pid = bed.daemons[2].pid();
         let probe = bed.probe_first_to_second_pod()?;
         // A foreign address on the bridge of the pods.
-        bed.hosts[2].netns().ip("address add fd77::1/64 dev cni0 nodad")?;
+        bed.hosts[2].netns().run_ip_batch("address add fd77::1/64 dev cni0 nodad")?;
         // Another Node gets its old subnet at once.
         bed.admin().delete_node("h3")?;
         bed.create_peer_node(3)?;
-        give_h3(&bed, 33)?;
-        require_moved(&bed, 3, 33)?;
-        bed.wait_tunnels("10.244.3.0/24", Some("192.168.57.3"))?;
+        create_h3_node_in_subnet(&bed, 33)?;
+        wait_h3_moved_to_subnet(&bed, 3, 33)?;
+        bed.wait_tunnel_destinations("10.244.3.0/24", Some("192.168.57.3"))?;
         for host in 0..2 {
             until("the others follow", || {
-                bed.tunnel(host, "10.244.33.0/24")
+                bed.tunnel_destination(host, "10.244.33.0/24")
                     .is_ok_and(|to| to.as_deref() == Some("192.168.56.103"))
             })?;
         }
@@ -118,12 +129,12 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
         ensure!(
             daemon.metric("flannel_bridge_addresses_removed_total")? == 2.0,
             "{}",
-            daemon.get("/metrics")?.1
+            daemon.get_health_endpoint("/metrics")?.1
         );
         // ADDs that read the former subnet.env put its gateways back.
         for late in ["10.244.3.1/24", "fd10:244:0:3::1/64"] {
             let netns = bed.hosts[2].netns();
-            netns.ip(&format!("address add {late} dev cni0"))?;
+            netns.run_ip_batch(&format!("address add {late} dev cni0"))?;
             until_ok("the former gateway is away", || {
                 let left = netns.sh("ip address show dev cni0")?;
                 ensure!(!left.contains(late), "{left}");
@@ -136,46 +147,46 @@ fn changed_own_pod_cidr_restarts_the_network_in_process() -> Result<()> {
             ensure!(all.any(|event| event["reason"] == "FlannelPodCIDRChanged"), "{events}");
             Ok(())
         })?;
-        until("the condition is there", || bed.admin().has_network("h3"))?;
-        new_pod_is_reached(&bed)?;
+        until("the condition is there", || bed.admin().is_network_marked_available("h3"))?;
+        add_h3_pod_and_wait_reached(&bed)?;
 
         // The same happens while no daemon runs, and while it waits for a lease after it has read the files on the host.
-        stop_h3(&mut bed)?;
+        terminate_h3_daemon(&mut bed)?;
         bed.admin().delete_node("h3")?;
-        give_h3(&bed, 34)?;
+        create_h3_node_in_subnet(&bed, 34)?;
         bed.start_daemon_again(2)?;
-        require_moved(&bed, 33, 34)?;
+        wait_h3_moved_to_subnet(&bed, 33, 34)?;
 
-        stop_h3(&mut bed)?;
+        terminate_h3_daemon(&mut bed)?;
         bed.set_proxy_answers(|call| match call.method.as_str() {
-            "PATCH" => Answer::status(403, "Forbidden"),
+            "PATCH" => Answer::failure_status_reply(403, "Forbidden"),
             _ => Answer::Pass,
         });
         bed.admin().annotate("h3", &format!("{ANNOTATIONS}backend-data"), None)?;
         bed.daemons[2] = bed.hosts[2].start_flanneld(&bed.options[2])?;
         until("it waits", || bed.daemons[2].log().contains("waiting for a lease"))?;
         bed.admin().delete_node("h3")?;
-        give_h3(&bed, 35)?;
+        create_h3_node_in_subnet(&bed, 35)?;
         bed.set_proxy_answers(|_| Answer::Pass);
-        require_moved(&bed, 34, 35)?;
+        wait_h3_moved_to_subnet(&bed, 34, 35)?;
         probe.finish()?.require_clean()
     })
 }
 
-fn stop_h3(bed: &mut ApiTestbed) -> Result<()> {
+fn terminate_h3_daemon(bed: &mut ApiTestbed) -> Result<()> {
     let daemon = &mut bed.daemons[2];
     ensure!(daemon.terminate()?.success(), "{}", daemon.log_tail(20));
     Ok(())
 }
 
 /// Other podCIDRs in the third host's Node.
-fn give_h3(bed: &ApiTestbed, third: u8) -> Result<()> {
+fn create_h3_node_in_subnet(bed: &ApiTestbed, third: u8) -> Result<()> {
     let node = bed.node_with(3, &format!("10.244.{third}.0/24"));
     bed.admin().create_node(&node.pod_cidr(&format!("fd10:244:0:{third}::/64"))).map(drop)
 }
 
 /// Waits until the third host uses another subnet. Its devices have lost only the addresses of the previous one.
-fn require_moved(bed: &ApiTestbed, before: u8, now: u8) -> Result<()> {
+fn wait_h3_moved_to_subnet(bed: &ApiTestbed, before: u8, now: u8) -> Result<()> {
     let (daemon, netns) = (&bed.daemons[2], bed.hosts[2].netns());
     let gateway = format!("10.244.{now}.1/24");
     until("subnet.env has the new subnet", || {
@@ -194,14 +205,14 @@ fn require_moved(bed: &ApiTestbed, before: u8, now: u8) -> Result<()> {
 }
 
 /// Adds a pod on the third host, with the CNI plugin and the existing bridge. The first host's pod reaches it in both families.
-fn new_pod_is_reached(bed: &ApiTestbed) -> Result<()> {
+fn add_h3_pod_and_wait_reached(bed: &ApiTestbed) -> Result<()> {
     let host = &bed.hosts[2];
     let folder = host.folder()?;
     let conf = json!({
         "name": "cbr0", "cniVersion": "1.0.0", "type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true},
         "subnetFile": host.subnet_file()?, "dataDir": folder.join("cni"), "ipam": {"dataDir": folder.join("ipam")},
     });
-    let pod = host.empty_pod("new")?;
+    let pod = host.create_empty_pod_netns("new")?;
     let cni = host.cni(
         &binaries::flannel_binary("flannel")?,
         &binaries::cni_plugins_folder(CniVersion::V111)?,
@@ -212,7 +223,7 @@ fn new_pod_is_reached(bed: &ApiTestbed) -> Result<()> {
     for ip in ips {
         let net: ipnet::IpNet = ip["address"].as_str().context("no address")?.parse()?;
         until_ok("the new pod is reached", || {
-            PingMatrix::to(&bed.pods[..1], &[net.addr()], &PingOptions::default())?
+            PingMatrix::to_targets(&bed.pods[..1], &[net.addr()], &PingOptions::default())?
                 .require_complete()
         })?;
     }

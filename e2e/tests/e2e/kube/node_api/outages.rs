@@ -28,15 +28,15 @@ const BODIES: [&str; 4] = [
 
 const FAULTS: [(&str, Fault); 6] = [
     ("a watch that expires by a status", |call, _| {
-        is_watch(call).then(|| Answer::status(410, "Expired"))
+        is_node_watch(call).then(|| Answer::failure_status_reply(410, "Expired"))
     }),
     ("a watch that expires by an event", |call, _| {
-        is_watch(call).then(|| successful_reply(EXPIRED))
+        is_node_watch(call).then(|| successful_reply(EXPIRED))
     }),
     ("a token that is refused", |_, _| Some(Answer::As("expired".to_owned()))),
     ("errors in turn", |_, before| {
         let (code, reason) = STATUSES[before % STATUSES.len()];
-        Some(Answer::status(code, reason))
+        Some(Answer::failure_status_reply(code, reason))
     }),
     ("replies that are cut short or no JSON", |_, before| {
         Some(successful_reply(BODIES[before % BODIES.len()]))
@@ -44,8 +44,8 @@ const FAULTS: [(&str, Fault); 6] = [
     ("replies that are too large", |_, _| Some(successful_reply(&"x".repeat(8 << 20)))),
 ];
 
-fn is_watch(call: &Call) -> bool {
-    call.is_of_nodes() && call.is_watch()
+fn is_node_watch(call: &Call) -> bool {
+    call.is_for_node_collection() && call.is_watch()
 }
 
 fn successful_reply(body: &str) -> Answer {
@@ -58,17 +58,17 @@ fn require_peers_kept_during_fault(bed: &ApiTestbed, fault: Fault) -> Result<()>
     ensure!(before.lines().count() >= 3, "h1 has no peer:\n{before}");
     for proxy in &bed.proxies {
         let met = Arc::clone(&met);
-        proxy.on(move |call| {
+        proxy.set_judge(move |call| {
             let answer = fault(call, met.load(Ordering::Relaxed));
             met.fetch_add(usize::from(answer.is_some()), Ordering::Relaxed);
             answer.unwrap_or_default()
         });
-        proxy.disconnect();
+        proxy.close_open_connections();
     }
     until("the daemons meet the fault", || met.load(Ordering::Relaxed) >= BODIES.len())?;
     let now = bed.first_host_peer_entries()?;
     ensure!(now == before, "before:\n{before}\nnow:\n{now}");
-    bed.proxies.iter().for_each(Proxy::pass);
+    bed.proxies.iter().for_each(Proxy::forward_all_requests);
     bed.require_nodes_still_applied()
 }
 
@@ -82,22 +82,25 @@ fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
         }
         bed.require_recovery_after("a server that restarts", |bed| {
             bed.api.stop()?;
-            bed.api.restart()?;
+            bed.api.start_after_stop()?;
             bed.require_nodes_still_applied()
         })?;
         bed.require_recovery_after("a Node deleted while nobody watches", |bed| {
             let peer = bed.create_peer_node(10)?;
-            bed.wait_tunnels("10.244.10.0/24", Some("192.168.57.10"))?;
-            bed.proxies.iter().for_each(Proxy::cut);
+            bed.wait_tunnel_destinations("10.244.10.0/24", Some("192.168.57.10"))?;
+            bed.proxies.iter().for_each(Proxy::close_present_and_new_connections);
             bed.admin().delete_node(&peer)?;
-            bed.proxies.iter().for_each(Proxy::pass);
-            bed.wait_tunnels("10.244.10.0/24", None)
+            bed.proxies.iter().for_each(Proxy::forward_all_requests);
+            bed.wait_tunnel_destinations("10.244.10.0/24", None)
         })?;
         bed.require_recovery_after("the first address gone for good", |bed| {
-            bed.proxies[0].cut();
+            bed.proxies[0].close_present_and_new_connections();
             bed.require_nodes_still_applied()?;
             let calls = bed.proxies[1].calls();
-            ensure!(calls.iter().any(Call::is_of_nodes), "nobody asked the second address");
+            ensure!(
+                calls.iter().any(Call::is_for_node_collection),
+                "nobody asked the second address"
+            );
             Ok(())
         })?;
         probe.finish()?.require_clean()
@@ -109,7 +112,7 @@ fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
 fn server_that_streams_no_lists_is_listed_in_pages_and_outages_are_survived() -> Result<()> {
     Lab::run("Node API: no streamed lists", |lab| {
         let mut bed = ApiTestbed::with_api(lab, 2, VXLAN, |host| {
-            ApiServer::emulate(host, Families::Dual, "1.34")
+            ApiServer::start_emulating_version(host, Families::Dual, "1.34")
         })?;
         for number in 10..230 {
             bed.create_peer_node(number)?;
@@ -118,7 +121,7 @@ fn server_that_streams_no_lists_is_listed_in_pages_and_outages_are_survived() ->
         let calls = bed.proxies[0].calls();
         // Each of the two daemons requests two more pages.
         for (part, status, least) in [("sendInitialEvents", 422, 1), ("continue=", 200, 4)] {
-            let of_nodes = calls.iter().filter(|call| call.is_of_nodes());
+            let of_nodes = calls.iter().filter(|call| call.is_for_node_collection());
             let found: Vec<u16> =
                 of_nodes.filter(|call| call.path.contains(part)).map(|call| call.status).collect();
             ensure!(
@@ -127,7 +130,7 @@ fn server_that_streams_no_lists_is_listed_in_pages_and_outages_are_survived() ->
             );
         }
         for number in [10, 229] {
-            bed.wait_tunnels(
+            bed.wait_tunnel_destinations(
                 &format!("10.244.{number}.0/24"),
                 Some(&format!("192.168.57.{number}")),
             )?;
@@ -136,8 +139,8 @@ fn server_that_streams_no_lists_is_listed_in_pages_and_outages_are_survived() ->
             // A watch that expires leads to a list.
             require_peers_kept_during_fault(bed, |call, _| {
                 let expires = call.path.contains("continue=")
-                    || is_watch(call) && !call.path.contains("sendInitialEvents");
-                expires.then(|| Answer::status(410, "Expired"))
+                    || is_node_watch(call) && !call.path.contains("sendInitialEvents");
+                expires.then(|| Answer::failure_status_reply(410, "Expired"))
             })
         })
     })

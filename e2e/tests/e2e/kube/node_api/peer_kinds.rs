@@ -20,13 +20,13 @@ fn h2_status_on_h1(bed: &ApiTestbed) -> Result<Value> {
 }
 
 /// The doctor of `h1` reports a flannel-rs node that does not reply to probes.
-fn is_filtered(bed: &ApiTestbed) -> Result<bool> {
+fn doctor_reports_probe_filtered(bed: &ApiTestbed) -> Result<bool> {
     let report = stdout_json(&bed.daemons[0].flannelctl(&["doctor", "-o", "json"])?)?;
     let findings = report["findings"].as_array().context("no findings")?;
     Ok(findings.iter().any(|finding| finding["check"] == "probe-filtered"))
 }
 
-fn wait_well_peer(bed: &ApiTestbed, what: &str, id: &Value, ping_only: bool) -> Result<()> {
+fn wait_h2_well_on_h1(bed: &ApiTestbed, what: &str, id: &Value, ping_only: bool) -> Result<()> {
     until_ok(what, || {
         let peer = h2_status_on_h1(bed)?;
         ensure!(
@@ -42,12 +42,12 @@ fn node_without_mark_is_treated_as_go_flannel() -> Result<()> {
     Lab::run("Node API: kinds", |lab| {
         let mut bed = ApiTestbed::populated_with_fake_api(lab, 2, VXLAN)?;
         let probe = bed.probe_first_to_second_pod()?;
-        wait_well_peer(&bed, "ours, and it answers", &"h2".into(), false)?;
+        wait_h2_well_on_h1(&bed, "ours, and it answers", &"h2".into(), false)?;
         // The kernel still carries packets and replies to pings.
         bed.daemons[1].terminate()?;
-        wait_well_peer(&bed, "ours, and silent", &"h2".into(), true)?;
+        wait_h2_well_on_h1(&bed, "ours, and silent", &"h2".into(), true)?;
         until_ok("which the doctor tells", || {
-            ensure!(is_filtered(&bed)?, "not yet");
+            ensure!(doctor_reports_probe_filtered(&bed)?, "not yet");
             Ok(())
         })?;
         let name = format!("{ANNOTATIONS}backend-data");
@@ -55,13 +55,13 @@ fn node_without_mark_is_treated_as_go_flannel() -> Result<()> {
         let of_go = data.replacen(r#""FlannelRs":1,"#, "", 1);
         ensure!(of_go != data, "{data} has no mark");
         bed.admin().annotate("h2", &name, Some(&of_go))?;
-        wait_well_peer(&bed, "Go flannel's", &Value::Null, true)?;
+        wait_h2_well_on_h1(&bed, "Go flannel's", &Value::Null, true)?;
         until_ok("the doctor is content", || {
-            ensure!(!is_filtered(&bed)?, "not yet");
+            ensure!(!doctor_reports_probe_filtered(&bed)?, "not yet");
             Ok(())
         })?;
         bed.start_daemon_again(1)?;
-        wait_well_peer(&bed, "ours again", &"h2".into(), false)?;
+        wait_h2_well_on_h1(&bed, "ours again", &"h2".into(), false)?;
         ensure!(bed.admin().flannel_annotation("h2", "backend-data")? == Some(data), "another MAC");
         probe.finish()?.require_clean()
     })

@@ -15,7 +15,7 @@ fn wait_held_back_with_words(
     until_ok(&format!("it says that it waits: {words:?}"), || {
         let log = daemon.log();
         ensure!(words.iter().all(|word| log.contains(word)), "{log}");
-        ensure!(daemon.get("/readyz")?.0 == 503, "ready");
+        ensure!(daemon.get_health_endpoint("/readyz")?.0 == 503, "ready");
         Ok(())
     })?;
     ensure!(daemon.is_running() && !daemon.subnet_file().exists(), "{}", daemon.log());
@@ -41,18 +41,21 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
         bed.set_proxy_answers(|_| Answer::Cut);
         let mut daemon = start()?;
         wait_held_back_with_words(&bed, &mut daemon, &[])?;
-        bed.set_proxy_answers(|_| Answer::status(403, "Forbidden"));
+        bed.set_proxy_answers(|_| Answer::failure_status_reply(403, "Forbidden"));
         wait_held_back_with_words(&bed, &mut daemon, &["403"])?;
         bed.set_proxy_answers(|_| Answer::Pass);
         wait_held_back_with_words(&bed, &mut daemon, &["h1"])?;
-        let node = NodeObject::new("h1").internal(bed.hosts[0].v4()?);
+        let node = NodeObject::new("h1").add_internal_address(bed.hosts[0].v4()?);
         bed.admin().create_node(&node)?;
         wait_held_back_with_words(&bed, &mut daemon, &["pod cidr not assigned"])?;
         let cidr = json!({ "spec": { "podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"] } });
         bed.admin().patch_node("h1", &cidr)?;
         wait_ready_then_stop_and_clean_up(&mut daemon)?;
         // A daemon that ends does not report the network as unavailable, because its routes stay.
-        ensure!(bed.admin().has_network("h1"), "the condition went with the daemon");
+        ensure!(
+            bed.admin().is_network_marked_available("h1"),
+            "the condition went with the daemon"
+        );
 
         // The podCIDR is outside Network, as with k3s' 10.42.0.0/16 and flannel's default. The daemon reads the mounted file again.
         bed.admin().delete_node("h1")?;
@@ -90,8 +93,8 @@ fn start_waits_and_reports_what_is_missing() -> Result<()> {
 #[test]
 fn start_that_cannot_succeed_exits_with_1_and_the_reason() -> Result<()> {
     Lab::run("Node API: ends", |lab| {
-        let host = &lab.hosts(&lab.switch("lan")?, 1)?[0];
-        let folder = lab.folder("")?;
+        let host = &lab.create_hosts(&lab.create_switch("lan")?, 1)?[0];
+        let folder = lab.ensure_folder("")?;
         let (net_conf, broken) = (folder.join("net-conf.json"), folder.join("broken.kubeconfig"));
         std::fs::write(&net_conf, VXLAN)?;
         std::fs::write(&broken, "{ this is no kubeconfig")?;
@@ -126,13 +129,13 @@ fn start_needs_few_calls_and_granted_rights(
         }
         let proxy = &bed.proxies[0];
         for user in [User::Flannel, User::OldFlannel, User::FlannelWithEvents] {
-            let config = bed.api.kubeconfig(user, Some(&proxy.url()))?;
-            proxy.forget();
+            let config = bed.api.write_kubeconfig(user, Some(&proxy.url()))?;
+            proxy.clear_recorded_calls();
             let file = format!("--kubeconfig-file={}", config.display());
             let options = FlanneldOptions::kube("h1", &bed.net_conf).arg(&file);
-            let mut daemon = bed.hosts[0].flanneld(&options)?;
-            until("the condition is there", || bed.admin().has_network("h1"))?;
-            bed.wait_tunnels("10.244.39.0/24", Some("192.168.57.39"))?;
+            let mut daemon = bed.hosts[0].start_flanneld_and_wait_ready(&options)?;
+            until("the condition is there", || bed.admin().is_network_marked_available("h1"))?;
+            bed.wait_tunnel_destinations("10.244.39.0/24", Some("192.168.57.39"))?;
             let calls = proxy.calls();
             ensure!(
                 calls.len() <= 8 && calls.iter().all(|call| call.agent.starts_with("flannel")),
