@@ -176,7 +176,7 @@ impl MixedHosts {
     /// Key and value in the store, without `NodeID`.
     fn lease(&self, host: &Host) -> Result<(String, Value)> {
         let public = host.v4()?.to_string();
-        for entry in self.etcd.client()?.get_prefix(SUBNETS)? {
+        for entry in self.etcd.client_on_first_member()?.get_prefix(SUBNETS)? {
             let mut value: Value =
                 serde_json::from_str(&entry.value).with_context(|| entry.value.clone())?;
             if value["PublicIP"] == public.as_str() {
@@ -247,7 +247,7 @@ fn require_mixed_cluster_connects(go: PathBuf, backend: &Backend) -> Result<()> 
         let subnet = leaving.subnet_env()?.subnet.context("a v4 subnet")?.trunc().to_string();
         let (key, _) = bed.lease(first)?;
         leaving.terminate()?;
-        bed.etcd.client()?.del(&key)?;
+        bed.etcd.client_on_first_member()?.del(&key)?;
         // A wireguard peer has no route of its own, so its allowed IPs are checked as well.
         let gone = || {
             second

@@ -339,7 +339,7 @@ impl Engine {
             };
             let own = scheduling.clone();
             self.spawn_thread(format!("flannel-tx-{number}"), move || {
-                out.run(Priority::new_and_raise_thread_weight(own));
+                out.run_until_wake_signal(Priority::new_and_raise_thread_weight(own));
             })?;
             for socket in receive {
                 let name = format!(
@@ -357,7 +357,7 @@ impl Engine {
                 };
                 let own = scheduling.clone();
                 self.spawn_thread(name, move || {
-                    rx.run(Priority::new_and_raise_thread_weight(own));
+                    rx.run_until_wake_signal(Priority::new_and_raise_thread_weight(own));
                 })?;
             }
         }

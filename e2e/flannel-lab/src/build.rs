@@ -52,8 +52,8 @@ impl Network {
             StoreKind::Etcd => screen.step("etcd", || {
                 let host = lab.create_host("store", &[Uplink::enp0s8(&lan, 99)?])?;
                 let etcd = Etcd::start(&[&host], &EtcdOptions::default())?;
-                let client = etcd.client()?;
-                let result = format!("answers at {}", client.endpoints().join(","));
+                let client = etcd.client_on_first_member()?;
+                let result = format!("answers at {}", client.daemon_endpoints().join(","));
                 Ok(((Some(etcd), Store::etcd(&client)), result))
             })?,
         };

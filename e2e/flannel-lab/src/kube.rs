@@ -91,13 +91,13 @@ pub(crate) fn demonstrate_cluster(plan: &Plan, screen: Screen) -> Result<()> {
     screen.table(&matrix);
     let answers = screen
         .step("each pod connects to the Service 10.96.0.80 until every pod has replied", || {
-            call_service_from_pods(&cluster, &pods)
+            call_service_until_every_pod_replies(&cluster, &pods)
         })?;
     screen.block(&answers);
     screen.heading("kubectl get nodes,pods --all-namespaces --output=wide");
     screen.block(&cluster.kubectl(&["get", "nodes,pods", "--all-namespaces", "--output=wide"])?);
     if let Some(node) = cluster.nodes.first() {
-        print_annotations_and_routes(&cluster, node, screen)?;
+        print_flannel_annotations_and_routes(&cluster, node, screen)?;
     }
     if plan.keep {
         lab.keep()?;
@@ -166,7 +166,7 @@ fn ping_between_pods(cluster: &Cluster, pods: &[(String, String)]) -> Result<(Ro
     Ok((rows, "over flannel.1".to_owned()))
 }
 
-fn call_service_from_pods(
+fn call_service_until_every_pod_replies(
     cluster: &Cluster,
     pods: &[(String, String)],
 ) -> Result<(String, String)> {
@@ -188,7 +188,11 @@ fn call_service_from_pods(
     Ok((lines.join("\n"), String::new()))
 }
 
-fn print_annotations_and_routes(cluster: &Cluster, node: &Member, screen: Screen) -> Result<()> {
+fn print_flannel_annotations_and_routes(
+    cluster: &Cluster,
+    node: &Member,
+    screen: Screen,
+) -> Result<()> {
     screen.heading(format!(
         "{}: annotations that flannel published, and routes to other nodes",
         node.name()

@@ -16,7 +16,7 @@ pub(crate) fn print_stored_leases(network: &Network, screen: Screen) -> Result<(
     if let Some(etcd) = &network.etcd {
         let key = network.store.key("");
         screen.heading(format!("etcdctl get --prefix {key}"));
-        screen.block(&etcd.client()?.etcdctl(&["get", "--prefix", &key])?);
+        screen.block(&etcd.client_on_first_member()?.etcdctl(&["get", "--prefix", &key])?);
         return Ok(());
     }
     let folder = network.lab.ensure_folder("leases")?;
@@ -79,7 +79,7 @@ pub(crate) fn print_suggested_commands(
         (format!("tail -f {}", log.unwrap_or_default()), "the log of the first host's daemon"),
     ];
     if let Some(etcd) = &network.etcd {
-        let endpoints = etcd.client()?.endpoints().join(",");
+        let endpoints = etcd.client_on_first_member()?.daemon_endpoints().join(",");
         commands.push((
             format!(
                 "{inside} etcdctl --endpoints={endpoints} watch --prefix {}",

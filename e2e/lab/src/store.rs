@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::site::name::folder_entries;
 use crate::store::etcd_client::EtcdClient;
@@ -79,7 +79,11 @@ impl Store {
         match &self.kind {
             Kind::Dir(folder) => std::fs::remove_file(folder.join(SUBNETS).join(lease))
                 .with_context(|| format!("deleting {lease}")),
-            Kind::Etcd(client) => client.del(&self.key(&format!("{SUBNETS}/{lease}"))).map(drop),
+            Kind::Etcd(client) => {
+                let existed = client.del(&self.key(&format!("{SUBNETS}/{lease}")))?;
+                ensure!(existed, "etcd has no lease {lease} to delete");
+                Ok(())
+            }
         }
     }
 

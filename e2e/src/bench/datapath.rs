@@ -240,7 +240,7 @@ impl Registry {
             &[&host],
             &EtcdOptions::default().arg("--heartbeat-interval=200").arg("--election-timeout=2000"),
         )?;
-        Ok(Registry { lan, client: etcd.client()?, _etcd: etcd })
+        Ok(Registry { lan, client: etcd.client_on_first_member()?, _etcd: etcd })
     }
 
     fn uplink(&self, carrier: usize, host: usize) -> Result<Uplink> {

@@ -51,7 +51,7 @@ impl Fleet {
         let node = lab.create_host("h1", &[Uplink::enp0s8(&lan, 1)?])?;
         let store_host = lab.create_host("store", &[Uplink::enp0s8(&lan, 99)?])?;
         let etcd = Etcd::start(&[&store_host], &EtcdOptions::default())?;
-        let (client, store) = (etcd.client()?, etcd.store()?);
+        let (client, store) = (etcd.client_on_first_member()?, etcd.store()?);
         store.configure(net_conf)?;
         let lease = client.grant(86_400)?;
         let options = FlanneldOptions::new(&store).iface("enp0s8").arg("--audit-interval=0");

@@ -29,7 +29,7 @@ fn read_repository_file(path: &str) -> Result<String> {
 }
 
 /// The tests run each command of the documents or exclude it with a reason, and list no other command.
-fn require_commands_run_or_listed(
+fn require_pages_have_exactly_these_commands(
     on_pages: &BTreeSet<String>,
     run: &[&str],
     not_here: &[(&str, &str)],
@@ -48,7 +48,7 @@ fn require_commands_run_or_listed(
     Ok(())
 }
 
-fn start_api_server_on_new_host(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
+fn start_real_api_server_on_new_host(lab: &Lab, namespaces: &[&str]) -> Result<ApiServer> {
     let lan = lab.create_switch("lan")?;
     let host = lab.create_host("api", &[Uplink::enp0s8(&lan, 99)?.gateway("192.168.56.254")?])?;
     let api = ApiServer::start(&host, Families::V4)?;
@@ -82,7 +82,7 @@ fn dry_run(lab: &Lab, api: &ApiServer, manifests: &str) -> Result<Vec<Value>> {
 /// `None` means any namespace.
 fn find_object<'a>(
     objects: &'a [Value],
-    namespace: Option<&str>,
+    only_in_namespace: Option<&str>,
     kind: &str,
     name: &str,
 ) -> Result<&'a Value> {
@@ -90,9 +90,9 @@ fn find_object<'a>(
         let place = object["metadata"]["namespace"].as_str();
         object["kind"] == kind
             && object["metadata"]["name"] == name
-            && (namespace.is_none() || place == namespace)
+            && (only_in_namespace.is_none() || place == only_in_namespace)
     };
-    objects.iter().find(is).with_context(|| format!("no {kind} {name} in {namespace:?}"))
+    objects.iter().find(is).with_context(|| format!("no {kind} {name} in {only_in_namespace:?}"))
 }
 
 /// The network configuration in flannel's ConfigMap.

@@ -28,7 +28,7 @@ fn changed_address_reaches_the_peers() -> Result<()> {
     Scene::with_title("readdressed").etcd().run(|s| {
         // Without promote_secondaries the kernel drops an interface's other addresses with the first one.
         s[0].netns().sysctl("net/ipv4/conf/all/promote_secondaries", "1")?;
-        let etcd = s.etcd.as_ref().unwrap().client()?;
+        let etcd = s.etcd.as_ref().unwrap().client_on_first_member()?;
         for (old, new, new_first) in [("101", "51", false), ("51", "52", true), ("52", "53", false)] {
             change_node_address(&s[0], old, new, new_first)?;
             s[1].wait_output_contains("bridge fdb show dev flannel.1", &format!("dst 192.168.56.{new} "))?;

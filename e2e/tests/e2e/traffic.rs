@@ -95,7 +95,7 @@ pub(crate) fn require_traffic_and_leases((backend, families): (&str, Families)) 
             s[3].stop_daemon()?;
             wait_pods_connected_at_full_mtu(backend, &s.first_pods()?)
                 .context("a stopped daemon leaves the data plane in place")?;
-            s.etcd.as_ref().context("no etcd")?.client()?.del(&key)?;
+            s.etcd.as_ref().context("no etcd")?.client_on_first_member()?.del(&key)?;
             // Routes and neighbours have the network's address, and FDB entries that of the host.
             let networks = [
                 env.subnet.map(|net| net.network().to_string()),
@@ -159,7 +159,7 @@ fn require_go_flannel_lease_fields(
     backend: &str,
     families: Families,
 ) -> Result<()> {
-    let client = s.etcd.as_ref().context("no etcd")?.client()?;
+    let client = s.etcd.as_ref().context("no etcd")?.client_on_first_member()?;
     let entry = client
         .get(&etcd_lease_key(node)?)?
         .with_context(|| format!("no key {:?}", etcd_lease_key(node)))?;

@@ -140,7 +140,7 @@ impl<D: Device, P: Port> Rx<D, P> {
     }
 
     /// Runs until the wake signal.
-    pub(super) fn run(self, mut priority: Priority) {
+    pub(super) fn run_until_wake_signal(self, mut priority: Priority) {
         let features = self.config.features;
         let mut receiver = Receiver::new(features.batch);
         let mut most = features.batch;

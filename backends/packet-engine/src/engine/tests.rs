@@ -779,7 +779,7 @@ fn an_unreadable_device_or_socket_causes_no_busy_loop() {
     run_and_check_error_pauses(
         &wake,
         || counter_value(&counters.sent.errors),
-        || tx.run(ordinary_thread_priority()),
+        || tx.run_until_wake_signal(ordinary_thread_priority()),
     );
     let line = FakeSocket::new(false, vec![libc::ENETDOWN; TRIES]);
     let rx = build_rx(&tape, line);
@@ -787,6 +787,6 @@ fn an_unreadable_device_or_socket_causes_no_busy_loop() {
     run_and_check_error_pauses(
         &wake,
         || counter_value(&counters.received.errors),
-        || rx.run(ordinary_thread_priority()),
+        || rx.run_until_wake_signal(ordinary_thread_priority()),
     );
 }

@@ -106,9 +106,8 @@ struct Unpacked {
 }
 
 impl Unpacked {
-    /// The payload length of a full segment (`None` without segments), and the number of packets for the
-    /// counters.
-    fn segment_size_and_count(&self) -> (Option<usize>, usize) {
+    /// The length of a full segment with its IP and transport headers (`None` without segments), and the number of packets for the counters.
+    fn full_segment_length_and_count(&self) -> (Option<usize>, usize) {
         if let Split::Segments(segments) = &self.split {
             (Some(segments.full_packet_len()), segments.count())
         } else {
@@ -133,7 +132,7 @@ impl TxState {
 
 impl<D: Device, P: Port> Tx<D, P> {
     /// Runs until the wake signal.
-    pub(super) fn run(self, mut priority: Priority) {
+    pub(super) fn run_until_wake_signal(self, mut priority: Priority) {
         let features = self.config.features;
         let mut buffer = vec![0; features.batch * SLOT];
         let mut backlog = Backlog::new(features.batch);
@@ -303,7 +302,7 @@ impl<D: Device, P: Port> Tx<D, P> {
 
     /// Drops a packet, and sends the ICMP error `reply` to its sender.
     #[cold]
-    fn drop_packet_and_send_error(
+    fn drop_packet_and_send_icmp_error(
         &self,
         reply: Option<Icmp>,
         reason: DropError,
@@ -311,7 +310,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         buffer: &[u8],
         state: &mut TxState,
     ) {
-        let (_, count) = unpacked.segment_size_and_count();
+        let (_, count) = unpacked.full_segment_length_and_count();
         if let Some(kind) = reply {
             let packet =
                 buffer.get(unpacked.start..unpacked.start + unpacked.length).unwrap_or_default();
@@ -353,7 +352,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         state: &mut TxState,
     ) {
         let Unpacked { start, length, header, .. } = *unpacked;
-        let (segment, count) = unpacked.segment_size_and_count();
+        let (segment, count) = unpacked.full_segment_length_and_count();
         let sent = &self.counters.sent;
         let Some(packet) = buffer.get_mut(start..start + length) else {
             return sent.count_dropped_packets(DropError::Short, count);
@@ -361,10 +360,10 @@ impl<D: Device, P: Port> Tx<D, P> {
         let peer = match judge_outbound_packet(&header, packet, table, segment) {
             Outbound::Send(peer) => peer,
             Outbound::Drop(reason) => {
-                return self.drop_packet_and_send_error(None, reason, unpacked, buffer, state);
+                return self.drop_packet_and_send_icmp_error(None, reason, unpacked, buffer, state);
             }
             Outbound::Reply(kind, reason) => {
-                return self.drop_packet_and_send_error(
+                return self.drop_packet_and_send_icmp_error(
                     Some(kind),
                     reason,
                     unpacked,
@@ -451,9 +450,9 @@ impl<D: Device, P: Port> Tx<D, P> {
             let Some((now, behind)) = rest.split_at_checked(run) else {
                 break;
             };
-            let (done, error) = self.send(now, state, buffer);
+            let (done, error) = self.send_messages_of_one_socket(now, state, buffer);
             let (sent, left) = now.split_at_checked(done).unwrap_or((now, &[]));
-            sent.iter().for_each(|message| self.count_sent(message));
+            sent.iter().for_each(|message| self.count_sent_inner_traffic(message));
             if !state.segmenting.is_unrestricted() && sent.iter().any(|message| message.count > 1) {
                 state.segmenting.record_success();
             }
@@ -469,7 +468,7 @@ impl<D: Device, P: Port> Tx<D, P> {
                 SendAction::Retry => tries += 1,
                 SendAction::Wait if self.wait_for_room(failed.socket) => tries += 1,
                 SendAction::SendSingly => {
-                    self.send_singly_and_remember_refusal(failed, &error, state, buffer);
+                    self.send_singly_and_blame_segmentation(failed, &error, state, buffer);
                     (rest, tries) = (rest.get(1..).unwrap_or_default(), 0);
                 }
                 SendAction::Wait | SendAction::Drop => {
@@ -487,7 +486,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     /// Sends messages of one socket. Returns the number sent, and the error of the next one.
-    fn send(
+    fn send_messages_of_one_socket(
         &self,
         messages: &[Message],
         state: &mut TxState,
@@ -501,7 +500,7 @@ impl<D: Device, P: Port> Tx<D, P> {
     }
 
     #[inline]
-    fn count_sent(&self, message: &Message) {
+    fn count_sent_inner_traffic(&self, message: &Message) {
         let sent = &self.counters.sent;
         add_to_counter(&sent.units, 1);
         add_to_counter(&sent.packets, message.count);
@@ -539,7 +538,7 @@ impl<D: Device, P: Port> Tx<D, P> {
         ready > 0 && polled.first().is_some_and(|polled| polled.any().unwrap_or(false))
     }
 
-    fn send_singly_and_remember_refusal(
+    fn send_singly_and_blame_segmentation(
         &self,
         message: &Message,
         error: &io::Error,
@@ -570,18 +569,13 @@ impl<D: Device, P: Port> Tx<D, P> {
         }
         // If the kernel also refuses a single datagram, the cause is not the segmentation.
         if !lost {
-            self.record_and_log_segment_refusal(message, error, state);
+            self.disable_segments_and_log(message, error, state);
         }
     }
 
     /// Remembers that the kernel refused a segmented send; the log line is rate-limited.
     #[cold]
-    fn record_and_log_segment_refusal(
-        &self,
-        message: &Message,
-        error: &io::Error,
-        state: &mut TxState,
-    ) {
+    fn disable_segments_and_log(&self, message: &Message, error: &io::Error, state: &mut TxState) {
         let (device, seconds) = (&self.config.device, REMEMBERED.as_secs());
         if state.segmenting.disable_for_destination_or_all(
             message.to.ip(),
@@ -613,9 +607,10 @@ impl<D: Device, P: Port> Tx<D, P> {
     fn send_one_with_retries(&self, one: &Message, state: &mut TxState, buffer: &[u8]) -> bool {
         let mut tries = 0;
         loop {
-            let (done, error) = self.send(std::slice::from_ref(one), state, buffer);
+            let (done, error) =
+                self.send_messages_of_one_socket(std::slice::from_ref(one), state, buffer);
             if done > 0 {
-                self.count_sent(one);
+                self.count_sent_inner_traffic(one);
                 return true;
             }
             let error = error.unwrap_or_else(|| io::ErrorKind::WriteZero.into());

@@ -73,7 +73,7 @@ impl Programs {
     }
 
     /// `nft` and all iptables programs of Debian, with the alternatives set to this variant.
-    pub fn all(lab: &Lab, name: &str, which: Xtables) -> Result<Programs> {
+    pub fn with_both_iptables_variants(lab: &Lab, name: &str, which: Xtables) -> Result<Programs> {
         Programs::create_empty(lab, name)?
             .with_nft()?
             .with_iptables(which)?

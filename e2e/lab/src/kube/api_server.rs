@@ -306,7 +306,7 @@ impl ApiServer {
         let process = match &mut self.server {
             Server::Real(programs) => programs.process.take(),
             Server::Fake(api, _) => {
-                api.stop();
+                api.end_watches_and_refuse_requests();
                 return Ok(());
             }
         };
@@ -335,7 +335,7 @@ impl ApiServer {
     /// All Kubernetes objects, in a file.
     pub fn snapshot(&self, file: &Path) -> Result<()> {
         match &self.server {
-            Server::Real(programs) => programs.etcd.client()?.snapshot(file),
+            Server::Real(programs) => programs.etcd.client_on_first_member()?.snapshot(file),
             Server::Fake(api, _) => api.snapshot(file),
         }
     }
@@ -356,7 +356,7 @@ impl ApiServer {
         let emulated = match &self.server {
             Server::Real(programs) => programs.emulated,
             Server::Fake(api, _) => {
-                api.start_after_stop();
+                api.accept_requests_again();
                 return Ok(());
             }
         };

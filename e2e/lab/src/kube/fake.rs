@@ -114,13 +114,13 @@ impl FakeApi {
         ApiClient { endpoint: Endpoint::Fake(Arc::new(self.clone())), token: User::Admin.token() }
     }
 
-    /// Ends all watches, and refuses requests until [`FakeApi::start_after_stop`].
-    pub fn stop(&self) {
+    /// Ends all watches, and refuses requests until [`FakeApi::accept_requests_again`].
+    pub fn end_watches_and_refuse_requests(&self) {
         self.lock().running = false;
         self.0.changed.notify_all();
     }
 
-    pub fn start_after_stop(&self) {
+    pub fn accept_requests_again(&self) {
         let mut state = self.lock();
         state.running = true;
         state.starts += 1;
@@ -201,12 +201,12 @@ impl State {
                 if self.objects.contains_key(&key) {
                     return refuse_request(409, format!("{} already exists", key.2));
                 }
-                Ok(Answer::Whole(201, self.store_and_record_change(key, "ADDED", value)))
+                Ok(Answer::Whole(201, self.record_versioned_change(key, "ADDED", value)))
             }
             ("patch", Some(key)) => {
                 let old = self.object(&key)?;
                 let text = match patched_object(&target, request, &old.value, next)? {
-                    Some(value) => self.store_and_record_change(key, "MODIFIED", value),
+                    Some(value) => self.record_versioned_change(key, "MODIFIED", value),
                     None => old.text.clone(),
                 };
                 Ok(Answer::Whole(200, text))
@@ -214,7 +214,7 @@ impl State {
             ("delete", Some(key)) => {
                 let mut value = self.object(&key)?.value.clone();
                 value["metadata"]["resourceVersion"] = json!(next.to_string());
-                let text = self.store_and_record_change(key.clone(), "DELETED", value);
+                let text = self.record_versioned_change(key.clone(), "DELETED", value);
                 self.objects.remove(&key);
                 Ok(Answer::Whole(200, text))
             }
@@ -230,7 +230,7 @@ impl State {
     }
 
     /// The next version of an object; the result is its text.
-    fn store_and_record_change(&mut self, key: Key, kind: &'static str, value: Value) -> String {
+    fn record_versioned_change(&mut self, key: Key, kind: &'static str, value: Value) -> String {
         self.version += 1;
         let object = Arc::new(Object::from(value));
         let change = (self.version, kind, key.0.clone(), Arc::clone(&object));

@@ -106,7 +106,7 @@ impl Etcd {
     }
 
     /// Serves daemons and [`Store`]: etcdctl runs on the first member's host, as the user that the options name.
-    pub fn client(&self) -> Result<EtcdClient> {
+    pub fn client_on_first_member(&self) -> Result<EtcdClient> {
         self.client_on(0)
     }
 
@@ -120,7 +120,7 @@ impl Etcd {
     }
 
     pub fn store(&self) -> Result<Store> {
-        Ok(Store::etcd(&self.client()?))
+        Ok(Store::etcd(&self.client_on_first_member()?))
     }
 
     fn anonymous(&self, member: usize) -> Result<EtcdClient> {

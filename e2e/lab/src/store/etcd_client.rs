@@ -40,7 +40,7 @@ pub struct KeyValue {
 
 impl EtcdClient {
     /// The daemons' `--etcd-endpoints`.
-    pub fn endpoints(&self) -> &[String] {
+    pub fn daemon_endpoints(&self) -> &[String] {
         &self.endpoints
     }
 
@@ -97,12 +97,12 @@ impl EtcdClient {
 
     /// `None` if the key does not exist.
     pub fn get(&self, key: &str) -> Result<Option<KeyValue>> {
-        Ok(self.read(&["get", "-w", "json", "--", key])?.into_iter().next())
+        Ok(self.get_key_values(&["get", "--", key])?.into_iter().next())
     }
 
     /// Sorted by key.
     pub fn get_prefix(&self, prefix: &str) -> Result<Vec<KeyValue>> {
-        self.read(&["get", "-w", "json", "--prefix", "--", prefix])
+        self.get_key_values(&["get", "--prefix", "--", prefix])
     }
 
     /// True if the key existed.
@@ -164,12 +164,13 @@ impl EtcdClient {
         args
     }
 
-    fn read(&self, args: &[&str]) -> Result<Vec<KeyValue>> {
-        self.run_and_parse_answer(args)?.kvs.into_iter().map(KeyValue::try_from).collect()
+    fn get_key_values(&self, args: &[&str]) -> Result<Vec<KeyValue>> {
+        self.run_json_command(args)?.kvs.into_iter().map(KeyValue::try_from).collect()
     }
 
-    fn run_and_parse_answer(&self, args: &[&str]) -> Result<Answer> {
-        serde_json::from_str(&self.etcdctl(args)?).context("reading etcdctl's answer")
+    fn run_json_command(&self, args: &[&str]) -> Result<Answer> {
+        let answer = self.etcdctl(&[&["-w", "json"], args].concat())?;
+        serde_json::from_str(&answer).context("reading etcdctl's answer")
     }
 }
 

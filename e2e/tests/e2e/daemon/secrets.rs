@@ -42,17 +42,17 @@ enum Outcome {
 }
 
 /// A host whose daemon uses secrets, and which has its own /etc/default.
-struct Cage {
+struct HostWithDefaults {
     host: Host,
     folder: PathBuf,
     scripts: u32,
 }
 
-impl Cage {
-    fn new(lab: &Lab, host: &Host) -> Result<Cage> {
-        let folder = lab.ensure_folder("cage")?;
+impl HostWithDefaults {
+    fn new(lab: &Lab, host: &Host) -> Result<HostWithDefaults> {
+        let folder = lab.ensure_folder("defaults")?;
         std::fs::create_dir_all(folder.join("default"))?;
-        Ok(Cage { host: host.clone(), folder, scripts: 0 })
+        Ok(HostWithDefaults { host: host.clone(), folder, scripts: 0 })
     }
 
     fn etc_default_flanneld_path(&self) -> PathBuf {
@@ -95,15 +95,15 @@ impl Cage {
                 "the secret was accepted"
             );
         }
-        self.require_outputs_hide_secrets(&daemon, &row.store, &row.secrets)?;
+        self.require_daemon_and_flannelctl_hide_secrets(&daemon, &row.store, &row.secrets)?;
         daemon.terminate()?;
-        self.require_outputs_hide_secrets(&daemon, &row.store, &row.secrets)?;
+        self.require_daemon_and_flannelctl_hide_secrets(&daemon, &row.store, &row.secrets)?;
         // The log of the next row starts empty.
         Ok(std::fs::remove_file(daemon.log_path())?)
     }
 
     /// No output of the daemon or of flannelctl contains a secret, and none is empty. `store` contains flannelctl's flags for the store.
-    fn require_outputs_hide_secrets(
+    fn require_daemon_and_flannelctl_hide_secrets(
         &mut self,
         daemon: &Flanneld,
         store: &[String],
@@ -157,7 +157,7 @@ impl Cage {
         );
         let mut process = self
             .host
-            .spawn(&format!("cage-{}", self.scripts), &Launch::new("sh").args(["-c", &script]))?;
+            .spawn(&format!("script-{}", self.scripts), &Launch::new("sh").args(["-c", &script]))?;
         process.wait()?;
         Ok(process.log())
     }
@@ -167,15 +167,15 @@ impl Cage {
 fn etcd_secrets_are_never_shown() -> Result<()> {
     let etcd = EtcdOptions::default().tls().auth("flannel", CANARY);
     Scene::with_title("canary: etcd").nodes(1).etcd_with(etcd).without_daemons().run(|s| {
-        let mut cage = Cage::new(s.lab, &s[0])?;
-        let rows = etcd_rows(s, &cage)?;
-        cage.run_and_check_each_row(&rows)
+        let mut host = HostWithDefaults::new(s.lab, &s[0])?;
+        let rows = etcd_rows(s, &host)?;
+        host.run_and_check_each_row(&rows)
     })
 }
 
 /// The password, and the longest line of each PEM file, which occurs nowhere else by chance.
 fn etcd_secrets(s: &Scene<'_>) -> Result<Vec<String>> {
-    let certificates = s.etcd.as_ref().unwrap().client()?;
+    let certificates = s.etcd.as_ref().unwrap().client_on_first_member()?;
     let certificates = certificates.certificates().context("certificates")?;
     let mut secrets = vec![CANARY.to_owned()];
     for pem in [certificates.ca(), certificates.client(), certificates.client_key()] {
@@ -188,7 +188,7 @@ fn etcd_secrets(s: &Scene<'_>) -> Result<Vec<String>> {
 }
 
 /// One row for each source of etcd's password, and for each wrong flag that could reveal a secret.
-fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
+fn etcd_rows(s: &Scene<'_>, host: &HostWithDefaults) -> Result<Vec<Row>> {
     let (all, secrets) = (s.store.daemon_args(), etcd_secrets(s)?);
     let options = |args: &[String]| {
         args.iter()
@@ -208,7 +208,7 @@ fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
     let row =
         |name: &str, options: FlanneldOptions, store: &[String], variables: &str, outcome| Row {
             name: name.to_owned(),
-            files: vec![(cage.etc_default_flanneld_path(), variables.to_owned())],
+            files: vec![(host.etc_default_flanneld_path(), variables.to_owned())],
             options,
             store: store.to_vec(),
             secrets: secrets.clone(),
@@ -224,7 +224,7 @@ fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
             Outcome::Ready,
         ),
     ];
-    let key = cage.folder.join("key.pem");
+    let key = host.folder.join("key.pem");
     std::fs::write(
         &key,
         format!("-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----\n{CANARY}\n"),
@@ -253,7 +253,7 @@ fn etcd_rows(s: &Scene<'_>, cage: &Cage) -> Result<Vec<Row>> {
 }
 
 /// The kubeconfig has one user.
-fn kubeconfig_of(server: &str, ca: &str, user: &str) -> String {
+fn kubeconfig_text(server: &str, ca: &str, user: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: '{server}', certificate-authority: '{ca}'}}}}]\n\
          contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {user}}}]\n"
@@ -271,13 +271,13 @@ fn kubernetes_secrets_are_never_shown() -> Result<()> {
         api.admin().create_node(
             &NodeObject::new("h1").pod_cidr("10.5.1.0/24").add_internal_address(host.v4()?),
         )?;
-        let mut cage = Cage::new(lab, host)?;
-        let path = |name: &str| cage.folder.join(name).display().to_string();
+        let mut host = HostWithDefaults::new(lab, host)?;
+        let path = |name: &str| host.folder.join(name).display().to_string();
         let (net_conf, config, token_file) =
             (path("net-conf.json"), path("kubeconfig"), path("token"));
         std::fs::write(&net_conf, VXLAN)?;
         let ca = api.certificates().ca().display().to_string();
-        let kubeconfig = |server: &str, user: &str| kubeconfig_of(server, &ca, user);
+        let kubeconfig = |server: &str, user: &str| kubeconfig_text(server, &ca, user);
         let key = |text: &str| {
             format!("{{client-certificate-data: '{text}', client-key-data: '{text}'}}")
         };
@@ -324,7 +324,7 @@ fn kubernetes_secrets_are_never_shown() -> Result<()> {
             outcome,
         };
         let rows: Vec<Row> = rows.map(row).collect();
-        cage.run_and_check_each_row(&rows)
+        host.run_and_check_each_row(&rows)
     })
 }
 
@@ -332,7 +332,7 @@ fn kubernetes_secrets_are_never_shown() -> Result<()> {
 #[test]
 fn network_configuration_secrets_are_never_shown() -> Result<()> {
     Scene::with_title("canary: net-conf").nodes(1).daemon_arg("--v=10").without_daemons().run(|s| {
-        let mut cage = Cage::new(s.lab, &s[0])?;
+        let mut host = HostWithDefaults::new(s.lab, &s[0])?;
         let psk = format!(r#"{{"Type":"wireguard","PSK":"{CANARY}"}}"#);
         let backends = [
             (psk.clone(), Outcome::Refused),
@@ -354,7 +354,7 @@ fn network_configuration_secrets_are_never_shown() -> Result<()> {
             secrets: vec![CANARY.to_owned()],
             outcome,
         });
-        cage.run_and_check_each_row(&rows)
+        host.run_and_check_each_row(&rows)
     })
 }
 

@@ -50,7 +50,7 @@ fn unreachable_etcd_is_reported_with_its_cause() -> Result<()> {
 fn mismatched_certificates_are_reported_with_their_cause() -> Result<()> {
     let scene = Scene::with_title("doctor: certificates").etcd_with(EtcdOptions::default().tls());
     scene.without_daemons().run(|s| {
-        let client = s.etcd.as_ref().context("an etcd")?.client()?;
+        let client = s.etcd.as_ref().context("an etcd")?.client_on_first_member()?;
         let files = client.certificates().context("no certificates")?;
         let mut nodes = create_stopped_nodes(s, &bare_options_on_enp0s8())?;
         let node = &mut nodes[0];
@@ -115,7 +115,7 @@ fn unusable_configuration_is_reported_and_created() -> Result<()> {
 #[test]
 fn lost_or_changed_configuration_is_put_back_or_taken() -> Result<()> {
     run_with_healthy_nodes(Scene::with_title("doctor: wiped").etcd(), |s, nodes| {
-        let client = s.etcd.as_ref().context("an etcd")?.client()?;
+        let client = s.etcd.as_ref().context("an etcd")?.client_on_first_member()?;
         let leases = s.store.lease_names_and_values()?;
         let etcdctl = nodes[0].files.join("bin/etcdctl");
         std::os::unix::fs::symlink(binaries::etcd_program("etcdctl")?, etcdctl)?;

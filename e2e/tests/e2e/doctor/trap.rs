@@ -5,7 +5,7 @@ use lab::{Etcd, EtcdOptions, FlanneldOptions, Lab, PingMatrix, Store, Uplink, Va
 
 use super::node::{Node, create_pod_on_each_node, wait_all_nodes_healthy};
 use crate::healing::scenarios;
-use crate::install::operator::documented_same_address_remedies;
+use crate::install::operator::documented_remedies_if_all_addresses_are_equal;
 
 /// Hosts behind separate NAT boxes, whether their store is etcd, and the findings of the first node and of the others. Without a finding, the operator
 /// has named the interface of the first node.
@@ -44,7 +44,7 @@ fn nat_trap_is_found_and_fixed((hosts, in_etcd, first, others): Trap) -> Result<
             }
         }
         // On every node, the doctor prints the commands of docs/troubleshooting.md, and that they apply to every node.
-        let [remedy, ..] = documented_same_address_remedies()?;
+        let [remedy, ..] = documented_remedies_if_all_addresses_are_equal()?;
         let (_, commands) = remedy.split_first().context("a remedy")?;
         let is_named = usize::from(first.is_empty());
         for (number, node) in nodes.iter_mut().enumerate().skip(is_named) {

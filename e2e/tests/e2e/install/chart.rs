@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     dry_run, find_object, net_conf, read_repository_file, repository_path,
-    start_api_server_on_new_host,
+    start_real_api_server_on_new_host,
 };
 use cases::Case;
 
@@ -126,7 +126,7 @@ fn chart_renders_valid_objects_for_every_value() -> Result<()> {
         let cases = cases::all_cases();
         let mut namespaces: Vec<&str> = cases.iter().map(|case| case.name).collect();
         namespaces.push("kube-flannel");
-        let api = start_api_server_on_new_host(lab, &namespaces)?;
+        let api = start_real_api_server_on_new_host(lab, &namespaces)?;
         create_prometheus_operator_crds(&api)?;
 
         // One call for all cases, because each is in a namespace of its own.
@@ -313,7 +313,7 @@ fn require_every_value_set(there: &BTreeSet<String>, cases: &[Case]) -> Result<(
 #[test]
 fn chart_without_values_renders_the_manifest() -> Result<()> {
     Lab::run("chart as manifest", |lab| {
-        let api = start_api_server_on_new_host(lab, &["kube-flannel"])?;
+        let api = start_real_api_server_on_new_host(lab, &["kube-flannel"])?;
         let charted =
             dry_run(lab, &api, &render_chart("kube-flannel", &[("policy.enabled", "true")])?)?;
         let written = dry_run(

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use lab::{Etcd, EtcdOptions, FlanneldOptions, Lab, Uplink, binaries, until_ok};
 
-use super::{read_repository_file, repository_path, require_commands_run_or_listed};
+use super::{read_repository_file, repository_path, require_pages_have_exactly_these_commands};
 use crate::doctor::node::{Node, wait_all_nodes_healthy};
 use crate::install::operator::shell_command_blocks;
 
@@ -222,7 +222,7 @@ fn host_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
         on_pages.extend(shell_command_blocks(&page).into_iter().flatten());
     }
     let run = [BEFORE, WHILE_IT_RUNS, AFTERWARDS].concat();
-    require_commands_run_or_listed(&on_pages, &run, NOT_HERE)?;
+    require_pages_have_exactly_these_commands(&on_pages, &run, NOT_HERE)?;
     ensure!(
         !shell_command_blocks(&read_repository_file(DOCKER)?).is_empty(),
         "{DOCKER} has no commands"
@@ -238,7 +238,12 @@ fn documented_host_commands_work_with_etcd() -> Result<()> {
         let machine = lab.create_host("store", &[Uplink::enp0s8(&lan, 99)?])?;
         let etcd = Etcd::start(&[&machine], &EtcdOptions::default().interface("enp0s8"))?;
         let store = etcd.store()?;
-        let endpoint = etcd.client()?.endpoints().first().context("no endpoint")?.clone();
+        let endpoint = etcd
+            .client_on_first_member()?
+            .daemon_endpoints()
+            .first()
+            .context("no endpoint")?
+            .clone();
         // Nothing is written to the machine's own /tmp.
         let bundle = lab.ensure_folder("bundle")?.join("node-1.tar.gz");
         let here = |command: &str| {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     chart, dry_run, find_object, net_conf, read_repository_file, repository_path, shapes,
-    start_api_server_on_new_host,
+    start_real_api_server_on_new_host,
 };
 
 fn daemon_set(api: &ApiServer) -> Result<Value> {
@@ -16,7 +16,7 @@ fn daemon_set(api: &ApiServer) -> Result<Value> {
 #[test]
 fn manifests_are_accepted_by_an_api_server() -> Result<()> {
     Lab::run("manifests", |lab| {
-        let api = start_api_server_on_new_host(lab, &["kube-flannel"])?;
+        let api = start_real_api_server_on_new_host(lab, &["kube-flannel"])?;
         for (file, count) in [
             ("conf/kube-flannel.yml", 10),
             ("conf/kube-flannel-policy.yml", 2),
@@ -65,7 +65,7 @@ fn manifests_are_accepted_by_an_api_server() -> Result<()> {
 #[test]
 fn kustomization_equals_the_manifest_and_accepts_the_documented_overlay() -> Result<()> {
     Lab::run("kustomization", |lab| {
-        let api = start_api_server_on_new_host(lab, &["kube-flannel"])?;
+        let api = start_real_api_server_on_new_host(lab, &["kube-flannel"])?;
         let folder = lab.ensure_folder("kustomization")?;
         std::fs::create_dir_all(folder.join("flannel-rs/conf"))?;
         std::fs::create_dir_all(folder.join("overlay"))?;
@@ -120,7 +120,7 @@ fn apply_manifests(lab: &Lab, api: &ApiServer, text: &str) -> Result<String> {
 #[test]
 fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
     Lab::run("labels", |lab| {
-        let api = start_api_server_on_new_host(lab, &["kube-flannel"])?;
+        let api = start_real_api_server_on_new_host(lab, &["kube-flannel"])?;
         let (both, one) =
             (json!({ "app": "flannel", "k8s-app": "flannel" }), json!({ "app": "flannel" }));
         let (pods_of_both, pods_of_one) = (
@@ -166,7 +166,7 @@ fn objects_have_the_labels_of_their_go_counterparts() -> Result<()> {
 #[test]
 fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> {
     Lab::run("manifests over each other", |lab| {
-        let api = start_api_server_on_new_host(lab, &["kube-flannel"])?;
+        let api = start_real_api_server_on_new_host(lab, &["kube-flannel"])?;
         let (manifest, chart) = (
             read_repository_file("conf/kube-flannel.yml")?,
             chart::render_chart("kube-flannel", &[])?,
@@ -176,7 +176,7 @@ fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> 
             ("the chart", shapes::rendered_go_chart()?, &chart, &manifest),
             ("the raw manifest", shapes::raw_go_manifest()?, &chart, &manifest),
         ] {
-            manifests_replace_each_other(lab, &api, &theirs, ours)
+            require_daemon_set_is_changed_in_place(lab, &api, &theirs, ours)
                 .with_context(|| format!("{name} of Go flannel"))?;
             let refused = apply_manifests(lab, &api, other);
             ensure!(
@@ -191,9 +191,9 @@ fn manifests_apply_over_their_counterparts_and_fail_over_others() -> Result<()> 
     })
 }
 
-/// flannel-rs' manifest over Go flannel's, then Go flannel's, then flannel-rs' again. After each replacement, no object of the replaced manifest
-/// remains.
-fn manifests_replace_each_other(
+/// flannel-rs' manifest over Go flannel's, then Go flannel's, then flannel-rs' again. The DaemonSet keeps its uid, and
+/// nothing of the replaced spec remains.
+fn require_daemon_set_is_changed_in_place(
     lab: &Lab,
     api: &ApiServer,
     theirs: &str,

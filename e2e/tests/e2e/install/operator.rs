@@ -49,7 +49,7 @@ impl Operator {
     }
 
     /// Repeats a command until it prints something or fails with code 1. On a busy machine, `kubectl exec` may lose the output.
-    pub(crate) fn run_until_output(&self, command: &str) -> Result<Output> {
+    pub(crate) fn rerun_until_output(&self, command: &str) -> Result<Output> {
         until_ok(&format!("{command} prints something"), || {
             let output = self.run_in_bash(command)?;
             // With code 1, the command or kubectl itself reports an error.
@@ -97,7 +97,7 @@ pub(crate) fn shell_command_blocks(page: &str) -> Vec<Vec<String>> {
 
 /// The commands that docs/troubleshooting.md lists for nodes with the same address, one list for each remedy: for systemd, for a DaemonSet with an
 /// argument, and for a DaemonSet with a variable.
-pub(crate) fn documented_same_address_remedies() -> Result<[Vec<String>; 3]> {
+pub(crate) fn documented_remedies_if_all_addresses_are_equal() -> Result<[Vec<String>; 3]> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let heading = "### All nodes have the same address";

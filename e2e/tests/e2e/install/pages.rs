@@ -6,7 +6,8 @@ use anyhow::{Context, Result, bail, ensure};
 use lab::{Cluster, ClusterOptions, Lab, stdout_text, until_ok};
 
 use super::{
-    images, read_repository_file, repository_path, require_commands_run_or_listed, shapes,
+    images, read_repository_file, repository_path, require_pages_have_exactly_these_commands,
+    shapes,
 };
 use crate::install::operator::{Operator, shell_command_blocks};
 
@@ -196,7 +197,7 @@ fn documented_commands_are_run_or_excluded_with_a_reason() -> Result<()> {
         on_pages.extend(shell_command_blocks(part).into_iter().flatten());
     }
     let run = [WHILE_THERE, REMOVAL, CHART, CROSSED, &[ON_A_NODE]].concat();
-    require_commands_run_or_listed(&on_pages, &run, NOT_HERE)?;
+    require_pages_have_exactly_these_commands(&on_pages, &run, NOT_HERE)?;
     Ok(())
 }
 

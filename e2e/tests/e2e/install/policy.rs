@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use lab::{ApiClient, ApiServer, Lab, NodeObject, until_ok};
 use serde_json::{Value, json};
 
-use super::{repository_path, start_api_server_on_new_host};
+use super::{repository_path, start_real_api_server_on_new_host};
 
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
@@ -140,7 +140,7 @@ fn patch_node_status(
 }
 
 fn api_with_policy_and_nodes(lab: &Lab) -> Result<ApiServer> {
-    let api = start_api_server_on_new_host(lab, &[])?;
+    let api = start_real_api_server_on_new_host(lab, &[])?;
     for file in ["conf/kube-flannel.yml", "conf/kube-flannel-policy.yml"] {
         api.kubectl(&["apply", "--filename", &repository_path(file).display().to_string()])?;
     }

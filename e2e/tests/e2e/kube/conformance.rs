@@ -85,7 +85,7 @@ fn require_suite_passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
         )?;
         install_and_wait_ready(
             &cluster,
-            &manifest_changed_by(|text| manifest_with_families(&text, suite.families))?,
+            &manifest_changed_by(|text| enable_ipv6_in_manifest_if_dual(&text, suite.families))?,
         )?;
         install_name_service(&cluster)?;
         add_pod_routes_on_api_host(&cluster)?;
@@ -95,7 +95,7 @@ fn require_suite_passes(suite: &Suite, proxy: ProxyMode) -> Result<()> {
         std::fs::write(folder.join(format!("{name}.log")), process.log())?;
         ended.with_context(|| process.log_tail(20)).map(drop)
     })?;
-    let outcomes = read_test_outcomes(&report)?;
+    let outcomes = read_ginkgo_outcomes(&report)?;
     write_table()?;
     let failed: Vec<String> = outcomes
         .iter()
@@ -154,7 +154,7 @@ fn suite_image_archives() -> Result<Vec<PathBuf>> {
 }
 
 /// The manifest with a network configuration for these families.
-fn manifest_with_families(text: &str, families: Families) -> String {
+fn enable_ipv6_in_manifest_if_dual(text: &str, families: Families) -> String {
     let dual = "\"Network\": \"10.244.0.0/16\",\n      \"EnableIPv6\": true,\n      \"IPv6Network\": \"fd10:244::/48\",";
     if families == Families::Dual {
         text.replace("\"Network\": \"10.244.0.0/16\",", dual)
@@ -214,7 +214,7 @@ struct Outcome {
 }
 
 /// The selected tests, by name.
-fn read_test_outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
+fn read_ginkgo_outcomes(report: &Path) -> Result<BTreeMap<String, Outcome>> {
     let document: Value = serde_json::from_str(
         &std::fs::read_to_string(report).with_context(|| report.display().to_string())?,
     )?;
@@ -247,7 +247,7 @@ fn write_table() -> Result<()> {
     let mut text = String::new();
     for suite in [&CONFORMANCE, &DUAL_STACK] {
         let found = modes.map(|mode| {
-            read_test_outcomes(&folder.join(format!("{}.{mode}.json", suite.name)))
+            read_ginkgo_outcomes(&folder.join(format!("{}.{mode}.json", suite.name)))
                 .unwrap_or_default()
         });
         let names: std::collections::BTreeSet<&String> =

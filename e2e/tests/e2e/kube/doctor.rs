@@ -9,7 +9,7 @@ use lab::{
 };
 use serde_json::Value;
 
-use crate::install::operator::{Operator, documented_same_address_remedies};
+use crate::install::operator::{Operator, documented_remedies_if_all_addresses_are_equal};
 use crate::install::shapes;
 use crate::kube::installed::{
     apply_echo_pods_and_service, apply_echo_pods_and_wait_connected, install_and_wait_ready,
@@ -43,7 +43,7 @@ fn run_flannelctl_in_pod(
     node: &Member,
     words: &str,
 ) -> Result<Output> {
-    operator.run_until_output(&format!(
+    operator.rerun_until_output(&format!(
         "kubectl -n kube-flannel exec {} -c kube-flannel -- flannelctl {words}",
         flannel_pod(cluster, node)?
     ))
@@ -109,7 +109,7 @@ fn fix_nat_trap_as_documented(
         remedy["commands"] == serde_json::json!([mend]) && remedy["on"] == "a node with kubectl",
         "{remedy} is not {mend}"
     );
-    let looked = operator.run_until_output(look)?;
+    let looked = operator.rerun_until_output(look)?;
     ensure!(
         stdout_and_stderr(&looked).contains("wrong-interface")
             && stdout_and_stderr(&looked).contains(mend.as_str()),
@@ -135,7 +135,7 @@ fn daemon_set_container(cluster: &Cluster) -> Result<Value> {
 #[test]
 fn nat_trap_in_a_cluster_is_fixed_by_documented_commands() -> Result<()> {
     Lab::run("cluster: the trap", |lab| {
-        let [_, by_argument, by_variable] = documented_same_address_remedies()?;
+        let [_, by_argument, by_variable] = documented_remedies_if_all_addresses_are_equal()?;
         let mut cluster = Cluster::start_control_plane_only(
             lab,
             &with_images(ClusterOptions::new(2).nat_with_equal_addresses())?,

@@ -20,7 +20,7 @@ fn sighup_reloads_tls_files() -> Result<()> {
     Scene::with_title("hangup").etcd_with(EtcdOptions::default().tls()).run(|s| {
         let mesh = s.start_mesh()?;
         mesh.wait_flowing()?;
-        let client = s.etcd.as_ref().unwrap().client()?;
+        let client = s.etcd.as_ref().unwrap().client_on_first_member()?;
         let files = client.certificates().unwrap();
         // A client certificate of another authority, which etcd refuses.
         let foreign = Certificates::create(&s.lab.ensure_folder("foreign")?, &[])?;

@@ -40,7 +40,7 @@ impl GoNode {
         index: u8,
         backend: &'static str,
     ) -> Result<GoNode> {
-        let client = s.etcd.as_ref().context("no etcd")?.client()?;
+        let client = s.etcd.as_ref().context("no etcd")?.client_on_first_member()?;
         let (lease, host) = (client.grant(86_400)?, Host::clone(&s[usize::from(index)]));
         let (number, v4, v6) = (11 + index, host.v4()?, host.v6()?);
         if backend == "vxlan" {

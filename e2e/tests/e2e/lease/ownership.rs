@@ -61,7 +61,7 @@ fn a_subnet_reassigned_while_its_owner_was_stopped_has_one_owner() -> Result<()>
         )
     };
     Scene::with_title("zombie").nodes(3).etcd().net(&pool(11)).without_daemons().run(|s| {
-        let etcd = s.etcd.as_ref().unwrap().client()?;
+        let etcd = s.etcd.as_ref().unwrap().client_on_first_member()?;
         for number in 0..3 {
             if number == 2 {
                 // The only free subnet is then that of h1.
@@ -249,7 +249,7 @@ fn etcd_killed_and_restored_loses_no_packet() -> Result<()> {
         let mut monitor = Monitor::watch_routes_and_objects(&s[0], &["neigh"])?;
         let etcd = s.etcd.as_mut().unwrap();
         let snapshot = s.lab.ensure_folder("")?.join("snapshot");
-        etcd.client()?.snapshot(&snapshot)?;
+        etcd.client_on_first_member()?.snapshot(&snapshot)?;
         etcd.kill(0)?;
         for node in &s.nodes[..2] {
             node.wait_log_contains("the watch of the leases is interrupted")?;
@@ -282,7 +282,7 @@ fn mass_removal_is_held_down() -> Result<()> {
         mesh.wait_flowing()?;
         let good = good_subnet_prefixes(s)?;
         let mut monitor = Monitor::watch_routes_and_objects(&s[0], &["neigh"])?;
-        s.etcd.as_ref().unwrap().client()?.etcdctl(&[
+        s.etcd.as_ref().unwrap().client_on_first_member()?.etcdctl(&[
             "del",
             "--prefix",
             &s.store.key("subnets/"),

@@ -47,7 +47,7 @@ fn false_peer_report(question: &[u8]) -> Vec<u8> {
 }
 
 /// Runs in place of a host's daemon: replies to each request for its report with false data, and records the senders.
-fn reply_with_false_reports(socket: &UdpSocket, numbers: &Numbers, stop: &AtomicBool) {
+fn record_senders_and_reply_falsely(socket: &UdpSocket, numbers: &Numbers, stop: &AtomicBool) {
     let mut buffer = [0; 2048];
     while !stop.load(Relaxed) {
         let Ok((length, from)) = socket.recv_from(&mut buffer) else {
@@ -70,7 +70,12 @@ fn overlay_of(node: &Node) -> Result<IpAddr> {
 }
 
 /// Sends forged probes, forged replies and junk to the first node, over the underlay and in the tunnel, with the addresses of the second one.
-fn send_forged_probes(s: &Scene<'_>, outsider: &Host, numbers: &Numbers, round: u64) -> Result<()> {
+fn forge_probes_of_second_node_to_first(
+    s: &Scene<'_>,
+    outsider: &Host,
+    numbers: &Numbers,
+    round: u64,
+) -> Result<()> {
     let (name_of, to) = (&s[1], &s[0]);
     let number = |node: &Node| -> Result<[u8; 8]> {
         let known = numbers.lock().unwrap().get(&IpAddr::from(node.v4()?)).copied();
@@ -131,7 +136,7 @@ fn verdicts_are_unchanged_when_a_host_forges_probes() -> Result<()> {
                 let socket = s[2].netns().run(|| UdpSocket::bind((address, PROBES)))??;
                 socket.set_read_timeout(Some(Duration::from_millis(200)))?;
                 let (numbers, stop) = (&numbers, &stop);
-                scope.spawn(move || reply_with_false_reports(&socket, numbers, stop));
+                scope.spawn(move || record_senders_and_reply_falsely(&socket, numbers, stop));
             }
             let outcome = forge_probes_and_require_verdicts_hold(s, &outsider, &numbers);
             stop.store(true, Relaxed);
@@ -167,7 +172,7 @@ fn forge_probes_and_require_verdicts_hold(
     until_ok("enough has been forged", || {
         for _ in 0..20 {
             round += 1;
-            send_forged_probes(s, outsider, numbers, round)?;
+            forge_probes_of_second_node_to_first(s, outsider, numbers, round)?;
         }
         // Replies are read first: each follows its probe.
         let ([answered, out], [asked, bytes]) =
@@ -186,7 +191,7 @@ fn forge_probes_and_require_verdicts_hold(
     s[1].block_packets("enp0s8")?;
     wait_verdict(s, "cut-off", &[(0, 1)])?;
     for round in 0..20 {
-        send_forged_probes(s, outsider, numbers, round)?;
+        forge_probes_of_second_node_to_first(s, outsider, numbers, round)?;
     }
     wait_new_answers_without_fault(s, &[(0, 2)])?;
     let gone = peer_verdicts(s[0].daemon()?, "h2")?.remove(0);

@@ -70,12 +70,12 @@ fn fault_unknown_to_checks_is_found_by_pod_probes() -> Result<()> {
             nodes[1].wait_exact_causes(&[]).context(check)?;
         }
         require_pod_address_conflict_reported(&mut nodes[1], &pods[1])?;
-        require_pod_flood_noticed_and_harmless(&mut nodes[1], &pods[1])
+        require_pod_flood_suspends_verdict(&mut nodes[1], &pods[1])
     })
 }
 
 /// Floods the pod probes' address: the node then reports no verdict and no loss.
-fn require_pod_flood_noticed_and_harmless(node: &mut Node, pod: &Pod) -> Result<()> {
+fn require_pod_flood_suspends_verdict(node: &mut Node, pod: &Pod) -> Result<()> {
     wait_until_pod_probes_pass(node, 1)?;
     let address = pod_probe_source_address(node)?;
     pod.netns().sh(&format!("ip neighbour add {address} lladdr 02:66:6c:70:6f:64 dev eth0"))?;

@@ -182,7 +182,8 @@ fn encapsulation_port_is_guarded(applier: Applier) -> Result<()> {
         .daemon_arg("--iptables-resync=1")
         .without_daemons()
         .run(|s| {
-            let path = Programs::all(s.lab, "all", applier.xtables())?.path();
+            let path =
+                Programs::with_both_iptables_variants(s.lab, "all", applier.xtables())?.path();
             for node in &mut s.nodes {
                 node.change_options(|options| options.env("PATH", &path));
             }

@@ -241,7 +241,7 @@ scenarios! { traffic_rules_match_the_table;
 /// Three nodes, the first of which is under test with two pods, and two machines outside the cluster.
 fn traffic_rules_match_the_table(applier: Applier) -> Result<()> {
     Scene::with_title("matrix").nodes(3).net(&applier.net_conf()).without_daemons().run(|s| {
-        let path = Programs::all(s.lab, "all", applier.xtables())?.path();
+        let path = Programs::with_both_iptables_variants(s.lab, "all", applier.xtables())?.path();
         let outside = |number: u8| {
             s.lab.create_host(&format!("out{number}"), &[Uplink::enp0s8(&s.lan, 10 + number)?])
         };

@@ -45,7 +45,7 @@ pub(super) fn run_on_stopped_masquerading_node(
     work: impl FnOnce(&mut Scene<'_>) -> Result<()>,
 ) -> Result<()> {
     masquerading_node_scene("rules", applier).run(|s| {
-        let path = Programs::all(s.lab, "all", applier.xtables())?.path();
+        let path = Programs::with_both_iptables_variants(s.lab, "all", applier.xtables())?.path();
         s[0].change_options(|options| {
             let options = options.env("PATH", &path);
             flags.iter().fold(options, |options, flag| options.arg(flag))

@@ -39,7 +39,7 @@ fn wait_until_rules_recover(node: &Node, applier: Applier) -> Result<()> {
 fn held_lock_delays_neither_start_nor_packets() -> Result<()> {
     Scene::with_title("lock").net(&IptablesLegacy.net_conf()).without_daemons().run(|s| {
         let calls = s.lab.ensure_folder("")?.join("calls");
-        let mut programs = Programs::all(s.lab, "all", Xtables::Legacy)?;
+        let mut programs = Programs::with_both_iptables_variants(s.lab, "all", Xtables::Legacy)?;
         for family in ["iptables", "ip6tables"] {
             let count = format!("#!/bin/sh\n/usr/sbin/{family}-legacy-restore \"$@\"\nstatus=$?\necho >> {}\nexit $status\n", calls.display());
             programs = programs.with_script(&format!("{family}-restore"), &count)?.with_script(&format!("{family}-legacy-restore"), &count)?;

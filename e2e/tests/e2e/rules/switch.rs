@@ -23,7 +23,12 @@ fn switching_under_load_loses_nothing() -> Result<()> {
         {
             s[0].stop_daemon()?;
             s.store.configure(&applier.net_conf())?;
-            let path = Programs::all(s.lab, &format!("switch-{number}"), applier.xtables())?.path();
+            let path = Programs::with_both_iptables_variants(
+                s.lab,
+                &format!("switch-{number}"),
+                applier.xtables(),
+            )?
+            .path();
             s[0].change_options(|options| options.env("PATH", &path));
             s[0].launch_daemon()?;
             until("it writes rules", || has_flannel_rules(&s[0], applier).unwrap_or_default())?;

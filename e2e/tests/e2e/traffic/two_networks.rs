@@ -65,7 +65,7 @@ scenarios! { restarts_lose_nothing;
 fn restarts_lose_nothing((nftables, xtables): (bool, Xtables)) -> Result<()> {
     const FLAGS: [&str; 2] = ["--ip-masq", "--iptables-resync=1"];
     first_network_scene(nftables, &FLAGS).run(|s| {
-        let path = Programs::all(s.lab, "programs", xtables)?.path();
+        let path = Programs::with_both_iptables_variants(s.lab, "programs", xtables)?.path();
         let iptables = if xtables == Xtables::Legacy { "iptables-legacy" } else { "iptables" };
         for node in &mut s.nodes {
             node.change_options(|options| options.env("PATH", &path));

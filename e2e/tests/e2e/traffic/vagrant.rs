@@ -113,7 +113,8 @@ fn nat_trap_of_a_go_node_refuses_ours_until_iface_is_set() -> Result<()> {
     Lab::run("trap of a Go node", |lab| {
         let bed = VagrantHosts::build(lab, false)?;
         // A lease of Go flannel on the first host, without `--iface`. It has no NodeID, so the second host could take it for its own.
-        let (client, key) = (bed.etcd.client()?, bed.store()?.key("subnets/10.5.33.0-24"));
+        let (client, key) =
+            (bed.etcd.client_on_first_member()?, bed.store()?.key("subnets/10.5.33.0-24"));
         let value = r#"{"PublicIP":"10.0.2.15","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:33"}}"#;
         client.put_leased(&key, value, client.grant(86_400)?)?;
         let before = client.get(&key)?;

@@ -18,16 +18,23 @@ impl<D: Device, P: Port> Tx<D, P> {
         state: &mut TxState,
     ) {
         let Unpacked { start, length, header, .. } = *unpacked;
-        let (segment, count) = unpacked.segment_size_and_count();
+        let (segment, count) = unpacked.full_segment_length_and_count();
         let sent = &self.counters.sent;
         if buffer.get(start..start + length).is_some_and(|packet| sealer.is_nested(&header, packet))
         {
-            return self.drop_packet_and_send_error(None, DropError::Loop, unpacked, buffer, state);
+            return self.drop_packet_and_send_icmp_error(
+                None,
+                DropError::Loop,
+                unpacked,
+                buffer,
+                state,
+            );
         }
         let slot = match sealer.route(&header, segment.unwrap_or(length)) {
             Ok(slot) => slot,
             Err((reply, reason)) => {
-                return self.drop_packet_and_send_error(reply, reason, unpacked, buffer, state);
+                return self
+                    .drop_packet_and_send_icmp_error(reply, reason, unpacked, buffer, state);
             }
         };
         let way = match sealer.hold(slot) {

@@ -57,13 +57,13 @@ pub(super) fn patched_object(
     old: &Value,
     version: u64,
 ) -> Result<Option<Value>, ApiError> {
-    let merges_lists = match request.content_type {
+    let merges_conditions_and_addresses = match request.content_type {
         "application/merge-patch+json" => false,
         "application/strategic-merge-patch+json" => true,
         other => return refuse_request(415, format!("unknown format {other}")),
     };
     let mut new = old.clone();
-    apply_merge_patch(&mut new, &parse_json_object(request.body)?, merges_lists);
+    apply_merge_patch(&mut new, &parse_json_object(request.body)?, merges_conditions_and_addresses);
     if target.resource == "nodes" {
         // Each of the two paths leaves the other's part alone.
         let other = if target.is_status { "spec" } else { "status" };
@@ -129,7 +129,7 @@ fn validate_and_complete_node(node: &mut Value, old: &Value) -> Result<(), ApiEr
 
 /// Applies RFC 7396. A strategic merge patch differs in one respect that matters here: lists of conditions and of addresses are merged by the
 /// members' types.
-fn apply_merge_patch(into: &mut Value, patch: &Value, merges_lists: bool) {
+fn apply_merge_patch(into: &mut Value, patch: &Value, merges_conditions_and_addresses: bool) {
     let Value::Object(members) = patch else {
         *into = patch.clone();
         return;
@@ -138,17 +138,18 @@ fn apply_merge_patch(into: &mut Value, patch: &Value, merges_lists: bool) {
         *into = json!({});
     }
     for (name, value) in members {
-        let by_type = merges_lists && matches!(name.as_str(), "conditions" | "addresses");
+        let by_type =
+            merges_conditions_and_addresses && matches!(name.as_str(), "conditions" | "addresses");
         match (value, &mut into[name]) {
             (Value::Array(news), Value::Array(olds)) if by_type => {
                 for new in news {
                     match olds.iter_mut().find(|old| old["type"] == new["type"]) {
-                        Some(old) => apply_merge_patch(old, new, merges_lists),
+                        Some(old) => apply_merge_patch(old, new, merges_conditions_and_addresses),
                         None => olds.push(new.clone()),
                     }
                 }
             }
-            (_, old) => apply_merge_patch(old, value, merges_lists),
+            (_, old) => apply_merge_patch(old, value, merges_conditions_and_addresses),
         }
     }
     if let Some(object) = into.as_object_mut() {
