@@ -242,7 +242,7 @@ fn require_mixed_cluster_connects(go: PathBuf, backend: &Backend) -> Result<()> 
             }
         }
         if !tunnel {
-            ping_only::answer_by_ping_alone(&ours, &[first, third])?;
+            ping_only::wait_peers_well_by_ping_alone(&ours, &[first, third])?;
         }
         let subnet = leaving.subnet_env()?.subnet.context("a v4 subnet")?.trunc().to_string();
         let (key, _) = bed.lease(first)?;

@@ -190,12 +190,6 @@ impl Table {
     pub fn in_network(&self, ip: IpAddr) -> bool {
         self.networks.contains(ip)
     }
-
-    /// With one entry for each subnet of a peer.
-    #[must_use]
-    pub fn peer_of_each_subnet(&self) -> &[Peer] {
-        &self.peers
-    }
 }
 
 /// Networks as integers, for fast comparison.

@@ -168,11 +168,6 @@ impl Tun {
         self.offload
     }
 
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// `None` if the device was deleted or renamed.
     #[must_use]
     pub fn index_unless_renamed(&self) -> Option<u32> {

@@ -22,7 +22,6 @@ pub(crate) mod monitor;
 pub(crate) mod nat;
 pub(crate) mod pod;
 pub(crate) mod process;
-pub(crate) mod router;
 pub(crate) mod subnet_env;
 pub(crate) mod uplink;
 

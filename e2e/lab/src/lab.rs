@@ -8,7 +8,6 @@ use anyhow::{Result, bail};
 
 use crate::host::Host;
 use crate::host::nat::NatBox;
-use crate::host::router::Router;
 use crate::host::uplink::Uplink;
 use crate::net::switch::Switch;
 use crate::site::name::{self, KEPT, LabName, OWNER, create_folder_of_labs};
@@ -97,11 +96,6 @@ impl Lab {
                 self.create_host(&format!("h{number}"), &[Uplink::enp0s8(switch, number)?])
             })
             .collect()
-    }
-
-    /// The router has one interface on each switch.
-    pub fn create_router(&self, name: &str, legs: &[(&Switch, &str)]) -> Result<Router> {
-        Router::build(&self.site, name, legs)
     }
 
     /// Packets that enter by the inner interface leave by the outer one, with its address as source.

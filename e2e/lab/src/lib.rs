@@ -56,7 +56,6 @@ pub use host::monitor::Monitor;
 pub use host::nat::NatBox;
 pub use host::pod::Pod;
 pub use host::process::{Launch, Process};
-pub use host::router::Router;
 pub use host::subnet_env::SubnetEnv;
 pub use host::uplink::Uplink;
 pub use kube::api_server::{ApiServer, Families};
@@ -73,7 +72,9 @@ pub use measure::capture::{Capture, Frame, frame_contains_bytes};
 pub use measure::craft;
 pub use measure::echo::{Echo, ask_seen_source_per_port};
 pub use measure::mesh::Mesh;
-pub use measure::ping::{PingMatrix, PingOptions, ping_address, wait_pods_connected};
+pub use measure::ping::{
+    PingMatrix, PingOptions, ping_address, wait_ping_answered, wait_pods_connected,
+};
 pub use measure::probe::{Probe, ProbeOptions};
 pub use measure::report::{Passage, ProbeReport};
 pub use measure::transfer::{Transfer, TransferOptions};

@@ -80,7 +80,7 @@ fn wait_pings_of_all_sizes_pass(s: &Scene<'_>, engine: &Engine) -> Result<()> {
         let targets: Vec<IpAddr> = pods.iter().map(|pod| pod.addresses()[family]).collect();
         for length in [84, 999, 1500 - overhead] {
             until_ok(&format!("packets of {length} bytes pass"), || {
-                PingMatrix::to_targets(
+                PingMatrix::between_addresses(
                     &pods,
                     &targets,
                     &PingOptions::default().packet_length(length),

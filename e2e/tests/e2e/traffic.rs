@@ -128,7 +128,7 @@ pub(crate) fn wait_pods_connected_at_full_mtu(backend: &str, pods: &[Pod]) -> Re
         };
         let options = PingOptions::default().packet_length(mtu);
         until_ok(&format!("packets of {mtu} bytes pass"), || {
-            PingMatrix::to_targets(pods, &targets, &options)?.require_complete()
+            PingMatrix::between_addresses(pods, &targets, &options)?.require_complete()
         })?;
         let too_long =
             PingOptions::default().packet_length(mtu + 1).timeout(Duration::from_millis(200));

@@ -117,16 +117,6 @@ impl Nodes {
             .map(String::as_str)
     }
 
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.known.len()
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
-    }
-
     /// What the other Nodes claim, except for those with this machine's boot id.
     #[must_use]
     pub fn taken(&self, boot: Option<&str>) -> BTreeMap<IpAddr, Claimant> {

@@ -26,14 +26,6 @@ impl Family {
         matches!(self, Family::V6)
     }
 
-    #[must_use]
-    pub const fn other(self) -> Self {
-        match self {
-            Family::V4 => Family::V6,
-            Family::V6 => Family::V4,
-        }
-    }
-
     pub fn pick<T>(self, v4: T, v6: T) -> T {
         match self {
             Family::V4 => v4,

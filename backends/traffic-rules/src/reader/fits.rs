@@ -12,11 +12,6 @@ pub enum Fits {
 }
 
 impl Fits {
-    #[must_use]
-    pub fn of(is: bool) -> Fits {
-        if is { Fits::Yes } else { Fits::No }
-    }
-
     /// Exchanges `Yes` and `No`.
     #[must_use]
     pub(crate) fn negated_if(self, negated: bool) -> Fits {

@@ -114,11 +114,6 @@ impl Pod {
             .copied()
             .with_context(|| format!("pod {} has no address", self.name))
     }
-
-    /// Removes the namespace and its cable to the bridge.
-    pub fn remove(self) -> Result<()> {
-        self.netns.kill_processes_and_delete()
-    }
 }
 
 fn create_pod_bridge(host: &Host, subnet: &SubnetEnv) -> Result<()> {

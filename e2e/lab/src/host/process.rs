@@ -233,7 +233,7 @@ impl Process {
         let spawned = std::thread::scope(|scope| {
             let spawn = move || -> Result<Child> {
                 setns(netns, CloneFlags::CLONE_NEWNET)?;
-                isolate_calling_thread(machine)
+                unshare_mounts_and_hostname(machine)
                     .context("cannot give the host its own name and files")?;
                 for place in launch.confinement.iter().flat_map(|unit| &unit.read_only) {
                     make_folder_read_only(place).with_context(|| format!("protecting {place}"))?;
@@ -362,7 +362,7 @@ impl Drop for Process {
 }
 
 /// Gives the calling thread, and therefore its children, a host name, `/sys`, `/run` and [`PLACES`] of its own.
-fn isolate_calling_thread(machine: &Machine) -> Result<()> {
+fn unshare_mounts_and_hostname(machine: &Machine) -> Result<()> {
     const NONE: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;

@@ -51,13 +51,6 @@ impl Uplink {
         Ok(self)
     }
 
-    /// The MTU of the cable, in bytes.
-    #[must_use]
-    pub fn mtu(mut self, mtu: u32) -> Uplink {
-        self.mtu = mtu;
-        self
-    }
-
     pub(super) fn attach(&self, netns: &Netns) -> Result<Port> {
         let port = self.switch.plug_new_cable(netns, &self.interface, self.mtu)?;
         let mut batch = String::new();

@@ -21,7 +21,6 @@ pub(crate) mod member;
 mod options;
 mod pods;
 
-use options::Nat;
 pub use options::{ClusterOptions, ProxyMode};
 
 /// It gives the control plane's host the address 192.168.56.199 on the nodes' network.
@@ -58,12 +57,8 @@ impl Cluster {
             WATCHES,
             "containerd and kubelets watch many files",
         );
-        let (lan, hosts) = if let Some(nat) = options.nat {
-            let vagrant = if nat == Nat::Equal {
-                lab.create_vagrant_with_equal_addresses(options.nodes)?
-            } else {
-                lab.create_vagrant_with_different_addresses(options.nodes)?
-            };
+        let (lan, hosts) = if options.equal_nat {
+            let vagrant = lab.create_vagrant_with_equal_addresses(options.nodes)?;
             (vagrant.lan, vagrant.hosts)
         } else {
             let lan = lab.create_switch("lan")?;
@@ -138,10 +133,6 @@ impl Cluster {
             until(&format!("node {name} is registered and has a podCIDR"), registered)?;
         }
         Ok(())
-    }
-
-    pub fn options(&self) -> &ClusterOptions {
-        &self.options
     }
 
     pub fn started(&self) -> impl Iterator<Item = &Member> {

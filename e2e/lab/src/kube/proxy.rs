@@ -56,10 +56,6 @@ impl Proxy {
         Ok(Proxy { shared, address, listener })
     }
 
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// The value of `--kube-api-url` for daemons.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)

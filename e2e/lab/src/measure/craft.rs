@@ -69,19 +69,6 @@ fn ip_packet(
     packet
 }
 
-/// A changed copy with a new IPv4 header checksum. An IPv6 header has none.
-pub fn changed_packet_with_checksum(packet: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    let mut packet = packet.to_vec();
-    let v4 = packet.first().is_some_and(|first| first >> 4 == 4);
-    change(&mut packet);
-    if v4 {
-        write_u16_at(&mut packet, 10, 0);
-        let sum = internet_checksum(packet.get(..20).unwrap_or_default());
-        write_u16_at(&mut packet, 10, sum);
-    }
-    packet
-}
-
 /// The VXLAN header and an Ethernet frame.
 pub fn vxlan_datagram(vni: u32, to: [u8; 6], kind: u16, packet: &[u8]) -> Vec<u8> {
     let mut frame = vec![8, 0, 0, 0];
@@ -171,10 +158,6 @@ mod tests {
         assert_eq!((packet.len(), internet_checksum(&packet[..20])), (31, 0));
         let pseudo = [&packet[12..20], &[0, 17, 0, 11], &packet[20..]].concat();
         assert_eq!(internet_checksum(&pseudo), 0);
-        assert_eq!(
-            internet_checksum(&changed_packet_with_checksum(&packet, |packet| packet[8] = 0)[..20]),
-            0
-        );
         let packet =
             udp_packet("[fd00::1]:1".parse().unwrap(), "[fd00::2]:2".parse().unwrap(), 64, b"abc");
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::host::pod::Pod;
 use crate::measure::probe::{Probe, ProbeOptions};
@@ -25,6 +25,7 @@ impl Mesh {
                 ));
             }
         }
+        ensure!(!probes.is_empty(), "a mesh needs two pods");
         Ok(Mesh { probes })
     }
 

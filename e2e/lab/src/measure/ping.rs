@@ -4,11 +4,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::host::pod::Pod;
 use crate::net::netns::Netns;
-use crate::wait::until_ok;
+use crate::wait::{until, until_ok};
 
 #[derive(Debug, Clone, Default)]
 pub struct PingOptions {
@@ -67,21 +67,28 @@ impl PingMatrix {
     /// Pings by IPv4 or, for pods without it, by IPv6.
     pub fn of_main_addresses(pods: &[Pod]) -> Result<PingMatrix> {
         let targets = pods.iter().map(Pod::address).collect::<Result<Vec<_>>>()?;
-        PingMatrix::to_targets(pods, &targets, &PingOptions::default())
+        PingMatrix::between_addresses(pods, &targets, &PingOptions::default())
     }
 
     pub fn of_v6_addresses(pods: &[Pod]) -> Result<PingMatrix> {
         let targets =
             pods.iter().map(|pod| pod.v6().map(IpAddr::V6)).collect::<Result<Vec<_>>>()?;
-        PingMatrix::to_targets(pods, &targets, &PingOptions::default())
+        PingMatrix::between_addresses(pods, &targets, &PingOptions::default())
     }
 
-    /// `targets` contains one address of each pod, in the order of the pods.
-    pub fn to_targets(
+    /// `targets` contains one address of each pod, in the order of the pods. Fails with fewer than two pods, because a
+    /// pod does not ping itself.
+    pub fn between_addresses(
         pods: &[Pod],
         targets: &[IpAddr],
         options: &PingOptions,
     ) -> Result<PingMatrix> {
+        ensure!(
+            pods.len() > 1 && pods.len() == targets.len(),
+            "{} pods and {} addresses are no mesh",
+            pods.len(),
+            targets.len()
+        );
         let row = |number: usize, pod: &Pod| {
             let cell = |(to, target): (usize, &IpAddr)| {
                 if to == number { Ok(None) } else { ping_address(pod.netns(), *target, options) }
@@ -156,8 +163,17 @@ impl fmt::Display for PingMatrix {
     }
 }
 
-/// Waits until each pod reaches every other pod, in each family that all of them have. The error contains a matrix.
+/// Waits until the address replies to a ping.
+pub fn wait_ping_answered(from: &Netns, to: IpAddr) -> Result<()> {
+    until(&format!("{to} replies to a ping"), || {
+        ping_address(from, to, &PingOptions::default()).is_ok_and(|time| time.is_some())
+    })
+    .map(drop)
+}
+
+/// Waits until each pod reaches every other pod, in each family that all of them have. The error contains a matrix. Fails without such a family.
 pub fn wait_pods_connected(pods: &[Pod]) -> Result<()> {
+    let mut families = 0;
     for v6 in [false, true] {
         let of_family = |pod: &Pod| {
             let mut addresses = pod.addresses().into_iter();
@@ -166,9 +182,12 @@ pub fn wait_pods_connected(pods: &[Pod]) -> Result<()> {
         let Some(targets) = pods.iter().map(of_family).collect::<Option<Vec<_>>>() else {
             continue;
         };
+        families += 1;
         until_ok("pods reach each other", || {
-            PingMatrix::to_targets(pods, &targets, &PingOptions::default())?.require_complete()
+            PingMatrix::between_addresses(pods, &targets, &PingOptions::default())?
+                .require_complete()
         })?;
     }
+    ensure!(families > 0, "the pods have no family in common");
     Ok(())
 }

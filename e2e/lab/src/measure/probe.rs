@@ -54,13 +54,6 @@ impl ProbeOptions {
         self
     }
 
-    /// The UDP payload in bytes, at least 16; 64 by default.
-    #[must_use]
-    pub fn payload(mut self, bytes: usize) -> ProbeOptions {
-        self.payload = bytes.max(HEADER);
-        self
-    }
-
     #[must_use]
     pub fn v6(mut self) -> ProbeOptions {
         self.v6 = true;

@@ -5,7 +5,7 @@ use lab::{Capture, Scene, until_ok};
 
 use crate::datapath::engines::WIREGUARD;
 use crate::wireguard::keys::{
-    Keys, key_path_in_new_folder, published_public_key, replace_file_atomically,
+    Keys, daemon_key_path_with_folder, published_public_key, replace_file_atomically,
 };
 
 /// A node restarts, and gets another key. Before each new session starts, no packet leaves unencrypted.
@@ -19,7 +19,7 @@ fn restarted_node_sends_nothing_in_the_clear() -> Result<()> {
         s[1].start_daemon()?;
         s.wait_first_pods_connected()?;
         let keys = Keys::new();
-        replace_file_atomically(&key_path_in_new_folder(&s[1])?, &keys.private_text())?;
+        replace_file_atomically(&daemon_key_path_with_folder(&s[1])?, &keys.private_text())?;
         until_ok("the lease has the new key", || {
             let now = published_public_key(&s.store, &s[1])?;
             ensure!(now == keys.public_text(), "{now}");

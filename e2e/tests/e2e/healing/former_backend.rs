@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use lab::{Node, Scene, until_ok};
 
-fn net_conf(backend: &str) -> String {
+fn net_conf_with_backend_object(backend: &str) -> String {
     format!(
         r#"{{"Network":"10.5.0.0/16","SubnetMin":"10.5.100.0","SubnetMax":"10.5.199.0","EnableIPv6":true,"IPv6Network":"fd00:5::/48","Backend":{backend}}}"#
     )
@@ -54,7 +54,7 @@ fn devices_of_an_earlier_backend_are_removed() -> Result<()> {
                         node.stop_daemon()?;
                     }
                 }
-                s.store.configure(&net_conf(backend))?;
+                s.store.configure(&net_conf_with_backend_object(backend))?;
             }
             s.start_daemons_and_connected_pods()?;
             until_ok(&format!("{backend}: its devices, and no others"), || {

@@ -53,7 +53,7 @@ fn require_masquerade_only_outside(cluster: &Cluster) -> Result<()> {
 
 /// Changes the backend in the ConfigMap, and restarts the DaemonSet as documented. The first node with the new backend has no usable peer until other
 /// nodes restart.
-fn roll_out_host_gw_manifest(cluster: &Cluster, text: &str) -> Result<()> {
+fn apply_host_gw_manifest_and_wait(cluster: &Cluster, text: &str) -> Result<()> {
     cluster.apply(&with_frequent_probes(text))?;
     // A kubelet may mount the version of the ConfigMap from before the API was away.
     until_ok("every node has the other backend", || {
@@ -105,7 +105,7 @@ fn vxlan_cluster_loses_no_packet_through_node_changes() -> Result<()> {
         require_no_failed_sandbox(&cluster)?;
         print_elapsed("a reboot");
 
-        roll_out_host_gw_manifest(&cluster, &with_backend_type(&text, "host-gw"))?;
+        apply_host_gw_manifest_and_wait(&cluster, &with_backend_type(&text, "host-gw"))?;
         print_elapsed("another backend");
         Ok(())
     })

@@ -211,7 +211,7 @@ impl ApiTestbed {
     /// Every host currently applies changes of Nodes: creates a peer, waits until each host sends packets to it, and deletes it.
     ///
     /// Its kernel objects may stay for a minute, because daemons delay removals by a minute after an outage.
-    pub(super) fn require_nodes_still_applied(&self) -> Result<()> {
+    pub(super) fn require_new_peer_node_is_applied(&self) -> Result<()> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = 231 + NUMBER.fetch_add(1, Ordering::Relaxed) % 20;
         let name = self.create_peer_node(number)?;

@@ -11,7 +11,7 @@ use lab::{
 };
 
 use crate::lease::golden;
-use crate::wireguard::keys::{key_path_in_new_folder, replace_file_atomically};
+use crate::wireguard::keys::{daemon_key_path_with_folder, replace_file_atomically};
 
 #[test]
 #[ignore = "needs a kernel with WireGuard, IPIP and netem: make test-vm"]
@@ -38,8 +38,12 @@ pub(super) fn require_full_mtu_between_pods(s: &Scene) -> Result<()> {
     for family in 0..2 {
         let targets: Vec<_> = pods.iter().map(|pod: &Pod| pod.addresses()[family]).collect();
         until_ok("packets of full size pass", || {
-            PingMatrix::to_targets(&pods, &targets, &PingOptions::default().packet_length(1420))?
-                .require_complete()
+            PingMatrix::between_addresses(
+                &pods,
+                &targets,
+                &PingOptions::default().packet_length(1420),
+            )?
+            .require_complete()
         })?;
         let too_long =
             PingOptions::default().packet_length(1421).timeout(Duration::from_millis(300));
@@ -201,7 +205,7 @@ fn key_file_changes_are_applied() -> Result<()> {
         std::fs::write(&psk, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")?;
         s.store.configure(&net_conf(&format!(r#","PSKFile":"{}""#, psk.display())))?;
         s.start_daemons_and_connected_pods()?;
-        let own = key_path_in_new_folder(&s[0])?;
+        let own = daemon_key_path_with_folder(&s[0])?;
         replace_file_atomically(&own, s[0].sh("wg genkey")?.trim())?;
         let key = derive_public_key(&own)?;
         s[0].wait_output_contains("wg show flannel-wg public-key", &key)?;
@@ -281,7 +285,8 @@ fn pod_packets_never_leave_unencrypted() -> Result<()> {
 fn lease_belongs_to_the_node_that_has_its_key() -> Result<()> {
     wireguard_scene("identity", "").without_daemons().run(|s| {
         s[0].start_daemon()?;
-        let (first, second) = (key_path_in_new_folder(&s[0])?, key_path_in_new_folder(&s[1])?);
+        let (first, second) =
+            (daemon_key_path_with_folder(&s[0])?, daemon_key_path_with_folder(&s[1])?);
         let key = derive_public_key(&first)?;
         // The second host has a clone of the first one's disk.
         std::fs::copy(&first, &second)?;

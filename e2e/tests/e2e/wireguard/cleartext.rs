@@ -12,7 +12,7 @@ use lab::{
 use serde_json::json;
 
 use crate::healing::scenarios;
-use crate::wireguard::keys::{Keys, key_path_in_new_folder};
+use crate::wireguard::keys::{Keys, daemon_key_path_with_folder};
 
 /// Between probes from each pod to each other pod.
 const OFTEN: Duration = Duration::from_millis(100);
@@ -99,7 +99,7 @@ pub(crate) fn require_encrypted_change_to_wireguard(
 
         // A node joins with the subnet to which Go flannel's routes lead.
         let (newcomer, keys) = (&s[NODES], Keys::new());
-        std::fs::write(key_path_in_new_folder(newcomer)?, keys.private_text())?;
+        std::fs::write(daemon_key_path_with_folder(newcomer)?, keys.private_text())?;
         let data = |port| json!({ "PublicKey": keys.public_text(), "Port": port });
         let lease = json!({
             "PublicIP": newcomer.v4()?, "PublicIPv6": newcomer.v6()?, "BackendType": "wireguard",
@@ -141,7 +141,8 @@ fn wait_until_pods_reach_pods(pods: &[Pod]) -> Result<()> {
     for family in 0..2 {
         let targets: Vec<IpAddr> = pods.iter().map(|pod| pod.addresses()[family]).collect();
         until_ok("pods reach each other", || {
-            PingMatrix::to_targets(pods, &targets, &PingOptions::default())?.require_complete()
+            PingMatrix::between_addresses(pods, &targets, &PingOptions::default())?
+                .require_complete()
         })?;
     }
     Ok(())

@@ -60,7 +60,7 @@ pub(crate) fn published_public_key(store: &Store, host: &Host) -> Result<String>
 }
 
 /// Creates the file's folder.
-pub(crate) fn key_path_in_new_folder(host: &Host) -> Result<PathBuf> {
+pub(crate) fn daemon_key_path_with_folder(host: &Host) -> Result<PathBuf> {
     let path = host.subnet_file()?.with_file_name("wgkey");
     fs::create_dir_all(path.parent().context("no folder")?)?;
     Ok(path)

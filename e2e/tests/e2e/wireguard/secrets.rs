@@ -12,7 +12,7 @@ use lab::{
 use crate::datapath::engines::WIREGUARD;
 use crate::healing::scenarios;
 use crate::wireguard::keys::{
-    Keys, key_path_in_new_folder, published_public_key, replace_file_atomically,
+    Keys, daemon_key_path_with_folder, published_public_key, replace_file_atomically,
 };
 
 const RIGHT: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -24,8 +24,11 @@ const WRONG: &str = "BBECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 fn key_file_in_each_state_is_survived() -> Result<()> {
     let scene = Scene::with_title("wireguard key file").nodes(3).net(&WIREGUARD.v4_net_conf());
     scene.without_daemons().run(|s| {
-        let files =
-            s.nodes.iter().map(|node| key_path_in_new_folder(node)).collect::<Result<Vec<_>>>()?;
+        let files = s
+            .nodes
+            .iter()
+            .map(|node| daemon_key_path_with_folder(node))
+            .collect::<Result<Vec<_>>>()?;
         let (open, other) = (Keys::new(), Keys::new());
         fs::write(&files[1], "")?;
         // A line end as `wg genkey` writes it.
@@ -82,7 +85,7 @@ fn key_file_in_each_state_is_survived() -> Result<()> {
 fn key_is_on_the_disk_before_its_lease() -> Result<()> {
     let scene = Scene::with_title("wireguard order").nodes(1).net(&WIREGUARD.v4_net_conf());
     scene.without_daemons().run(|s| {
-        let (folder, file) = (s.lab.ensure_folder("trace")?, key_path_in_new_folder(&s[0])?);
+        let (folder, file) = (s.lab.ensure_folder("trace")?, daemon_key_path_with_folder(&s[0])?);
         let (program, trace) = (folder.join("flanneld"), folder.join("calls"));
         // -D makes the daemon our child and strace our grandchild. -y prints file names.
         let traced =

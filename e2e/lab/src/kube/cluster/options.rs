@@ -23,20 +23,14 @@ impl ProxyMode {
     }
 }
 
-/// Addresses of nodes that are each behind a separate NAT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Nat {
-    Equal,
-    Apart,
-}
-
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     pub(crate) nodes: u8,
     pub(crate) families: Families,
     pub(crate) proxy: ProxyMode,
     pub(crate) node_ip: Vec<bool>,
-    pub(crate) nat: Option<Nat>,
+    /// Each node is behind a separate NAT, with the same address there.
+    pub(crate) equal_nat: bool,
     pub(crate) images: Vec<PathBuf>,
     pub(crate) network: (String, String),
     pub(crate) name_service: bool,
@@ -51,7 +45,7 @@ impl ClusterOptions {
             families: Families::V4,
             proxy: ProxyMode::Iptables,
             node_ip: Vec::new(),
-            nat: None,
+            equal_nat: false,
             images: Vec::new(),
             network: ("10.244.0.0/16".to_owned(), "fd10:244::/48".to_owned()),
             name_service: false,
@@ -89,14 +83,7 @@ impl ClusterOptions {
     /// 10.0.2.15 on every node's first interface, as Vagrant with VirtualBox does.
     #[must_use]
     pub fn nat_with_equal_addresses(mut self) -> ClusterOptions {
-        self.nat = Some(Nat::Equal);
-        self
-    }
-
-    /// 10.0.2.15, 10.0.2.16, … on the first interfaces, each behind a separate NAT.
-    #[must_use]
-    pub fn nat_with_different_addresses(mut self) -> ClusterOptions {
-        self.nat = Some(Nat::Apart);
+        self.equal_nat = true;
         self
     }
 

@@ -32,7 +32,7 @@ fn token_file_is_read_again_after_a_change() -> Result<()> {
             std::fs::write(&token, format!("token-{round}\n"))?;
             accept(&bed, format!("token-{round}"));
             bed.proxies[0].close_open_connections();
-            bed.require_nodes_still_applied().with_context(|| format!("rotation {round}"))?;
+            bed.require_new_peer_node_is_applied().with_context(|| format!("rotation {round}"))?;
         }
         let pid = bed.daemons[0].pid();
         ensure!(bed.daemons[0].is_running() && bed.daemons[0].pid() == pid, "it ended");
@@ -53,7 +53,7 @@ fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
             .arg(&format!("--kubeconfig-file={}", config.display()));
         bed.start_ready_daemons()?;
         let pid = bed.daemons[0].pid();
-        bed.require_nodes_still_applied()?;
+        bed.require_new_peer_node_is_applied()?;
 
         // First the daemon trusts both authorities. Then the server gets a certificate of the new one. Then the old one is removed.
         let old = std::fs::read_to_string(&bundle)?;
@@ -63,11 +63,11 @@ fn certificate_authority_is_replaced_while_the_daemon_runs() -> Result<()> {
         std::fs::write(&bundle, format!("{old}{new}"))?;
         bed.api.stop()?;
         bed.api.start_after_stop()?;
-        bed.require_nodes_still_applied().context("with both authorities")?;
+        bed.require_new_peer_node_is_applied().context("with both authorities")?;
         std::fs::write(&bundle, new)?;
         bed.api.stop()?;
         bed.api.start_after_stop()?;
-        bed.require_nodes_still_applied().context("with the new authority")?;
+        bed.require_new_peer_node_is_applied().context("with the new authority")?;
 
         // The daemon does not trust a server whose authority is not in its file.
         bed.api.replace_certificates_for_restart()?;

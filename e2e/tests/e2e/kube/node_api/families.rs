@@ -1,7 +1,7 @@
 //! Tests of nodes with IPv6 only, and of nodes with one address family in a dual-stack cluster.
 
 use anyhow::{Context, Result, ensure};
-use lab::{ANNOTATIONS, Lab, NodeObject, PingMatrix, PingOptions, until_ok};
+use lab::{ANNOTATIONS, Lab, NodeObject, wait_ping_answered};
 
 use crate::kube::testbed::{ApiTestbed, DUAL, V6_ONLY};
 
@@ -51,10 +51,7 @@ fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
         bed.start_ready_daemons()?;
         bed.start_connected_pods("p1")?;
         let reach = |from: usize, to: std::net::IpAddr| -> Result<()> {
-            let pods = std::slice::from_ref(&bed.pods[from]);
-            until_ok("pods reach each other", || {
-                PingMatrix::to_targets(pods, &[to], &PingOptions::default())?.require_complete()
-            })
+            wait_ping_answered(bed.pods[from].netns(), to)
         };
         reach(0, bed.pods[1].v4()?.into()).context("IPv4 of a peer without IPv6")?;
         reach(1, bed.pods[0].v4()?.into()).context("IPv4 from a node without IPv6")?;

@@ -1,9 +1,7 @@
 //! Nodes that operators or other programs re-create, move, or restore from a snapshot.
 
 use anyhow::{Context, Result, ensure};
-use lab::{
-    ANNOTATIONS, Answer, CniVersion, Lab, PingMatrix, PingOptions, binaries, until, until_ok,
-};
+use lab::{ANNOTATIONS, Answer, CniVersion, Lab, binaries, until, until_ok, wait_ping_answered};
 use serde_json::json;
 
 use crate::kube::testbed::{ApiTestbed, DUAL, VXLAN};
@@ -222,10 +220,7 @@ fn add_h3_pod_and_wait_reached(bed: &ApiTestbed) -> Result<()> {
     ensure!(ips.len() == 2, "{result}");
     for ip in ips {
         let net: ipnet::IpNet = ip["address"].as_str().context("no address")?.parse()?;
-        until_ok("the new pod is reached", || {
-            PingMatrix::to_targets(&bed.pods[..1], &[net.addr()], &PingOptions::default())?
-                .require_complete()
-        })?;
+        wait_ping_answered(bed.pods[0].netns(), net.addr())?;
     }
     Ok(())
 }

@@ -69,7 +69,7 @@ fn require_peers_kept_during_fault(bed: &ApiTestbed, fault: Fault) -> Result<()>
     let now = bed.first_host_peer_entries()?;
     ensure!(now == before, "before:\n{before}\nnow:\n{now}");
     bed.proxies.iter().for_each(Proxy::forward_all_requests);
-    bed.require_nodes_still_applied()
+    bed.require_new_peer_node_is_applied()
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
         bed.require_recovery_after("a server that restarts", |bed| {
             bed.api.stop()?;
             bed.api.start_after_stop()?;
-            bed.require_nodes_still_applied()
+            bed.require_new_peer_node_is_applied()
         })?;
         bed.require_recovery_after("a Node deleted while nobody watches", |bed| {
             let peer = bed.create_peer_node(10)?;
@@ -95,7 +95,7 @@ fn api_outages_of_every_kind_lose_no_packet() -> Result<()> {
         })?;
         bed.require_recovery_after("the first address gone for good", |bed| {
             bed.proxies[0].close_present_and_new_connections();
-            bed.require_nodes_still_applied()?;
+            bed.require_new_peer_node_is_applied()?;
             let calls = bed.proxies[1].calls();
             ensure!(
                 calls.iter().any(Call::is_for_node_collection),
