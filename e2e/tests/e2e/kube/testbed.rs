@@ -134,10 +134,15 @@ impl ApiTestbed {
 
     /// Starts one on each host and waits until they reach each other.
     pub(super) fn start_connected_pods(&mut self, name: &str) -> Result<()> {
+        self.create_pod_on_each_host(name)?;
+        self.wait_pods_connected()
+    }
+
+    pub(super) fn create_pod_on_each_host(&mut self, name: &str) -> Result<()> {
         let hosts = self.hosts.iter().zip(&self.daemons);
         let pods = hosts.map(|(host, daemon)| host.create_pod(name, &daemon.subnet_env()?));
         self.pods = pods.collect::<Result<_>>()?;
-        self.wait_pods_connected()
+        Ok(())
     }
 
     pub(super) fn admin(&self) -> ApiClient {

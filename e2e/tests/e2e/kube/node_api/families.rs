@@ -49,7 +49,7 @@ fn node_that_lacks_a_family_works_in_the_other() -> Result<()> {
         ];
         nodes.iter().try_for_each(|node| bed.admin().create_node(node).map(drop))?;
         bed.start_ready_daemons()?;
-        bed.start_connected_pods("p1")?;
+        bed.create_pod_on_each_host("p1")?;
         let reach = |from: usize, to: std::net::IpAddr| -> Result<()> {
             wait_ping_answered(bed.pods[from].netns(), to)
         };
