@@ -76,15 +76,14 @@ impl PingMatrix {
         PingMatrix::between_addresses(pods, &targets, &PingOptions::default())
     }
 
-    /// `targets` contains one address of each pod, in the order of the pods. Fails with fewer than two pods, because a
-    /// pod does not ping itself.
+    /// `targets` contains one address of each pod, in the order of the pods.
     pub fn between_addresses(
         pods: &[Pod],
         targets: &[IpAddr],
         options: &PingOptions,
     ) -> Result<PingMatrix> {
         ensure!(
-            pods.len() > 1 && pods.len() == targets.len(),
+            pods.len() == targets.len(),
             "{} pods and {} addresses are no mesh",
             pods.len(),
             targets.len()
@@ -132,8 +131,9 @@ impl PingMatrix {
             .collect()
     }
 
-    /// The error contains the matrix.
+    /// The error contains the matrix. Fails with fewer than two pods, because a pod does not ping itself.
     pub fn require_complete(&self) -> Result<()> {
+        ensure!(self.names.len() > 1, "{:?} have nobody to reach", self.names);
         if !self.unanswered_pairs().is_empty() {
             bail!("not everybody reaches everybody:\n{self}");
         }
