@@ -83,7 +83,7 @@ lint-all: ## Clippy of each feature set, the fuzz targets, private documentation
 	@# Each layer of the leases builds without those above it, and so does the test that is written against one of them.
 	PATH="$(TOOLS):$$PATH" cargo hack clippy -p subnet-lease -p probing --each-feature --exclude-all-features --exclude-features default -- -D warnings
 	cargo clippy -p subnet-lease --no-default-features --features managers --test neutral -- -D warnings
-	@# No other target builds it.
+	@# Only test-interop builds it, which needs a Go flanneld.
 	cargo clippy -p e2e --test interop -- -D warnings
 	RUSTFLAGS="-D warnings" cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet

@@ -15,7 +15,6 @@ pub struct Uplink {
     pub(super) interface: String,
     pub(super) addresses: Vec<IpNet>,
     gateways: Vec<IpAddr>,
-    mtu: u32,
 }
 
 impl Uplink {
@@ -26,7 +25,6 @@ impl Uplink {
             interface: interface.to_owned(),
             addresses: Vec::new(),
             gateways: Vec::new(),
-            mtu: 1500,
         }
     }
 
@@ -52,7 +50,7 @@ impl Uplink {
     }
 
     pub(super) fn attach(&self, netns: &Netns) -> Result<Port> {
-        let port = self.switch.plug_new_cable(netns, &self.interface, self.mtu)?;
+        let port = self.switch.plug_new_cable(netns, &self.interface)?;
         let mut batch = String::new();
         for address in &self.addresses {
             let nodad = if matches!(address, IpNet::V6(_)) { "nodad" } else { "" };

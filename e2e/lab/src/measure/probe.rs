@@ -16,6 +16,8 @@ use crate::wait::{until, until_ok};
 
 /// The probe's ID and the packet's number, in bytes.
 const HEADER: usize = 16;
+/// With the header, in bytes.
+const PAYLOAD: usize = 64;
 /// The receiver waits this long for packets in flight after the sender ended.
 const GRACE: Duration = Duration::from_millis(300);
 /// How often the receiver checks whether to end.
@@ -26,7 +28,6 @@ const BUFFER: usize = 16 << 20;
 #[derive(Debug, Clone)]
 pub struct ProbeOptions {
     interval: Duration,
-    payload: usize,
     v6: bool,
     port: u16,
     flow_each: bool,
@@ -37,7 +38,6 @@ impl Default for ProbeOptions {
     fn default() -> ProbeOptions {
         ProbeOptions {
             interval: Duration::from_millis(5),
-            payload: 64,
             v6: false,
             port: 0,
             flow_each: false,
@@ -161,10 +161,8 @@ impl Probe {
         });
         let (theirs, ours, options) =
             (Arc::clone(&progress), Arc::clone(&progress), options.clone());
-        let payload = options.payload;
-        let receiver = std::thread::spawn(move || {
-            receive_numbered_packets(&into, expected, id, payload, &theirs)
-        });
+        let receiver =
+            std::thread::spawn(move || receive_numbered_packets(&into, expected, id, &theirs));
         let netns = from.0.clone();
         let sender = std::thread::spawn(move || {
             // The sender may open more sockets later, and these must belong to the namespace.
@@ -247,7 +245,7 @@ fn send_numbered_packets(
     while !progress.end_sending.load(Ordering::Relaxed) {
         // After a pause of this machine, the probe sends all late packets at once.
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let packet = numbered_packet(id, number, options.payload);
+        let packet = numbered_packet(id, number);
         sent.times.push(progress.start.elapsed());
         let result = match options.flow_each {
             false => socket.send_to(&packet, target),
@@ -282,7 +280,6 @@ fn receive_numbered_packets(
     socket: &UdpSocket,
     expected: Expected,
     id: u64,
-    payload: usize,
     progress: &Progress,
 ) -> Received {
     let mut received = Received::default();
@@ -294,7 +291,7 @@ fn receive_numbered_packets(
         let now = progress.start.elapsed();
         let data = buffer.get(..length).unwrap_or_default();
         match packet_number(data)
-            .filter(|number| expected.fits(from) && data == numbered_packet(id, *number, payload))
+            .filter(|number| expected.fits(from) && data == numbered_packet(id, *number))
         {
             Some(number) => {
                 received.arrivals.push((number, now));
@@ -306,11 +303,11 @@ fn receive_numbered_packets(
     received
 }
 
-/// Depends only on the probe's ID, the packet's number and the length.
-fn numbered_packet(id: u64, number: u64, length: usize) -> Vec<u8> {
+/// Depends only on the probe's ID and the packet's number.
+fn numbered_packet(id: u64, number: u64) -> Vec<u8> {
     let mut bytes = [id.to_be_bytes(), number.to_be_bytes()].concat();
-    let filling = (0..length.saturating_sub(HEADER))
-        .map(|place| (place as u64).wrapping_mul(31).wrapping_add(number) as u8);
+    let filling =
+        (HEADER..PAYLOAD).map(|place| (place as u64).wrapping_mul(31).wrapping_add(number) as u8);
     bytes.extend(filling);
     bytes
 }

@@ -36,11 +36,11 @@ impl Switch {
     }
 
     /// `interface` is the name of the cable's end in the namespace.
-    pub(crate) fn plug_new_cable(&self, netns: &Netns, interface: &str, mtu: u32) -> Result<Port> {
+    pub(crate) fn plug_new_cable(&self, netns: &Netns, interface: &str) -> Result<Port> {
         let port = format!("p{}", self.ports.fetch_add(1, Ordering::Relaxed));
         let to = netns.name();
         self.netns.run_ip_batch(&format!(
-            "link add {port} mtu {mtu} type veth peer name {interface} mtu {mtu} netns {to}\n\
+            "link add {port} mtu 1500 type veth peer name {interface} mtu 1500 netns {to}\n\
              link set {port} master {BRIDGE}\n\
              link set {port} up"
         ))?;
