@@ -221,9 +221,11 @@ pub(crate) fn unusual_host_raises_no_finding(odd: HealthyHost) -> Result<()> {
         }
         nodes.iter_mut().try_for_each(Node::wait_ready)?;
         let pods = create_pod_on_each_node(&mut nodes)?;
-        until_ok("pods reach each other", || {
-            PingMatrix::of_main_addresses(&pods)?.require_complete()
-        })?;
+        if odd.hosts > 1 {
+            until_ok("pods reach each other", || {
+                PingMatrix::of_main_addresses(&pods)?.require_complete()
+            })?;
+        }
         for node in &mut nodes {
             node.run(odd.after).context("after the start")?;
         }
