@@ -17,6 +17,8 @@ use thiserror::Error;
 
 /// For a complete response of the daemon.
 const TIMEOUT: Duration = Duration::from_millis(2900);
+/// For a report, for which the daemon lists the firewalls' rules. Thousands of them take seconds.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(11);
 /// A probe waits for other probes and for replies.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(11);
 /// A starting or ending daemon may have no socket for this time.
@@ -64,7 +66,9 @@ pub(crate) fn node(subnet_file: &Path, rows: bool) -> Result<Node, AskError> {
 /// The report of the daemon's doctor.
 pub(crate) fn findings(subnet_file: &Path) -> Result<Report, AskError> {
     let path = api_socket::path(subnet_file);
-    let answer = get(subnet_file, &path, node_api::FINDINGS, TIMEOUT)?;
+    // This detects a hanging daemon without the long timeout of a report.
+    get(subnet_file, &path, ALIVE, TIMEOUT)?;
+    let answer = get(subnet_file, &path, node_api::FINDINGS, REPORT_TIMEOUT)?;
     document(&answer, doctor::finding::SCHEMA).map_err(|what| AskError::BadAnswer { path, what })
 }
 
@@ -89,7 +93,8 @@ pub(crate) fn probe(subnet_file: &Path, peer: &str) -> Result<Probe, AskError> {
 /// The body of the daemon's response to a request, with any status code.
 pub(crate) fn text(subnet_file: &Path, target: &str) -> Result<String, AskError> {
     let path = api_socket::path(subnet_file);
-    let answer = get(subnet_file, &path, target, TIMEOUT)?;
+    let patience = if target == node_api::FINDINGS { REPORT_TIMEOUT } else { TIMEOUT };
+    let answer = get(subnet_file, &path, target, patience)?;
     let (_, body) = split(&answer).map_err(|what| AskError::BadAnswer { path, what })?;
     Ok(String::from_utf8_lossy(body).into_owned())
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use doctor::look::{Look, alone};
 use doctor::{Finding, Report, Severity, table};
+use terminal::out;
 
 use crate::ask::{self, AskError};
 use crate::form::{self, Form};
@@ -54,8 +55,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// The daemon's report, or this process's own if no daemon responds.
 fn report(args: &Args) -> Result<Report> {
+    let asked = jiff::Timestamp::now();
     let report = match ask::findings(&args.place.subnet_file) {
-        Ok(report) => report,
+        Ok(report) => {
+            if report.at < asked {
+                out::complain(format!(
+                    "flanneld has not finished its checks in time; this is its report of {:.0}; repeat flannelctl doctor",
+                    report.at
+                ));
+            }
+            report
+        }
         // If the daemon does not run, hangs, or is another program, this process makes the checks.
         Err(AskError::Stopped(_) | AskError::Hangs(..)) => look(args, None)?,
         Err(AskError::Foreign { who, .. }) => look(args, Some(&who.join("; ")))?,

@@ -193,22 +193,20 @@ impl Checks {
             () = change(&mut written), if due.is_none() => Wake::RulesChanged,
             () = wait_for_notice(notices), if due.is_none() => Wake::RulesChanged,
             () = tokio::time::sleep_until(due.unwrap_or(begun)), if due.is_some() => Wake::ListingDue,
-            () = self.health.report_wanted() => {
-                // A recent listing is good enough, and clients cannot make the daemon list without a pause.
-                if self.firewalls.1.is_some_and(|last| last.elapsed() >= RECENT) {
-                    self.firewalls.1 = None;
-                }
-                if self.pods.1.is_some_and(|last| last.elapsed() >= RECENT_PODS) {
-                    self.pods.1 = None;
-                }
-                Wake::Look
-            }
+            () = self.health.report_wanted() => Wake::Look,
             () = tokio::time::sleep(FILES_INTERVAL) => Wake::Look,
         }
     }
 
     async fn pass(&mut self) {
-        let began = std::time::Instant::now();
+        let (began, asked) = self.health.begin_report();
+        // A recent listing is good enough, and clients cannot make the daemon list without a pause.
+        if asked && self.firewalls.1.is_some_and(|last| last.elapsed() >= RECENT) {
+            self.firewalls.1 = None;
+        }
+        if asked && self.pods.1.is_some_and(|last| last.elapsed() >= RECENT_PODS) {
+            self.pods.1 = None;
+        }
         let known = self.known.borrow_and_update().clone();
         self.running.clone_from(&self.networks.borrow_and_update());
         self.verdicts =

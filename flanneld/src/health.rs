@@ -35,8 +35,6 @@ use tokio::sync::{Notify, watch};
 use types::Problem;
 pub use unused::{UNREADABLE, Unused};
 
-/// A client's request waits this long until the doctor has run all checks.
-const TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time between two heartbeats of a task.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -56,6 +54,8 @@ struct Inner {
     report: watch::Sender<Option<(Instant, Arc<Report>)>>,
     /// A client wants a new report of the doctor.
     wanted: Arc<Notify>,
+    /// A client waits for a report whose checks have not begun yet.
+    is_report_asked: bool,
     /// The part of the node's status document about the process and the store. The daemon keeps it when the network
     /// restarts.
     process: Node,
@@ -109,6 +109,7 @@ impl Health {
             network: watch::channel(None).0,
             report: watch::channel(None).0,
             wanted: Arc::default(),
+            is_report_asked: false,
             process: Node::default(),
             node: Node::default(),
             notices: BTreeMap::new(),
@@ -277,23 +278,29 @@ impl Health {
         self.inner().report.borrow().as_ref().map(|(_, report)| report.clone())
     }
 
-    /// Requests a new report of the doctor. The previous one if the doctor takes longer than two seconds.
-    pub async fn fresh_report(&self) -> Option<Arc<Report>> {
-        let asked = Instant::now();
-        let (mut reports, wanted) = {
-            let inner = self.inner();
-            (inner.report.subscribe(), inner.wanted.clone())
+    /// Requests a new report of the doctor. The previous one if the checks take longer than `patience`.
+    pub async fn fresh_report(&self, patience: Duration) -> Option<Arc<Report>> {
+        let (mut reports, wanted, asked) = {
+            let mut inner = self.inner();
+            inner.is_report_asked = true;
+            (inner.report.subscribe(), inner.wanted.clone(), Instant::now())
         };
         wanted.notify_one();
         let made =
             reports.wait_for(|report| report.as_ref().is_some_and(|(began, _)| *began >= asked));
-        let _ = tokio::time::timeout(TIMEOUT, made).await.map(|_| ());
+        let _ = tokio::time::timeout(patience, made).await.map(|_| ());
         self.report()
     }
 
     pub async fn report_wanted(&self) {
         let wanted = self.inner().wanted.clone();
         wanted.notified().await;
+    }
+
+    /// When the checks begin, and whether a client waits for them.
+    pub fn begin_report(&self) -> (Instant, bool) {
+        let mut inner = self.inner();
+        (Instant::now(), std::mem::take(&mut inner.is_report_asked))
     }
 
     pub fn uptime(&self) -> Duration {

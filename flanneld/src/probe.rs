@@ -37,6 +37,8 @@ const QUESTIONS: u8 = 5;
 const TURN: Duration = Duration::from_millis(3_500);
 /// Timeout of a trace. Together with [`TURN`], it is shorter than the timeout of the client's connection.
 const WORK: Duration = Duration::from_millis(6_000);
+/// After this time, the previous report of the doctor is good enough.
+const REPORT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Clients cannot make this node send the packets of several traces at once.
 static ONE: Semaphore = Semaphore::const_new(1);
@@ -164,7 +166,7 @@ impl Tracer {
         let (kernel, replies, report) = tokio::join!(
             self.kernel(&target, to, &underlay),
             self.ask(&target, device),
-            self.health.fresh_report()
+            self.health.fresh_report(REPORT_PATIENCE)
         );
         let kernel = kernel.map_err(|error| report_kernel(&error))?;
         let replies = replies?;

@@ -33,9 +33,10 @@ impl StatusSource {
         kernel::routes(kernel_audit, document.node, document.rules).await
     }
 
-    /// Runs the checks first.
+    /// Runs the checks first. The previous report if they take very long.
     pub async fn fresh_report(&self) -> Option<Arc<Report>> {
-        self.health.fresh_report().await
+        const PATIENCE: Duration = Duration::from_secs(10);
+        self.health.fresh_report(PATIENCE).await
     }
 
     /// `None` before the doctor's first round.

@@ -105,3 +105,26 @@ async fn waiting_daemon_reports_what_it_waits_for() {
     assert!(report.unknown.iter().any(|unknown| unknown.check == "mtu"), "{:?}", report.unknown);
     assert!(report.findings.iter().all(|finding| finding.since.is_some()));
 }
+
+/// A pass serves every client that asked before it, whatever woke it.
+#[tokio::test]
+async fn pass_for_a_client_lists_old_rules_again() {
+    let health = Health::new();
+    let (mut checks, _keep) = checks_of(&health);
+    let minute = Duration::from_secs(60);
+    tokio::time::pause();
+    for (is_asked, age, kept) in
+        [(false, minute, true), (true, minute, false), (true, Duration::ZERO, true)]
+    {
+        checks.firewalls.1 = Some(Instant::now());
+        tokio::time::advance(age).await;
+        let client = async {
+            if is_asked {
+                health.fresh_report(minute).await;
+            }
+        };
+        // The client asks first.
+        tokio::join!(client, checks.pass());
+        assert_eq!(checks.firewalls.1.is_some(), kept, "{is_asked} {age:?}");
+    }
+}
